@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# A thin front: the work is done by lab/setup.sh and `python -m lab`.
+# ARGS goes to the command, as in `make test ARGS='-k npt0'`.
+
+PYTHON := build/venv/bin/python
+LAB := $(PYTHON) -m lab
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tree save check build test bench clean
+
+help:
+	@echo 'make bench   measure eager_page_split=N beside =Y on an emulated machine'
+	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
+	@echo
+	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
+	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
+	@echo 'make check   prove that tree and save agree, every mail builds and checkpatch is content'
+	@echo 'make build   build the kernel and the KVM selftests'
+	@echo 'make setup   install what all of this needs (the others do it by themselves)'
+	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
+	@echo
+	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
+
+setup:
+	@lab/setup.sh
+
+tree: setup
+	@$(LAB) tree $(ARGS)
+
+save: setup
+	@$(LAB) save $(ARGS)
+
+check: setup
+	@$(LAB) check $(ARGS)
+
+build: setup
+	@$(LAB) tree
+	@$(LAB) build $(ARGS)
+
+test: setup
+	@$(LAB) tree
+	@$(LAB) build kvm debug selftests
+	@$(PYTHON) -m pytest -n 2 tests $(ARGS)
+
+bench: setup
+	@$(LAB) bench $(ARGS)
+
+clean:
+	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi
+	rm -rf build

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make check`: is the series as it is saved fit to be mailed?"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lab import kernel, save, selftests, series, tree
+from lab.errors import WorkFailed
+from lab.extract import extract_all
+from lab.git import Repo
+from lab.locks import locked
+from lab.paths import LAYOUT, Layout
+from lab.series import Series
+from lab.steps import say, step
+
+OBJECTS = "obj-check"
+KVM = "arch/x86/kvm/"
+# New files lie below paths that MAINTAINERS covers by directory, which checkpatch
+# does not look up; and the package has no history to look Fixes: up in.
+CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
+SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
+
+_DIAGNOSTIC = re.compile(r"^(?:\.\./)*([\w./+-]+):\d+(?::\d+)?: (warning|error): (.*)$")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one check found. problems: a line each, none when it passed."""
+
+    detail: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: the series of the repository, as commits of build/linux.
+
+    fragments: the configuration that the mails are compiled with.
+    """
+
+    layout: Layout
+    loaded: Series
+    commits: tuple[str, ...]
+    fragments: tuple[Path, ...]
+
+    @classmethod
+    def load(cls, layout: Layout, fragments: Iterable[Path]) -> "Subject":
+        loaded = series.load(layout)
+        repo = Repo(layout.linux)
+        tip = tree.commit_series(layout, repo, loaded)
+        commits = repo.lines("rev-list", "--reverse", f"{tree.BASE_TAG}..{tip}")
+        return cls(layout, loaded, tuple(commits), tuple(fragments))
+
+    @property
+    def tip(self) -> str:
+        return self.commits[-1] if self.commits else tree.BASE_TAG
+
+    @cached_property
+    def repo(self) -> Repo:
+        return Repo(self.layout.linux)
+
+    @property
+    def log(self) -> Path:
+        return self.layout.log / "check.log"
+
+    def at(self, commit: str) -> Path:
+        """The work tree for checks, at a commit."""
+        return tree.work_tree(self.layout, self.layout.check, commit)
+
+    def title(self, commit: str) -> str:
+        return self.repo.text("log", "-1", "--format=%s", commit)
+
+
+def round_trip(subject: Subject) -> Verdict:
+    """Tree -> save changes nothing, and every whole file belongs to a mail."""
+    old = save.present(subject.layout)
+    extracts = extract_all(subject.repo, tree.BASE_TAG, subject.tip, lambda path: path in old)
+    written, removed = save.differences(old, save.render(extracts))
+    problems = [f"{path}: save would write it differently" for path in written]
+    problems += [f"{path}: save would remove it" for path in removed]
+    problems += [
+        f"{path}: no mail adds or replaces it"
+        for path in series.orphans(subject.layout, subject.loaded)
+    ]
+    return Verdict(f"{len(old)} files", tuple(problems))
+
+
+def diagnostics(output: str) -> set[tuple[str, str]]:
+    """The compiler's warnings and errors as (file, text); line numbers shift, so not those."""
+    matches = map(_DIAGNOSTIC.match, output.splitlines())
+    return {(match[1], f"{match[2]}: {match[3]}") for match in matches if match}
+
+
+def _make(subject: Subject, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run kbuild for the checks and keep a copy of what it said in the log."""
+    done = subprocess.run(
+        kernel.make_command(OBJECTS, *words),
+        cwd=source,
+        env=kernel.build_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    with subject.log.open("a") as log:
+        print("+", *done.args, done.stdout, done.stderr, sep="\n", file=log)
+    return done
+
+
+def _compile_base(subject: Subject) -> set[tuple[str, str]]:
+    """Compile KVM without the series from scratch; returns all of its warnings."""
+    source = subject.at(tree.BASE_TAG)
+    kernel.configure(source, OBJECTS, subject.fragments, subject.log)
+    for built in (source / OBJECTS / KVM).rglob("*.o"):
+        built.unlink()
+    done = _make(subject, source, "W=1", KVM)
+    if done.returncode != 0:
+        raise WorkFailed(f"KVM does not compile without the series; see {subject.log}")
+    return diagnostics(done.stderr)
+
+
+def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) -> list[str]:
+    """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
+    title, source = subject.title(commit), subject.at(commit)
+    done = _make(subject, source, "W=1", KVM)
+    found = diagnostics(done.stderr) - known
+    known |= found
+    problems = [f'"{title}": {path}: {text}' for path, text in sorted(found)]
+    if done.returncode != 0 and not found:
+        problems.append(f'"{title}" does not compile; see {subject.log}')
+    touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
+    if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
+        try:
+            selftests.compile_in(source, subject.log)
+        except WorkFailed as error:
+            problems.append(f'"{title}": {error}')
+    return problems
+
+
+def compiles(subject: Subject) -> Verdict:
+    """Every mail compiles on those before it, with no warning that base has not."""
+    known = _compile_base(subject)
+    in_base = len(known)
+    problems = [
+        problem for commit in subject.commits for problem in _compile_mail(subject, commit, known)
+    ]
+    return Verdict(
+        f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)", tuple(problems)
+    )
+
+
+def _write_mails(subject: Subject) -> list[Path]:
+    directory = subject.layout.mail
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.patch"):
+        old.unlink()
+    subject.repo.run("format-patch", "-q", "-o", str(directory), f"{tree.BASE_TAG}..{subject.tip}")
+    return sorted(directory.glob("*.patch"))
+
+
+def checkpatch(subject: Subject) -> Verdict:
+    """checkpatch.pl --strict has nothing to say about any mail."""
+    source = subject.at(subject.tip)
+    options = ("--strict", "--terse", "--show-types", "--no-summary")
+    problems: list[str] = []
+    mails = _write_mails(subject)
+    for mail in mails:
+        command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
+        done = _run((*command, str(mail)), source)
+        said = done.stdout.splitlines() + done.stderr.splitlines()
+        if done.returncode != 0:
+            problems += said or [f"{mail.name}: checkpatch.pl failed"]
+    return Verdict(f"{len(mails)} mails, --strict", tuple(problems))
+
+
+def sparse(subject: Subject) -> Verdict:
+    """sparse has nothing to say about our whole files of the kernel."""
+    ours = [path for path in subject.loaded.whole if not path.startswith("tools/")]
+    sources = [path for path in ours if path.endswith(".c")]
+    if not sources:
+        return Verdict("no whole file in C")
+    source = subject.at(subject.tip)
+    kernel.configure(source, OBJECTS, subject.fragments, subject.log)
+    objects = [path.removesuffix(".c") + ".o" for path in sources]
+    done = _make(subject, source, "C=2", *objects)
+    problems = [
+        f"{path}: {text}" for path, text in sorted(diagnostics(done.stderr)) if path in ours
+    ]
+    if done.returncode != 0 and not problems:
+        problems.append(f"sparse or the compiler failed; see {subject.log}")
+    return Verdict(f"{len(sources)} files", tuple(problems))
+
+
+def _run(command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+def _is_shell(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        first = opened.readline(80)
+    return file.suffix == ".sh" or re.match(rb"#!\s*/bin/(ba|da)?sh\b", first) is not None
+
+
+def shell_scripts(root: Path) -> list[str]:
+    """Our shell scripts, told by suffix or first line."""
+    return [
+        file.relative_to(root).as_posix()
+        for directory in SCRIPT_DIRECTORIES
+        for file in sorted((root / directory).rglob("*"))
+        if _is_shell(file)
+    ]
+
+
+def scripts(subject: Subject) -> Verdict:
+    """ruff, mypy and shellcheck have nothing to say about our own scripts."""
+    root = subject.layout.root
+    shell = shell_scripts(root)
+    python = (sys.executable, "-m")
+    commands = [
+        (*python, "ruff", "check", "--output-format=concise", "."),
+        (*python, "ruff", "format", "--check", "--output-format=concise", "."),
+        (*python, "mypy"),
+        *([("shellcheck", "-f", "gcc", *shell)] if shell else []),
+    ]
+    problems: list[str] = []
+    for command in commands:
+        done = _run(command, root)
+        if done.returncode != 0:
+            problems += (done.stdout + done.stderr).splitlines()
+    return Verdict(f"ruff, mypy, shellcheck ({len(shell)} shell scripts)", tuple(problems))
+
+
+CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
+    "round-trip": (round_trip, "5 s"),
+    "compile": (compiles, "3 min, 1 min the next time"),
+    "checkpatch": (checkpatch, "5 s"),
+    "sparse": (sparse, "10 s"),
+    "scripts": (scripts, "10 s"),
+}
+
+
+def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, Verdict]:
+    """Run checks by their names in CHECKS, each to its end whatever it finds."""
+    subject.log.parent.mkdir(parents=True, exist_ok=True)
+    subject.log.unlink(missing_ok=True)
+    verdicts = {}
+    with locked(tree.lock(subject.layout.check)):
+        for name in names:
+            function, estimate = CHECKS[name]
+            with step(f"Checking: {name}", estimate):
+                verdicts[name] = function(subject)
+    return verdicts
+
+
+def show(verdicts: dict[str, Verdict], console: Console) -> None:
+    table = Table("check", "result", "of what")
+    for name, verdict in verdicts.items():
+        table.add_row(name, "FAILED" if verdict.problems else "passed", verdict.detail)
+    console.print(table)
+    for name, verdict in verdicts.items():
+        for problem in verdict.problems:
+            console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Just this one.")
+def command(only: tuple[str, ...]) -> None:
+    """Check that the saved series is fit to be mailed."""
+    if not LAYOUT.linux.exists():
+        tree.make(LAYOUT, tree.current_source(LAYOUT))
+    if reason := tree.unsaved(LAYOUT):
+        say(f"{LAYOUT.linux} holds {reason}: what is checked is the series as it is saved")
+    subject = Subject.load(LAYOUT, kernel.fragments_of("kvm"))
+    verdicts = run_checks(subject, only or CHECKS)
+    show(verdicts, Console(highlight=False))
+    failed = [name for name, verdict in verdicts.items() if verdict.problems]
+    if failed:
+        raise WorkFailed(f"failed: {', '.join(failed)}")

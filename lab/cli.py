@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: a group whose commands are imported when they are used."""
+
+import errno
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from lab.errors import LabError
+
+# One row per command: its name, the module that holds it, the attribute there.
+COMMANDS = {
+    "tree": ("lab.tree", "command"),
+    "save": ("lab.save", "command"),
+    "check": ("lab.check", "command"),
+    "build": ("lab.kernel", "command"),
+    "bench": ("lab.bench", "bench"),
+    "run": ("lab.machines.cli", "run"),
+}
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Build, run and measure the kernel series. The Makefile is a thin front for this."""
+
+
+def _complain(line: str, status: int) -> int:
+    print(f"lab: {line}", file=sys.stderr)
+    return status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    arguments: the words after `python -m lab`; the process's own without it.
+    0: done. 1: the work failed. 2: bad input, nothing changed. 130: interrupted.
+    """
+    try:
+        status = cli.main(arguments, prog_name="lab", standalone_mode=False)
+    except click.Abort:
+        return _complain("interrupted", INTERRUPTED)
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except LabError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _complain(f"no space left for {error.filename or 'the output'}", 2)
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Configure and build the kernels.
+
+Objects lie in a directory of the source tree, so that kbuild calls the
+compiler with relative paths and ccache recognises a file in every tree.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lab import tree
+from lab.errors import LabError
+from lab.locks import locked
+from lab.paths import CONFIG, LAYOUT, Layout
+from lab.steps import run_logged, say, step
+
+# What each configuration puts over tinyconfig, later fragments winning.
+CONFIGS = {
+    "kvm": ("kvm.config",),
+    "kvm-preempt": ("kvm.config", "preempt.config"),
+    "debug": ("kvm.config", "debug.config"),
+}
+KINDS = ("series", "base")
+# With two cores and an empty ccache.
+ESTIMATES = {"kvm": "3 min", "kvm-preempt": "3 min", "debug": "5 min"}
+
+# The user's other variables could reach kbuild: MAKEFLAGS, ARCH, KCFLAGS...
+PASSED_ON = re.compile(r"PATH|HOME|USER|TMPDIR|CCACHE_\w+|XDG_\w+")
+REPRODUCIBLE = {
+    "KBUILD_BUILD_TIMESTAMP": "Thu Jan  1 00:00:00 UTC 2026",
+    "KBUILD_BUILD_USER": "lab",
+    "KBUILD_BUILD_HOST": "lab",
+    "KBUILD_BUILD_VERSION": "1",
+    "LC_ALL": "C",
+}
+# Without it ccache preprocesses whatever it has to compile twice.
+FASTER = {"CCACHE_DEPEND": "1"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that is built. image: its bzImage. release: what uname -r says."""
+
+    kind: str
+    config: str
+    image: Path
+    release: str
+
+
+def build_environment() -> dict[str, str]:
+    """Environment for make: of the user's only what does not change the result."""
+    kept = {key: value for key, value in os.environ.items() if PASSED_ON.fullmatch(key)}
+    return FASTER | kept | REPRODUCIBLE
+
+
+def make_command(objects: str, *targets: str, jobs: int | None = None) -> tuple[str, ...]:
+    """The kbuild command for TARGETS, objects being a directory below the tree."""
+    return (
+        "make",
+        f"-j{jobs or os.cpu_count()}",
+        f"O={objects}",
+        "ARCH=x86_64",
+        "CC=ccache gcc",
+        "HOSTCC=ccache gcc",
+        *targets,
+    )
+
+
+def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
+    """The up-to-date work tree of a kind of kernel: "series" or "base".
+
+    LabError: no such kind, or what lab.tree.make() raises.
+    """
+    if kind not in KINDS:
+        raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
+    if kind == "base" and layout.linux.exists():
+        return tree.work_tree(layout, layout.base, tree.BASE_TAG)
+    tree.make(layout, tree.current_source(layout))
+    return layout.linux if kind == "series" else source_tree(kind, layout)
+
+
+def wanted(fragments: Iterable[Path]) -> dict[str, str]:
+    """Symbol -> value, "n" when it must be off, as the fragments ask for it."""
+    values: dict[str, str] = {}
+    for fragment in fragments:
+        for line in fragment.read_text().splitlines():
+            if match := re.fullmatch(r"(CONFIG_\w+)=(.*)", line):
+                values[match[1]] = match[2]
+            elif match := re.fullmatch(r"# (CONFIG_\w+) is not set", line):
+                values[match[1]] = "n"
+    return values
+
+
+def verify(config: Path, asked: Mapping[str, str]) -> None:
+    """Compare a .config with what was asked for. LabError names what did not take."""
+    effective = wanted([config])
+    failed = [
+        f"{symbol}={value}"
+        for symbol, value in asked.items()
+        if effective.get(symbol, "n") != value
+    ]
+    if failed:
+        raise LabError(
+            f"{config}: did not take: {' '.join(failed)}; a symbol that this one depends on"
+            " is missing from the fragments, or the kernel has it no longer"
+        )
+
+
+def configure(source: Path, objects: str, fragments: Sequence[Path], log: Path) -> None:
+    """Make OBJECTS/.config of tinyconfig and the fragments, or bring it up to date.
+
+    LabError: a symbol that a fragment asks for did not take.
+    """
+    digest = hashlib.sha256(b"".join(fragment.read_bytes() for fragment in fragments)).hexdigest()
+    stamp = source / objects / ".lab-config"
+    env = build_environment()
+    config = source / objects / ".config"
+    if not config.exists() or not stamp.exists() or stamp.read_text() != digest:
+        stamp.unlink(missing_ok=True)
+        run_logged("tinyconfig", make_command(objects, "tinyconfig"), log, source, env)
+        merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", objects, f"{objects}/.config")
+        run_logged("merge_config", (*merge, *map(str, fragments)), log, source, env)
+    run_logged("olddefconfig", make_command(objects, "olddefconfig"), log, source, env)
+    verify(config, wanted(fragments))
+    stamp.write_text(digest)
+
+
+def fragments_of(config: str) -> list[Path]:
+    """The files of a configuration. LabError names the right ones."""
+    if config not in CONFIGS:
+        raise LabError(f"no configuration {config!r}; there are {', '.join(CONFIGS)}")
+    return [CONFIG / name for name in CONFIGS[config]]
+
+
+def _estimate(image: Path, config: str) -> str:
+    return "1 min or less" if image.exists() else f"{ESTIMATES[config]}, less with a warm ccache"
+
+
+def build(kind: str, config: str) -> Kernel:
+    """Build a kernel, incrementally.
+
+    kind: "series" or "base". config: a name in CONFIGS.
+    LabError: no such kind or configuration, or one that does not take effect.
+    WorkFailed: it does not compile; the end of the log has been shown.
+    """
+    fragments = fragments_of(config)
+    source = source_tree(kind)
+    objects = f"obj-{config}"
+    image = source / objects / "arch/x86/boot/bzImage"
+    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
+    log.unlink(missing_ok=True)
+    what = f"Building the {kind} kernel, configuration {config}"
+    with locked(tree.lock(source)), step(what, _estimate(image, config)):
+        configure(source, objects, fragments, log)
+        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage")
+        run_logged(what, command, log, source, build_environment())
+    release = (source / objects / "include/config/kernel.release").read_text().strip()
+    return Kernel(kind, config, image, release)
+
+
+@click.command()
+@click.argument("what", nargs=-1, type=click.Choice([*CONFIGS, "selftests"]))
+@click.option("--kind", type=click.Choice(KINDS), default="series", show_default=True)
+def command(what: tuple[str, ...], kind: str) -> None:
+    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
+    from lab import selftests  # it needs this module
+
+    for name in what or ("kvm", "selftests"):
+        if name == "selftests":
+            say(str(selftests.build(kind)))
+        else:
+            kernel = build(kind, name)
+            say(f"{kernel.image}: {kernel.release}")

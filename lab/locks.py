@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Locks between commands that run at the same time."""
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file PATH, made when missing, waiting for whoever holds it.
+
+    The kernel drops the lock when the process ends, however it ends.
+    Not recursive: a second call in one process waits for ever.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"lab: waiting for another command that holds {path}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""vmx-bochs: Intel's VMX with EPT and PML, all CPUs in lockstep, by Bochs.
+
+Time is simulated: 50 million instructions are a second, whatever the host does. Two runs
+of one job give the same bytes, so one run is a measurement. Everything that the machine
+can see is therefore fixed: the clock's start, the boot medium's dates, the image's bytes;
+what cannot be, RDRAND, the kernel is told not to use. Programs must not use it either.
+Caches, TLB misses and the latency of interrupts between CPUs are not modelled.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from types import MappingProxyType
+
+from lab.errors import LabError
+from lab.machines.emulated import COMMON_CMDLINE, CONSOLE, REPORT, EmulatedMachine
+from lab.machines.initramfs import BUSYBOX
+from lab.machines.job import Job
+
+BOCHS = Path("/usr/bin/bochs")
+BIOS = Path("/usr/share/bochs/BIOS-bochs-latest")
+VGA_BIOS = Path("/usr/share/vgabios/vgabios.bin")
+XORRISO = Path("/usr/bin/xorriso")
+ISOLINUX = Path("/usr/lib/ISOLINUX/isolinux.bin")
+LDLINUX = Path("/usr/lib/syslinux/modules/bios/ldlinux.c32")
+
+MEDIUM = "boot.iso"
+CONFIGURATION = "bochsrc"
+DEBUGGER_COMMANDS = "debugger"
+
+# Beyond this Bochs keeps the rest in a file of its own.
+MOST_HOST_MEMORY_MIB = 2048
+
+IPS = 50_000_000
+# 2000-01-01, for the machine's clock and the medium's dates alike.
+EPOCH = 946684800
+
+CMDLINE = (
+    # Without the speed it is 9600 baud, in simulated time.
+    "console=ttyS0,115200",
+    # How a panic starts again: by a triple fault, which ends the emulator.
+    "reboot=t",
+    "norandmaps",
+    # Tickless CPUs that are all halted lose their timers here.
+    "nohz=off",
+    "highres=off",
+    # CPUID claims 3.5 GHz; delays would take 70 times the instructions until it is measured.
+    f"tsc_early_khz={IPS // 1000}",
+    "cpu_init_udelay=0",
+    # The model's CPUID contradicts itself about XSAVE and HT. The kernel would find out, print
+    # two WARNs and go on as it does without them.
+    "noxsave",
+    # Bochs seeds RDRAND with the second at which it starts. With it the kernel's random numbers,
+    # and so its hash tables and timing, differ between runs.
+    "clearcpuid=ht,rdrand,rdseed",
+)
+
+
+def _configuration(job: Job) -> str:
+    # panic: end at once, do not ask. realtime=0: the display's timing by simulated time too.
+    # nohpet: its timers are those that the second serial port needs beside 15 CPUs.
+    return f"""\
+cpu: count={job.cpus}, ips={IPS}, model=corei7_skylake_x, reset_on_triple_fault=0
+memory: guest={job.memory_mib}, host={min(job.memory_mib, MOST_HOST_MEMORY_MIB)}
+romimage: file={BIOS}, options=fastboot
+vgaromimage: file={VGA_BIOS}
+vga: extension=none, update_freq=1, realtime=0
+display_library: term
+pci: enabled=1, chipset=i440fx, advopts=nohpet
+clock: sync=none, time0={EPOCH}
+boot: cdrom
+ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14
+ata0-master: type=cdrom, path={MEDIUM}, status=inserted
+com1: enabled=1, mode=file, dev={CONSOLE}
+com2: enabled=1, mode=file, dev={REPORT}
+sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy
+speaker: enabled=0
+log: log
+panic: action=fatal
+error: action=ignore
+info: action=ignore
+debug: action=ignore
+"""
+
+
+def _boot_menu(cmdline: str) -> str:
+    return f"default job\nlabel job\nkernel kernel\ninitrd initrd\nappend {cmdline}\n"
+
+
+def _write_medium(job: Job, cmdline: str, image: bytes, directory: Path) -> None:
+    """Make the boot medium. The same job gives the same bytes."""
+    sources = {"isolinux.bin": ISOLINUX, "ldlinux.c32": LDLINUX, "kernel": job.kernel.resolve()}
+    (directory / "initrd").write_bytes(image)
+    (directory / "isolinux.cfg").write_text(_boot_menu(cmdline))
+    sources.update({name: directory / name for name in ("initrd", "isolinux.cfg")})
+    argv = [str(XORRISO), "-as", "mkisofs", "-quiet", "-o", MEDIUM, "-b", "isolinux.bin"]
+    argv += ["-c", "boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table"]
+    argv += ["--set_all_file_dates", f"={EPOCH}", "-graft-points"]
+    argv += [f"{name}={path}" for name, path in sorted(sources.items())]
+    made = subprocess.run(
+        argv,
+        cwd=directory,
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        last = (made.stderr.strip().splitlines() or ["no message"])[-1]
+        raise LabError(f"xorriso cannot make the boot medium: {last}")
+
+
+class VmxBochs(EmulatedMachine):
+    """The machine for measurements."""
+
+    name = "vmx-bochs"
+    max_cpus = 15  # Bochs runs out of timers with more
+    lockstep = True
+    most_memory_mib = 3072  # its BIOS tells of no more
+    needs = MappingProxyType(
+        {
+            BOCHS: "bochs",
+            Path("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so"): "bochs-term",
+            BIOS: "bochsbios",
+            VGA_BIOS: "vgabios",
+            XORRISO: "xorriso",
+            ISOLINUX: "isolinux",
+            LDLINUX: "syslinux-common",
+            BUSYBOX: "busybox-static",
+        }
+    )
+    foreign = "kvm_amd"
+    terminal = True  # for the display "term", the one that works without a screen
+    # Up to notices: the boot's other messages take a simulated second on the serial port.
+    levels = "0-5"
+
+    def cmdline(self, job: Job) -> list[str]:
+        """Return the kernel words for this machine."""
+        return [*CMDLINE, *COMMON_CMDLINE]
+
+    def argv(self, job: Job, cmdline: str) -> list[str]:
+        """Return Bochs's command line."""
+        return [str(BOCHS), "-q", "-f", CONFIGURATION, "-rc", DEBUGGER_COMMANDS]
+
+    def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
+        """Write the boot medium, Bochs's configuration and what its debugger is to do: go on."""
+        _write_medium(job, cmdline, image, directory)
+        (directory / CONFIGURATION).write_text(_configuration(job))
+        (directory / DEBUGGER_COMMANDS).write_text("continue\nquit\n")

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the emulated machines have in common: check the job, boot, watch the report, end."""
+
+import shlex
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from lab.errors import LabError
+from lab.machines import initramfs, parameters, process
+from lab.machines.channel import Channel, ReportBroken
+from lab.machines.job import Job, MachineLost, Reason, Result
+
+LEAST_MEMORY_MIB = 256
+# What an emulator takes beside the machine's memory, and what its files take beside the image.
+SPARE_MEMORY_MIB = 192
+SPARE_DISK_MIB = 64
+MIB = 1 << 20
+
+# The kernel's own limit is 2048 with the closing NUL.
+LONGEST_CMDLINE = 2047
+
+# How often the report is read, seconds of the host's clock.
+POLL_S = 0.02
+
+COMMON_CMDLINE = (
+    # Warnings, and so every WARN, lockdep and KASAN report, show even when the machine dies.
+    "loglevel=5",
+    # A panic ends the machine at once: starting again is not allowed by either emulator.
+    "panic=-1",
+    "tsc=reliable",
+    # A terminal device costs time to set up, and nobody uses any of these 256.
+    "pty.legacy_count=0",
+)
+
+CONSOLE = "console"
+REPORT = "report"
+
+
+class EmulatedMachine(ABC):
+    """A machine made by an emulator on this host.
+
+    most_memory_mib: what the machine can have, None without a limit of its own.
+    needs: file that must be there -> Debian package that holds it. foreign: KVM module for
+    the other vendor's processors, whose parameters would change nothing here.
+    terminal: the emulator wants one. levels: of the kernel's messages, those to bring back.
+    """
+
+    name: str
+    max_cpus: int
+    lockstep: bool
+    most_memory_mib: int | None
+    needs: Mapping[Path, str]
+    foreign: str
+    terminal: bool
+    levels: str
+
+    @abstractmethod
+    def cmdline(self, job: Job) -> list[str]:
+        """Return the words that this machine's kernel needs, without those of the job."""
+
+    @abstractmethod
+    def argv(self, job: Job, cmdline: str) -> list[str]:
+        """Return the emulator's command line. It runs in the directory that prepare() filled."""
+
+    @abstractmethod
+    def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
+        """Put into directory what argv() names; image is the initramfs."""
+
+    def run(self, job: Job) -> Result:
+        """Boot, run the job's command, end the emulator. See Machine.run()."""
+        started = time.monotonic()
+        cmdline = self._checked_cmdline(job)
+        if not job.kernel.is_file():
+            raise LabError(f"{job.kernel}: no such kernel image; build it first")
+        with process.ends_by_exception(), process.workspace() as directory:
+            image = initramfs.build(job, self.name, self.levels)
+            self._check_disk(job, image, directory)
+            self.prepare(job, cmdline, image, directory)
+            argv = self.argv(job, cmdline)
+            with process.Child(argv, directory, terminal=self.terminal) as emulator:
+                watch = _Watch(self.name, job, directory)
+                watch.until_complete(emulator, started + job.timeout_s)
+            return watch.result(time.monotonic() - started)
+
+    def describe(self, job: Job) -> str:
+        """Say what run() would start. See Machine.describe()."""
+        cmdline = self._checked_cmdline(job)
+        return "\n".join(
+            [
+                f"machine:        {self.name}, {job.cpus} CPUs, {job.memory_mib} MiB",
+                f"kernel:         {job.kernel}",
+                f"kernel command: {cmdline}",
+                *(f"file:           {inside} = {file}" for inside, file in job.files.items()),
+                f"command:        {shlex.join(job.command)}",
+                f"emulator:       {shlex.join(self.argv(job, cmdline))}",
+            ]
+        )
+
+    def _checked_cmdline(self, job: Job) -> str:
+        self._check_job(job)
+        chosen = [f"{name}={value}" for name, value in sorted(job.parameters.items())]
+        line = " ".join([*self.cmdline(job), *chosen, *job.cmdline])
+        if len(line) > LONGEST_CMDLINE:
+            raise LabError(f"kernel command line of {len(line)} characters: {LONGEST_CMDLINE} fit")
+        return line
+
+    def _check_job(self, job: Job) -> None:
+        self._check_packages()
+        self._check_size(job)
+        parameters.check_names(job.parameters)
+        parameters.check_foreign(job.parameters, self.name, self.foreign)
+        for word in job.cmdline:
+            if not parameters.WORD.fullmatch(word):
+                raise LabError(f"{word!r}: not one word of a kernel command line")
+        if not job.command:
+            raise LabError("no command to run")
+        initramfs.check_files(job.files)
+
+    def _check_packages(self) -> None:
+        for file, package in self.needs.items():
+            if not file.exists():
+                raise LabError(f"{self.name} needs {file}: apt-get install {package}")
+
+    def _check_size(self, job: Job) -> None:
+        if not 1 <= job.cpus <= self.max_cpus:
+            raise LabError(f"{job.cpus} CPUs: {self.name} can have 1 to {self.max_cpus}")
+        if job.memory_mib < LEAST_MEMORY_MIB:
+            raise LabError(f"{job.memory_mib} MiB: {self.name} needs {LEAST_MEMORY_MIB} or more")
+        if self.most_memory_mib is not None and job.memory_mib > self.most_memory_mib:
+            raise LabError(f"{job.memory_mib} MiB: {self.name} can have {self.most_memory_mib}")
+        free = psutil.virtual_memory().available // MIB - SPARE_MEMORY_MIB
+        if job.memory_mib > free:
+            raise LabError(f"{job.memory_mib} MiB: this host has {max(free, 0)} MiB to give now")
+
+    def _check_disk(self, job: Job, image: bytes, directory: Path) -> None:
+        # Once by itself and once inside a boot medium.
+        wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
+        free = shutil.disk_usage(directory).free // MIB
+        if free < wanted:
+            raise LabError(
+                f"no space left: {self.name} needs {wanted} MiB below {process.TEMPORARY}"
+            )
+
+
+class _Tail:
+    """Reads what is appended to a file that may not be there yet."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._offset = 0
+
+    def read(self) -> bytes:
+        try:
+            with self._file.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return b""
+        self._offset += len(data)
+        return data
+
+
+class _Watch:
+    """Follows one run until its report is complete."""
+
+    def __init__(self, machine: str, job: Job, directory: Path) -> None:
+        self._machine = machine
+        self._job = job
+        self._directory = directory
+        self._channel = Channel(job.on_progress)
+        self._report = _Tail(directory / REPORT)
+
+    def until_complete(self, emulator: process.Child, deadline: float) -> None:
+        """Wait for the last frame. Raises MachineLost and LabError as Machine.run() does."""
+        while True:
+            # Asked before reading: what an emulator wrote before it ended is read below.
+            ended = emulator.exit_code() is not None
+            self._read()
+            if self._channel.status is not None:
+                return
+            if ended:
+                raise self._lost("died", "the emulator ended before the report was complete")
+            if time.monotonic() >= deadline:
+                raise self._lost(*self._out_of_time())
+            emulator.wait(POLL_S)
+
+    def result(self, seconds: float) -> Result:
+        """Return the complete run's result."""
+        archive = self._channel.archive
+        assert archive is not None and self._channel.status is not None
+        return Result(
+            status=self._channel.status,
+            output=archive.output,
+            files=archive.files,
+            kernel_log=self._console() + archive.kernel_log,
+            seconds=seconds,
+        )
+
+    def _read(self) -> None:
+        try:
+            self._channel.feed(self._report.read())
+        except ReportBroken as error:
+            raise self._lost("died", str(error)) from error
+        for name, wanted in self._job.parameters.items():
+            if (known := parameters.sysfs_name(name)) in self._channel.parameters:
+                found = self._channel.parameters[known]
+                parameters.check_value(self._machine, name, wanted, found)
+        if self._channel.complaint is not None:
+            raise LabError(
+                f"{self._machine}: the command's results did not fit into "
+                f"{self._job.memory_mib} MiB: {self._channel.complaint}"
+            )
+
+    def _out_of_time(self) -> tuple[Reason, str]:
+        limit = f"{self._job.timeout_s:g} s"
+        if self._channel.is_receiving:
+            return "timeout", f"{self._machine}: the results did not arrive within {limit}"
+        if self._channel.up:
+            return "timeout", f"{self._machine}: the command did not end within {limit}"
+        return "hung", f"{self._machine}: did not come up within {limit}"
+
+    def _lost(self, reason: Reason, detail: str) -> MachineLost:
+        return MachineLost(reason, detail, self._console())
+
+    def _console(self) -> str:
+        try:
+            return (
+                (self._directory / CONSOLE).read_bytes().decode(errors="replace").replace("\r", "")
+            )
+        except FileNotFoundError:
+            return ""

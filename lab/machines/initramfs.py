@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The root file system of an emulated machine: busybox, the job's files, our init.
+
+The same job gives the same bytes: sorted names, no times, no owners, no inode numbers
+of the host's. Nothing else may get in, since simulated time depends on every byte.
+"""
+
+import re
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from lab.errors import LabError
+from lab.machines.job import Job
+from lab.machines.parameters import sysfs_name
+
+BUSYBOX = Path("/bin/busybox")
+INIT = Path(__file__).parent / "guest" / "init"
+DIRECTORIES = ("bin", "dev", "etc", "lab", "proc", "root", "sys", "tmp")
+# Where init and the report live; a job's file must not replace them.
+RESERVED = ("/init", "/lab", "/dev", "/proc", "/sys", "/bin/busybox")
+
+OUT = "/lab/back/out"
+PROGRESS = "/lab/progress"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name in the archive. path has no leading slash; data is a symlink's target too."""
+
+    path: str
+    mode: int
+    data: bytes = b""
+    device: tuple[int, int] = (0, 0)
+
+
+def _directory(path: str) -> Entry:
+    return Entry(path, stat.S_IFDIR | 0o755)
+
+
+def _program(path: str, data: bytes) -> Entry:
+    return Entry(path, stat.S_IFREG | 0o755, data)
+
+
+def _text(path: str, text: str) -> Entry:
+    return Entry(path, stat.S_IFREG | 0o644, text.encode())
+
+
+def _symlink(path: str, target: str) -> Entry:
+    return Entry(path, stat.S_IFLNK | 0o777, target.encode())
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def _record(entry: Entry, inode: int) -> bytes:
+    name = entry.path.encode() + b"\0"
+    links = 2 if stat.S_ISDIR(entry.mode) else 1
+    size = len(entry.data)
+    # Owner and time are 0; the device that a file lies on, and a checksum, are not used.
+    numbers = (inode, entry.mode, 0, 0, links, 0, size, 0, 0, *entry.device, len(name), 0)
+    header = b"070701" + b"".join(b"%08X" % number for number in numbers)
+    return _padded(header + name) + _padded(entry.data)
+
+
+def cpio(entries: Iterable[Entry]) -> bytes:
+    """Return entries as an archive in the "newc" format, parents before what they hold.
+
+    Of two entries for one path the later one counts.
+    """
+    unique = {entry.path: entry for entry in entries}
+    ordered = [unique[path] for path in sorted(unique, key=lambda path: path.split("/"))]
+    records = [_record(entry, inode) for inode, entry in enumerate(ordered, start=1)]
+    return b"".join(records) + _record(Entry("TRAILER!!!", 0), 0)
+
+
+def _with_parents(entries: Sequence[Entry]) -> Iterator[Entry]:
+    for entry in entries:
+        for parent in PurePosixPath(entry.path).parents:
+            if str(parent) != ".":
+                yield _directory(str(parent))
+    yield from entries
+
+
+def _applets() -> list[str]:
+    listing = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True)
+    return [name for name in listing.stdout.split() if name != "busybox"]
+
+
+@cache
+def _common() -> bytes:
+    entries = [_directory(path) for path in DIRECTORIES]
+    entries.append(Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)))
+    entries.append(_program("bin/busybox", BUSYBOX.read_bytes()))
+    entries += [_symlink(f"bin/{name}", "busybox") for name in _applets()]
+    entries.append(_program("init", INIT.read_bytes()))
+    return cpio(entries)
+
+
+def _inside(path: str) -> str:
+    """Return path, which a job names, as an archive has it; raise LabError if it will not do."""
+    pure = PurePosixPath(path)
+    if not pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("/"):
+        raise LabError(
+            f"{path}: a file's path inside the machine must be absolute, as in /test/run"
+        )
+    if any(pure.is_relative_to(reserved) for reserved in RESERVED):
+        raise LabError(f"{path}: reserved inside the machine; choose another directory")
+    return str(pure).lstrip("/")
+
+
+def _host_files(files: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Yield (path in the archive, host file) for every regular file of a job.
+
+    Symlinks to files become the file; symlinks to directories are not followed.
+    """
+    for path, source in files.items():
+        inside = _inside(path)
+        if source.is_dir():
+            found = (item for item in source.rglob("*") if item.is_file())
+            yield from ((f"{inside}/{item.relative_to(source)}", item) for item in found)
+        elif source.is_file():
+            yield inside, source
+        else:
+            raise LabError(f"{source}: no such file (wanted as {path} inside the machine)")
+
+
+def check_files(files: Mapping[str, Path]) -> None:
+    """Raise LabError if a job's file is missing or must not be where it is wanted."""
+    list(_host_files(files))
+
+
+def _is_elf(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(4) == b"\x7fELF"
+
+
+def libraries(programs: Iterable[Path]) -> list[Path]:
+    """Return what the dynamic ones among programs load: the loader and libraries, by ldd.
+
+    Raises LabError when a library is missing on this host.
+    """
+    words = [str(program) for program in programs]
+    if not words:
+        return []
+    listing = subprocess.run(["ldd", *words], capture_output=True, text=True, check=False).stdout
+    missing = re.search(r"^\s*(\S+) => not found", listing, re.MULTILINE)
+    if missing:
+        raise LabError(f"{words[0]}: needs {missing[1]}, which this host does not have")
+    return sorted({Path(found) for found in re.findall(r"(/\S+) \(0x[0-9a-f]+\)$", listing, re.M)})
+
+
+def _job_files(files: Mapping[str, Path]) -> list[Entry]:
+    chosen = list(_host_files(files))
+    loaded = libraries(source for _, source in chosen if _is_elf(source))
+    chosen = [(str(library).lstrip("/"), library) for library in loaded] + chosen
+    entries = []
+    for path, source in chosen:
+        executable = source.stat().st_mode & stat.S_IXUSR
+        mode = stat.S_IFREG | (0o755 if executable else 0o644)
+        entries.append(Entry(path, mode, source.read_bytes()))
+    return entries
+
+
+def _instructions(job: Job, machine: str, levels: str) -> list[Entry]:
+    variables = {
+        "LAB_MACHINE": machine,
+        "LAB_OUT": OUT,
+        "LAB_PROGRESS": PROGRESS,
+        "LAB_LEVELS": levels,
+        "HOME": "/root",
+        "PATH": "/bin",
+    }
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return [
+        _text("lab/environment", exports),
+        _text(
+            "lab/parameters",
+            "".join(f"{sysfs_name(name)}\n" for name in sorted(job.parameters)),
+        ),
+        _text("lab/command", f"exec {shlex.join(job.command)}\n"),
+    ]
+
+
+def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
+    """Return the initramfs that runs job in a machine of this name.
+
+    levels: of the kernel's messages to bring back, as a range: "0-4" is warnings and worse.
+
+    Not compressed: on vmx-bochs unpacking takes the time that reading less saves.
+    Raises LabError when one of the job's files is missing or must not be where it is wanted.
+    """
+    own = list(_with_parents(_job_files(job.files) + _instructions(job, machine, levels)))
+    return _common() + cpio(own)

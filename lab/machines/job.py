@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a machine is asked to do, and what it gives back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Reason = Literal["timeout", "died", "hung"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command for one boot of a machine.
+
+    kernel: a bzImage; `host` runs its own kernel and ignores it.
+    command: run with / as its directory; busybox applets are on PATH.
+    parameters: module parameters, "kvm.tdp_mmu": "0". `host` verifies them instead of setting them.
+    files: absolute path inside the machine -> host file or directory. Shared libraries
+        that dynamic programs among them need come along by themselves.
+    timeout_s: seconds of the host's clock, boot included.
+    on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
+    cmdline: further words for the kernel command line.
+    """
+
+    kernel: Path
+    command: tuple[str, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    cpus: int = 2
+    memory_mib: int = 1024
+    files: Mapping[str, Path] = field(default_factory=dict)
+    timeout_s: float = 300
+    on_progress: Callable[[str], None] | None = None
+    cmdline: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A complete run.
+
+    status: the command's exit status, 128+n after signal n.
+    output: its standard output and error.
+    files: regular files it left below $LAB_OUT, by relative path.
+    kernel_log: the console, then the kernel's own buffer; a message can be in both. From
+        vmx-bochs only notices and worse come back.
+    seconds: by the host's clock, boot included.
+    """
+
+    status: int
+    output: bytes
+    files: dict[str, bytes]
+    kernel_log: str
+    seconds: float
+
+
+class MachineLost(Exception):
+    """The machine ended, or its time ran out, before the report of its run was complete.
+
+    reason: "died": it ended or started again by itself; "hung": out of time without
+        ever having come up; "timeout": out of time while the command ran.
+    kernel_log: what its console had shown by then.
+    """
+
+    def __init__(self, reason: Reason, detail: str, kernel_log: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason: Reason = reason
+        self.kernel_log = kernel_log
+
+
+class Machine(Protocol):
+    """Something that runs jobs, one at a time.
+
+    lockstep: simulated time, the same in every run of the same job.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_cpus(self) -> int: ...
+    @property
+    def lockstep(self) -> bool: ...
+
+    def run(self, job: Job) -> Result:
+        """Run job to its end and leave nothing behind.
+
+        Raises LabError when the job cannot be run as asked for and MachineLost when
+        the machine got lost on the way. A command that fails raises nothing.
+        """
+        ...
+
+    def describe(self, job: Job) -> str:
+        """Say in a few lines what run(job) would start. Raises LabError like run()."""
+        ...

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Processes and directories that do not outlive the run they were made for.
+
+Whatever way a run ends, its processes are ended and its directory is removed: an
+exception and Ctrl-C through `with`, SIGTERM and SIGHUP by turning them into an
+exception, SIGKILL by the kernel (the child asked to die with its parent; the
+directory goes when the next run starts).
+"""
+
+import contextlib
+import fcntl
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+import psutil
+
+from lab.errors import LabError
+from lab.paths import BUILD
+
+TEMPORARY = BUILD / "tmp"
+PREFIX = "machine-"
+LOCK = ".lock"
+# Setpriv asks for SIGKILL when the parent dies; if it had died before that, nothing starts.
+UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
+# Where a child without a terminal writes its output.
+MESSAGES = "messages"
+
+# How long a process may take to die of SIGKILL, seconds.
+KILLED_S = 5.0
+
+
+@contextlib.contextmanager
+def _directories_are_ours() -> Iterator[None]:
+    """Keep others from making and sweeping directories meanwhile."""
+    TEMPORARY.mkdir(parents=True, exist_ok=True)
+    with (TEMPORARY / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_in_use(directory: Path) -> bool:
+    try:
+        with (directory / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _sweep() -> None:
+    """Remove what runs left behind that were killed."""
+    for directory in TEMPORARY.glob(f"{PREFIX}*"):
+        if not _is_in_use(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_directory(stack: contextlib.ExitStack) -> Path:
+    """Make a directory that is in use, and removed, with the stack."""
+    with _directories_are_ours():
+        _sweep()
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        lock = stack.enter_context((directory / LOCK).open("wb"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """Give a directory of its own below build/tmp, for as long as the `with` lasts."""
+    with contextlib.ExitStack() as stack:
+        yield _make_directory(stack)
+
+
+def _raise_exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def ends_by_exception() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, unless somebody handles them already.
+
+    Only the main thread can; elsewhere the signals keep their meaning.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _raise_exit)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _is_in_session(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def family(leader: int) -> list[psutil.Process]:
+    """Return what lives of a session and below its leader, given the leader's process number.
+
+    The leader itself may be gone: the kernel does not use the number of a session again
+    while it has members.
+    """
+    members = {process for process in psutil.process_iter() if _is_in_session(process, leader)}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        members.update(psutil.Process(leader).children(recursive=True))
+    return sorted(members, key=lambda process: process.pid)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    # psutil compares start times, so that a number used again is not hit.
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.AccessDenied:
+        # Started through sudo by `host`.
+        argv = ["sudo", "-n", "kill", "-s", number.name.removeprefix("SIG"), str(process.pid)]
+        subprocess.run(argv, capture_output=True, check=False)
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        _signal(process, number)
+
+
+def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    """End processes: SIGTERM, and SIGKILL for those still there grace_s seconds later."""
+    _signal_all(processes, signal.SIGTERM)
+    _, alive = psutil.wait_procs(processes, timeout=grace_s)
+    _signal_all(alive, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=KILLED_S)
+
+
+class Child:
+    """A program in a session of its own, ended with everything it started when `with` ends.
+
+    argv: the program and its words. directory: where it runs, and where its output goes
+    (file MESSAGES). terminal: give it a terminal instead; what it shows there is thrown away.
+    grace_s: seconds it gets to end by itself when it is told to.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        directory: Path,
+        *,
+        terminal: bool = False,
+        grace_s: float = 0.5,
+    ) -> None:
+        self._argv = ["setpriv", "--pdeathsig", "KILL", "--"]
+        self._argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
+        self._directory = directory
+        self._terminal = terminal
+        self._grace_s = grace_s
+        self._master: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._process = self._start_on_terminal() if self._terminal else self._start()
+        except FileNotFoundError as error:
+            raise LabError(f"{error.filename}: not installed; run `make setup`") from error
+        return self
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self._directory / MESSAGES).open("wb") as messages:
+            return subprocess.Popen(
+                self._argv,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _start_on_terminal(self) -> subprocess.Popen[bytes]:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        try:
+            return subprocess.Popen(
+                self._argv,
+                cwd=self._directory,
+                env={**os.environ, "TERM": "vt100", "LINES": "25", "COLUMNS": "80"},
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                start_new_session=True,
+            )
+        finally:
+            os.close(slave)
+
+    def _drain_terminal(self) -> None:
+        if self._master is None:
+            return
+        with contextlib.suppress(OSError):
+            while os.read(self._master, 65536):
+                pass
+
+    @property
+    def pid(self) -> int:
+        """The program's process number."""
+        assert self._process
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, -n after signal n, or None as long as the program runs."""
+        assert self._process
+        self._drain_terminal()
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for this long, or until the program has ended."""
+        assert self._process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process
+        end(family(self._process.pid), self._grace_s)
+        self._process.wait()
+        if self._master is not None:
+            os.close(self._master)

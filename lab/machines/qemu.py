@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""svm-qemu: AMD's SVM with nested paging, by QEMU's translator.
+
+Boots in a second and runs everything, so it is where tests run. Its times mean little:
+a VM exit costs tens of microseconds, and vCPUs compete for the host's CPUs.
+"""
+
+from pathlib import Path
+from types import MappingProxyType
+
+from lab.machines.emulated import COMMON_CMDLINE, CONSOLE, REPORT, EmulatedMachine
+from lab.machines.initramfs import BUSYBOX
+from lab.machines.job import Job
+
+QEMU = Path("/usr/bin/qemu-system-x86_64")
+INITRAMFS = "initramfs"
+
+
+class SvmQemu(EmulatedMachine):
+    """The machine for tests."""
+
+    name = "svm-qemu"
+    max_cpus = 8
+    lockstep = False
+    most_memory_mib = None
+    needs = MappingProxyType({QEMU: "qemu-system-x86", BUSYBOX: "busybox-static"})
+    foreign = "kvm_intel"
+    terminal = False
+    levels = "0-7"
+
+    def cmdline(self, job: Job) -> list[str]:
+        """Return the kernel words for this machine."""
+        return ["console=ttyS0", *COMMON_CMDLINE]
+
+    def argv(self, job: Job, cmdline: str) -> list[str]:
+        """Return QEMU's command line."""
+        return [
+            str(QEMU),
+            *("-accel", "tcg,thread=multi", "-cpu", "EPYC,+svm,+npt"),
+            *("-smp", str(job.cpus), "-m", f"{job.memory_mib}M"),
+            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+            *("-serial", f"file:{CONSOLE}", "-serial", f"file:{REPORT}"),
+            *("-kernel", str(job.kernel.resolve()), "-initrd", INITRAMFS, "-append", cmdline),
+        ]
+
+    def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
+        """Write the initramfs."""
+        (directory / INITRAMFS).write_bytes(image)

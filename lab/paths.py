@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where things lie. Everything that the lab makes is below BUILD."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One checkout of this repository; tests make small ones of their own."""
+
+    root: Path
+
+    @property
+    def pin(self) -> Path:
+        return self.root / "base.pin"
+
+    @property
+    def series(self) -> Path:
+        return self.root / "series"
+
+    @property
+    def build(self) -> Path:
+        return self.root / "build"
+
+    @property
+    def linux(self) -> Path:
+        """The kernel tree to work in: commit `base`, then one commit per mail."""
+        return self.build / "linux"
+
+    @property
+    def base(self) -> Path:
+        """A second work tree of `linux`, at commit `base`."""
+        return self.build / "base"
+
+    @property
+    def check(self) -> Path:
+        """A third one, in which `make check` builds every mail."""
+        return self.build / "check"
+
+    @property
+    def log(self) -> Path:
+        return self.build / "log"
+
+    @property
+    def mail(self) -> Path:
+        return self.build / "mail"
+
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYOUT = Layout(ROOT)
+LAB = ROOT / "lab"
+CONFIG = LAB / "config"
+BASE_PIN = LAYOUT.pin
+SERIES = LAYOUT.series
+BUILD = LAYOUT.build
+LINUX = LAYOUT.linux
+BASE = LAYOUT.base
+LOG = LAYOUT.log
+MAIL = LAYOUT.mail
+RESULTS = BUILD / "results"

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What `make bench` runs: a matrix, spread over boots of a machine."""
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from lab import report, results
+from lab.errors import LabError
+from lab.machines import Job, Machine
+from lab.paths import ROOT
+from lab.results import Key
+
+SCRIPT = ROOT / "scripts" / "split-bench.sh"
+TEST = "dirty_log_perf_test"
+# Where they are inside the machine, and what comes back.
+INSIDE = "/bench"
+OUTPUT = "results.jsonl"
+
+# Vendor parameter that turns two-dimensional paging off; `host` cannot change its own.
+TDP = {"vmx-bochs": "kvm_intel.ept", "svm-qemu": "kvm_amd.npt", "host": None}
+
+BASE_VCPUS = 8
+MIB = 1 << 20
+MEMORY_MIB = 1024
+# For the kernel, the initramfs and the selftest beside the guest's memory.
+SPARE_MIB = 512
+
+# Host seconds for the first announcement only, seen on two cores: to boot, and for one
+# vCPU of one run. The time left is corrected by how fast the boots really get on.
+BOOT_S = {"vmx-bochs": 25.0, "svm-qemu": 2.0, "host": 0.0}
+VCPU_S = {"vmx-bochs": 1.3, "svm-qemu": 0.5, "host": 0.5}
+# A machine that takes this many times as long as announced is lost.
+PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What one boot measures; the values are those of split-bench.sh's options."""
+
+    vcpus: tuple[int, ...] = (2, 4, 8)
+    writes: tuple[int, ...] = (100, 20)
+    eager: tuple[str, ...] = ("N", "Y")
+    init_set: str = "yes"
+    bytes_per_vcpu: str = "4M"
+    backing: str = "anonymous_hugetlb_2mb"
+    iterations: int = 3
+
+    @property
+    def size(self) -> int:
+        """Bytes of each vCPU. For a matrix that check_matrix() has passed."""
+        units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+        text = self.bytes_per_vcpu.upper()
+        return int(text.rstrip("KMG")) * units.get(text[-1], 1)
+
+    @property
+    def inits(self) -> tuple[bool, ...]:
+        return {"yes": (True,), "no": (False,), "both": (True, False)}[self.init_set]
+
+    @property
+    def runs(self) -> list[tuple[int, int, bool, str]]:
+        """vCPUs, write percentage, initially-all-set and eager_page_split of every run."""
+        return list(product(self.vcpus, self.writes, self.inits, self.eager))
+
+    @property
+    def weight(self) -> int:
+        """vCPUs of all runs, plus what starting each run costs in that unit."""
+        return sum(vcpus + 2 for vcpus, *_ in self.runs)
+
+    def arguments(self) -> list[str]:
+        """The options for split-bench.sh."""
+        return [
+            f"--vcpus={' '.join(map(str, self.vcpus))}",
+            f"--writes={' '.join(map(str, self.writes))}",
+            f"--eager={' '.join(self.eager)}",
+            f"--init-set={self.init_set}",
+            f"--bytes={self.bytes_per_vcpu}",
+            f"--backing={self.backing}",
+            f"--iterations={self.iterations}",
+        ]
+
+
+QUICK = Matrix()
+FULL = Matrix(vcpus=(2, 4, 8, 14), writes=(100, 50, 20, 5), init_set="both", bytes_per_vcpu="2M")
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One boot of a machine. ept: as asked for, None to take the host as it is."""
+
+    machine: str
+    kernel: str
+    ept: bool | None
+    matrix: Matrix
+
+    @property
+    def label(self) -> str:
+        """A few words for people."""
+        mode = "" if self.ept is None else f", {report.paging(self.machine, self.ept)}"
+        return f"{self.kernel}{mode}"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Module parameters to boot with."""
+        vendor = TDP[self.machine]
+        if self.ept is None or vendor is None:
+            return {}
+        return {"kvm.tdp_mmu": "0", vendor: str(int(self.ept))}
+
+    @property
+    def runs_s(self) -> float:
+        """Estimated seconds of the host for the runs, without the boot."""
+        return VCPU_S[self.machine] * self.matrix.weight
+
+    @property
+    def estimate_s(self) -> float:
+        return BOOT_S[self.machine] + self.runs_s
+
+
+def _base_matrix(matrix: Matrix) -> Matrix:
+    vcpus = BASE_VCPUS if BASE_VCPUS in matrix.vcpus else max(matrix.vcpus)
+    return replace(matrix, vcpus=(vcpus,), eager=("N",))
+
+
+def make_plan(machine: str, kernels: str, matrix: Matrix) -> list[Boot]:
+    """The boots for one invocation.
+
+    kernels: "series", "base", or "both" for the series with the base's N beside it.
+    """
+    if machine == "host":
+        return [Boot(machine, "series" if kernels == "both" else kernels, None, matrix)]
+    first = "series" if kernels == "both" else kernels
+    plan = [Boot(machine, first, ept, matrix) for ept in (True, False)]
+    if kernels == "both" and "N" in matrix.eager:
+        plan += [Boot(machine, "base", ept, _base_matrix(matrix)) for ept in (True, False)]
+    return plan
+
+
+def check_matrix(matrix: Matrix) -> None:
+    """Let split-bench.sh judge its options. LabError: what it found wrong."""
+    command = ["sh", str(SCRIPT), "--dry-run", "--test=/bin/true", *matrix.arguments()]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    if judged.returncode:
+        raise LabError(without_name(judged.stderr))
+
+
+def without_name(line: str) -> str:
+    return line.strip().removeprefix("split-bench: ")
+
+
+def cpus_for(machine: Machine, matrix: Matrix) -> int:
+    """One CPU for each vCPU and one for the test's main thread.
+
+    LabError: a lockstep machine cannot have them. Others share what there is.
+    """
+    wanted = max(matrix.vcpus) + 1
+    if machine.lockstep and wanted > machine.max_cpus:
+        raise LabError(
+            f"--vcpus: {wanted - 1} vCPUs need {wanted} CPUs, one for the test itself;"
+            f" {machine.name} can have {machine.max_cpus}"
+        )
+    return min(wanted, machine.max_cpus)
+
+
+def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
+    """What the machine is asked to do for one boot."""
+    words = [f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{TEST}"]
+    words += [f"--machine={machine.name}", f"--kernel={boot.kernel}", *boot.matrix.arguments()]
+    script = f'exec sh {shlex.join(words)} --output="$LAB_OUT/{OUTPUT}"'
+    guest_mib = max(boot.matrix.vcpus) * boot.matrix.size // MIB
+    return Job(
+        kernel=image,
+        command=("sh", "-c", script),
+        parameters=boot.parameters,
+        cpus=cpus_for(machine, boot.matrix),
+        memory_mib=max(MEMORY_MIB, guest_mib + SPARE_MIB),
+        files={f"{INSIDE}/split-bench.sh": SCRIPT, f"{INSIDE}/{TEST}": test},
+        timeout_s=PATIENCE * boot.estimate_s,
+    )
+
+
+def _phases(initially_all_set: bool, iterations: int) -> Iterator[tuple[str, int | None]]:
+    for phase, repeated in results.PHASES.items():
+        if phase == "clear" and not initially_all_set:
+            continue
+        yield from ((phase, n) for n in (range(1, iterations + 1) if repeated else (None,)))
+
+
+def expected_keys(boot: Boot, ept: bool, tdp_mmu: bool) -> set[Key]:
+    """What a boot is to deliver, in the paging mode given."""
+    m = boot.matrix
+    common = (boot.machine, boot.kernel, ept, tdp_mmu)
+    return {
+        Key(*common, vcpus, m.size, m.backing, writes, init, eager == "Y", phase, iteration)
+        for vcpus, writes, init, eager in m.runs
+        for phase, iteration in _phases(init, m.iterations)
+    }

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tables of results: N beside Y beside their ratio, as in the mails about eager splitting.
+
+Figures of machines with simulated time and of machines with the host's clock never
+share a table: a table holds one machine, one kernel, one paging mode, one write mix.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from lab.results import Key, Measurement
+
+LOCKSTEP = (
+    "simulated time: work, faults and waiting for locks count; caches, TLBs and the time"
+    " an interrupt takes are not modelled"
+)
+WALL_CLOCK = (
+    "wall-clock time of an emulator or a shared host: for orientation, varies from run to run"
+)
+
+NOTHING = "-"
+MIB = 1 << 20
+
+Times = dict[Key, float]
+
+
+@dataclass
+class Table:
+    """title and notes: lines above. strong: indices of the rows to look at first."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    strong: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row of times shows: one phase in one iteration, or in the one it has."""
+
+    label: str
+    phase: str
+    iteration: int | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio N/Y that the series is to reach, for 8 vCPUs with 4 MiB each."""
+
+    label: str
+    ept: bool
+    write_percent: int
+    ratio: float
+
+
+GOALS = (Goal("all writes", True, 100, 60), Goal("20% writes", False, 20, 5))
+# By how many percent the dirty times may differ between the unpatched kernel and N.
+BASE_LIMIT = 1.0
+TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
+
+
+def _precision(value: float) -> int:
+    # A little less than 10 and 1, since 9.998 is printed as 10.0.
+    return 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A time in milliseconds, with about three digits."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds * 1000:.{_precision(seconds * 1000)}f}"
+
+
+def ratio(over: float | None, under: float | None) -> str:
+    """OVER/UNDER with about three digits."""
+    if over is None or not under:
+        return NOTHING
+    value = over / under
+    return f"{value:.0f}" if value >= 100 else f"{value:.{_precision(value)}f}"
+
+
+def percent(now: float | None, before: float | None) -> str:
+    """How much more NOW is than BEFORE."""
+    if now is None or not before:
+        return NOTHING
+    return f"{100 * (now / before - 1):+.2f}%"
+
+
+def headline(initially_all_set: bool) -> Row:
+    """The dirty time that is the first to pay for splitting.
+
+    With initially-all-set nothing is write-protected before the first CLEAR.
+    """
+    iteration = 2 if initially_all_set else 1
+    return Row(f"dirty, iteration {iteration}", "dirty", iteration)
+
+
+def shown_rows(initially_all_set: bool) -> list[Row]:
+    clears = [Row("first CLEAR", "clear", 1), Row("second CLEAR", "clear", 2)]
+    return [
+        headline(initially_all_set),
+        *(clears if initially_all_set else []),
+        Row("first GET", "get", 1),
+        Row("second GET", "get", 2),
+        Row("enabling", "enable"),
+        Row("disabling", "disable"),
+        Row("dirty, iteration 1", "dirty", 1)
+        if initially_all_set
+        else Row("dirty, iteration 2", "dirty", 2),
+    ]
+
+
+def _letter(flag: bool) -> str:
+    return "Y" if flag else "N"
+
+
+def _size(count: int) -> str:
+    return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // 1024} KiB"
+
+
+def _writes(write_percent: int) -> str:
+    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
+
+
+def paging(machine: str, ept: bool) -> str:
+    """The paging mode as people who know the machine say it."""
+    return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
+
+
+def _title(key: Key) -> str:
+    init = "initially-all-set" if key.initially_all_set else "without initially-all-set"
+    return (
+        f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
+        f"tdp_mmu={_letter(key.tdp_mmu)}, {_writes(key.write_percent)}, {init}, "
+        f"{_size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
+    )
+
+
+def _group(key: Key) -> Key:
+    """What all of a table has in common."""
+    return key._replace(vcpus=0, eager=False, phase="", iteration=None)
+
+
+def _why(initially_all_set: bool) -> str:
+    if initially_all_set:
+        return "iteration 2 is the first that pays for splitting: only CLEAR write-protects"
+    return "iteration 1 is the first that pays for splitting: enabling write-protects everything"
+
+
+def _table_of(group: Key, times: Times) -> Table:
+    counts = sorted({key.vcpus for key in times if _group(key) == group})
+    table = Table(_title(group), ("ms", "vCPUs", "N", "Y", "N/Y"))
+    table.notes.append(_why(group.initially_all_set))
+    for row in shown_rows(group.initially_all_set):
+        for vcpus in counts:
+            key = group._replace(vcpus=vcpus, phase=row.phase, iteration=row.iteration)
+            lazy, eager = (times.get(key._replace(eager=value)) for value in (False, True))
+            if lazy is None and eager is None:
+                continue
+            if row == headline(group.initially_all_set):
+                table.strong.add(len(table.rows))
+            cells = (milliseconds(lazy), milliseconds(eager), ratio(lazy, eager))
+            table.rows.append((row.label, str(vcpus), *cells))
+    return table
+
+
+def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
+    """One table per paging mode and write mix, in the order of the results."""
+    times = {one.key: one.seconds for one in measurements}
+    return [_table_of(group, times) for group in dict.fromkeys(map(_group, times))]
+
+
+def _goal_key(goal: Goal, key: Key) -> bool:
+    row = headline(True)
+    wanted = (goal.ept, False, 8, 4 * MIB, goal.write_percent, True, row.phase, row.iteration)
+    return wanted == (
+        key.ept,
+        key.tdp_mmu,
+        key.vcpus,
+        key.bytes_per_vcpu,
+        key.write_percent,
+        key.initially_all_set,
+        key.phase,
+        key.iteration,
+    )
+
+
+def goals_table(measurements: Iterable[Measurement]) -> Table | None:
+    """The ratios that the series is judged by; None when they were not measured."""
+    measurements = list(measurements)
+    times = {one.key: one.seconds for one in measurements if one.kernel == "series"}
+    table = Table("What the series is to reach", ("8 vCPUs x 4 MiB", "N", "Y", "N/Y", "goal"))
+    for goal in GOALS:
+        for key, lazy in times.items():
+            eager = times.get(key._replace(eager=True))
+            if key.eager or eager is None or not _goal_key(goal, key):
+                continue
+            verdict = _verdict(lazy >= goal.ratio * eager)
+            label = f"{paging(key.machine, goal.ept)}, {goal.label}, dirty ms"
+            cells = (milliseconds(lazy), milliseconds(eager), ratio(lazy, eager))
+            table.rows.append((label, *cells, f"at least {goal.ratio:g}: {verdict}"))
+    if base := _base_goal(measurements):
+        table.rows.append(base)
+    return table if table.rows else None
+
+
+def _base_pairs(measurements: Iterable[Measurement]) -> Iterator[tuple[Key, Row, float, float]]:
+    """What both the unpatched kernel and N measured: its key, its row, the two times."""
+    times = {one.key: one.seconds for one in measurements}
+    for base, before in times.items():
+        now = times.get(base._replace(kernel="series"))
+        row = _row_for(base)
+        if base.kernel == "base" and not base.eager and now is not None and row:
+            yield base, row, before, now
+
+
+def base_table(measurements: Iterable[Measurement]) -> Table | None:
+    """eager_page_split=N of the series beside the unpatched kernel; None without the latter."""
+    title = "eager_page_split=N beside the unpatched kernel"
+    table = Table(title, ("ms", "base", "series, N", "difference"))
+    for key, row, before, now in _base_pairs(measurements):
+        if row == headline(key.initially_all_set):
+            table.strong.add(len(table.rows))
+        cells = (milliseconds(before), milliseconds(now), percent(now, before))
+        table.rows.append((_base_label(key, row), *cells))
+    if not table.rows:
+        return None
+    table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]
+    return table
+
+
+def _base_goal(measurements: Iterable[Measurement]) -> tuple[str, ...] | None:
+    """The row of the goals for N beside the unpatched kernel: the worst dirty time."""
+    pairs = [
+        (before, now)
+        for key, row, before, now in _base_pairs(measurements)
+        if row == headline(key.initially_all_set)
+    ]
+    if not pairs:
+        return None
+    before, now = max(pairs, key=lambda pair: abs(pair[1] / pair[0] - 1))
+    reached = abs(now / before - 1) * 100 <= BASE_LIMIT
+    verdict = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
+    label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
+    return (label, milliseconds(now), NOTHING, NOTHING, verdict)
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "missed"
+
+
+def _row_for(key: Key) -> Row | None:
+    rows = shown_rows(key.initially_all_set)
+    return next((r for r in rows if (r.phase, r.iteration) == (key.phase, key.iteration)), None)
+
+
+def _base_label(key: Key, row: Row) -> str:
+    where = f"{paging(key.machine, key.ept)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+    return f"{where}: {row.label}"
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown that also reads well as it is."""
+    grid = [table.columns, *(_emphasise(table, i, row) for i, row in enumerate(table.rows))]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
+    lines = [_markdown_line(row, widths) for row in grid]
+    rule = (
+        "|" + "|".join("-" * (w + 1) + ("-" if i == 0 else ":") for i, w in enumerate(widths)) + "|"
+    )
+    notes = [f"({note})" for note in table.notes]
+    return "\n".join([f"### {table.title}", *notes, "", lines[0], rule, *lines[1:], ""])
+
+
+def _emphasise(table: Table, index: int, row: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"**{row[0]}**", *row[1:]) if index in table.strong else row
+
+
+def _markdown_line(row: tuple[str, ...], widths: list[int]) -> str:
+    first = row[0].ljust(widths[0])
+    rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+    return "| " + " | ".join([first, *rest]) + " |"
+
+
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(box=box.SIMPLE_HEAD)
+    for index, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for index, row in enumerate(table.rows):
+        shown.add_row(*row, style="bold" if index in table.strong else None)
+    return shown
+
+
+def show(table: Table, console: Console) -> None:
+    """Print a table: drawn on a terminal, Markdown elsewhere."""
+    if not console.is_terminal:
+        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+        return
+    console.print(table.title, style="bold", markup=False, highlight=False)
+    for note in table.notes:
+        console.print(f"({note})", style="dim", markup=False, highlight=False)
+    console.print(_rich(table))
+
+
+def tables(measurements: Sequence[Measurement], lockstep: bool) -> list[Table]:
+    """Every table of one machine's results, the verdicts last, where a terminal's user looks."""
+    series = [one for one in measurements if one.kernel == "series"]
+    found = main_tables(series or measurements)
+    found += filter(None, (base_table(measurements), goals_table(measurements)))
+    for table in found:
+        table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
+    return found

@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Install what the lab needs: the Debian packages of packages.txt that are
+# missing, and the Python packages of requirements.txt in build/venv.
+# Says nothing when nothing is missing. Exit status 2: it could not be done.
+set -eu
+
+lab=$(cd "$(dirname "$0")" && pwd)
+build=$(dirname "$lab")/build
+venv=$build/venv
+stamp=$venv/.complete
+log=$build/log/setup.log
+
+say() {
+	printf 'setup: %s\n' "$*"
+}
+
+fail() {
+	printf 'setup: %s\n' "$*" >&2
+	exit 2
+}
+
+wanted_packages() {
+	grep -v '^#' "$lab/packages.txt"
+}
+
+installed_packages() {
+	# shellcheck disable=SC2046 # one word per package is wanted
+	dpkg-query -W -f '${db:Status-Status} ${Package}\n' $(wanted_packages) 2>/dev/null |
+		sed -n 's/^installed //p'
+}
+
+missing_packages() {
+	installed=$(installed_packages)
+	wanted_packages | grep -vxF -e "$installed" || :
+}
+
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		env DEBIAN_FRONTEND=noninteractive "$@"
+	else
+		sudo env DEBIAN_FRONTEND=noninteractive "$@"
+	fi
+}
+
+install_packages() {
+	[ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+		fail "neither root nor sudo; run as root: apt-get install --no-install-recommends $*"
+	say "installing Debian packages (about 2 minutes): $*"
+	as_root apt-get update >>"$log" 2>&1 || fail "apt-get update failed, is there a network? See $log"
+	as_root apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 ||
+		fail "apt-get could not install: $*. See $log"
+}
+
+# A venv names its own path, and pip may be another Python's next time.
+wanted_stamp() {
+	printf '%s\n' "$venv"
+	sha256sum <"$lab/requirements.txt"
+}
+
+venv_complete() {
+	[ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted_stamp)" ]
+}
+
+find_python() {
+	for candidate in python3 /usr/bin/python3; do
+		if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+			command -v "$candidate"
+			return
+		fi
+	done
+	fail "no Python that is 3.11 or newer and has the venv module (Debian: python3, python3-venv)"
+}
+
+# The stamp comes last: without it the next run starts over.
+make_venv() {
+	say "making build/venv (about 20 seconds)"
+	python=$(find_python)
+	rm -rf "$venv"
+	"$python" -m venv "$venv" >>"$log" 2>&1 || fail "$python could not make $venv. See $log"
+	"$venv/bin/pip" install --quiet --no-deps -r "$lab/requirements.txt" >>"$log" 2>&1 || {
+		rm -rf "$venv"
+		fail "pip could not install requirements.txt, is there a network? See $log"
+	}
+	wanted_stamp >"$stamp"
+}
+
+main() {
+	command -v dpkg-query >/dev/null || fail "no dpkg-query: the lab needs Debian 12 or one of its kin"
+	mkdir -p "$build/log"
+	exec 9>"$build/.setup-lock"
+	flock 9
+	started=$(date +%s)
+	missing=$(missing_packages)
+	if [ -z "$missing" ] && venv_complete; then
+		return
+	fi
+	: >"$log"
+	if [ -n "$missing" ]; then
+		# shellcheck disable=SC2086 # one word per package is wanted
+		install_packages $missing
+	fi
+	venv_complete || make_venv
+	say "done in $(($(date +%s) - started)) s"
+}
+
+main

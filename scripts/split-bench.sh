@@ -1,0 +1,766 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# split-bench.sh - measure eager_page_split=N beside =Y in one boot.
+#
+# Method: for every combination of write percentage, vCPU count and value of
+# eager_page_split, one run of dirty_log_perf_test, whose own times are taken
+# as they are. N and Y of one combination run next to each other, so that the
+# host has the same history for both.
+#
+# Limits: ept/npt and tdp_mmu are fixed when KVM loads, so one invocation
+# measures one setting of them; it records which. The parameter is global: every
+# VM of the host feels it, hence the refusal while other VMs run.
+#
+# Needs a POSIX shell and the commands awk, cat, date, dd, dirname, grep, ls, mktemp,
+# mv, readlink, rm, sed, tail, tr, uname, wc (busybox's are enough).
+#
+# Environment:
+#   LAB_PROGRESS       file or FIFO to which progress lines are appended
+#   LAB_MACHINE        default of --machine
+#   NO_COLOR           no colour on a terminal either
+#   SPLIT_BENCH_ROOT   for the tests only: a directory that stands for / when
+#                      /sys, /proc, /dev and /run are read or written
+
+set -u
+
+name=split-bench
+root=${SPLIT_BENCH_ROOT-}
+params=$root/sys/module/kvm/parameters
+eager_param=$params/eager_page_split
+here=$(cd "$(dirname "$0")" && pwd)
+
+# Options
+vcpus_list='2 4 8'
+writes_list='100 20'
+bytes_text=4M
+backing=anonymous_hugetlb_2mb
+init_set=yes
+eager_list='N Y'
+iterations=3
+test_path=
+output=
+machine=${LAB_MACHINE:-host}
+kernel=series
+dry_run=0
+keep_going=0
+others_ok=0
+quiet=0
+
+# What has to be undone; empty: nothing. A value is stored before the setting
+# is changed, so that a signal in between restores what is there anyway.
+eager_was=
+pool_was=
+pool_file=
+lock=
+scratch=
+output_tmp=
+# $! at the time no test was running; a different $! is a test to be ended.
+last_child=
+
+usage() {
+	cat <<END
+Usage: split-bench.sh [OPTION]...
+
+Measure KVM's dirty logging with eager_page_split=N beside =Y: runs
+dirty_log_perf_test for each combination, prints tables with the ratio N/Y.
+Needs root, /dev/kvm and no other running VM; restores all that it changes.
+
+  --vcpus LIST       vCPU counts, 1-1024 each         (default: "$vcpus_list")
+  --writes LIST      write percentages, 0-100 each    (default: "$writes_list")
+  --bytes SIZE       memory of each vCPU, bytes or with K, M, G (of 1024)
+                                                      (default: $bytes_text)
+  --backing NAME     memory behind the guest: anonymous, anonymous_thp, shmem,
+                     anonymous_hugetlb, anonymous_hugetlb_2mb,
+                     anonymous_hugetlb_1gb, shared_hugetlb
+                                                      (default: $backing)
+  --init-set WHICH   initially-all-set: yes, no or both     (default: $init_set)
+  --eager LIST       values of eager_page_split: N, Y        (default: "$eager_list")
+  --iterations N     dirty, get and clear rounds, 2-1000       (default: $iterations)
+  --test PATH        dirty_log_perf_test, the program itself: a script around it
+                     must exec it             (default: beside this script, then PATH)
+  --output FILE      append results as JSON lines, those of one test run at a
+                     time; they never end in the middle     (default: tables only)
+  --machine NAME     label of the results         (default: \$LAB_MACHINE, else host)
+  --kernel WHICH     label of the results: series, peer or base   (default: $kernel)
+  --keep-going       measure the rest after a test run that failed
+  --others-ok        measure although other VMs run, which disturbs them
+  --dry-run          print what would be run and change nothing; needs no root
+  --quiet            no progress on stderr; tables and errors only
+  -h, --help         this text
+
+Lists are separated by blanks or commas. Times are printed in milliseconds and
+stored in seconds.
+
+Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing
+changed; 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
+END
+}
+
+# ---- messages ---------------------------------------------------------------
+
+complain() {
+	printf '%s: %s\n' "$name" "$*" >&2
+}
+
+# Bad input or an unsuitable host. One line.
+refuse() {
+	complain "$*"
+	exit 2
+}
+
+# stderr and LAB_PROGRESS have different readers: a person, and the lab, which
+# makes its own estimate from the percentage (its clock is not the machine's).
+progress() {
+	percent=$1
+	text=$2
+	left=$3
+	[ "$quiet" -eq 1 ] || [ ! -t 2 ] || printf '%s: %3d%% %s%s\n' "$name" "$percent" "$text" "$left" >&2
+	[ -z "${LAB_PROGRESS-}" ] || { printf '%s%% %s\n' "$percent" "$text" >>"$LAB_PROGRESS"; } 2>/dev/null
+}
+
+# ---- undoing ----------------------------------------------------------------
+
+# Every way out leads here. A setting that cannot be put back is the one thing
+# that the user must hear of even when all else went well.
+restore() {
+	status=$?
+	trap '' INT TERM HUP QUIT PIPE
+	trap - EXIT
+	end_child
+	put_back "$eager_param" "$eager_was" || status=1
+	put_back "$pool_file" "$pool_was" || status=1
+	[ -z "$lock" ] || rm -f "$lock"
+	[ -z "$output_tmp" ] || rm -f "$output_tmp"
+	[ -z "$scratch" ] || rm -rf "$scratch"
+	[ "$status" -lt 128 ] || complain 'interrupted; the settings of this host are as before'
+	exit "$status"
+}
+
+put_back() {
+	[ -n "$2" ] || return 0
+	{ printf '%s\n' "$2" >"$1"; } 2>/dev/null && return 0
+	complain "could not restore $1; by hand: echo $2 > $1"
+	return 1
+}
+
+# KILL, because the kernel frees all that a test holds (VM, huge pages), and
+# because a test that ignores TERM would keep the pool in use.
+end_child() {
+	[ "${!-}" != "$last_child" ] || return 0
+	kill -KILL "$!" 2>/dev/null
+	wait "$!" 2>/dev/null
+	last_child=$!
+}
+
+catch_signals() {
+	trap restore EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	trap 'exit 129' HUP
+	trap 'exit 131' QUIT
+	trap 'exit 141' PIPE
+}
+
+# ---- input ------------------------------------------------------------------
+
+parse_options() {
+	while [ $# -gt 0 ]; do
+		case $1 in
+		-h | --help) usage; exit 0 ;;
+		--dry-run) dry_run=1 ;;
+		--keep-going) keep_going=1 ;;
+		--others-ok) others_ok=1 ;;
+		--quiet) quiet=1 ;;
+		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
+		--*)
+			[ $# -ge 2 ] || refuse "$1 is unknown or lacks its value; see --help"
+			set_option "$1" "$2"
+			shift
+			;;
+		*) refuse "unexpected argument '$1'; see --help" ;;
+		esac
+		shift
+	done
+}
+
+set_option() {
+	case $1 in
+	--vcpus) vcpus_list=$(spaced "$2") ;;
+	--writes) writes_list=$(spaced "$2") ;;
+	--eager) eager_list=$(spaced "$2") ;;
+	--bytes) bytes_text=$2 ;;
+	--backing) backing=$2 ;;
+	--init-set) init_set=$2 ;;
+	--iterations) iterations=$2 ;;
+	--test) test_path=$2 ;;
+	--output) output=$2 ;;
+	--machine) machine=$2 ;;
+	--kernel) kernel=$2 ;;
+	*) refuse "unknown option $1; see --help" ;;
+	esac
+}
+
+spaced() {
+	printf '%s' "$1" | tr ',\t\n' '   '
+}
+
+# Six digits at most, so that no arithmetic below overflows.
+is_number() {
+	case $1 in
+	'' | *[!0-9]* | ???????*) return 1 ;;
+	0) return 0 ;;
+	0*) return 1 ;;
+	esac
+}
+
+in_range() {
+	is_number "$1" && [ "$1" -ge "$2" ] && [ "$1" -le "$3" ]
+}
+
+check_list() {
+	option=$1
+	low=$2
+	high=$3
+	seen=' '
+	for item in $4; do
+		in_range "$item" "$low" "$high" ||
+			refuse "$option: '$item' is not a whole number from $low to $high"
+		once "$option" "$item"
+	done
+	[ "$seen" != ' ' ] || refuse "$option: the list is empty"
+}
+
+once() {
+	case $seen in
+	*" $2 "*) refuse "$1: '$2' is given twice" ;;
+	esac
+	seen="$seen$2 "
+}
+
+check_eager() {
+	seen=' '
+	for item in $eager_list; do
+		case $item in
+		N | Y) once --eager "$item" ;;
+		*) refuse "--eager: '$item' is neither N nor Y" ;;
+		esac
+	done
+	[ "$seen" != ' ' ] || refuse '--eager: the list is empty'
+}
+
+parse_bytes() {
+	number=${bytes_text%[KMGkmg]}
+	case $bytes_text in
+	*[Kk]) unit=1024 ;;
+	*[Mm]) unit=1048576 ;;
+	*[Gg]) unit=1073741824 ;;
+	*) unit=1 ;;
+	esac
+	case $number in
+	'' | *[!0-9]* | 0* | ????????????*) refuse "--bytes: '$bytes_text' is not a size; 4M and 1G are" ;;
+	esac
+	bytes=$((number * unit))
+	[ "$bytes" -le 1099511627776 ] || refuse "--bytes: '$bytes_text' is more than 1024G"
+	[ $((bytes % 4096)) -eq 0 ] || refuse "--bytes: '$bytes_text' is not a multiple of 4K"
+}
+
+# page_kib: size of the backing's HugeTLB pages, 0 where it has none.
+check_backing() {
+	case $backing in
+	anonymous | anonymous_thp | shmem) page_kib=0 ;;
+	anonymous_hugetlb_2mb) page_kib=2048 ;;
+	anonymous_hugetlb_1gb) page_kib=1048576 ;;
+	anonymous_hugetlb | shared_hugetlb) page_kib=$(default_page_kib) ;;
+	*) refuse "--backing: '$backing' is unknown; see --help for the names" ;;
+	esac
+	[ -n "$page_kib" ] || refuse "--backing: '$backing' needs a kernel with HugeTLB"
+	[ "$page_kib" -eq 0 ] || check_whole_pages
+}
+
+default_page_kib() {
+	sed -n 's/^Hugepagesize: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo"
+}
+
+# A HugeTLB mapping cannot be unmapped in part.
+check_whole_pages() {
+	for vcpus in $vcpus_list; do
+		[ $((vcpus * bytes % (page_kib * 1024))) -eq 0 ] ||
+			refuse "--bytes: $vcpus vCPUs x $bytes_text is not a whole number of $((page_kib / 1024)) MiB pages ($backing)"
+	done
+}
+
+check_labels() {
+	case $machine in
+	'' | *[!A-Za-z0-9._-]*) refuse "--machine: '$machine' is not a name of letters, digits, '.', '_' and '-'" ;;
+	esac
+	case $kernel in
+	series | peer | base) ;;
+	*) refuse "--kernel: '$kernel' is none of series, peer, base" ;;
+	esac
+	case $init_set in
+	yes | no) init_list=$init_set ;;
+	both) init_list='yes no' ;;
+	*) refuse "--init-set: '$init_set' is none of yes, no, both" ;;
+	esac
+}
+
+find_test() {
+	[ -n "$test_path" ] || test_path=$here/dirty_log_perf_test
+	[ -x "$test_path" ] || [ "$test_path" != "$here/dirty_log_perf_test" ] ||
+		test_path=$(command -v dirty_log_perf_test) ||
+		refuse "no dirty_log_perf_test beside this script or in PATH; name one with --test"
+	if [ ! -f "$test_path" ] || [ ! -x "$test_path" ]; then
+		refuse "--test: '$test_path' is not an executable file"
+	fi
+	# Without a slash the shell would look in PATH for what was found here.
+	case $test_path in
+	*/*) ;;
+	*) test_path=./$test_path ;;
+	esac
+}
+
+check_input() {
+	check_list --vcpus 1 1024 "$vcpus_list"
+	check_list --writes 0 100 "$writes_list"
+	check_eager
+	in_range "$iterations" 2 1000 || refuse "--iterations: '$iterations' is not a whole number from 2 to 1000"
+	parse_bytes
+	check_labels
+	check_backing
+}
+
+# ---- the matrix -------------------------------------------------------------
+
+# Calls "$1 INIT WRITES VCPUS EAGER" for each run, in order; stops when it fails.
+for_each_run() {
+	for init in $init_list; do
+		for writes in $writes_list; do
+			for vcpus in $vcpus_list; do
+				for eager in $eager_list; do
+					"$1" "$init" "$writes" "$vcpus" "$eager" || return 1
+				done
+			done
+		done
+	done
+}
+
+# A run's share of the total time: starting it, and what grows with its vCPUs.
+weight() {
+	echo $(($1 + 2))
+}
+
+count_run() {
+	runs_total=$((runs_total + 1))
+	work_total=$((work_total + $(weight "$3")))
+}
+
+count_runs() {
+	runs_total=0
+	work_total=0
+	for_each_run count_run
+	runs_done=0
+	work_done=0
+}
+
+# Sets the positional parameters of its caller's command: see run_test and show_run.
+test_arguments() {
+	arguments="-s $backing -b $bytes -v $3 -w $2 -i $iterations"
+	[ "$1" = yes ] || arguments="$arguments -g"
+}
+
+show_run() {
+	test_arguments "$@"
+	printf 'eager_page_split=%s %s %s\n' "$4" "${test_path:-dirty_log_perf_test}" "$arguments"
+}
+
+describe_run() {
+	set_name=initially-all-set
+	[ "$1" = yes ] || set_name='without initially-all-set'
+	printf '%s vCPUs, %s%% writes, %s, eager_page_split=%s' "$3" "$2" "$set_name" "$4"
+}
+
+show_plan() {
+	printf '%s runs:\n' "$runs_total"
+	for_each_run show_run
+	[ "$page_kib" -eq 0 ] ||
+		printf 'HugeTLB pool while they run: %s pages of %s MiB\n' "$(pool_wanted)" $((page_kib / 1024))
+	printf 'results: %s\n' "${output:-tables only}"
+}
+
+# ---- the host ---------------------------------------------------------------
+
+check_host() {
+	[ -e "$root/dev/kvm" ] || refuse 'no /dev/kvm: is KVM loaded, and virtualisation on?'
+	[ -r "$eager_param" ] ||
+		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
+	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
+	[ "$others_ok" -eq 1 ] || check_others
+	[ "$backing" != anonymous_thp ] || check_thp
+}
+
+check_others() {
+	others=$(count_others)
+	[ "$others" -eq 0 ] ||
+		refuse "$others other VM(s) run here and eager_page_split is global; stop them or give --others-ok"
+}
+
+# debugfs has one directory PID-FD per VM. Where it is not mounted, the file
+# descriptors tell.
+count_others() {
+	if [ -d "$root/sys/kernel/debug/kvm" ]; then
+		set -- "$root"/sys/kernel/debug/kvm/[0-9]*-[0-9]*
+		[ -e "$1" ] || shift
+		echo $#
+	else
+		# shellcheck disable=SC2010,SC2012 # thousands of links: one ls, not a readlink each
+		ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'
+	fi
+}
+
+check_thp() {
+	! grep -q '\[never\]' "$root/sys/kernel/mm/transparent_hugepage/enabled" 2>/dev/null ||
+		refuse 'transparent huge pages are off; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'
+}
+
+# A kernel with both vendors built in has both parameters, whatever the CPU is.
+read_vendor() {
+	if grep -q '^flags.* vmx' "$root/proc/cpuinfo"; then
+		tdp_file=$root/sys/module/kvm_intel/parameters/ept
+		tdp_name=ept
+	else
+		tdp_file=$root/sys/module/kvm_amd/parameters/npt
+		tdp_name=npt
+	fi
+	[ -r "$tdp_file" ] || refuse "no ${tdp_file#"$root"}: is the vendor's KVM module loaded?"
+}
+
+# The TDP MMU needs TDP: its parameter keeps saying Y with ept=N or npt=N.
+read_mode() {
+	read_vendor
+	ept=$(truth "$(cat "$tdp_file")")
+	tdp_mmu=false
+	[ "$ept" = false ] || [ ! -r "$params/tdp_mmu" ] || tdp_mmu=$(truth "$(cat "$params/tdp_mmu")")
+	cpus=$(grep -c '^processor' "$root/proc/cpuinfo")
+	release=$(uname -r)
+}
+
+truth() {
+	case $1 in
+	Y | y | 1) echo true ;;
+	*) echo false ;;
+	esac
+}
+
+# The test splits the host's use of one global parameter: one at a time.
+take_lock() {
+	[ -d "$root/run" ] || return 0
+	lock_file=$root/run/split-bench.pid
+	holder=$(cat "$lock_file" 2>/dev/null)
+	if [ -n "$holder" ] && kill -0 "$holder" 2>/dev/null; then
+		refuse "another split-bench.sh runs already (process $holder)"
+	fi
+	rm -f "$lock_file"
+	(set -C; echo "$$" >"$lock_file") 2>/dev/null || refuse "another split-bench.sh started just now ($lock_file)"
+	lock=$lock_file
+}
+
+# ---- memory -----------------------------------------------------------------
+
+largest_vcpus() {
+	largest=0
+	for vcpus in $vcpus_list; do
+		[ "$vcpus" -le "$largest" ] || largest=$vcpus
+	done
+	echo "$largest"
+}
+
+# One 2 MiB page to spare, for a test that aligns its mapping; none of 1 GiB.
+pool_wanted() {
+	spare=1
+	[ "$page_kib" -lt 1048576 ] || spare=0
+	echo $(($(largest_vcpus) * bytes / (page_kib * 1024) + spare))
+}
+
+pool_value() {
+	cat "$pool_dir/$1" 2>/dev/null || echo 0
+}
+
+# Pages that are free and not promised to another process.
+pool_free() {
+	echo $(($(pool_value free_hugepages) - $(pool_value resv_hugepages)))
+}
+
+mib_of_pages() {
+	echo $(($1 * page_kib / 1024))
+}
+
+grow_pool() {
+	pool_dir=$root/sys/kernel/mm/hugepages/hugepages-${page_kib}kB
+	[ -w "$pool_dir/nr_hugepages" ] || refuse "no HugeTLB pool of $((page_kib / 1024)) MiB pages on this host"
+	wanted=$(pool_wanted)
+	had=$(pool_free)
+	[ "$had" -lt "$wanted" ] || return 0
+	pool_file=$pool_dir/nr_hugepages
+	pool_was=$(cat "$pool_file")
+	{ echo $((pool_was + wanted - had)) >"$pool_file"; } 2>/dev/null
+	got=$(pool_free)
+	[ "$got" -ge "$wanted" ] || refuse "too little memory for the HugeTLB pool: wanted $(mib_of_pages "$wanted") MiB" \
+		"in $((page_kib / 1024)) MiB pages, had $(mib_of_pages "$got") MiB; take fewer --vcpus or smaller --bytes"
+}
+
+check_memory() {
+	wanted_mib=$(($(largest_vcpus) * bytes / 1048576))
+	had_mib=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
+	[ "$wanted_mib" -lt "$had_mib" ] || refuse "too little memory: wanted $wanted_mib MiB, had $had_mib MiB;" \
+		"take fewer --vcpus or smaller --bytes"
+}
+
+get_memory() {
+	if [ "$page_kib" -gt 0 ]; then grow_pool; else check_memory; fi
+}
+
+# ---- output -----------------------------------------------------------------
+
+check_output() {
+	[ -n "$output" ] || return 0
+	[ ! -d "$output" ] || refuse "--output: '$output' is a directory"
+	[ ! -e "$output" ] || [ -f "$output" ] || refuse "--output: '$output' is not a regular file"
+	output_dir=$(dirname "$output")
+	[ -d "$output_dir" ] || refuse "--output: there is no directory '$output_dir'"
+	# Through a symbolic link: the file is replaced, the link must stay.
+	[ ! -L "$output" ] || output=$(readlink -f "$output")
+	[ ! -s "$output" ] || [ -z "$(tail -c 1 "$output")" ] ||
+		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
+}
+
+# Results are worth nothing when they cannot be kept: take the room beforehand.
+# 400 bytes hold a line; the old content is copied, see append_results.
+check_room() {
+	[ -n "$output" ] || return 0
+	lines=$((runs_total * (3 + 3 * iterations)))
+	kib=$((lines * 400 / 1024 + 1))
+	[ ! -f "$output" ] || kib=$((kib + $(wc -c <"$output") / 1024 + 1))
+	output_tmp=$output.tmp.$$
+	dd if=/dev/zero of="$output_tmp" bs=1024 count="$kib" 2>/dev/null ||
+		refuse "--output: no room for $kib KiB beside '$output', or not writable"
+	rm -f "$output_tmp"
+}
+
+# A copy that replaces the file: whoever reads it, and whatever happens
+# meanwhile, finds whole test runs only.
+append_results() {
+	[ -n "$output" ] || return 0
+	if { { [ ! -e "$output" ] || cat "$output"; } && to_json "$@"; } >"$output_tmp" 2>/dev/null &&
+		mv -f "$output_tmp" "$output"; then
+		return 0
+	fi
+	rm -f "$output_tmp"
+	complain "could not write '$output': no space left?"
+	return 1
+}
+
+to_json() {
+	awk -v machine="$machine" -v kernel="$kernel" -v release="$release" -v ept="$ept" -v tdp_mmu="$tdp_mmu" \
+		-v bytes="$bytes" -v backing="$backing" -v init="$1" -v writes="$2" -v vcpus="$3" -v eager="$4" '
+	function text(key, value) { return "\"" key "\": \"" value "\", " }
+	function bare(key, value) { return "\"" key "\": " value ", " }
+	function flag(value) { return value ~ /^(yes|Y)$/ ? "true" : "false" }
+	{
+		print "{" text("machine", machine) text("kernel", kernel) text("kernel_version", release) \
+			bare("ept", ept) bare("tdp_mmu", tdp_mmu) bare("vcpus", vcpus) \
+			bare("bytes_per_vcpu", bytes) text("backing", backing) bare("write_percent", writes) \
+			bare("initially_all_set", flag(init)) bare("eager", flag(eager)) text("phase", $1) \
+			bare("iteration", $2 == "-" ? "null" : $2) "\"seconds\": " $3 "}"
+	}' "$scratch/times"
+}
+
+# ---- one run ----------------------------------------------------------------
+
+# The test prints words around the times; only whole lines of its are taken.
+# Out: PHASE ITERATION|- SECONDS
+parse_times() {
+	sed -n \
+		-e 's/^Populate memory time: \([0-9]*\.[0-9]*\)s$/populate - \1/p' \
+		-e 's/^Enabling dirty logging time: \([0-9]*\.[0-9]*\)s$/enable - \1/p' \
+		-e 's/^Iteration \([0-9]*\) dirty memory time: \([0-9]*\.[0-9]*\)s$/dirty \1 \2/p' \
+		-e 's/^Iteration \([0-9]*\) get dirty log time: \([0-9]*\.[0-9]*\)s$/get \1 \2/p' \
+		-e 's/^Iteration \([0-9]*\) clear dirty log time: \([0-9]*\.[0-9]*\)s$/clear \1 \2/p' \
+		-e 's/^Disabling dirty logging time: \([0-9]*\.[0-9]*\)s$/disable - \1/p' "$1"
+}
+
+expected_phases() {
+	awk -v n="$iterations" -v init="$1" 'BEGIN {
+		print "populate -"; print "enable -"
+		for (i = 1; i <= n; i++) {
+			print "dirty " i; print "get " i
+			if (init == "yes") print "clear " i
+		}
+		print "disable -"
+	}'
+}
+
+# A time that is missing or doubled means that the test is not the one known.
+all_phases() {
+	[ "$(expected_phases "$1")" = "$(sed 's/ [^ ]*$//' "$scratch/times")" ]
+}
+
+set_eager() {
+	{ echo "$1" >"$eager_param"; } 2>/dev/null
+	[ "$(cat "$eager_param")" = "$1" ] && return 0
+	complain "eager_page_split did not take the value $1"
+	return 1
+}
+
+# In the background, because a shell handles no signal while it waits for a
+# command in the foreground.
+run_test() {
+	test_arguments "$@"
+	# shellcheck disable=SC2086 # one word per argument is wanted
+	"$test_path" $arguments >"$scratch/output" 2>&1 </dev/null &
+	wait "$!"
+	status=$?
+	last_child=$!
+	return "$status"
+}
+
+# What the test said when it failed, on one line.
+last_words() {
+	said=$(grep -v '^[[:space:]]*$' "$scratch/output" | tail -n 3 | tr -s '\n\t ' '   ')
+	printf '%s' "${said:-it printed nothing}"
+}
+
+failed_run() {
+	complain "$(describe_run "$1" "$2" "$3" "$4"): $5"
+	failures=$((failures + 1))
+	[ "$keep_going" -eq 1 ]
+}
+
+measure() {
+	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run "$@")" "$(time_left)"
+	runs_done=$((runs_done + 1))
+	work_done=$((work_done + $(weight "$3")))
+	set_eager "$4" || return 1
+	run_test "$@" || {
+		failed_run "$@" "the test ended with status $status: $(last_words)"
+		return
+	}
+	parse_times "$scratch/output" >"$scratch/times"
+	all_phases "$1" || {
+		failed_run "$@" "the test's times are not those of $iterations iterations: $(last_words)"
+		return
+	}
+	append_results "$@" || return 1
+	sed "s/^/$1 $2 $3 $4 /" "$scratch/times" >>"$scratch/data"
+}
+
+time_left() {
+	[ "$work_done" -gt 0 ] || return 0
+	elapsed=$(($(date +%s) - started))
+	printf ', about %s s left' $((elapsed * (work_total - work_done) / work_done))
+}
+
+# ---- tables -----------------------------------------------------------------
+
+bold=
+plain=
+choose_colour() {
+	[ -t 1 ] && [ -z "${NO_COLOR-}" ] && [ "${TERM:-dumb}" != dumb ] || return 0
+	bold=$(printf '\033[1m')
+	plain=$(printf '\033[0m')
+}
+
+print_tables() {
+	for init in $init_list; do
+		for writes in $writes_list; do
+			print_caption "$init" "$writes"
+			print_table "$init" "$writes"
+		done
+	done
+}
+
+print_caption() {
+	set_name='initially-all-set'
+	why='nothing is write-protected before the first CLEAR, so iteration 2 is the first that pays for splitting'
+	[ "$1" = yes ] || {
+		set_name='without initially-all-set'
+		why='enabling write-protects everything, so iteration 1 is the first that pays for splitting'
+	}
+	printf '\n%s%s, Linux %s (%s), %s=%s, tdp_mmu=%s, %s%% writes, %s%s\n' "$bold" "$machine" "$release" "$kernel" \
+		"$tdp_name" "$(letter "$ept")" "$(letter "$tdp_mmu")" "$2" "$set_name" "$plain"
+	printf '%s per vCPU, %s; milliseconds; N and Y: eager_page_split\n(%s)\n' "$bytes_text" "$backing" "$why"
+	[ "$(largest_vcpus)" -lt "$cpus" ] ||
+		printf '(%s CPUs: with as many vCPUs or more, the times hold waits for a CPU)\n' "$cpus"
+	echo
+}
+
+letter() {
+	if [ "$1" = true ]; then echo Y; else echo N; fi
+}
+
+# Markdown, aligned so that it reads as it is.
+print_table() {
+	awk -v init="$1" -v writes="$2" -v vcpus="$vcpus_list" -v bold="$bold" -v plain="$plain" '
+	function digits(x) { return x >= 9.995 ? "%.1f" : x >= 0.9995 ? "%.2f" : "%.3f" }
+	function ms(s) { return s == "" ? "-" : sprintf(digits(s * 1000), s * 1000) }
+	function ratio(a, b) {
+		if (a == "" || b == "" || b == 0) return "-"
+		return sprintf(a / b >= 100 ? "%.0f" : digits(a / b), a / b)
+	}
+	function rows(what, key,    i, a, b) {
+		for (i = 1; i <= counts; i++) {
+			a = time[key, count[i], "N"]; b = time[key, count[i], "Y"]
+			if (a == "" && b == "") continue
+			printf "%s| %-18s | %5s | %9s | %9s | %7s |%s\n", what == first ? bold : "", what, count[i], \
+				ms(a), ms(b), ratio(a, b), what == first ? plain : ""
+		}
+	}
+	$1 == init && $2 == writes { time[$5 " " $6, $3, $4] = $7 }
+	END {
+		counts = split(vcpus, count, " ")
+		first = init == "yes" ? "dirty, iteration 2" : "dirty, iteration 1"
+		print "| what               | vCPUs |         N |         Y |     N/Y |"
+		print "|--------------------|------:|----------:|----------:|--------:|"
+		rows(first, init == "yes" ? "dirty 2" : "dirty 1")
+		if (init == "yes") { rows("first CLEAR", "clear 1"); rows("second CLEAR", "clear 2") }
+		rows("first GET", "get 1"); rows("second GET", "get 2")
+		rows("enabling", "enable -"); rows("disabling", "disable -")
+		rows(init == "yes" ? "dirty, iteration 1" : "dirty, iteration 2", init == "yes" ? "dirty 1" : "dirty 2")
+	}' "$scratch/data"
+}
+
+# ---- main -------------------------------------------------------------------
+
+prepare() {
+	find_test
+	check_output
+	check_host
+	read_mode
+	catch_signals
+	take_lock
+	scratch=$(mktemp -d) || refuse 'no room for a temporary directory (mktemp -d failed)'
+	: >"$scratch/data"
+	check_room
+	get_memory
+	eager_was=$(cat "$eager_param")
+}
+
+main() {
+	parse_options "$@"
+	check_input
+	count_runs
+	if [ "$dry_run" -eq 1 ]; then
+		show_plan
+		exit 0
+	fi
+	prepare
+	failures=0
+	started=$(date +%s)
+	for_each_run measure || failures=$((failures + 1))
+	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done" ''
+	choose_colour
+	[ ! -s "$scratch/data" ] || print_tables
+	[ "$failures" -eq 0 ]
+}
+
+main "$@"

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the tests inside machines boot. Unit tests use none of this."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from lab import kernel as kernels
+from lab import selftests as tests_of_kvm
+from lab.kernel import Kernel
+from lab.locks import locked
+from lab.paths import BUILD
+
+T = TypeVar("T")
+
+
+def _once(make: Callable[..., T]) -> Callable[..., T]:
+    """Remember what make gave, or raised: what failed to build is not built for every test again.
+
+    Workers of one test run take turns, since make() for one of them is not for two.
+    """
+    known: dict[tuple[str, ...], Callable[[], T]] = {}
+
+    def failed(error: Exception) -> T:
+        raise error
+
+    def made(*arguments: str) -> T:
+        if arguments not in known:
+            try:
+                with locked(BUILD / "tests.lock"):
+                    result = make(*arguments)
+                known[arguments] = lambda: result
+            except Exception as error:
+                known[arguments] = partial(failed, error)
+        return known[arguments]()
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Callable[[str, str], Kernel]:
+    """kernel(kind, config): a kernel as lab.kernel.build() makes it, once for all tests."""
+    return _once(kernels.build)
+
+
+@pytest.fixture(scope="session")
+def selftests() -> Callable[[str], Path]:
+    """selftests(kind): the directory that lab.selftests.build() makes, once for all tests."""
+    return _once(tests_of_kvm.build)

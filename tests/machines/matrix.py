@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What runs inside which machine, as data.
+
+A test names a selftest and its arguments. A mode names a machine and the module parameters that
+it boots with. cases() combines them; each combination boots a machine of its own and is one test
+case with all of it in its name.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """One selftest with its arguments.
+
+    name: what the case is called.
+    argv: the program, below the directory of built selftests, and its arguments.
+    memory_mib: what the machine needs.
+    huge_2m: pages in the 2 MiB HugeTLB pool.
+    cmdline: words for the kernel command line.
+    settings: files below /sys/module/kvm/parameters to write first.
+    eager: values of eager_page_split that it makes sense with.
+    timeout_s: for the slowest kernel.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    memory_mib: int = 1024
+    huge_2m: int = 0
+    cmdline: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    eager: tuple[str, ...] = ("N", "Y")
+    timeout_s: float = 300
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A machine, the parameters it boots with, and what to call that."""
+
+    name: str
+    machine: str
+    parameters: dict[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One boot: a selftest in a mode, on one configuration of the kernel."""
+
+    test: Selftest
+    mode: Mode
+    eager: str
+    config: str = "kvm"
+
+    @property
+    def id(self) -> str:
+        mode = f"{self.mode.machine}-{self.config}-{self.mode.name}"
+        return f"{mode}-eager{self.eager}-{self.test.name}"
+
+
+HUGE_2M = "anonymous_hugetlb_2mb"
+HUGE_1G = "anonymous_hugetlb_1gb"
+
+NX = (
+    ("nx_huge_pages", "1"),
+    ("nx_huge_pages_recovery_ratio", "1"),
+    ("nx_huge_pages_recovery_period_ms", "100"),
+)
+
+SPLITTING = Selftest(
+    "dirty_log_page_splitting_test",
+    ("x86_64/dirty_log_page_splitting_test", "-b", "16M", "-s", HUGE_2M),
+    huge_2m=64,
+    # The test requires the splitter; that N splits nothing early is for dirty_log_perf_test.
+    eager=("Y",),
+)
+
+
+def dirty_log_test(mode: str) -> Selftest:
+    """Upstream's test of the log itself: 1 GiB of small pages, so it takes some memory."""
+    return Selftest(
+        f"dirty_log_test-{mode}",
+        ("dirty_log_test", "-M", mode, "-i", "3", "-I", "10"),
+        memory_mib=2048,
+        timeout_s=600,
+    )
+
+
+def perf_test(name: str, *argv: str, backing: str = HUGE_2M) -> Selftest:
+    """Our dirty_log_perf_test with its verdict on.
+
+    Nothing that was written is missing from the log, and where KVM splits eagerly no huge page
+    is left.
+    """
+    return Selftest(
+        f"dirty_log_perf_test-{name}",
+        ("dirty_log_perf_test", "-V", "-s", backing, *argv),
+        huge_2m=32 if backing == HUGE_2M else 0,
+        memory_mib=1024 if backing == HUGE_2M else 3072,
+        cmdline=() if backing == HUGE_2M else ("hugepagesz=1G", "hugepages=1"),
+    )
+
+
+DIRTY_LOG_MODES = tuple(dirty_log_test(m) for m in ("dirty-log", "clear-log", "dirty-ring"))
+
+PERF = (
+    perf_test("clear", "-v", "2", "-b", "8M"),
+    perf_test("clear-half-written", "-v", "2", "-b", "8M", "-w", "50"),
+    perf_test("enable", "-v", "2", "-b", "8M", "-g"),
+    perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e"),
+)
+
+# One page in twenty is written: a fault for each of 262,144 would take minutes.
+PERF_1G = (
+    perf_test("clear-1g", "-v", "1", "-b", "1G", "-w", "5", backing=HUGE_1G),
+    perf_test("enable-1g", "-v", "1", "-b", "1G", "-w", "5", "-g", backing=HUGE_1G),
+)
+
+OTHERS = (
+    Selftest(
+        "kvm_page_table_test",
+        ("kvm_page_table_test", "-v", "2", "-b", "32M", "-s", HUGE_2M),
+        huge_2m=64,
+    ),
+    Selftest(
+        "memslot_modification_stress_test",
+        ("memslot_modification_stress_test", "-v", "2", "-b", "16M", "-i", "50"),
+    ),
+    Selftest(
+        "demand_paging_test",
+        ("demand_paging_test", "-v", "2", "-b", "32M", "-s", HUGE_2M),
+        huge_2m=64,
+    ),
+    Selftest(
+        "nx_huge_pages_test",
+        ("x86_64/nx_huge_pages_test", "-t", "887563923", "-p", "100", "-r"),
+        huge_2m=8,
+        settings=NX,
+    ),
+)
+
+SVM_MODES = tuple(
+    Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
+    for npt, tdp in product("10", "10")
+)
+
+
+def vmx_mode(ept: str, tdp: str) -> Mode:
+    return Mode(f"ept{ept}-tdp_mmu{tdp}", "vmx-bochs", {"kvm_intel.ept": ept, "kvm.tdp_mmu": tdp})
+
+
+VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"),)
+VMX_MODES = tuple(vmx_mode(ept, "0") for ept in "10")
+
+# The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
+VMX_NESTED = (perf_test("clear-nested", "-v", "1", "-b", "2M", "-n"),)
+VMX_NESTED_MODES = tuple(vmx_mode("1", tdp) for tdp in "10")
+
+DEBUG = (
+    SPLITTING,
+    perf_test("clear", "-v", "2", "-b", "4M"),
+    perf_test("enable", "-v", "2", "-b", "4M", "-g"),
+)
+
+
+def cases() -> Iterator[Case]:
+    """Yield every case of `make test`."""
+    for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *PERF, *PERF_1G, *OTHERS), SVM_MODES):
+        yield from (Case(test, mode, eager) for eager in test.eager)
+    for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
+        yield from (Case(test, mode, eager) for eager in test.eager)
+    for test, mode in product(DEBUG, SVM_MODES):
+        if mode.parameters["kvm.tdp_mmu"] == "0":
+            yield Case(test, mode, "Y", "debug")

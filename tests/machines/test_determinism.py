@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Two runs of one job on vmx-bochs give the same bytes, whatever else the host does.
+
+The job shows what differs first when anything of the host's gets in: random numbers,
+counters of interrupts and scheduling, the time at which each of three CPUs that compete gets
+done. One run has the host's CPUs busy beside it from the start, the other starts seconds later,
+in another second of the host's clock. Short: a difference that needs minutes to show is missed.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from lab import machines
+from lab.kernel import Kernel
+from lab.machines import Job, Result
+
+TELLTALE = """
+head -c 32 /dev/urandom | sha256sum
+count() { i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; echo $1 $(cat /proc/uptime); }
+count a & count b & count c & wait
+cat /proc/interrupts /proc/stat /proc/vmstat >$LAB_OUT/counters
+"""
+# More than Bochs takes from its start to its first look at the clock.
+APART_S = 2.5
+
+
+@pytest.fixture
+def busy_host() -> Iterator[None]:
+    """As many processes that only spin as there are CPUs."""
+    with ExitStack() as stack:
+        for _ in range(psutil.cpu_count() or 1):
+            spin = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            stack.callback(spin.kill)
+        yield
+
+
+@pytest.mark.usefixtures("busy_host")
+def test_two_runs_are_identical(kernel: Callable[[str, str], Kernel]) -> None:
+    machine = machines.get("vmx-bochs")
+    job = Job(
+        kernel=kernel("series", "kvm").image,
+        command=("sh", "-c", TELLTALE),
+        cpus=3,
+        cmdline=("printk.time=1",),
+    )
+
+    def run(delay: float) -> Result:
+        time.sleep(delay)
+        return machine.run(job)
+
+    with ThreadPoolExecutor(2) as both:
+        one, two = both.map(run, [0, APART_S])
+    assert one.status == two.status == 0
+    assert one.output == two.output
+    assert one.files == two.files
+    assert one.kernel_log == two.kernel_log
+    assert b"a " in one.output and "counters" in one.files

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The emulated machines, really booted: what comes back, and that a lost machine is no failed test.
+
+Each case is one boot. vmx-bochs has only those that its own emulator decides.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab import machines
+from lab.errors import LabError
+from lab.kernel import Kernel
+from lab.machines import Job, MachineLost, Result, process
+
+Boot = Callable[..., Result]
+
+ALL = ("svm-qemu", "vmx-bochs")
+EVERYTHING = """
+echo "$LAB_MACHINE $PWD $1"; echo error >&2
+echo first >>$LAB_PROGRESS; echo "second  line" >>$LAB_PROGRESS
+mkdir $LAB_OUT/d; printf '\\000\\377\\r\\n' >$LAB_OUT/d/bytes
+: >$LAB_OUT/empty; ln -s x $LAB_OUT/link
+echo "written by a program" >/dev/kmsg
+sleep 1000 & exit 42
+"""
+
+
+@pytest.fixture
+def boot(
+    kernel: Callable[[str, str], Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Boot]:
+    """boot(machine, *command, **fields of Job). Nothing may be left behind."""
+    # Of its own, since other workers of this test run come and go in the usual place.
+    monkeypatch.setattr(process, "TEMPORARY", tmp_path)
+    image = kernel("series", "kvm").image
+
+    def run(machine: str, *command: str, **more: object) -> Result:
+        job = Job(kernel=image, command=command, **more)  # type: ignore[arg-type]
+        return machines.get(machine).run(job)
+
+    yield run
+    assert not psutil.Process().children(recursive=True)
+    assert not list(tmp_path.glob("machine-*"))
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_everything_comes_back(boot: Boot, machine: str) -> None:
+    progress: list[str] = []
+    result = boot(machine, "sh", "-c", EVERYTHING, "sh", "a 'b'", on_progress=progress.append)
+    assert result.status == 42
+    assert result.output == f"{machine} / a 'b'\nerror\n".encode()
+    assert result.files == {"d/bytes": b"\0\xff\r\n", "empty": b""}
+    assert progress == ["first", "second  line"]
+    assert "Linux version" in result.kernel_log
+    assert "written by a program" in result.kernel_log
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exec true", 0), ("exec false", 1), ("kill -SEGV $$", 139), ("nosuch", 127)],
+)
+def test_status(boot: Boot, script: str, status: int) -> None:
+    assert boot("svm-qemu", "sh", "-c", script).status == status
+
+
+def test_much_output(boot: Boot) -> None:
+    script = "head -c 1048576 /dev/urandom >/tmp/x; cat /tmp/x; sha256sum </tmp/x >$LAB_OUT/sum"
+    result = boot("svm-qemu", "sh", "-c", script)
+    assert len(result.output) == 1 << 20
+    assert hashlib.sha256(result.output).hexdigest().encode() == result.files["sum"].split()[0]
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_virtualization_is_there(boot: Boot, machine: str) -> None:
+    flag = {"svm-qemu": "svm", "vmx-bochs": "vmx"}[machine]
+    second_level = {"svm-qemu": "kvm_amd.npt", "vmx-bochs": "kvm_intel.ept"}[machine]
+    script = f"grep -c ' {flag}' /proc/cpuinfo; ls /dev/kvm; cd /sys/module; cat "
+    script += " ".join(name.replace(".", "/parameters/") for name in (second_level, "kvm.tdp_mmu"))
+    result = boot(machine, "sh", "-c", script, cpus=3, parameters={second_level: "0"})
+    assert result.output == b"3\n/dev/kvm\nN\nN\n"
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_panic_is_a_lost_machine(boot: Boot, machine: str) -> None:
+    with pytest.raises(MachineLost) as lost:
+        boot(machine, "true", cmdline=("rdinit=/bin/false",))
+    assert lost.value.reason == "died"
+    assert "Attempted to kill init" in lost.value.kernel_log
+
+
+def test_reboot_is_a_lost_machine(boot: Boot) -> None:
+    with pytest.raises(MachineLost) as lost:
+        boot("svm-qemu", "reboot", "-f")
+    assert lost.value.reason == "died"
+
+
+def test_command_without_end_is_a_lost_machine(boot: Boot) -> None:
+    progress: list[str] = []
+    with pytest.raises(MachineLost) as lost:
+        boot(
+            "svm-qemu",
+            *("sh", "-c", "echo up >>$LAB_PROGRESS; sleep 1000"),
+            timeout_s=15,
+            on_progress=progress.append,
+        )
+    assert lost.value.reason == "timeout"
+    assert progress == ["up"]
+
+
+def test_machine_that_never_comes_up_is_hung(boot: Boot) -> None:
+    with pytest.raises(MachineLost) as lost:
+        boot("svm-qemu", "true", timeout_s=5, cmdline=("rdinit=/bin/cat",))
+    assert lost.value.reason == "hung"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"kvm.tdp_mmuu": "0"}, "kvm.tdp_mmuu: svm-qemu's kernel has no such module parameter"),
+        ({"kvm.eager_page_split": "maybe"}, "did not take it and has Y"),
+    ],
+)
+def test_bad_parameter_is_found_by_the_machine(
+    boot: Boot, parameters: dict[str, str], why: str
+) -> None:
+    with pytest.raises(LabError, match=why):
+        boot("svm-qemu", "sleep", "1000", parameters=parameters)
+
+
+def test_results_that_do_not_fit_are_said(boot: Boot) -> None:
+    script = "cat /dev/zero >$LAB_OUT/big"
+    with pytest.raises(LabError, match="did not fit into 256 MiB"):
+        boot("svm-qemu", "sh", "-c", script, memory_mib=256)

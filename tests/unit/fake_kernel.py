@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A kernel source of a few files and a repository for it, so that tests take no time."""
+
+import hashlib
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import tree
+from lab.paths import Layout
+from lab.source import Source
+
+MMU = "arch/x86/kvm/mmu/mmu.c"
+HEADER = "include/linux/kvm_host.h"
+PROGRAM = "tools/testing/selftests/kvm/perf_test.c"
+SPLITTER = "arch/x86/kvm/mmu/eager_split.c"
+
+MMU_TEXT = """\
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/kvm_host.h>
+
+#define OLD_BATCH 8
+
+static int split_one(struct kvm *kvm);
+
+/* Reaches the first page. */
+static int first(struct kvm *kvm)
+{
+\treturn kvm->pages[0];
+}
+
+/*
+ * Splits one page, the old way.
+ */
+static int split_one(struct kvm *kvm)
+{
+\tint i;
+
+\tfor (i = 0; i < OLD_BATCH; i++)
+\t\tkvm->pages[i]++;
+\treturn 0;
+}
+
+static int middle(struct kvm *kvm)
+{
+\treturn kvm->pages[1];
+}
+
+int split_all(struct kvm *kvm)
+{
+\tint r = split_one(kvm);
+
+\treturn r ? r : first(kvm) + middle(kvm);
+}
+EXPORT_SYMBOL_GPL(split_all);
+
+int last(struct kvm *kvm)
+{
+\treturn kvm->pages[2];
+}
+"""
+
+HEADER_TEXT = """\
+#define EXPORT_SYMBOL_GPL(x) extern int export_##x
+struct kvm { int pages[8]; };
+int split_all(struct kvm *kvm);
+int last(struct kvm *kvm);
+"""
+
+PROGRAM_TEXT = "".join(f"int upstream_line_{number};\n" for number in range(40))
+
+BASE_FILES = {
+    "Kbuild": "obj-y += arch/\n",
+    "Makefile": "VERSION = 6\n",
+    ".gitignore": "*.o\nignored.txt\n",
+    "ignored.txt": "in the package although .gitignore names it\n",
+    "arch/x86/kvm/Makefile": "obj-y += mmu/mmu.o\nobj-y += x86.o\n",
+    MMU: MMU_TEXT,
+    HEADER: HEADER_TEXT,
+    PROGRAM: PROGRAM_TEXT,
+    "scripts/obsolete.txt": "nobody reads this\n",
+}
+
+
+def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> None:
+    """A .tar.xz as Debian's package holds it: one directory with everything below."""
+    staging = path.parent / "staging"
+    for name, text in files.items():
+        file = staging / "linux-source" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755 if text.startswith("#!") else 0o644)
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(staging / "linux-source", "linux-source")
+
+
+@dataclass(frozen=True)
+class FakeKernel:
+    """A repository below `layout.root` and the source that goes with it."""
+
+    layout: Layout
+    source: Source
+
+    @classmethod
+    def make(cls, directory: Path, files: Mapping[str, str] = BASE_FILES) -> "FakeKernel":
+        root = directory / "repository"
+        root.mkdir(parents=True)
+        tarball = directory / "linux-source.tar.xz"
+        write_tarball(tarball, files)
+        sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
+        return cls(Layout(root), Source("linux-source", "1.0", tarball, sha256, True))
+
+    @property
+    def linux(self) -> Path:
+        return self.layout.linux
+
+    def make_tree(self, *, discard: bool = False) -> str:
+        return tree.make(self.layout, self.source, discard=discard)
+
+    def git(self, *arguments: str) -> str:
+        """git as a developer calls it in build/linux."""
+        identity = ("-c", "user.name=Dev", "-c", "user.email=dev@example.org")
+        command = ("git", *identity, *arguments)
+        done = subprocess.run(command, cwd=self.linux, check=True, capture_output=True, text=True)
+        return done.stdout.removesuffix("\n")
+
+    def read(self, path: str) -> str:
+        return (self.linux / path).read_text()
+
+    def write(self, path: str, text: str) -> None:
+        file = self.linux / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = self.read(path)
+        assert old in text
+        self.write(path, text.replace(old, new, 1))
+
+    def commit(self, message: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def put(self, path: str, text: str) -> None:
+        """Write a file of the repository."""
+        file = self.layout.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def repository(self) -> dict[str, bytes]:
+        """Every file of the repository outside build/."""
+        root = self.layout.root
+        files = (file for file in root.rglob("*") if file.is_file())
+        names = ((file.relative_to(root).as_posix(), file) for file in files)
+        return {name: file.read_bytes() for name, file in names if not name.startswith("build/")}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A made-up host for split-bench.sh: a directory for /, a script for dirty_log_perf_test."""
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "split-bench.sh"
+NOBODY = 65534
+
+# Appends the value of eager_page_split and its arguments to "calls", then
+# prints what dirty_log_perf_test prints. N costs 100 times what Y costs.
+FAKE_TEST = r"""#!/bin/sh
+here=$(dirname "$0")
+eager=$(cat "$here/sys/module/kvm/parameters/eager_page_split")
+echo "$eager $*" >>"$here/calls"
+mode=$(cat "$here/mode")
+clear=1
+iterations=2
+while getopts s:b:v:w:i:g option; do
+    case $option in
+        v) vcpus=$OPTARG ;;
+        i) iterations=$OPTARG ;;
+        g) clear=0 ;;
+    esac
+done
+case $mode in
+    fail) echo "==== Test Assertion Failure ===="; echo "  lib/x.c:1: ret == 0"; exit 254 ;;
+    fail-second) [ "$(grep -c . "$here/calls")" -ne 2 ] || exit 254 ;;
+    hang) echo $$ >"$here/pid"; exec sleep 600 ;;
+    stubborn) trap '' INT TERM HUP; echo $$ >"$here/pid"; while :; do sleep 0.1; done ;;
+esac
+[ "$eager" = Y ] && dirty=0.00$vcpus || dirty=0.$vcpus
+echo "Test iterations: $iterations"
+echo "Populate memory time: 0.012345678s"
+echo "Enabling dirty logging time: 0.000123456s"
+echo
+i=1
+while [ $i -le $iterations ]; do
+    [ $mode = short ] && [ $i = 2 ] && exit 0
+    echo "Iteration $i dirty memory time: ${dirty}00000001s"
+    echo "Iteration $i get dirty log time: 0.000015000s"
+    [ $clear = 0 ] || echo "Iteration $i clear dirty log time: 0.004000000s"
+    i=$((i + 1))
+done
+echo "Disabling dirty logging time: 0.080500000s"
+echo "Get dirty log over $iterations iterations took 0.000030000s. (Avg 0.000015000s/iteration)"
+"""
+
+
+@dataclass
+class Host:
+    """A made-up host below `root`, and a shell to run the script with."""
+
+    root: Path
+    shell: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    script: Path = SCRIPT
+
+    @property
+    def eager(self) -> Path:
+        return self.root / "sys/module/kvm/parameters/eager_page_split"
+
+    def pool(self, size: str = "2048kB") -> Path:
+        return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def mode(self, mode: str) -> None:
+        self.write("mode", mode)
+
+    def calls(self) -> list[str]:
+        file = self.root / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def command(self, *arguments: str) -> list[str]:
+        return [*self.shell, str(self.script), "--test", str(self.root / "fake_test"), *arguments]
+
+    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # type: ignore[call-overload, no-any-return]
+            self.command(*arguments),
+            env=self.environment,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **options,
+        )
+
+    def settings(self) -> dict[str, str]:
+        """Every file of the host, temporary ones included, but for the fake's own notes."""
+        notes = {"calls", "pid", "progress"}
+        files = (f for f in self.root.rglob("*") if f.is_file() and f.name not in notes)
+        return {str(f.relative_to(self.root)): f.read_text() for f in files}
+
+
+def make_pool(host: Host, size: str, pages: int) -> None:
+    """A pool of which every page is free, however many are asked for."""
+    pool = host.pool(size)
+    host.write(str(pool.relative_to(host.root)), f"{pages}\n")
+    (pool.parent / "free_hugepages").symlink_to("nr_hugepages")
+    host.write(str((pool.parent / "resv_hugepages").relative_to(host.root)), "0\n")
+
+
+def furnish(host: Host) -> None:
+    host.write("dev/kvm", "")
+    host.write("run/keep", "")
+    (host.root / "tmp").mkdir()
+    host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n" * 9)
+    host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
+    host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
+    host.write("sys/module/kvm/parameters/tdp_mmu", "N\n")
+    host.write("sys/module/kvm_intel/parameters/ept", "Y\n")
+    host.write("sys/module/kvm_amd/parameters/npt", "N\n")
+    make_pool(host, "2048kB", 0)
+    make_pool(host, "1048576kB", 0)
+    host.mode("ok")
+    host.write("fake_test", FAKE_TEST).chmod(0o755)

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.bench with machines that are made up, split-bench.sh being the real one."""
+
+import _thread
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab import bench, cli, kernel, machines, plan, results, selftests
+from lab.errors import LabError
+from lab.kernel import Kernel
+from lab.machines import Job, MachineLost, Result
+from lab.machines.host import here
+from lab.plan import Boot, Matrix
+from lab.results import Measurement
+from tests.unit.fake_kvm_host import Host, furnish
+
+SMALL = ["--vcpus", "2 8"]
+
+
+def booted(root: Path, job: Job) -> Host:
+    """A machine's inside: a made-up host that obeys the job's parameters."""
+    host = Host(root, ["dash"])
+    furnish(host)
+    host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n" * job.cpus)
+    ept = job.parameters.get("kvm_intel.ept", "1")
+    host.write("sys/module/kvm_intel/parameters/ept", "Y\n" if ept == "1" else "N\n")
+    tdp_mmu = job.parameters.get("kvm.tdp_mmu", "1")
+    host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n" if tdp_mmu == "1" else "N\n")
+    return host
+
+
+@dataclass
+class FakeMachine:
+    """Runs a job's command on this host, with a made-up /.
+
+    spoil: changes the inside of a boot before the command runs. after: changes the result.
+    """
+
+    directory: Path
+    name: str = "vmx-bochs"
+    max_cpus: int = 15
+    lockstep: bool = True
+    spoil: Callable[[Host, Job], None] = lambda host, job: None
+    after: Callable[[Job, Result], Result] = lambda job, result: result
+    jobs: list[Job] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, job: Job) -> Result:
+        with self.lock:
+            self.jobs.append(job)
+            root = self.directory / f"boot{len(self.jobs)}"
+        host = booted(root, job)
+        self.spoil(host, job)
+        return self.after(job, self._command(host, job))
+
+    def describe(self, job: Job) -> str:
+        return ""
+
+    def _command(self, host: Host, job: Job) -> Result:
+        out = host.root / "out"
+        out.mkdir()
+        lines = host.root / "progress"
+        files = {inside: file for inside, file in job.files.items() if file.exists()}
+        files[f"{plan.INSIDE}/{plan.TEST}"] = host.root / "fake_test"
+        done = subprocess.run(
+            here(job.command, files),
+            env=os.environ
+            | {
+                "SPLIT_BENCH_ROOT": str(host.root),
+                "TMPDIR": f"{host.root}/tmp",
+                "LAB_OUT": str(out),
+                "LAB_PROGRESS": str(lines),
+                "LAB_MACHINE": self.name,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        for line in lines.read_text().splitlines() if lines.exists() else []:
+            assert job.on_progress
+            job.on_progress(line)
+        left = {path.name: path.read_bytes() for path in out.iterdir()}
+        return Result(done.returncode, done.stdout, left, "console", 1.0)
+
+
+@dataclass
+class Lab:
+    """A lab whose machines, builds and directories are made up."""
+
+    directory: Path
+    machine: FakeMachine
+    built: list[str] = field(default_factory=list)
+
+    @property
+    def results(self) -> Path:
+        return self.directory / "results"
+
+    def result_files(self) -> list[str]:
+        """Everything in the results' directory, hidden files included."""
+        return sorted(path.name for path in self.results.glob("*")) if self.results.exists() else []
+
+    def latest(self) -> list[Measurement]:
+        return results.parse_all((self.results / results.LATEST).read_text(), "latest")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    lab = Lab(tmp_path, FakeMachine(tmp_path))
+
+    def get(name: str) -> FakeMachine:
+        if name not in plan.TDP:
+            raise LabError(f"{name}: no such machine")
+        lab.machine.name = name
+        lab.machine.lockstep = name == "vmx-bochs"
+        return lab.machine
+
+    def build_kernel(kind: str, config: str) -> Kernel:
+        lab.built.append(f"{kind} {config}")
+        return Kernel(kind, config, tmp_path / f"bzImage-{kind}", "6.12.117")
+
+    def build_selftests(kind: str) -> Path:
+        lab.built.append(f"{kind} selftests")
+        return tmp_path / "selftests"
+
+    monkeypatch.setattr(machines, "get", get)
+    monkeypatch.setattr(kernel, "build", build_kernel)
+    monkeypatch.setattr(selftests, "build", build_selftests)
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(bench, "LOG", tmp_path / "log")
+    yield lab
+
+
+# ---- a good run --------------------------------------------------------------
+
+
+def test_measures_both_paging_modes_and_the_base(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench"]) == 0
+    assert lab.built == ["series kvm", "base kvm", "series selftests"]
+    wanted = {("series", "1"), ("series", "0"), ("base", "1"), ("base", "0")}
+    kernels = {job.kernel: job.kernel.name.removeprefix("bzImage-") for job in lab.machine.jobs}
+    asked = [(kernels[job.kernel], job.parameters["kvm_intel.ept"]) for job in lab.machine.jobs]
+    assert len(asked) == 4
+    assert set(asked) == wanted
+    assert {job.parameters["kvm.tdp_mmu"] for job in lab.machine.jobs} == {"0"}
+    assert {job.cpus for job in lab.machine.jobs} == {9}
+    found = lab.latest()
+    series = [one for one in found if one.kernel == "series"]
+    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in series} == {
+        (ept, vcpus, writes, eager)
+        for ept in (True, False)
+        for vcpus in (2, 4, 8)
+        for writes in (100, 20)
+        for eager in (True, False)
+    }
+    base = [one for one in found if one.kernel == "base"]
+    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in base} == {
+        (ept, 8, writes, False) for ept in (True, False) for writes in (100, 20)
+    }
+    said = capsys.readouterr()
+    for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
+        assert words in said.out
+    assert "at least 60: reached" in said.out
+    assert "28 test runs in 4 boots of vmx-bochs (simulated time)" in said.err
+
+
+def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
+    assert cli.main(["bench", *SMALL]) == 0
+    name, latest = lab.result_files()
+    assert latest == results.LATEST
+    assert name.endswith("Z-vmx-bochs.jsonl")
+    assert (lab.results / latest).readlink() == Path(name)
+    order = list(dict.fromkeys((one.kernel, one.ept) for one in lab.latest()))
+    assert order == [("series", True), ("series", False), ("base", True), ("base", False)]
+
+
+def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
+    file = lab.directory / "mine.jsonl"
+    assert cli.main(["bench", *SMALL, "--output", str(file)]) == 0
+    assert len(results.parse_all(file.read_text(), "mine")) == 12 * 2 * (2 * 2 * 2 + 2)
+    assert lab.result_files() == []
+    assert not file.with_name(results.LATEST).is_symlink()
+
+
+def test_options_reach_the_script(lab: Lab) -> None:
+    options = ["--writes", "50", "--eager", "Y", "--init-set", "no", "--bytes", "2M"]
+    assert cli.main(["bench", *SMALL, *options, "--backing", "anonymous", "--iterations", "2"]) == 0
+    assert len(lab.machine.jobs) == 2  # without N there is nothing to compare the base with
+    first = lab.latest()[0]
+    assert first.bytes_per_vcpu == 2 << 20
+    assert first.backing == "anonymous"
+    assert {(m.write_percent, m.eager, m.initially_all_set) for m in lab.latest()} == {
+        (50, True, False)
+    }
+    assert max(m.iteration or 0 for m in lab.latest()) == 2
+
+
+@pytest.mark.parametrize("kind", ["series", "base"])
+def test_one_kernel_alone(lab: Lab, kind: str) -> None:
+    assert cli.main(["bench", *SMALL, "--kernel", kind]) == 0
+    assert lab.built == [f"{kind} kvm", "series selftests"]
+    assert {m.kernel for m in lab.latest()} == {kind}
+    assert {m.eager for m in lab.latest()} == {True, False}
+
+
+def test_host_is_measured_as_it_is(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *SMALL, "--machine", "host"]) == 0
+    (job,) = lab.machine.jobs
+    assert job.parameters == {}
+    assert lab.built == ["series selftests"]
+    assert {(m.machine, m.ept, m.tdp_mmu) for m in lab.latest()} == {("host", True, True)}
+    assert "wall-clock time" in capsys.readouterr().out
+
+
+def test_svm_has_its_own_parameter(lab: Lab) -> None:
+    boot = Boot("svm-qemu", "series", False, Matrix())
+    assert boot.parameters == {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
+    assert boot.label == "series, npt=N"
+
+
+def test_memory_grows_with_the_guest(lab: Lab) -> None:
+    boot = Boot("vmx-bochs", "series", True, Matrix(bytes_per_vcpu="256M"))
+    job = plan.make_job(lab.machine, boot, Path("k"), Path("t"))
+    assert job.memory_mib == 8 * 256 + plan.SPARE_MIB
+    small = plan.make_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
+    assert small.memory_mib == plan.MEMORY_MIB
+
+
+def test_dry_run_builds_and_runs_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--dry-run"]) == 0
+    assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
+    said = capsys.readouterr().out
+    assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
+    assert "--eager=N Y" in said
+
+
+def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--full", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "15 CPUs" in said
+    assert "--vcpus=2 4 8 14" in said
+    assert "--bytes=2M" in said
+
+
+# ---- bad input ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--machine", "pdp-11"], "pdp-11: no such machine"),
+        (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
+        (["--vcpus", ""], "--vcpus: the list is empty"),
+        (["--vcpus", "2 16"], "16 vCPUs need 17 CPUs, one for the test itself; vmx-bochs can"),
+        (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
+        (["--eager", "M"], "--eager: 'M' is neither N nor Y"),
+        (["--init-set", "perhaps"], "--init-set: 'perhaps' is none of yes, no, both"),
+        (["--bytes", "4X"], "--bytes: '4X' is not a size"),
+        (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
+        (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
+        (["--kernel", "peer"], "'peer' is not one of"),
+        (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
+        (["--speed", "9"], "--speed"),
+    ],
+)
+def test_bad_input(
+    lab: Lab, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert cli.main(["bench", *arguments]) == 2
+    assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert error.startswith("lab: ")
+    assert said in error
+
+
+def test_results_are_never_overwritten(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    file = lab.directory / "mine.jsonl"
+    file.write_text("precious")
+    assert cli.main(["bench", "--output", str(file)]) == 2
+    assert file.read_text() == "precious"
+    assert lab.built == []
+    assert "mine.jsonl exists; results are never overwritten" in capsys.readouterr().err
+
+
+def test_no_space_is_known_beforehand(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(lab.directory)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert cli.main(["bench"]) == 2
+    assert lab.built == []
+    assert "no space left" in capsys.readouterr().err
+
+
+def test_no_space_at_the_end_leaves_no_file(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(["bench", *SMALL]) == 2
+    assert lab.result_files() == []
+    assert "no space left" in capsys.readouterr().err
+
+
+# ---- what goes wrong ---------------------------------------------------------
+
+
+def test_a_failed_run_is_told_with_what_the_test_said(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.machine.spoil = lambda host, job: host.mode("fail")
+    assert cli.main(["bench", *SMALL]) == 1
+    error = capsys.readouterr().err
+    assert "Test Assertion Failure" in error
+    assert "lab: series, ept=" in error
+    assert "a test run failed" in error
+    assert "Traceback" not in error
+    assert lab.result_files() == []
+
+
+def test_a_refusal_inside_is_bad_input(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    def little_memory(host: Host, job: Job) -> None:
+        free = host.pool().parent / "free_hugepages"
+        free.unlink()
+        free.write_text("5\n")
+
+    lab.machine.spoil = little_memory
+    assert cli.main(["bench", *SMALL]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "too little memory for the HugeTLB pool: wanted 34 MiB" in last
+    assert last.startswith("lab: series, ept=")
+    assert lab.result_files() == []
+
+
+def test_a_parameter_without_effect_is_noticed(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ignore(host: Host, job: Job) -> None:
+        host.write("sys/module/kvm_intel/parameters/ept", "Y\n")
+
+    lab.machine.spoil = ignore
+    assert cli.main(["bench", *SMALL]) == 1
+    assert "series, ept=N: asked for another paging mode, the results say ept=Y" in (
+        capsys.readouterr().err
+    )
+    assert lab.result_files() == []
+
+
+def test_a_tdp_mmu_that_stays_on_is_noticed(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    def ignore(host: Host, job: Job) -> None:
+        host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n")
+
+    lab.machine.spoil = ignore
+    assert cli.main(["bench", *SMALL]) == 1
+    assert "missing or were not asked for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: b"".join(text.splitlines(keepends=True)[:-1]), "1 measurements are missing"),
+        (lambda text: text[:-20], "ends in half a line"),
+        (lambda text: text + text, "measures again"),
+        (lambda text: text.replace(b'"vcpus": 8', b'"vcpus": 9'), "missing or were not asked"),
+        (lambda text: b"", "no results"),
+        (lambda text: b"\xff\n", "unusable results"),
+    ],
+)
+def test_results_that_are_not_those_asked_for(
+    lab: Lab, capsys: pytest.CaptureFixture[str], change: Callable[[bytes], bytes], said: str
+) -> None:
+    def after(job: Job, result: Result) -> Result:
+        return replace(result, files={plan.OUTPUT: change(result.files[plan.OUTPUT])})
+
+    lab.machine.after = after
+    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert lab.result_files() == []
+
+
+def test_no_result_file_comes_back(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.machine.after = lambda job, result: replace(result, files={})
+    assert cli.main(["bench", *SMALL]) == 1
+    assert "unusable results" in capsys.readouterr().err
+
+
+def test_a_lost_machine_is_not_a_failed_run(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    def lose(host: Host, job: Job) -> None:
+        raise MachineLost("hung", "did not come up within 300 s", "Booting...\n")
+
+    lab.machine.spoil = lose
+    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "machine lost, hung: did not come up within 300 s" in last
+    (log, *_) = sorted((lab.directory / "log").iterdir())
+    assert log.read_text() == "Booting...\n"
+    assert str(lab.directory / "log") in last
+    assert lab.result_files() == []
+
+
+class Hanging(FakeMachine):
+    """Its second boot starts a program that does not end, the first fails once that runs."""
+
+    pid = 0
+    running = threading.Event()
+
+    def run(self, job: Job) -> Result:
+        if job.parameters["kvm_intel.ept"] == "0":
+            with subprocess.Popen(["sleep", "600"]) as child:
+                self.pid = child.pid
+                self.running.set()
+            raise MachineLost("died", "the emulator ended", "")
+        assert self.running.wait(20)
+        return self.first()
+
+    def first(self) -> Result:
+        raise MachineLost("timeout", "too slow", "")
+
+
+class Interrupted(Hanging):
+    """The user types Ctrl-C while both boots run."""
+
+    def first(self) -> Result:
+        _thread.interrupt_main()
+        with subprocess.Popen(["sleep", "600"]):
+            pass
+        raise MachineLost("died", "the emulator ended", "")
+
+
+@pytest.mark.timeout(60)
+def test_a_failure_ends_the_other_machine(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.machine = machine = Hanging(lab.directory)
+    machine.running.clear()
+    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
+    assert "series, ept=Y: machine lost, timeout" in capsys.readouterr().err
+    with pytest.raises(ProcessLookupError):
+        os.kill(machine.pid, 0)
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_all_machines(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.machine = machine = Interrupted(lab.directory)
+    machine.running.clear()
+    assert cli.main(["bench", *SMALL]) == 130
+    assert "lab: interrupted" in capsys.readouterr().err
+    assert lab.result_files() == []
+    assert machine.jobs == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(machine.pid, 0)
+
+
+@pytest.mark.parametrize(("name", "most"), [("vmx-bochs", 2), ("svm-qemu", 1)])
+def test_lockstep_machines_run_two_at_a_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 64)
+    lab.machine.name = name
+    lab.machine.lockstep = name == "vmx-bochs"
+    assert bench.parallel_on(lab.machine) == most
+
+
+def test_wall_clock_machines_share_their_cpus(lab: Lab) -> None:
+    few = FakeMachine(lab.directory, "svm-qemu", max_cpus=4, lockstep=False)
+    assert plan.cpus_for(few, Matrix(vcpus=(8,))) == 4
+    assert plan.cpus_for(few, Matrix(vcpus=(2,))) == 3
+
+
+def test_every_machine_has_estimates_and_a_parameter() -> None:
+    names = set(machines.NAMES)
+    assert set(plan.TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names

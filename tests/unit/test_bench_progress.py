@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.progress: how long the rest will take."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lab import progress
+from lab.plan import BOOT_S, Boot, Matrix
+from lab.progress import Course, Watch
+
+BOOT = Boot("vmx-bochs", "series", True, Matrix())
+LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
+    clock = Clock()
+    return Watch([Course(BOOT) for _ in range(boots)], parallel, clock), clock
+
+
+def test_at_first_the_estimate_counts() -> None:
+    assert watch(2, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
+    assert watch(4, 2)[0].left_s() == pytest.approx(2 * BOOT.estimate_s)
+    assert watch(1, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
+
+
+def test_as_announced() -> None:
+    course, clock = watch(1, 1)
+    course.start(0)
+    clock.now = BOOT_S["vmx-bochs"] + BOOT.runs_s / 2
+    course.line(0, f"50% 6/12 {LINE}\n")
+    assert course.left_s() == pytest.approx(BOOT.runs_s / 2)
+
+
+def test_a_slow_host_takes_longer() -> None:
+    course, clock = watch(1, 1)
+    course.start(0)
+    clock.now = 3 * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
+    course.line(0, f"50% 6/12 {LINE}")
+    assert course.left_s() == pytest.approx(3 * BOOT.runs_s / 2)
+
+
+def test_a_boot_that_hangs_does_not_look_done() -> None:
+    course, clock = watch(1, 1)
+    course.start(0)
+    clock.now = 100 * BOOT.estimate_s
+    assert course.left_s() > 0.9 * BOOT.runs_s
+
+
+def test_nothing_is_left_at_the_end() -> None:
+    course, clock = watch(2, 2)
+    for index in range(2):
+        course.start(index)
+        clock.now += 10
+        course.end(index)
+    assert course.left_s() == 0
+    assert {c.percent for c in course.courses} == {100}
+
+
+def test_lines_of_others_are_ignored() -> None:
+    course, _ = watch(1, 1)
+    course.line(0, "hello")
+    assert (course.courses[0].percent, course.courses[0].text) == (0, "waiting")
+    course.line(0, f"37% 5/12 {LINE}")
+    assert (course.courses[0].percent, course.courses[0].text) == (37, f"5/12 {LINE}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"), [(0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min")]
+)
+def test_duration(seconds: float, wanted: str) -> None:
+    assert progress.duration(seconds) == wanted
+
+
+def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120)
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(progress, "say", lambda line: console.print(line, highlight=False))
+    course, clock = watch(2, 2)
+    with progress.shown(course) as tick:
+        course.start(0)
+        course.line(0, f"37% 5/12 {LINE}")
+        for _ in range(45):
+            clock.now += 1
+            tick()
+    return stream.getvalue()
+
+
+def test_plain_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown_on(monkeypatch, terminal=False).splitlines()
+    assert len(lines) == 2
+    assert all("left; series, ept=Y: 5/12 4 vCPUs, 20% writes" in line for line in lines)
+
+
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = shown_on(monkeypatch, terminal=True)
+    assert "5/12 4 vCPUs" in said
+    assert "time left" in said

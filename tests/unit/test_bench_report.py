@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.report: the tables of `make bench`."""
+
+import io
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from rich.console import Console
+
+from lab import report
+from lab.results import Measurement
+
+# phase, iteration -> seconds
+PHASES = {
+    ("populate", None): 0.0123,
+    ("enable", None): 0.0005,
+    ("dirty", 1): 0.00117,
+    ("get", 1): 0.000015,
+    ("clear", 1): 0.00259,
+    ("dirty", 2): 0.2,
+    ("get", 2): 0.000015,
+    ("clear", 2): 0.0298,
+    ("disable", None): 0.0805,
+}
+
+
+def measured(
+    machine: str = "vmx-bochs",
+    kernel: str = "series",
+    writes: int = 100,
+    speedup: float = 80,
+    vcpus: tuple[int, ...] = (2, 8),
+    init: bool = True,
+    eager: tuple[bool, ...] = (False, True),
+    ept: bool = True,
+) -> list[Measurement]:
+    """Each phase takes as many times PHASES as there are vCPUs; eager divides it by speedup."""
+    return [
+        Measurement(
+            machine=machine,
+            kernel=kernel,
+            kernel_version="6.12.117",
+            ept=ept,
+            tdp_mmu=False,
+            vcpus=count,
+            bytes_per_vcpu=4 << 20,
+            backing="anonymous_hugetlb_2mb",
+            write_percent=writes,
+            initially_all_set=init,
+            eager=value,
+            phase=phase,
+            iteration=iteration,
+            seconds=seconds * count / (speedup if value else 1),
+        )
+        for count, value in product(vcpus, eager)
+        for (phase, iteration), seconds in PHASES.items()
+        if init or phase != "clear"
+    ]
+
+
+def test_rows_hold_n_y_and_their_ratio() -> None:
+    (table,) = report.main_tables(measured())
+    assert table.columns == ("ms", "vCPUs", "N", "Y", "N/Y")
+    assert table.rows[:4] == [
+        ("dirty, iteration 2", "2", "400.0", "5.00", "80.0"),
+        ("dirty, iteration 2", "8", "1600.0", "20.0", "80.0"),
+        ("first CLEAR", "2", "5.18", "0.065", "80.0"),
+        ("first CLEAR", "8", "20.7", "0.259", "80.0"),
+    ]
+    assert {row[0] for row in table.rows} == {
+        "dirty, iteration 2",
+        "first CLEAR",
+        "second CLEAR",
+        "first GET",
+        "second GET",
+        "enabling",
+        "disabling",
+        "dirty, iteration 1",
+    }
+    assert table.strong == {0, 1}
+    assert "iteration 2 is the first that pays" in table.notes[0]
+
+
+def test_without_initially_all_set_iteration_1_pays() -> None:
+    (table,) = report.main_tables(measured(init=False))
+    assert table.rows[0][0] == "dirty, iteration 1"
+    assert not any("CLEAR" in row[0] for row in table.rows)
+    assert "iteration 1 is the first that pays" in table.notes[0]
+
+
+def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
+    one = measured(vcpus=(2,))
+    parts = [
+        one,
+        measured(vcpus=(2,), machine="svm-qemu"),
+        measured(vcpus=(2,), writes=20),
+        measured(vcpus=(2,), ept=False),
+        measured(vcpus=(2,), init=False),
+        [replace(m, bytes_per_vcpu=2 << 20) for m in one],
+        [replace(m, kernel="peer") for m in one],
+    ]
+    tables = report.main_tables(m for part in parts for m in part)
+    assert len(tables) == len(parts)
+    assert len({table.title for table in tables}) == len(parts)
+    assert "svm-qemu (series), npt=Y, tdp_mmu=N, all writes" in tables[1].title
+    assert "20% writes" in tables[2].title
+    assert "ept=N" in tables[3].title
+    assert "2 MiB per vCPU" in tables[5].title
+
+
+def test_one_value_of_eager_has_no_ratio() -> None:
+    (table,) = report.main_tables(measured(vcpus=(2,), eager=(True,)))
+    assert table.rows[0][2:] == ("-", "5.00", "-")
+
+
+def test_vcpus_are_in_numeric_order() -> None:
+    (table,) = report.main_tables(measured(vcpus=(14, 8, 2)))
+    assert [row[1] for row in table.rows[:3]] == ["2", "8", "14"]
+
+
+@pytest.mark.parametrize(
+    ("over", "under", "wanted"),
+    [(0.185, 0.00259, "71.4"), (1.0, 0.009, "111"), (0.00259, 0.0582, "0.045"), (1.0, 0.0, "-")],
+)
+def test_ratio(over: float, under: float, wanted: str) -> None:
+    assert report.ratio(over, under) == wanted
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [
+        (0.1845, "184.5"),
+        (0.009998, "10.0"),
+        (0.00259, "2.59"),
+        (0.0009997, "1.00"),
+        (0.000015, "0.015"),
+        (None, "-"),
+    ],
+)
+def test_milliseconds(seconds: float | None, wanted: str) -> None:
+    assert report.milliseconds(seconds) == wanted
+
+
+def test_goals_reached_and_missed() -> None:
+    found = measured(speedup=61) + measured(ept=False, writes=20, speedup=4)
+    table = report.goals_table(found)
+    assert table
+    assert table.rows == [
+        ("ept=Y, all writes, dirty ms", "1600.0", "26.2", "61.0", "at least 60: reached"),
+        ("ept=N, 20% writes, dirty ms", "1600.0", "400.0", "4.00", "at least 5: missed"),
+    ]
+
+
+def test_goals_are_for_the_figures_of_the_issue_only() -> None:
+    right = measured()
+    assert report.goals_table(right)
+    assert report.goals_table(measured(vcpus=(2,))) is None
+    assert report.goals_table(measured(writes=20)) is None
+    assert report.goals_table(measured(init=False)) is None
+    assert report.goals_table(measured(eager=(False,))) is None
+    assert report.goals_table(measured(kernel="base")) is None
+    assert report.goals_table([replace(m, tdp_mmu=True) for m in right]) is None
+    assert report.goals_table([replace(m, bytes_per_vcpu=1 << 20) for m in right]) is None
+
+
+def test_the_unpatched_kernel_beside_n() -> None:
+    base = [replace(m, seconds=m.seconds * 1.004) for m in measured(kernel="base", eager=(False,))]
+    table = report.base_table(measured() + base)
+    assert table
+    index = next(i for i, row in enumerate(table.rows) if "8 vCPUs: dirty, iteration 2" in row[0])
+    wanted = ("ept=Y, all writes, 8 vCPUs: dirty, iteration 2", "1606.4", "1600.0", "-0.40%")
+    assert table.rows[index] == wanted
+    assert index in table.strong
+    assert len(table.strong) == 2
+    assert not any("populate" in row[0] for row in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("factor", "worst", "verdict"), [(1.004, "-0.40%", "reached"), (0.98, "+2.04%", "missed")]
+)
+def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str) -> None:
+    close = measured(kernel="base", eager=(False,), vcpus=(2,))
+    far = measured(kernel="base", eager=(False,), vcpus=(8,))
+    far = [replace(m, seconds=m.seconds * factor) for m in far]
+    # Phases that wait for timer ticks are no part of the goal.
+    close = [replace(m, seconds=9.0) if m.phase == "enable" else m for m in close]
+    table = report.goals_table(measured() + close + far)
+    assert table
+    assert table.rows[-1][0] == f"N beside the unpatched kernel, at worst {worst}"
+    assert table.rows[-1][-1] == f"at most 1% apart: {verdict}"
+
+
+def test_y_of_the_base_is_no_part_of_the_comparison() -> None:
+    without = report.base_table(measured() + measured(kernel="base", eager=(False,)))
+    assert report.base_table(measured() + measured(kernel="base")) == without
+
+
+def test_no_base_no_comparison() -> None:
+    assert report.base_table(measured()) is None
+    assert report.base_table(measured(kernel="base")) is None
+
+
+def test_all_tables_say_what_kind_of_time_they_hold() -> None:
+    found = measured() + measured(kernel="base", eager=(False,))
+    for lockstep, words in ((True, "caches, TLBs"), (False, "wall-clock time")):
+        tables = report.tables(found, lockstep)
+        assert [table.title.split(",")[0] for table in tables] == [
+            "vmx-bochs (series)",
+            "eager_page_split=N beside the unpatched kernel",
+            "What the series is to reach",
+        ]
+        assert all(words in table.notes[-1] for table in tables)
+
+
+def test_results_of_the_base_alone_are_shown() -> None:
+    (table,) = report.tables(measured(kernel="base"), lockstep=True)
+    assert "(base)" in table.title
+
+
+def test_markdown_columns_line_up() -> None:
+    (table,) = report.main_tables(measured())
+    lines = [row for row in report.markdown(table).splitlines() if row.startswith("|")]
+    assert len({len(row) for row in lines}) == 1
+    assert len(lines) == 2 + len(table.rows)
+    cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
+    assert cells == ["**dirty, iteration 2**", "2", "400.0", "5.00", "80.0"]
+    assert set(lines[1]) == set("|-:")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_drawn_on_a_terminal_markdown_elsewhere(terminal: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100)
+    (table,) = report.main_tables(measured())
+    report.show(table, console)
+    said = stream.getvalue()
+    assert ("\x1b[1m" in said) is terminal
+    assert ("|---" in said) is not terminal
+    assert "dirty, iteration 2" in said
+    assert "1600.0" in said

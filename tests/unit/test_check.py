@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make check on a small kernel: each check passes, and fails when what it checks is broken."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lab import check
+from lab.check import Subject, Verdict
+from lab.save import save
+from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
+
+# Understands just the words that the checks use. C=2 stands for sparse.
+MAKEFILE = """\
+tinyconfig olddefconfig:
+\t@mkdir -p $(O) && touch $(O)/.config
+headers: ;
+arch/x86/kvm/: $(patsubst %.c,$(O)/%.o,$(wildcard arch/x86/kvm/mmu/*.c))
+$(O)/%.o: %.c
+\t@mkdir -p $(@D) && gcc -Iinclude -Wunused -c -o $@ $<
+%.o: %.c
+\t@grep -n context $< | sed 's,^\\([0-9]*\\):.*,$<:\\1:9: warning: context imbalance,' >&2
+"""
+SELFTESTS = """\
+all:
+\t@mkdir -p $(OUTPUT) && gcc -o $(OUTPUT)/perf_test -c perf_test.c
+"""
+CHECKPATCH = """\
+my $mail = $ARGV[-1];
+open(my $file, '<', $mail);
+my @bad = grep { /BAD/ } <$file>;
+print "$mail:1: WARNING:BAD: bad line\\n" foreach @bad;
+exit(@bad ? 1 : 0);
+"""
+FILES = {
+    **BASE_FILES,
+    "Makefile": MAKEFILE,
+    ".gitignore": "obj-*\n",
+    "scripts/checkpatch.pl": CHECKPATCH,
+    "scripts/kconfig/merge_config.sh": "#!/bin/sh\n",
+    "tools/testing/selftests/kvm/Makefile": SELFTESTS,
+    MMU: BASE_FILES[MMU] + "\nint noisy(void)\n{\n\tint unused;\n\treturn 0;\n}\n",
+}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    made = FakeKernel.make(tmp_path, FILES)
+    made.make_tree()
+    made.edit(MMU, "pages[0]", "pages[3]")
+    made.write(SPLITTER, "int eager_split;\n")
+    made.commit("KVM: first")
+    return made
+
+
+def subject(fake: FakeKernel) -> Subject:
+    save(fake.layout)
+    fake.layout.log.mkdir(exist_ok=True)
+    return Subject.load(fake.layout, [])
+
+
+def test_round_trip(fake: FakeKernel) -> None:
+    assert check.round_trip(subject(fake)) == Verdict("2 files")
+
+
+def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
+    subject(fake)
+    mail = "series/0001-kvm-first.patch"
+    text = (fake.layout.root / mail).read_text()
+    fake.put(mail, text.replace("@@ -10,3", "@@ -11,3"))
+    fake.put("arch/x86/kvm/stray.c", "int nobody;\n")
+    verdict = check.round_trip(Subject.load(fake.layout, []))
+    assert verdict.problems == (
+        f"{mail}: save would write it differently",
+        "arch/x86/kvm/stray.c: no mail adds or replaces it",
+    )
+
+
+def test_compiles(fake: FakeKernel) -> None:
+    verdict = check.compiles(subject(fake))
+    assert verdict == Verdict("1 mails, W=1 (1 warnings in base)")
+
+
+def test_a_mail_that_does_not_compile_alone(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[3]", "pages[undeclared]")
+    fake.commit("KVM: breaks")
+    fake.edit(MMU, "pages[undeclared]", "pages[4]")
+    fake.commit("KVM: repairs")
+    (problem,) = check.compiles(subject(fake)).problems
+    assert problem.startswith(f'"KVM: breaks": {MMU}: error: ')
+
+
+def test_a_new_warning(fake: FakeKernel) -> None:
+    fake.edit(MMU, "return kvm->pages[3];", "int fresh;\n\treturn kvm->pages[3];")
+    fake.commit("KVM: warns")
+    (problem,) = check.compiles(subject(fake)).problems
+    assert problem.startswith(f'"KVM: warns": {MMU}: warning: unused variable')
+    assert "fresh" in problem
+
+
+def test_a_selftest_that_does_not_compile(fake: FakeKernel) -> None:
+    fake.write(PROGRAM, "int ours = undeclared;\n")
+    fake.commit("KVM: selftests: break")
+    (problem,) = check.compiles(subject(fake)).problems
+    assert "building the selftests failed" in problem
+
+
+def test_checkpatch(fake: FakeKernel) -> None:
+    assert check.checkpatch(subject(fake)) == Verdict("1 mails, --strict")
+    fake.edit(MMU, "pages[3]", "pages[4] /* BAD */")
+    fake.commit("KVM: second")
+    (problem,) = check.checkpatch(subject(fake)).problems
+    assert "0002-KVM-second.patch:1: WARNING:BAD" in problem
+
+
+def test_sparse(fake: FakeKernel) -> None:
+    assert check.sparse(subject(fake)).problems == ()
+    fake.write(SPLITTER, "int eager_split;\nint context;\n")
+    fake.git("commit", "-q", "--amend", "-a", "--no-edit")
+    (problem,) = check.sparse(subject(fake)).problems
+    assert problem == f"{SPLITTER}: warning: context imbalance"
+
+
+def test_sparse_without_whole_files(tmp_path: Path) -> None:
+    made = FakeKernel.make(tmp_path, FILES)
+    made.make_tree()
+    assert check.sparse(subject(made)).problems == ()
+
+
+def test_diagnostics() -> None:
+    output = (
+        "../arch/x86/kvm/mmu/mmu.c:12:5: warning: unused variable 'x' [-Wunused]\n"
+        "arch/x86/kvm/x86.c:7: error: no\n"
+        "In file included from ../include/linux/kernel.h:1:\n"
+        "make[2]: *** [x.o] Error 1\n"
+    )
+    assert check.diagnostics(output) == {
+        ("arch/x86/kvm/mmu/mmu.c", "warning: unused variable 'x' [-Wunused]"),
+        ("arch/x86/kvm/x86.c", "error: no"),
+    }
+
+
+def test_scripts(fake: FakeKernel) -> None:
+    fake.put("pyproject.toml", '[tool.mypy]\nfiles = ["lab"]\nstrict = true\n')
+    fake.put("lab/good.py", "X: int = 1\n")
+    fake.put("scripts/good", '#!/bin/sh\necho "$1"\n')
+    fake.put("scripts/words.txt", "echo $1\n")
+    assert check.scripts(subject(fake)).problems == ()
+    fake.put("scripts/bad", "#!/bin/sh\necho $1\n")
+    fake.put("lab/ugly.py", "X: int=1\n")
+    fake.put("lab/bad.py", "import os\ndef f(a): return a\n")
+    problems = "\n".join(check.scripts(subject(fake)).problems)
+    for said in ("SC2086", "F401", "[no-untyped-def]", "ugly.py"):
+        assert said in problems
+    assert "words.txt" not in problems
+
+
+def test_table() -> None:
+    output = io.StringIO()
+    verdicts = {"first": Verdict("3 files"), "second": Verdict("2 mails", ("[a] is wrong",))}
+    check.show(verdicts, Console(file=output, width=80))
+    text = output.getvalue()
+    assert "passed" in text
+    assert "FAILED" in text
+    assert "second: [a] is wrong" in text

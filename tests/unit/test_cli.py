@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: one line and the right status, whatever goes wrong."""
+
+import errno
+import subprocess
+import sys
+
+import click
+import pytest
+
+from lab import cli
+from lab.errors import LabError, WorkFailed
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """`lab tree` raises what the test puts into this list."""
+    errors: list[BaseException] = []
+
+    def fail() -> None:
+        raise errors.pop()
+
+    command = click.Command("tree", callback=fail)
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: command)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (LabError("no such thing"), 2, "lab: no such thing"),
+        (WorkFailed("broken"), 1, "lab: broken"),
+        (click.UsageError("what?"), 2, "lab: what?"),
+        (KeyboardInterrupt(), 130, "lab: interrupted"),
+        (OSError(errno.ENOSPC, "full", "/x/y"), 2, "lab: no space left for /x/y"),
+    ],
+)
+def test_errors(
+    raising: list[BaseException],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    line: str,
+) -> None:
+    raising.append(error)
+    assert cli.main(["tree"]) == status
+    assert capsys.readouterr().err.strip() == line
+
+
+def test_mistakes_of_the_program_stay_visible(raising: list[BaseException]) -> None:
+    raising.append(OSError(errno.EIO, "broken disk"))
+    with pytest.raises(OSError, match="broken disk"):
+        cli.main(["tree"])
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["tree", "--nonsense"], ["build", "nonsense"]])
+def test_bad_input(words: list[str]) -> None:
+    command = [sys.executable, "-m", "lab", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lab: ")
+    assert "nonsense" in line
+
+
+def test_every_command_exists() -> None:
+    context = click.Context(cli.cli)
+    for name in cli.COMMANDS:
+        assert cli.cli.get_command(context, name) is not None

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The machine `host`, with a false /sys/module: real commands, no real settings."""
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab.errors import LabError
+from lab.machines import host, process
+from lab.machines.host import Host, here, new_messages
+from lab.machines.job import Job, MachineLost
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs commands as root")
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A host with KVM: kvm and kvm_intel are modules, kvm_builtin is not."""
+    modules = tmp_path / "module"
+    values = {
+        "kvm/parameters/tdp_mmu": "Y\n",
+        "kvm/parameters/eager_page_split": "N\n",
+        "kvm_intel/parameters/ept": "Y\n",
+        "builtin/parameters/x": "1\n",
+        "kvm/initstate": "live\n",
+        "kvm_intel/initstate": "live\n",
+    }
+    for name, value in values.items():
+        (modules / name).parent.mkdir(parents=True, exist_ok=True)
+        (modules / name).write_text(value)
+        (modules / name).chmod(0o444)
+    (modules / "kvm/parameters/eager_page_split").chmod(0o644)
+    monkeypatch.setattr(host, "MODULES", modules)
+    monkeypatch.setattr(host, "KVM", tmp_path)
+    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
+    return modules
+
+
+def job(*command: str, **more: object) -> Job:
+    first = Job(kernel=Path(), command=command, cpus=1, memory_mib=1)
+    return dataclasses.replace(first, **more)  # type: ignore[arg-type]
+
+
+def shell(script: str, **more: object) -> Job:
+    return job("sh", "-c", script, **more)
+
+
+def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None:
+    progress: list[str] = []
+    (tmp_path / "data").write_text("data")
+    script = (
+        "echo $LAB_MACHINE $PWD; echo error >&2; mkdir $LAB_OUT/d; cp /in/data $LAB_OUT/d/copy;"
+        "for i in 1 2; do echo $i >>$LAB_PROGRESS; done; exit 42"
+    )
+    work = shell(script, files={"/in": tmp_path}, on_progress=progress.append)
+    result = Host().run(work)
+    assert result.status == 42
+    assert result.output == b"host /\nerror\n"
+    assert result.files == {"d/copy": b"data"}
+    assert progress == ["1", "2"]
+    assert not list((tmp_path / "tmp").glob("machine-*"))
+
+
+def test_signal_gives_its_status(modules: Path) -> None:
+    assert Host().run(shell("kill -SEGV $$")).status == 128 + signal.SIGSEGV
+
+
+def test_missing_command_gives_127(modules: Path) -> None:
+    assert Host().run(job("nosuchcommand")).status == 127
+
+
+def test_timeout_is_a_lost_machine_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:
+    script = f"sleep 1000 & echo $! >{tmp_path}/pid; wait"
+    with pytest.raises(MachineLost) as lost:
+        Host().run(shell(script, timeout_s=0.5))
+    assert lost.value.reason == "timeout"
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_right_parameters_pass(modules: Path) -> None:
+    wanted = {"kvm.tdp_mmu": "1", "kvm-intel.ept": "y"}
+    assert Host().run(job("true", parameters=wanted)).status == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "remedy"),
+    [
+        (
+            {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1"},
+            "run: modprobe -r kvm_intel kvm && modprobe kvm tdp_mmu=0 && modprobe kvm_intel ept=1",
+        ),
+        ({"kvm.eager_page_split": "1"}, "run: echo 1 > "),
+        ({"builtin.x": "0"}, "boot with builtin.x=0 on the kernel command line"),
+        ({"kvm.tdp_mmuu": "0"}, "no such module parameter"),
+        ({"tdp_mmu": "0"}, "MODULE.NAME"),
+    ],
+)
+def test_wrong_parameter_says_what_to_do(
+    modules: Path, parameters: dict[str, str], remedy: str
+) -> None:
+    with pytest.raises(LabError) as error:
+        Host().run(job("true", parameters=parameters))
+    assert remedy in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (modules / "kvm/parameters/eager_page_split").read_text() == "N\n"
+
+
+def test_no_kvm_is_said(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "KVM", modules / "nonexistent")
+    with pytest.raises(LabError, match="svm-qemu or vmx-bochs"):
+        Host().run(job("true"))
+
+
+def test_too_much_is_refused(modules: Path) -> None:
+    for more in ({"cpus": 1 << 20}, {"memory_mib": 1 << 40}, {"files": {"/x": Path("/none")}}):
+        with pytest.raises(LabError):
+            Host().run(job("true", **more))
+
+
+@pytest.mark.parametrize(
+    ("word", "replaced"),
+    [
+        ("/test", "/tmp"),
+        ("/test/run", "/tmp/run"),
+        ("--dir=/test/a", "--dir=/tmp/a"),
+        ("cd /test && ./run", "cd /tmp && ./run"),
+        ("/tests/run", "/tests/run"),
+        ("/other/test", "/other/test"),
+        ("/test/deep/x", "/usr/x"),
+    ],
+)
+def test_paths_of_files_are_replaced(word: str, replaced: str) -> None:
+    files = {"/test": Path("/tmp"), "/test/deep": Path("/usr")}
+    assert here((word,), files) == [replaced]
+
+
+def test_new_kernel_messages() -> None:
+    assert new_messages(["a", "b"], ["a", "b", "c"]) == "c\n"
+    assert new_messages(["a", "b"], ["b", "c", "d"]) == "c\nd\n"
+    assert new_messages(["a", "b"], ["a", "b"]) == ""
+    assert new_messages(["a"], ["x", "y"]) == "x\ny\n"
+    assert new_messages([], ["x"]) == "x\n"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an emulated machine boots from: complete, and the same bytes for the same job."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.errors import LabError
+from lab.machines import bochs, initramfs
+from lab.machines.job import Job
+
+JOB = Job(kernel=Path("bzImage"), command=("sh", "-c", "echo 'a b' $LAB_OUT"))
+DYNAMIC = Path("/bin/ls")
+
+
+def unpack(image: bytes, into: Path) -> dict[str, Path]:
+    """Unpack the way the kernel does: one archive after the other."""
+    trailer = b"TRAILER!!!\0\0\0\0"
+    for part in image.split(trailer)[:-1]:
+        subprocess.run(
+            ["cpio", "-idmu", "--quiet", "--no-preserve-owner"],
+            input=part + trailer + bytes(512),
+            cwd=into,
+            check=True,
+        )
+    return {str(path.relative_to(into)): path for path in into.rglob("*")}
+
+
+def test_job_is_inside(tmp_path: Path) -> None:
+    files = unpack(initramfs.build(JOB, "svm-qemu"), tmp_path)
+    assert files["lab/command"].read_text() == "exec sh -c 'echo '\"'\"'a b'\"'\"' $LAB_OUT'\n"
+    assert "export LAB_MACHINE=svm-qemu\n" in files["lab/environment"].read_text()
+    assert os.access(files["init"], os.X_OK)
+    assert files["bin/tar"].readlink() == Path("busybox")
+
+
+def test_directories_come_with_modes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "run").write_text("#!/bin/sh\n")
+    (source / "deep" / "run").chmod(0o700)
+    (source / "data").write_text("data")
+    job = dataclasses.replace(JOB, files={"/test/place": source})
+    (tmp_path / "root").mkdir()
+    files = unpack(initramfs.build(job, "svm-qemu"), tmp_path / "root")
+    assert files["test/place/data"].read_text() == "data"
+    assert files["test/place/data"].stat().st_mode & 0o777 == 0o644
+    assert files["test/place/deep/run"].stat().st_mode & 0o777 == 0o755
+
+
+def test_dynamic_program_brings_its_libraries(tmp_path: Path) -> None:
+    files = unpack(
+        initramfs.build(dataclasses.replace(JOB, files={"/ls": DYNAMIC}), "svm-qemu"), tmp_path
+    )
+    loaded = initramfs.libraries([DYNAMIC])
+    assert any("libc.so" in library.name for library in loaded)
+    assert any(library.name.startswith("ld-linux") for library in loaded)
+    for library in loaded:
+        assert files[str(library).lstrip("/")].read_bytes() == library.read_bytes()
+
+
+def test_static_program_needs_nothing() -> None:
+    assert initramfs.libraries([initramfs.BUSYBOX]) == []
+
+
+def two_copies(tmp_path: Path) -> list[Path]:
+    """Make the same files in two places, at different times, with different umasks."""
+    copies = []
+    for number in (1, 2):
+        copy = tmp_path / f"copy{number}"
+        copy.mkdir()
+        for name in ("b", "a") if number == 1 else ("a", "b"):
+            (copy / name).write_text(name)
+            (copy / name).chmod(0o640 if number == 1 else 0o644)
+            os.utime(copy / name, (number * 1000, number * 1000))
+        copies.append(copy)
+    return copies
+
+
+def test_same_job_gives_same_bytes(tmp_path: Path) -> None:
+    one, two = (
+        initramfs.build(dataclasses.replace(JOB, files={"/t": copy}), "vmx-bochs")
+        for copy in two_copies(tmp_path)
+    )
+    assert one == two
+
+
+@pytest.mark.skipif(not shutil.which("xorriso"), reason="needs xorriso")
+def test_same_job_gives_same_medium(tmp_path: Path) -> None:
+    kernel = tmp_path / "bzImage"
+    kernel.write_bytes(b"kernel" * 1000)
+    job = dataclasses.replace(JOB, kernel=kernel)
+    media: list[bytes] = []
+    for place in two_copies(tmp_path):
+        os.utime(kernel, (len(media), len(media)))
+        bochs.VmxBochs().prepare(job, "quiet", b"image" * 1000, place)
+        media.append((place / bochs.MEDIUM).read_bytes())
+    assert media[0] == media[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "why"),
+    [
+        ("relative", DYNAMIC, "absolute"),
+        ("/a/../init", DYNAMIC, "absolute"),
+        ("/", DYNAMIC, "absolute"),
+        ("/init", DYNAMIC, "reserved"),
+        ("/lab/back/x", DYNAMIC, "reserved"),
+        ("/ok", Path("/nonexistent"), "no such file"),
+    ],
+)
+def test_bad_file_is_refused(path: str, source: Path, why: str) -> None:
+    with pytest.raises(LabError, match=why):
+        initramfs.check_files({path: source})

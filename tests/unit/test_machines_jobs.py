@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a machine refuses before it starts anything, each with one line that says what is right."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lab import machines, paths
+from lab.errors import LabError
+from lab.machines import emulated, parameters, process
+from lab.machines.cli import run
+from lab.machines.job import Job
+
+JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test that gets as far as starting an emulator; do not ask for installed packages."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(process.Child, "__enter__", started)
+    monkeypatch.setattr(emulated.EmulatedMachine, "_check_packages", lambda _: None)
+
+
+def test_unknown_machine_names_the_right_ones() -> None:
+    with pytest.raises(LabError, match="svm: no such machine; there are svm-qemu, vmx-bochs, host"):
+        machines.get("svm")
+
+
+@pytest.mark.parametrize(
+    ("machine", "change", "why"),
+    [
+        ("svm-qemu", {"cpus": 9}, "1 to 8"),
+        ("vmx-bochs", {"cpus": 16}, "1 to 15"),
+        ("vmx-bochs", {"cpus": 0}, "1 to 15"),
+        ("svm-qemu", {"memory_mib": 255}, "needs 256 or more"),
+        ("svm-qemu", {"memory_mib": 1 << 30}, "this host has"),
+        ("vmx-bochs", {"memory_mib": 4096}, "can have 3072"),
+        ("svm-qemu", {"parameters": {"tdp_mmu": "0"}}, "MODULE.NAME"),
+        ("svm-qemu", {"parameters": {"kvm.tdp_mmu": "0 1"}}, "one word"),
+        ("svm-qemu", {"parameters": {"kvm_intel.ept": "0"}}, "changes nothing on svm-qemu"),
+        ("vmx-bochs", {"parameters": {"kvm-amd.npt": "0"}}, "changes nothing on vmx-bochs"),
+        ("svm-qemu", {"cmdline": ("a b",)}, "not one word"),
+        ("svm-qemu", {"cmdline": ("x" * 2047,)}, "2047 fit"),
+        ("svm-qemu", {"command": ()}, "no command"),
+        ("svm-qemu", {"kernel": Path("/nonexistent")}, "no such kernel"),
+        ("svm-qemu", {"files": {"/x": Path("/nonexistent")}}, "no such file"),
+    ],
+)
+def test_bad_job_is_refused(machine: str, change: dict[str, object], why: str) -> None:
+    job = dataclasses.replace(JOB, **change)  # type: ignore[arg-type]
+    with pytest.raises(LabError, match=why):
+        machines.get(machine).run(job)
+
+
+def test_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(paths.ROOT)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    with pytest.raises(LabError, match="no space left"):
+        machines.get("svm-qemu").run(JOB)
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(machines.qemu.SvmQemu, "needs", {Path("/nonexistent"): "qemu-system-x86"})
+    with pytest.raises(LabError, match="apt-get install qemu-system-x86"):
+        machines.get("svm-qemu").describe(JOB)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "good"),
+    [
+        ("0", "N", True),
+        ("1", "Y", True),
+        ("y", "Y", True),
+        ("60", "60", True),
+        ("1", "N", True),  # turned off by another parameter
+        ("1", "?", True),  # may not be read
+        ("0", "Y", False),
+        ("maybe", "Y", False),
+        ("60", "61", False),
+        ("60", "N", False),
+        ("0", None, False),
+    ],
+)
+def test_value_inside_the_machine(wanted: str, found: str | None, good: bool) -> None:
+    if good:
+        parameters.check_value("svm-qemu", "kvm.x", wanted, found)
+    else:
+        with pytest.raises(LabError, match=r"kvm\.x"):
+            parameters.check_value("svm-qemu", "kvm.x", wanted, found)
+
+
+def test_dry_run_says_what_would_start() -> None:
+    words = ["svm-qemu", "-p", "kvm.tdp_mmu=0", "--cpus", "3", "--dry-run", "--", "echo", "a b"]
+    shown = CliRunner().invoke(run, words)
+    assert shown.exit_code == 0
+    assert "svm-qemu, 3 CPUs, 1024 MiB" in shown.output
+    assert "kvm.tdp_mmu=0" in shown.output
+    assert "echo 'a b'" in shown.output
+
+
+@pytest.mark.parametrize("option", [["-p", "kvm.tdp_mmu"], ["--file", "=x"], ["-c", "nosuch"]])
+def test_bad_option_is_refused(option: list[str]) -> None:
+    shown = CliRunner().invoke(run, ["svm-qemu", *option, "--dry-run", "--", "true"])
+    assert isinstance(shown.exception, LabError)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Nothing outlives a run: processes and directories, on every way out."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab.machines import process
+from lab.paths import ROOT
+
+# Ignores SIGTERM, and has a child that left the session.
+STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > pid; while :; do sleep 1; done"
+
+# What a run does, for a test to end in its own way.
+RUN = """
+import sys
+from pathlib import Path
+from lab.machines import process
+process.TEMPORARY = Path(sys.argv[1])
+with process.ends_by_exception(), process.workspace() as directory:
+    with process.Child(["sleep", "1000"], directory) as child:
+        print(child.pid, directory, flush=True)
+        child.wait(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Keep the workspaces of a test apart from those of runs going on."""
+    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
+    return tmp_path / "tmp"
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_child_ends_with_all_its_own(tmp_path: Path, terminal: bool) -> None:
+    argv = ["sh", "-c", STUBBORN]
+    with (
+        pytest.raises(RuntimeError),
+        process.Child(argv, tmp_path, terminal=terminal, grace_s=0.1) as child,
+    ):
+        assert until((tmp_path / "pid").exists)
+        grandchild = int((tmp_path / "pid").read_text())
+        assert not is_gone(child.pid) and not is_gone(grandchild)
+        raise RuntimeError
+    assert is_gone(child.pid)
+    assert is_gone(grandchild)
+
+
+def test_child_left_behind_by_its_leader_ends(tmp_path: Path) -> None:
+    with process.Child(["sh", "-c", "sleep 1000 & echo $! > pid"], tmp_path) as child:
+        assert until(lambda: child.exit_code() is not None)
+        orphan = int((tmp_path / "pid").read_text())
+        assert not is_gone(orphan)
+    assert is_gone(orphan)
+
+
+def test_child_gets_time_to_restore_what_it_changed(tmp_path: Path) -> None:
+    script = "trap 'sleep 0.3; echo restored > file; exit' TERM; echo > up; sleep 1000 & wait"
+    with process.Child(["sh", "-c", script], tmp_path, grace_s=5):
+        assert until((tmp_path / "up").exists)
+    assert (tmp_path / "file").read_text() == "restored\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_exit_codes(tmp_path: Path, terminal: bool) -> None:
+    for script, code in (("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)):
+        with process.Child(["sh", "-c", script], tmp_path, terminal=terminal) as child:
+            assert until(lambda: child.exit_code() is not None)
+            assert child.exit_code() == code
+
+
+def test_much_on_the_terminal_does_not_block(tmp_path: Path) -> None:
+    argv = ["sh", "-c", "test -t 1 && head -c 200000 /dev/zero"]
+    with process.Child(argv, tmp_path, terminal=True) as child:
+        assert until(lambda: child.exit_code() is not None)
+        assert child.exit_code() == 0
+
+
+def test_child_of_a_dead_parent_does_not_start() -> None:
+    argv = ["sh", "-c", process.UNLESS_ORPHANED, "1234567", "echo", "started"]
+    ended = subprocess.run(argv, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+
+
+def test_workspace_goes_with_an_exception(own_directory: Path) -> None:
+    with pytest.raises(RuntimeError), process.workspace() as directory:
+        (directory / "file").write_text("x")
+        raise RuntimeError
+    assert not list(own_directory.glob("machine-*"))
+
+
+def test_workspaces_in_use_are_kept_and_others_swept() -> None:
+    with process.workspace() as one:
+        abandoned = one.with_name("machine-abandoned")
+        abandoned.mkdir()
+        (abandoned / process.LOCK).touch()
+        with process.workspace() as two:
+            assert one.exists() and two.exists() and one != two
+            assert not abandoned.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, -signal.SIGINT),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_run_ended_from_outside(own_directory: Path, number: signal.Signals, code: int) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, own_directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+    )
+    assert run.stdout
+    with run, run.stdout:
+        pid, directory = run.stdout.readline().split()
+        assert not is_gone(int(pid))
+        run.send_signal(number)
+    assert run.returncode == code
+    assert until(lambda: is_gone(int(pid)))
+    if number == signal.SIGKILL:
+        with process.workspace():
+            pass  # the next run sweeps
+    assert not Path(directory).exists()

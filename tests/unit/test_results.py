@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.results: what counts as a measurement, and files that are complete or absent."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import results
+from lab.errors import LabError
+from lab.paths import ROOT
+from lab.results import Measurement
+
+GOOD: dict[str, Any] = {
+    "machine": "vmx-bochs",
+    "kernel": "series",
+    "kernel_version": "6.12.117-series",
+    "ept": True,
+    "tdp_mmu": False,
+    "vcpus": 8,
+    "bytes_per_vcpu": 4194304,
+    "backing": "anonymous_hugetlb_2mb",
+    "write_percent": 20,
+    "initially_all_set": True,
+    "eager": False,
+    "phase": "dirty",
+    "iteration": 2,
+    "seconds": 0.184512345,
+}
+
+
+def line(**changes: Any) -> str:
+    return json.dumps(GOOD | changes)
+
+
+def test_reads_a_line() -> None:
+    assert results.parse(line()) == Measurement(**GOOD)
+
+
+def test_what_is_written_reads_back_to_the_nanosecond() -> None:
+    for seconds in (0.0, 0.000000001, 0.184512345, 123.999999999):
+        found = results.parse(line(seconds=seconds))
+        assert results.parse(results.to_line(found)) == found
+    assert results.to_line(results.parse(line())).endswith('"seconds": 0.184512345}\n')
+
+
+def test_whole_seconds_are_a_time() -> None:
+    assert results.parse(line(seconds=3)).seconds == 3
+
+
+def test_keys_that_came_later_are_ignored() -> None:
+    assert results.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
+
+
+def test_the_key_is_all_but_time_and_version() -> None:
+    one = results.parse(line())
+    assert one.key == results.parse(line(seconds=1, kernel_version="7.0")).key
+    for name in results.Key._fields:
+        assert name in GOOD
+    assert set(GOOD) - set(results.Key._fields) == {"seconds", "kernel_version"}
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_no_key_may_be_missing(name: str) -> None:
+    rest = {key: value for key, value in GOOD.items() if key != name}
+    with pytest.raises(results.BadResultError, match=f"lacks '{name}'"):
+        results.parse(json.dumps(rest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ept": 1}, "'ept' is 1 instead of true or false"),
+        ({"eager": "Y"}, "'eager' is 'Y' instead of true or false"),
+        ({"vcpus": True}, "'vcpus' is True instead of a whole number"),
+        ({"vcpus": 8.0}, "'vcpus' is 8.0 instead of a whole number"),
+        ({"vcpus": 0}, "'vcpus' cannot be 0"),
+        ({"bytes_per_vcpu": 0}, "'bytes_per_vcpu' cannot be 0"),
+        ({"write_percent": 101}, "'write_percent' cannot be 101"),
+        ({"write_percent": -1}, "'write_percent' cannot be -1"),
+        ({"kernel": "mine"}, "'kernel' cannot be 'mine'"),
+        ({"machine": None}, "'machine' is None instead of a string"),
+        ({"phase": "lunch"}, "'phase' cannot be 'lunch'"),
+        ({"iteration": None}, "'iteration' cannot be None in phase 'dirty'"),
+        ({"iteration": 0}, "'iteration' cannot be 0 in phase 'dirty'"),
+        ({"iteration": "2"}, "'iteration' is '2' instead of a whole number or null"),
+        ({"phase": "enable"}, "'iteration' cannot be 2 in phase 'enable'"),
+        ({"phase": "enable", "iteration": 0}, "'iteration' cannot be 0 in phase 'enable'"),
+        ({"seconds": "0.1"}, "'seconds' is '0.1' instead of a number"),
+        ({"seconds": False}, "'seconds' is False instead of a number"),
+        ({"seconds": -0.1}, "'seconds' cannot be -0.1"),
+        ({"seconds": float("nan")}, "'seconds' cannot be nan"),
+        ({"seconds": float("inf")}, "'seconds' cannot be inf"),
+        ({"ept": False, "tdp_mmu": True}, "'tdp_mmu' cannot be True"),
+    ],
+)
+def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(results.BadResultError, match=re.escape(said)):
+        results.parse(line(**changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ('{"machine": ', "is not JSON"),
+        ("[1]", "is not a JSON object"),
+        (line()[:-1] + ', "vcpus": 8}', "has a key twice"),
+    ],
+)
+def test_lines_that_are_no_object(text: str, said: str) -> None:
+    with pytest.raises(results.BadResultError, match=said):
+        results.parse(text)
+
+
+def test_errors_name_file_and_line() -> None:
+    with pytest.raises(results.BadResultError, match=r"^x\.jsonl, line 2: is not JSON"):
+        results.parse_all(f"{line()}\nnonsense\n", "x.jsonl")
+
+
+def test_half_a_line_is_noticed_even_if_it_is_json() -> None:
+    with pytest.raises(results.BadResultError, match=r"x\.jsonl: ends in half a line"):
+        results.parse_all(line(), "x.jsonl")
+
+
+def test_nothing_is_measured_twice() -> None:
+    with pytest.raises(results.BadResultError, match="line 2: measures again"):
+        results.parse_all(f"{line()}\n{line(seconds=1)}\n", "x.jsonl")
+    assert len(results.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
+
+
+def test_a_written_file_is_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "run.jsonl"
+    found = [results.parse(line(vcpus=vcpus)) for vcpus in (2, 4)]
+    results.write(file, found)
+    assert results.parse_all(file.read_text(), "run") == found
+    assert [path.name for path in file.parent.iterdir()] == ["run.jsonl"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> Any:
+        yield results.parse(line())
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        results.write(tmp_path / "run.jsonl", failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text(name)
+        results.name_latest(tmp_path / name)
+    latest = tmp_path / "latest.jsonl"
+    assert latest.readlink() == Path("b.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.jsonl",
+        "b.jsonl",
+        "latest.jsonl",
+    ]
+
+
+def test_errors_are_for_the_user() -> None:
+    assert issubclass(results.BadResultError, LabError)
+
+
+def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() -> None:
+    text = (ROOT / "docs" / "results-format.md").read_text()
+    for name in [*GOOD, *results.PHASES]:
+        assert f"| `{name}` |" in text
+    example = next(row for row in text.splitlines() if row.startswith("    {"))
+    assert list(json.loads(example)) == list(GOOD)
+    assert results.to_line(results.parse(example)) == f"{example.strip()}\n"

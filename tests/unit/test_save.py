@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commits of build/linux become the repository's files, and back, without noise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.errors import LabError
+from lab.extract import changed_lines
+from lab.git import Repo
+from lab.mail import Mail, Removal, file_name, format_mail, parse
+from lab.save import save
+from tests.unit.fake_kernel import BASE_FILES, MMU, MMU_TEXT, PROGRAM, SPLITTER, FakeKernel
+
+SPLIT_ONE = MMU_TEXT[MMU_TEXT.index("/*\n * Splits") : MMU_TEXT.index("static int middle")]
+CHANGELOG = """KVM: split
+
+Split another way.
+
+  - indented: text
+Signed-off-by: Some One <some@example.org>"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    made = FakeKernel.make(tmp_path)
+    made.make_tree()
+    return made
+
+
+def count(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[0]", "pages[3]")
+    fake.commit("KVM: count\n\nSigned-off-by: Some One <some@example.org>")
+
+
+def split(fake: FakeKernel) -> None:
+    fake.edit(MMU, SPLIT_ONE, "")
+    fake.edit(MMU, "static int split_one(struct kvm *kvm);\n\n", "")
+    fake.edit(MMU, "#define OLD_BATCH 8\n\n", "")
+    fake.edit(MMU, "int r = split_one(kvm);", "int r = eager_split(kvm);")
+    fake.write(SPLITTER, "// ours\nint eager_split;\n")
+    fake.write("scripts/split.sh", "#!/bin/sh\n")
+    (fake.linux / "scripts/split.sh").chmod(0o755)
+    fake.write(PROGRAM, "int ours;\nint upstream_line_1;\n")
+    (fake.linux / "scripts/obsolete.txt").unlink()
+    fake.commit(CHANGELOG)
+
+
+@pytest.fixture
+def saved(fake: FakeKernel) -> FakeKernel:
+    count(fake)
+    split(fake)
+    save(fake.layout)
+    return fake
+
+
+def test_what_is_saved(saved: FakeKernel) -> None:
+    files = saved.repository()
+    assert sorted(files) == [
+        SPLITTER,
+        "scripts/split.sh",
+        "series/0001-kvm-count.patch",
+        "series/0002-kvm-split.patch",
+        PROGRAM,
+    ]
+    assert (saved.layout.root / "scripts/split.sh").stat().st_mode & 0o777 == 0o755
+    assert files[PROGRAM] == b"int ours;\nint upstream_line_1;\n"
+    assert files["series/0002-kvm-split.patch"].decode() == (
+        f"Subject: {CHANGELOG}\n---\n"
+        f"Adds: {SPLITTER}\nAdds: scripts/split.sh\nReplaces: {PROGRAM}\n"
+        "Deletes: scripts/obsolete.txt\n"
+        f"Removes: {MMU}: OLD_BATCH\nRemoves: {MMU}: split_one\n\n"
+        f"diff --git a/{MMU} b/{MMU}\n--- a/{MMU}\n+++ b/{MMU}\n@@ -16,3 +16,3 @@\n"
+        " {\n-\tint r = split_one(kvm);\n+\tint r = eager_split(kvm);\n \n"
+    )
+
+
+def test_round_trip(saved: FakeKernel, tmp_path: Path) -> None:
+    other = FakeKernel.make(tmp_path / "other")
+    for path, content in saved.repository().items():
+        other.put(path, content.decode())
+    (other.layout.root / "scripts/split.sh").chmod(0o755)
+    other.make_tree()
+    assert other.git("rev-parse", "HEAD^{tree}") == saved.git("rev-parse", "HEAD^{tree}")
+    assert other.git("log", "--format=%B") == saved.git("log", "--format=%B")
+    before = other.repository()
+    assert save(other.layout) == []
+    assert other.repository() == before
+
+
+def test_saved_work_is_in_step(saved: FakeKernel) -> None:
+    assert "up to date" in saved.make_tree()
+    head = saved.git("rev-parse", "HEAD")
+    saved.put(SPLITTER, "int changed;\n")
+    saved.make_tree()
+    assert saved.read(SPLITTER) == "int changed;\n"
+    assert saved.git("rev-parse", "HEAD") != head
+
+
+def test_a_users_configuration_changes_nothing(
+    saved: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.repository()
+    (tmp_path / ".gitconfig").write_text(
+        "[diff]\nnoprefix = true\ncontext = 5\nalgorithm = patience\nrenames = copies\n"
+        "[color]\nui = always\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved.git("config", "diff.context", "7")
+    assert save(saved.layout) == []
+    assert saved.repository() == before
+
+
+def test_what_a_commit_no_longer_does_goes(saved: FakeKernel) -> None:
+    saved.git("reset", "-q", "--hard", "HEAD^")
+    lines = save(saved.layout)
+    assert f"removed {SPLITTER}" in lines
+    assert "removed series/0002-kvm-split.patch" in lines
+    assert sorted(saved.repository()) == ["series/0001-kvm-count.patch"]
+    assert not (saved.layout.root / "tools").exists()
+
+
+def test_reordered_commits_are_renumbered(saved: FakeKernel) -> None:
+    saved.git("reset", "-q", "--hard", "base")
+    split(saved)
+    count(saved)
+    save(saved.layout)
+    names = [name for name in sorted(saved.repository()) if name.startswith("series/")]
+    assert names == ["series/0001-kvm-split.patch", "series/0002-kvm-count.patch"]
+
+
+def mail_of(fake: FakeKernel, number: int = 1) -> Mail:
+    (file,) = fake.layout.series.glob(f"{number:04d}-*.patch")
+    return parse(file.name, file.read_text())
+
+
+def test_a_renamed_function_stays_a_diff(fake: FakeKernel) -> None:
+    fake.write(MMU, fake.read(MMU).replace("split_one", "split_page"))
+    fake.commit("KVM: rename")
+    save(fake.layout)
+    mail = mail_of(fake)
+    assert mail.removes == ()
+    assert "-\tint i;" not in mail.diff
+
+
+def test_a_rewritten_function_with_another_name_is_removed(fake: FakeKernel) -> None:
+    fresh = "static int mine(struct kvm *kvm)\n{\n\treturn kvm->pages[6];\n}\n\n"
+    fake.edit(MMU, SPLIT_ONE, fresh)
+    fake.write(MMU, fake.read(MMU).replace("split_one", "mine"))
+    fake.commit("KVM: rewrite")
+    save(fake.layout)
+    assert mail_of(fake).removes == (Removal(MMU, "split_one"),)
+    assert "OLD_BATCH; i++" not in mail_of(fake).diff
+
+
+def test_a_file_that_is_ours_stays_ours(saved: FakeKernel) -> None:
+    saved.git("reset", "-q", "--hard", "base")
+    saved.edit(PROGRAM, "upstream_line_3;", "small_edit;")
+    saved.commit("KVM: selftests: small")
+    save(saved.layout)
+    assert mail_of(saved).replaces == (PROGRAM,)
+
+
+def test_a_small_edit_of_a_file_of_the_kernel_is_a_diff(fake: FakeKernel) -> None:
+    fake.edit(PROGRAM, "upstream_line_3;", "small_edit;")
+    fake.commit("KVM: selftests: small")
+    save(fake.layout)
+    assert mail_of(fake).replaces == ()
+    assert mail_of(fake).diff.count("\n ") == 2
+
+
+def test_no_newline_and_other_encodings_survive(fake: FakeKernel) -> None:
+    (fake.linux / MMU).write_bytes(BASE_FILES[MMU].encode() + b"// caf\xe9 without newline")
+    fake.commit("KVM: bytes")
+    save(fake.layout)
+    before = fake.git("rev-parse", "HEAD^{tree}")
+    fake.put("series/0002-x.patch", "Subject: y\n---\n")
+    fake.make_tree()
+    assert fake.git("rev-parse", "HEAD^^{tree}") == before
+
+
+def later_edit(fake: FakeKernel) -> None:
+    split(fake)
+    fake.edit(SPLITTER, "// ours", "// mine")
+    fake.commit("KVM: later")
+
+
+def fixup(fake: FakeKernel) -> None:
+    count(fake)
+    fake.edit(MMU, "pages[3]", "pages[4]")
+    fake.commit("fixup! KVM: count")
+
+
+def dashes(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[0]", "pages[4]")
+    fake.commit("KVM: x\n\ntext\n---\nmore")
+
+
+def long_subject(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[0]", "pages[4]")
+    fake.commit("KVM: x\nsecond line")
+
+
+def symbolic_link(fake: FakeKernel) -> None:
+    (fake.linux / "arch/link").symlink_to("x86")
+    fake.commit("KVM: link")
+
+
+def merge(fake: FakeKernel) -> None:
+    fake.git("checkout", "-q", "-b", "side")
+    count(fake)
+    fake.git("checkout", "-q", "series")
+    split(fake)
+    fake.git("merge", "-q", "-m", "merged", "side")
+
+
+def dirty(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[0]", "pages[4]")
+
+
+def stopped_rebase(fake: FakeKernel) -> None:
+    count(fake)
+    (fake.linux / ".git/rebase-merge").mkdir()
+
+
+def changed_repository(fake: FakeKernel) -> None:
+    count(fake)
+    fake.put("series/0001-other.patch", "Subject: other\n---\n")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (later_edit, 'a whole file that belongs to "KVM: split"'),
+        (fixup, "git rebase -i --autosquash base"),
+        (dashes, 'a line "---"'),
+        (long_subject, "needs a blank line"),
+        (symbolic_link, "no regular file"),
+        (merge, "is a merge"),
+        (dirty, "uncommitted changes"),
+        (stopped_rebase, "a rebase, merge or cherry-pick in progress"),
+        (changed_repository, "ARGS=--overwrite"),
+    ],
+)
+def test_refused_and_nothing_changed(
+    fake: FakeKernel, work: Callable[[FakeKernel], None], said: str
+) -> None:
+    work(fake)
+    before = fake.repository()
+    with pytest.raises(LabError) as error:
+        save(fake.layout)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+    assert fake.repository() == before
+
+
+def test_overwrite(fake: FakeKernel) -> None:
+    changed_repository(fake)
+    save(fake.layout, overwrite=True)
+    assert sorted(fake.repository()) == ["series/0001-kvm-count.patch"]
+
+
+def test_without_a_tree(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="make tree"):
+        save(FakeKernel.make(tmp_path).layout)
+
+
+def test_mail_round_trip() -> None:
+    mail = Mail(
+        "KVM: a\n\nb: c\n\nSigned-off-by: A B <a@b>",
+        (Removal("a.h", "FNAME(x)"), Removal("a.c", "struct y")),
+        ("gone",),
+        "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
+        ("new",),
+        ("old",),
+    )
+    assert parse("x", format_mail(mail)) == mail
+    assert parse("x", format_mail(Mail("KVM: only a subject"))) == Mail("KVM: only a subject")
+    assert mail.author == ("A B", "a@b")
+
+
+def test_file_name() -> None:
+    mail = Mail("KVM: x86/mmu: Skip a huge page that an invalidation in progress is about to zap")
+    name = "0007-kvm-x86-mmu-skip-a-huge-page-that-an-invalidation-in-pro.patch"
+    assert file_name(mail, 7) == name
+
+
+def test_changed_lines(fake: FakeKernel) -> None:
+    repo = Repo(fake.linux)
+    old, new = repo.store(b"a\nb\n"), repo.store(b"a\nc\nd\n")
+    assert changed_lines(repo, old, new) == (2, 1)
+    assert changed_lines(repo, old, old) == (0, 0)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab/setup.sh with every program it calls replaced by one that only takes notes."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).parents[2] / "lab"
+REAL = ("sh", "sed", "grep", "cat", "dirname", "mkdir", "rm", "date", "flock", "sha256sum", "env")
+
+# Every package of the file `installed` is; apt-get puts its arguments there.
+DPKG_QUERY = """\
+while read -r name; do echo "installed $name"; done <"$NOTES/installed"
+exit 1
+"""
+APT_GET = """\
+echo "apt-get $*" >>"$NOTES/calls"
+[ ! -e "$NOTES/no-network" ] || { echo "could not resolve" >&2; exit 100; }
+[ "$1" = update ] || for word; do echo "$word" >>"$NOTES/installed"; done
+"""
+PYTHON = """\
+[ "$1" = -m ] || { [ ! -e "$NOTES/old-python" ]; exit; }
+mkdir -p "$3/bin"
+cp "$NOTES/pip" "$3/bin/pip"
+cp "$NOTES/pip" "$3/bin/python"
+"""
+PIP = """\
+#!/bin/sh
+echo "pip $*" >>"$NOTES/calls"
+[ ! -e "$NOTES/no-pip" ]
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine on which setup.sh sees only the programs of these tests."""
+
+    root: Path
+    notes: Path
+    path: Path
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": str(self.path), "NOTES": str(self.notes), "HOME": str(self.root)}
+        script = self.root / "lab/setup.sh"
+        return subprocess.run([script], env=env, capture_output=True, text=True, check=False)
+
+    def calls(self) -> list[str]:
+        calls = self.notes / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    def note(self, name: str) -> None:
+        (self.notes / name).touch()
+
+    def program(self, name: str, text: str) -> None:
+        file = self.path / name
+        file.write_text(f"#!/bin/sh\n{text}")
+        file.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path / "root", tmp_path / "notes", tmp_path / "path")
+    (made.root / "lab").mkdir(parents=True)
+    made.notes.mkdir()
+    made.path.mkdir()
+    for name in ("setup.sh", "packages.txt", "requirements.txt"):
+        shutil.copy(LAB / name, made.root / "lab" / name)
+    for name in (*REAL, "cp"):
+        (made.path / name).symlink_to(shutil.which(name) or name)
+    made.program("id", "echo 0\n")
+    made.program("dpkg-query", DPKG_QUERY)
+    made.program("apt-get", APT_GET)
+    made.program("python3", PYTHON)
+    (made.notes / "pip").write_text(PIP)
+    (made.notes / "pip").chmod(0o755)
+    lines = (LAB / "packages.txt").read_text().splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    (made.notes / "installed").write_text("".join(f"{name}\n" for name in packages))
+    return made
+
+
+def forget(machine: Machine, *packages: str) -> None:
+    file = machine.notes / "installed"
+    kept = [name for name in file.read_text().split() if name not in packages]
+    file.write_text("".join(f"{name}\n" for name in kept))
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_silent_when_nothing_is_missing(machine: Machine) -> None:
+    assert machine.run().returncode == 0
+    done = machine.run()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert machine.calls() == [
+        f"pip install --quiet --no-deps -r {machine.root}/lab/requirements.txt"
+    ]
+
+
+def test_installs_only_what_is_missing(machine: Machine) -> None:
+    forget(machine, "flex", "bochs")
+    done = machine.run()
+    assert done.returncode == 0
+    assert "installing Debian packages (about 2 minutes): flex bochs" in done.stdout
+    assert machine.calls()[:2] == [
+        "apt-get update",
+        "apt-get install -y --no-install-recommends flex bochs",
+    ]
+
+
+def test_nothing_at_all_is_installed(machine: Machine) -> None:
+    (machine.notes / "installed").write_text("")
+    assert machine.run().returncode == 0
+    assert " linux-source-6.12 build-essential " in machine.calls()[1]
+
+
+def test_other_pins_make_another_venv(machine: Machine) -> None:
+    machine.run()
+    requirements = machine.root / "lab/requirements.txt"
+    requirements.write_text(requirements.read_text() + "more==1\n")
+    stale = machine.root / "build/venv/stale"
+    stale.touch()
+    assert "making build/venv" in machine.run().stdout
+    assert not stale.exists()
+
+
+def test_unfinished_venv_is_made_again(machine: Machine) -> None:
+    machine.run()
+    (machine.root / "build/venv/.complete").unlink()
+    assert "making build/venv" in machine.run().stdout
+
+
+def test_no_network(machine: Machine) -> None:
+    forget(machine, "flex")
+    machine.note("no-network")
+    done = machine.run()
+    assert done.returncode == 2
+    assert "apt-get update failed, is there a network?" in one_line(done)
+    assert not (machine.root / "build/venv").exists()
+
+
+def test_pip_fails(machine: Machine) -> None:
+    machine.note("no-pip")
+    done = machine.run()
+    assert done.returncode == 2
+    assert "pip could not install requirements.txt" in one_line(done)
+    assert not (machine.root / "build/venv").exists()
+
+
+def test_no_python_that_will_do(machine: Machine) -> None:
+    machine.note("old-python")
+    script = machine.root / "lab/setup.sh"
+    script.write_text(script.read_text().replace("/usr/bin/python3", "python3"))
+    done = machine.run()
+    assert done.returncode == 2
+    assert "no Python that is 3.11 or newer" in one_line(done)
+
+
+def test_neither_root_nor_sudo(machine: Machine) -> None:
+    machine.program("id", "echo 1000\n")
+    forget(machine, "flex")
+    done = machine.run()
+    assert done.returncode == 2
+    command = "apt-get install --no-install-recommends flex"
+    assert one_line(done).endswith(f"run as root: {command}")
+    assert machine.calls() == []
+
+
+def test_sudo(machine: Machine) -> None:
+    machine.program("id", "echo 1000\n")
+    machine.program("sudo", 'echo "sudo $*" >>"$NOTES/calls"\n"$@"\n')
+    forget(machine, "flex")
+    assert machine.run().returncode == 0
+    assert machine.calls()[0] == "sudo env DEBIAN_FRONTEND=noninteractive apt-get update"
+
+
+def test_no_debian(machine: Machine) -> None:
+    (machine.path / "dpkg-query").unlink()
+    done = machine.run()
+    assert done.returncode == 2
+    assert "needs Debian 12" in one_line(done)
+
+
+def test_the_scripts_programs_are_found() -> None:
+    assert [name for name in REAL if shutil.which(name) is None] == []
+    assert os.access(LAB / "setup.sh", os.X_OK)

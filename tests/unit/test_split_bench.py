@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""scripts/split-bench.sh on a made-up host: a directory for /, a script for the test.
+
+Every case runs under dash and under busybox ash, the latter with busybox's
+applets alone. What no made-up host can show (that KVM obeys) is shown by the
+runs inside the machines.
+"""
+
+import json
+import os
+import pty
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, furnish
+
+
+@pytest.fixture(scope="session")
+def applets() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        subprocess.run(["busybox", "--install", "-s", directory], check=True)
+        yield Path(directory)
+
+
+@pytest.fixture(params=["dash", "busybox"])
+def host(request: pytest.FixtureRequest, applets: Path) -> Iterator[Host]:
+    # Not tmp_path, which other users cannot enter: one case runs as nobody.
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        busybox = request.param == "busybox"
+        host = Host(root, [str(applets / "sh")] if busybox else ["dash"])
+        path = str(applets) if busybox else os.environ["PATH"]
+        host.environment = {"PATH": path, "SPLIT_BENCH_ROOT": directory, "TMPDIR": f"{root}/tmp"}
+        furnish(host)
+        yield host
+
+
+def refusal(host: Host, *arguments: str, **options: object) -> str:
+    """The one line of a refusal, after the proof that it changed nothing."""
+    before = host.settings()
+    done = host.run(*arguments, **options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert host.settings() == before
+    assert host.calls() == []
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("split-bench: ")
+    return lines[0]
+
+
+def records(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+# ---- what is run -------------------------------------------------------------
+
+
+def test_runs_n_beside_y_for_each_combination(host: Host) -> None:
+    done = host.run("--vcpus", "2,4", "--writes", "100 20", "--init-set", "both")
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = [
+        f"{eager} -s anonymous_hugetlb_2mb -b 4194304 -v {vcpus} -w {writes} -i 3{flag}"
+        for flag in ("", " -g")
+        for writes in (100, 20)
+        for vcpus in (2, 4)
+        for eager in "NY"
+    ]
+    assert host.calls() == wanted
+
+
+def test_restores_the_host_after_a_good_run(host: Host) -> None:
+    host.eager.write_text("Y\n")
+    make = host.pool()
+    make.write_text("3\n")
+    before = host.settings()
+    assert host.run("--vcpus", "2", "--eager", "N").returncode == 0
+    assert host.calls()[0].startswith("N ")
+    assert host.settings() == before
+
+
+def test_pool_holds_the_largest_guest_while_a_test_runs(host: Host) -> None:
+    seen = host.root / "seen"
+    fake = host.root / "fake_test"
+    fake.write_text(FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool()} >>{seen}\n", 1))
+    assert host.run("--vcpus", "2 8", "--writes", "100").returncode == 0
+    assert seen.read_text().split() == ["17"] * 4
+
+
+def test_pages_promised_to_others_are_not_counted_as_free(host: Host) -> None:
+    host.pool().write_text("20\n")
+    (host.pool().parent / "resv_hugepages").write_text("10\n")
+    seen = host.root / "seen"
+    (host.root / "fake_test").write_text(
+        FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool()} >>{seen}\n", 1)
+    )
+    assert host.run("--vcpus", "8", "--writes", "100", "--eager", "N").returncode == 0
+    assert seen.read_text().split() == ["27"]
+    assert host.pool().read_text() == "20\n"
+
+
+def test_a_pool_that_suffices_is_left_alone(host: Host) -> None:
+    host.pool().write_text("100\n")
+    stamp = host.pool().stat().st_mtime_ns
+    assert host.run("--vcpus", "2").returncode == 0
+    assert host.pool().stat().st_mtime_ns == stamp
+
+
+def test_gigabyte_pages_use_their_own_pool(host: Host) -> None:
+    seen = host.root / "seen"
+    (host.root / "fake_test").write_text(
+        FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool('1048576kB')} >>{seen}\n", 1)
+    )
+    done = host.run("--backing", "anonymous_hugetlb_1gb", "--bytes", "1G", "--vcpus", "2")
+    assert done.returncode == 0
+    assert set(seen.read_text().split()) == {"2"}
+    assert host.pool("1048576kB").read_text() == "0\n"
+
+
+# ---- what is recorded --------------------------------------------------------
+
+
+def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
+    output = host.root / "out.jsonl"
+    arguments = ["--vcpus", "2", "--writes", "20", "--eager", "Y", "--iterations", "2"]
+    labels = ["--machine", "vmx-bochs", "--kernel", "base"]
+    assert host.run(*arguments, *labels, "--output", str(output)).returncode == 0
+    found = records(output)
+    assert found[2] == {
+        "machine": "vmx-bochs",
+        "kernel": "base",
+        "kernel_version": os.uname().release,
+        "ept": True,
+        "tdp_mmu": False,
+        "vcpus": 2,
+        "bytes_per_vcpu": 4194304,
+        "backing": "anonymous_hugetlb_2mb",
+        "write_percent": 20,
+        "initially_all_set": True,
+        "eager": True,
+        "phase": "dirty",
+        "iteration": 1,
+        "seconds": 0.00200000001,
+    }
+    assert [(r["phase"], r["iteration"]) for r in found] == [
+        ("populate", None),
+        ("enable", None),
+        ("dirty", 1),
+        ("get", 1),
+        ("clear", 1),
+        ("dirty", 2),
+        ("get", 2),
+        ("clear", 2),
+        ("disable", None),
+    ]
+
+
+def test_without_initially_all_set_there_is_no_clear(host: Host) -> None:
+    output = host.root / "out.jsonl"
+    assert host.run("--init-set", "no", "--vcpus", "2", "--output", str(output)).returncode == 0
+    found = records(output)
+    assert {r["initially_all_set"] for r in found} == {False}
+    assert "clear" not in {r["phase"] for r in found}
+    assert len(found) == 2 * 2 * 9
+
+
+@pytest.mark.parametrize(
+    ("flags", "ept", "npt", "tdp_mmu", "wanted"),
+    [
+        ("vmx", "Y", "N", "Y", (True, True)),
+        ("vmx", "Y", "N", "N", (True, False)),
+        ("vmx", "N", "Y", "Y", (False, False)),
+        ("svm", "N", "1", "Y", (True, True)),
+        ("svm", "Y", "0", "N", (False, False)),
+    ],
+)
+def test_records_the_paging_mode_of_this_cpu(
+    host: Host, flags: str, ept: str, npt: str, tdp_mmu: str, wanted: tuple[bool, bool]
+) -> None:
+    host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
+    host.write("sys/module/kvm_intel/parameters/ept", f"{ept}\n")
+    host.write("sys/module/kvm_amd/parameters/npt", f"{npt}\n")
+    host.write("sys/module/kvm/parameters/tdp_mmu", f"{tdp_mmu}\n")
+    output = host.root / "out.jsonl"
+    assert host.run("--vcpus", "2", "--output", str(output)).returncode == 0
+    assert {(r["ept"], r["tdp_mmu"]) for r in records(output)} == {wanted}
+
+
+def test_appends_to_what_is_there_and_keeps_a_link(host: Host) -> None:
+    real = host.write("data.jsonl", '{"old": 1}\n')
+    (host.root / "out.jsonl").symlink_to(real)
+    done = host.run("--vcpus", "2", "--output", str(host.root / "out.jsonl"))
+    assert done.returncode == 0
+    assert (host.root / "out.jsonl").is_symlink()
+    assert records(real)[0] == {"old": 1}
+    assert len(records(real)) == 1 + 4 * 12
+
+
+def test_a_failed_run_leaves_whole_runs_only(host: Host) -> None:
+    host.mode("fail-second")
+    output = host.root / "out.jsonl"
+    done = host.run("--vcpus", "2 4", "--writes", "100", "--output", str(output))
+    assert done.returncode == 1
+    assert "2 vCPUs, 100% writes, initially-all-set, eager_page_split=Y" in done.stderr
+    assert "status 254" in done.stderr
+    assert len(host.calls()) == 2
+    assert {(r["vcpus"], r["eager"]) for r in records(output)} == {(2, False)}
+    assert len(records(output)) == 12
+    assert host.eager.read_text() == "Y\n"
+    assert host.pool().read_text() == "0\n"
+
+
+def test_keep_going_measures_the_rest(host: Host) -> None:
+    host.mode("fail-second")
+    output = host.root / "out.jsonl"
+    arguments = ["--vcpus", "2 4", "--writes", "100", "--output", str(output)]
+    assert host.run(*arguments, "--keep-going").returncode == 1
+    assert len(host.calls()) == 4
+    assert len(records(output)) == 3 * 12
+
+
+def test_failure_shows_what_the_test_said(host: Host) -> None:
+    host.mode("fail")
+    done = host.run("--vcpus", "2")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Test Assertion Failure" in done.stderr
+    assert "lib/x.c:1: ret == 0" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_times_that_are_missing_are_a_failure(host: Host) -> None:
+    host.mode("short")
+    output = host.root / "out.jsonl"
+    done = host.run("--vcpus", "2", "--output", str(output))
+    assert done.returncode == 1
+    assert "not those of 3 iterations" in done.stderr
+    assert not output.exists()
+
+
+def test_output_that_fails_midway_keeps_what_was_there(host: Host) -> None:
+    output = host.write("out.jsonl", "x" * 20000 + "\n")
+    before = output.read_text()
+    fake = host.root / "fake_test"
+    # The room is there at the start and gone when the first run is done.
+    fake.write_text(FAKE_TEST + f"\nmkdir {output}.tmp.$PPID\n")
+    done = host.run("--vcpus", "2", "--output", str(output))
+    assert done.returncode == 1
+    assert "could not write" in done.stderr
+    assert output.read_text() == before
+
+
+# ---- what is printed ---------------------------------------------------------
+
+
+def test_table_holds_n_y_and_their_ratio(host: Host) -> None:
+    done = host.run("--vcpus", "2 8", "--writes", "20")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["what", "vCPUs", "N", "Y", "N/Y"]
+    assert cells[2] == ["dirty, iteration 2", "2", "200.0", "2.00", "100"]
+    assert cells[3] == ["dirty, iteration 2", "8", "800.0", "8.00", "100"]
+    assert ["first CLEAR", "2", "4.00", "4.00", "1.00"] in cells
+    assert ["first GET", "2", "0.015", "0.015", "1.00"] in cells
+    assert ["disabling", "8", "80.5", "80.5", "1.00"] in cells
+    assert "iteration 2 is the first that pays for splitting" in done.stdout
+    assert "ept=Y, tdp_mmu=N, 20% writes, initially-all-set" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_table_without_initially_all_set_leads_with_iteration_1(host: Host) -> None:
+    done = host.run("--vcpus", "2", "--writes", "20", "--init-set", "no")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert "dirty, iteration 1" in lines[2]
+    assert "iteration 1 is the first that pays for splitting" in done.stdout
+    assert "CLEAR" not in done.stdout
+
+
+def test_one_value_of_eager_has_no_ratio(host: Host) -> None:
+    done = host.run("--vcpus", "2", "--writes", "20", "--eager", "N")
+    assert "| dirty, iteration 2 |     2 |     200.0 |         - |       - |" in done.stdout
+
+
+@pytest.mark.parametrize(("vcpus", "said"), [("8", False), ("9", True)])
+def test_says_when_vcpus_share_cpus(host: Host, vcpus: str, said: bool) -> None:
+    done = host.run("--vcpus", vcpus, "--writes", "20")
+    assert ("(9 CPUs: " in done.stdout) is said
+
+
+def on_terminal(host: Host, *arguments: str, **extra: str) -> str:
+    """Everything that the script writes to a terminal."""
+    control, terminal = pty.openpty()
+    environment = host.environment | {"TERM": "xterm"} | extra
+    command = host.command(*arguments)
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with subprocess.Popen(command, env=environment, **streams) as process:  # type: ignore[call-overload]
+        os.close(terminal)
+        said = b""
+        while chunk := read_some(control):
+            said += chunk
+    os.close(control)
+    assert process.returncode == 0
+    return said.decode()
+
+
+def read_some(control: int) -> bytes:
+    try:
+        return os.read(control, 65536)
+    except OSError:  # how Linux reports that a terminal's other end is closed
+        return b""
+
+
+def test_progress_and_colour_on_a_terminal(host: Host) -> None:
+    said = on_terminal(host, "--vcpus", "2 4", "--writes", "20")
+    assert "split-bench:   0% 1/4 2 vCPUs, 20% writes" in said
+    assert "split-bench:  70% 4/4 4 vCPUs, 20% writes" in said
+    assert "s left" in said
+    assert "\x1b[1m" in said
+
+
+def test_no_colour_and_quiet(host: Host) -> None:
+    assert "\x1b" not in on_terminal(host, "--vcpus", "2", NO_COLOR="1")
+    assert "\x1b" not in on_terminal(host, "--vcpus", "2", TERM="dumb")
+    quiet = on_terminal(host, "--vcpus", "2", "--quiet")
+    assert "split-bench:" not in quiet
+    assert "dirty, iteration 2" in quiet
+
+
+def test_lab_progress_gets_every_run(host: Host) -> None:
+    file = host.root / "progress"
+    host.environment["LAB_PROGRESS"] = str(file)
+    assert host.run("--vcpus", "2 4", "--writes", "20", "--quiet").stderr == ""
+    assert file.read_text().splitlines() == [
+        "0% 1/4 2 vCPUs, 20% writes, initially-all-set, eager_page_split=N",
+        "20% 2/4 2 vCPUs, 20% writes, initially-all-set, eager_page_split=Y",
+        "40% 3/4 4 vCPUs, 20% writes, initially-all-set, eager_page_split=N",
+        "70% 4/4 4 vCPUs, 20% writes, initially-all-set, eager_page_split=Y",
+        "100% 4/4 done",
+    ]
+
+
+def test_lab_machine_is_the_default_label(host: Host) -> None:
+    host.environment["LAB_MACHINE"] = "svm-qemu"
+    output = host.root / "out.jsonl"
+    assert host.run("--vcpus", "2", "--output", str(output)).returncode == 0
+    assert {r["machine"] for r in records(output)} == {"svm-qemu"}
+
+
+def test_help_states_arguments_and_exit_codes(host: Host) -> None:
+    done = host.run("--help")
+    assert done.returncode == 0
+    for word in ("--vcpus", "--eager", "--others-ok", '"2 4 8"', "130", "milliseconds"):
+        assert word in done.stdout
+
+
+def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
+    (host.root / "dev/kvm").unlink()
+    before = host.settings()
+    done = host.run("--vcpus", "2 8", "--writes", "20", "--dry-run", "--output", "x.jsonl")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.settings() == before
+    assert host.calls() == []
+    fake = host.root / "fake_test"
+    words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 3"
+    assert f"eager_page_split=Y {words}" in done.stdout.splitlines()
+    assert "17 pages of 2 MiB" in done.stdout
+
+
+# ---- what is refused ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--vcpus", "2 x"], "--vcpus: 'x' is not a whole number from 1 to 1024"),
+        (["--vcpus", "0"], "'0' is not a whole number"),
+        (["--vcpus", "08"], "'08' is not a whole number"),
+        (["--vcpus", "-2"], "'-2' is not a whole number"),
+        (["--vcpus", "99999999999999999999"], "is not a whole number"),
+        (["--vcpus", "2 2"], "'2' is given twice"),
+        (["--vcpus", " "], "--vcpus: the list is empty"),
+        (["--vcpus"], "--vcpus is unknown or lacks its value"),
+        (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
+        (["--writes=50%"], "'50%' is not a whole number"),
+        (["--eager", "N maybe"], "'maybe' is neither N nor Y"),
+        (["--eager", ""], "--eager: the list is empty"),
+        (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
+        (["--bytes", "4X"], "'4X' is not a size"),
+        (["--bytes", "M"], "'M' is not a size"),
+        (["--bytes", "9999G"], "'9999G' is more than 1024G"),
+        (["--bytes", "6000"], "'6000' is not a multiple of 4K"),
+        (["--bytes", "1M", "--vcpus", "3"], "3 vCPUs x 1M is not a whole number of 2 MiB pages"),
+        (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
+        (["--init-set", "perhaps"], "'perhaps' is none of yes, no, both"),
+        (["--kernel", "mine"], "'mine' is none of series, peer, base"),
+        (["--machine", 'a"b'], "is not a name of letters"),
+        (["--speed", "9"], "unknown option --speed"),
+        (["--test", "/nowhere/test"], "'/nowhere/test' is not an executable file"),
+        (["--output", "/nowhere/x.jsonl"], "there is no directory '/nowhere'"),
+        (["extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_bad_input(host: Host, arguments: list[str], said: str) -> None:
+    assert said in refusal(host, *arguments)
+
+
+def test_output_is_a_file_or_new(host: Host) -> None:
+    # Not /dev/null: a script that forgets to look would replace the real one.
+    os.mkfifo(host.root / "fifo")
+    assert "is not a regular file" in refusal(host, "--output", f"{host.root}/fifo")
+    assert "is a directory" in refusal(host, "--output", f"{host.root}/run")
+
+
+def test_half_a_line_is_not_appended_to(host: Host) -> None:
+    output = host.write("out.jsonl", '{"half": ')
+    assert "ends in half a line" in refusal(host, "--output", str(output))
+
+
+def without_kvm(host: Host) -> None:
+    (host.root / "dev/kvm").unlink()
+
+
+def without_parameter(host: Host) -> None:
+    host.eager.unlink()
+
+
+def without_vendor(host: Host) -> None:
+    (host.root / "sys/module/kvm_intel/parameters/ept").unlink()
+
+
+def with_a_vm_in_debugfs(host: Host) -> None:
+    (host.root / "sys/kernel/debug/kvm/123-11").mkdir(parents=True)
+    (host.root / "sys/kernel/debug/kvm/blocking").touch()
+
+
+def with_a_vm_descriptor(host: Host) -> None:
+    (host.root / "proc/123/fd").mkdir(parents=True)
+    (host.root / "proc/123/fd/10").symlink_to("anon_inode:kvm-vcpu:0")
+    (host.root / "proc/123/fd/11").symlink_to("anon_inode:kvm-vm")
+
+
+def with_little_memory(host: Host) -> None:
+    free = host.pool().parent / "free_hugepages"
+    free.unlink()
+    free.write_text("5\n")
+
+
+def without_a_pool(host: Host) -> None:
+    shutil.rmtree(host.pool().parent)
+
+
+def with_another_bench(host: Host) -> None:
+    host.write("run/split-bench.pid", f"{os.getpid()}\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (without_kvm, "no /dev/kvm"),
+        (without_parameter, "no parameter eager_page_split"),
+        (without_vendor, "no /sys/module/kvm_intel/parameters/ept"),
+        (with_a_vm_in_debugfs, "1 other VM(s) run here"),
+        (with_a_vm_descriptor, "1 other VM(s) run here"),
+        (with_little_memory, "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
+        (without_a_pool, "no HugeTLB pool of 2 MiB pages"),
+        (with_another_bench, "another split-bench.sh runs already (process "),
+    ],
+)
+def test_unsuitable_host(host: Host, spoil: Callable[[Host], None], said: str) -> None:
+    spoil(host)
+    assert said in refusal(host)
+
+
+def test_too_little_memory_without_huge_pages(host: Host) -> None:
+    line = refusal(host, "--backing", "anonymous", "--bytes", "128M")
+    assert "wanted 1024 MiB, had 1024 MiB" in line
+
+
+def test_thp_switched_off(host: Host) -> None:
+    host.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+    assert "transparent huge pages are off" in refusal(host, "--backing", "anonymous_thp")
+
+
+def test_not_root(host: Host) -> None:
+    # A copy: the repository may lie where other users cannot enter.
+    host.script = Path(shutil.copy(SCRIPT, host.root))
+    if os.geteuid() == 0:
+        line = refusal(host, user=NOBODY, group=NOBODY, extra_groups=[])
+    else:
+        host.eager.chmod(0o444)
+        line = refusal(host)
+    assert "not root" in line
+
+
+def test_no_space_at_the_output(host: Host) -> None:
+    def limit_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    output = host.root / "out.jsonl"
+    line = refusal(host, "--output", str(output), preexec_fn=limit_files)
+    assert "no room for" in line
+    assert not output.exists()
+
+
+def test_others_ok(host: Host) -> None:
+    with_a_vm_in_debugfs(host)
+    assert host.run("--vcpus", "2", "--others-ok").returncode == 0
+
+
+def test_a_lock_left_by_a_dead_process_is_taken_over(host: Host) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    lock = host.write("run/split-bench.pid", f"{dead.pid}\n")
+    assert host.run("--vcpus", "2").returncode == 0
+    assert not lock.exists()
+
+
+# ---- interruption ------------------------------------------------------------
+
+
+def wait_for(file: Path) -> str:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if file.exists() and (text := file.read_text()).endswith("\n"):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"{file} did not appear")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("mode", ["hang", "stubborn"])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_interrupted_run_restores_all_and_ends_the_test(
+    host: Host, mode: str, number: signal.Signals, status: int
+) -> None:
+    host.mode(mode)
+    host.pool().write_text("3\n")
+    before = host.settings()
+    command = host.command("--vcpus", "2", "--eager", "N", "--output", f"{host.root}/out.jsonl")
+    process = subprocess.Popen(
+        command, env=host.environment, stderr=subprocess.PIPE, start_new_session=True
+    )
+    child = int(wait_for(host.root / "pid"))
+    assert host.eager.read_text() == "N\n"
+    assert host.pool().read_text() == "5\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode == status
+    assert host.settings() == before
+    assert not is_alive(child)
+    assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+
+
+def test_control_c_on_a_terminal(host: Host) -> None:
+    """The whole foreground group gets SIGINT, as the test's own process does."""
+    host.mode("hang")
+    before = host.settings()
+    process = subprocess.Popen(
+        host.command("--vcpus", "2"),
+        env=host.environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    child = int(wait_for(host.root / "pid"))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert host.settings() == before
+    assert not is_alive(child)
+
+
+def test_reader_that_goes_away(host: Host) -> None:
+    """As in `split-bench.sh | head -1`: the tables meet a closed pipe."""
+    before = host.settings()
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        host.command("--vcpus", "2"),
+        env=host.environment,
+        stdout=write,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
+    )
+    os.close(write)
+    os.close(read)
+    assert process.wait(timeout=20) != 0
+    assert host.settings() == before
+
+
+def test_setting_that_cannot_be_restored_is_told(host: Host) -> None:
+    fake = host.root / "fake_test"
+    fake.write_text(FAKE_TEST + f"\nrm {host.pool()}; mkdir {host.pool()}\n")
+    done = host.run("--vcpus", "2", "--writes", "20", "--eager", "N")
+    assert done.returncode == 1
+    assert f"could not restore {host.pool()}; by hand: echo 0 > {host.pool()}" in done.stderr
+    assert host.eager.read_text() == "Y\n"

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""build/linux: made strictly, updated sparingly, never over unsaved work."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import source, tree
+from lab.errors import LabError
+from lab.paths import Layout
+from tests.unit.fake_kernel import (
+    BASE_FILES,
+    HEADER,
+    MMU,
+    PROGRAM,
+    SPLITTER,
+    FakeKernel,
+)
+
+SPLITTER_TEXT = "// ours\nint eager_split;\n"
+FIRST = "series/0001-kvm-count.patch"
+SECOND = "series/0002-kvm-split.patch"
+
+FIRST_TEXT = f"""\
+Subject: KVM: count
+
+Count differently.
+
+Signed-off-by: Some One <some@example.org>
+---
+
+diff --git a/{MMU} b/{MMU}
+--- a/{MMU}
++++ b/{MMU}
+@@ -10,3 +10,3 @@
+ {{
+-\treturn kvm->pages[0];
++\treturn kvm->pages[3];
+ }}
+"""
+
+SECOND_TEXT = f"""\
+Subject: KVM: split
+
+Signed-off-by: Some One <some@example.org>
+---
+Adds: {SPLITTER}
+Replaces: {PROGRAM}
+Deletes: scripts/obsolete.txt
+Removes: {MMU}: split_one
+Removes: {MMU}: OLD_BATCH
+
+diff --git a/{MMU} b/{MMU}
+--- a/{MMU}
++++ b/{MMU}
+@@ -17,3 +17,3 @@
+ {{
+-\tint r = split_one(kvm);
++\tint r = eager_split;
+
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    return FakeKernel.make(tmp_path)
+
+
+@pytest.fixture
+def with_series(fake: FakeKernel) -> FakeKernel:
+    fake.put(FIRST, FIRST_TEXT)
+    fake.put(SECOND, SECOND_TEXT)
+    fake.put(SPLITTER, SPLITTER_TEXT)
+    fake.put(PROGRAM, "int ours;\n")
+    return fake
+
+
+def snapshot(fake: FakeKernel) -> tuple[str, str, str]:
+    state = (fake.linux / ".git/lab-state").read_text()
+    return fake.git("rev-parse", "HEAD"), fake.git("status", "--porcelain"), state
+
+
+def test_without_a_series_it_is_the_package(fake: FakeKernel) -> None:
+    fake.make_tree()
+    assert {name: fake.read(name) for name in BASE_FILES} == BASE_FILES
+    assert fake.git("ls-files").splitlines() == sorted(BASE_FILES)
+    assert fake.git("log", "--format=%s") == "base"
+    assert fake.git("status", "--porcelain") == ""
+    assert not (fake.layout.build / "linux.new").exists()
+
+
+def test_one_commit_per_mail(with_series: FakeKernel) -> None:
+    fake = with_series
+    fake.make_tree()
+    assert fake.git("log", "--format=%s|%an", "--reverse").splitlines() == [
+        "base|Kernel lab",
+        "KVM: count|Some One",
+        "KVM: split|Some One",
+    ]
+    assert fake.git("log", "-1", "--skip=1", "--format=%b").startswith("Count differently.")
+    assert fake.git("status", "--porcelain") == ""
+    mmu = fake.read(MMU)
+    assert "return kvm->pages[3];" in mmu
+    assert "int r = eager_split;" in mmu
+    assert "split_one" not in mmu
+    assert "OLD_BATCH" not in mmu
+    assert fake.read(SPLITTER) == SPLITTER_TEXT
+    assert fake.read(PROGRAM) == "int ours;\n"
+    assert not (fake.linux / "scripts/obsolete.txt").exists()
+
+
+def test_commit_ids_repeat(with_series: FakeKernel, tmp_path: Path) -> None:
+    with_series.make_tree()
+    other = FakeKernel.make(tmp_path / "other")
+    for path, content in with_series.repository().items():
+        other.put(path, content.decode())
+    other.make_tree()
+    assert other.git("rev-parse", "HEAD") == with_series.git("rev-parse", "HEAD")
+
+
+def test_a_users_configuration_changes_nothing(
+    with_series: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_series.make_tree()
+    head = with_series.git("rev-parse", "HEAD")
+    shutil.rmtree(with_series.linux)
+    home = with_series.layout.root.parent
+    (home / ".gitconfig").write_text("[core]\nautocrlf = true\n[commit]\ngpgSign = true\n")
+    monkeypatch.setenv("HOME", str(home))
+    with_series.make_tree()
+    assert with_series.git("rev-parse", "HEAD") == head
+    assert b"\r" not in (with_series.linux / MMU).read_bytes()
+
+
+def test_second_time_there_is_nothing_to_do(with_series: FakeKernel) -> None:
+    with_series.make_tree()
+    before = snapshot(with_series)
+    assert "up to date" in with_series.make_tree()
+    assert snapshot(with_series) == before
+
+
+def test_update_touches_only_what_differs(with_series: FakeKernel) -> None:
+    fake = with_series
+    fake.make_tree()
+    long_ago = 1_000_000_000
+    for name in BASE_FILES:
+        if (fake.linux / name).exists():
+            os.utime(fake.linux / name, (long_ago, long_ago))
+    fake.put(SPLITTER, SPLITTER_TEXT + "int more;\n")
+    fake.make_tree()
+    assert fake.read(SPLITTER).endswith("int more;\n")
+    assert (fake.linux / MMU).stat().st_mtime == long_ago
+    assert (fake.linux / HEADER).stat().st_mtime == long_ago
+    assert fake.git("status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        (FIRST, "pages[0]", "pages[9]", f"hunk @@ -10,3 +10,3 @@ of {MMU} does not apply"),
+        (SECOND, f"{MMU}: split_one", f"{MMU}: split_two", "defines no split_two"),
+        (SECOND, f"Removes: {MMU}", "Removes: arch/none.c", "no arch/none.c"),
+        (SECOND, f"Adds: {SPLITTER}", f"Adds: {SPLITTER}x", "eager_split.cx is missing"),
+        (SECOND, "Adds:", "Replaces:", f"no {SPLITTER}"),
+        (SECOND, "Replaces:", "Adds:", f"has {PROGRAM} already"),
+        (SECOND, "Deletes: scripts/obsolete.txt", "Deletes: none", "no none"),
+        (SECOND, "Adds:", "Ads:", "0002-kvm-split.patch:5: expected one of Adds"),
+        (SECOND, f"{MMU}: split_one", MMU, "expected 'Removes: PATH: SYMBOL'"),
+        (FIRST, "Subject: ", "Title: ", "0001-kvm-count.patch:1: expected 'Subject: '"),
+        (FIRST, "\n---\n\n", "\n\n", "expected a line '---'"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(
+    with_series: FakeKernel, name: str, old: str, new: str, said: str
+) -> None:
+    fake = with_series
+    fake.make_tree()
+    before = snapshot(fake)
+    text = (fake.layout.root / name).read_text()
+    assert old in text
+    fake.put(name, text.replace(old, new, 1))
+    with pytest.raises(LabError) as error:
+        fake.make_tree()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+    assert snapshot(fake) == before
+
+
+def test_first_failure_leaves_no_tree(with_series: FakeKernel) -> None:
+    with_series.put(FIRST, FIRST_TEXT.replace("pages[0]", "pages[9]"))
+    with pytest.raises(LabError):
+        with_series.make_tree()
+    assert not with_series.linux.exists()
+    assert not (with_series.layout.build / "linux.new").exists()
+
+
+def test_a_whole_file_has_one_owner(with_series: FakeKernel) -> None:
+    with_series.put(FIRST, FIRST_TEXT.replace("---\n\n", f"---\nAdds: {SPLITTER}\n\n"))
+    with pytest.raises(LabError, match="belongs to one mail"):
+        with_series.make_tree()
+
+
+def uncommitted(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[2]", "pages[5]")
+
+
+def untracked(fake: FakeKernel) -> None:
+    fake.write("arch/x86/kvm/new.c", "int new;\n")
+
+
+def committed(fake: FakeKernel) -> None:
+    uncommitted(fake)
+    fake.commit("KVM: work")
+
+
+@pytest.mark.parametrize("work", [uncommitted, untracked, committed])
+def test_unsaved_work_stays(with_series: FakeKernel, work: Callable[[FakeKernel], None]) -> None:
+    fake = with_series
+    fake.make_tree()
+    work(fake)
+    before = snapshot(fake)
+    assert "used as it is" in fake.make_tree()
+    fake.put(SPLITTER, "int changed;\n")
+    with pytest.raises(LabError, match="make save"):
+        fake.make_tree()
+    assert snapshot(fake) == before
+    fake.make_tree(discard=True)
+    assert fake.git("status", "--porcelain") == ""
+    assert fake.read(SPLITTER) == "int changed;\n"
+    assert "pages[5]" not in fake.read(MMU)
+
+
+def test_objects_are_no_unsaved_work(fake: FakeKernel) -> None:
+    fake.make_tree()
+    fake.write("obj-kvm/vmlinux", "built")
+    assert tree.unsaved(fake.layout) is None
+
+
+def test_newer_source_makes_a_new_tree(with_series: FakeKernel, tmp_path: Path) -> None:
+    fake = with_series
+    fake.make_tree()
+    files = {**BASE_FILES, MMU: "/* one line more */\n" + BASE_FILES[MMU]}
+    newer = dataclasses.replace(FakeKernel.make(tmp_path / "newer", files).source, version="1.1")
+    tree.make(fake.layout, newer)
+    assert fake.read(MMU).startswith("/* one line more */\n")
+    assert "return kvm->pages[3];" in fake.read(MMU)
+    assert "linux-source 1.1" in fake.git("log", "-1", "--format=%b", "base")
+
+
+def test_newer_source_that_does_not_apply(with_series: FakeKernel, tmp_path: Path) -> None:
+    fake = with_series
+    fake.make_tree()
+    before = snapshot(fake)
+    files = {**BASE_FILES, MMU: BASE_FILES[MMU].replace("pages[0]", "first_page")}
+    with pytest.raises(LabError, match="does not apply"):
+        tree.make(fake.layout, FakeKernel.make(tmp_path / "newer", files).source)
+    assert snapshot(fake) == before
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_source_that_does_not_unpack(fake: FakeKernel, content: bytes) -> None:
+    fake.source.tarball.write_bytes(content)
+    with pytest.raises(LabError, match="does not unpack"):
+        fake.make_tree()
+    assert not fake.linux.exists()
+
+
+def test_source_that_is_no_kernel(tmp_path: Path) -> None:
+    fake = FakeKernel.make(tmp_path, {"README": "something else\n"})
+    with pytest.raises(LabError, match="no kernel source"):
+        fake.make_tree()
+    assert not fake.linux.exists()
+
+
+def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(fake.layout.root)._replace(free=3 * 2**30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(LabError, match=r"about 4 GiB.*3\.0 GiB are free"):
+        fake.make_tree()
+    assert not fake.linux.exists()
+
+
+def test_a_tree_of_somebody_else(fake: FakeKernel) -> None:
+    fake.linux.mkdir(parents=True)
+    with pytest.raises(LabError, match="move it away"):
+        fake.make_tree()
+
+
+def test_further_work_tree(with_series: FakeKernel) -> None:
+    fake = with_series
+    fake.make_tree()
+    base = fake.layout.base
+    for _ in range(2):
+        tree.work_tree(fake.layout, base, tree.BASE_TAG)
+        assert (base / MMU).read_text() == BASE_FILES[MMU]
+        assert not (base / SPLITTER).exists()
+        (base / MMU).unlink()
+
+
+PIN = "# comment\npackage linux-source-6.12\ntarball {tarball}\nproved 6.12.1-1 {sha256}\n"
+
+
+@pytest.fixture
+def pin(tmp_path: Path) -> source.Pin:
+    tarball = tmp_path / "tarball"
+    tarball.write_bytes(b"source")
+    sha256 = "41cf6794ba4200b839c53531555f0f3998df4cbb01a4d5cb0b94e3ca5e23947d"
+    file = tmp_path / "base.pin"
+    file.write_text(PIN.format(tarball=tarball, sha256=sha256))
+    return source.read_pin(file)
+
+
+def test_proved_source(pin: source.Pin) -> None:
+    found = source.find(pin, "6.12.1-1")
+    assert found.proved
+    assert found.package == "linux-source-6.12"
+
+
+def test_newer_source_is_not_proved(pin: source.Pin) -> None:
+    assert not source.find(pin, "6.12.2-1").proved
+
+
+def test_older_source(pin: source.Pin) -> None:
+    with pytest.raises(LabError, match=r"older than 6\.12\.1-1"):
+        source.find(pin, "6.12.0-1")
+
+
+def test_source_with_another_checksum(pin: source.Pin) -> None:
+    pin.tarball.write_bytes(b"changed")
+    with pytest.raises(LabError, match="--reinstall linux-source"):
+        source.find(pin, "6.12.1-1")
+
+
+def test_missing_tarball(pin: source.Pin) -> None:
+    pin.tarball.unlink()
+    with pytest.raises(LabError, match="is missing"):
+        source.find(pin, "6.12.1-1")
+
+
+@pytest.mark.parametrize("line", ["proved 1.0", "pakage x", "package a b"])
+def test_wrong_pin(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "base.pin"
+    file.write_text(f"package a\n{line}\n")
+    with pytest.raises(LabError, match=r"base.pin:2: expected"):
+        source.read_pin(file)
+
+
+def test_the_pin_of_this_repository() -> None:
+    pin = source.read_pin(Layout(Path(__file__).parents[2]).pin)
+    assert pin.package == "linux-source-6.12"
