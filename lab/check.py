@@ -24,6 +24,8 @@ from lab.steps import say, step
 
 OBJECTS = "obj-check"
 KVM = "arch/x86/kvm/"
+# Where kbuild puts what it compiles for the target KVM.
+KVM_OBJECTS = (KVM, "virt/kvm/")
 # New files lie below paths that MAINTAINERS covers by directory, which checkpatch
 # does not look up; and the package has no history to look Fixes: up in.
 CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
@@ -121,8 +123,9 @@ def _compile_base(subject: Subject) -> set[tuple[str, str]]:
     """Compile KVM without the series from scratch; returns all of its warnings."""
     source = subject.at(tree.BASE_TAG)
     kernel.configure(source, OBJECTS, subject.fragments, subject.log)
-    for built in (source / OBJECTS / KVM).rglob("*.o"):
-        built.unlink()
+    for directory in KVM_OBJECTS:
+        for built in (source / OBJECTS / directory).rglob("*.o"):
+            built.unlink()
     done = _make(subject, source, "W=1", KVM)
     if done.returncode != 0:
         raise WorkFailed(f"KVM does not compile without the series; see {subject.log}")
@@ -212,7 +215,7 @@ def _is_shell(file: Path) -> bool:
         return False
     with file.open("rb") as opened:
         first = opened.readline(80)
-    return file.suffix == ".sh" or re.match(rb"#!\s*/bin/(ba|da)?sh\b", first) is not None
+    return file.suffix == ".sh" or re.match(rb"#!.*\b(ba|da)?sh\b", first) is not None
 
 
 def shell_scripts(root: Path) -> list[str]:

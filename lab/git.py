@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import WorkFailed
+from lab.space import complain_if_full
 
 # What a user's own configuration, hooks and templates could change is shut out,
 # so that the same input makes the same commits and the same text everywhere.
@@ -68,7 +69,7 @@ class Repo:
     def run(
         self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
     ) -> bytes:
-        """Run git and return its stdout; raises GitFailed."""
+        """Run git and return its stdout; raises GitFailed, LabError when the disk is full."""
         done = subprocess.run(
             ("git", "-c", "core.hooksPath=/dev/null", *arguments),
             cwd=self.path,
@@ -78,6 +79,7 @@ class Repo:
             check=False,
         )
         if done.returncode != 0:
+            complain_if_full(self.path)
             raise GitFailed(arguments[0], done.stderr.decode(errors="replace"))
         return done.stdout
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from lab import tree
+from lab import space, tree
 from lab.errors import LabError
 from lab.locks import locked
 from lab.paths import CONFIG, LAYOUT, Layout
@@ -28,7 +28,9 @@ CONFIGS = {
 }
 KINDS = ("series", "base")
 # With two cores and an empty ccache.
-ESTIMATES = {"kvm": "3 min", "kvm-preempt": "3 min", "debug": "5 min"}
+ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min"}
+# The largest of them, debug, takes half of it.
+NEEDED_GIB = 0.5
 
 # The user's other variables could reach kbuild: MAKEFLAGS, ARCH, KCFLAGS...
 PASSED_ON = re.compile(r"PATH|HOME|USER|TMPDIR|CCACHE_\w+|XDG_\w+")
@@ -80,7 +82,8 @@ def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
     if kind == "base" and layout.linux.exists():
-        return tree.work_tree(layout, layout.base, tree.BASE_TAG)
+        with locked(tree.lock(layout.base)):
+            return tree.work_tree(layout, layout.base, tree.BASE_TAG)
     tree.make(layout, tree.current_source(layout))
     return layout.linux if kind == "series" else source_tree(kind, layout)
 
@@ -153,6 +156,8 @@ def build(kind: str, config: str) -> Kernel:
     source = source_tree(kind)
     objects = f"obj-{config}"
     image = source / objects / "arch/x86/boot/bzImage"
+    if not image.exists():
+        space.need(source, NEEDED_GIB, "a kernel")
     log = LAYOUT.log / f"kernel-{kind}-{config}.log"
     log.unlink(missing_ok=True)
     what = f"Building the {kind} kernel, configuration {config}"

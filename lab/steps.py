@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lab.errors import WorkFailed
+from lab.space import complain_if_full
 
 TAIL_LINES = 20
 
@@ -54,7 +55,8 @@ def run_logged(
 ) -> None:
     """Run COMMAND in CWD with stdout and stderr appended to LOG.
 
-    Raises WorkFailed, after showing the end of the log, when it exits non-zero.
+    Raises WorkFailed, after showing the end of the log, when it exits non-zero,
+    and LabError when that came of a full disk.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
@@ -69,5 +71,6 @@ def run_logged(
             check=False,
         ).returncode
     if status != 0:
+        complain_if_full(cwd)
         say(_tail(log))
         raise WorkFailed(f"{what} failed; the whole output is in {log}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from lab import series, source
+from lab import series, source, space
 from lab.commits import commit_mails
 from lab.errors import LabError, WorkFailed
 from lab.git import IDENTITY, Repo, signature
@@ -25,9 +25,9 @@ from lab.steps import run_logged, say, step
 BRANCH = "series"
 BASE_TAG = "refs/tags/base"
 # The source with its git objects, then the objects of a few kernels.
-NEEDED_GIB = 4.0
+NEEDED_GIB = 4
 # Another copy of the source without git objects.
-WORK_TREE_GIB = 2.0
+WORK_TREE_GIB = 2
 
 # Objects are built inside the work trees, see lab.kernel.
 EXCLUDES = "/obj-*/\n"
@@ -103,16 +103,6 @@ def current_source(layout: Layout) -> Source:
     return found
 
 
-def _check_space(layout: Layout, needed: float) -> None:
-    """needed: GiB."""
-    free = shutil.disk_usage(layout.build).free / 2**30
-    if free < needed:
-        raise LabError(
-            f"the kernel tree and its objects need about {needed:.0f} GiB"
-            f" in {layout.build}, {free:.1f} GiB are free"
-        )
-
-
 def _unpack(found: Source, target: Path, log: Path) -> None:
     target.mkdir(parents=True)
     command = ("tar", "-xf", str(found.tarball), "--strip-components=1", "-C", str(target))
@@ -168,7 +158,7 @@ def _replace(layout: Layout, fresh: Path) -> None:
 
 
 def _create(layout: Layout, found: Source, mails: series.Series, inputs: str) -> None:
-    _check_space(layout, NEEDED_GIB)
+    space.need(layout.build, NEEDED_GIB, "the kernel tree and its objects")
     fresh = layout.build / "linux.new"
     shutil.rmtree(fresh, ignore_errors=True)
     repo = Repo(fresh)
@@ -238,16 +228,16 @@ def _is_work_tree_of(path: Path, linux: Path) -> bool:
 def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     """Make PATH a further work tree of build/linux, with COMMIT checked out.
 
-    What was edited there is lost; files that do not differ are not touched.
+    The caller holds lock(path). What was edited there is lost; files that do
+    not differ are not touched.
     """
-    with locked(lock(layout.linux)):
-        repo = Repo(layout.linux)
-        if not _is_work_tree_of(path, layout.linux):
-            shutil.rmtree(path, ignore_errors=True)
-            _check_space(layout, WORK_TREE_GIB)
-            repo.run("worktree", "prune")
-            repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
-        Repo(path).run("checkout", "-q", "-f", "--detach", commit)
+    repo = Repo(layout.linux)
+    if not _is_work_tree_of(path, layout.linux):
+        shutil.rmtree(path, ignore_errors=True)
+        space.need(layout.build, WORK_TREE_GIB, "another copy of the kernel tree")
+        repo.run("worktree", "prune")
+        repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
+    Repo(path).run("checkout", "-q", "-f", "--detach", commit)
     return path
 
 

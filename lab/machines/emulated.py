@@ -25,7 +25,7 @@ MIB = 1 << 20
 LONGEST_CMDLINE = 2047
 
 # How often the report is read, seconds of the host's clock.
-POLL_S = 0.02
+POLL_S = 0.05
 
 COMMON_CMDLINE = (
     # Warnings, and so every WARN, lockdep and KASAN report, show even when the machine dies.

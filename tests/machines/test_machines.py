@@ -92,31 +92,6 @@ def test_panic_is_a_lost_machine(boot: Boot, machine: str) -> None:
     assert "Attempted to kill init" in lost.value.kernel_log
 
 
-def test_reboot_is_a_lost_machine(boot: Boot) -> None:
-    with pytest.raises(MachineLost) as lost:
-        boot("svm-qemu", "reboot", "-f")
-    assert lost.value.reason == "died"
-
-
-def test_command_without_end_is_a_lost_machine(boot: Boot) -> None:
-    progress: list[str] = []
-    with pytest.raises(MachineLost) as lost:
-        boot(
-            "svm-qemu",
-            *("sh", "-c", "echo up >>$LAB_PROGRESS; sleep 1000"),
-            timeout_s=15,
-            on_progress=progress.append,
-        )
-    assert lost.value.reason == "timeout"
-    assert progress == ["up"]
-
-
-def test_machine_that_never_comes_up_is_hung(boot: Boot) -> None:
-    with pytest.raises(MachineLost) as lost:
-        boot("svm-qemu", "true", timeout_s=5, cmdline=("rdinit=/bin/cat",))
-    assert lost.value.reason == "hung"
-
-
 @pytest.mark.parametrize(
     ("parameters", "why"),
     [

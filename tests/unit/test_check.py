@@ -149,10 +149,18 @@ def test_scripts(fake: FakeKernel) -> None:
     fake.put("scripts/words.txt", "echo $1\n")
     assert check.scripts(subject(fake)).problems == ()
     fake.put("scripts/bad", "#!/bin/sh\necho $1\n")
+    fake.put("lab/guest/init", "#!/bin/busybox sh\n# shellcheck shell=sh\necho $2\n")
     fake.put("lab/ugly.py", "X: int=1\n")
     fake.put("lab/bad.py", "import os\ndef f(a): return a\n")
     problems = "\n".join(check.scripts(subject(fake)).problems)
-    for said in ("SC2086", "F401", "[no-untyped-def]", "ugly.py"):
+    for said in (
+        "scripts/bad:2",
+        "lab/guest/init:3",
+        "SC2086",
+        "F401",
+        "[no-untyped-def]",
+        "ugly.py",
+    ):
         assert said in problems
     assert "words.txt" not in problems
 

@@ -11,6 +11,7 @@ import pytest
 
 from lab import source, tree
 from lab.errors import LabError
+from lab.git import Repo
 from lab.paths import Layout
 from tests.unit.fake_kernel import (
     BASE_FILES,
@@ -277,12 +278,35 @@ def test_source_that_is_no_kernel(tmp_path: Path) -> None:
     assert not fake.linux.exists()
 
 
-def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(fake.layout.root)._replace(free=3 * 2**30)
+def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    usage = shutil.disk_usage("/")._replace(free=size)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+
+def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_free(monkeypatch, 3 * 2**30)
     with pytest.raises(LabError, match=r"about 4 GiB.*3\.0 GiB are free"):
         fake.make_tree()
     assert not fake.linux.exists()
+
+
+def test_space_that_runs_out(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.source.tarball.write_bytes(b"fails to unpack as on a full disk")
+    leave_free(monkeypatch, 1000)
+    monkeypatch.setattr(tree, "NEEDED_GIB", 0)
+    with pytest.raises(LabError, match="no space left in") as error:
+        fake.make_tree()
+    assert error.value.exit_code == 2
+    assert not fake.linux.exists()
+    assert not (fake.layout.build / "linux.new").exists()
+
+
+def test_space_that_runs_out_in_git(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.make_tree()
+    leave_free(monkeypatch, 1000)
+    with pytest.raises(LabError, match="no space left in") as error:
+        Repo(fake.linux).run("cat-file", "blob", "none")
+    assert error.value.exit_code == 2
 
 
 def test_a_tree_of_somebody_else(fake: FakeKernel) -> None:

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How a run ends, with a shell script that writes console and report in the emulator's place."""
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lab.errors import LabError
+from lab.machines import process
+from lab.machines.emulated import EmulatedMachine
+from lab.machines.job import Job, MachineLost
+from tests.unit.test_machines_channel import RUN, archive_frames
+
+UP = "echo booting >console; echo 'H 1' >>report;"
+STAY = "echo $$ >../pid; sleep 1000"
+
+
+class Scripted(EmulatedMachine):
+    """A machine whose emulator is a shell script."""
+
+    name = "scripted"
+    max_cpus = 1
+    lockstep = False
+    most_memory_mib = None
+    foreign = "kvm_other"
+    terminal = False
+    levels = "0-7"
+
+    def __init__(self, script: str) -> None:
+        self.needs: dict[Path, str] = {}
+        self._script = script
+
+    def cmdline(self, job: Job) -> list[str]:
+        return []
+
+    def argv(self, job: Job, cmdline: str) -> list[str]:
+        return ["sh", "-c", self._script]
+
+    def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
+        (directory / "frames").write_bytes(archive_frames(RUN))
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(process, "TEMPORARY", tmp_path)
+    return tmp_path
+
+
+def job(parameters: dict[str, str] | None = None, timeout_s: float = 20) -> Job:
+    return Job(
+        kernel=Path(__file__),
+        command=("true",),
+        cpus=1,
+        memory_mib=256,
+        parameters=parameters or {},
+        timeout_s=timeout_s,
+    )
+
+
+def assert_nothing_is_left(place: Path) -> None:
+    assert not list(place.glob("machine-*"))
+    if (place / "pid").exists():
+        assert not psutil.pid_exists(int((place / "pid").read_text()))
+
+
+@pytest.mark.parametrize("end", ["", STAY])
+def test_complete_report_is_enough(place: Path, end: str) -> None:
+    result = Scripted(f"{UP} cat frames >>report; echo 'E 42' >>report; {end}").run(job())
+    assert (result.status, result.output) == (42, b"hello\n")
+    assert result.kernel_log == "booting\nup\n"
+    assert result.seconds < 15
+    assert_nothing_is_left(place)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "detail", "log"),
+    [
+        ("echo Panic >console; exit 0", "died", "ended before", "Panic\n"),
+        (f"{UP} kill -KILL $$", "died", "ended before", "booting\n"),
+        (f"{UP} cat frames >>report; printf 'E 4' >>report", "died", "ended before", "booting\n"),
+        (f"{UP} {UP} {STAY}", "died", "a second time", "booting\n"),
+        (f"echo waiting >console; {STAY}", "hung", "did not come up", "waiting\n"),
+        (f"{UP} {STAY}", "timeout", "the command did not end", "booting\n"),
+        (f"{UP} echo A 0 >>report; {STAY}", "timeout", "the results did not arrive", "booting\n"),
+    ],
+)
+def test_lost_machine(place: Path, script: str, reason: str, detail: str, log: str) -> None:
+    with pytest.raises(MachineLost, match=detail) as lost:
+        Scripted(script).run(job(timeout_s=1))
+    assert lost.value.reason == reason
+    assert lost.value.kernel_log == log
+    assert_nothing_is_left(place)
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        ("M kvm.tdp_mmuu", r"kvm.tdp-mmuu: scripted's kernel has no such module parameter"),
+        ("M kvm.tdp_mmuu=Y", "did not take it and has Y"),
+        ("X no space", "did not fit into 256 MiB: no space"),
+        ("X ", "did not fit into 256 MiB"),
+    ],
+)
+def test_what_the_machine_finds_wrong(place: Path, frame: str, why: str) -> None:
+    script = f"{UP} echo {shlex.quote(frame)} >>report; {STAY}"
+    with pytest.raises(LabError, match=why):
+        Scripted(script).run(job({"kvm.tdp-mmuu": "0"} if "M" in frame else {}))
+    assert_nothing_is_left(place)
+
+
+def test_progress_is_live() -> None:
+    # Goes on only when the line has arrived.
+    script = f"{UP} echo 'P one' >>report; until [ -e seen ]; do sleep 0.05; done; {UP}"
+    seen: list[str] = []
+
+    def on_progress(line: str) -> None:
+        seen.append(line)
+        next(process.TEMPORARY.glob("machine-*/report")).with_name("seen").touch()
+
+    with pytest.raises(MachineLost, match="a second time"):
+        Scripted(script).run(dataclasses.replace(job(), on_progress=on_progress))
+    assert seen == ["one"]
