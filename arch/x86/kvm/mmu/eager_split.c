@@ -62,12 +62,14 @@ static void eager_split_flush(struct eager_split *es)
 }
 
 static void eager_split_unlock(struct eager_split *es)
+	__releases(&es->kvm->mmu_lock)
 {
 	eager_split_flush(es);
 	write_unlock(&es->kvm->mmu_lock);
 }
 
 static void eager_split_lock(struct eager_split *es)
+	__acquires(&es->kvm->mmu_lock)
 {
 	write_lock(&es->kvm->mmu_lock);
 	es->work = 0;
@@ -184,29 +186,17 @@ static int __must_check eager_split_reserve(struct eager_split *es, gfn_t gfn, i
 }
 
 /*
- * Unlike __rmap_add(), never recycle the SPTEs of a gfn that has too many: that
- * would tear a hole into the child, under a huge SPTE that is still live.
- */
-static void eager_split_add_rmap(struct eager_split *es, u64 *sptep, gfn_t gfn,
-				 int level)
-{
-	struct kvm_rmap_head *head = gfn_to_rmap(gfn, level, es->slot);
-	struct kvm *kvm = es->kvm;
-	u64 count;
-
-	count = pte_list_add(&kvm->arch.split_desc_cache, sptep, head);
-	if (count > kvm->stat.max_mmu_rmap_size)
-		kvm->stat.max_mmu_rmap_size = count;
-}
-
-/*
  * Fill the holes of @sp.  Return true if there was an entry before, which may
  * permit less than @huge_spte does, e.g. because it is write-protected, or may
  * link to a page table that is not full.
+ *
+ * Unlike page faults, never recycle the SPTEs of a gfn that has too many: that
+ * would tear a hole into the child, under a huge SPTE that is still live.
  */
 static bool eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp,
 			     u64 huge_spte)
 {
+	struct kvm_mmu_memory_cache *descs = &es->kvm->arch.split_desc_cache;
 	int nr = 0;
 	int i;
 
@@ -217,7 +207,8 @@ static bool eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp,
 			continue;
 
 		mmu_spte_set(sptep, make_huge_page_split_spte(es->kvm, huge_spte, sp->role, i));
-		eager_split_add_rmap(es, sptep, kvm_mmu_page_get_gfn(sp, i), sp->role.level);
+		kvm_mmu_rmap_add(es->kvm, descs, es->slot, sptep,
+				 kvm_mmu_page_get_gfn(sp, i), sp->role.level);
 		nr++;
 	}
 
