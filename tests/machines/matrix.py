@@ -61,6 +61,8 @@ class Case:
 
 HUGE_2M = "anonymous_hugetlb_2mb"
 HUGE_1G = "anonymous_hugetlb_1gb"
+# The initramfs lies in the second GiB; enough for a whole and aligned one above the hole at 4 GiB.
+MEMORY_FOR_1G = 5120
 
 NX = (
     ("nx_huge_pages", "1"),
@@ -95,7 +97,7 @@ def perf_test(name: str, *argv: str, backing: str = HUGE_2M) -> Selftest:
         f"dirty_log_perf_test-{name}",
         ("dirty_log_perf_test", "-V", "-s", backing, *argv),
         huge_2m=32 if backing == HUGE_2M else 0,
-        memory_mib=1024 if backing == HUGE_2M else 3072,
+        memory_mib=1024 if backing == HUGE_2M else MEMORY_FOR_1G,
         cmdline=() if backing == HUGE_2M else ("hugepagesz=1G", "hugepages=1"),
     )
 
