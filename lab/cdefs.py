@@ -61,6 +61,11 @@ class _Scanner:
             at += 1
         return at + 1
 
+    def body_follows(self, at: int) -> bool:
+        """Whether nothing but blank lines stand between AT and the brace of a function."""
+        following = (line for line in self.lines[at:] if line.strip())
+        return next(following, "").startswith("{")
+
     def item_end(self, start: int) -> int:
         """The line after the declaration or definition that begins at START."""
         body = ""
@@ -70,7 +75,7 @@ class _Scanner:
             if _is_preprocessor(line):
                 at = self.preprocessor_end(at)
                 continue
-            if "{" not in body and not self.lines[at].strip():
+            if "{" not in body and not self.lines[at].strip() and not self.body_follows(at):
                 return at
             body += line + "\n"
             at += 1

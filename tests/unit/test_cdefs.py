@@ -22,6 +22,7 @@ def names(text: str) -> list[str]:
         ("static int FNAME(walk)(struct w *w)\n" + BODY, "FNAME(walk)"),
         ("static inline void braces(void) { a(); }\n", "braces"),
         ("static inline void oneline(int a) {}\n", "oneline"),
+        ("static void apart(int a,\n\t\t  int b)\n\n" + BODY, "apart"),
         ("int prototype(struct kvm *kvm,\n\t      int a);\n", "prototype"),
         ("void takes(int (*handler)(void));\n", "takes"),
         ("#define MACRO(x) \\\n\tdo { x; } while (0)\n", "MACRO"),
