@@ -3,6 +3,7 @@
 
 import shlex
 import shutil
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -179,12 +180,12 @@ class _Watch:
         """Wait for the last frame. Raises MachineLost and LabError as Machine.run() does."""
         while True:
             # Asked before reading: what an emulator wrote before it ended is read below.
-            ended = emulator.exit_code() is not None
+            code = emulator.exit_code()
             self._read()
             if self._channel.status is not None:
                 return
-            if ended:
-                raise self._lost("died", "the emulator ended before the report was complete")
+            if code is not None:
+                raise self._ended_early(code)
             if time.monotonic() >= deadline:
                 raise self._lost(*self._out_of_time())
             emulator.wait(POLL_S)
@@ -223,6 +224,17 @@ class _Watch:
         if self._channel.up:
             return "timeout", f"{self._machine}: the command did not end within {limit}"
         return "hung", f"{self._machine}: did not come up within {limit}"
+
+    def _ended_early(self, code: int) -> MachineLost:
+        """Tell an emulator that crashed from a machine that restarted or switched itself off."""
+        if code < 0:
+            name = signal.Signals(-code).name
+            return self._lost(
+                "crashed", f"{name} ended the emulator before the report was complete"
+            )
+        return self._lost(
+            "died", f"the emulator ended before the report was complete, exit code {code}"
+        )
 
     def _lost(self, reason: Reason, detail: str) -> MachineLost:
         return MachineLost(reason, detail, self._console())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-Reason = Literal["timeout", "died", "hung"]
+Reason = Literal["timeout", "died", "crashed", "hung"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Result:
 class MachineLost(Exception):
     """The machine ended, or its time ran out, before the report of its run was complete.
 
-    reason: "died": it ended or started again by itself; "hung": out of time without
+    reason: "died": it ended or started again by itself; "crashed": a signal ended the
+        emulator, which is not the machine's doing; "hung": out of time without
         ever having come up; "timeout": out of time while the command ran.
     kernel_log: what its console had shown by then.
     """
