@@ -79,7 +79,7 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
     ("script", "reason", "detail", "log"),
     [
         ("echo Panic >console; exit 0", "died", "ended before", "Panic\n"),
-        (f"{UP} kill -KILL $$", "died", "ended before", "booting\n"),
+        (f"{UP} kill -KILL $$", "crashed", "SIGKILL ended", "booting\n"),
         (f"{UP} cat frames >>report; printf 'E 4' >>report", "died", "ended before", "booting\n"),
         (f"{UP} {UP} {STAY}", "died", "a second time", "booting\n"),
         (f"echo waiting >console; {STAY}", "hung", "did not come up", "waiting\n"),
