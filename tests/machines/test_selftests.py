@@ -6,7 +6,6 @@ unpatched kernel as well is listed in UPSTREAM_FAILS, and is run there to prove 
 """
 
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +13,9 @@ import pytest
 
 from lab import machines
 from lab.kernel import Kernel
-from lab.machines import Job, Machine, MachineLost, Result
+from lab.machines import Job, Result
 
 from .matrix import Case, cases
-
-# How often a machine may get lost before it counts against the test, plus one.
-TRIES = 3
 
 COMPLAINT = re.compile(
     r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu)|KASAN|possible .* detected|Oops|Call Trace"
@@ -64,20 +60,6 @@ def assert_silent(result: Result) -> None:
     assert not complaints, "the kernel complains:\n" + "\n".join(complaints)
 
 
-def run(machine: Machine, job: Job, tries: int) -> Result:
-    """Run job; a machine that is lost is started again, and said, as it is no verdict on the test.
-
-    The emulated hosts get lost about once in a hundred boots; a test that loses its machine
-    every time fails.
-    """
-    for _ in range(tries - 1):
-        try:
-            return machine.run(job)
-        except MachineLost as lost:
-            warnings.warn(f"{lost}; the console ended:\n{lost.kernel_log[-3000:]}", stacklevel=2)
-    return machine.run(job)
-
-
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)
 def test_selftest(
     case: Case,
@@ -86,14 +68,12 @@ def test_selftest(
 ) -> None:
     expected = UPSTREAM_FAILS.get((case.test.name, case.mode.name))
     machine = machines.get(case.mode.machine)
-    # What the debug kernel dies of is what it is there to find.
-    tries = 1 if case.config == "debug" else TRIES
-    result = run(machine, job(case, kernel("series", case.config), selftests("series")), tries)
+    result = machine.run(job(case, kernel("series", case.config), selftests("series")))
     output = result.output.decode(errors="replace")
     assert_silent(result)
     if expected is None:
         assert result.status == 0, f"exit status {result.status}\n{output}"
         return
-    unpatched = run(machine, job(case, kernel("base", case.config), selftests("series")), tries)
+    unpatched = machine.run(job(case, kernel("base", case.config), selftests("series")))
     assert unpatched.status != 0, f"passes on the unpatched kernel: {expected} is no longer true"
     assert result.status == unpatched.status, f"exit status {result.status}\n{output}"

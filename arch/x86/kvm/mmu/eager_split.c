@@ -19,13 +19,19 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/ktime.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
 #include "mmutrace.h"
 #include "spte.h"
+#include "x86.h"
 #include "eager_split.h"
+
+#define CREATE_TRACE_POINTS
+#include "eager_split_trace.h"
 
 /*
  * How much has to be done before mmu_lock may be given up because others want
@@ -44,8 +50,27 @@ struct eager_split {
 	gfn_t start;
 	gfn_t end;
 
+	/*
+	 * Dirty logging is being enabled for all of the slot: 4KiB SPTEs shall be
+	 * such that the next write shows in the log.
+	 */
+	bool arm;
+
 	/* Rmap heads visited since mmu_lock was taken last. */
 	unsigned long work;
+
+	/* Huge pages split since mmu_lock was taken last, and altogether. */
+	unsigned int batch;
+	unsigned int total;
+
+	/* How often mmu_lock was given up because others wanted it. */
+	unsigned int yields;
+
+	/* The first huge page was seen, and kvm_eager_split_begin traced. */
+	bool begun;
+
+	/* When mmu_lock was taken last, in ns; 0 if nobody traces that. */
+	u64 held_since;
 
 	/*
 	 * A vCPU lost a translation, or part of its permissions, and may still
@@ -61,10 +86,26 @@ static void eager_split_flush(struct eager_split *es)
 	es->flush = false;
 }
 
-static void eager_split_unlock(struct eager_split *es)
-	__releases(&es->kvm->mmu_lock)
+static void eager_split_start_hold(struct eager_split *es)
+{
+	es->work = 0;
+	es->batch = 0;
+	es->held_since = trace_kvm_eager_split_hold_enabled() ? ktime_get_ns() : 0;
+}
+
+static void eager_split_end_hold(struct eager_split *es, enum eager_split_why why)
 {
 	eager_split_flush(es);
+	es->total += es->batch;
+
+	if (es->begun && es->held_since)
+		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, why);
+}
+
+static void eager_split_unlock(struct eager_split *es, enum eager_split_why why)
+	__releases(&es->kvm->mmu_lock)
+{
+	eager_split_end_hold(es, why);
 	write_unlock(&es->kvm->mmu_lock);
 }
 
@@ -72,7 +113,7 @@ static void eager_split_lock(struct eager_split *es)
 	__acquires(&es->kvm->mmu_lock)
 {
 	write_lock(&es->kvm->mmu_lock);
-	es->work = 0;
+	eager_split_start_hold(es);
 }
 
 /*
@@ -90,9 +131,19 @@ static void eager_split_yield(struct eager_split *es)
 	if (!eager_split_should_yield(es))
 		return;
 
-	eager_split_unlock(es);
+	es->yields++;
+	eager_split_unlock(es, EAGER_SPLIT_YIELD);
 	cond_resched();
 	eager_split_lock(es);
+}
+
+/* True if nobody wants the result any more. */
+static int eager_split_cancelled(void)
+{
+	if (fatal_signal_pending(current))
+		return -EINTR;
+
+	return READ_ONCE(eager_page_split) ? 0 : -ECANCELED;
 }
 
 static bool eager_split_cache_has(struct kvm_mmu_memory_cache *cache, int nr)
@@ -100,11 +151,11 @@ static bool eager_split_cache_has(struct kvm_mmu_memory_cache *cache, int nr)
 	return kvm_mmu_memory_cache_nr_free_objects(cache) >= nr;
 }
 
-static bool eager_split_is_stocked(struct kvm *kvm, int nr_descs)
+static bool eager_split_is_stocked(struct kvm *kvm, bool new_sp, int nr_descs)
 {
 	return eager_split_cache_has(&kvm->arch.split_desc_cache, nr_descs) &&
-	       eager_split_cache_has(&kvm->arch.split_page_header_cache, 1) &&
-	       eager_split_cache_has(&kvm->arch.split_shadow_page_cache, 1);
+	       eager_split_cache_has(&kvm->arch.split_page_header_cache, new_sp) &&
+	       eager_split_cache_has(&kvm->arch.split_shadow_page_cache, new_sp);
 }
 
 static int eager_split_topup_descs(struct kvm *kvm, int nr_descs)
@@ -140,20 +191,37 @@ static int eager_split_topup(struct kvm *kvm, int nr_descs)
 	return kvm_mmu_topup_memory_cache(&kvm->arch.split_shadow_page_cache, 1);
 }
 
+/* Look at all heads, empty or not, which costs less than to branch for each. */
+static bool eager_split_heads_are_empty(const struct kvm_rmap_head *head)
+{
+	unsigned long used = 0;
+	int i;
+
+	BUILD_BUG_ON(SPTE_ENT_PER_PAGE % 4);
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4)
+		used |= head[i].val | head[i + 1].val | head[i + 2].val | head[i + 3].val;
+
+	return !used;
+}
+
 /*
  * Upper bound for the descriptors that splitting one SPTE takes: one for each
  * rmap head of the next level that is in use, and one for the parent SPTEs of a
- * child that is linked elsewhere already.  Without aliases no head is in use, so
- * asking for the worst case of 513 would waste 64KiB.
+ * child that is linked elsewhere already.  Without aliases there is none of
+ * these.
  */
-static int eager_split_nr_descs(struct eager_split *es, gfn_t gfn, int level)
+static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
+				struct kvm_mmu_page *child)
 {
-	struct kvm_rmap_head *head = gfn_to_rmap(gfn, level - 1, es->slot);
-	int nr = 1;
+	int nr = child && child->parent_ptes.val;
 	int i;
 
+	if (empty)
+		return nr;
+
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-		nr += !!head[i].val;
+		nr += !!heads[i].val;
 
 	return nr;
 }
@@ -162,22 +230,22 @@ static int eager_split_nr_descs(struct eager_split *es, gfn_t gfn, int level)
  * Make sure that a split can't fail for lack of memory.
  *
  * Return: 0 if it can't; -EAGAIN if mmu_lock was dropped to allocate, so that
- * the huge SPTE has to be looked up again; another error to give up.
+ * everything has to be looked up again; another error to give up.
  */
-static int __must_check eager_split_reserve(struct eager_split *es, gfn_t gfn, int level)
+static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
+					    int nr_descs)
 {
 	struct kvm *kvm = es->kvm;
-	int nr_descs, r;
+	int r;
 
 	/* Reclaiming shadow pages for the sake of splitting would be absurd. */
-	if (kvm_mmu_available_pages(kvm) <= KVM_MIN_FREE_MMU_PAGES)
+	if (new_sp && kvm_mmu_available_pages(kvm) <= KVM_MIN_FREE_MMU_PAGES)
 		return -ENOSPC;
 
-	nr_descs = eager_split_nr_descs(es, gfn, level);
-	if (eager_split_is_stocked(kvm, nr_descs))
+	if (eager_split_is_stocked(kvm, new_sp, nr_descs))
 		return 0;
 
-	eager_split_unlock(es);
+	eager_split_unlock(es, EAGER_SPLIT_ALLOC);
 	cond_resched();
 	r = eager_split_topup(kvm, nr_descs);
 	eager_split_lock(es);
@@ -185,47 +253,144 @@ static int __must_check eager_split_reserve(struct eager_split *es, gfn_t gfn, i
 	return r ?: -EAGAIN;
 }
 
-/*
- * Fill the holes of @sp.  Return true if there was an entry before, which may
- * permit less than @huge_spte does, e.g. because it is write-protected, or may
- * link to a page table that is not full.
- *
- * Unlike page faults, never recycle the SPTEs of a gfn that has too many: that
- * would tear a hole into the child, under a huge SPTE that is still live.
- */
-static bool eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp,
-			     u64 huge_spte)
+/* Make the next write through @spte show in the dirty log. */
+static u64 eager_split_arm(u64 spte)
 {
-	struct kvm_mmu_memory_cache *descs = &es->kvm->arch.split_desc_cache;
+	if (kvm_x86_ops.cpu_dirty_log_size && !spte_ad_need_write_protect(spte))
+		return spte & ~shadow_dirty_mask;
+
+	return spte & ~PT_WRITABLE_MASK;
+}
+
+/* The first of the SPTEs that @huge_spte becomes; the others differ by their pfn. */
+static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
+				  union kvm_mmu_page_role role)
+{
+	u64 spte = make_huge_page_split_spte(es->kvm, huge_spte, role, 0);
+
+	return es->arm && role.level == PG_LEVEL_4K ? eager_split_arm(spte) : spte;
+}
+
+static u64 eager_split_step(int level)
+{
+	return (u64)KVM_PAGES_PER_HPAGE(level) << PAGE_SHIFT;
+}
+
+static __always_inline void eager_split_set(u64 *sptep, u64 spte,
+					    struct kvm_rmap_head *head)
+{
+	*sptep = spte;
+	head->val = (unsigned long)sptep;
+}
+
+/*
+ * Fill a page table that nobody sees yet, for gfns that nothing else maps.  This
+ * is where nearly all the time goes, hence the unrolled loop.
+ */
+static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step,
+				  struct kvm_rmap_head *head)
+{
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4) {
+		eager_split_set(&sptep[i], spte, &head[i]);
+		eager_split_set(&sptep[i + 1], spte + step, &head[i + 1]);
+		eager_split_set(&sptep[i + 2], spte + 2 * step, &head[i + 2]);
+		eager_split_set(&sptep[i + 3], spte + 3 * step, &head[i + 3]);
+		spte += 4 * step;
+	}
+}
+
+/*
+ * Add the SPTE of a child.  Unlike page faults, never recycle the SPTEs of a gfn
+ * that has too many: that would tear a hole into the child, under a huge SPTE
+ * that is still live.
+ */
+static void eager_split_rmap_add(struct eager_split *es, struct kvm_mmu_page *sp, int i)
+{
+	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, es->slot, &sp->spt[i],
+			 kvm_mmu_page_get_gfn(sp, i), sp->role.level);
+}
+
+/* Fill a page table that nobody sees yet. */
+static void eager_split_fill_new(struct eager_split *es, struct kvm_mmu_page *sp,
+				 u64 spte, struct kvm_rmap_head *heads, bool empty)
+{
+	u64 step = eager_split_step(sp->role.level);
+	int i;
+
+	if (empty) {
+		eager_split_fill_fast(sp->spt, spte, step, heads);
+	} else {
+		for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+			sp->spt[i] = spte + i * step;
+			eager_split_rmap_add(es, sp, i);
+		}
+	}
+
+	kvm_update_page_stats(es->kvm, sp->role.level, SPTE_ENT_PER_PAGE);
+}
+
+/*
+ * Fill the holes of a page table that may be in use.  Return true if an entry was
+ * there that isn't what it would have been made, so that it may permit less than
+ * the huge SPTE does, e.g. because it is write-protected, or may link to a page
+ * table that is not full.  Aliases of a huge page share one table: from the
+ * second on all entries are there and just right.
+ */
+static bool eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *sp,
+				   u64 spte)
+{
+	u64 step = eager_split_step(sp->role.level);
+	u64 differs = 0;
 	int nr = 0;
 	int i;
 
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
-		u64 *sptep = &sp->spt[i];
-
-		if (is_shadow_present_pte(*sptep))
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, spte += step) {
+		if (is_shadow_present_pte(sp->spt[i])) {
+			differs |= sp->spt[i] ^ spte;
 			continue;
+		}
 
-		mmu_spte_set(sptep, make_huge_page_split_spte(es->kvm, huge_spte, sp->role, i));
-		kvm_mmu_rmap_add(es->kvm, descs, es->slot, sptep,
-				 kvm_mmu_page_get_gfn(sp, i), sp->role.level);
+		mmu_spte_set(&sp->spt[i], spte);
+		eager_split_rmap_add(es, sp, i);
 		nr++;
 	}
 
 	kvm_update_page_stats(es->kvm, sp->role.level, nr);
-	es->work += SPTE_ENT_PER_PAGE;
 
-	return nr != SPTE_ENT_PER_PAGE;
+	return differs & ~shadow_accessed_mask;
 }
 
-static void eager_split_one(struct eager_split *es, u64 *huge_sptep)
+/*
+ * Split a huge SPTE.  A new child takes its page as it comes, not zeroed: all of
+ * it is written before anybody sees it.
+ */
+static int eager_split_one(struct eager_split *es, u64 *huge_sptep,
+			   struct kvm_rmap_head *heads)
 {
+	bool empty = eager_split_heads_are_empty(heads);
 	struct kvm *kvm = es->kvm;
 	struct kvm_mmu_page *sp;
+	u64 spte;
+	int r;
 
-	sp = kvm_mmu_get_sp_for_split(kvm, huge_sptep);
-	es->flush |= eager_split_fill(es, sp, READ_ONCE(*huge_sptep));
+	sp = kvm_mmu_find_split_sp(kvm, huge_sptep);
+	r = eager_split_reserve(es, !sp, eager_split_nr_descs(heads, empty, sp));
+	if (r)
+		return r;
+
+	if (sp) {
+		spte = eager_split_first_spte(es, READ_ONCE(*huge_sptep), sp->role);
+		es->flush |= eager_split_fill_holes(es, sp, spte);
+	} else {
+		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
+		spte = eager_split_first_spte(es, READ_ONCE(*huge_sptep), sp->role);
+		eager_split_fill_new(es, sp, spte, heads, empty);
+	}
+
 	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache, huge_sptep, sp);
+	return 0;
 }
 
 static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
@@ -233,9 +398,17 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	u64 huge_spte = READ_ONCE(*huge_sptep);
 	int r;
 
-	r = eager_split_reserve(es, gfn, level);
+	if (!es->begun)
+		trace_kvm_eager_split_begin(es->slot, es->start, es->end);
+	es->begun = true;
+
+	r = eager_split_cancelled();
 	if (!r)
-		eager_split_one(es, huge_sptep);
+		r = eager_split_one(es, huge_sptep, gfn_to_rmap(gfn, level - 1, es->slot));
+	if (!r) {
+		es->batch++;
+		es->work += SPTE_ENT_PER_PAGE;
+	}
 
 	trace_kvm_mmu_split_huge_page(gfn, huge_spte, level, r);
 	return r;
@@ -266,8 +439,10 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 		if (!sptep)
 			return 0;
 
-		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end))
+		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end)) {
+			es->kvm->stat.eager_split_invalidated++;
 			return 0;
+		}
 
 		r = eager_split_try(es, sptep, gfn, level);
 		if (r && r != -EAGAIN)
@@ -294,6 +469,30 @@ static int eager_split_level(struct eager_split *es, int level)
 	return 0;
 }
 
+static int eager_split_levels(struct eager_split *es, int target_level)
+{
+	int level, r;
+
+	for (level = KVM_MAX_HUGEPAGE_LEVEL; level > target_level; level--) {
+		r = eager_split_level(es, level);
+		if (r)
+			return r;
+	}
+
+	return 0;
+}
+
+static void eager_split_account(struct eager_split *es, int r)
+{
+	struct kvm_vm_stat *stat = &es->kvm->stat;
+
+	stat->eager_split_done += es->total;
+	stat->eager_split_yields += es->yields;
+	stat->eager_split_nomem += r == -ENOMEM;
+	stat->eager_split_noquota += r == -ENOSPC;
+	stat->eager_split_cancelled += r == -ECANCELED || r == -EINTR;
+}
+
 /**
  * kvm_eager_split_range - split the huge pages of the shadow MMU in a range
  * @kvm: the VM
@@ -301,28 +500,34 @@ static int eager_split_level(struct eager_split *es, int level)
  * @start: first gfn of the range, in @slot
  * @end: first gfn behind the range
  * @target_level: the page size to split down to, PG_LEVEL_4K or PG_LEVEL_2M
+ * @arm: let the next write to each 4KiB page that a split yields show in the
+ *	dirty log.  The caller arms whatever else there is, and flushes TLBs.
  *
  * See eager_split.h for locking.  A huge page that lies in the range in part is
  * split as a whole.  The first shortage of memory or of shadow pages ends the
- * operation: what one huge page didn't get, the next won't get either.
+ * operation: what one huge page didn't get, the next won't get either.  So does a
+ * fatal signal, and eager_page_split when it is turned off.
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			   gfn_t start, gfn_t end, int target_level)
+			   gfn_t start, gfn_t end, int target_level, bool arm)
 {
 	struct eager_split es = {
 		.kvm = kvm,
 		.slot = slot,
 		.start = start,
 		.end = end,
+		.arm = arm,
 	};
-	int level;
+	int r;
 
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	for (level = KVM_MAX_HUGEPAGE_LEVEL; level > target_level; level--)
-		if (eager_split_level(&es, level))
-			break;
+	eager_split_start_hold(&es);
+	r = eager_split_levels(&es, target_level);
+	eager_split_end_hold(&es, r ? EAGER_SPLIT_ERROR : EAGER_SPLIT_DONE);
 
-	eager_split_flush(&es);
+	eager_split_account(&es, r);
+	if (es.begun)
+		trace_kvm_eager_split_end(es.total, es.yields, r);
 }

@@ -14,6 +14,6 @@
  * shadow page that it found before the call.
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			   gfn_t start, gfn_t end, int target_level);
+			   gfn_t start, gfn_t end, int target_level, bool arm);
 
 #endif /* __KVM_X86_MMU_EAGER_SPLIT_H */

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Arming of dirty logging in bulk for the shadow MMU
+ *
+ * Each cycle of dirty logging visits the SPTEs of all pages that were dirty, to
+ * take away the bit that lets the next write go unseen.  What there is to visit
+ * is regular: the rmap heads of consecutive gfns are neighbours, and the SPTEs
+ * of memory that was mapped by a huge page before are neighbours too and differ
+ * in nothing but their pfn.  Where that is so, a few instructions per page will
+ * do.  Where it is not (several SPTEs for one gfn, an SPTE that a CPU may be
+ * changing), it is found page by page, and the general functions do the work.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/bits.h>
+#include <linux/mm.h>
+#include <linux/sched.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "rmap_log.h"
+#include "spte.h"
+
+/* Gfns visited before mmu_lock may be dropped because others want it. */
+#define RMAP_LOG_MIN_WORK	SPTE_ENT_PER_PAGE
+
+/* Two ways to make a write show.  Only ever passed as a constant. */
+enum rmap_log_how {
+	RMAP_LOG_WRPROT,
+	RMAP_LOG_CLEAR_DIRTY,
+};
+
+/*
+ * The part of a folio that starts at @pfn and is @nr pages long, 0 if the page
+ * has no struct page that is tracked.  SPTEs that map the folio keep it from
+ * being split or freed, as mmu_lock is held.
+ */
+struct rmap_log_folio {
+	kvm_pfn_t pfn;
+	unsigned long nr;
+};
+
+/*
+ * True if neither CPUs nor lockless page faults change the SPTE and its bit is
+ * set, so that a plain store is safe.  CPUs leave an SPTE alone that has both
+ * bits, or no such bits at all, and lockless page faults a writable one.
+ *
+ * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
+ * functions.
+ */
+static __always_inline bool rmap_log_is_plain(u64 spte, enum rmap_log_how how)
+{
+	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
+
+	if (!IS_ENABLED(CONFIG_X86_64))
+		return false;
+
+	if (how == RMAP_LOG_CLEAR_DIRTY)
+		return (spte & (set | SPTE_TDP_AD_MASK)) == (set | SPTE_TDP_AD_ENABLED);
+
+	return (spte & set) == set;
+}
+
+/* True if the next write shows already, or the page isn't mapped writable. */
+static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_how how)
+{
+	if (how == RMAP_LOG_CLEAR_DIRTY && !spte_ad_need_write_protect(spte))
+		return !(spte & shadow_dirty_mask);
+
+	return !is_writable_pte(spte);
+}
+
+static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_how how)
+{
+	return spte & ~(how == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
+}
+
+/*
+ * Mark the page dirty.  The mark is the folio's, so one for each folio will do.
+ *
+ * Return: how many pages from @pfn on have it now, at least one.
+ */
+static unsigned int rmap_log_set_dirty(struct rmap_log_folio *known, kvm_pfn_t pfn)
+{
+	struct page *page;
+
+	if (pfn - known->pfn < known->nr)
+		return known->nr - (pfn - known->pfn);
+
+	kvm_set_pfn_dirty(pfn);
+
+	known->nr = 0;
+	page = kvm_pfn_to_refcounted_page(pfn);
+	if (!page)
+		return 1;
+
+	known->pfn = pfn;
+	known->nr = folio_nr_pages(page_folio(page)) - folio_page_idx(page_folio(page), page);
+	return known->nr;
+}
+
+/*
+ * Arm the SPTEs of @max consecutive gfns from @head on, of which the first is
+ * the only one of its gfn and plain, as long as they continue in the way they
+ * started: one SPTE for each gfn, next to the previous one, mapping the next
+ * pfn with the same bits, hence plain like the first.
+ *
+ * Return: how many, at least one.
+ */
+static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head,
+						 unsigned int max,
+						 enum rmap_log_how how)
+{
+	u64 *first = (u64 *)head->val;
+	u64 *end = first + max;
+	u64 *sptep = first;
+	u64 spte = *first;
+
+	do {
+		WRITE_ONCE(*sptep, rmap_log_arm(spte, how));
+		spte += PAGE_SIZE;
+		sptep++;
+		head++;
+	} while (sptep != end && head->val == (unsigned long)sptep && *sptep == spte);
+
+	return sptep - first;
+}
+
+static bool rmap_log_is_single(const struct kvm_rmap_head *head)
+{
+	return head->val && !(head->val & KVM_RMAP_MANY);
+}
+
+static void rmap_log_slowly(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			    struct kvm_rmap_head *head, enum rmap_log_how how)
+{
+	if (how == RMAP_LOG_WRPROT)
+		rmap_write_protect(head, false);
+	else
+		__rmap_clear_dirty(kvm, head, slot);
+}
+
+/*
+ * Does arming this SPTE take away what told that the page is dirty?  Write
+ * protection leaves the Dirty bit, but for SPTEs that have none.
+ */
+static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_how how)
+{
+	return how == RMAP_LOG_CLEAR_DIRTY || !spte_ad_enabled(spte);
+}
+
+/* Arm one gfn, and those behind it that are alike.  Return how many were done. */
+static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
+						  const struct kvm_memory_slot *slot,
+						  struct kvm_rmap_head *head,
+						  unsigned int max,
+						  struct rmap_log_folio *known,
+						  enum rmap_log_how how)
+{
+	u64 spte;
+
+	if (!head->val)
+		return 1;
+
+	if (unlikely(!rmap_log_is_single(head))) {
+		rmap_log_slowly(kvm, slot, head, how);
+		return 1;
+	}
+
+	spte = *(u64 *)head->val;
+	if (rmap_log_is_armed(spte, how))
+		return 1;
+
+	if (unlikely(!rmap_log_is_plain(spte, how))) {
+		rmap_log_slowly(kvm, slot, head, how);
+		return 1;
+	}
+
+	if (rmap_log_loses_dirty(spte, how))
+		max = min(max, rmap_log_set_dirty(known, spte_to_pfn(spte)));
+
+	return rmap_log_run(head, max, how);
+}
+
+static __always_inline void rmap_log_masked(struct kvm *kvm,
+					    const struct kvm_memory_slot *slot,
+					    gfn_t gfn, unsigned long mask,
+					    enum rmap_log_how how)
+{
+	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, slot);
+	struct rmap_log_folio known = {};
+	unsigned int i, end;
+
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	for_each_set_bitrange(i, end, &mask, BITS_PER_LONG)
+		while (i < end)
+			i += rmap_log_some(kvm, slot, &heads[i], end - i, &known, how);
+}
+
+/*
+ * Unlike cond_resched_rwlock_write(), give way to vCPUs that wait for the lock in
+ * kernels that are not fully preemptible, too.
+ */
+static void rmap_log_yield(struct kvm *kvm)
+{
+	if (!need_resched() && !rwlock_is_contended(&kvm->mmu_lock))
+		return;
+
+	write_unlock(&kvm->mmu_lock);
+	cond_resched();
+	write_lock(&kvm->mmu_lock);
+}
+
+static __always_inline void rmap_log_slot(struct kvm *kvm,
+					  const struct kvm_memory_slot *slot,
+					  enum rmap_log_how how)
+{
+	unsigned long done, left;
+
+	for (done = 0; done < slot->npages; done += BITS_PER_LONG) {
+		left = min(slot->npages - done, BITS_PER_LONG);
+		rmap_log_masked(kvm, slot, slot->base_gfn + done,
+				BITMAP_LAST_WORD_MASK(left), how);
+
+		if (!((done + BITS_PER_LONG) % RMAP_LOG_MIN_WORK))
+			rmap_log_yield(kvm);
+	}
+}
+
+void kvm_rmap_log_wrprot(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			 gfn_t gfn, unsigned long mask)
+{
+	rmap_log_masked(kvm, slot, gfn, mask, RMAP_LOG_WRPROT);
+}
+
+void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			      gfn_t gfn, unsigned long mask)
+{
+	rmap_log_masked(kvm, slot, gfn, mask, RMAP_LOG_CLEAR_DIRTY);
+}
+
+void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+{
+	rmap_log_slot(kvm, slot, RMAP_LOG_WRPROT);
+}
+
+void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+{
+	rmap_log_slot(kvm, slot, RMAP_LOG_CLEAR_DIRTY);
+}
