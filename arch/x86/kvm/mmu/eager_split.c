@@ -26,6 +26,7 @@
 #include "mmu.h"
 #include "mmu_internal.h"
 #include "mmutrace.h"
+#include "prove.h"
 #include "spte.h"
 #include "x86.h"
 #include "eager_split.h"
@@ -97,6 +98,8 @@ static void eager_split_end_hold(struct eager_split *es, enum eager_split_why wh
 {
 	eager_split_flush(es);
 	es->total += es->batch;
+	if (es->batch)
+		kvm_prove_shadow_mmu(es->kvm);
 
 	if (es->begun && es->held_since)
 		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, why);
@@ -370,6 +373,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep,
 			   struct kvm_rmap_head *heads)
 {
 	bool empty = eager_split_heads_are_empty(heads);
+	u64 huge_spte = READ_ONCE(*huge_sptep);
 	struct kvm *kvm = es->kvm;
 	struct kvm_mmu_page *sp;
 	u64 spte;
@@ -381,15 +385,16 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep,
 		return r;
 
 	if (sp) {
-		spte = eager_split_first_spte(es, READ_ONCE(*huge_sptep), sp->role);
+		spte = eager_split_first_spte(es, huge_spte, sp->role);
 		es->flush |= eager_split_fill_holes(es, sp, spte);
 	} else {
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
-		spte = eager_split_first_spte(es, READ_ONCE(*huge_sptep), sp->role);
+		spte = eager_split_first_spte(es, huge_spte, sp->role);
 		eager_split_fill_new(es, sp, spte, heads, empty);
 	}
 
 	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache, huge_sptep, sp);
+	kvm_prove_split_sp(sp, huge_spte);
 	return 0;
 }
 

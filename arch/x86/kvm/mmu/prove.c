@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Proof of the shadow MMU's bookkeeping, for debug kernels
+ *
+ * SPTEs and rmaps tell the same thing from two sides, and counters tell how much
+ * of it there is.  Code that changes many of them at once is checked by walking
+ * all of both sides: each SPTE is in its rmap once, and as all rmaps together
+ * have no more entries than there are SPTEs, they have no others.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "prove.h"
+#include "spte.h"
+#include "tdp_mmu.h"
+
+struct prove {
+	struct kvm *kvm;
+
+	/* Leaf SPTEs found so far, by page size. */
+	unsigned long leaves[KVM_NR_PAGE_SIZES];
+
+	/* Shadow pages found so far. */
+	unsigned long pages;
+};
+
+static bool prove_is_tracked(const struct kvm_memory_slot *slot, gfn_t gfn)
+{
+	return slot->arch.gfn_write_track &&
+	       slot->arch.gfn_write_track[gfn_to_index(gfn, slot->base_gfn, PG_LEVEL_4K)];
+}
+
+static void prove_leaf(struct prove *p, struct kvm_mmu_page *sp, int i)
+{
+	struct kvm_memory_slot *slot;
+	gfn_t gfn = kvm_mmu_page_get_gfn(sp, i);
+	int level = sp->role.level;
+	u64 spte = sp->spt[i];
+
+	slot = __gfn_to_memslot(kvm_memslots_for_spte_role(p->kvm, sp->role), gfn);
+	if (WARN_ONCE(!slot, "SPTE %llx maps gfn %llx, which is in no memslot\n", spte, gfn))
+		return;
+
+	WARN_ONCE(kvm_mmu_rmap_occurrences(gfn_to_rmap(gfn, level, slot), &sp->spt[i]) != 1,
+		  "SPTE %llx of gfn %llx, level %d, isn't in its rmap once\n",
+		  spte, gfn, level);
+	WARN_ONCE(level == PG_LEVEL_4K && is_writable_pte(spte) && prove_is_tracked(slot, gfn),
+		  "SPTE %llx of gfn %llx is writable despite write tracking\n", spte, gfn);
+	check_spte_writable_invariants(spte);
+
+	p->leaves[level - PG_LEVEL_4K]++;
+}
+
+static void prove_link(struct kvm_mmu_page *sp, int i)
+{
+	struct kvm_mmu_page *child = spte_to_child_sp(sp->spt[i]);
+
+	WARN_ONCE(child->role.level + 1 != sp->role.level,
+		  "level %d links to level %d\n", sp->role.level, child->role.level);
+	WARN_ONCE(kvm_mmu_rmap_occurrences(&child->parent_ptes, &sp->spt[i]) != 1,
+		  "a link to gfn %llx, level %d, isn't in the parent SPTEs once\n",
+		  child->gfn, child->role.level);
+}
+
+static void prove_page(struct prove *p, struct kvm_mmu_page *sp)
+{
+	int i;
+
+	p->pages++;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		if (!is_shadow_present_pte(sp->spt[i]))
+			continue;
+
+		if (is_last_spte(sp->spt[i], sp->role.level))
+			prove_leaf(p, sp, i);
+		else
+			prove_link(sp, i);
+	}
+}
+
+static unsigned long prove_count_slot(const struct kvm_memory_slot *slot, int level)
+{
+	struct kvm_rmap_head *heads = slot->arch.rmap[level - PG_LEVEL_4K];
+	gfn_t last = slot->base_gfn + slot->npages - 1;
+	unsigned long nr = 0;
+	unsigned long i;
+
+	for (i = 0; i <= gfn_to_index(last, slot->base_gfn, level); i++)
+		nr += pte_list_count(&heads[i]);
+
+	return nr;
+}
+
+static unsigned long prove_count_rmaps(struct kvm *kvm, int level)
+{
+	struct kvm_memory_slot *slot;
+	unsigned long nr = 0;
+	int as_id, bkt;
+
+	for (as_id = 0; as_id < kvm_arch_nr_memslot_as_ids(kvm); as_id++) {
+		kvm_for_each_memslot(slot, bkt, __kvm_memslots(kvm, as_id))
+			nr += prove_count_slot(slot, level);
+	}
+
+	return nr;
+}
+
+static void prove_level(struct prove *p, int level)
+{
+	unsigned long leaves = p->leaves[level - PG_LEVEL_4K];
+	unsigned long rmaps = prove_count_rmaps(p->kvm, level);
+	s64 stat = atomic64_read(&p->kvm->stat.pages[level - PG_LEVEL_4K]);
+
+	WARN_ONCE(rmaps != leaves, "level %d: %lu SPTEs, but %lu entries in rmaps\n",
+		  level, leaves, rmaps);
+
+	/* The TDP MMU counts its SPTEs there, too. */
+	WARN_ONCE(!tdp_mmu_enabled && stat != leaves,
+		  "level %d: %lu SPTEs, but the statistics say %lld\n", level, leaves, stat);
+}
+
+/**
+ * kvm_prove_shadow_mmu - check all shadow pages, rmaps and counters of a VM
+ * @kvm: the VM
+ */
+void kvm_prove_shadow_mmu(struct kvm *kvm)
+{
+	struct prove p = { .kvm = kvm };
+	struct kvm_mmu_page *sp;
+	int level;
+
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
+		prove_page(&p, sp);
+
+	for (level = PG_LEVEL_4K; level <= KVM_MAX_HUGEPAGE_LEVEL; level++)
+		prove_level(&p, level);
+
+	WARN_ONCE(p.pages != kvm->arch.n_used_mmu_pages,
+		  "%lu shadow pages, but %lu are accounted\n",
+		  p.pages, kvm->arch.n_used_mmu_pages);
+}
+
+/**
+ * kvm_prove_split_sp - check the page table that a huge SPTE was split into
+ * @sp: its shadow page
+ * @huge_spte: what the huge SPTE was
+ *
+ * A leaf may permit less than the huge SPTE did, but maps the same memory, and
+ * there is no hole.
+ */
+void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
+{
+	kvm_pfn_t pfn = spte_to_pfn(huge_spte);
+	u64 spte;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, pfn += KVM_PAGES_PER_HPAGE(sp->role.level)) {
+		spte = sp->spt[i];
+
+		if (WARN_ONCE(!is_shadow_present_pte(spte), "hole at %d after a split\n", i))
+			continue;
+		if (!is_last_spte(spte, sp->role.level))
+			continue;
+
+		WARN_ONCE(spte_to_pfn(spte) != pfn, "pfn %llx at %d after a split, not %llx\n",
+			  spte_to_pfn(spte), i, pfn);
+		WARN_ONCE(is_writable_pte(spte) && !is_mmu_writable_spte(huge_spte),
+			  "writable %llx after a split of %llx\n", spte, huge_spte);
+	}
+}
