@@ -305,14 +305,13 @@ static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step,
 }
 
 /*
- * Add the SPTE of a child.  Unlike page faults, never recycle the SPTEs of a gfn
- * that has too many: that would tear a hole into the child, under a huge SPTE
- * that is still live.
+ * Unlike page faults, never recycle the SPTEs of a gfn that has too many: that
+ * would tear a hole into the child, under a huge SPTE that is still live.
  */
-static void eager_split_rmap_add(struct eager_split *es, struct kvm_mmu_page *sp, int i)
+static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
+				 struct kvm_rmap_head *head)
 {
-	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, es->slot, &sp->spt[i],
-			 kvm_mmu_page_get_gfn(sp, i), sp->role.level);
+	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, head, sptep);
 }
 
 /* Fill a page table that nobody sees yet. */
@@ -327,7 +326,7 @@ static void eager_split_fill_new(struct eager_split *es, struct kvm_mmu_page *sp
 	} else {
 		for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 			sp->spt[i] = spte + i * step;
-			eager_split_rmap_add(es, sp, i);
+			eager_split_rmap_add(es, &sp->spt[i], &heads[i]);
 		}
 	}
 
@@ -342,7 +341,7 @@ static void eager_split_fill_new(struct eager_split *es, struct kvm_mmu_page *sp
  * second on all entries are there and just right.
  */
 static bool eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *sp,
-				   u64 spte)
+				   u64 spte, struct kvm_rmap_head *heads)
 {
 	u64 step = eager_split_step(sp->role.level);
 	u64 differs = 0;
@@ -356,7 +355,7 @@ static bool eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *
 		}
 
 		mmu_spte_set(&sp->spt[i], spte);
-		eager_split_rmap_add(es, sp, i);
+		eager_split_rmap_add(es, &sp->spt[i], &heads[i]);
 		nr++;
 	}
 
@@ -369,9 +368,9 @@ static bool eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *
  * Split a huge SPTE.  A new child takes its page as it comes, not zeroed: all of
  * it is written before anybody sees it.
  */
-static int eager_split_one(struct eager_split *es, u64 *huge_sptep,
-			   struct kvm_rmap_head *heads)
+static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
 {
+	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, level - 1, es->slot);
 	bool empty = eager_split_heads_are_empty(heads);
 	u64 huge_spte = READ_ONCE(*huge_sptep);
 	struct kvm *kvm = es->kvm;
@@ -386,14 +385,15 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep,
 
 	if (sp) {
 		spte = eager_split_first_spte(es, huge_spte, sp->role);
-		es->flush |= eager_split_fill_holes(es, sp, spte);
+		es->flush |= eager_split_fill_holes(es, sp, spte, heads);
 	} else {
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
 		spte = eager_split_first_spte(es, huge_spte, sp->role);
 		eager_split_fill_new(es, sp, spte, heads, empty);
 	}
 
-	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache, huge_sptep, sp);
+	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache,
+			      gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(sp, huge_spte);
 	return 0;
 }
@@ -409,7 +409,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 
 	r = eager_split_cancelled();
 	if (!r)
-		r = eager_split_one(es, huge_sptep, gfn_to_rmap(gfn, level - 1, es->slot));
+		r = eager_split_one(es, huge_sptep, gfn, level);
 	if (!r) {
 		es->batch++;
 		es->work += SPTE_ENT_PER_PAGE;
