@@ -6,16 +6,17 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build test bench clean
+.PHONY: help setup tree save check build peer test bench clean
 
 help:
-	@echo 'make bench   measure eager_page_split=N beside =Y on an emulated machine'
+	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
 	@echo
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
 	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
 	@echo 'make check   prove that tree and save agree, every mail builds and checkpatch is content'
 	@echo 'make build   build the kernel and the KVM selftests'
+	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
 	@echo
@@ -36,6 +37,9 @@ check: setup
 build: setup
 	@$(LAB) tree
 	@$(LAB) build $(ARGS)
+
+peer: setup
+	@$(LAB) build --kind peer kvm $(ARGS)
 
 test: setup
 	@$(LAB) tree

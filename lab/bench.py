@@ -2,7 +2,8 @@
 """`make bench`: eager_page_split=N beside =Y, measured by real kernels that run real guests.
 
 One boot per paging mode (ept/npt is fixed when KVM loads); inside, split-bench.sh runs the
-matrix. The unpatched kernel measures a part of it for comparison, with the same test program.
+matrix. The unpatched kernel and the peer measure a part of it for comparison, with the same test
+program.
 """
 
 import shutil
@@ -274,10 +275,10 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 @click.option(
     "--kernel",
     "kernels",
-    type=click.Choice(["both", "series", "base"]),
-    default="both",
+    type=click.Choice(["all", *kernel.KINDS]),
+    default="all",
     show_default=True,
-    help="Both: the series, and the unpatched kernel's N beside it.",
+    help="All: the series, beside it N of the unpatched kernel and Y of the peer.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."

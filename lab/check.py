@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make check`: is the series as it is saved fit to be mailed?"""
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,9 @@ KVM_OBJECTS = (KVM, "virt/kvm/")
 # does not look up; and the package has no history to look Fixes: up in.
 CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
 SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
+
+# Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs.
+DEBIAN_BIN = "/usr/bin"
 
 _DIAGNOSTIC = re.compile(r"^(?:\.\./)*([\w./+-]+):\d+(?::\d+)?: (warning|error): (.*)$")
 
@@ -179,7 +183,7 @@ def checkpatch(subject: Subject) -> Verdict:
     mails = _write_mails(subject)
     for mail in mails:
         command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
-        done = _run((*command, str(mail)), source)
+        done = _run((*command, str(mail)), source, {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"})
         said = done.stdout.splitlines() + done.stderr.splitlines()
         if done.returncode != 0:
             problems += said or [f"{mail.name}: checkpatch.pl failed"]
@@ -204,9 +208,18 @@ def sparse(subject: Subject) -> Verdict:
     return Verdict(f"{len(sources)} files", tuple(problems))
 
 
-def _run(command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """env: added to the user's own."""
     return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False
+        command,
+        cwd=cwd,
+        env=os.environ | dict(env or {}),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
 
 

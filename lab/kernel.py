@@ -14,8 +14,9 @@ from pathlib import Path
 
 import click
 
-from lab import space, tree
+from lab import peer, space, tree
 from lab.errors import LabError
+from lab.git import Repo
 from lab.locks import locked
 from lab.paths import CONFIG, LAYOUT, Layout
 from lab.steps import run_logged, say, step
@@ -26,7 +27,7 @@ CONFIGS = {
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
 }
-KINDS = ("series", "base")
+KINDS = ("series", "base", "peer")
 # With two cores and an empty ccache.
 ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min"}
 # The largest of them, debug, takes half of it.
@@ -75,17 +76,20 @@ def make_command(objects: str, *targets: str, jobs: int | None = None) -> tuple[
 
 
 def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
-    """The up-to-date work tree of a kind of kernel: "series" or "base".
+    """The up-to-date work tree of a kind of kernel, one of KINDS.
 
-    LabError: no such kind, or what lab.tree.make() raises.
+    LabError: no such kind, or what lab.tree.make() and lab.peer.commit() raise.
     """
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
-    if kind == "base" and layout.linux.exists():
-        with locked(tree.lock(layout.base)):
-            return tree.work_tree(layout, layout.base, tree.BASE_TAG)
-    tree.make(layout, tree.current_source(layout))
-    return layout.linux if kind == "series" else source_tree(kind, layout)
+    if kind == "series" or not layout.linux.exists():
+        tree.make(layout, tree.current_source(layout))
+    path = layout.tree_of(kind)
+    if kind != "series":
+        commit = peer.commit(Repo(layout.linux)) if kind == "peer" else tree.BASE_TAG
+        with locked(tree.lock(path)):
+            tree.work_tree(layout, path, commit)
+    return path
 
 
 def wanted(fragments: Iterable[Path]) -> dict[str, str]:
@@ -148,7 +152,7 @@ def _estimate(image: Path, config: str) -> str:
 def build(kind: str, config: str) -> Kernel:
     """Build a kernel, incrementally.
 
-    kind: "series" or "base". config: a name in CONFIGS.
+    kind: one of KINDS. config: a name in CONFIGS.
     LabError: no such kind or configuration, or one that does not take effect.
     WorkFailed: it does not compile; the end of the log has been shown.
     """

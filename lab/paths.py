@@ -34,8 +34,17 @@ class Layout:
         return self.build / "base"
 
     @property
+    def peer(self) -> Path:
+        """A work tree of `linux`, at `base` with the edits of lab.peer."""
+        return self.build / "peer"
+
+    def tree_of(self, kind: str) -> Path:
+        """Where the sources of a kind of kernel are: "series", "base" or "peer"."""
+        return {"series": self.linux, "base": self.base, "peer": self.peer}[kind]
+
+    @property
     def check(self) -> Path:
-        """A third one, in which `make check` builds every mail."""
+        """Another one, in which `make check` builds every mail."""
         return self.build / "check"
 
     @property

@@ -120,23 +120,31 @@ class Boot:
         return BOOT_S[self.machine] + self.runs_s
 
 
-def _base_matrix(matrix: Matrix) -> Matrix:
+def _beside(matrix: Matrix) -> dict[str, Matrix]:
+    """Kernel -> what is measured of it beside the series: what the tables compare, no more."""
     vcpus = BASE_VCPUS if BASE_VCPUS in matrix.vcpus else max(matrix.vcpus)
-    return replace(matrix, vcpus=(vcpus,), eager=("N",))
+    found = {
+        "peer": replace(matrix, eager=("Y",)),
+        "base": replace(matrix, eager=("N",), vcpus=(vcpus,)),
+    }
+    return {kernel: each for kernel, each in found.items() if each.eager[0] in matrix.eager}
 
 
 def make_plan(machine: str, kernels: str, matrix: Matrix) -> list[Boot]:
     """The boots for one invocation.
 
-    kernels: "series", "base", or "both" for the series with the base's N beside it.
+    kernels: a kind of kernel, or "all" for the series with Y of the peer and N of the base
+    beside it. `host` has one kernel only.
     """
+    first = "series" if kernels == "all" else kernels
     if machine == "host":
-        return [Boot(machine, "series" if kernels == "both" else kernels, None, matrix)]
-    first = "series" if kernels == "both" else kernels
-    plan = [Boot(machine, first, ept, matrix) for ept in (True, False)]
-    if kernels == "both" and "N" in matrix.eager:
-        plan += [Boot(machine, "base", ept, _base_matrix(matrix)) for ept in (True, False)]
-    return plan
+        return [Boot(machine, first, None, matrix)]
+    measured = {first: matrix} | (_beside(matrix) if kernels == "all" else {})
+    return [
+        Boot(machine, kernel, ept, each)
+        for kernel, each in measured.items()
+        for ept in (True, False)
+    ]
 
 
 def check_matrix(matrix: Matrix) -> None:

@@ -2,11 +2,12 @@
 """Tables of results: N beside Y beside their ratio, as in the mails about eager splitting.
 
 Figures of machines with simulated time and of machines with the host's clock never
-share a table: a table holds one machine, one kernel, one paging mode, one write mix.
+share a table: a table holds one machine, one paging mode, one write mix. It holds one kernel
+too, and beside the series the peer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich import box
 from rich.console import Console
@@ -61,6 +62,11 @@ class Goal:
 GOALS = (Goal("all writes", True, 100, 60), Goal("20% writes", False, 20, 5))
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
+PEER = "gates deleted"
+WHO_IS_THE_PEER = (
+    "gates deleted, the peer: the unpatched kernel without what keeps its eager splitting to"
+    " nested guests; eager_page_split=Y"
+)
 TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
 
 
@@ -143,7 +149,7 @@ def _title(key: Key) -> str:
 
 def _group(key: Key) -> Key:
     """What all of a table has in common."""
-    return key._replace(vcpus=0, eager=False, phase="", iteration=None)
+    return replace(key, vcpus=0, eager=False, phase="", iteration=None)
 
 
 def _why(initially_all_set: bool) -> str:
@@ -152,27 +158,59 @@ def _why(initially_all_set: bool) -> str:
     return "iteration 1 is the first that pays for splitting: enabling write-protects everything"
 
 
+@dataclass(frozen=True)
+class Trio:
+    """Seconds that stand side by side, None where not measured: N, Y, and Y of the peer."""
+
+    lazy: float | None
+    eager: float | None
+    peer: float | None
+
+    @classmethod
+    def at(cls, key: Key, times: Times) -> "Trio":
+        """What was measured at KEY, whatever its value of eager."""
+        lazy, eager = (times.get(replace(key, eager=value)) for value in (False, True))
+        return cls(lazy, eager, times.get(replace(key, kernel="peer", eager=True)))
+
+    @staticmethod
+    def columns(with_peer: bool, peer: str = PEER) -> tuple[str, ...]:
+        """The headings of cells(). peer: that of the peer's times."""
+        return ("N", "Y", peer, "N/Y", "peer/Y") if with_peer else ("N", "Y", "N/Y")
+
+    def cells(self, with_peer: bool) -> tuple[str, ...]:
+        times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
+        if with_peer:
+            times.append(self.peer)
+            ratios.append(ratio(self.peer, self.eager))
+        return (*map(milliseconds, times), *ratios)
+
+
 def _table_of(group: Key, times: Times) -> Table:
     counts = sorted({key.vcpus for key in times if _group(key) == group})
-    table = Table(_title(group), ("ms", "vCPUs", "N", "Y", "N/Y"))
-    table.notes.append(_why(group.initially_all_set))
+    of_peer = replace(group, kernel="peer")
+    with_peer = group.kernel == "series" and any(_group(k) == of_peer for k in times if k.eager)
+    table = Table(_title(group), ("ms", "vCPUs", *Trio.columns(with_peer)))
+    table.notes += [_why(group.initially_all_set), *([WHO_IS_THE_PEER] if with_peer else [])]
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:
-            key = group._replace(vcpus=vcpus, phase=row.phase, iteration=row.iteration)
-            lazy, eager = (times.get(key._replace(eager=value)) for value in (False, True))
-            if lazy is None and eager is None:
+            key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
+            trio = Trio.at(key, times)
+            if trio.lazy is None and trio.eager is None:
                 continue
             if row == headline(group.initially_all_set):
                 table.strong.add(len(table.rows))
-            cells = (milliseconds(lazy), milliseconds(eager), ratio(lazy, eager))
-            table.rows.append((row.label, str(vcpus), *cells))
+            table.rows.append((row.label, str(vcpus), *trio.cells(with_peer)))
     return table
 
 
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
-    """One table per paging mode and write mix, in the order of the results."""
+    """One table per paging mode and write mix, in the order of the results.
+
+    Those of the series, the peer beside them; without the series one for every kernel.
+    """
     times = {one.key: one.seconds for one in measurements}
-    return [_table_of(group, times) for group in dict.fromkeys(map(_group, times))]
+    series = [key for key in times if key.kernel == "series"]
+    return [_table_of(group, times) for group in dict.fromkeys(map(_group, series or times))]
 
 
 def _goal_key(goal: Goal, key: Key) -> bool:
@@ -192,28 +230,33 @@ def _goal_key(goal: Goal, key: Key) -> bool:
 
 def goals_table(measurements: Iterable[Measurement]) -> Table | None:
     """The ratios that the series is judged by; None when they were not measured."""
-    measurements = list(measurements)
-    times = {one.key: one.seconds for one in measurements if one.kernel == "series"}
-    table = Table("What the series is to reach", ("8 vCPUs x 4 MiB", "N", "Y", "N/Y", "goal"))
-    for goal in GOALS:
-        for key, lazy in times.items():
-            eager = times.get(key._replace(eager=True))
-            if key.eager or eager is None or not _goal_key(goal, key):
-                continue
-            verdict = _verdict(lazy >= goal.ratio * eager)
-            label = f"{paging(key.machine, goal.ept)}, {goal.label}, dirty ms"
-            cells = (milliseconds(lazy), milliseconds(eager), ratio(lazy, eager))
-            table.rows.append((label, *cells, f"at least {goal.ratio:g}: {verdict}"))
-    if base := _base_goal(measurements):
-        table.rows.append(base)
+    times = {one.key: one.seconds for one in measurements}
+    verdicts = [*_speed_goals(times), *_base_goal(times)]
+    with_peer = any(trio.peer is not None for _, trio, _ in verdicts)
+    columns = ("8 vCPUs x 4 MiB", *Trio.columns(with_peer, "peer"), "goal")
+    table = Table("What the series is to reach", columns)
+    table.notes += [WHO_IS_THE_PEER] if with_peer else []
+    table.rows += [(label, *trio.cells(with_peer), said) for label, trio, said in verdicts]
     return table if table.rows else None
 
 
-def _base_pairs(measurements: Iterable[Measurement]) -> Iterator[tuple[Key, Row, float, float]]:
+def _speed_goals(times: Times) -> Iterator[tuple[str, Trio, str]]:
+    """For each goal that was measured: its label, its times, the verdict."""
+    for goal in GOALS:
+        for key in times:
+            trio = Trio.at(key, times)
+            if key.kernel != "series" or key.eager or not _goal_key(goal, key):
+                continue
+            if trio.lazy is not None and trio.eager is not None:
+                verdict = _verdict(trio.lazy >= goal.ratio * trio.eager)
+                label = f"{paging(key.machine, goal.ept)}, {goal.label}, dirty ms"
+                yield label, trio, f"at least {goal.ratio:g}: {verdict}"
+
+
+def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
     """What both the unpatched kernel and N measured: its key, its row, the two times."""
-    times = {one.key: one.seconds for one in measurements}
     for base, before in times.items():
-        now = times.get(base._replace(kernel="series"))
+        now = times.get(replace(base, kernel="series"))
         row = _row_for(base)
         if base.kernel == "base" and not base.eager and now is not None and row:
             yield base, row, before, now
@@ -221,9 +264,10 @@ def _base_pairs(measurements: Iterable[Measurement]) -> Iterator[tuple[Key, Row,
 
 def base_table(measurements: Iterable[Measurement]) -> Table | None:
     """eager_page_split=N of the series beside the unpatched kernel; None without the latter."""
+    times = {one.key: one.seconds for one in measurements}
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
-    for key, row, before, now in _base_pairs(measurements):
+    for key, row, before, now in _base_pairs(times):
         if row == headline(key.initially_all_set):
             table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
@@ -234,20 +278,20 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     return table
 
 
-def _base_goal(measurements: Iterable[Measurement]) -> tuple[str, ...] | None:
-    """The row of the goals for N beside the unpatched kernel: the worst dirty time."""
+def _base_goal(times: Times) -> Iterator[tuple[str, Trio, str]]:
+    """The same for N beside the unpatched kernel, if measured: the worst dirty time."""
     pairs = [
         (before, now)
-        for key, row, before, now in _base_pairs(measurements)
+        for key, row, before, now in _base_pairs(times)
         if row == headline(key.initially_all_set)
     ]
     if not pairs:
-        return None
+        return
     before, now = max(pairs, key=lambda pair: abs(pair[1] / pair[0] - 1))
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
     verdict = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
-    return (label, milliseconds(now), NOTHING, NOTHING, verdict)
+    yield label, Trio(now, None, None), verdict
 
 
 def _verdict(reached: bool) -> str:
@@ -308,8 +352,7 @@ def show(table: Table, console: Console) -> None:
 
 def tables(measurements: Sequence[Measurement], lockstep: bool) -> list[Table]:
     """Every table of one machine's results, the verdicts last, where a terminal's user looks."""
-    series = [one for one in measurements if one.kernel == "series"]
-    found = main_tables(series or measurements)
+    found = main_tables(measurements)
     found += filter(None, (base_table(measurements), goals_table(measurements)))
     for table in found:
         table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)

@@ -7,9 +7,9 @@ import os
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args, get_type_hints
+from typing import IO, Any, get_args, get_type_hints
 
 from lab.errors import LabError
 
@@ -24,14 +24,21 @@ PHASES = {
     "disable": False,
 }
 LATEST = "latest.jsonl"
+# Where a line begins; the rest has the order of the fields. As split-bench.sh writes them.
+FIRST = ("machine", "kernel", "kernel_version")
 
 
 class BadResultError(LabError):
     """A line that is no measurement, or a measurement that is not the one expected."""
 
 
-class Key(NamedTuple):
-    """What was measured: everything about a measurement but the time and who built the kernel."""
+@dataclass(frozen=True)
+class Key:
+    """What was measured: everything about a measurement but the time and who built the kernel.
+
+    ept: two-dimensional paging is on (npt on AMD). tdp_mmu: it is in effect.
+    iteration: from 1, None for a phase that comes once.
+    """
 
     machine: str
     kernel: str
@@ -48,31 +55,18 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Key):
     """One time with its dimensions; the fields are the keys of a line.
 
-    ept: two-dimensional paging is on (npt on AMD). tdp_mmu: it is in effect.
-    iteration: from 1, None for a phase that comes once. seconds: 0 or more, by the machine's clock.
+    seconds: 0 or more, by the machine's clock.
     """
 
-    machine: str
-    kernel: str
     kernel_version: str
-    ept: bool
-    tdp_mmu: bool
-    vcpus: int
-    bytes_per_vcpu: int
-    backing: str
-    write_percent: int
-    initially_all_set: bool
-    eager: bool
-    phase: str
-    iteration: int | None
     seconds: float
 
     @property
     def key(self) -> Key:
-        return Key(*(getattr(self, name) for name in Key._fields))
+        return Key(*(getattr(self, field.name) for field in fields(Key)))
 
 
 def _types_of(hint: Any) -> tuple[type, ...]:
@@ -159,7 +153,7 @@ def parse_all(text: str, name: str) -> list[Measurement]:
 
 def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
-    record = dict(zip((field.name for field in fields(Measurement)), astuple(found), strict=True))
+    record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 

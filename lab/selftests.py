@@ -55,7 +55,7 @@ def _strip_new(built: Path, stripped: Path) -> None:
 
 
 def build(kind: str) -> Path:
-    """Build the selftests of "series" or "base", incrementally.
+    """Build the selftests of a kind of kernel, incrementally.
 
     Returns a directory with the stripped programs at their selftest-relative
     paths, as in x86_64/nx_huge_pages_test. Raises like lab.kernel.build().

@@ -153,7 +153,7 @@ def _replace(layout: Layout, fresh: Path) -> None:
     if layout.linux.exists():
         layout.linux.rename(old)
     fresh.rename(layout.linux)
-    for stale in (old, layout.base, layout.check):
+    for stale in (old, layout.base, layout.peer, layout.check):
         shutil.rmtree(stale, ignore_errors=True)
 
 
@@ -237,7 +237,10 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
         space.need(layout.build, WORK_TREE_GIB, "another copy of the kernel tree")
         repo.run("worktree", "prune")
         repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
-    Repo(path).run("checkout", "-q", "-f", "--detach", commit)
+    repo = Repo(path)
+    # By itself -f writes every file that looks touched, whatever is in it.
+    repo.run("update-index", "-q", "--refresh")
+    repo.run("checkout", "-q", "-f", "--detach", commit)
     return path
 
 

@@ -32,8 +32,7 @@ def _image(machine: Machine, kind: str, config: str, dry_run: bool) -> Path:
     if not dry_run:
         return kernel.build(kind, config).image
     kernel.fragments_of(config)
-    tree = LAYOUT.base if kind == "base" else LAYOUT.linux
-    return tree / f"obj-{config}" / "arch/x86/boot/bzImage"
+    return LAYOUT.tree_of(kind) / f"obj-{config}" / "arch/x86/boot/bzImage"
 
 
 def _show_progress(line: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -141,36 +142,38 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 # ---- a good run --------------------------------------------------------------
 
 
-def test_measures_both_paging_modes_and_the_base(
+def test_measures_both_paging_modes_the_peer_and_the_base(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench"]) == 0
-    assert lab.built == ["series kvm", "base kvm", "series selftests"]
-    wanted = {("series", "1"), ("series", "0"), ("base", "1"), ("base", "0")}
+    assert lab.built == ["series kvm", "peer kvm", "base kvm", "series selftests"]
+    wanted = set(product(("series", "peer", "base"), "10"))
     kernels = {job.kernel: job.kernel.name.removeprefix("bzImage-") for job in lab.machine.jobs}
     asked = [(kernels[job.kernel], job.parameters["kvm_intel.ept"]) for job in lab.machine.jobs]
-    assert len(asked) == 4
+    assert len(asked) == 6
     assert set(asked) == wanted
     assert {job.parameters["kvm.tdp_mmu"] for job in lab.machine.jobs} == {"0"}
     assert {job.cpus for job in lab.machine.jobs} == {9}
     found = lab.latest()
     series = [one for one in found if one.kernel == "series"]
-    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in series} == {
-        (ept, vcpus, writes, eager)
-        for ept in (True, False)
-        for vcpus in (2, 4, 8)
-        for writes in (100, 20)
-        for eager in (True, False)
-    }
+    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in series} == set(
+        product((True, False), (2, 4, 8), (100, 20), (True, False))
+    )
     base = [one for one in found if one.kernel == "base"]
-    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in base} == {
-        (ept, 8, writes, False) for ept in (True, False) for writes in (100, 20)
-    }
+    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in base} == set(
+        product((True, False), (8,), (100, 20), (False,))
+    )
+    peer = [one for one in found if one.kernel == "peer"]
+    assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in peer} == set(
+        product((True, False), (2, 4, 8), (100, 20), (True,))
+    )
     said = capsys.readouterr()
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
     assert "at least 60: reached" in said.out
-    assert "28 test runs in 4 boots of vmx-bochs (simulated time)" in said.err
+    assert said.out.count("| gates deleted |") == 4
+    assert "| peer/Y |" in said.out
+    assert "40 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -180,13 +183,13 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
     assert name.endswith("Z-vmx-bochs.jsonl")
     assert (lab.results / latest).readlink() == Path(name)
     order = list(dict.fromkeys((one.kernel, one.ept) for one in lab.latest()))
-    assert order == [("series", True), ("series", False), ("base", True), ("base", False)]
+    assert order == list(product(("series", "peer", "base"), (True, False)))
 
 
 def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     file = lab.directory / "mine.jsonl"
     assert cli.main(["bench", *SMALL, "--output", str(file)]) == 0
-    assert len(results.parse_all(file.read_text(), "mine")) == 12 * 2 * (2 * 2 * 2 + 2)
+    assert len(results.parse_all(file.read_text(), "mine")) == 12 * 2 * (2 * 2 * 2 + 2 * 2 + 2)
     assert lab.result_files() == []
     assert not file.with_name(results.LATEST).is_symlink()
 
@@ -194,7 +197,7 @@ def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
 def test_options_reach_the_script(lab: Lab) -> None:
     options = ["--writes", "50", "--eager", "Y", "--init-set", "no", "--bytes", "2M"]
     assert cli.main(["bench", *SMALL, *options, "--backing", "anonymous", "--iterations", "2"]) == 0
-    assert len(lab.machine.jobs) == 2  # without N there is nothing to compare the base with
+    assert {m.kernel for m in lab.latest()} == {"series", "peer"}  # no N, nothing beside the base
     first = lab.latest()[0]
     assert first.bytes_per_vcpu == 2 << 20
     assert first.backing == "anonymous"
@@ -204,7 +207,12 @@ def test_options_reach_the_script(lab: Lab) -> None:
     assert max(m.iteration or 0 for m in lab.latest()) == 2
 
 
-@pytest.mark.parametrize("kind", ["series", "base"])
+def test_without_y_there_is_nothing_beside_the_peer(lab: Lab) -> None:
+    assert cli.main(["bench", *SMALL, "--eager", "N"]) == 0
+    assert {m.kernel for m in lab.latest()} == {"series", "base"}
+
+
+@pytest.mark.parametrize("kind", kernel.KINDS)
 def test_one_kernel_alone(lab: Lab, kind: str) -> None:
     assert cli.main(["bench", *SMALL, "--kernel", kind]) == 0
     assert lab.built == [f"{kind} kvm", "series selftests"]
@@ -267,7 +275,7 @@ def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str])
         (["--bytes", "4X"], "--bytes: '4X' is not a size"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
         (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
-        (["--kernel", "peer"], "'peer' is not one of"),
+        (["--kernel", "both"], "'both' is not one of 'all', 'series', 'base', 'peer'"),
         (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
         (["--speed", "9"], "--speed"),
     ],

@@ -4,6 +4,7 @@
 import io
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -98,7 +99,6 @@ def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
         measured(vcpus=(2,), ept=False),
         measured(vcpus=(2,), init=False),
         [replace(m, bytes_per_vcpu=2 << 20) for m in one],
-        [replace(m, kernel="peer") for m in one],
     ]
     tables = report.main_tables(m for part in parts for m in part)
     assert len(tables) == len(parts)
@@ -112,6 +112,73 @@ def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
 def test_one_value_of_eager_has_no_ratio() -> None:
     (table,) = report.main_tables(measured(vcpus=(2,), eager=(True,)))
     assert table.rows[0][2:] == ("-", "5.00", "-")
+
+
+def test_without_the_series_each_kernel_has_its_table() -> None:
+    tables = report.main_tables(measured(kernel="base") + measured(kernel="peer"))
+    assert [table.title.split(",")[0] for table in tables] == [
+        "vmx-bochs (base)",
+        "vmx-bochs (peer)",
+    ]
+    assert {table.columns for table in tables} == {("ms", "vCPUs", "N", "Y", "N/Y")}
+
+
+def peer(**changes: Any) -> list[Measurement]:
+    """What is measured of the peer: its Y, half as fast as that of the series."""
+    return measured(kernel="peer", eager=(True,), **{"speedup": 40} | changes)
+
+
+def test_the_peer_stands_beside_the_series() -> None:
+    (table,) = report.main_tables(measured() + peer())
+    assert table.columns == ("ms", "vCPUs", "N", "Y", "gates deleted", "N/Y", "peer/Y")
+    assert table.rows[:3] == [
+        ("dirty, iteration 2", "2", "400.0", "5.00", "10.0", "80.0", "2.00"),
+        ("dirty, iteration 2", "8", "1600.0", "20.0", "40.0", "80.0", "2.00"),
+        ("first CLEAR", "2", "5.18", "0.065", "0.130", "80.0", "2.00"),
+    ]
+    assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
+
+
+def test_rows_that_the_peer_lacks() -> None:
+    (table,) = report.main_tables(measured() + peer(vcpus=(8,)))
+    assert table.rows[0] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
+    assert table.rows[1][4:] == ("40.0", "80.0", "2.00")
+    (table,) = report.main_tables(measured(eager=(False,)) + peer())
+    assert table.rows[0][2:] == ("400.0", "-", "10.0", "-", "-")
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        peer(ept=False),
+        peer(writes=20),
+        peer(init=False),
+        peer(machine="svm-qemu"),
+        measured(kernel="peer", eager=(False,)),
+        [replace(m, tdp_mmu=True) for m in peer()],
+    ],
+)
+def test_a_peer_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
+    without = report.tables(measured(), lockstep=True)
+    assert report.tables(measured() + elsewhere, lockstep=True) == without
+
+
+def test_the_goals_name_the_peer_too() -> None:
+    base = measured(kernel="base", eager=(False,))
+    table = report.goals_table(measured(speedup=64) + peer() + base)
+    assert table
+    assert table.columns == ("8 vCPUs x 4 MiB", "N", "Y", "peer", "N/Y", "peer/Y", "goal")
+    goal = ("1600.0", "25.0", "40.0", "64.0", "1.60", "at least 60: reached")
+    assert table.rows[0] == ("ept=Y, all writes, dirty ms", *goal)
+    assert table.rows[1][1:-1] == ("400.0", "-", "-", "-", "-")
+    assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
+
+
+def test_tables_with_the_peer_fit_the_terminal() -> None:
+    found = measured() + measured(ept=False, writes=20) + peer() + peer(ept=False, writes=20)
+    for table in report.tables(found + measured(kernel="base", eager=(False,)), lockstep=True):
+        rows = [row for row in report.markdown(table).splitlines() if row.startswith("|")]
+        assert max(map(len, rows)) <= 120
 
 
 def test_vcpus_are_in_numeric_order() -> None:

@@ -115,6 +115,19 @@ def test_checkpatch(fake: FakeKernel) -> None:
     assert "0002-KVM-second.patch:1: WARNING:BAD" in problem
 
 
+def test_checkpatch_finds_debians_python(
+    fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho BAD module >&2\nexit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    text = "system('python3', '-c', '') == 0 or exit 1;\n"
+    fake.write("scripts/checkpatch.pl", text)
+    fake.commit("scripts: run Python")
+    assert check.checkpatch(subject(fake)).problems == ()
+
+
 def test_sparse(fake: FakeKernel) -> None:
     assert check.sparse(subject(fake)).problems == ()
     fake.write(SPLITTER, "int eager_split;\nint context;\n")

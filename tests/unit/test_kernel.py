@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel
+from lab import kernel, results
 from lab.errors import LabError, WorkFailed
+from lab.paths import Layout
 
 # Takes what merge_config.sh hands over, but has no symbol CONFIG_GONE and turns
 # CONFIG_OFF on: what a dependency or a `select` does in the real one.
@@ -98,8 +99,13 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_names() -> None:
     with pytest.raises(LabError, match="no configuration 'x'; there are kvm, kvm-preempt, debug"):
         kernel.fragments_of("x")
-    with pytest.raises(LabError, match="no kernel 'peer'; there are series, base"):
-        kernel.source_tree("peer")
+    with pytest.raises(LabError, match="no kernel 'x'; there are series, base, peer"):
+        kernel.source_tree("x")
+
+
+def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Path) -> None:
+    assert set(kernel.KINDS) == set(results.KERNELS)
+    assert len({Layout(tmp_path).tree_of(kind) for kind in kernel.KINDS}) == len(kernel.KINDS)
 
 
 @pytest.mark.parametrize("config", kernel.CONFIGS)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab import machines, paths
+from lab import kernel, machines, paths
 from lab.errors import LabError
 from lab.machines import emulated, parameters, process
 from lab.machines.cli import run
 from lab.machines.job import Job
+from lab.paths import LAYOUT
 
 JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 
@@ -104,6 +105,13 @@ def test_dry_run_says_what_would_start() -> None:
     assert "svm-qemu, 3 CPUs, 1024 MiB" in shown.output
     assert "kvm.tdp_mmu=0" in shown.output
     assert "echo 'a b'" in shown.output
+
+
+@pytest.mark.parametrize("kind", kernel.KINDS)
+def test_dry_run_names_the_kernel(kind: str) -> None:
+    shown = CliRunner().invoke(run, ["svm-qemu", "-k", kind, "--dry-run", "--", "true"])
+    image = LAYOUT.tree_of(kind) / "obj-kvm/arch/x86/boot/bzImage"
+    assert f"kernel:         {image}\n" in shown.output
 
 
 @pytest.mark.parametrize("option", [["-p", "kvm.tdp_mmu"], ["--file", "=x"], ["-c", "nosuch"]])
