@@ -140,6 +140,18 @@ OTHERS = (
     ),
 )
 
+
+def modes_test(name: str, *argv: str, with_1g: bool = False) -> Selftest:
+    """Every way in which a guest can map its memory, each compared with a model step by step."""
+    return Selftest(
+        f"eager_split_modes_test{name}",
+        ("x86_64/eager_split_modes_test", *argv),
+        huge_2m=16,
+        memory_mib=MEMORY_FOR_1G if with_1g else 1024,
+        cmdline=("hugepagesz=1G", "hugepages=1") if with_1g else (),
+    )
+
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -150,7 +162,7 @@ def vmx_mode(ept: str, tdp: str) -> Mode:
     return Mode(f"ept{ept}-tdp_mmu{tdp}", "vmx-bochs", {"kvm_intel.ept": ept, "kvm.tdp_mmu": tdp})
 
 
-VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"),)
+VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), modes_test("-pse", "-m", "pse"))
 VMX_MODES = tuple(vmx_mode(ept, "0") for ept in "10")
 
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
@@ -161,12 +173,21 @@ DEBUG = (
     SPLITTING,
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
+    modes_test(""),
 )
 
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`."""
-    for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *PERF, *PERF_1G, *OTHERS), SVM_MODES):
+    everything = (
+        SPLITTING,
+        *DIRTY_LOG_MODES,
+        *PERF,
+        *PERF_1G,
+        *OTHERS,
+        modes_test("", with_1g=True),
+    )
+    for test, mode in product(everything, SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)

@@ -287,7 +287,7 @@ static __always_inline void eager_split_set(u64 *sptep, u64 spte,
 }
 
 /*
- * Fill a page table that nobody sees yet, for gfns that nothing else maps.  This
+ * Fill a page table that has no entries, for gfns that have no other SPTEs.  This
  * is where nearly all the time goes, hence the unrolled loop.
  */
 static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step,
@@ -314,54 +314,89 @@ static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, head, sptep);
 }
 
-/* Fill a page table that nobody sees yet. */
-static void eager_split_fill_new(struct eager_split *es, struct kvm_mmu_page *sp,
-				 u64 spte, struct kvm_rmap_head *heads, bool empty)
+/* Fill a page table that nobody sees yet, for gfns that have other SPTEs, too. */
+static void eager_split_fill_new(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
+				 struct kvm_rmap_head *heads)
 {
-	u64 step = eager_split_step(sp->role.level);
 	int i;
 
-	if (empty) {
-		eager_split_fill_fast(sp->spt, spte, step, heads);
-	} else {
-		for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
-			sp->spt[i] = spte + i * step;
-			eager_split_rmap_add(es, &sp->spt[i], &heads[i]);
-		}
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		sptep[i] = spte + i * step;
+		eager_split_rmap_add(es, &sptep[i], &heads[i]);
 	}
-
-	kvm_update_page_stats(es->kvm, sp->role.level, SPTE_ENT_PER_PAGE);
 }
 
 /*
- * Fill the holes of a page table that may be in use.  Return true if an entry was
- * there that isn't what it would have been made, so that it may permit less than
- * the huge SPTE does, e.g. because it is write-protected, or may link to a page
- * table that is not full.  Aliases of a huge page share one table: from the
- * second on all entries are there and just right.
+ * Make an entry of a page table that may be in use present, and a leaf.  A link is
+ * what an earlier cycle of dirty logging left: disabling it empties page tables
+ * but keeps them.  It is replaced, as only what is mapped by a huge SPTE will be
+ * filled when the next level is split.
+ *
+ * A leaf that isn't what it would have been made may permit less than the huge
+ * SPTE does, e.g. because it is write-protected.  Aliases of a huge page share one
+ * table: from the second on all entries are there and just right.
+ *
+ * Return: true unless it was a leaf before.
  */
-static bool eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *sp,
-				   u64 spte, struct kvm_rmap_head *heads)
+static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, int level,
+				  struct kvm_rmap_head *head)
 {
-	u64 step = eager_split_step(sp->role.level);
-	u64 differs = 0;
+	u64 old_spte = *sptep;
+
+	if (is_shadow_present_pte(old_spte)) {
+		if (is_last_spte(old_spte, level)) {
+			es->flush |= !!((old_spte ^ spte) & ~shadow_accessed_mask);
+			return false;
+		}
+
+		drop_parent_pte(es->kvm, spte_to_child_sp(old_spte), sptep);
+		es->flush = true;
+	}
+
+	mmu_spte_set(sptep, spte);
+	eager_split_rmap_add(es, sptep, head);
+	return true;
+}
+
+static void eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *sp,
+				   u64 spte, u64 step, struct kvm_rmap_head *heads)
+{
+	int level = sp->role.level;
 	int nr = 0;
 	int i;
 
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, spte += step) {
-		if (is_shadow_present_pte(sp->spt[i])) {
-			differs |= sp->spt[i] ^ spte;
-			continue;
-		}
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, spte += step)
+		nr += eager_split_fill_hole(es, &sp->spt[i], spte, level, &heads[i]);
 
-		mmu_spte_set(&sp->spt[i], spte);
-		eager_split_rmap_add(es, &sp->spt[i], &heads[i]);
-		nr++;
+	kvm_update_page_stats(es->kvm, level, nr);
+}
+
+/*
+ * A page table that was found has no entries either if no gfn has an SPTE and none
+ * of its entries can be a link.  But vCPUs may walk it, which takes care to store
+ * 64 bits in a 32-bit host.
+ */
+static bool eager_split_is_blank(struct kvm_mmu_page *sp, bool new, bool empty)
+{
+	return empty && (new || (IS_ENABLED(CONFIG_X86_64) && sp->role.level == PG_LEVEL_4K));
+}
+
+static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bool new,
+			     u64 huge_spte, struct kvm_rmap_head *heads, bool empty)
+{
+	u64 spte = eager_split_first_spte(es, huge_spte, sp->role);
+	u64 step = eager_split_step(sp->role.level);
+
+	if (eager_split_is_blank(sp, new, empty)) {
+		eager_split_fill_fast(sp->spt, spte, step, heads);
+	} else if (new) {
+		eager_split_fill_new(es, sp->spt, spte, step, heads);
+	} else {
+		eager_split_fill_holes(es, sp, spte, step, heads);
+		return;
 	}
 
-	kvm_update_page_stats(es->kvm, sp->role.level, nr);
-
-	return differs & ~shadow_accessed_mask;
+	kvm_update_page_stats(es->kvm, sp->role.level, SPTE_ENT_PER_PAGE);
 }
 
 /*
@@ -375,23 +410,19 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	u64 huge_spte = READ_ONCE(*huge_sptep);
 	struct kvm *kvm = es->kvm;
 	struct kvm_mmu_page *sp;
-	u64 spte;
+	bool new;
 	int r;
 
 	sp = kvm_mmu_find_split_sp(kvm, huge_sptep);
-	r = eager_split_reserve(es, !sp, eager_split_nr_descs(heads, empty, sp));
+	new = !sp;
+	r = eager_split_reserve(es, new, eager_split_nr_descs(heads, empty, sp));
 	if (r)
 		return r;
 
-	if (sp) {
-		spte = eager_split_first_spte(es, huge_spte, sp->role);
-		es->flush |= eager_split_fill_holes(es, sp, spte, heads);
-	} else {
+	if (new)
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
-		spte = eager_split_first_spte(es, huge_spte, sp->role);
-		eager_split_fill_new(es, sp, spte, heads, empty);
-	}
 
+	eager_split_fill(es, sp, new, huge_spte, heads, empty);
 	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache,
 			      gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(sp, huge_spte);

@@ -100,15 +100,15 @@ static unsigned int rmap_log_set_dirty(struct rmap_log_folio *known, kvm_pfn_t p
 }
 
 /*
- * Arm the SPTEs of @max consecutive gfns from @head on, of which the first is
- * the only one of its gfn and plain, as long as they continue in the way they
- * started: one SPTE for each gfn, next to the previous one, mapping the next
- * pfn with the same bits, hence plain like the first.
+ * Visit up to @max consecutive gfns from @head on, of which the first has a single
+ * SPTE, as long as they continue in the way they started: one SPTE for each gfn,
+ * next to the previous one, mapping the next pfn with the same bits, hence armed
+ * or plain like the first.  Arm them if @arm.
  *
  * Return: how many, at least one.
  */
 static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head,
-						 unsigned int max,
+						 unsigned int max, bool arm,
 						 enum rmap_log_how how)
 {
 	u64 *first = (u64 *)head->val;
@@ -117,13 +117,26 @@ static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head,
 	u64 spte = *first;
 
 	do {
-		WRITE_ONCE(*sptep, rmap_log_arm(spte, how));
+		if (arm)
+			WRITE_ONCE(*sptep, rmap_log_arm(spte, how));
 		spte += PAGE_SIZE;
 		sptep++;
 		head++;
 	} while (sptep != end && head->val == (unsigned long)sptep && *sptep == spte);
 
 	return sptep - first;
+}
+
+/* How many of @max gfns from @head on are mapped by nothing, at least one. */
+static __always_inline unsigned int rmap_log_empty_run(const struct kvm_rmap_head *head,
+						       unsigned int max)
+{
+	unsigned int nr = 1;
+
+	while (nr < max && !head[nr].val)
+		nr++;
+
+	return nr;
 }
 
 static bool rmap_log_is_single(const struct kvm_rmap_head *head)
@@ -160,7 +173,7 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 	u64 spte;
 
 	if (!head->val)
-		return 1;
+		return rmap_log_empty_run(head, max);
 
 	if (unlikely(!rmap_log_is_single(head))) {
 		rmap_log_slowly(kvm, slot, head, how);
@@ -169,7 +182,7 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 
 	spte = *(u64 *)head->val;
 	if (rmap_log_is_armed(spte, how))
-		return 1;
+		return rmap_log_run(head, max, false, how);
 
 	if (unlikely(!rmap_log_is_plain(spte, how))) {
 		rmap_log_slowly(kvm, slot, head, how);
@@ -179,7 +192,7 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 	if (rmap_log_loses_dirty(spte, how))
 		max = min(max, rmap_log_set_dirty(known, spte_to_pfn(spte)));
 
-	return rmap_log_run(head, max, how);
+	return rmap_log_run(head, max, true, how);
 }
 
 static __always_inline void rmap_log_masked(struct kvm *kvm,
