@@ -24,7 +24,7 @@
 /* Gfns visited before mmu_lock may be dropped because others want it. */
 #define RMAP_LOG_MIN_WORK	SPTE_ENT_PER_PAGE
 
-/* Two ways to make a write show.  Only ever passed as a constant. */
+/* Two ways to make a write through an SPTE show.  Only ever passed as a constant. */
 enum rmap_log_how {
 	RMAP_LOG_WRPROT,
 	RMAP_LOG_CLEAR_DIRTY,
@@ -41,33 +41,24 @@ struct rmap_log_folio {
 };
 
 /*
- * True if neither CPUs nor lockless page faults change the SPTE and its bit is
- * set, so that a plain store is safe.  CPUs leave an SPTE alone that has both
+ * True if neither CPUs nor lockless page faults change the SPTE, so that a plain
+ * store is safe.  CPUs leave an SPTE alone that has both
  * bits, or no such bits at all, and lockless page faults a writable one.
  *
  * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
  * functions.
  */
-static __always_inline bool rmap_log_is_plain(u64 spte, enum rmap_log_how how)
+static __always_inline bool rmap_log_is_plain(u64 spte)
 {
 	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
 
-	if (!IS_ENABLED(CONFIG_X86_64))
-		return false;
-
-	if (how == RMAP_LOG_CLEAR_DIRTY)
-		return (spte & (set | SPTE_TDP_AD_MASK)) == (set | SPTE_TDP_AD_ENABLED);
-
-	return (spte & set) == set;
+	return IS_ENABLED(CONFIG_X86_64) && (spte & set) == set;
 }
 
 /* True if the next write shows already, or the page isn't mapped writable. */
 static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_how how)
 {
-	if (how == RMAP_LOG_CLEAR_DIRTY && !spte_ad_need_write_protect(spte))
-		return !(spte & shadow_dirty_mask);
-
-	return !is_writable_pte(spte);
+	return !(spte & (how == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask));
 }
 
 static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_how how)
@@ -162,29 +153,23 @@ static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_how how
 	return how == RMAP_LOG_CLEAR_DIRTY || !spte_ad_enabled(spte);
 }
 
-/* Arm one gfn, and those behind it that are alike.  Return how many were done. */
-static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
-						  const struct kvm_memory_slot *slot,
-						  struct kvm_rmap_head *head,
-						  unsigned int max,
-						  struct rmap_log_folio *known,
-						  enum rmap_log_how how)
+/*
+ * Arm the only SPTE of one gfn, and those behind it that are alike.  Return how
+ * many gfns were done.
+ */
+static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
+						    const struct kvm_memory_slot *slot,
+						    struct kvm_rmap_head *head,
+						    unsigned int max,
+						    struct rmap_log_folio *known,
+						    enum rmap_log_how how)
 {
-	u64 spte;
+	u64 spte = *(u64 *)head->val;
 
-	if (!head->val)
-		return rmap_log_empty_run(head, max);
-
-	if (unlikely(!rmap_log_is_single(head))) {
-		rmap_log_slowly(kvm, slot, head, how);
-		return 1;
-	}
-
-	spte = *(u64 *)head->val;
 	if (rmap_log_is_armed(spte, how))
 		return rmap_log_run(head, max, false, how);
 
-	if (unlikely(!rmap_log_is_plain(spte, how))) {
+	if (unlikely(!rmap_log_is_plain(spte))) {
 		rmap_log_slowly(kvm, slot, head, how);
 		return 1;
 	}
@@ -193,6 +178,29 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 		max = min(max, rmap_log_set_dirty(known, spte_to_pfn(spte)));
 
 	return rmap_log_run(head, max, true, how);
+}
+
+/* Arm one gfn, and those behind it that are alike.  Return how many were done. */
+static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
+						  const struct kvm_memory_slot *slot,
+						  struct kvm_rmap_head *head,
+						  unsigned int max,
+						  struct rmap_log_folio *known,
+						  enum rmap_log_how how)
+{
+	if (!head->val)
+		return rmap_log_empty_run(head, max);
+
+	if (unlikely(!rmap_log_is_single(head))) {
+		rmap_log_slowly(kvm, slot, head, how);
+		return 1;
+	}
+
+	/* Nested guests' pages have to be write-protected even with PML. */
+	if (how == RMAP_LOG_WRPROT || spte_ad_need_write_protect(*(u64 *)head->val))
+		return rmap_log_single(kvm, slot, head, max, known, RMAP_LOG_WRPROT);
+
+	return rmap_log_single(kvm, slot, head, max, known, RMAP_LOG_CLEAR_DIRTY);
 }
 
 static __always_inline void rmap_log_masked(struct kvm *kvm,
