@@ -109,6 +109,7 @@ PERF = (
     perf_test("clear-half-written", "-v", "2", "-b", "8M", "-w", "50"),
     perf_test("enable", "-v", "2", "-b", "8M", "-g"),
     perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e"),
+    perf_test("live", "-v", "2", "-b", "8M", "-l", "10000", "-R", "1", "-F"),
 )
 
 # One page in twenty is written: a fault for each of 262,144 would take minutes.

@@ -14,7 +14,6 @@
 
 #include <linux/bits.h>
 #include <linux/mm.h>
-#include <linux/sched.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -219,20 +218,6 @@ static __always_inline void rmap_log_masked(struct kvm *kvm,
 			i += rmap_log_some(kvm, slot, &heads[i], end - i, &known, how);
 }
 
-/*
- * Unlike cond_resched_rwlock_write(), give way to vCPUs that wait for the lock in
- * kernels that are not fully preemptible, too.
- */
-static void rmap_log_yield(struct kvm *kvm)
-{
-	if (!need_resched() && !rwlock_is_contended(&kvm->mmu_lock))
-		return;
-
-	write_unlock(&kvm->mmu_lock);
-	cond_resched();
-	write_lock(&kvm->mmu_lock);
-}
-
 static __always_inline void rmap_log_slot(struct kvm *kvm,
 					  const struct kvm_memory_slot *slot,
 					  enum rmap_log_how how)
@@ -245,7 +230,7 @@ static __always_inline void rmap_log_slot(struct kvm *kvm,
 				BITMAP_LAST_WORD_MASK(left), how);
 
 		if (!((done + BITS_PER_LONG) % RMAP_LOG_MIN_WORK))
-			rmap_log_yield(kvm);
+			kvm_mmu_give_way(kvm);
 	}
 }
 

@@ -24,15 +24,17 @@
  * Limits.  The time of a pass is that of the slowest vCPU, and says nothing
  * about the others, or about how long a single access stalls.  As vCPUs pause
  * while logging is enabled, read, and cleared, how these phases slow down a
- * running guest cannot be measured.  With more vCPUs than CPUs to run on, the
- * times are those of the scheduler.  The access pattern, one word per page, is
- * the worst case for dirty logging, not a workload.
+ * running guest cannot be measured; that is what the live mode (-l) is for, see
+ * x86_64/dirty_log_perf_test.c.  With more vCPUs than CPUs to run on, the times
+ * are those of the scheduler.  The access pattern, one word per page, is the
+ * worst case for dirty logging, not a workload.
  *
  * -V compares the log with what the guest wrote, and KVM's page sizes with
  * what eager page splitting promises.  It accesses guest memory between the
  * phases, and so changes their times.
  */
 #include <ctype.h>
+#include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -45,6 +47,7 @@
 #include "memstress.h"
 #include "guest_modes.h"
 #include "ucall_common.h"
+#include "dirty_log_perf_test.h"
 
 #ifdef __aarch64__
 #include "aarch64/vgic.h"
@@ -52,21 +55,14 @@
 
 #define EXIT_USAGE	2
 
+#define HOUR_MS		(3600 * 1000)
+#define SECOND_US	(1000 * 1000)
+
 /* The first word of a page that the guest did not write to since. */
 #define UNWRITTEN	0ULL
 
 /* Takes tv_sec and tv_nsec. */
 #define TIME_FMT	"%ld.%.9lds"
-
-enum phase {
-	PHASE_POPULATE,
-	PHASE_ENABLE,
-	PHASE_DIRTY,
-	PHASE_GET,
-	PHASE_CLEAR,
-	PHASE_DISABLE,
-	NR_PHASES,
-};
 
 /* Part of the output format, which scripts parse. */
 static const char * const phase_names[NR_PHASES] = {
@@ -76,58 +72,6 @@ static const char * const phase_names[NR_PHASES] = {
 	[PHASE_GET]		= "get dirty log",
 	[PHASE_CLEAR]		= "clear dirty log",
 	[PHASE_DISABLE]		= "Disabling dirty logging",
-};
-
-/* All runs of one phase so far. */
-struct phase_times {
-	struct timespec sum;
-	int count;
-};
-
-/* Present SPTEs by size, of the whole VM. */
-struct page_sizes {
-	uint64_t nr_4k;
-	uint64_t nr_2m;
-	uint64_t nr_1g;
-};
-
-/* The command line.  Not modified once parsed. */
-struct options {
-	/* 1 to what both KVM and memstress support. */
-	int nr_vcpus;
-	/* Memory per vCPU as asked for, i.e. not yet rounded. */
-	uint64_t vcpu_bytes;
-	enum vm_mem_backing_src_type backing;
-	/* Equal parts, each whole backing pages, of the test memory. */
-	int slots;
-	/* At least 2: with initially-all-set, the first one is free. */
-	int iterations;
-	/* Chance of an access to be a write, 0 to 100. */
-	uint32_t write_percent;
-	bool random_access;
-	/* False: each vCPU accesses the memory of all of them. */
-	bool partition;
-	/* False: KVM_GET_DIRTY_LOG clears the log, too. */
-	bool manual_protect;
-	bool run_while_disabling;
-	bool verify;
-};
-
-/* One VM, from creation to destruction. */
-struct test {
-	const struct options *opts;
-	struct kvm_vm *vm;
-	/* KVM_DIRTY_LOG_* as enabled, 0 if GET clears the log. */
-	uint64_t manual_caps;
-	/* What the last GET returned, by slot; one bit per host page. */
-	unsigned long **bitmaps;
-	/* In units of host pages. */
-	uint64_t pages_per_slot;
-	struct phase_times times[NR_PHASES];
-	/* Right after populating; only if verifying. */
-	struct page_sizes populated;
-	/* Negative if there is none. */
-	int gic_fd;
 };
 
 /* Guest pages of one or more slots. */
@@ -181,7 +125,7 @@ static int arch_create_gic(struct kvm_vm *vm __maybe_unused,
 }
 #endif
 
-static void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
+void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
 {
 	va_list args;
 
@@ -198,9 +142,8 @@ static bool later(struct timespec a, struct timespec b)
 	return timespec_to_ns(a) > timespec_to_ns(b);
 }
 
-/* Take note of one run of @phase.  @iteration is 0 outside of iterations. */
-static void phase_done(struct test *test, enum phase phase, int iteration,
-		       struct timespec time)
+void phase_done(struct test *test, enum phase phase, int iteration,
+		struct timespec time)
 {
 	struct phase_times *times = &test->times[phase];
 
@@ -333,14 +276,24 @@ static void crew_call(bool keep_running)
 	pthread_barrier_wait(&crew.call);
 }
 
+void crew_begin(void)
+{
+	crew_call(false);
+}
+
+void crew_end(void)
+{
+	sleep_on(&crew.done);
+}
+
 /* One pass of all vCPUs, from the release of the first to the last one's end. */
 static struct timespec crew_run_once(void)
 {
 	struct timespec end;
 	int i;
 
-	crew_call(false);
-	sleep_on(&crew.done);
+	crew_begin();
+	crew_end();
 
 	end = crew.end[0];
 	for (i = 1; i < crew.nr_vcpus; i++) {
@@ -363,7 +316,7 @@ static void crew_stop(void)
 	sleep_on(&crew.done);
 }
 
-static bool initially_set(const struct test *test)
+bool initially_set(const struct test *test)
 {
 	return test->manual_caps & KVM_DIRTY_LOG_INITIALLY_SET;
 }
@@ -374,12 +327,12 @@ static bool is_hugetlb(enum vm_mem_backing_src_type backing)
 	       backing == VM_MEM_SRC_SHARED_HUGETLB;
 }
 
-static uint64_t slot_bytes(const struct test *test)
+uint64_t slot_bytes(const struct test *test)
 {
 	return memstress_args.size / test->opts->slots;
 }
 
-static uint64_t slot_gpa(const struct test *test, int slot)
+uint64_t slot_gpa(const struct test *test, int slot)
 {
 	return memstress_args.gpa + slot * slot_bytes(test);
 }
@@ -406,7 +359,7 @@ static void verify_prepare(const struct test *test)
 }
 
 /* By bytes, as the log is little-endian on all architectures. */
-static bool is_logged(const struct test *test, int slot, uint64_t offset)
+bool is_logged(const struct test *test, int slot, uint64_t offset)
 {
 	const uint8_t *bytes = (const uint8_t *)test->bitmaps[slot];
 	uint64_t page = offset / getpagesize();
@@ -496,7 +449,7 @@ static struct page_sizes get_page_sizes(const struct test *test, const char *sta
 }
 
 /* Without a huge page to start with, finding none later proves nothing. */
-static void verify_populated(struct test *test)
+void verify_populated(struct test *test)
 {
 	test->populated = get_page_sizes(test, "populating");
 
@@ -507,7 +460,7 @@ static void verify_populated(struct test *test)
 }
 
 /* Only the test slots can have huge pages, memslot 0 has none. */
-static void verify_split(const struct test *test, const char *stage)
+void verify_split(const struct test *test, const char *stage)
 {
 	const struct page_sizes *old = &test->populated;
 	struct page_sizes now;
@@ -532,12 +485,12 @@ static void verify_split(const struct test *test, const char *stage)
 }
 #else
 /* The statistics and the module parameter exist only on x86. */
-static void verify_populated(struct test *test __maybe_unused)
+void verify_populated(struct test *test __maybe_unused)
 {
 }
 
-static void verify_split(const struct test *test __maybe_unused,
-			 const char *stage __maybe_unused)
+void verify_split(const struct test *test __maybe_unused,
+		  const char *stage __maybe_unused)
 {
 }
 #endif
@@ -765,7 +718,10 @@ static void run_test(enum vm_guest_mode mode, void *opts)
 	struct test test;
 
 	test_create(&test, mode, opts);
-	run_phases(&test);
+	if (test.opts->live.window_us)
+		live_run(&test);
+	else
+		run_phases(&test);
 	print_average(&test, PHASE_GET);
 	print_average(&test, PHASE_CLEAR);
 	test_destroy(&test);
@@ -778,17 +734,29 @@ static void __noreturn help(const struct options *defaults)
 	       " -a: Access pages in random order, with repetitions.\n"
 	       " -b: Memory per vCPU, e.g. 64M or 1G, rounded up to whole pages of the\n"
 	       "     backing. (default: %luM)\n"
+	       " -D, --stretch: With -l, milliseconds that vCPUs run between two actions of\n"
+	       "     the host. (default: %u)\n"
 	       " -e: Keep vCPUs running while dirty logging is being disabled.  Takes\n"
 	       "     longer, above all if the main thread has no CPU of its own.\n"
+	       " -F, --fresh: With -l and -R, let the reading vCPUs read memory that is not\n"
+	       "     logged and not mapped yet, i.e. take a page fault for every read.\n"
 	       " -g: Let KVM_GET_DIRTY_LOG clear the log, i.e. use neither\n"
 	       "     KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE nor KVM_DIRTY_LOG_INITIALLY_SET.\n"
 	       " -h: Print this text.\n"
 	       " -i: Number of iterations, at least 2. (default: %d)\n"
+	       " -j, --json: With -l, write the results to this file, too: JSON objects, one\n"
+	       "     per line.  The file is complete or does not come to be.\n"
+	       " -l, --live: Measure what vCPUs feel that never stop, instead of phases.\n"
+	       "     Takes the length of a window of the timeline in microseconds.\n"
+	       "     (x86 only, and without -n)\n"
 	       " -n: Run the vCPUs' code in L2. (x86 with VMX only)\n"
 	       " -o: Let every vCPU access the memory of all vCPUs.\n"
 	       " -p: Accepted, but ignored: the test memory always ends where guest\n"
 	       "     physical memory does.\n"
 	       " -r: Seed of the random numbers. (default: %u)\n"
+	       " -R, --readers: With -l, number of vCPUs, the first ones, that only read.\n"
+	       "     (default: %d)\n"
+	       " -T, --timeline: With -l, print the timeline, one line per window.\n"
 	       " -v: Number of vCPUs. (default: %d)\n"
 	       " -V: Verify that pages written are in the log, and that no huge page\n"
 	       "     is left after eager page splitting.  Affects the times.\n"
@@ -796,7 +764,8 @@ static void __noreturn help(const struct options *defaults)
 	       "     chance. (default: %u)\n"
 	       " -x: Number of memslots to split the memory into. (default: %d)\n",
 	       program_invocation_short_name, defaults->vcpu_bytes / SZ_1M,
-	       defaults->iterations, guest_random_seed, defaults->nr_vcpus,
+	       defaults->live.stretch_ms, defaults->iterations, guest_random_seed,
+	       defaults->live.readers, defaults->nr_vcpus,
 	       defaults->write_percent, defaults->slots);
 	guest_modes_help();
 	backing_src_help("-s");
@@ -866,8 +835,17 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 	case 'b':
 		opts->vcpu_bytes = parse_bytes(flag, arg);
 		break;
+	case 'D':
+		opts->live.stretch_ms = parse_number(flag, arg, 1, HOUR_MS);
+		break;
 	case 'i':
 		opts->iterations = parse_number(flag, arg, 2, INT_MAX);
+		break;
+	case 'j':
+		opts->live.json = arg;
+		break;
+	case 'l':
+		opts->live.window_us = parse_number(flag, arg, 1, SECOND_US);
 		break;
 	case 'm':
 		parse_number(flag, arg, 0, NUM_VM_MODES - 1);
@@ -878,6 +856,9 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 		break;
 	case 'r':
 		guest_random_seed = parse_number(flag, arg, 1, INT_MAX);
+		break;
+	case 'R':
+		opts->live.readers = parse_number(flag, arg, 0, max_vcpus());
 		break;
 	case 's':
 		opts->backing = parse_backing(flag, arg);
@@ -907,6 +888,9 @@ static bool parse_switch(struct options *opts, int flag)
 	case 'e':
 		opts->run_while_disabling = true;
 		return true;
+	case 'F':
+		opts->live.fresh = true;
+		return true;
 	case 'g':
 		opts->manual_protect = false;
 		return true;
@@ -916,6 +900,9 @@ static bool parse_switch(struct options *opts, int flag)
 	case 'o':
 		opts->partition = false;
 		return true;
+	case 'T':
+		opts->live.timeline = true;
+		return true;
 	case 'V':
 		opts->verify = true;
 		return true;
@@ -924,14 +911,52 @@ static bool parse_switch(struct options *opts, int flag)
 	}
 }
 
+static void check_live(const struct options *opts)
+{
+	const struct live_options *live = &opts->live;
+
+	if (!live->window_us) {
+		if (live->flag)
+			usage_error("-%c is for the live mode only: add -l", live->flag);
+		return;
+	}
+
+#ifndef __x86_64__
+	usage_error("-l reads the guest's TSC, and so works on x86 only");
+#endif
+	if (memstress_args.nested)
+		usage_error("-l and -n exclude each other: L2 does not map what -l needs");
+	if (live->readers > opts->nr_vcpus)
+		usage_error("-R %d is more than the %d vCPUs of -v", live->readers,
+			    opts->nr_vcpus);
+	if (live->fresh && !live->readers)
+		usage_error("-F is for vCPUs that only read: add -R");
+	if (opts->slots > max_slots() - LIVE_SLOTS)
+		usage_error("-x %d leaves no memslots for -l, %d are the limit",
+			    opts->slots, max_slots() - LIVE_SLOTS);
+}
+
 /* Returns the CPUs to pin to, to be parsed once the number of vCPUs is known. */
 static const char *parse_options(struct options *opts, int argc, char *argv[])
 {
+	static const struct option long_options[] = {
+		{ "fresh",	no_argument,		NULL, 'F' },
+		{ "json",	required_argument,	NULL, 'j' },
+		{ "live",	required_argument,	NULL, 'l' },
+		{ "readers",	required_argument,	NULL, 'R' },
+		{ "stretch",	required_argument,	NULL, 'D' },
+		{ "timeline",	no_argument,		NULL, 'T' },
+		{},
+	};
+	static const char flags[] = "ab:c:D:eFghi:j:l:m:nop:r:R:s:Tv:Vw:x:";
 	const struct options defaults = *opts;
 	const char *pcpus = NULL;
 	int flag;
 
-	while ((flag = getopt(argc, argv, "ab:c:eghi:m:nop:r:s:v:Vw:x:")) != -1) {
+	while ((flag = getopt_long(argc, argv, flags, long_options, NULL)) != -1) {
+		if (strchr("DFjRT", flag))
+			opts->live.flag = flag;
+
 		if (flag == 'c')
 			pcpus = optarg;
 		else if (flag == 'h')
@@ -941,6 +966,7 @@ static const char *parse_options(struct options *opts, int argc, char *argv[])
 	}
 	if (optind < argc)
 		usage_error("'%s' is not an option, see -h", argv[optind]);
+	check_live(opts);
 	return pcpus;
 }
 
@@ -955,6 +981,7 @@ int main(int argc, char *argv[])
 		.write_percent = 100,
 		.partition = true,
 		.manual_protect = true,
+		.live.stretch_ms = 100,
 	};
 	const char *pcpus;
 
