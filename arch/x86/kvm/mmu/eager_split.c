@@ -70,7 +70,10 @@ struct eager_split {
 	/* The first huge page was seen, and kvm_eager_split_begin traced. */
 	bool begun;
 
-	/* When mmu_lock was taken last, in ns; 0 if nobody traces that. */
+	/*
+	 * When mmu_lock was taken last, in ns, or the first huge page found since if
+	 * nobody traces it; 0 until then.
+	 */
 	u64 held_since;
 
 	/*
@@ -101,7 +104,7 @@ static void eager_split_end_hold(struct eager_split *es, enum eager_split_why wh
 	if (es->batch)
 		kvm_prove_shadow_mmu(es->kvm);
 
-	if (es->begun && es->held_since)
+	if (es->held_since && trace_kvm_eager_split_hold_enabled() && es->begun)
 		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, why);
 }
 
@@ -129,14 +132,35 @@ static bool eager_split_should_yield(struct eager_split *es)
 	       (need_resched() || rwlock_is_contended(&es->kvm->mmu_lock));
 }
 
+/* Stay away from mmu_lock for so many ns. */
+static void eager_split_stay_away(u64 ns)
+{
+	u64 since = ktime_get_ns();
+
+	do {
+		cond_resched();
+		cpu_relax();
+	} while (ktime_get_ns() - since < ns);
+}
+
+/*
+ * Let others have mmu_lock, in the order in which they came.  If they wanted it
+ * as soon as there was a chance to give it up, let those have it as well who come
+ * back for it at once: for as long as it was held.
+ */
 static void eager_split_yield(struct eager_split *es)
 {
+	u64 ns = 0;
+
 	if (!eager_split_should_yield(es))
 		return;
 
+	if (es->batch == 1)
+		ns = ktime_get_ns() - es->held_since;
+
 	es->yields++;
 	eager_split_unlock(es, EAGER_SPLIT_YIELD);
-	cond_resched();
+	eager_split_stay_away(ns);
 	eager_split_lock(es);
 }
 
@@ -437,6 +461,8 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (!es->begun)
 		trace_kvm_eager_split_begin(es->slot, es->start, es->end);
 	es->begun = true;
+	if (!es->held_since)
+		es->held_since = ktime_get_ns();
 
 	r = eager_split_cancelled();
 	if (!r)

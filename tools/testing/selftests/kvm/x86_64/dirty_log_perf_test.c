@@ -832,9 +832,10 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 	TEST_ASSERT(sum == accesses_of(stats),
 		    "vCPU %d, phase %d: %lu accesses by latency, but %lu reads and %lu writes",
 		    vcpu, phase, sum, stats->reads, stats->writes);
+	/* An access may begin after the end of the run, before the vCPU sees it. */
 	TEST_ASSERT(!stats->longest ||
 		    (stats->longest_at >= live->spans[0].begin &&
-		     stats->longest_at < live->spans[layout.nr_phases].begin),
+		     stats->longest_at < rdtsc()),
 		    "vCPU %d, phase %d: the longest stall was outside of the run: the clocks differ",
 		    vcpu, phase);
 	TEST_ASSERT(!stats->writes || kind_of(vcpu) == WRITERS || phase == LIVE_POPULATE,
