@@ -122,10 +122,10 @@ static void prove_level(struct prove *p, int level)
 }
 
 /**
- * kvm_prove_shadow_mmu - check all shadow pages, rmaps and counters of a VM
+ * __kvm_prove_shadow_mmu - check all shadow pages, rmaps and counters of a VM
  * @kvm: the VM
  */
-void kvm_prove_shadow_mmu(struct kvm *kvm)
+void __kvm_prove_shadow_mmu(struct kvm *kvm)
 {
 	struct prove p = { .kvm = kvm };
 	struct kvm_mmu_page *sp;
@@ -146,14 +146,14 @@ void kvm_prove_shadow_mmu(struct kvm *kvm)
 }
 
 /**
- * kvm_prove_split_sp - check the page table that a huge SPTE was split into
+ * __kvm_prove_split_sp - check the page table that a huge SPTE was split into
  * @sp: its shadow page
  * @huge_spte: what the huge SPTE was
  *
  * A leaf may permit less than the huge SPTE did, but maps the same memory, and
  * there is no hole.
  */
-void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
+void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 {
 	kvm_pfn_t pfn = spte_to_pfn(huge_spte);
 	u64 spte;

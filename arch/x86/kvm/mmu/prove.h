@@ -13,17 +13,19 @@
  *
  * Locking: the caller holds mmu_lock for write, and slots_lock.
  */
-#ifdef CONFIG_KVM_PROVE_MMU
-void kvm_prove_shadow_mmu(struct kvm *kvm);
-void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte);
-#else
+void __kvm_prove_shadow_mmu(struct kvm *kvm);
+void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte);
+
 static inline void kvm_prove_shadow_mmu(struct kvm *kvm)
 {
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
+		__kvm_prove_shadow_mmu(kvm);
 }
 
 static inline void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 {
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
+		__kvm_prove_split_sp(sp, huge_spte);
 }
-#endif
 
 #endif /* __KVM_X86_MMU_PROVE_H */
