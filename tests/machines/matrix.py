@@ -153,6 +153,17 @@ def modes_test(name: str, *argv: str, with_1g: bool = False) -> Selftest:
     )
 
 
+# Splitting while the memory goes away, and while something that it needs is taken from it.
+RACE = Selftest(
+    "eager_split_race_test", ("x86_64/eager_split_race_test",), huge_2m=16, eager=("Y",)
+)
+FAULT = Selftest(
+    "eager_split_fault_test",
+    ("x86_64/eager_split_fault_test", "-n", "4"),
+    huge_2m=80,
+    eager=("Y",),
+)
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -175,6 +186,8 @@ DEBUG = (
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     modes_test(""),
+    RACE,
+    FAULT,
 )
 
 
@@ -195,3 +208,7 @@ def cases() -> Iterator[Case]:
     for test, mode in product(DEBUG, SVM_MODES):
         if mode.parameters["kvm.tdp_mmu"] == "0":
             yield Case(test, mode, "Y", "debug")
+    # The TDP MMU's splitter is another one.
+    for mode in SVM_MODES:
+        if mode.parameters["kvm.tdp_mmu"] == "0":
+            yield Case(RACE, mode, "Y")

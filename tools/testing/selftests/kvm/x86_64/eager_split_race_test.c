@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting while the memory goes away
+ *
+ * When the host takes memory from a guest, KVM zaps what maps it level by level,
+ * 4KiB pages first, and lets go of mmu_lock on the way if somebody else needs the
+ * CPU.  A huge page that is split at this moment moves to the 4KiB level, which
+ * the walk has left behind already: it is never zapped, and the guest goes on to
+ * use memory that belongs to somebody else.  Eager page splitting has to leave
+ * huge pages alone that are being invalidated.
+ *
+ * Make that likely: a slot of very many pages, so that the walk takes long, huge
+ * pages at its start, and a thread that competes for the CPU of the one that gives
+ * all of the memory back.  KVM looks whether somebody waits wherever something is
+ * mapped; here that is nowhere but at the huge pages, so it lets go of the lock
+ * after the first of them.  From another CPU, KVM_CLEAR_DIRTY_LOG splits the huge
+ * pages meanwhile.  When both are done the guest has to find zeroes, as the memory
+ * is fresh; what it wrote before must not be there.
+ *
+ * Limits: a race that isn't hit proves nothing.  KVM counts the huge pages that
+ * it left alone, and the test is skipped if there is none.  Page tables of the
+ * TDP MMU are walked in another way and are not tested.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <linux/mman.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+
+#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+
+#define DATA_SLOT		1
+#define DATA_GPA		0x100000000ull
+#define DATA_GVA		DATA_GPA
+
+/* Nearly all of the slot is not even touched. */
+#define SLOT_SIZE		(4ull * SZ_1G)
+#define SLOT_PAGES		(SLOT_SIZE / PAGE_SIZE)
+
+#define NR_HUGE			8u
+#define PAGES_PER_2M		512ull
+#define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
+#define BITS_PER_WORD		64u
+
+#define PATTERN			0x5ca1ab1e00000000ull
+#define STAT_ABSENT		(~0ul)
+#define DEFAULT_TRIES		20u
+#define NSEC_PER_USEC		1000ul
+
+enum guest_order { GUEST_WRITE, GUEST_READ };
+
+/* What the guest shall do, and what it saw. */
+static enum guest_order guest_order;
+static u64 guest_stale;
+static u64 guest_strange;
+
+struct race {
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	void *hva;
+	unsigned int nr;
+
+	/* How long giving the memory back takes, and when to come in between. */
+	u64 took;
+	u64 delay;
+
+	pthread_barrier_t start;
+	bool done;
+};
+
+static bool verbose;
+
+static void guest_write_page(u64 page)
+{
+	WRITE_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE), PATTERN + page);
+}
+
+static void guest_read_page(u64 page)
+{
+	u64 seen = READ_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE));
+
+	if (seen == PATTERN + page)
+		guest_stale++;
+	else if (seen)
+		guest_strange++;
+}
+
+static void guest_main(void)
+{
+	u64 page;
+
+	for (;;) {
+		guest_stale = 0;
+		guest_strange = 0;
+		for (page = 0; page < NR_PAGES; page++)
+			if (READ_ONCE(guest_order) == GUEST_WRITE)
+				guest_write_page(page);
+			else
+				guest_read_page(page);
+		GUEST_SYNC2(READ_ONCE(guest_stale), READ_ONCE(guest_strange));
+	}
+}
+
+static void run_guest(struct race *r, enum guest_order what, struct ucall *uc)
+{
+	guest_order = what;
+	sync_global_to_guest(r->vm, guest_order);
+	vcpu_run(r->vcpu);
+	TEST_ASSERT(get_ucall(r->vcpu, uc) == UCALL_SYNC, "The guest ended, exit reason %s",
+		    exit_reason_str(r->vcpu->run->exit_reason));
+}
+
+static u64 get_stat(struct race *r, const char *name)
+{
+	u64 value = STAT_ABSENT;
+
+	__vm_get_stat(r->vm, name, &value, 1);
+	return value;
+}
+
+static u64 now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
+}
+
+static void wait_ns(u64 ns)
+{
+	u64 end = now_ns() + ns;
+
+	while (now_ns() < end)
+		;
+}
+
+/*
+ * The slot
+ */
+
+static void *map_slot(void)
+{
+	void *p = mmap(NULL, SLOT_SIZE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_HUGETLB |
+		       MAP_HUGE_2MB, -1, 0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Can't map %llu bytes, errno %d", SLOT_SIZE, errno);
+	return p;
+}
+
+static void set_slot(struct race *r, u64 size, u32 flags)
+{
+	vm_set_user_memory_region(r->vm, DATA_SLOT, flags, DATA_GPA, size, r->hva);
+}
+
+/* All of it is fresh: what the last try left behind can't be seen in this one. */
+static void prepare(struct race *r)
+{
+	struct ucall uc;
+	u64 huge;
+
+	set_slot(r, SLOT_SIZE, 0);
+	run_guest(r, GUEST_WRITE, &uc);
+	huge = get_stat(r, "pages_2m");
+	TEST_ASSERT(huge == NR_HUGE, "Expected %u huge pages, seen %lu", NR_HUGE, huge);
+	set_slot(r, SLOT_SIZE, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+static void clean_up(struct race *r)
+{
+	set_slot(r, 0, 0);
+}
+
+/*
+ * The race
+ */
+
+/* One word of the log is enough to have its huge page split. */
+static void clear_one(struct race *r, unsigned int huge)
+{
+	u64 mask = ~0ull;
+
+	kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, &mask, huge * PAGES_PER_2M, BITS_PER_WORD);
+}
+
+static void *clear_thread(void *arg)
+{
+	struct race *r = arg;
+	unsigned int i;
+
+	pthread_barrier_wait(&r->start);
+	wait_ns(r->delay);
+	for (i = 0; i < NR_HUGE; i++)
+		clear_one(r, i);
+	return NULL;
+}
+
+static void *unmap_thread(void *arg)
+{
+	struct race *r = arg;
+	u64 start;
+
+	pthread_barrier_wait(&r->start);
+	start = now_ns();
+	TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_DONTNEED),
+		    "Can't give the memory back, errno %d", errno);
+	r->took = now_ns() - start;
+	WRITE_ONCE(r->done, true);
+	return NULL;
+}
+
+/* Needs the CPU as much as the thread that it shares it with. */
+static void *compete_thread(void *arg)
+{
+	struct race *r = arg;
+
+	pthread_barrier_wait(&r->start);
+	while (!READ_ONCE(r->done))
+		;
+	return NULL;
+}
+
+static int nth_cpu(int nth)
+{
+	cpu_set_t allowed;
+	int cpu, last = 0;
+
+	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed), "errno %d", errno);
+	for (cpu = 0; cpu < CPU_SETSIZE && nth >= 0; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed))
+			continue;
+		last = cpu;
+		nth--;
+	}
+	return last;
+}
+
+static pthread_t start_thread(struct race *r, void *(*fn)(void *), int nth)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(nth_cpu(nth), &cpus);
+	pthread_attr_init(&attr);
+	pthread_attr_setaffinity_np(&attr, sizeof(cpus), &cpus);
+	TEST_ASSERT(!pthread_create(&thread, &attr, fn, r), "Can't create a thread");
+	pthread_attr_destroy(&attr);
+	return thread;
+}
+
+static void race(struct race *r)
+{
+	pthread_t threads[3];
+	unsigned int i;
+
+	r->done = false;
+	r->delay = r->took ? random() % r->took : 0;
+	pthread_barrier_init(&r->start, NULL, ARRAY_SIZE(threads));
+	threads[0] = start_thread(r, unmap_thread, 0);
+	threads[1] = start_thread(r, compete_thread, 0);
+	threads[2] = start_thread(r, clear_thread, 1);
+	for (i = 0; i < ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&r->start);
+}
+
+/* Returns how many pages the guest sees that are not its own any more. */
+static u64 try_once(struct race *r)
+{
+	u64 left_alone = get_stat(r, "eager_split_invalidated");
+	struct ucall uc;
+
+	prepare(r);
+	race(r);
+	run_guest(r, GUEST_READ, &uc);
+	clean_up(r);
+
+	if (verbose)
+		pr_info("  came after %lu of %lu us; left alone %ld; stale %lu of %llu, strange %lu\n",
+			r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
+			get_stat(r, "eager_split_invalidated") - left_alone, uc.args[0],
+			NR_PAGES, uc.args[1]);
+	fflush(stdout);
+	return uc.args[0] + uc.args[1];
+}
+
+static void create_vm(struct race *r)
+{
+	r->vm = vm_create_with_one_vcpu(&r->vcpu, guest_main);
+	vm_enable_cap(r->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET);
+	virt_map_level(r->vm, DATA_GVA, DATA_GPA, NR_HUGE * SZ_2M, PG_LEVEL_2M);
+	r->hva = map_slot();
+}
+
+static int verdict(struct race *r, unsigned int nr_bad, u64 worst)
+{
+	u64 left_alone = get_stat(r, "eager_split_invalidated");
+
+	TEST_ASSERT(!nr_bad,
+		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %llu pages",
+		    nr_bad, r->nr, worst, NR_PAGES);
+	pr_info("%u tries, no stale page", r->nr);
+	if (left_alone == STAT_ABSENT || !get_kvm_param_bool("eager_page_split")) {
+		pr_info("\n");
+		return 0;
+	}
+
+	pr_info(", %lu times a huge page was left alone\n", left_alone);
+	if (left_alone)
+		return 0;
+
+	pr_info("SKIP: the race did not happen\n");
+	return KSFT_SKIP;
+}
+
+static int run_tries(unsigned int nr)
+{
+	struct race r = { .nr = nr };
+	unsigned int i, nr_bad = 0;
+	u64 bad, worst = 0;
+	int ret;
+
+	create_vm(&r);
+	for (i = 0; i < nr; i++) {
+		bad = try_once(&r);
+		nr_bad += !!bad;
+		worst = max(worst, bad);
+	}
+	ret = verdict(&r, nr_bad, worst);
+	kvm_vm_free(r.vm);
+	munmap(r.hva, SLOT_SIZE);
+	return ret;
+}
+
+static unsigned int nr_huge_free(void)
+{
+	FILE *f = fopen(HUGEPAGES_FREE, "r");
+	unsigned int nr = 0;
+
+	if (f && fscanf(f, "%u", &nr) != 1)
+		nr = 0;
+	if (f)
+		fclose(f);
+	return nr;
+}
+
+static void help(const char *program)
+{
+	printf("usage: %s [-h] [-v] [-n TRIES]\n\n"
+	       "It needs %u free 2MiB HugeTLB pages.\n\n"
+	       " -n: how many times to try (default: %u).\n"
+	       " -v: show each try.\n", program, NR_HUGE, DEFAULT_TRIES);
+}
+
+int main(int argc, char *argv[])
+{
+	unsigned int nr = DEFAULT_TRIES;
+	int opt;
+
+	while ((opt = getopt(argc, argv, "hn:v")) != -1) {
+		switch (opt) {
+		case 'n':
+			nr = atoi_positive("Number of tries", optarg);
+			break;
+		case 'v':
+			verbose = true;
+			break;
+		default:
+			help(argv[0]);
+			exit(opt == 'h' ? 0 : 1);
+		}
+	}
+
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
+	__TEST_REQUIRE(!kvm_is_tdp_enabled() || !get_kvm_param_bool("tdp_mmu"),
+		       "The TDP MMU is on, which has no rmaps");
+	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE, "Too few huge pages are free, see -h");
+	return run_tries(nr);
+}
