@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build peer test bench clean
+.PHONY: help setup tree save check build peer test bench cost clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -17,6 +17,7 @@ help:
 	@echo 'make check   prove that tree and save agree, every mail builds and checkpatch is content'
 	@echo 'make build   build the kernel and the KVM selftests'
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
+	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
 	@echo
@@ -48,6 +49,9 @@ test: setup
 
 bench: setup
 	@$(LAB) bench $(ARGS)
+
+cost: setup
+	@$(LAB) cost $(ARGS)
 
 clean:
 	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi

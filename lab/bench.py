@@ -179,7 +179,7 @@ def _words(
     return None if text is None else tuple(text.replace(",", " ").split())
 
 
-def _numbers(
+def numbers(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
     words = _words(context, option, text)
@@ -213,7 +213,7 @@ def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
         click.echo(f"  {job.command[-1]}")
 
 
-def _output_file(output: Path | None, machine: str) -> Path:
+def output_file(output: Path | None, machine: str) -> Path:
     """Where the results go. LabError: they could not, which is better known beforehand."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     file = output or RESULTS / f"{stamp}-{machine}.jsonl"
@@ -265,8 +265,8 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 @click.option(
     "--full", "preset", flag_value="full", help="More vCPUs, write mixes, both log modes."
 )
-@click.option("--vcpus", callback=_numbers, help="vCPU counts, as in '2 4 8'.")
-@click.option("--writes", callback=_numbers, help="Write percentages, as in '100 20'.")
+@click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
+@click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
 @click.option("--eager", callback=_words, help="Values of eager_page_split: 'N Y'.")
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
 @click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
@@ -301,7 +301,7 @@ def bench(
     if dry_run:
         show_plan(machine, plan)
         return
-    file = _output_file(output, name)
+    file = output_file(output, name)
     announce(machine, plan)
     found = measure(machine, plan, build_programs(plan))
     finish(found, file, machine, latest=output is None)

@@ -17,6 +17,7 @@ COMMANDS = {
     "check": ("lab.check", "command"),
     "build": ("lab.kernel", "command"),
     "bench": ("lab.bench", "bench"),
+    "cost": ("lab.cost", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

@@ -159,7 +159,7 @@ def to_line(found: Measurement) -> str:
 
 
 @contextmanager
-def _complete_or_absent(file: Path) -> Iterator[IO[str]]:
+def complete_or_absent(file: Path) -> Iterator[IO[str]]:
     """A file to write that gets its name when it is complete, and is removed otherwise."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
@@ -176,7 +176,7 @@ def _complete_or_absent(file: Path) -> Iterator[IO[str]]:
 
 def write(file: Path, measurements: Iterable[Measurement]) -> None:
     """Write FILE, replacing it: completely or, when an exception is raised, not at all."""
-    with _complete_or_absent(file) as stream:
+    with complete_or_absent(file) as stream:
         stream.writelines(map(to_line, measurements))
 
 

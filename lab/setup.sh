@@ -75,7 +75,7 @@ find_python() {
 
 # The stamp comes last: without it the next run starts over.
 make_venv() {
-	say "making build/venv (about 20 seconds)"
+	say "making build/venv (about 30 seconds)"
 	python=$(find_python)
 	rm -rf "$venv"
 	"$python" -m venv "$venv" >>"$log" 2>&1 || fail "$python could not make $venv. See $log"

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab cost`: what the split of one huge page costs while mmu_lock is held.
+
+The kernel says it itself: its tracepoint kvm_eager_split_hold has the huge pages that were split
+and the time for which the lock was held. On the lockstep machine that time is a number of
+instructions. Logging is enabled without initially-all-set, so all of the memory is split at once.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import kernel, machines, report, selftests
+from lab.bench import numbers, output_file
+from lab.errors import LabError, WorkFailed
+from lab.machines import Job
+from lab.machines.bochs import IPS
+from lab.plan import MEMORY_MIB, SPARE_MIB, TEST
+from lab.report import Table
+from lab.results import complete_or_absent
+from lab.steps import say, step
+
+MACHINE = "vmx-bochs"
+INSIDE = "/cost"
+# Each vCPU's memory where their number varies.
+PER_VCPU_MIB = 4
+HUGE_MIB = 2
+# From the issue: what one split may take, in instructions.
+LIMIT = 5000
+SCRIPT = """
+set -e
+mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
+cd /sys/kernel/tracing
+echo 1 > events/kvm_eager_split/kvm_eager_split_hold/enable
+echo Y > /sys/module/kvm/parameters/eager_page_split
+echo "$1" > /proc/sys/vm/nr_hugepages
+shift
+while [ $# -gt 0 ]; do
+    echo > trace
+    "$TEST" -s anonymous_hugetlb_2mb -g -i 2 -w 0 -v "$1" -b "$2M" > "$LAB_OUT/log" 2>&1 ||
+        { cat "$LAB_OUT/log"; exit 1; }
+    echo "point $1 $2"
+    sed -n 's/.* kvm_eager_split_hold: /hold /p' trace
+    shift 2
+done
+"""
+POINT = re.compile(r"point (\d+) (\d+)")
+HOLD = re.compile(r"hold pages (\d+) ns (\d+) why \w+")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run: so many vCPUs with so much memory each."""
+
+    vcpus: int
+    mib_per_vcpu: int
+
+    @property
+    def mib(self) -> int:
+        return self.vcpus * self.mib_per_vcpu
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took. pages: huge pages split. held_ns: mmu_lock held for that, altogether.
+
+    longest_ns: the longest single hold; nobody waits for the lock here, so it is not given up.
+    """
+
+    machine: str
+    ept: bool
+    vcpus: int
+    mib_per_vcpu: int
+    pages: int
+    held_ns: int
+    longest_ns: int
+
+    @property
+    def instructions(self) -> float:
+        """Per huge page, holds that found the stock empty included."""
+        return self.held_ns * IPS / 1e9 / self.pages
+
+
+def points(sizes: Sequence[int], vcpus: Sequence[int]) -> list[Point]:
+    """One vCPU with each size in MiB, and each number of vCPUs with the same memory each."""
+    wanted = [Point(1, size) for size in sizes] + [Point(n, PER_VCPU_MIB) for n in vcpus]
+    return list(dict.fromkeys(wanted))
+
+
+def check(wanted: Iterable[Point], cpus: int) -> None:
+    """LabError: a run that the machine can't do."""
+    for point in wanted:
+        if point.mib_per_vcpu < HUGE_MIB or point.mib_per_vcpu % HUGE_MIB:
+            raise LabError(f"--sizes: {point.mib_per_vcpu} MiB is not a multiple of {HUGE_MIB}")
+        if not 1 <= point.vcpus < cpus:
+            raise LabError(f"--vcpus: {point.vcpus} is not between 1 and {cpus - 1}")
+
+
+def make_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job:
+    """One boot for all runs of one paging mode."""
+    mib = max(point.mib for point in wanted)
+    words = [str(mib // HUGE_MIB)]
+    for point in wanted:
+        words += [str(point.vcpus), str(point.mib_per_vcpu)]
+    program = f"{INSIDE}/{TEST}"
+    return Job(
+        kernel=image,
+        command=("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "cost", *words),
+        parameters={"kvm_intel.ept": str(int(ept)), "kvm.tdp_mmu": "0"},
+        cpus=1 + max(point.vcpus for point in wanted),
+        memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
+        files={program: test},
+        timeout_s=1800,
+    )
+
+
+def parse(text: str, ept: bool) -> Iterator[Cost]:
+    """The runs in the output of a boot. WorkFailed: a run without a split, or no run at all."""
+    point = None
+    holds: dict[Point, list[tuple[int, int]]] = {}
+    for line in text.splitlines():
+        if match := POINT.fullmatch(line):
+            point = Point(int(match[1]), int(match[2]))
+            holds[point] = []
+        elif (match := HOLD.fullmatch(line)) and point:
+            holds[point].append((int(match[1]), int(match[2])))
+    if not holds:
+        raise WorkFailed(f"nothing was measured:\n{text[-2000:]}")
+    for point, found in holds.items():
+        pages = sum(pages for pages, _ in found)
+        if pages != point.mib // HUGE_MIB:
+            raise WorkFailed(f"{point}: {pages} huge pages were split")
+        held = [ns for _, ns in found]
+        yield Cost(MACHINE, ept, point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
+
+
+def table_of(costs: Iterable[Cost]) -> Table:
+    """Instructions per split, and how many splits the longest hold was worth."""
+    table = Table(
+        "What a split of 2 MiB costs under mmu_lock",
+        ("mode", "vCPUs", "MiB", "pages", "instructions per page"),
+        notes=[report.LOCKSTEP],
+    )
+    for cost in costs:
+        table.rows.append(
+            (
+                report.paging(cost.machine, cost.ept),
+                str(cost.vcpus),
+                str(cost.vcpus * cost.mib_per_vcpu),
+                str(cost.pages),
+                f"{cost.instructions:.0f}",
+            )
+        )
+    return table
+
+
+def draw(costs: Sequence[Cost], file: Path) -> None:
+    """A picture with the costs over memory and over vCPUs, as SVG, without dates in it."""
+    import matplotlib  # slow to import, and only wanted here
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "cost"
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+    for ept, group in groupby(costs, key=lambda cost: cost.ept):
+        found = list(group)
+        label = report.paging(MACHINE, ept)
+        single = sorted((c.mib_per_vcpu, c.instructions) for c in found if c.vcpus == 1)
+        left.plot(*zip(*single, strict=True), marker="o", label=label)
+        many = sorted((c.vcpus, c.instructions) for c in found if c.mib_per_vcpu == PER_VCPU_MIB)
+        right.plot(*zip(*many, strict=True), marker="o", label=label)
+    left.set(xlabel="MiB, one vCPU", ylabel="instructions per 2 MiB", ylim=(0, 1.2 * LIMIT))
+    left.set_xscale("log", base=2)
+    right.set(xlabel=f"vCPUs, {PER_VCPU_MIB} MiB each")
+    for axes in (left, right):
+        axes.axhline(LIMIT, linestyle="--", color="grey", label="to stay below")
+        axes.grid(alpha=0.3)
+    right.legend()
+    figure.suptitle(f"Under mmu_lock, eager_page_split=Y, tdp_mmu=N, {MACHINE} (simulated)")
+    figure.tight_layout()
+    with complete_or_absent(file) as stream:
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+@click.command()
+@click.option(
+    "--sizes",
+    callback=numbers,
+    default="32 128 512 2048 4096",
+    show_default=True,
+    help="MiB of a single vCPU.",
+)
+@click.option(
+    "--vcpus",
+    callback=numbers,
+    default="1 2 4 8 14",
+    show_default=True,
+    help=f"vCPU counts, {PER_VCPU_MIB} MiB each.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
+    """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
+
+    Prints a table; writes JSON lines, and a picture beside them. Simulated instructions, on the
+    lockstep machine only.
+    """
+    machine = machines.get(MACHINE)
+    wanted = points(sizes, vcpus)
+    check(wanted, machine.max_cpus)
+    file = output_file(output, "cost")
+    image, test = kernel.build("series", "kvm").image, selftests.build("series") / TEST
+    found: list[Cost] = []
+    for ept in (True, False):
+        mode = report.paging(MACHINE, ept)
+        with step(f"Splitting with {mode}, {len(wanted)} runs", "about 4 min"):
+            result = machine.run(make_job(ept, wanted, image, test))
+        text = result.output.decode(errors="replace")
+        if result.status != 0:
+            raise WorkFailed(f"{mode}: exit status {result.status}:\n{text[-2000:]}")
+        found += parse(text, ept)
+    with complete_or_absent(file) as stream:
+        for cost in found:
+            stream.write(json.dumps(asdict(cost) | {"instructions": round(cost.instructions)}))
+            stream.write("\n")
+    draw(found, file.with_suffix(".svg"))
+    report.show(table_of(found), Console())
+    say(f"cost: figures are in {file}, the picture in {file.with_suffix('.svg')}")

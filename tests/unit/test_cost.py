@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.cost: what is run, and how what comes back is read."""
+
+from pathlib import Path
+
+import pytest
+
+from lab import cost
+from lab.cost import Cost, Point
+from lab.errors import LabError, WorkFailed
+
+OUTPUT = """point 1 32
+hold pages 0 ns 40000 why alloc
+hold pages 16 ns 1440000 why done
+point 2 4
+hold pages 1 ns 92000 why yield
+hold pages 3 ns 270000 why done
+"""
+
+
+def test_every_size_with_one_vcpu_and_every_number_of_vcpus() -> None:
+    found = cost.points((4, 32), (1, 2))
+    assert found == [Point(1, 4), Point(1, 32), Point(2, 4)]
+
+
+def test_costs_are_instructions_per_huge_page() -> None:
+    first, second = cost.parse(OUTPUT, True)
+    assert first == Cost("vmx-bochs", True, 1, 32, 16, 1480000, 1440000)
+    assert first.instructions == pytest.approx(1480 * 50 / 16)
+    assert (second.pages, second.longest_ns) == (4, 270000)
+
+
+def test_a_run_that_did_not_split_everything_is_no_result() -> None:
+    with pytest.raises(WorkFailed, match="17 huge pages"):
+        list(cost.parse(OUTPUT.replace("pages 16", "pages 17"), True))
+    with pytest.raises(WorkFailed, match="nothing was measured"):
+        list(cost.parse("hold pages 16 ns 1 why done\n", True))
+
+
+@pytest.mark.parametrize("point", [Point(1, 3), Point(1, 0), Point(15, 4), Point(0, 4)])
+def test_what_the_machine_cannot_do_is_refused(point: Point) -> None:
+    cost.check([Point(14, 4), Point(1, 32)], 15)
+    with pytest.raises(LabError):
+        cost.check([point], 15)
+
+
+def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
+    job = cost.make_job(False, [Point(1, 4096), Point(8, 4)], Path("bzImage"), Path("test"))
+    assert job.command[-5:] == ("2048", "1", "4096", "8", "4")
+    assert job.cpus == 9
+    assert job.memory_mib > 4096
+    assert job.parameters["kvm_intel.ept"] == "0"
+
+
+def test_the_picture_is_complete_and_repeats(tmp_path: Path) -> None:
+    costs = list(cost.parse(OUTPUT, True))
+    for name in ("a.svg", "b.svg"):
+        cost.draw(costs, tmp_path / name)
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "instructions per 2 MiB" in drawn
+    assert drawn.rstrip().endswith("</svg>")
+    assert drawn == (tmp_path / "b.svg").read_text()
