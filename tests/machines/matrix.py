@@ -109,7 +109,7 @@ PERF = (
     perf_test("clear-half-written", "-v", "2", "-b", "8M", "-w", "50"),
     perf_test("enable", "-v", "2", "-b", "8M", "-g"),
     perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e"),
-    perf_test("live", "-v", "2", "-b", "8M", "-l", "10000", "-R", "1", "-F"),
+    perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F"),
 )
 
 # One page in twenty is written: a fault for each of 262,144 would take minutes.
@@ -142,24 +142,36 @@ OTHERS = (
 )
 
 
-def modes_test(name: str, *argv: str, with_1g: bool = False) -> Selftest:
-    """Every way in which a guest can map its memory, each compared with a model step by step."""
+# Every way in which a guest can map its memory, each compared with a model step by step.
+GUEST_MODES = "x86_64/eager_split_modes_test"
+MODES = Selftest("eager_split_modes_test", (GUEST_MODES,), huge_2m=16)
+MODES_1G = Selftest(
+    "eager_split_modes_test-1g",
+    (GUEST_MODES, "-m", "1g"),
+    huge_2m=16,
+    memory_mib=MEMORY_FOR_1G,
+    cmdline=("hugepagesz=1G", "hugepages=1"),
+    eager=("Y",),
+)
+MODES_PSE = Selftest(
+    "eager_split_modes_test-pse", (GUEST_MODES, "-m", "pse"), huge_2m=16, eager=("Y",)
+)
+
+
+def race_test(tries: int) -> Selftest:
+    """Splitting while the memory goes away; most tries come in between."""
     return Selftest(
-        f"eager_split_modes_test{name}",
-        ("x86_64/eager_split_modes_test", *argv),
+        "eager_split_race_test",
+        ("x86_64/eager_split_race_test", "-n", str(tries)),
         huge_2m=16,
-        memory_mib=MEMORY_FOR_1G if with_1g else 1024,
-        cmdline=("hugepagesz=1G", "hugepages=1") if with_1g else (),
+        eager=("Y",),
     )
 
 
-# Splitting while the memory goes away, and while something that it needs is taken from it.
-RACE = Selftest(
-    "eager_split_race_test", ("x86_64/eager_split_race_test",), huge_2m=16, eager=("Y",)
-)
+# Two failures of each kind of allocation, and what else the splitter needs.
 FAULT = Selftest(
     "eager_split_fault_test",
-    ("x86_64/eager_split_fault_test", "-n", "4"),
+    ("x86_64/eager_split_fault_test", "-n", "2"),
     huge_2m=80,
     eager=("Y",),
 )
@@ -174,41 +186,33 @@ def vmx_mode(ept: str, tdp: str) -> Mode:
     return Mode(f"ept{ept}-tdp_mmu{tdp}", "vmx-bochs", {"kvm_intel.ept": ept, "kvm.tdp_mmu": tdp})
 
 
-VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), modes_test("-pse", "-m", "pse"))
+VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), MODES_PSE)
 VMX_MODES = tuple(vmx_mode(ept, "0") for ept in "10")
 
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (perf_test("clear-nested", "-v", "1", "-b", "2M", "-n"),)
 VMX_NESTED_MODES = tuple(vmx_mode("1", tdp) for tdp in "10")
 
+# The shadow MMU's splitter, which the TDP MMU does not use.
+SHADOW = (MODES_1G, race_test(20))
 DEBUG = (
     SPLITTING,
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
-    modes_test(""),
-    RACE,
+    MODES,
+    race_test(3),
     FAULT,
 )
 
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`."""
-    everything = (
-        SPLITTING,
-        *DIRTY_LOG_MODES,
-        *PERF,
-        *PERF_1G,
-        *OTHERS,
-        modes_test("", with_1g=True),
-    )
+    everything = (SPLITTING, *DIRTY_LOG_MODES, *PERF, *PERF_1G, *OTHERS, MODES)
     for test, mode in product(everything, SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    for test, mode in product(DEBUG, SVM_MODES):
-        if mode.parameters["kvm.tdp_mmu"] == "0":
-            yield Case(test, mode, "Y", "debug")
-    # The TDP MMU's splitter is another one.
     for mode in SVM_MODES:
         if mode.parameters["kvm.tdp_mmu"] == "0":
-            yield Case(RACE, mode, "Y")
+            yield from (Case(test, mode, "Y") for test in SHADOW)
+            yield from (Case(test, mode, "Y", "debug") for test in DEBUG)
