@@ -180,6 +180,25 @@ FAULT = Selftest(
     eager=("Y",),
 )
 
+
+def harvested(test: Selftest) -> Selftest:
+    """The same, with dirty pages logged by Dirty bits instead of write protection."""
+    settings = (*test.settings, ("dirty_harvest", "on"))
+    return replace(test, name=f"{test.name}-harvest", settings=settings)
+
+
+HARVEST = tuple(
+    map(
+        harvested,
+        (
+            MODES,
+            *(dirty_log_test(m) for m in ("dirty-log", "clear-log")),
+            perf_test("enable", "-v", "2", "-b", "8M", "-g"),
+            perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F"),
+        ),
+    )
+)
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -221,6 +240,8 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
+    for test, mode in product(HARVEST, DISTINCT_MODES):
+        yield Case(test, mode, "Y")
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
         yield from (Case(test, mode, "Y", "debug") for test in DEBUG)
