@@ -260,13 +260,15 @@ def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().out
     assert "15 CPUs" in said
     assert "--vcpus=2 4 8 14 16 32 64" in said
-    for words in ("ept=Y, tdp_mmu=Y, anonymous_thp", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
+    for words in ("ept=Y, tdp_mmu=Y, without, 0% writes", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
         assert words in said
     assert "peer, ept=Y, tdp_mmu=Y" not in said
 
 
 def test_the_presets_are_those_of_the_script() -> None:
-    for preset, matrix in (("--quick", QUICK), ("--full", FULL)):
+    # But for the second backing.
+    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"))
+    for preset, matrix in (("--quick", QUICK), ("--full", full)):
         said = [
             subprocess.run(
                 ["sh", str(SCRIPT), "--dry-run", "--test=/bin/true", *words],
@@ -281,10 +283,16 @@ def test_the_presets_are_those_of_the_script() -> None:
 
 def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
     boots = plan.make_plan("vmx-bochs", "series", FULL, plan.FULL_MODES)
-    assert len({boot.label for boot in boots}) == len(boots) == 3 * 2 * 2 * 6
+    assert len({boot.label for boot in boots}) == len(boots) == 3 * 2 * 6
     for mode in plan.MODES.values():
         same = [b for b in boots if (b.ept, b.tdp_mmu) == (mode.ept, mode.tdp_mmu)]
         assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(FULL.runs)
+
+
+def test_more_cpus_in_lockstep_take_longer() -> None:
+    few, many = (Boot("vmx-bochs", "series", True, Matrix(vcpus=(n,))) for n in (2, 64))
+    assert few.boot_s < Boot("vmx-bochs", "series", True, QUICK).boot_s == plan.BOOT_S["vmx-bochs"]
+    assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
 
 
 def test_small_boots_are_not_split() -> None:
