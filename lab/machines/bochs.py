@@ -32,6 +32,10 @@ DEBUGGER_COMMANDS = "debugger"
 # Beyond this Bochs keeps the rest in a file of its own.
 MOST_HOST_MEMORY_MIB = 2048
 
+# Memory below the hole that PCI devices are in, which reaches up to 4 GiB.
+BELOW_HOLE_MIB = 3072
+HOLE_MIB = 1024
+
 IPS = 50_000_000
 # 2000-01-01, for the machine's clock and the medium's dates alike.
 EPOCH = 946684800
@@ -57,12 +61,23 @@ CMDLINE = (
 )
 
 
+def _installed_mib(job: Job) -> int:
+    """What lies behind the hole below 4 GiB is installed but nobody's."""
+    return job.memory_mib + (HOLE_MIB if job.memory_mib > BELOW_HOLE_MIB else 0)
+
+
+def _memory_above_hole(job: Job) -> list[str]:
+    """The kernel words for memory above 4 GiB, of which the BIOS doesn't tell."""
+    above = job.memory_mib - BELOW_HOLE_MIB
+    return [f"memmap={above}M@4G"] if above > 0 else []
+
+
 def _configuration(job: Job) -> str:
     # panic: end at once, do not ask. realtime=0: the display's timing by simulated time too.
     # nohpet: its timers are those that the second serial port needs beside 15 CPUs.
     return f"""\
 cpu: count={job.cpus}, ips={IPS}, model=corei7_skylake_x, reset_on_triple_fault=0
-memory: guest={job.memory_mib}, host={min(job.memory_mib, MOST_HOST_MEMORY_MIB)}
+memory: guest={_installed_mib(job)}, host={min(_installed_mib(job), MOST_HOST_MEMORY_MIB)}
 romimage: file={BIOS}, options=fastboot
 vgaromimage: file={VGA_BIOS}
 vga: extension=none, update_freq=1, realtime=0
@@ -118,7 +133,7 @@ class VmxBochs(EmulatedMachine):
     name = "vmx-bochs"
     max_cpus = 15  # Bochs runs out of timers with more
     lockstep = True
-    most_memory_mib = 3072  # its BIOS tells of no more
+    most_memory_mib = 8192
     needs = MappingProxyType(
         {
             BOCHS: "bochs",
@@ -138,7 +153,7 @@ class VmxBochs(EmulatedMachine):
 
     def cmdline(self, job: Job) -> list[str]:
         """Return the kernel words for this machine."""
-        return [*CMDLINE, *COMMON_CMDLINE]
+        return [*CMDLINE, *COMMON_CMDLINE, *_memory_above_hole(job)]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
         """Return Bochs's command line."""

@@ -42,7 +42,7 @@ def test_unknown_machine_names_the_right_ones() -> None:
         ("vmx-bochs", {"cpus": 0}, "1 to 15"),
         ("svm-qemu", {"memory_mib": 255}, "needs 256 or more"),
         ("svm-qemu", {"memory_mib": 1 << 30}, "this host has"),
-        ("vmx-bochs", {"memory_mib": 4096}, "can have 3072"),
+        ("vmx-bochs", {"memory_mib": 8193}, "can have 8192"),
         ("svm-qemu", {"parameters": {"tdp_mmu": "0"}}, "MODULE.NAME"),
         ("svm-qemu", {"parameters": {"kvm.tdp_mmu": "0 1"}}, "one word"),
         ("svm-qemu", {"parameters": {"kvm_intel.ept": "0"}}, "changes nothing on svm-qemu"),

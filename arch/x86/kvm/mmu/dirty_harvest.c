@@ -99,14 +99,30 @@ static bool harvest_is_possible(void)
 	return shadow_dirty_mask && !kvm_x86_ops.cpu_dirty_log_size;
 }
 
+/*
+ * Looking for Dirty bits costs time for each page there is, write protection for
+ * each page that is written, but to vCPUs, and with shadow paging to all of them,
+ * as each fault takes mmu_lock exclusively.
+ */
+static bool harvest_is_wanted(void)
+{
+	switch (READ_ONCE(harvest_mode)) {
+	case HARVEST_ON:
+		return true;
+	case HARVEST_AUTO:
+		return !tdp_enabled;
+	default:
+		return false;
+	}
+}
+
 /**
  * kvm_dirty_harvest_init_vm - choose how a new VM logs dirty pages
  * @kvm: the VM, which has no vCPUs and no memslots yet
  */
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
-	kvm->arch.dirty_harvest = READ_ONCE(harvest_mode) != HARVEST_OFF &&
-				  harvest_is_possible();
+	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible();
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 }
 
