@@ -251,7 +251,7 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product(HARVEST, DISTINCT_MODES):
         yield Case(test, mode, "Y")
-    yield from (Case(test, SVM_MODES[1], "Y") for test in PERF_ACCESS)
+    yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
         yield from (Case(test, mode, "Y", "debug") for test in DEBUG)

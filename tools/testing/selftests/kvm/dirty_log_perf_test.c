@@ -1135,7 +1135,7 @@ static const struct option long_options[] = {
 	{},
 };
 
-static void __noreturn help(const struct options *defaults)
+static void __noreturn print_help(const struct options *defaults)
 {
 	printf("usage: %s [options]\n\n"
 	       "Time the phases of dirty logging.\n\n"
@@ -1402,7 +1402,7 @@ static const char *parse_options(struct options *opts, int argc, char *argv[])
 		if (flag == 'c')
 			pcpus = optarg;
 		else if (flag == 'h')
-			help(&defaults);
+			print_help(&defaults);
 		else if (!parse_switch(opts, flag))
 			parse_value(opts, flag, optarg);
 	}
