@@ -295,6 +295,9 @@ void memstress_guest_code(uint32_t vcpu)
 	struct guest_random_state random;
 	uint64_t writes;
 
+	if (guest_is_live())
+		live_guest_code(vcpu);
+
 	random = new_guest_random_state(guest_random_seed + vcpu);
 	GUEST_ASSERT(args->vcpu_idx == vcpu);
 
@@ -1156,7 +1159,7 @@ static void __noreturn print_help(const struct options *defaults)
 	       "     line.  The file is complete or does not come to be.\n"
 	       " -l, --live: Measure what vCPUs feel that never stop, instead of phases.\n"
 	       "     Takes the length of a window of the timeline in microseconds.\n"
-	       "     (x86 only, and without -n)\n"
+	       "     (x86 only)\n"
 	       " -n, --nested: Run the vCPUs' code in L2. (x86 with VMX only)\n"
 	       " -o, --overlap: Let every vCPU access the memory of all vCPUs.\n"
 	       " -p: Accepted, but ignored: the test memory always ends where guest\n"
@@ -1366,8 +1369,6 @@ static void check_live(const struct options *opts)
 #ifndef __x86_64__
 	usage_error("-l reads the guest's TSC, and so works on x86 only");
 #endif
-	if (memstress_args.nested)
-		usage_error("-l and -n exclude each other: L2 does not map what -l needs");
 	if (live->fresh && !opts->readers)
 		usage_error("-F is for vCPUs that only read: add -R");
 	if (opts->slots > max_slots() - LIVE_SLOTS)

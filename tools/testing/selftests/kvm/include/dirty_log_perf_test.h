@@ -174,6 +174,9 @@ void json_iteration(int iteration);
 #ifdef __x86_64__
 /* Measure running vCPUs while dirty logging comes and goes. */
 void live_run(struct test *test);
+/* The guest's side of it. */
+bool guest_is_live(void);
+void live_guest_code(uint32_t vcpu);
 
 /* Page sizes as eager page splitting promises them; prints what it found. */
 void verify_populated(struct test *test);
@@ -196,6 +199,15 @@ void kvm_parameters_print(void);
 #else
 /* -l and --stats are refused; the parameters exist only on x86. */
 static inline void live_run(struct test *test)
+{
+}
+
+static inline bool guest_is_live(void)
+{
+	return false;
+}
+
+static inline void live_guest_code(uint32_t vcpu)
 {
 }
 

@@ -398,7 +398,7 @@ static void read_fresh(struct cursor *me, uint32_t vcpu, uint32_t phase)
 	timed_access(me, layout.fresh_gva + page * PAGE_SIZE, false, phase);
 }
 
-static void guest_code(uint32_t vcpu)
+void live_guest_code(uint32_t vcpu)
 {
 	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];
 	bool reads_only = vcpu < layout.readers;
@@ -430,6 +430,11 @@ static void guest_code(uint32_t vcpu)
 
 	me.stats->accesses = me.accesses;
 	GUEST_SYNC(1);
+}
+
+bool guest_is_live(void)
+{
+	return layout.control;
 }
 
 /*
@@ -503,6 +508,13 @@ static void check_clock(int nr_vcpus)
 	}
 }
 
+/* L1 maps whole GiB for L2, as far as the test memory reaches into them. */
+static void check_nested(uint64_t gpa)
+{
+	if (memstress_args.nested && gpa < align_down(memstress_args.gpa, SZ_1G))
+		usage_error("-l needs memory that L2 does not map: less of -b, -i, -D");
+}
+
 /* Below the memory that there is already, and mapped after it. */
 static char *add_memory(struct live *live, int slot, uint64_t *gva, uint64_t *gpa,
 			uint64_t bytes)
@@ -510,6 +522,7 @@ static char *add_memory(struct live *live, int slot, uint64_t *gva, uint64_t *gp
 	struct kvm_vm *vm = live->test->vm;
 
 	*gpa -= bytes;
+	check_nested(*gpa);
 	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, *gpa, slot,
 				    bytes / vm->page_size, 0);
 	memstress_map_memory(vm, *gva, *gpa, bytes, SZ_2M);
@@ -578,7 +591,6 @@ static uint64_t nr_test_pages(void)
 static void set_up(struct live *live, struct test *test)
 {
 	const struct options *opts = test->opts;
-	int i;
 
 	memset(live, 0, sizeof(*live));
 	live->test = test;
@@ -590,8 +602,6 @@ static void set_up(struct live *live, struct test *test)
 
 	memstress_set_write_percent(test->vm, opts->write_percent);
 	memstress_set_random_access(test->vm, opts->random_access);
-	for (i = 0; i < opts->nr_vcpus; i++)
-		vcpu_arch_set_entry_point(memstress_args.vcpu_args[i].vcpu, guest_code);
 
 	live->spans = calloc(layout.nr_phases + 1, sizeof(*live->spans));
 	live->copies = calloc(nr_test_pages(), sizeof(*live->copies));
