@@ -96,9 +96,9 @@ def perf_test(name: str, *argv: str, backing: str = HUGE_2M) -> Selftest:
     return Selftest(
         f"dirty_log_perf_test-{name}",
         ("dirty_log_perf_test", "-V", "-s", backing, *argv),
-        huge_2m=32 if backing == HUGE_2M else 0,
-        memory_mib=1024 if backing == HUGE_2M else MEMORY_FOR_1G,
-        cmdline=() if backing == HUGE_2M else ("hugepagesz=1G", "hugepages=1"),
+        huge_2m=0 if backing == HUGE_1G else 32,
+        memory_mib=MEMORY_FOR_1G if backing == HUGE_1G else 1024,
+        cmdline=("hugepagesz=1G", "hugepages=1") if backing == HUGE_1G else (),
     )
 
 
@@ -110,6 +110,15 @@ PERF = (
     perf_test("enable", "-v", "2", "-b", "8M", "-g"),
     perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e"),
     perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F"),
+)
+
+# What changes only what the vCPUs do, not what KVM does: one mode will do.
+SMALL = ("-v", "2", "-b", "8M")
+SPARSE = ("--sparse", "--stats", "--runs", "2", "-j", "/results.json")
+PERF_ACCESS = (
+    perf_test("sparse-readers", *SMALL, *SPARSE, "-R", "1"),
+    perf_test("live-sparse", *SMALL, *SPARSE, "-a", "-l", "5000", "-D", "20"),
+    perf_test("shared-random", *SMALL, "-a", "-w", "50", "-g", backing="shared_hugetlb"),
 )
 
 # One page in twenty is written: a fault for each of 262,144 would take minutes. Still the
@@ -242,6 +251,7 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product(HARVEST, DISTINCT_MODES):
         yield Case(test, mode, "Y")
+    yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
         yield from (Case(test, mode, "Y", "debug") for test in DEBUG)

@@ -29,17 +29,25 @@
  * are those of the scheduler.  The access pattern, one word per page, is the
  * worst case for dirty logging, not a workload.
  *
+ * The guest counts its reads and writes itself, one addition per write in a
+ * register, so that the share of writes is known and not just asked for.
+ *
  * -V compares the log with what the guest wrote, and KVM's page sizes with
  * what eager page splitting promises.  It accesses guest memory between the
  * phases, and so changes their times.
+ *
+ * The statistics of --stats are read between the phases, never during one.
  */
 #include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdarg.h>
 #include <time.h>
+#include <unistd.h>
 #include <linux/sizes.h>
 
 #include "kvm_util.h"
@@ -55,6 +63,14 @@
 
 #define EXIT_USAGE	2
 
+/* Options without a letter. */
+enum {
+	OPT_RUNS = 256,
+	OPT_SPARSE,
+	OPT_STATS,
+};
+
+#define MAX_RUNS	1000
 #define HOUR_MS		(3600 * 1000)
 #define SECOND_US	(1000 * 1000)
 
@@ -73,6 +89,48 @@ static const char * const phase_names[NR_PHASES] = {
 	[PHASE_CLEAR]		= "clear dirty log",
 	[PHASE_DISABLE]		= "Disabling dirty logging",
 };
+
+/* The same in JSON. */
+static const char * const json_phase_names[NR_PHASES] = {
+	[PHASE_POPULATE]	= "populate",
+	[PHASE_ENABLE]		= "enable",
+	[PHASE_DIRTY]		= "dirty",
+	[PHASE_GET]		= "get",
+	[PHASE_CLEAR]		= "clear",
+	[PHASE_DISABLE]		= "disable",
+};
+
+/*
+ * What a vCPU does in a pass, and has done.  Guest memory; main accesses it
+ * while the vCPU does not run.
+ */
+struct guest_job {
+	/* Accesses of a pass. */
+	uint64_t steps;
+	/* In bytes: the first page and the distance to the next, from args->gva. */
+	uint64_t first;
+	uint64_t stride;
+	uint32_t write_percent;
+	bool random;
+	/* Of all passes since main reset it. */
+	struct accesses done;
+} __aligned(64);
+
+static struct guest_job guest_jobs[KVM_MAX_VCPUS];
+
+/* A phase of one guest mode, in all VMs so far. */
+struct measured {
+	enum phase phase;
+	int iteration;
+	/* By run. */
+	uint64_t *ns;
+};
+
+/* In the order of the phases, which is the same for each run. */
+static struct measured *measured;
+static int nr_measured;
+
+FILE *json_out;
 
 /* Guest pages of one or more slots. */
 struct tally {
@@ -142,6 +200,36 @@ static bool later(struct timespec a, struct timespec b)
 	return timespec_to_ns(a) > timespec_to_ns(b);
 }
 
+/* For the summary of several runs. */
+static void remember(struct test *test, enum phase phase, int iteration, uint64_t ns)
+{
+	struct measured *one;
+
+	if (test->nr_done == nr_measured) {
+		measured = realloc(measured, ++nr_measured * sizeof(*measured));
+		TEST_ASSERT(measured, "Out of memory");
+		measured[test->nr_done] = (struct measured){
+			.phase = phase,
+			.iteration = iteration,
+			.ns = calloc(test->opts->runs, sizeof(uint64_t)),
+		};
+		TEST_ASSERT(measured[test->nr_done].ns, "Out of memory");
+	}
+
+	one = &measured[test->nr_done++];
+	TEST_ASSERT(one->phase == phase && one->iteration == iteration,
+		    "Run %d has other phases than run 1", test->run);
+	one->ns[test->run - 1] = ns;
+}
+
+static void forget_all(void)
+{
+	while (nr_measured)
+		free(measured[--nr_measured].ns);
+	free(measured);
+	measured = NULL;
+}
+
 void phase_done(struct test *test, enum phase phase, int iteration,
 		struct timespec time)
 {
@@ -149,6 +237,7 @@ void phase_done(struct test *test, enum phase phase, int iteration,
 
 	times->sum = timespec_add(times->sum, time);
 	times->count++;
+	remember(test, phase, iteration, timespec_to_ns(time));
 
 	if (iteration)
 		pr_info("Iteration %d ", iteration);
@@ -169,6 +258,61 @@ static void print_average(const struct test *test, enum phase phase)
 	pr_info("%c%s over %d iterations took " TIME_FMT ". (Avg " TIME_FMT "/iteration)\n",
 		toupper(name[0]), name + 1, times->count,
 		times->sum.tv_sec, times->sum.tv_nsec, avg.tv_sec, avg.tv_nsec);
+}
+
+/*
+ * Guests.  Whether an access is a write is decided by chance even if all are, so
+ * that the cost of an access does not depend on it.  Little is kept across calls,
+ * for all of it to stay in registers: counting shall not make an access dearer.
+ */
+static uint64_t guest_pass(const struct guest_job *job, struct guest_random_state *random,
+			   uint64_t gva)
+{
+	uint64_t i, step, writes = 0, steps = job->steps;
+	uint64_t *word;
+	bool write;
+
+	for (i = 0; i < steps; i++) {
+		step = job->random ? guest_random_u32(random) % steps : i;
+		write = guest_random_u32(random) % 100 < job->write_percent;
+		word = (uint64_t *)(gva + step * job->stride);
+
+		if (write) {
+			WRITE_ONCE(*word, ~UNWRITTEN);
+			writes++;
+		} else {
+			READ_ONCE(*word);
+		}
+	}
+	return writes;
+}
+
+/* In place of the library's, in L2 as well. */
+void memstress_guest_code(uint32_t vcpu)
+{
+	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];
+	struct guest_job *job = &guest_jobs[vcpu];
+	struct guest_random_state random;
+	uint64_t writes;
+
+	if (guest_is_live())
+		live_guest_code(vcpu);
+
+	random = new_guest_random_state(guest_random_seed + vcpu);
+	GUEST_ASSERT(args->vcpu_idx == vcpu);
+
+	for (;;) {
+		writes = guest_pass(job, &random, args->gva + job->first);
+		job->done.writes += writes;
+		job->done.reads += job->steps - writes;
+		GUEST_SYNC(1);
+	}
+}
+
+/* The host's view. */
+static struct guest_job *job_of(const struct test *test, int vcpu)
+{
+	return addr_gva2hva(test->vm, (vm_vaddr_t)&guest_jobs[vcpu]);
 }
 
 /*
@@ -321,7 +465,7 @@ bool initially_set(const struct test *test)
 	return test->manual_caps & KVM_DIRTY_LOG_INITIALLY_SET;
 }
 
-static bool is_hugetlb(enum vm_mem_backing_src_type backing)
+bool is_hugetlb(enum vm_mem_backing_src_type backing)
 {
 	return is_backing_src_hugetlb(backing) ||
 	       backing == VM_MEM_SRC_SHARED_HUGETLB;
@@ -367,6 +511,32 @@ bool is_logged(const struct test *test, int slot, uint64_t offset)
 	return bytes[page / 8] & (1 << (page % 8));
 }
 
+bool is_page_logged(const struct test *test, uint64_t page)
+{
+	uint64_t per_slot = test->pages_per_slot;
+
+	return is_logged(test, page / per_slot, page % per_slot * getpagesize());
+}
+
+uint64_t page_step(const struct options *opts)
+{
+	return opts->sparse ? SPARSE_BYTES / memstress_args.guest_page_size : 1;
+}
+
+void probe_pages(const struct test *test, uint64_t first, uint64_t nr, bool write)
+{
+	struct guest_job *job = job_of(test, 0), old = *job;
+
+	*job = (struct guest_job) {
+		.first = first * memstress_args.guest_page_size,
+		.steps = nr,
+		.stride = memstress_args.guest_page_size,
+		.write_percent = write ? 100 : 0,
+	};
+	run_vcpu_once(&memstress_args.vcpu_args[0]);
+	*job = old;
+}
+
 /*
  * Fail if a page is missing from the log of the last GET.  Do not mind pages
  * in the log that were not written to: KVM is free to map a page writable when
@@ -396,26 +566,24 @@ static struct tally verify_slot(const struct test *test, int slot, int iteration
 	return tally;
 }
 
-/* Pages that the guest writes to in one pass, or -1 if that is up to chance. */
-static int64_t expected_writes(const struct options *opts)
+/*
+ * Pages that the guest wrote to in the last pass, or -1 if it may have written to
+ * some of them more than once.
+ */
+static int64_t expected_writes(const struct test *test)
 {
-	int i, nr_regions = opts->partition ? opts->nr_vcpus : 1;
-	int64_t pages = 0;
+	const struct options *opts = test->opts;
 
-	if (!opts->write_percent)
-		return 0;
-	if (opts->write_percent < 100 || opts->random_access)
+	if (opts->random_access || (!opts->partition && opts->nr_vcpus > 1))
 		return -1;
 
-	for (i = 0; i < nr_regions; i++)
-		pages += memstress_args.vcpu_args[i].pages;
-	return pages;
+	return test->accesses.writes;
 }
 
 /* To be called between GET and CLEAR. */
 static void verify_log(const struct test *test, int iteration)
 {
-	int64_t expected = expected_writes(test->opts);
+	int64_t expected = expected_writes(test);
 	struct tally sum = {}, tally;
 	int slot;
 
@@ -426,7 +594,7 @@ static void verify_log(const struct test *test, int iteration)
 	}
 
 	TEST_ASSERT(expected < 0 || sum.written == expected,
-		    "Iteration %d: the guest wrote to %ld pages instead of %ld",
+		    "Iteration %d: the guest wrote to %ld pages, but counted %ld",
 		    iteration, sum.written, expected);
 
 	pr_info("Iteration %d verified: %ld of %ld pages written, %ld in the log\n",
@@ -434,79 +602,140 @@ static void verify_log(const struct test *test, int iteration)
 		memstress_args.size / memstress_args.guest_page_size, sum.logged);
 }
 
-#ifdef __x86_64__
-static struct page_sizes get_page_sizes(const struct test *test, const char *stage)
+static void set_job(const struct test *test, int vcpu, uint32_t write_percent,
+		    bool random, uint64_t step)
 {
-	struct page_sizes sizes = {
-		.nr_4k = vm_get_stat(test->vm, "pages_4k"),
-		.nr_2m = vm_get_stat(test->vm, "pages_2m"),
-		.nr_1g = vm_get_stat(test->vm, "pages_1g"),
+	struct guest_job *job = job_of(test, vcpu);
+	uint64_t pages = memstress_args.vcpu_args[vcpu].pages;
+
+	*job = (struct guest_job) {
+		.steps = DIV_ROUND_UP(pages, step),
+		.stride = step * memstress_args.guest_page_size,
+		.write_percent = write_percent,
+		.random = random,
 	};
-
-	pr_info("Page sizes after %s: 4K: %lu 2M: %lu 1G: %lu\n",
-		stage, sizes.nr_4k, sizes.nr_2m, sizes.nr_1g);
-	return sizes;
-}
-
-/* Without a huge page to start with, finding none later proves nothing. */
-void verify_populated(struct test *test)
-{
-	test->populated = get_page_sizes(test, "populating");
-
-	TEST_ASSERT(test->populated.nr_2m || test->populated.nr_1g ||
-		    !is_hugetlb(test->opts->backing),
-		    "KVM mapped no huge page, although %s can be mapped huge",
-		    vm_mem_backing_src_alias(test->opts->backing)->name);
-}
-
-/* Only the test slots can have huge pages, memslot 0 has none. */
-void verify_split(const struct test *test, const char *stage)
-{
-	const struct page_sizes *old = &test->populated;
-	struct page_sizes now;
-	uint64_t children;
-
-	if (!get_kvm_param_bool("eager_page_split"))
-		return;
-
-	now = get_page_sizes(test, stage);
-	TEST_ASSERT(!now.nr_2m && !now.nr_1g,
-		    "%lu 2M pages and %lu 1G pages left after %s, although eager_page_split=Y",
-		    now.nr_2m, now.nr_1g, stage);
-
-	/* The host may reclaim any other memory, and zap its SPTEs. */
-	if (!is_hugetlb(test->opts->backing))
-		return;
-
-	children = (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
-	TEST_ASSERT(now.nr_4k >= old->nr_4k + children,
-		    "%lu 4K pages after %s: splitting left holes, at least %lu expected",
-		    now.nr_4k, stage, old->nr_4k + children);
-}
-#else
-/* The statistics and the module parameter exist only on x86. */
-void verify_populated(struct test *test __maybe_unused)
-{
-}
-
-void verify_split(const struct test *test __maybe_unused,
-		  const char *stage __maybe_unused)
-{
-}
-#endif
-
-static void set_access(const struct test *test, uint32_t write_percent,
-		       bool random_access)
-{
-	memstress_set_write_percent(test->vm, write_percent);
-	memstress_set_random_access(test->vm, random_access);
 }
 
 /* Write everywhere, in order: reads might map the zero page only. */
+static void set_populating(const struct test *test)
+{
+	int i;
+
+	for (i = 0; i < test->opts->nr_vcpus; i++)
+		set_job(test, i, 100, false, 1);
+}
+
+static void set_access(const struct test *test)
+{
+	const struct options *opts = test->opts;
+	int i;
+
+	for (i = 0; i < opts->nr_vcpus; i++)
+		set_job(test, i, i < opts->readers ? 0 : opts->write_percent,
+			opts->random_access, page_step(opts));
+}
+
+/* Since the last time.  vCPUs must not be running. */
+static struct accesses take_accesses(const struct test *test)
+{
+	struct accesses sum = {}, none = {};
+	struct guest_job *job;
+	int i;
+
+	for (i = 0; i < test->opts->nr_vcpus; i++) {
+		job = job_of(test, i);
+		sum.reads += job->done.reads;
+		sum.writes += job->done.writes;
+		job->done = none;
+	}
+	return sum;
+}
+
+static uint64_t nr_accesses(const struct accesses *accesses)
+{
+	return accesses->reads + accesses->writes;
+}
+
+static double percent_written(const struct accesses *accesses)
+{
+	return accesses->writes * 100.0 / nr_accesses(accesses);
+}
+
+/* Whoever asks for JSON gets statistics with it, as they cost no phase anything. */
+static bool wants_stats(const struct options *opts)
+{
+	return opts->stats || opts->json;
+}
+
+static void begin_phase(struct test *test)
+{
+	if (wants_stats(test->opts))
+		kvm_stats_read(&test->before);
+}
+
+static void json_accesses(const struct accesses *accesses)
+{
+	fprintf(json_out, ", \"reads\": %lu, \"writes\": %lu, \"achieved_write_percent\": ",
+		accesses->reads, accesses->writes);
+	if (nr_accesses(accesses))
+		fprintf(json_out, "%.4f", percent_written(accesses));
+	else
+		fprintf(json_out, "null");
+}
+
+static void json_phase(const struct test *test, enum phase phase, int iteration,
+		       struct timespec time, const struct accesses *accesses,
+		       const struct kvm_stats *after)
+{
+	json_dimensions(test, "phase");
+	fprintf(json_out, ", \"phase\": \"%s\"", json_phase_names[phase]);
+	json_iteration(iteration);
+	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
+	json_accesses(accesses);
+	kvm_stats_json(&test->before, after, accesses->writes);
+	fprintf(json_out, "}\n");
+}
+
+/* What main did, or what vCPUs did if @accesses is not empty. */
+static void end_phase(struct test *test, enum phase phase, int iteration,
+		      struct timespec time, struct accesses accesses)
+{
+	struct kvm_stats after;
+
+	if (wants_stats(test->opts))
+		kvm_stats_read(&after);
+
+	phase_done(test, phase, iteration, time);
+	if (phase == PHASE_DIRTY)
+		pr_info("Iteration %d accesses: %lu reads, %lu writes (%.2f%% writes)\n",
+			iteration, accesses.reads, accesses.writes,
+			percent_written(&accesses));
+	if (test->opts->stats)
+		kvm_stats_print(&test->before, &after, accesses.writes);
+	if (json_out)
+		json_phase(test, phase, iteration, time, &accesses, &after);
+}
+
+static void end_host_phase(struct test *test, enum phase phase, int iteration,
+			   struct timespec start)
+{
+	end_phase(test, phase, iteration, timespec_elapsed(start), (struct accesses){});
+}
+
+static void run_pass(struct test *test, enum phase phase, int iteration)
+{
+	struct timespec time;
+
+	begin_phase(test);
+	time = crew_run_once();
+	test->accesses = take_accesses(test);
+	end_phase(test, phase, iteration, time, test->accesses);
+}
+
 static void populate(struct test *test)
 {
-	set_access(test, 100, false);
-	phase_done(test, PHASE_POPULATE, 0, crew_run_once());
+	set_populating(test);
+	run_pass(test, PHASE_POPULATE, 0);
 
 	if (test->opts->verify)
 		verify_populated(test);
@@ -516,9 +745,10 @@ static void enable_log(struct test *test)
 {
 	struct timespec start;
 
+	begin_phase(test);
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	memstress_enable_dirty_logging(test->vm, test->opts->slots);
-	phase_done(test, PHASE_ENABLE, 0, timespec_elapsed(start));
+	end_host_phase(test, PHASE_ENABLE, 0, start);
 	pr_info("\n");
 
 	if (test->opts->verify && !initially_set(test))
@@ -529,9 +759,10 @@ static void get_log(struct test *test, int iteration)
 {
 	struct timespec start;
 
+	begin_phase(test);
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
-	phase_done(test, PHASE_GET, iteration, timespec_elapsed(start));
+	end_host_phase(test, PHASE_GET, iteration, start);
 
 	if (test->opts->verify)
 		verify_log(test, iteration);
@@ -541,10 +772,11 @@ static void clear_log(struct test *test, int iteration)
 {
 	struct timespec start;
 
+	begin_phase(test);
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	memstress_clear_dirty_log(test->vm, test->bitmaps, test->opts->slots,
 				  test->pages_per_slot);
-	phase_done(test, PHASE_CLEAR, iteration, timespec_elapsed(start));
+	end_host_phase(test, PHASE_CLEAR, iteration, start);
 
 	if (test->opts->verify && initially_set(test))
 		verify_split(test, "clearing");
@@ -555,7 +787,7 @@ static void iterate(struct test *test, int iteration)
 	if (test->opts->verify)
 		verify_prepare(test);
 
-	phase_done(test, PHASE_DIRTY, iteration, crew_run_once());
+	run_pass(test, PHASE_DIRTY, iteration);
 	get_log(test, iteration);
 	if (test->manual_caps)
 		clear_log(test, iteration);
@@ -563,17 +795,19 @@ static void iterate(struct test *test, int iteration)
 
 static void disable_log(struct test *test)
 {
-	struct timespec start;
+	struct timespec start, time;
 
+	begin_phase(test);
 	if (test->opts->run_while_disabling)
 		crew_start();
 
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	memstress_disable_dirty_logging(test->vm, test->opts->slots);
-	phase_done(test, PHASE_DISABLE, 0, timespec_elapsed(start));
+	time = timespec_elapsed(start);
 
 	if (test->opts->run_while_disabling)
 		crew_stop();
+	end_phase(test, PHASE_DISABLE, 0, time, take_accesses(test));
 }
 
 static void run_phases(struct test *test)
@@ -583,11 +817,144 @@ static void run_phases(struct test *test)
 	populate(test);
 	enable_log(test);
 
-	set_access(test, test->opts->write_percent, test->opts->random_access);
+	set_access(test);
 	for (i = 1; i <= test->opts->iterations; i++)
 		iterate(test, i);
 
 	disable_log(test);
+}
+
+/*
+ * Several runs, and JSON.
+ */
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+
+	return first < second ? -1 : first > second;
+}
+
+/* Of sorted values; the mean of the two in the middle if their number is even. */
+static uint64_t median(const uint64_t *values, int nr)
+{
+	uint64_t low = values[(nr - 1) / 2], high = values[nr / 2];
+
+	return low + (high - low) / 2;
+}
+
+static void json_summary(const struct test *test, const struct measured *one)
+{
+	int runs = test->opts->runs;
+
+	json_dimensions(test, "summary");
+	fprintf(json_out, ", \"phase\": \"%s\"", json_phase_names[one->phase]);
+	json_iteration(one->iteration);
+	fprintf(json_out, ", \"minimum_seconds\": %.9f, \"median_seconds\": %.9f",
+		one->ns[0] / 1e9, median(one->ns, runs) / 1e9);
+	fprintf(json_out, ", \"maximum_seconds\": %.9f}\n", one->ns[runs - 1] / 1e9);
+}
+
+static void summarize_one(const struct test *test, struct measured *one)
+{
+	int runs = test->opts->runs;
+
+	qsort(one->ns, runs, sizeof(*one->ns), by_size);
+	if (one->iteration)
+		pr_info("Iteration %d ", one->iteration);
+	pr_info("%s over %d runs: minimum %.9fs, median %.9fs, maximum %.9fs\n",
+		phase_names[one->phase], runs, one->ns[0] / 1e9,
+		median(one->ns, runs) / 1e9, one->ns[runs - 1] / 1e9);
+	if (json_out)
+		json_summary(test, one);
+}
+
+static void summarize(const struct test *test)
+{
+	int i;
+
+	pr_info("\n");
+	for (i = 0; i < nr_measured; i++)
+		summarize_one(test, &measured[i]);
+}
+
+void json_iteration(int iteration)
+{
+	if (iteration)
+		fprintf(json_out, ", \"iteration\": %d", iteration);
+	else
+		fprintf(json_out, ", \"iteration\": null");
+}
+
+void json_dimensions(const struct test *test, const char *record)
+{
+	const struct options *opts = test->opts;
+
+	fprintf(json_out, "{\"record\": \"%s\", \"mode\": \"%s\"", record,
+		opts->live.window_us ? "live" : "phases");
+	fprintf(json_out, ", \"run\": %d, \"runs\": %d", test->run, opts->runs);
+	kvm_parameters_json();
+	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
+		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
+	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
+	fprintf(json_out, ", \"write_percent\": %u, \"random\": %s, \"sparse\": %s",
+		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
+	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",
+		json_bool(opts->partition), guest_random_seed,
+		json_bool(memstress_args.nested));
+	fprintf(json_out, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
+		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
+	fprintf(json_out, ", \"readers\": %d, \"run_while_disabling\": %s, \"verify\": %s",
+		opts->readers, json_bool(opts->run_while_disabling), json_bool(opts->verify));
+}
+
+/* What json_out collects. */
+static char *json_text;
+static size_t json_bytes;
+
+/* In the same directory, so that it can be renamed. */
+static void json_part(const char *json, char *path, size_t size)
+{
+	if (snprintf(path, size, "%s.part", json) >= size)
+		usage_error("-j %s: the name is too long", json);
+}
+
+/* Better now than after the run. */
+static void json_open(const char *json)
+{
+	char part[PATH_MAX];
+	FILE *file;
+
+	json_part(json, part, sizeof(part));
+	file = fopen(part, "w");
+	if (!file)
+		usage_error("-j %s: cannot be written: %s", json, strerror(errno));
+	fclose(file);
+	unlink(part);
+
+	json_out = open_memstream(&json_text, &json_bytes);
+	TEST_ASSERT(json_out, "Out of memory");
+}
+
+static void json_close(const char *json)
+{
+	bool written = !fclose(json_out);
+	char part[PATH_MAX];
+	FILE *file;
+
+	TEST_ASSERT(written, "Out of memory");
+	json_part(json, part, sizeof(part));
+	file = fopen(part, "w");
+	TEST_ASSERT(file, "%s: %s", part, strerror(errno));
+
+	written = fwrite(json_text, 1, json_bytes, file) == json_bytes;
+	written &= !fflush(file) && !fsync(fileno(file));
+	written &= !fclose(file);
+	if (!written || rename(part, json)) {
+		unlink(part);
+		TEST_FAIL("%s could not be written", json);
+	}
+	free(json_text);
 }
 
 /* 0 if the host has no such pool. */
@@ -685,7 +1052,7 @@ static uint64_t enable_manual_protect(struct kvm_vm *vm)
 }
 
 static void test_create(struct test *test, enum vm_guest_mode mode,
-			const struct options *opts)
+			const struct options *opts, int run)
 {
 	uint64_t bytes = vcpu_bytes(mode, opts);
 
@@ -693,6 +1060,7 @@ static void test_create(struct test *test, enum vm_guest_mode mode,
 
 	memset(test, 0, sizeof(*test));
 	test->opts = opts;
+	test->run = run;
 	test->vm = memstress_create_vm(mode, opts->nr_vcpus, bytes, opts->slots,
 				       opts->backing, opts->partition);
 	test->gic_fd = arch_create_gic(test->vm, opts->nr_vcpus);
@@ -702,10 +1070,12 @@ static void test_create(struct test *test, enum vm_guest_mode mode,
 	test->pages_per_slot = slot_bytes(test) / getpagesize();
 	test->bitmaps = memstress_alloc_bitmaps(opts->slots, test->pages_per_slot);
 	crew_create(opts->nr_vcpus);
+	kvm_open(test);
 }
 
 static void test_destroy(struct test *test)
 {
+	kvm_close();
 	crew_destroy();
 	memstress_free_bitmaps(test->bitmaps, test->opts->slots);
 	if (test->gic_fd >= 0)
@@ -713,67 +1083,130 @@ static void test_destroy(struct test *test)
 	memstress_destroy_vm(test->vm);
 }
 
-static void run_test(enum vm_guest_mode mode, void *opts)
+static void run_once(struct test *test, enum vm_guest_mode mode,
+		     const struct options *opts, int run)
 {
-	struct test test;
+	if (opts->runs > 1)
+		pr_info("\nRun %d of %d\n", run, opts->runs);
 
-	test_create(&test, mode, opts);
-	if (test.opts->live.window_us)
-		live_run(&test);
+	test_create(test, mode, opts, run);
+	if (opts->live.window_us)
+		live_run(test);
 	else
-		run_phases(&test);
-	print_average(&test, PHASE_GET);
-	print_average(&test, PHASE_CLEAR);
-	test_destroy(&test);
+		run_phases(test);
+	print_average(test, PHASE_GET);
+	print_average(test, PHASE_CLEAR);
 }
 
-static void __noreturn help(const struct options *defaults)
+static void run_test(enum vm_guest_mode mode, void *data)
+{
+	const struct options *opts = data;
+	struct test test;
+	int i;
+
+	for (i = 1; i <= opts->runs; i++) {
+		run_once(&test, mode, opts, i);
+		if (opts->runs > 1 && i == opts->runs)
+			summarize(&test);
+		test_destroy(&test);
+	}
+	forget_all();
+}
+
+static const struct option long_options[] = {
+	{ "bytes",		required_argument,	NULL, 'b' },
+	{ "fresh",		no_argument,		NULL, 'F' },
+	{ "get-clears",		no_argument,		NULL, 'g' },
+	{ "help",		no_argument,		NULL, 'h' },
+	{ "iterations",		required_argument,	NULL, 'i' },
+	{ "json",		required_argument,	NULL, 'j' },
+	{ "live",		required_argument,	NULL, 'l' },
+	{ "nested",		no_argument,		NULL, 'n' },
+	{ "overlap",		no_argument,		NULL, 'o' },
+	{ "random",		no_argument,		NULL, 'a' },
+	{ "readers",		required_argument,	NULL, 'R' },
+	{ "runs",		required_argument,	NULL, OPT_RUNS },
+	{ "seed",		required_argument,	NULL, 'r' },
+	{ "slots",		required_argument,	NULL, 'x' },
+	{ "sparse",		no_argument,		NULL, OPT_SPARSE },
+	{ "stats",		no_argument,		NULL, OPT_STATS },
+	{ "stretch",		required_argument,	NULL, 'D' },
+	{ "timeline",		no_argument,		NULL, 'T' },
+	{ "vcpus",		required_argument,	NULL, 'v' },
+	{ "verify",		no_argument,		NULL, 'V' },
+	{ "writes",		required_argument,	NULL, 'w' },
+	{},
+};
+
+static void __noreturn print_help(const struct options *defaults)
 {
 	printf("usage: %s [options]\n\n"
 	       "Time the phases of dirty logging.\n\n"
-	       " -a: Access pages in random order, with repetitions.\n"
-	       " -b: Memory per vCPU, e.g. 64M or 1G, rounded up to whole pages of the\n"
-	       "     backing. (default: %luM)\n"
+	       " -a, --random: Access pages in random order, with repetitions.\n"
+	       " -b, --bytes: Memory per vCPU, e.g. 64M or 1G, rounded up to whole pages of\n"
+	       "     the backing. (default: %luM)\n"
 	       " -D, --stretch: With -l, milliseconds that vCPUs run between two actions of\n"
 	       "     the host. (default: %u)\n"
 	       " -e: Keep vCPUs running while dirty logging is being disabled.  Takes\n"
 	       "     longer, above all if the main thread has no CPU of its own.\n"
 	       " -F, --fresh: With -l and -R, let the reading vCPUs read memory that is not\n"
 	       "     logged and not mapped yet, i.e. take a page fault for every read.\n"
-	       " -g: Let KVM_GET_DIRTY_LOG clear the log, i.e. use neither\n"
+	       " -g, --get-clears: Let KVM_GET_DIRTY_LOG clear the log, i.e. use neither\n"
 	       "     KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE nor KVM_DIRTY_LOG_INITIALLY_SET.\n"
-	       " -h: Print this text.\n"
-	       " -i: Number of iterations, at least 2. (default: %d)\n"
-	       " -j, --json: With -l, write the results to this file, too: JSON objects, one\n"
-	       "     per line.  The file is complete or does not come to be.\n"
+	       " -h, --help: Print this text.\n"
+	       " -i, --iterations: Number of iterations, at least 2. (default: %d)\n"
+	       " -j, --json: Write the results to this file, too: JSON objects, one per\n"
+	       "     line.  The file is complete or does not come to be.\n"
 	       " -l, --live: Measure what vCPUs feel that never stop, instead of phases.\n"
 	       "     Takes the length of a window of the timeline in microseconds.\n"
-	       "     (x86 only, and without -n)\n"
-	       " -n: Run the vCPUs' code in L2. (x86 with VMX only)\n"
-	       " -o: Let every vCPU access the memory of all vCPUs.\n"
+	       "     (x86 only)\n"
+	       " -n, --nested: Run the vCPUs' code in L2. (x86 with VMX only)\n"
+	       " -o, --overlap: Let every vCPU access the memory of all vCPUs.\n"
 	       " -p: Accepted, but ignored: the test memory always ends where guest\n"
 	       "     physical memory does.\n"
-	       " -r: Seed of the random numbers. (default: %u)\n"
-	       " -R, --readers: With -l, number of vCPUs, the first ones, that only read.\n"
-	       "     (default: %d)\n"
+	       " -r, --seed: Seed of the random numbers. (default: %u)\n"
+	       " -R, --readers: Number of vCPUs, the first ones, that only read, whatever -w\n"
+	       "     is. (default: %d)\n"
 	       " -T, --timeline: With -l, print the timeline, one line per window.\n"
-	       " -v: Number of vCPUs. (default: %d)\n"
-	       " -V: Verify that pages written are in the log, and that no huge page\n"
-	       "     is left after eager page splitting.  Affects the times.\n"
-	       " -w: Percentage of accesses that are writes; each one is decided by\n"
+	       " -v, --vcpus: Number of vCPUs. (default: %d)\n"
+	       " -V, --verify: Verify that pages written are in the log, and that page sizes\n"
+	       "     are those of eager or lazy page splitting.  What is wrong is named by\n"
+	       "     its gfn.  Affects the times.\n"
+	       " -w, --writes: Percentage of accesses that are writes; each one is decided by\n"
 	       "     chance. (default: %u)\n"
-	       " -x: Number of memslots to split the memory into. (default: %d)\n",
+	       " -x, --slots: Number of memslots to split the memory into. (default: %d)\n"
+	       " --runs: Number of VMs, one after another; more than one yields minimum,\n"
+	       "     median, and maximum of each phase. (default: %d)\n"
+	       " --sparse: Access only the first page of every 2 MiB.  All of them are\n"
+	       "     populated.\n"
+	       " --stats: Print what KVM's statistics say about each phase.  With -l, it\n"
+	       "     adds the time to read them to the phase before. (x86 only)\n",
 	       program_invocation_short_name, defaults->vcpu_bytes / SZ_1M,
 	       defaults->live.stretch_ms, defaults->iterations, guest_random_seed,
-	       defaults->live.readers, defaults->nr_vcpus,
-	       defaults->write_percent, defaults->slots);
+	       defaults->readers, defaults->nr_vcpus, defaults->write_percent,
+	       defaults->slots, defaults->runs);
 	guest_modes_help();
 	backing_src_help("-s");
 	kvm_print_vcpu_pinning_help();
 	exit(0);
 }
 
-static unsigned long parse_number(char flag, const char *arg,
+/* As it is to be typed.  Valid until the next call. */
+static const char *flag_name(int flag)
+{
+	const struct option *option = long_options;
+	static char name[32];
+
+	while (option->name && option->val != flag)
+		option++;
+	if (flag < OPT_RUNS)
+		snprintf(name, sizeof(name), "-%c", flag);
+	else
+		snprintf(name, sizeof(name), "--%s", option->name);
+	return name;
+}
+
+static unsigned long parse_number(int flag, const char *arg,
 				  unsigned long min, unsigned long max)
 {
 	unsigned long number;
@@ -782,12 +1215,12 @@ static unsigned long parse_number(char flag, const char *arg,
 	errno = 0;
 	number = strtoul(arg, &end, 0);
 	if (!isdigit(arg[0]) || *end || errno || number < min || number > max)
-		usage_error("-%c takes a number from %lu to %lu, not '%s'",
-			    flag, min, max, arg);
+		usage_error("%s takes a number from %lu to %lu, not '%s'",
+			    flag_name(flag), min, max, arg);
 	return number;
 }
 
-static uint64_t parse_bytes(char flag, const char *arg)
+static uint64_t parse_bytes(int flag, const char *arg)
 {
 	static const char units[] = "bkmgt";
 	const char *unit = units;
@@ -803,11 +1236,12 @@ static uint64_t parse_bytes(char flag, const char *arg)
 
 	if (!isdigit(arg[0]) || !unit || *end || errno || !number ||
 	    number > (unsigned long)LONG_MAX >> shift)
-		usage_error("-%c takes a size such as 64M or 1G, not '%s'", flag, arg);
+		usage_error("%s takes a size such as 64M or 1G, not '%s'",
+			    flag_name(flag), arg);
 	return number << shift;
 }
 
-static enum vm_mem_backing_src_type parse_backing(char flag, const char *arg)
+static enum vm_mem_backing_src_type parse_backing(int flag, const char *arg)
 {
 	int i;
 
@@ -815,7 +1249,8 @@ static enum vm_mem_backing_src_type parse_backing(char flag, const char *arg)
 		if (!strcmp(arg, vm_mem_backing_src_alias(i)->name))
 			return i;
 	}
-	usage_error("-%c takes one of the backings listed by -h, not '%s'", flag, arg);
+	usage_error("%s takes one of the backings listed by -h, not '%s'",
+		    flag_name(flag), arg);
 }
 
 static int max_vcpus(void)
@@ -842,7 +1277,7 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 		opts->iterations = parse_number(flag, arg, 2, INT_MAX);
 		break;
 	case 'j':
-		opts->live.json = arg;
+		opts->json = arg;
 		break;
 	case 'l':
 		opts->live.window_us = parse_number(flag, arg, 1, SECOND_US);
@@ -858,7 +1293,7 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 		guest_random_seed = parse_number(flag, arg, 1, INT_MAX);
 		break;
 	case 'R':
-		opts->live.readers = parse_number(flag, arg, 0, max_vcpus());
+		opts->readers = parse_number(flag, arg, 0, max_vcpus());
 		break;
 	case 's':
 		opts->backing = parse_backing(flag, arg);
@@ -871,6 +1306,9 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 		break;
 	case 'x':
 		opts->slots = parse_number(flag, arg, 1, max_slots());
+		break;
+	case OPT_RUNS:
+		opts->runs = parse_number(flag, arg, 1, MAX_RUNS);
 		break;
 	default:
 		/* getopt() told what is wrong. */
@@ -906,6 +1344,12 @@ static bool parse_switch(struct options *opts, int flag)
 	case 'V':
 		opts->verify = true;
 		return true;
+	case OPT_SPARSE:
+		opts->sparse = true;
+		return true;
+	case OPT_STATS:
+		opts->stats = true;
+		return true;
 	default:
 		return false;
 	}
@@ -917,56 +1361,55 @@ static void check_live(const struct options *opts)
 
 	if (!live->window_us) {
 		if (live->flag)
-			usage_error("-%c is for the live mode only: add -l", live->flag);
+			usage_error("%s is for the live mode only: add -l",
+				    flag_name(live->flag));
 		return;
 	}
 
 #ifndef __x86_64__
 	usage_error("-l reads the guest's TSC, and so works on x86 only");
 #endif
-	if (memstress_args.nested)
-		usage_error("-l and -n exclude each other: L2 does not map what -l needs");
-	if (live->readers > opts->nr_vcpus)
-		usage_error("-R %d is more than the %d vCPUs of -v", live->readers,
-			    opts->nr_vcpus);
-	if (live->fresh && !live->readers)
+	if (live->fresh && !opts->readers)
 		usage_error("-F is for vCPUs that only read: add -R");
 	if (opts->slots > max_slots() - LIVE_SLOTS)
 		usage_error("-x %d leaves no memslots for -l, %d are the limit",
 			    opts->slots, max_slots() - LIVE_SLOTS);
 }
 
+static void check_options(const struct options *opts)
+{
+#ifndef __x86_64__
+	if (opts->stats)
+		usage_error("--stats knows the statistics of x86 only");
+#endif
+	if (opts->readers > opts->nr_vcpus)
+		usage_error("-R %d is more than the %d vCPUs of -v", opts->readers,
+			    opts->nr_vcpus);
+	check_live(opts);
+}
+
 /* Returns the CPUs to pin to, to be parsed once the number of vCPUs is known. */
 static const char *parse_options(struct options *opts, int argc, char *argv[])
 {
-	static const struct option long_options[] = {
-		{ "fresh",	no_argument,		NULL, 'F' },
-		{ "json",	required_argument,	NULL, 'j' },
-		{ "live",	required_argument,	NULL, 'l' },
-		{ "readers",	required_argument,	NULL, 'R' },
-		{ "stretch",	required_argument,	NULL, 'D' },
-		{ "timeline",	no_argument,		NULL, 'T' },
-		{},
-	};
 	static const char flags[] = "ab:c:D:eFghi:j:l:m:nop:r:R:s:Tv:Vw:x:";
 	const struct options defaults = *opts;
 	const char *pcpus = NULL;
 	int flag;
 
 	while ((flag = getopt_long(argc, argv, flags, long_options, NULL)) != -1) {
-		if (strchr("DFjRT", flag))
+		if (flag == 'D' || flag == 'F' || flag == 'T')
 			opts->live.flag = flag;
 
 		if (flag == 'c')
 			pcpus = optarg;
 		else if (flag == 'h')
-			help(&defaults);
+			print_help(&defaults);
 		else if (!parse_switch(opts, flag))
 			parse_value(opts, flag, optarg);
 	}
 	if (optind < argc)
 		usage_error("'%s' is not an option, see -h", argv[optind]);
-	check_live(opts);
+	check_options(opts);
 	return pcpus;
 }
 
@@ -978,6 +1421,7 @@ int main(int argc, char *argv[])
 		.backing = DEFAULT_VM_MEM_SRC,
 		.slots = 1,
 		.iterations = 2,
+		.runs = 1,
 		.write_percent = 100,
 		.partition = true,
 		.manual_protect = true,
@@ -995,7 +1439,13 @@ int main(int argc, char *argv[])
 		memstress_args.pin_vcpus = true;
 	}
 
+	if (opts.json)
+		json_open(opts.json);
+
 	pr_info("Test iterations: %d\n", opts.iterations);
 	for_each_guest_mode(run_test, &opts);
+
+	if (opts.json)
+		json_close(opts.json);
 	return 0;
 }

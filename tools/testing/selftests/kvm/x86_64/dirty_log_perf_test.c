@@ -57,9 +57,11 @@
  * and before the next one it looks for pages that differ from their copy; each
  * of them has to be in the log then.  This runs beside the vCPUs, within the
  * stretches and in a phase "verify", and changes the figures.
+ *
+ * --stats reads KVM's statistics just before a phase begins, i.e. within the one
+ * before it, and so adds some microseconds to that one.
  */
 #include <errno.h>
-#include <limits.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <linux/sizes.h>
@@ -180,6 +182,8 @@ static struct layout {
 	uint64_t fresh_pages;
 	uint64_t fresh_gva;
 	uint64_t fresh_ticks;
+	/* From one page of the test memory that is accessed to the next one. */
+	uint64_t page_step;
 } layout;
 
 /* A vCPU's own variables, on its stack. */
@@ -188,8 +192,9 @@ struct cursor {
 	struct guest_random_state random;
 	uint32_t write_percent;
 	uint64_t accesses;
-	/* The next page to access, in order. */
+	/* The next page to access, in order, and how many there are. */
 	uint64_t page;
+	uint64_t steps;
 	/* Written to memory: no two writes of a VM are the same, none is 0. */
 	uint64_t stamp;
 	uint64_t window;
@@ -206,6 +211,8 @@ struct span {
 	int iteration;
 	/* TSC.  It ends where the next one begins. */
 	uint64_t begin;
+	/* As it began; only with --stats. */
+	struct kvm_stats stats;
 };
 
 /* One run of the live mode. */
@@ -214,10 +221,6 @@ struct live {
 	/* Host's view of the guest memory. */
 	struct control *control;
 	char *stats;
-	/* KVM's parameters as JSON; @tdp is ept or npt. */
-	const char *eager;
-	const char *tdp_mmu;
-	const char *tdp;
 	/* One more than there are phases: when the last one ended. */
 	struct span *spans;
 	/* Phases that began. */
@@ -354,6 +357,12 @@ static void guest_populate(struct cursor *me, struct memstress_vcpu_args *args)
 		;
 }
 
+static uint64_t next_page(uint64_t page, uint64_t pages)
+{
+	page += layout.page_step;
+	return page < pages ? page : 0;
+}
+
 static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *args,
 			       uint32_t phase)
 {
@@ -361,9 +370,9 @@ static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *ar
 	bool write;
 
 	if (memstress_args.random_access)
-		page = guest_random_u32(&me->random) % args->pages;
-	else if (++me->page == args->pages)
-		me->page = 0;
+		page = guest_random_u32(&me->random) % me->steps * layout.page_step;
+	else
+		me->page = next_page(page, args->pages);
 
 	write = __guest_random_bool(&me->random, me->write_percent);
 	timed_access(me, args->gva + page * PAGE_SIZE, write, phase);
@@ -389,7 +398,7 @@ static void read_fresh(struct cursor *me, uint32_t vcpu, uint32_t phase)
 	timed_access(me, layout.fresh_gva + page * PAGE_SIZE, false, phase);
 }
 
-static void guest_code(uint32_t vcpu)
+void live_guest_code(uint32_t vcpu)
 {
 	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];
 	bool reads_only = vcpu < layout.readers;
@@ -398,6 +407,7 @@ static void guest_code(uint32_t vcpu)
 		.random = new_guest_random_state(guest_random_seed + vcpu),
 		.write_percent = reads_only ? 0 : memstress_args.write_percent,
 		.stamp = (uint64_t)(vcpu + 1) << 48,
+		.steps = DIV_ROUND_UP(args->pages, layout.page_step),
 	};
 	uint32_t phase;
 
@@ -420,6 +430,11 @@ static void guest_code(uint32_t vcpu)
 
 	me.stats->accesses = me.accesses;
 	GUEST_SYNC(1);
+}
+
+bool guest_is_live(void)
+{
+	return layout.control;
 }
 
 /*
@@ -493,6 +508,13 @@ static void check_clock(int nr_vcpus)
 	}
 }
 
+/* L1 maps whole GiB for L2, as far as the test memory reaches into them. */
+static void check_nested(uint64_t gpa)
+{
+	if (memstress_args.nested && gpa < align_down(memstress_args.gpa, SZ_1G))
+		usage_error("-l needs memory that L2 does not map: less of -b, -i, -D");
+}
+
 /* Below the memory that there is already, and mapped after it. */
 static char *add_memory(struct live *live, int slot, uint64_t *gva, uint64_t *gpa,
 			uint64_t bytes)
@@ -500,6 +522,7 @@ static char *add_memory(struct live *live, int slot, uint64_t *gva, uint64_t *gp
 	struct kvm_vm *vm = live->test->vm;
 
 	*gpa -= bytes;
+	check_nested(*gpa);
 	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, *gpa, slot,
 				    bytes / vm->page_size, 0);
 	memstress_map_memory(vm, *gva, *gpa, bytes, SZ_2M);
@@ -520,7 +543,8 @@ static void set_up_layout(const struct test *test)
 	const struct live_options *opts = &test->opts->live;
 	uint64_t room_us = ROOM_FACTOR * planned_us(test->opts);
 
-	layout.readers = opts->readers;
+	layout.readers = test->opts->readers;
+	layout.page_step = page_step(test->opts);
 	layout.nr_phases = count_phases(test);
 	layout.nr_windows = min_t(uint64_t, room_us / opts->window_us + 2, MAX_WINDOWS);
 	layout.window_ticks = us_to_ticks(opts->window_us);
@@ -564,39 +588,12 @@ static uint64_t nr_test_pages(void)
 	return memstress_args.size / PAGE_SIZE;
 }
 
-static const char *json_bool(bool value)
-{
-	return value ? "true" : "false";
-}
-
-/* A boolean parameter of a module as JSON, null if there is none. */
-static const char *read_parameter(const char *module, const char *name)
-{
-	char path[128];
-	FILE *file;
-	int c;
-
-	snprintf(path, sizeof(path), "/sys/module/%s/parameters/%s", module, name);
-	file = fopen(path, "r");
-	if (!file)
-		return "null";
-
-	c = fgetc(file);
-	fclose(file);
-	return json_bool(c == 'Y' || c == '1');
-}
-
 static void set_up(struct live *live, struct test *test)
 {
 	const struct options *opts = test->opts;
-	int i;
 
 	memset(live, 0, sizeof(*live));
 	live->test = test;
-	live->eager = read_parameter("kvm", "eager_page_split");
-	live->tdp_mmu = read_parameter("kvm", "tdp_mmu");
-	live->tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
-					read_parameter("kvm_amd", "npt");
 
 	set_up_clock(opts->nr_vcpus);
 	set_up_layout(test);
@@ -605,8 +602,6 @@ static void set_up(struct live *live, struct test *test)
 
 	memstress_set_write_percent(test->vm, opts->write_percent);
 	memstress_set_random_access(test->vm, opts->random_access);
-	for (i = 0; i < opts->nr_vcpus; i++)
-		vcpu_arch_set_entry_point(memstress_args.vcpu_args[i].vcpu, guest_code);
 
 	live->spans = calloc(layout.nr_phases + 1, sizeof(*live->spans));
 	live->copies = calloc(nr_test_pages(), sizeof(*live->copies));
@@ -631,13 +626,6 @@ static uint64_t page_word(const struct live *live, uint64_t page)
 				      memstress_args.gpa + page * PAGE_SIZE);
 
 	return READ_ONCE(*word);
-}
-
-static bool page_is_logged(const struct live *live, uint64_t page)
-{
-	uint64_t per_slot = live->test->pages_per_slot;
-
-	return is_logged(live->test, page / per_slot, page % per_slot * PAGE_SIZE);
 }
 
 /* As if all pages had been in the log. */
@@ -667,11 +655,11 @@ static void check_harvest(struct live *live, int iteration)
 	uint64_t page, changed = 0, logged = 0;
 
 	for (page = 0; page < nr_test_pages(); page++) {
-		TEST_ASSERT(page_is_logged(live, page) || !live->changed[page],
+		TEST_ASSERT(is_page_logged(live->test, page) || !live->changed[page],
 			    "Iteration %d: gfn 0x%lx is not in the dirty log, although its content changed",
 			    iteration, (memstress_args.gpa >> PAGE_SHIFT) + page);
 		changed += live->changed[page];
-		if (page_is_logged(live, page)) {
+		if (is_page_logged(live->test, page)) {
 			logged++;
 			live->copies[page] = page_word(live, page);
 		}
@@ -684,11 +672,18 @@ static void check_harvest(struct live *live, int iteration)
  * The host's side of a run.
  */
 
+static void read_span_stats(const struct live *live, struct span *span)
+{
+	if (live->test->opts->stats)
+		kvm_stats_read(&span->stats);
+}
+
 static void begin_phase(struct live *live, enum live_phase phase, int iteration)
 {
 	uint32_t word = live->nr_spans | (live_phases[phase].action ? ACTION : 0);
 	struct span *span = &live->spans[live->nr_spans++];
 
+	read_span_stats(live, span);
 	span->phase = phase;
 	span->iteration = iteration;
 	span->begin = rdtsc();
@@ -704,6 +699,7 @@ static void end_phases(struct live *live)
 	TEST_ASSERT(live->nr_spans == layout.nr_phases, "%d phases instead of %u",
 		    live->nr_spans, layout.nr_phases);
 
+	read_span_stats(live, &live->spans[live->nr_spans]);
 	live->spans[live->nr_spans].begin = rdtsc();
 	__atomic_store_n(&live->control->phase, layout.nr_phases, __ATOMIC_RELEASE);
 }
@@ -1165,8 +1161,7 @@ static void report_spans(const struct live *live)
 {
 	int i;
 
-	pr_info("\nKVM's parameters: eager_page_split %s, tdp_mmu %s, %s %s\n", live->eager,
-		live->tdp_mmu, host_cpu_is_intel ? "ept" : "npt", live->tdp);
+	kvm_parameters_print();
 	pr_info("Timeline, by the TSC at %lu kHz, in windows of %u us:\n",
 		guest_tsc_khz, live->test->opts->live.window_us);
 	pr_info("%-12s %14s %14s %14s\n", "phase", "begin us", "end us", "length us");
@@ -1175,6 +1170,23 @@ static void report_spans(const struct live *live)
 			timeline_us(live, live->spans[i].begin),
 			timeline_us(live, live->spans[i + 1].begin),
 			ticks_to_us(span_ticks(live, i)));
+}
+
+static uint64_t writes_in(const struct live *live, int phase)
+{
+	return sum_up(live, WRITERS, phase).stats.writes;
+}
+
+static void report_stats(const struct live *live)
+{
+	int i;
+
+	pr_info("\n");
+	for (i = 0; i < layout.nr_phases; i++) {
+		pr_info("%s", span_name(&live->spans[i]));
+		kvm_stats_print(&live->spans[i].stats, &live->spans[i + 1].stats,
+				writes_in(live, i));
+	}
 }
 
 static void report_latency(const struct live *live, enum kind kind, int phase)
@@ -1297,6 +1309,8 @@ static void report(const struct live *live)
 			report_window(live, i);
 	}
 	report_table(live);
+	if (live->test->opts->stats)
+		report_stats(live);
 	pr_info("\n");
 	report_mix(live);
 	for (kind = 0; kind < NR_KINDS; kind++)
@@ -1311,89 +1325,75 @@ static void report(const struct live *live)
  * Output for programs: JSON objects, one per line, each with all dimensions.
  */
 
-/* Begins a line. */
-static void json_dimensions(const struct live *live, FILE *file, const char *record)
+static void json_live_dimensions(const struct live *live, const char *record)
 {
-	const struct options *opts = live->test->opts;
+	const struct live_options *opts = &live->test->opts->live;
 
-	fprintf(file, "{\"record\": \"%s\", \"eager\": %s, \"tdp_mmu\": %s, \"ept\": %s",
-		record, live->eager, live->tdp_mmu, live->tdp);
-	fprintf(file, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
-		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
-	fprintf(file, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
-	fprintf(file, ", \"write_percent\": %u, \"random\": %s, \"partition\": %s, \"seed\": %u",
-		opts->write_percent, json_bool(opts->random_access),
-		json_bool(opts->partition), guest_random_seed);
-	fprintf(file, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
-		json_bool(initially_set(live->test)), json_bool(live->test->manual_caps),
-		opts->iterations);
-	fprintf(file, ", \"readers\": %d, \"fresh\": %s, \"verify\": %s",
-		opts->live.readers, json_bool(opts->live.fresh), json_bool(opts->verify));
-	fprintf(file, ", \"window_us\": %u, \"stretch_ms\": %u, \"tsc_khz\": %lu",
-		opts->live.window_us, opts->live.stretch_ms, guest_tsc_khz);
+	json_dimensions(live->test, record);
+	fprintf(json_out, ", \"fresh\": %s, \"window_us\": %u",
+		json_bool(opts->fresh), opts->window_us);
+	fprintf(json_out, ", \"stretch_ms\": %u, \"tsc_khz\": %lu",
+		opts->stretch_ms, guest_tsc_khz);
 }
 
-static void json_phase(FILE *file, const struct span *span)
+static void json_phase(const struct span *span)
 {
-	fprintf(file, ", \"phase\": \"%s\", \"iteration\": ", live_phases[span->phase].name);
-	if (span->iteration)
-		fprintf(file, "%d", span->iteration);
-	else
-		fprintf(file, "null");
+	fprintf(json_out, ", \"phase\": \"%s\"", live_phases[span->phase].name);
+	json_iteration(span->iteration);
 }
 
-static void json_histogram(FILE *file, const struct phase_stats *stats)
+static void json_histogram(const struct phase_stats *stats)
 {
 	const char *separator = "";
 	int i;
 
 	/* Upper bounds, in ticks. */
-	fprintf(file, ", \"histogram\": [");
+	fprintf(json_out, ", \"histogram\": [");
 	for (i = 0; i < NR_BUCKETS; i++) {
 		if (!stats->histogram[i])
 			continue;
-		fprintf(file, "%s[%lu, %lu]", separator, bucket_end(i), stats->histogram[i]);
+		fprintf(json_out, "%s[%lu, %lu]", separator, bucket_end(i), stats->histogram[i]);
 		separator = ", ";
 	}
-	fprintf(file, "]");
+	fprintf(json_out, "]");
 }
 
-static void json_latency(const struct live *live, FILE *file, int phase,
+static void json_latency(const struct live *live, int phase,
 			 const struct phase_stats *stats)
 {
-	json_phase(file, &live->spans[phase]);
-	fprintf(file, ", \"begin_us\": %.3f, \"seconds\": %.9f",
+	json_phase(&live->spans[phase]);
+	fprintf(json_out, ", \"begin_us\": %.3f, \"seconds\": %.9f",
 		timeline_us(live, live->spans[phase].begin),
 		ticks_to_ns(span_ticks(live, phase)) / 1e9);
-	fprintf(file, ", \"reads\": %lu, \"writes\": %lu, \"accesses_per_second\": %.1f",
+	fprintf(json_out, ", \"reads\": %lu, \"writes\": %lu, \"accesses_per_second\": %.1f",
 		stats->reads, stats->writes, per_second(live, phase, accesses_of(stats)));
-	fprintf(file, ", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p99_9_us\": %.3f",
+	fprintf(json_out, ", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p99_9_us\": %.3f",
 		ticks_to_us(percentile(stats, 0.5)), ticks_to_us(percentile(stats, 0.99)),
 		ticks_to_us(percentile(stats, 0.999)));
-	fprintf(file, ", \"longest_us\": %.3f", ticks_to_us(stats->longest));
+	fprintf(json_out, ", \"longest_us\": %.3f", ticks_to_us(stats->longest));
 	if (stats->longest)
-		fprintf(file, ", \"longest_gfn\": %lu, \"longest_at_us\": %.3f",
+		fprintf(json_out, ", \"longest_gfn\": %lu, \"longest_at_us\": %.3f",
 			gfn_of(live, stats->longest_gva), timeline_us(live, stats->longest_at));
 	else
-		fprintf(file, ", \"longest_gfn\": null, \"longest_at_us\": null");
-	json_histogram(file, stats);
-	fprintf(file, "}\n");
+		fprintf(json_out, ", \"longest_gfn\": null, \"longest_at_us\": null");
+	json_histogram(stats);
+	fprintf(json_out, "}\n");
 }
 
-static void json_kind(const struct live *live, FILE *file, enum kind kind)
+static void json_kind(const struct live *live, enum kind kind)
 {
 	struct sum sum;
 	int i;
 
 	for (i = 0; i < layout.nr_phases; i++) {
 		sum = sum_up(live, kind, i);
-		json_dimensions(live, file, "kind");
-		fprintf(file, ", \"kind\": \"%s\"", kind_names[kind]);
-		json_latency(live, file, i, &sum.stats);
+		json_live_dimensions(live, "kind");
+		fprintf(json_out, ", \"kind\": \"%s\"", kind_names[kind]);
+		json_latency(live, i, &sum.stats);
 	}
 }
 
-static void json_dip(const struct live *live, FILE *file, enum kind kind,
+static void json_dip(const struct live *live, enum kind kind,
 		     const struct course *course)
 {
 	struct dip dip = find_dip(live, kind, course);
@@ -1401,38 +1401,48 @@ static void json_dip(const struct live *live, FILE *file, enum kind kind,
 	if (!dip.baseline)
 		return;
 
-	json_dimensions(live, file, "dip");
-	fprintf(file, ", \"kind\": \"%s\", \"course\": \"%s\", \"baseline_per_window\": %.3f",
+	json_live_dimensions(live, "dip");
+	fprintf(json_out, ", \"kind\": \"%s\", \"course\": \"%s\", \"baseline_per_window\": %.3f",
 		kind_names[kind], course->name, dip.baseline);
-	fprintf(file, ", \"lowest\": %lu, \"lowest_window\": %u, \"windows_below_half\": %u}\n",
+	fprintf(json_out, ", \"lowest\": %lu, \"lowest_window\": %u, \"windows_below_half\": %u}\n",
 		dip.lowest, dip.lowest_window, dip.below_half);
 }
 
-static void json_vcpu(const struct live *live, FILE *file, int vcpu)
+static void json_vcpu(const struct live *live, int vcpu)
 {
 	struct vcpu_stats *stats = stats_of(live->stats, vcpu);
 	int i;
 
 	for (i = 0; i < layout.nr_phases; i++) {
-		json_dimensions(live, file, "vcpu");
-		fprintf(file, ", \"kind\": \"%s\", \"vcpu\": %d", kind_names[kind_of(vcpu)], vcpu);
-		json_latency(live, file, i, &stats->phases[i]);
+		json_live_dimensions(live, "vcpu");
+		fprintf(json_out, ", \"kind\": \"%s\", \"vcpu\": %d",
+			kind_names[kind_of(vcpu)], vcpu);
+		json_latency(live, i, &stats->phases[i]);
 	}
 }
 
-static void json_window(const struct live *live, FILE *file, uint32_t window)
+static void json_window(const struct live *live, uint32_t window)
 {
 	int phase = phase_at(live, window_begin(live, window));
 
-	json_dimensions(live, file, "window");
-	json_phase(file, &live->spans[phase]);
-	fprintf(file, ", \"window\": %u, \"begin_us\": %lu", window,
+	json_live_dimensions(live, "window");
+	json_phase(&live->spans[phase]);
+	fprintf(json_out, ", \"window\": %u, \"begin_us\": %lu", window,
 		(uint64_t)window * live->test->opts->live.window_us);
-	fprintf(file, ", \"writer_accesses\": %lu, \"reader_accesses\": %lu}\n",
+	fprintf(json_out, ", \"writer_accesses\": %lu, \"reader_accesses\": %lu}\n",
 		window_accesses(live, WRITERS, window), window_accesses(live, READERS, window));
 }
 
-static void json_all(const struct live *live, FILE *file)
+static void json_stats(const struct live *live, int phase)
+{
+	json_live_dimensions(live, "stats");
+	json_phase(&live->spans[phase]);
+	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats,
+		       writes_in(live, phase));
+	fprintf(json_out, "}\n");
+}
+
+static void json_all(const struct live *live)
 {
 	enum kind kind;
 	uint32_t window;
@@ -1442,70 +1452,27 @@ static void json_all(const struct live *live, FILE *file)
 		if (!nr_of_kind(live, kind))
 			continue;
 
-		json_kind(live, file, kind);
+		json_kind(live, kind);
 		for (i = 0; i < ARRAY_SIZE(courses); i++)
-			json_dip(live, file, kind, &courses[i]);
+			json_dip(live, kind, &courses[i]);
 	}
 	for (i = 0; i < live->test->opts->nr_vcpus; i++)
-		json_vcpu(live, file, i);
+		json_vcpu(live, i);
+	for (i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
+		json_stats(live, i);
 	for (window = 0; window < windows_used(live); window++)
-		json_window(live, file, window);
-}
-
-/* In the same directory, so that it can be renamed. */
-static void json_part(const struct live_options *opts, char *path, size_t size)
-{
-	if (snprintf(path, size, "%s.part", opts->json) >= size)
-		usage_error("-j %s: the name is too long", opts->json);
-}
-
-/* Better now than after the run. */
-static void json_require(const struct live_options *opts)
-{
-	char part[PATH_MAX];
-	FILE *file;
-
-	json_part(opts, part, sizeof(part));
-	file = fopen(part, "w");
-	if (!file)
-		usage_error("-j %s: cannot be written: %s", opts->json, strerror(errno));
-	fclose(file);
-	unlink(part);
-}
-
-static void json_write(const struct live *live)
-{
-	const struct live_options *opts = &live->test->opts->live;
-	char part[PATH_MAX];
-	bool written;
-	FILE *file;
-
-	json_part(opts, part, sizeof(part));
-	file = fopen(part, "w");
-	TEST_ASSERT(file, "%s: %s", part, strerror(errno));
-
-	json_all(live, file);
-	written = !fflush(file) && !ferror(file) && !fsync(fileno(file));
-	written &= !fclose(file);
-	if (!written || rename(part, opts->json)) {
-		unlink(part);
-		TEST_FAIL("%s could not be written", opts->json);
-	}
+		json_window(live, window);
 }
 
 void live_run(struct test *test)
 {
-	const struct live_options *opts = &test->opts->live;
 	struct live live;
-
-	if (opts->json)
-		json_require(opts);
 
 	set_up(&live, test);
 	run(&live);
 	check_results(&live);
 	report(&live);
-	if (opts->json)
-		json_write(&live);
+	if (json_out)
+		json_all(&live);
 	tear_down(&live);
 }
