@@ -31,7 +31,7 @@ def refresh() -> None:
         say(f"report: {REPORT / render.HTML}, and {render.MARKDOWN} beside it")
 
 
-def _check_output(directory: Path) -> None:
+def check_output(directory: Path) -> None:
     """LabError: a directory that holds something else, which replacing it would lose."""
     if directory.exists() and not (directory / render.MARKDOWN).exists():
         raise LabError(f"--output: {directory} exists and holds no report; name another directory")
@@ -52,6 +52,6 @@ def command(files: tuple[Path, ...], output: Path) -> None:
     all others are results of `make bench`. What was not measured is named, with the command
     for it.
     """
-    _check_output(output)
+    check_output(output)
     write(files or sources.newest(RESULTS), output)
     say(f"report: {output / render.HTML}, and {render.MARKDOWN} beside it")

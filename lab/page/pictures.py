@@ -7,6 +7,7 @@ its like on a dark ground, so no other colour may be used here than those of COL
 """
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -175,9 +176,11 @@ def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
 
 
 def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
-    """From a little below the shortest time that is drawn to a little above the longest."""
+    """Around all that is drawn; a power of ten that is near becomes the end of the axis."""
     seen = [y for panel in panels for points in panel.curves.values() for _, y in points if y > 0]
-    return min(seen) / 1.6, max(seen) * 1.6
+    low, high = min(seen) / 1.6, max(seen) * 1.6
+    below, above = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
+    return below if low < 2 * below else low, above if high > above / 2 else high
 
 
 def curves(name: str, rows: Sequence[Sequence[Panel]], y_label: str) -> str:

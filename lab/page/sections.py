@@ -73,16 +73,17 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
             used += keys
     mode = report.paging(like.machine, like.ept)
     mix = "all writes" if like.write_percent == 100 else f"{like.write_percent}% writes"
-    return Panel(f"{mode}, {mix}{_gain(drawn)}", "vCPUs", drawn), used
+    over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
+    return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
 
-def _gain(drawn: dict[Style, Points]) -> str:
-    """N/Y where there are most vCPUs."""
-    if not {pictures.LAZY, pictures.EAGER} <= drawn.keys():
+def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
+    """How many times longer STYLE takes than Y where there are most vCPUs."""
+    if not {style, pictures.EAGER} <= drawn.keys():
         return ""
-    lazy, eager = dict(drawn[pictures.LAZY]), dict(drawn[pictures.EAGER])
-    most = max(lazy.keys() & eager.keys(), default=0)
-    return f": N/Y = {report.ratio(lazy[most], eager[most])} at {most:g} vCPUs" if most else ""
+    other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
+    most = max(other.keys() & eager.keys(), default=0)
+    return f": {name} = {report.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
 
 
 def _dimensions(source: Source, used: Sequence[Key]) -> str:
@@ -110,6 +111,7 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
         if all(panel.curves for panel in panels):
             drawn.append(panels)
     label = f"{row.label} over vCPUs"
+    unit = "simulated ms" if family.key.machine in SIMULATED else "ms"
     if row is FIRST_CLEAR:
         drawn = [[panel for panels in drawn for panel in panels]]
         reading = (
@@ -125,15 +127,11 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
     return Picture(
         name,
         label,
-        pictures.curves(name, drawn, "ms (simulated)" if _simulated(family) else "ms"),
+        pictures.curves(name, drawn, f"{row.label}, {unit}"),
         _dimensions(source, used),
         reading,
         source.at(used),
     )
-
-
-def _simulated(family: Family) -> bool:
-    return family.key.machine in SIMULATED
 
 
 def _families(source: Source) -> dict[Family, list[int]]:
@@ -361,7 +359,7 @@ def live(sources: Sources) -> Section:
     if source is not None:
         section.blocks.extend(_live_blocks(source, True) + _live_blocks(source, False))
     if not section.blocks:
-        section.blocks.append(Missing("timelines and stalls", "build/venv/bin/python -m lab live"))
+        section.blocks.append(Missing("timelines and stalls", "make live"))
     return section
 
 
