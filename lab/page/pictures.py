@@ -110,6 +110,7 @@ def _pyplot() -> Any:
             "axes.edgecolor": INK,
             "axes.labelcolor": INK,
             "axes.titlecolor": INK,
+            "axes.axisbelow": True,
             "axes.facecolor": "none",
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -246,7 +247,7 @@ def _course(axes: "Axes", course: Course, counts: Sequence[int]) -> None:
     edges = [i * window_ms for i in range(len(counts) + 1)]
     rates = [count / window_ms for count in counts]
     _bands(axes, course)
-    axes.stairs(rates, edges, color=COLOURS[course.style.colour][0], linewidth=1.3)
+    axes.stairs(rates, edges, baseline=None, color=COLOURS[course.style.colour][0], linewidth=1.3)
     axes.set_xlim(0, edges[-1])
     axes.margins(y=0.08)
     axes.set_ylim(bottom=0)
@@ -268,8 +269,8 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
     for (left, right), course in zip(grid, courses, strict=True):
         _course(left, course, course.writers)
         _course(right, course, course.readers)
-        left.set_title(f"{course.label}: writers", loc="left")
-        right.set_title(f"{course.label}: reader of unmapped pages", loc="left")
+        left.set_title(f"{course.label}; writers", loc="left")
+        right.set_title(f"{course.label}; reader of unmapped pages", loc="left")
         left.set_ylabel("accesses per ms")
     for axes in grid[-1]:
         axes.set_xlabel("ms since the baseline began, simulated")
@@ -282,7 +283,7 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
 
 
 def stalls(name: str, panels: Sequence[Panel]) -> str:
-    """For each kind of vCPU the share of accesses that took longer, both axes logarithmic."""
+    """For each kind of vCPU the share of accesses that took as long; both axes logarithmic."""
     pyplot = _pyplot()
     figure, grid = pyplot.subplots(
         1, len(panels), figsize=(WIDTH, 3.9), sharey=True, squeeze=False, layout="constrained"
@@ -291,7 +292,7 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
         axes.set_title(panel.title)
         for style, points in panel.curves.items():
             words = style.words() | {"marker": "", "linewidth": 2.6 if style.hollow else 1.6}
-            axes.plot(*zip(*points, strict=True), drawstyle="steps-post", **words)
+            axes.plot(*zip(*points, strict=True), drawstyle="steps-pre", **words)
             end = style.words() | {"linestyle": "", "label": "_"}
             axes.plot(*points[-1], **end)
         axes.set_xscale("log")
@@ -300,6 +301,6 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
         for axis in (axes.xaxis, axes.yaxis):
             _log_axis(axis, 10)
         axes.grid()
-    grid[0][0].set_ylabel("share of accesses that took longer")
+    grid[0][0].set_ylabel("share of accesses that took as long")
     _legend(figure, grid.flat)
     return _svg(figure, name)

@@ -171,7 +171,7 @@ def bench_pictures(sources: Sources) -> Section:
 
 def verdicts(sources: Sources) -> Section:
     """Whether the series reaches what it is judged by."""
-    section = Section("verdicts", "What the series is to reach", [])
+    section = Section("verdicts", "Goals and bounds", [])
     source = sources.get("bench")
     if source is not None:
         found = source.measurements
@@ -257,7 +257,10 @@ def _course(run: Run) -> Course:
 
 
 def _exceeding(run: Run, kind: str) -> Points:
-    """Latency in us -> share of accesses that took longer, while logging was on."""
+    """Latency in us -> share of accesses that took as long or longer, while logging was on.
+
+    Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
+    """
     ticks: dict[int, int] = {}
     for line in run.phases(kind):
         if line.record["phase"] in STALL_PHASES:
@@ -266,7 +269,6 @@ def _exceeding(run: Run, kind: str) -> Points:
     left = total = sum(ticks.values())
     points = []
     for end, count in sorted(ticks.items()):
-        # Before this bucket's end, all that is left took at least as long.
         points.append((end * 1e3 / run.timeline.record["tsc_khz"], left / total))
         left -= count
     return points
@@ -304,7 +306,9 @@ def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
     name = f"stalls-{mode}"
     panels = []
     for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
-        drawn = {run.style: _exceeding(run, kind) for run in runs}
+        # The peer first, since it is drawn wider.
+        below = sorted(runs, key=lambda run: run.style is not pictures.PEER)
+        drawn = {run.style: _exceeding(run, kind) for run in below}
         panels.append(Panel(title, "µs (simulated)", {s: p for s, p in drawn.items() if p}))
     origins = [o for run in runs for o in run.kinds if o.record["phase"] in STALL_PHASES]
     return Picture(
@@ -312,9 +316,9 @@ def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
         f"How long accesses stall while logging is on, {mode.replace('ept', 'ept=')}",
         pictures.stalls(name, panels),
         _live_dimensions(runs),
-        "At a height of 0.001 one access in a thousand took longer than the point on the curve;"
-        " further left and down is better, and the marker at a curve's end is the longest stall"
-        " (both to within an eighth).",
+        "At a height of 0.001 is what one access in a thousand took or exceeded, so further left"
+        " and down is better; the marker at a curve's end is the longest stall (to within an"
+        " eighth).",
         tuple(origins),
     )
 
