@@ -184,24 +184,31 @@ def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
     return below if low < 2 * below else low, above if high > above / 2 else high
 
 
-def curves(name: str, rows: Sequence[Sequence[Panel]], y_label: str) -> str:
-    """Panels in rows and columns that share a logarithmic axis of times."""
+def _y_axis(axes: "Axes", limits: tuple[float, float], log: bool) -> None:
+    if log:
+        axes.set_yscale("log")
+        _log_axis(axes.yaxis, 10)
+    axes.set_ylim(*limits)
+    axes.grid(axis="y")
+
+
+def curves(
+    name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
+) -> str:
+    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
     pyplot = _pyplot()
     size = (WIDTH, 0.5 + 2.9 * len(rows))
     figure, grid = pyplot.subplots(
         len(rows), len(rows[0]), figsize=size, sharey=True, squeeze=False, layout="constrained"
     )
-    bottom, top = _limits(panel for row in rows for panel in row)
+    limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
     for drawn, row in zip(grid, rows, strict=True):
         for axes, panel in zip(drawn, row, strict=True):
             axes.set_title(panel.title)
             for style, points in panel.curves.items():
                 axes.plot(*zip(*points, strict=True), **style.words())
-            axes.set_yscale("log")
-            axes.set_ylim(bottom, top)
-            _log_axis(axes.yaxis, 10)
+            _y_axis(axes, limits, log=whole is None)
             _x_axis(axes, panel)
-            axes.grid(axis="y")
         drawn[0].set_ylabel(y_label)
     _legend(figure, grid.flat)
     return _svg(figure, name)

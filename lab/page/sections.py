@@ -72,7 +72,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
             drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
             used += keys
     mode = report.paging(like.machine, like.ept)
-    mix = "all writes" if like.write_percent == 100 else f"{like.write_percent}% writes"
+    mix = _mix(like.write_percent)
     over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
@@ -184,6 +184,8 @@ def verdicts(sources: Sources) -> Section:
 
 def _mails_for(source: Source, table: Table) -> list[Grid]:
     key = next(key for keys in table.origins for key in keys if key in source.measured)
+    if key.tdp_mmu:
+        return []
     return mails.tables(key.ept, key.write_percent, key.initially_all_set)
 
 
@@ -429,23 +431,82 @@ def cost(sources: Sources) -> Section:
     return section
 
 
-def _scalars(record: Any) -> dict[str, str]:
-    return {k: str(v) for k, v in record.items() if not isinstance(v, list | dict)}
+def _mix(write_percent: int) -> str:
+    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
+
+
+def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
+    """The share that waits over vCPUs: a row for each mode, a column for each mix."""
+    found: list[list[Panel]] = []
+    for ept in (True, False):
+        row = []
+        for mix in dict.fromkeys(one["write_percent"] for one in records):
+            drawn: dict[Style, Points] = {}
+            for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
+                wanted = (ept, mix, eager)
+                own = [o for o in records if (o["ept"], o["write_percent"], o["eager"]) == wanted]
+                if own:
+                    drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
+            row.append(Panel(f"ept={'Y' if ept else 'N'}, {_mix(mix)}", "vCPUs", drawn))
+        if all(panel.curves for panel in row):
+            found.append(row)
+    return found
+
+
+def _waiting(record: Any) -> float:
+    """Percent of the vCPUs' processor time that they wait for the lock."""
+    return 100 * float(record["wait_seconds"]) / float(record["vcpu_seconds"])
+
+
+def _lock_row(one: Any) -> tuple[str, ...]:
+    return (
+        f"{report.paging(one['machine'], one['ept'])}, {_mix(one['write_percent'])}",
+        str(one["vcpus"]),
+        str(one["cpus"]),
+        "Y" if one["eager"] else "N",
+        f"{_waiting(one):.1f}%",
+        str(one["waits"]),
+        f"{one['longest_wait_seconds'] * 1e3:.3f}",
+        report.milliseconds(one["untraced_seconds"]),
+        report.milliseconds(one["seconds"]),
+    )
+
+
+def _lock_dimensions(one: Any) -> str:
+    return (
+        f"{one['machine']} ({_clock(one['machine'])}), kernel {one['kernel']}, tdp_mmu=N,"
+        f" {report.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
+        f" {one['phase']} {one['iteration']}"
+    )
 
 
 def lock(sources: Sources) -> Section:
-    """The lock profile, as its lines are: a column for each key with a plain value."""
-    section = Section("lock", "Who holds mmu_lock, and who waits for it", [])
+    """How much of their time vCPUs wait for the lock."""
+    section = Section("lock", "Who waits for mmu_lock", [])
     source = sources.get("lock")
     if source is None:
-        command = "build/venv/bin/python -m lab lockprofile"
-        section.blocks.append(Missing("the lock profile", command))
+        section.blocks.append(Missing("the lock profile", "make lockprofile"))
         return section
-    shown = [_scalars(line.record) for line in source.lines]
-    columns = tuple(dict.fromkeys(name for one in shown for name in one))
-    rows = [tuple(one.get(name, "") for name in columns) for one in shown]
+    records = [line.record for line in source.lines]
+    label = "% of vCPU time spent waiting"
+    if panels := _lock_panels(records):
+        drawn = pictures.curves("lock", panels, label, whole=100)
+        reading = (
+            "The higher the line, the more of what vCPUs do is waiting for each other: N comes"
+            " close to all of it with many vCPUs, Y is to stay low wherever pages are split"
+            " ahead and written without a fault."
+        )
+        title = "Time that vCPUs wait for mmu_lock while they dirty memory"
+        dimensions = _lock_dimensions(records[0])
+        section.blocks.append(Picture("lock", title, drawn, dimensions, reading, source.lines))
+    columns = ("mode", "vCPUs", "CPUs", "eager", "waiting", "waits", "longest, ms", "dirty, ms")
+    rows = [_lock_row(one) for one in records]
+    notes = [
+        "dirty: the phase without tracing, and with it; all else was measured with tracing",
+        *([report.LOCKSTEP] if records[0]["machine"] in SIMULATED else []),
+    ]
     origins = [(line,) for line in source.lines]
-    section.blocks.append(Grid("Lock profile", columns, rows, origins))
+    section.blocks.append(Grid("Lock profile", (*columns, "traced, ms"), rows, origins, notes))
     return section
 
 

@@ -108,6 +108,31 @@ def cost_records() -> Iterator[dict[str, Any]]:
         }
 
 
+def lock_records() -> Iterator[dict[str, Any]]:
+    for ept, mix, n, eager in product((True, False), (100, 20), (2, 4), (False, True)):
+        yield {
+            "machine": "vmx-bochs",
+            "kernel": "series",
+            "ept": ept,
+            "tdp_mmu": False,
+            "vcpus": n,
+            "cpus": n + 1,
+            "bytes_per_vcpu": 2 * MIB,
+            "backing": "anonymous_hugetlb_2mb",
+            "write_percent": mix,
+            "initially_all_set": True,
+            "eager": eager,
+            "phase": "dirty",
+            "iteration": 2,
+            "seconds": 0.11,
+            "untraced_seconds": 0.1,
+            "vcpu_seconds": 0.2,
+            "wait_seconds": 0.01 if eager else 0.15,
+            "waits": 100,
+            "longest_wait_seconds": 0.001,
+        }
+
+
 def _write(file: Path, records: Iterator[dict[str, Any]]) -> Path:
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return file
@@ -117,10 +142,9 @@ def write_all(directory: Path) -> list[Path]:
     """One file of every kind."""
     directory.mkdir(exist_ok=True)
     write(directory / BENCH, bench())
-    locks = iter([{"machine": "vmx-bochs", "lock": "mmu_lock", "held_ns": 123456, "deep": [1]}])
     return [
         directory / BENCH,
         _write(directory / LIVE, live_records()),
         _write(directory / COST, cost_records()),
-        _write(directory / LOCK, locks),
+        _write(directory / LOCK, lock_records()),
     ]

@@ -78,6 +78,7 @@ def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
         "timeline-eptY.svg",
         "stalls-eptY.svg",
         "cost.svg",
+        "lock.svg",
     }
     for name, reading in names:
         ElementTree.parse(made / name)
@@ -109,7 +110,7 @@ def test_every_row_with_figures_of_ours_has_an_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for slow in ("curves", "timelines", "stalls", "costs"):
-        monkeypatch.setattr(pictures, slow, lambda *_: "<svg/>")
+        monkeypatch.setattr(pictures, slow, lambda *_, **__: "<svg/>")
     found = sources.load_all(data.write_all(tmp_path))
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
     assert len(grids) > 5
