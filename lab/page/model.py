@@ -12,7 +12,8 @@ from lab.page.sources import Line
 class Grid:
     """A table. origins: for each row the lines that its figures come from, or none at all.
 
-    beside: drawn next to the block before it where there is room.
+    beside: drawn next to the block before it where there is room; neighbours of that kind have
+    the same notes.
     """
 
     title: str
