@@ -16,10 +16,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lab import machines, report, results
+from lab import machines, report
 from lab.errors import LabError, WorkFailed
+from lab.page import sources
 from lab.report import Table
-from lab.results import BadResultError, Key
+from lab.results import Key
 from lab.steps import say
 
 # Of the kernel's timer: what waits for grace periods or is hit by a tick moves by whole ones.
@@ -101,18 +102,7 @@ def load(files: Sequence[Path]) -> Side:
     times: Times = {}
     versions: set[str] = set()
     for file in files:
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "is not UTF-8"
-            raise LabError(f"{file}: cannot be read: {reason}") from error
-        if not text.endswith("\n"):
-            raise LabError(f"{file}: is empty or ends in half a line")
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                one = results.parse(line)
-            except BadResultError as error:
-                raise LabError(f"{file}, line {number}: {error}") from error
+        for one, _ in sources.load(file).each():
             times.setdefault(one.key, []).append(one.seconds)
             versions.add(one.kernel_version)
     return Side(str(files[0]), times, frozenset(versions))

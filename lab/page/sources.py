@@ -2,7 +2,7 @@
 """The files that a report is made of, line by line, so that each figure can name its line."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,18 +35,21 @@ class Source:
     data: bytes
     lines: tuple[Line, ...]
 
-    @cached_property
-    def measured(self) -> dict[Key, tuple[Measurement, Line]]:
+    def each(self) -> Iterator[tuple[Measurement, Line]]:
         """For results of `make bench`: every measurement and its line.
 
         Lines of phases that came later are left out, as docs/results-format.md promises.
+        LabError: a line that is no measurement.
         """
-        found = {}
         for line in self.lines:
-            if line.record.get("phase") in results.PHASES:
-                one = _measurement(line)
-                found[one.key] = one, line
-        return found
+            phase = line.record.get("phase")
+            if not isinstance(phase, str) or phase in results.PHASES:
+                yield _measurement(line), line
+
+    @cached_property
+    def measured(self) -> dict[Key, tuple[Measurement, Line]]:
+        """The same by what was measured."""
+        return {one.key: (one, line) for one, line in self.each()}
 
     @property
     def measurements(self) -> list[Measurement]:

@@ -177,7 +177,8 @@ def test_inlined_pictures_take_the_colours_of_the_page() -> None:
         ('{"machine": 1', "is empty or ends in half a line"),
         ("nonsense\n", "line 1: is not JSON"),
         ("[1]\n", "line 1: is not a JSON object"),
-        ('{"a": 1}\n', "has no measurement"),
+        ('{"a": 1}\n', "line 1: lacks 'machine'"),
+        ('{"phase": "teleport"}\n', "has no measurement"),
         ('{"phase": "dirty"}\n', "line 1: lacks 'machine'"),
     ],
 )
