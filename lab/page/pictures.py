@@ -26,12 +26,12 @@ COLOURS = {
     "eager": ("#0072b2", "#56b4e9"),
     "peer": ("#009e73", "#3fd0a4"),
     "enable": ("#f0e442", "#f0e442"),
-    "get": ("#999999", "#a5a5a5"),
     "clear": ("#cc79a7", "#e39cc4"),
     "disable": ("#56b4e8", "#3a8cc0"),
 }
 INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
-BANDS = ("enable", "get", "clear", "disable")
+# GET takes too little time to be seen beside the CLEAR that follows it.
+BANDS = ("enable", "clear", "disable")
 WIDTH = 9.0
 
 
@@ -140,7 +140,8 @@ def _svg(figure: "Figure", name: str) -> str:
 
 
 def _plain(value: float, _: object = None) -> str:
-    return f"{value:g}"
+    """VALUE without an exponent."""
+    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0")
 
 
 def _log_axis(axis: Any, base: int) -> None:
@@ -290,8 +291,13 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
 
 
 def stalls(name: str, panels: Sequence[Panel]) -> str:
-    """For each kind of vCPU the share of accesses that took as long; both axes logarithmic."""
+    """For each kind of vCPU the share of accesses that took as long; both axes logarithmic.
+
+    Curves are over seconds.
+    """
     pyplot = _pyplot()
+    from matplotlib.ticker import EngFormatter
+
     figure, grid = pyplot.subplots(
         1, len(panels), figsize=(WIDTH, 3.9), sharey=True, squeeze=False, layout="constrained"
     )
@@ -305,8 +311,9 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel(panel.x_label)
-        for axis in (axes.xaxis, axes.yaxis):
-            _log_axis(axis, 10)
+        _log_axis(axes.yaxis, 10)
+        _log_axis(axes.xaxis, 10)
+        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
         axes.grid()
     grid[0][0].set_ylabel("share of accesses that took as long")
     _legend(figure, grid.flat)

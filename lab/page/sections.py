@@ -252,14 +252,15 @@ def _course(run: Run) -> Course:
         run.style.label,
         run.style,
         record["window_us"],
-        record["writer_accesses"],
-        record["reader_accesses"],
+        # The last window ends before its time.
+        record["writer_accesses"][:-1],
+        record["reader_accesses"][:-1],
         phases,
     )
 
 
 def _exceeding(run: Run, kind: str) -> Points:
-    """Latency in us -> share of accesses that took as long or longer, while logging was on.
+    """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
 
     Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
     """
@@ -271,7 +272,7 @@ def _exceeding(run: Run, kind: str) -> Points:
     left = total = sum(ticks.values())
     points = []
     for end, count in sorted(ticks.items()):
-        points.append((end * 1e3 / run.timeline.record["tsc_khz"], left / total))
+        points.append((end / 1e3 / run.timeline.record["tsc_khz"], left / total))
         left -= count
     return points
 
@@ -297,9 +298,9 @@ def _timeline_picture(runs: Sequence[Run], mode: str) -> Picture:
         f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
         pictures.timelines(name, [_course(run) for run in runs]),
         _live_dimensions(runs),
-        "Left of the first shaded stretch is full speed; the deeper the line falls after a"
-        " stretch and the longer it stays down, the worse is the cliff that a migrated guest"
-        " falls off.",
+        "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
+        " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
+        " when its migration starts.",
         tuple(origins),
     )
 
@@ -311,7 +312,8 @@ def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
         # The peer first, since it is drawn wider.
         below = sorted(runs, key=lambda run: run.style is not pictures.PEER)
         drawn = {run.style: _exceeding(run, kind) for run in below}
-        panels.append(Panel(title, "µs (simulated)", {s: p for s, p in drawn.items() if p}))
+        label = "time that an access takes, simulated"
+        panels.append(Panel(title, label, {s: p for s, p in drawn.items() if p}))
     origins = [o for run in runs for o in run.kinds if o.record["phase"] in STALL_PHASES]
     return Picture(
         name,

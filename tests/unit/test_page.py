@@ -143,7 +143,7 @@ def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
     points = sections._exceeding(runs[0], "writer")
     # Two phases count: 1800 short, 180 longer, 5 longest ones.
     assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
-    assert [x for x, _ in points] == pytest.approx([0.3, 81.9, 800])
+    assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
 
 
 def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:
