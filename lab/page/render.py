@@ -127,4 +127,9 @@ def replace_directory(directory: Path, contents: Mapping[str, bytes]) -> None:
             (fresh / name).write_bytes(data)
         if directory.exists():
             directory.rename(old)
-        fresh.rename(directory)
+        try:
+            fresh.rename(directory)
+        except BaseException:
+            if old.exists():
+                old.rename(directory)
+            raise
