@@ -255,7 +255,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
         report.show(table, Console())
     say(f"bench: every figure is in {file}")
     if latest:
-        page.refresh()
+        page.refresh(file.parent)
 
 
 @click.command()

@@ -21,14 +21,15 @@ def write(files: Iterable[Path], directory: Path) -> None:
     render.replace_directory(directory, contents)
 
 
-def refresh() -> None:
-    """The report of the newest results, after a measurement: what goes wrong is only said."""
+def refresh(results: Path) -> None:
+    """The report of the newest results, beside their directory; what goes wrong is only said."""
+    directory = results.parent / REPORT.name
     try:
-        write(sources.newest(RESULTS), REPORT)
+        write(sources.newest(results), directory)
     except LabError as error:
         say(f"report: not drawn: {error}")
     else:
-        say(f"report: {REPORT / render.HTML}, and {render.MARKDOWN} beside it")
+        say(f"report: {directory / render.HTML}, and {render.MARKDOWN} beside it")
 
 
 def check_output(directory: Path) -> None:

@@ -99,6 +99,7 @@ class Lab:
     directory: Path
     machine: FakeMachine
     built: list[str] = field(default_factory=list)
+    drawn: list[Path] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -136,6 +137,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(selftests, "build", build_selftests)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
+    monkeypatch.setattr(bench.page, "refresh", lab.drawn.append)
     yield lab
 
 
@@ -182,6 +184,7 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
     assert latest == results.LATEST
     assert name.endswith("Z-vmx-bochs.jsonl")
     assert (lab.results / latest).readlink() == Path(name)
+    assert lab.drawn == [lab.results]
     order = list(dict.fromkeys((one.kernel, one.ept) for one in lab.latest()))
     assert order == list(product(("series", "peer", "base"), (True, False)))
 

@@ -231,13 +231,14 @@ def test_a_directory_with_other_things_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_after_a_measurement_a_bad_file_is_only_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
-    monkeypatch.setattr(command, "REPORT", tmp_path / "report")
-    (tmp_path / "1-live.jsonl").write_text("nonsense\n")
-    command.refresh()
+    found = tmp_path / "results"
+    found.mkdir()
+    (found / "1-live.jsonl").write_text("nonsense\n")
+    command.refresh(found)
     assert "not drawn" in capsys.readouterr().err
-    (tmp_path / "1-live.jsonl").unlink()
-    command.refresh()
+    assert not (tmp_path / "report").exists()
+    (found / "1-live.jsonl").unlink()
+    command.refresh(found)
     assert (tmp_path / "report" / render.HTML).exists()
