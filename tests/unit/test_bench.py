@@ -19,6 +19,7 @@ from lab.errors import LabError
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
+from lab.page import command as page
 from lab.plan import Boot, Matrix
 from lab.results import Measurement
 from tests.unit.fake_kvm_host import Host, furnish
@@ -137,7 +138,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(selftests, "build", build_selftests)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
-    monkeypatch.setattr(bench.page, "refresh", lab.drawn.append)
+    monkeypatch.setattr(page, "refresh", lab.drawn.append)
     yield lab
 
 
