@@ -36,7 +36,6 @@ HUGE_MIB = 2
 LIMIT = 5000
 SCRIPT = """
 set -e
-mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 cd /sys/kernel/tracing
 echo 1 > events/kvm_eager_split/kvm_eager_split_hold/enable
 echo Y > /sys/module/kvm/parameters/eager_page_split
@@ -195,7 +194,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
 @click.option(
     "--sizes",
     callback=numbers,
-    default="32 128 512 2048 4096",
+    default="32 128 512 2048",
     show_default=True,
     help="MiB of a single vCPU.",
 )
