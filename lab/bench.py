@@ -6,8 +6,9 @@ matrix. The unpatched kernel and the peer measure a part of it for comparison, w
 program.
 """
 
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,16 +23,19 @@ from lab import kernel, machines, report, results, selftests
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost, Result, process
 from lab.page import command as page
-from lab.paths import LOG, RESULTS
+from lab.partial import Store
+from lab.paths import LOG, PARTIAL, RESULTS
 from lab.plan import (
     FULL,
+    FULL_MODES,
     MIB,
     OUTPUT,
     QUICK,
+    QUICK_MODES,
     TEST,
     Boot,
     check_matrix,
-    cpus_for,
+    check_modes,
     expected_keys,
     make_job,
     make_plan,
@@ -56,8 +60,8 @@ class MachineLostError(LabError):
 
 
 def _log_of(boot: Boot) -> Path:
-    mode = {True: "-ept1", False: "-ept0", None: ""}[boot.ept]
-    return LOG / f"bench-{boot.machine}-{boot.kernel}{mode}.log"
+    words = re.findall(r"\w+", boot.label)
+    return LOG / f"bench-{'-'.join([boot.machine, *words])}.log"
 
 
 def _save_log(boot: Boot, text: str) -> Path:
@@ -96,11 +100,22 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     if boot.ept not in (None, seen.ept):
         mode = report.paging(boot.machine, seen.ept)
         raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
-    tdp_mmu = False if boot.parameters else seen.tdp_mmu
+    tdp_mmu = boot.tdp_mmu if boot.parameters else seen.tdp_mmu
     differing = expected_keys(boot, seen.ept, tdp_mmu) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"
         raise WorkFailed(f"{boot.label}: {count}, such as {min(differing, key=str)}")
+
+
+def _reused(store: Store | None, boot: Boot, job: Job) -> list[Measurement] | None:
+    """What an earlier invocation found, if it is what this one wants."""
+    found = store.find(boot, job) if store else None
+    try:
+        if found is not None:
+            _check_complete(boot, found)
+    except WorkFailed:
+        return None
+    return found
 
 
 def run_boot(
@@ -148,15 +163,20 @@ def _first_error(futures: Sequence[Future[list[Measurement]]]) -> None:
             future.result()
 
 
-def run_plan(machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch) -> list[Measurement]:
+def run_plan(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None = None
+) -> list[list[Measurement]]:
     """Run all boots, as many at a time as the watch says; the results have the jobs' order.
 
-    The first that fails, or Ctrl-C, ends the others. Raises what run_boot() raises.
+    store: keeps the results of each boot as it ends. The first that fails, or Ctrl-C, ends the
+    others. Raises what run_boot() raises.
     """
 
     def one(index: int, boot: Boot, job: Job) -> list[Measurement]:
         watch.start(index)
         result = run_boot(machine, boot, job, lambda line: watch.line(index, line))
+        if store:
+            store.keep(boot, job, result)
         watch.end(index)
         return result
 
@@ -171,7 +191,7 @@ def run_plan(machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch) -
         except BaseException:
             _stop(futures, GRACE_S.get(machine.name, GRACE_ELSE_S))
             raise
-    return [found for future in futures for found in future.result()]
+    return [future.result() for future in futures]
 
 
 def _words(
@@ -190,17 +210,36 @@ def numbers(
         raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
 
 
+def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
+    estimates = [boot.estimate_s for boot in plan]
+    return duration(max(sum(estimates) / parallel_on(machine), *estimates))
+
+
+def _runs(plan: Iterable[Boot]) -> int:
+    return sum(len(boot.matrix.runs) for boot in plan)
+
+
 def announce(machine: Machine, plan: Sequence[Boot]) -> None:
     """Say what is going to happen and how long it takes."""
-    estimates = [boot.estimate_s for boot in plan]
-    seconds = max(sum(estimates) / parallel_on(machine), *estimates)
-    runs = sum(len(boot.matrix.runs) for boot in plan)
     kind = "simulated time" if machine.lockstep else "wall-clock time, for orientation only"
     say("bench: build what has changed, then measure eager_page_split=N beside =Y:")
     say(
-        f"bench: {runs} test runs in {len(plan)} boots of {machine.name} ({kind}),"
-        f" about {duration(seconds)} when all is built"
+        f"bench: {_runs(plan)} test runs in {len(plan)} boots of {machine.name} ({kind}),"
+        f" about {_estimate(machine, plan)} when all is built"
     )
+
+
+def announce_reused(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], to_do: Sequence[tuple[Boot, Job]]
+) -> None:
+    """Say what need not be measured again."""
+    left = [boot for boot, _ in to_do]
+    say(
+        f"bench: {len(jobs) - len(left)} of {len(jobs)} boots were measured before an interruption,"
+        " with the same kernels and programs: reused (--fresh measures them again)"
+    )
+    if left:
+        say(f"bench: {_runs(left)} test runs are left, about {_estimate(machine, left)}")
 
 
 def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
@@ -237,13 +276,27 @@ def parallel_on(machine: Machine) -> int:
     return min(2, psutil.cpu_count() or 1) if machine.lockstep else 1
 
 
-def measure(machine: Machine, plan: Sequence[Boot], programs: Programs) -> list[Measurement]:
-    """Run the plan and return its results, in the order of the plan."""
+def make_jobs(machine: Machine, plan: Sequence[Boot], programs: Programs) -> list[tuple[Boot, Job]]:
+    """What the machine is asked to do, in the order of the plan."""
     image = programs.images.get
     # `host` has no image: it runs the kernel it runs.
-    jobs = [(b, make_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
-    watch = Watch([Course(boot) for boot in plan], parallel_on(machine))
-    return run_plan(machine, jobs, watch)
+    return [(b, make_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
+
+
+def measure(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], store: Store | None, *, fresh: bool = False
+) -> list[Measurement]:
+    """Run the jobs and return their results, in the order of the jobs.
+
+    store: where boots are kept as they end, and found again unless `fresh`.
+    """
+    known = [None if fresh else _reused(store, boot, job) for boot, job in jobs]
+    left = [pair for pair, found in zip(jobs, known, strict=True) if found is None]
+    if len(left) < len(jobs):
+        announce_reused(machine, jobs, left)
+    watch = Watch([Course(boot) for boot, _ in left], parallel_on(machine))
+    measured = iter(run_plan(machine, left, watch, store) if left else [])
+    return [one for found in known for one in (next(measured) if found is None else found)]
 
 
 def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
@@ -266,14 +319,19 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     "--quick", "preset", flag_value="quick", default="quick", help="The small matrix (default)."
 )
 @click.option(
-    "--full", "preset", flag_value="full", help="More vCPUs, write mixes, both log modes."
+    "--full",
+    "preset",
+    flag_value="full",
+    help="More vCPUs, write mixes and backings, both log modes, the TDP MMU: takes hours.",
 )
 @click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
 @click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
 @click.option("--eager", callback=_words, help="Values of eager_page_split: 'N Y'.")
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
 @click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
-@click.option("--backing", help="Memory behind the guest, as in anonymous_hugetlb_2mb.")
+@click.option(
+    "--backing", callback=_words, help="Memory behind the guest, as in anonymous_hugetlb_2mb."
+)
 @click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
 @click.option(
     "--kernel",
@@ -286,11 +344,27 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
 )
+@click.option(
+    "--modes",
+    callback=_words,
+    help="Paging modes: 'ept1 ept0 tdp'. ept1: ept=Y tdp_mmu=N; ept0: ept=N; tdp: ept=Y tdp_mmu=Y;"
+    " npt=... on AMD. Default: 'ept1 ept0', with --full all.",
+)
+@click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def bench(
-    name: str, preset: str, kernels: str, output: Path | None, dry_run: bool, **chosen: Any
+    name: str,
+    preset: str,
+    kernels: str,
+    output: Path | None,
+    modes: tuple[str, ...] | None,
+    fresh: bool,
+    dry_run: bool,
+    **chosen: Any,
 ) -> None:
     """Measure dirty logging with eager_page_split=N beside =Y and print the tables.
+
+    Interrupted on a machine with simulated time, it goes on where it was when called again.
 
     Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine got lost, 130 interrupted.
     """
@@ -299,12 +373,17 @@ def bench(
     )
     machine = machines.get(name)
     check_matrix(matrix)
-    cpus_for(machine, matrix)
-    plan = make_plan(name, kernels, matrix)
+    chosen_modes = check_modes(name, modes) or (FULL_MODES if preset == "full" else QUICK_MODES)
+    plan = make_plan(name, kernels, matrix, chosen_modes)
     if dry_run:
         show_plan(machine, plan)
         return
     file = output_file(output, name)
     announce(machine, plan)
-    found = measure(machine, plan, build_programs(plan))
+    jobs = make_jobs(machine, plan, build_programs(plan))
+    # What another run of the same job would not repeat to the digit is not to be mixed.
+    store = Store(PARTIAL) if machine.lockstep else None
+    found = measure(machine, jobs, store, fresh=fresh)
     finish(found, file, machine, latest=output is None)
+    if store:
+        store.drop(jobs)

@@ -8,6 +8,7 @@ compiler with relative paths and ccache recognises a file in every tree.
 import hashlib
 import os
 import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,8 +150,72 @@ def _estimate(image: Path, config: str) -> str:
     return "1 min or less" if image.exists() else f"{ESTIMATES[config]}, less with a warm ccache"
 
 
+def _commit_of(source: Path) -> str | None:
+    """The commit that a work tree holds, None if there is anything else in it but objects."""
+    repo = Repo(source)
+    extra = repo.lines("status", "--porcelain", "--ignored")
+    if any(not line.startswith("!! obj-") for line in extra):
+        return None
+    return repo.text("rev-parse", "HEAD")
+
+
+def _tool_versions() -> list[str]:
+    found = []
+    for tool in ("gcc", "ld", "make"):
+        command = (tool, "--version")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found.append(done.stdout)
+    return found
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    return (file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else (0, 0)
+
+
+def _stamp_of(kind: str, source: Path, objects: str, fragments: Sequence[Path]) -> str | None:
+    """All that decides a kernel, and the files that came of it; None if it is not fixed.
+
+    The sources of base and peer are fixed by a commit. Those of the series are for editing,
+    and Debian's ignore list hides new files in them, so only make knows what has changed.
+    """
+    commit = None if kind == "series" else _commit_of(source)
+    if commit is None:
+        return None
+    built = source / objects
+    results = ("arch/x86/boot/bzImage", ".config", "include/config/kernel.release")
+    parts = (
+        commit,
+        [fragment.read_text() for fragment in fragments],
+        make_command(objects),
+        sorted(REPRODUCIBLE.items()),
+        _tool_versions(),
+        [_identity(built / name) for name in results],
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _is_built(stamp: Path, wanted_stamp: str | None) -> bool:
+    return wanted_stamp is not None and stamp.exists() and stamp.read_text() == wanted_stamp
+
+
+def _write_stamp(stamp: Path, content: str | None) -> None:
+    if content is not None:
+        stamp.write_text(content)
+
+
+def _make(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> None:
+    objects = f"obj-{config}"
+    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
+    log.unlink(missing_ok=True)
+    what = f"Building the {kind} kernel, configuration {config}"
+    with step(what, _estimate(source / objects / "arch/x86/boot/bzImage", config)):
+        configure(source, objects, fragments, log)
+        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage")
+        run_logged(what, command, log, source, build_environment())
+
+
 def build(kind: str, config: str) -> Kernel:
-    """Build a kernel, incrementally.
+    """Build a kernel, incrementally; make is not even asked where a stamp tells that it is built.
 
     kind: one of KINDS. config: a name in CONFIGS.
     LabError: no such kind or configuration, or one that does not take effect.
@@ -162,13 +227,12 @@ def build(kind: str, config: str) -> Kernel:
     image = source / objects / "arch/x86/boot/bzImage"
     if not image.exists():
         space.need(source, NEEDED_GIB, "a kernel")
-    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
-    log.unlink(missing_ok=True)
-    what = f"Building the {kind} kernel, configuration {config}"
-    with locked(tree.lock(source)), step(what, _estimate(image, config)):
-        configure(source, objects, fragments, log)
-        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage")
-        run_logged(what, command, log, source, build_environment())
+    stamp = source / objects / ".lab-built"
+    with locked(tree.lock(source)):
+        if not _is_built(stamp, _stamp_of(kind, source, objects, fragments)):
+            stamp.unlink(missing_ok=True)
+            _make(kind, config, source, fragments)
+            _write_stamp(stamp, _stamp_of(kind, source, objects, fragments))
     release = (source / objects / "include/config/kernel.release").read_text().strip()
     return Kernel(kind, config, image, release)
 

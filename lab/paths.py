@@ -68,3 +68,4 @@ BASE = LAYOUT.base
 LOG = LAYOUT.log
 MAIL = LAYOUT.mail
 RESULTS = BUILD / "results"
+PARTIAL = RESULTS / "partial"

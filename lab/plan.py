@@ -3,7 +3,7 @@
 
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from lab import report, results
 from lab.errors import LabError
 from lab.machines import Job, Machine
+from lab.machines.bochs import VmxBochs
 from lab.paths import ROOT
 from lab.results import Key
 
@@ -46,7 +47,7 @@ class Matrix:
     eager: tuple[str, ...] = ("N", "Y")
     init_set: str = "yes"
     bytes_per_vcpu: str = "4M"
-    backing: str = "anonymous_hugetlb_2mb"
+    backing: tuple[str, ...] = ("anonymous_hugetlb_2mb",)
     iterations: int = 3
 
     @property
@@ -61,9 +62,9 @@ class Matrix:
         return {"yes": (True,), "no": (False,), "both": (True, False)}[self.init_set]
 
     @property
-    def runs(self) -> list[tuple[int, int, bool, str]]:
-        """vCPUs, write percentage, initially-all-set and eager_page_split of every run."""
-        return list(product(self.vcpus, self.writes, self.inits, self.eager))
+    def runs(self) -> list[tuple[int, int, bool, str, str]]:
+        """vCPUs, write percentage, initially-all-set, eager_page_split, backing of every run."""
+        return list(product(self.vcpus, self.writes, self.inits, self.eager, self.backing))
 
     @property
     def weight(self) -> int:
@@ -78,29 +79,72 @@ class Matrix:
             f"--eager={' '.join(self.eager)}",
             f"--init-set={self.init_set}",
             f"--bytes={self.bytes_per_vcpu}",
-            f"--backing={self.backing}",
+            f"--backing={' '.join(self.backing)}",
             f"--iterations={self.iterations}",
         ]
 
+    def parts(self) -> "Iterator[tuple[str, Matrix]]":
+        """The boots that the matrix is spread over, each with what tells it from the others.
 
+        One for each backing and log mode, and for each write percentage if a boot would take
+        long otherwise: a boot is what an interrupted measurement loses.
+        """
+        long = self.weight > MOST_WEIGHT * len(self.backing) * len(self.inits)
+        mixes = [(each,) for each in self.writes] if long else [self.writes]
+        for backing, init, writes in product(self.backing, self.inits, mixes):
+            words = [
+                *([backing] if len(self.backing) > 1 else []),
+                *(["initially-all-set" if init else "without"] if len(self.inits) > 1 else []),
+                *([f"{writes[0]}% writes"] if len(mixes) > 1 else []),
+            ]
+            init_set = "yes" if init else "no"
+            part = replace(self, backing=(backing,), init_set=init_set, writes=writes)
+            yield ", ".join(words), part
+
+
+# vCPUs of a boot's runs (see Matrix.weight) from which on it is split further.
+MOST_WEIGHT = 400
+
+# Those of split-bench.sh, but for its second backing in --full: that doubles the hours.
 QUICK = Matrix()
-FULL = Matrix(vcpus=(2, 4, 8, 14), writes=(100, 50, 20, 5), init_set="both", bytes_per_vcpu="2M")
+FULL = Matrix(vcpus=(2, 4, 8, 14, 16, 32, 64), writes=(100, 80, 50, 20, 5, 0), init_set="both")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A paging mode. tdp_mmu: only with ept, which stands for npt as well."""
+
+    ept: bool
+    tdp_mmu: bool = False
+
+
+# By the names that --modes takes.
+MODES = {"ept1": Mode(True), "ept0": Mode(False), "tdp": Mode(True, True)}
+QUICK_MODES = ("ept1", "ept0")
+FULL_MODES = tuple(MODES)
 
 
 @dataclass(frozen=True)
 class Boot:
-    """One boot of a machine. ept: as asked for, None to take the host as it is."""
+    """One boot of a machine. ept: as asked for, None to take the host as it is.
+
+    tdp_mmu: as asked for, False with ept=None. part: what tells it from other boots of
+    the same kernel and mode, empty if there are none.
+    """
 
     machine: str
     kernel: str
     ept: bool | None
     matrix: Matrix
+    tdp_mmu: bool = False
+    part: str = ""
 
     @property
     def label(self) -> str:
         """A few words for people."""
-        mode = "" if self.ept is None else f", {report.paging(self.machine, self.ept)}"
-        return f"{self.kernel}{mode}"
+        mode = [] if self.ept is None else [report.paging(self.machine, self.ept)]
+        mode += ["tdp_mmu=Y"] if self.tdp_mmu else []
+        return ", ".join([self.kernel, *mode, *([self.part] if self.part else [])])
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -108,21 +152,34 @@ class Boot:
         vendor = TDP[self.machine]
         if self.ept is None or vendor is None:
             return {}
-        return {"kvm.tdp_mmu": "0", vendor: str(int(self.ept))}
+        return {"kvm.tdp_mmu": str(int(self.tdp_mmu)), vendor: str(int(self.ept))}
+
+    @property
+    def _slowness(self) -> float:
+        """A lockstep machine executes its CPUs in turn; BOOT_S and VCPU_S are those with nine."""
+        if self.machine != VmxBochs.name:
+            return 1.0
+        return (1 + min(max(self.matrix.vcpus) + 1, VmxBochs.max_cpus)) / 10
+
+    @property
+    def boot_s(self) -> float:
+        """Estimated seconds of the host for the boot."""
+        return BOOT_S[self.machine] * self._slowness
 
     @property
     def runs_s(self) -> float:
-        """Estimated seconds of the host for the runs, without the boot."""
-        return VCPU_S[self.machine] * self.matrix.weight
+        """The same for the runs, without the boot."""
+        return VCPU_S[self.machine] * self._slowness * self.matrix.weight
 
     @property
     def estimate_s(self) -> float:
-        return BOOT_S[self.machine] + self.runs_s
+        return self.boot_s + self.runs_s
 
 
 def _beside(matrix: Matrix) -> dict[str, Matrix]:
     """Kernel -> what is measured of it beside the series: what the tables compare, no more."""
-    vcpus = BASE_VCPUS if BASE_VCPUS in matrix.vcpus else max(matrix.vcpus)
+    fitting = [vcpus for vcpus in matrix.vcpus if vcpus <= BASE_VCPUS]
+    vcpus = max(fitting, default=min(matrix.vcpus))
     found = {
         "peer": replace(matrix, eager=("Y",)),
         "base": replace(matrix, eager=("N",), vcpus=(vcpus,)),
@@ -130,20 +187,29 @@ def _beside(matrix: Matrix) -> dict[str, Matrix]:
     return {kernel: each for kernel, each in found.items() if each.eager[0] in matrix.eager}
 
 
-def make_plan(machine: str, kernels: str, matrix: Matrix) -> list[Boot]:
+def _means_something(kernel: str, mode: Mode) -> bool:
+    """The gates that the peer lacks do not matter to the TDP MMU."""
+    return not (kernel == "peer" and mode.tdp_mmu)
+
+
+def make_plan(
+    machine: str, kernels: str, matrix: Matrix, modes: Sequence[str] = QUICK_MODES
+) -> list[Boot]:
     """The boots for one invocation.
 
     kernels: a kind of kernel, or "all" for the series with Y of the peer and N of the base
-    beside it. `host` has one kernel only.
+    beside it. modes: keys of MODES. `host` has one kernel and one mode only.
     """
     first = "series" if kernels == "all" else kernels
     if machine == "host":
         return [Boot(machine, first, None, matrix)]
     measured = {first: matrix} | (_beside(matrix) if kernels == "all" else {})
     return [
-        Boot(machine, kernel, ept, each)
+        Boot(machine, kernel, mode.ept, part, mode.tdp_mmu, words)
         for kernel, each in measured.items()
-        for ept in (True, False)
+        for mode in (MODES[name] for name in modes)
+        if kernel == first or _means_something(kernel, mode)
+        for words, part in each.parts()
     ]
 
 
@@ -155,22 +221,30 @@ def check_matrix(matrix: Matrix) -> None:
         raise LabError(without_name(judged.stderr))
 
 
+def check_modes(machine: str, modes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The modes asked for, if any. LabError: not of MODES, twice, none, or not to be chosen."""
+    if modes is None:
+        return None
+    if machine == "host":
+        raise LabError("--modes: host takes the paging mode that its KVM was loaded with")
+    unknown = [word for word in modes if word not in MODES]
+    if unknown:
+        raise LabError(f"--modes: {unknown[0]!r} is none of {', '.join(MODES)}")
+    if not modes or len(set(modes)) < len(modes):
+        raise LabError("--modes: the list is empty or has a mode twice")
+    return modes
+
+
 def without_name(line: str) -> str:
     return line.strip().removeprefix("split-bench: ")
 
 
 def cpus_for(machine: Machine, matrix: Matrix) -> int:
-    """One CPU for each vCPU and one for the test's main thread.
+    """One CPU for each vCPU and one for the test's main thread, or all that there are.
 
-    LabError: a lockstep machine cannot have them. Others share what there is.
+    split-bench.sh marks the runs of more vCPUs as overcommitted.
     """
-    wanted = max(matrix.vcpus) + 1
-    if machine.lockstep and wanted > machine.max_cpus:
-        raise LabError(
-            f"--vcpus: {wanted - 1} vCPUs need {wanted} CPUs, one for the test itself;"
-            f" {machine.name} can have {machine.max_cpus}"
-        )
-    return min(wanted, machine.max_cpus)
+    return min(max(matrix.vcpus) + 1, machine.max_cpus)
 
 
 def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
@@ -202,7 +276,7 @@ def expected_keys(boot: Boot, ept: bool, tdp_mmu: bool) -> set[Key]:
     m = boot.matrix
     common = (boot.machine, boot.kernel, ept, tdp_mmu)
     return {
-        Key(*common, vcpus, m.size, m.backing, writes, init, eager == "Y", phase, iteration)
-        for vcpus, writes, init, eager in m.runs
+        Key(*common, vcpus, m.size, backing, writes, init, eager == "Y", phase, iteration)
+        for vcpus, writes, init, eager, backing in m.runs
         for phase, iteration in _phases(init, m.iterations)
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lab.plan import BOOT_S, Boot
+from lab.plan import Boot
 from lab.steps import console, say
 
 PLAIN_EVERY_S = 20.0
@@ -34,7 +34,7 @@ class Course:
             return self.boot.estimate_s
         if self.started is None:
             return 0.0
-        boot_s = BOOT_S[self.boot.machine]
+        boot_s = self.boot.boot_s
         if self.percent == 0:
             return min(now - self.started, boot_s)
         return boot_s + self.boot.runs_s * self.percent / 100

@@ -18,12 +18,13 @@ import click
 import psutil
 
 from lab import bounds, cli, machines, results
-from lab.bench import announce, build_programs, measure
+from lab.bench import announce, build_programs, make_jobs, measure
 from lab.errors import LabError, WorkFailed
 from lab.machines import process
 from lab.page import render, sections, sources
 from lab.page.command import check_output
-from lab.paths import BUILD, LOG, ROOT
+from lab.partial import Store
+from lab.paths import BUILD, LOG, PARTIAL, ROOT
 from lab.plan import BASE_VCPUS, Boot, Matrix
 from lab.steps import say, step
 
@@ -49,7 +50,7 @@ def matrix(vcpus: int, *eager: str) -> Matrix:
 def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     """The boot that has the figures of KERNEL for a mode and a number of vCPUs."""
     eager = {"series": ("N", "Y"), "peer": ("Y",), "base": ("N",)}[kernel]
-    return Boot(MACHINE, kernel, ept, matrix(vcpus, *eager))
+    return Boot(MACHINE, kernel, ept, matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
 
 
 def make_plan() -> list[Boot]:
@@ -63,7 +64,11 @@ def measure_bench(file: Path) -> None:
     """The matrix, into FILE."""
     machine, plan = machines.get(MACHINE), make_plan()
     announce(machine, plan)
-    results.write(file, measure(machine, plan, build_programs(plan)))
+    jobs = make_jobs(machine, plan, build_programs(plan))
+    store = Store(PARTIAL)
+    results.write(file, measure(machine, jobs, store))
+    # What is asked for again is measured again.
+    store.drop(jobs)
 
 
 @contextmanager
@@ -156,7 +161,7 @@ def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
     check_output(output)
     wanted = available(parts)
     if dry_run:
-        click.echo("\n".join(f"{one.label}, {one.matrix.vcpus[0]} vCPUs" for one in make_plan()))
+        click.echo("\n".join(one.label for one in make_plan()))
         click.echo(f"parts: {' '.join(wanted)}")
         return
     BUILD.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ share a table: a table holds one machine, one paging mode, one write mix. It hol
 too, and beside the series the peer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rich import box
@@ -242,14 +242,58 @@ def _table_of(group: Key, times: Times) -> Table:
     return table
 
 
+UNIT_COLUMNS = ("N:1", "Y:1")
+WHAT_IS_THE_UNIT = (
+    "N:1, Y:1: in units of the time without dirty logging, that of iteration 1 with"
+    " initially-all-set, the shorter one of N and Y: nothing is write-protected yet"
+)
+OVERCOMMITTED = (
+    "*: overcommitted, fewer CPUs than vCPUs and the test need: times hold waits for one"
+)
+
+
+def unlogged(key: Key, times: Times) -> float | None:
+    """The dirty time that KEY would have without dirty logging, None if not measured."""
+    first = replace(key, phase="dirty", iteration=1, initially_all_set=True)
+    found = (times.get(replace(first, eager=eager)) for eager in (False, True))
+    return min((seconds for seconds in found if seconds is not None), default=None)
+
+
+def _add_units(table: Table, group: Key, times: Times) -> None:
+    """Put the dirty times of a group's table in units of the time without dirty logging."""
+    phases = {row.label: row for row in shown_rows(group.initially_all_set)}
+    table.columns += UNIT_COLUMNS
+    table.notes.append(WHAT_IS_THE_UNIT)
+    for index, cells in enumerate(table.rows):
+        row = phases[cells[0]]
+        key = replace(group, vcpus=int(cells[1]), phase=row.phase, iteration=row.iteration)
+        unit = unlogged(key, times) if row.phase == "dirty" else None
+        trio = Trio.at(key, times)
+        table.rows[index] = (*cells, ratio(trio.lazy, unit), ratio(trio.eager, unit))
+
+
+def _mark(table: Table, counts: Collection[int]) -> None:
+    """Mark the rows of these numbers of vCPUs as overcommitted."""
+    table.notes += [OVERCOMMITTED] if counts else []
+    for index, (label, vcpus, *rest) in enumerate(table.rows):
+        table.rows[index] = (label, f"{vcpus}*" if int(vcpus) in counts else vcpus, *rest)
+
+
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
     Those of the series, the peer beside them; without the series one for every kernel.
     """
-    times = {one.key: one.seconds for one in measurements}
+    found = list(measurements)
+    times = {one.key: one.seconds for one in found}
     series = [key for key in times if key.kernel == "series"]
-    return [_table_of(group, times) for group in dict.fromkeys(map(_group, series or times))]
+    tables = []
+    for group in dict.fromkeys(map(_group, series or times)):
+        table = _table_of(group, times)
+        _add_units(table, group, times)
+        _mark(table, {m.vcpus for m in found if m.overcommitted and _group(m.key) == group})
+        tables.append(table)
+    return tables
 
 
 def _goal_key(goal: Goal, key: Key) -> bool:
@@ -354,7 +398,8 @@ def _row_for(key: Key) -> Row | None:
 
 
 def _base_label(key: Key, row: Row) -> str:
-    where = f"{paging(key.machine, key.ept)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+    mode = f"{paging(key.machine, key.ept)}{', tdp_mmu=Y' if key.tdp_mmu else ''}"
+    where = f"{mode}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
     return f"{where}: {row.label}"
 
 

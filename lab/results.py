@@ -7,7 +7,7 @@ import os
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, get_args, get_type_hints
 
@@ -58,11 +58,16 @@ class Key:
 class Measurement(Key):
     """One time with its dimensions; the fields are the keys of a line.
 
-    seconds: 0 or more, by the machine's clock.
+    seconds: 0 or more, by the machine's clock. The others are None where the line is older
+    than the key. cpus: those that the test may use. overcommitted: the vCPUs and the test's
+    main thread have less than a CPU each. pinned: each was pinned to one of its own.
     """
 
     kernel_version: str
     seconds: float
+    cpus: int | None = None
+    overcommitted: bool | None = None
+    pinned: bool | None = None
 
     @property
     def key(self) -> Key:
@@ -74,6 +79,8 @@ def _types_of(hint: Any) -> tuple[type, ...]:
 
 
 HINTS = {name: _types_of(hint) for name, hint in get_type_hints(Measurement).items()}
+# Keys that came after the first results were written.
+LATER = {field.name for field in fields(Measurement) if field.default is not MISSING}
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
@@ -85,6 +92,8 @@ def _has_type(value: object, wanted: tuple[type, ...]) -> bool:
 def _check_types(record: dict[str, Any]) -> None:
     for name, wanted in HINTS.items():
         if name not in record:
+            if name in LATER:
+                continue
             raise BadResultError(f"lacks {name!r}")
         if not _has_type(record[name], wanted):
             names = " or ".join(NAMES.get(kind, "null") for kind in wanted)
@@ -99,6 +108,7 @@ def _check_values(found: Measurement) -> None:
         "bytes_per_vcpu": found.bytes_per_vcpu >= 1,
         "write_percent": 0 <= found.write_percent <= 100,
         "seconds": found.seconds >= 0,
+        "cpus": found.cpus is None or found.cpus >= 1,
         "tdp_mmu": found.ept or not found.tdp_mmu,
     }
     for name, good in checks.items():
@@ -127,7 +137,8 @@ def parse(line: str) -> Measurement:
     if not isinstance(record, dict):
         raise BadResultError("is not a JSON object")
     _check_types(record)
-    found = Measurement(**{field.name: record[field.name] for field in fields(Measurement)})
+    known = {field.name for field in fields(Measurement)} & record.keys()
+    found = Measurement(**{name: record[name] for name in known})
     if not math.isfinite(found.seconds):
         raise BadResultError(f"'seconds' cannot be {found.seconds!r}")
     _check_values(found)
@@ -155,6 +166,9 @@ def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
+    record = {
+        name: value for name, value in record.items() if name not in LATER or value is not None
+    }
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 
 

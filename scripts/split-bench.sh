@@ -3,12 +3,14 @@
 #
 # split-bench.sh - measure eager_page_split=N beside =Y in one boot.
 #
-# Method: for every combination of write percentage, vCPU count and value of
-# eager_page_split, one run of dirty_log_perf_test, whose own times are taken
-# as they are. N and Y of one combination run next to each other, so that the
-# host has the same history for both.
+# Method: for every combination of backing, log mode, write percentage, vCPU
+# count and value of eager_page_split, one run of dirty_log_perf_test, whose own
+# times are taken as they are. N and Y of one combination run next to each other,
+# so that the host has the same history for both. Where the CPUs suffice, each
+# vCPU and the test's main thread are pinned to one of their own; the test does
+# that itself, so nothing of it outlives the test.
 #
-# Limits: ept/npt and tdp_mmu are fixed when KVM loads, so one invocation
+# Limits: ept/npt, tdp_mmu and the kernel are fixed at boot, so one invocation
 # measures one setting of them; it records which. The parameter is global: every
 # VM of the host feels it, hence the refusal while other VMs run.
 #
@@ -25,27 +27,43 @@
 set -u
 
 name=split-bench
+newline='
+'
 root=${SPLIT_BENCH_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
 here=$(cd "$(dirname "$0")" && pwd)
 
-# Options
-vcpus_list='2 4 8'
-writes_list='100 20'
+# Presets: --quick and --full. What is given explicitly overrides them.
+quick_vcpus='2 4 8'
+quick_writes='100 20'
+quick_init_set=yes
+quick_backing=anonymous_hugetlb_2mb
+full_vcpus='2 4 8 14 16 32 64'
+full_writes='100 80 50 20 5 0'
+full_init_set=both
+full_backing='anonymous_hugetlb_2mb anonymous_thp'
+
+# Options. Those of a preset are unset until they are given, see use_preset;
+# not even the environment may set them.
+unset vcpus_list writes_list init_set backing_list
+preset=quick
 bytes_text=4M
-backing=anonymous_hugetlb_2mb
-init_set=yes
 eager_list='N Y'
 iterations=3
+pin=1
 test_path=
 output=
+resume=
 machine=${LAB_MACHINE:-host}
 kernel=series
 dry_run=0
 keep_going=0
 others_ok=0
 quiet=0
+
+# Runs that --resume found complete: " ARGUMENTS; ARGUMENTS; ...", see is_done.
+done_runs=
 
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
@@ -66,21 +84,31 @@ Measure KVM's dirty logging with eager_page_split=N beside =Y: runs
 dirty_log_perf_test for each combination, prints tables with the ratio N/Y.
 Needs root, /dev/kvm and no other running VM; restores all that it changes.
 
-  --vcpus LIST       vCPU counts, 1-1024 each         (default: "$vcpus_list")
-  --writes LIST      write percentages, 0-100 each    (default: "$writes_list")
+  --quick            the small matrix, the default: --vcpus "$quick_vcpus"
+                     --writes "$quick_writes" --init-set $quick_init_set --backing $quick_backing
+  --full             the large one: --vcpus "$full_vcpus"
+                     --writes "$full_writes" --init-set $full_init_set
+                     --backing "$full_backing"
+  --vcpus LIST       vCPU counts, 1-1024 each; counts that leave no CPU for each
+                     vCPU and one for the test are measured overcommitted and
+                     marked
+  --writes LIST      write percentages, 0-100 each
   --bytes SIZE       memory of each vCPU, bytes or with K, M, G (of 1024)
                                                       (default: $bytes_text)
-  --backing NAME     memory behind the guest: anonymous, anonymous_thp, shmem,
+  --backing LIST     memory behind the guest: anonymous, anonymous_thp, shmem,
                      anonymous_hugetlb, anonymous_hugetlb_2mb,
                      anonymous_hugetlb_1gb, shared_hugetlb
-                                                      (default: $backing)
-  --init-set WHICH   initially-all-set: yes, no or both     (default: $init_set)
+  --init-set WHICH   initially-all-set: yes, no or both
   --eager LIST       values of eager_page_split: N, Y        (default: "$eager_list")
   --iterations N     dirty, get and clear rounds, 2-1000       (default: $iterations)
+  --no-pin           let the scheduler choose CPUs, even where there are enough
   --test PATH        dirty_log_perf_test, the program itself: a script around it
                      must exec it             (default: beside this script, then PATH)
   --output FILE      append results as JSON lines, those of one test run at a
                      time; they never end in the middle     (default: tables only)
+  --resume FILE      like --output, and do not repeat the runs that FILE holds:
+                     goes on with a matrix that was interrupted, on the machine,
+                     kernel and paging mode of FILE's last line
   --machine NAME     label of the results         (default: \$LAB_MACHINE, else host)
   --kernel WHICH     label of the results: series, peer or base   (default: $kernel)
   --keep-going       measure the rest after a test run that failed
@@ -90,7 +118,9 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
   -h, --help         this text
 
 Lists are separated by blanks or commas. Times are printed in milliseconds and
-stored in seconds.
+stored in seconds. The tables also hold the times in units of the time without
+dirty logging, which is that of iteration 1 with initially-all-set (logging is on
+there, but nothing is write-protected yet), the shorter one of N and Y.
 
 Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing
 changed; 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
@@ -171,6 +201,8 @@ parse_options() {
 		--dry-run) dry_run=1 ;;
 		--keep-going) keep_going=1 ;;
 		--others-ok) others_ok=1 ;;
+		--no-pin) pin=0 ;;
+		--quick | --full) preset=${1#--} ;;
 		--quiet) quiet=1 ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
 		--*)
@@ -190,14 +222,28 @@ set_option() {
 	--writes) writes_list=$(spaced "$2") ;;
 	--eager) eager_list=$(spaced "$2") ;;
 	--bytes) bytes_text=$2 ;;
-	--backing) backing=$2 ;;
+	--backing) backing_list=$(spaced "$2") ;;
 	--init-set) init_set=$2 ;;
 	--iterations) iterations=$2 ;;
 	--test) test_path=$2 ;;
 	--output) output=$2 ;;
+	--resume) resume=$2 ;;
 	--machine) machine=$2 ;;
 	--kernel) kernel=$2 ;;
 	*) refuse "unknown option $1; see --help" ;;
+	esac
+}
+
+use_preset() {
+	case $preset in
+	quick)
+		: "${vcpus_list=$quick_vcpus}" "${writes_list=$quick_writes}"
+		: "${init_set=$quick_init_set}" "${backing_list=$quick_backing}"
+		;;
+	full)
+		: "${vcpus_list=$full_vcpus}" "${writes_list=$full_writes}"
+		: "${init_set=$full_init_set}" "${backing_list=$full_backing}"
+		;;
 	esac
 }
 
@@ -265,17 +311,26 @@ parse_bytes() {
 	[ $((bytes % 4096)) -eq 0 ] || refuse "--bytes: '$bytes_text' is not a multiple of 4K"
 }
 
-# page_kib: size of the backing's HugeTLB pages, 0 where it has none.
-check_backing() {
-	case $backing in
-	anonymous | anonymous_thp | shmem) page_kib=0 ;;
-	anonymous_hugetlb_2mb) page_kib=2048 ;;
-	anonymous_hugetlb_1gb) page_kib=1048576 ;;
-	anonymous_hugetlb | shared_hugetlb) page_kib=$(default_page_kib) ;;
-	*) refuse "--backing: '$backing' is unknown; see --help for the names" ;;
+check_backings() {
+	seen=' '
+	for item in $backing_list; do
+		kib=$(page_kib_of "$item") || refuse "--backing: '$item' is unknown; see --help for the names"
+		once --backing "$item"
+		[ -n "$kib" ] || refuse "--backing: '$item' needs a kernel with HugeTLB"
+		[ "$kib" -eq 0 ] || check_whole_pages "$item" "$kib"
+	done
+	[ "$seen" != ' ' ] || refuse '--backing: the list is empty'
+}
+
+# Size of a backing's HugeTLB pages, 0 where it has none. Fails for an unknown one.
+page_kib_of() {
+	case $1 in
+	anonymous | anonymous_thp | shmem) echo 0 ;;
+	anonymous_hugetlb_2mb) echo 2048 ;;
+	anonymous_hugetlb_1gb) echo 1048576 ;;
+	anonymous_hugetlb | shared_hugetlb) default_page_kib ;;
+	*) return 1 ;;
 	esac
-	[ -n "$page_kib" ] || refuse "--backing: '$backing' needs a kernel with HugeTLB"
-	[ "$page_kib" -eq 0 ] || check_whole_pages
 }
 
 default_page_kib() {
@@ -284,9 +339,9 @@ default_page_kib() {
 
 # A HugeTLB mapping cannot be unmapped in part.
 check_whole_pages() {
-	for vcpus in $vcpus_list; do
-		[ $((vcpus * bytes % (page_kib * 1024))) -eq 0 ] ||
-			refuse "--bytes: $vcpus vCPUs x $bytes_text is not a whole number of $((page_kib / 1024)) MiB pages ($backing)"
+	for count in $vcpus_list; do
+		[ $((count * bytes % ($2 * 1024))) -eq 0 ] ||
+			refuse "--bytes: $count vCPUs x $bytes_text is not a whole number of $(($2 / 1024)) MiB pages ($1)"
 	done
 }
 
@@ -327,22 +382,37 @@ check_input() {
 	in_range "$iterations" 2 1000 || refuse "--iterations: '$iterations' is not a whole number from 2 to 1000"
 	parse_bytes
 	check_labels
-	check_backing
+	check_backings
+	[ -z "$resume" ] || [ -z "$output" ] || [ "$resume" = "$output" ] ||
+		refuse "--resume: results go to '$resume', so --output '$output' cannot be"
+	output=${resume:-$output}
 }
 
 # ---- the matrix -------------------------------------------------------------
 
-# Calls "$1 INIT WRITES VCPUS EAGER" for each run, in order; stops when it fails.
+# Calls "$1 INIT WRITES VCPUS EAGER BACKING", in order, for each run that is not
+# done; stops when it fails.
 for_each_run() {
-	for init in $init_list; do
-		for writes in $writes_list; do
-			for vcpus in $vcpus_list; do
-				for eager in $eager_list; do
-					"$1" "$init" "$writes" "$vcpus" "$eager" || return 1
+	for backing in $backing_list; do
+		for init in $init_list; do
+			for writes in $writes_list; do
+				for vcpus in $vcpus_list; do
+					for eager in $eager_list; do
+						is_done "$init" "$writes" "$vcpus" "$eager" "$backing" ||
+							"$1" "$init" "$writes" "$vcpus" "$eager" "$backing" || return 1
+					done
 				done
 			done
 		done
 	done
+}
+
+# In: the arguments that for_each_run would call with.
+is_done() {
+	case $done_runs in
+	*" $*;"*) return 0 ;;
+	esac
+	return 1
 }
 
 # A run's share of the total time: starting it, and what grows with its vCPUs.
@@ -365,8 +435,9 @@ count_runs() {
 
 # Sets the positional parameters of its caller's command: see run_test and show_run.
 test_arguments() {
-	arguments="-s $backing -b $bytes -v $3 -w $2 -i $iterations"
+	arguments="-s $5 -b $bytes -v $3 -w $2 -i $iterations"
 	[ "$1" = yes ] || arguments="$arguments -g"
+	! is_pinned "$3" || arguments="$arguments -c $(pin_list "$3")"
 }
 
 show_run() {
@@ -377,14 +448,20 @@ show_run() {
 describe_run() {
 	set_name=initially-all-set
 	[ "$1" = yes ] || set_name='without initially-all-set'
-	printf '%s vCPUs, %s%% writes, %s, eager_page_split=%s' "$3" "$2" "$set_name" "$4"
+	crowd=
+	! is_overcommitted "$3" || crowd=' overcommitted'
+	printf '%s%s vCPUs, %s%% writes, %s, eager_page_split=%s' "$3" "$crowd" "$2" "$set_name" "$4"
+	[ "$5" = "$backing_list" ] || printf ', %s' "$5"
 }
 
 show_plan() {
 	printf '%s runs:\n' "$runs_total"
 	for_each_run show_run
-	[ "$page_kib" -eq 0 ] ||
-		printf 'HugeTLB pool while they run: %s pages of %s MiB\n' "$(pool_wanted)" $((page_kib / 1024))
+	for backing in $backing_list; do
+		page_kib=$(page_kib_of "$backing")
+		[ "$page_kib" -eq 0 ] ||
+			printf 'HugeTLB pool while they run: %s pages of %s MiB\n' "$(pool_wanted)" $((page_kib / 1024))
+	done
 	printf 'results: %s\n' "${output:-tables only}"
 }
 
@@ -396,7 +473,9 @@ check_host() {
 		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
 	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
 	[ "$others_ok" -eq 1 ] || check_others
-	[ "$backing" != anonymous_thp ] || check_thp
+	case " $backing_list " in
+	*' anonymous_thp '*) check_thp ;;
+	esac
 }
 
 check_others() {
@@ -441,7 +520,6 @@ read_mode() {
 	ept=$(truth "$(cat "$tdp_file")")
 	tdp_mmu=false
 	[ "$ept" = false ] || [ ! -r "$params/tdp_mmu" ] || tdp_mmu=$(truth "$(cat "$params/tdp_mmu")")
-	cpus=$(grep -c '^processor' "$root/proc/cpuinfo")
 	release=$(uname -r)
 }
 
@@ -450,6 +528,74 @@ truth() {
 	Y | y | 1) echo true ;;
 	*) echo false ;;
 	esac
+}
+
+# ---- CPUs -------------------------------------------------------------------
+
+# In: CPU_LIST as the kernel writes it, "0-3,8". Out: a CPU per word, those that
+# a process may use and that are on; "0-1023" may stand for those that are not.
+usable_cpus() {
+	awk -v allowed="$(allowed_cpus)" -v online="$(cat "$root/sys/devices/system/cpu/online" 2>/dev/null)" '
+	function take(list, set,    parts, ends, i, cpu) {
+		for (i = split(list, parts, ","); i > 0; i--) {
+			if (split(parts[i], ends, "-") == 1) ends[2] = ends[1]
+			for (cpu = ends[1] + 0; cpu <= ends[2] + 0; cpu++) { set[cpu] = 1; if (cpu > last) last = cpu }
+		}
+	}
+	BEGIN {
+		last = -1
+		take(allowed == "" ? online : allowed, may)
+		take(online == "" ? allowed : online, on)
+		for (cpu = 0; cpu <= last; cpu++) if ((cpu in may) && (cpu in on)) printf "%d ", cpu
+	}'
+}
+
+allowed_cpus() {
+	sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$root/proc/self/status" 2>/dev/null
+}
+
+# The CPUs to pin to, one of each core first: siblings share what is measured.
+read_cpus() {
+	cores=' '
+	first_of_core=
+	other_of_core=
+	cpus=0
+	for cpu in $(usable_cpus); do
+		cpus=$((cpus + 1))
+		core=$(cat "$root/sys/devices/system/cpu/cpu$cpu/topology/thread_siblings_list" 2>/dev/null)
+		case $cores in
+		*" ${core:-$cpu} "*) other_of_core="$other_of_core $cpu" ;;
+		*) first_of_core="$first_of_core $cpu" ;;
+		esac
+		cores="$cores${core:-$cpu} "
+	done
+	pin_order="$first_of_core$other_of_core"
+}
+
+# The vCPUs and the main thread do not have a CPU each.
+is_overcommitted() {
+	[ "$1" -ge "$cpus" ]
+}
+
+is_pinned() {
+	[ "$pin" -eq 1 ] && ! is_overcommitted "$1"
+}
+
+# As dirty_log_perf_test takes it: the vCPUs' CPUs, then the main thread's. That
+# is the first one, which tends to have the host's interrupts.
+pin_list() {
+	# shellcheck disable=SC2086 # one word per CPU is wanted
+	set -- "$1" $pin_order
+	pinned_vcpus=$1
+	main_cpu=$2
+	shift 2
+	list=
+	while [ "$pinned_vcpus" -gt 0 ]; do
+		list=$list$1,
+		pinned_vcpus=$((pinned_vcpus - 1))
+		shift
+	done
+	echo "$list$main_cpu"
 }
 
 # The test splits the host's use of one global parameter: one at a time.
@@ -469,8 +615,8 @@ take_lock() {
 
 largest_vcpus() {
 	largest=0
-	for vcpus in $vcpus_list; do
-		[ "$vcpus" -le "$largest" ] || largest=$vcpus
+	for count in $vcpus_list; do
+		[ "$count" -le "$largest" ] || largest=$count
 	done
 	echo "$largest"
 }
@@ -497,7 +643,10 @@ mib_of_pages() {
 
 grow_pool() {
 	pool_dir=$root/sys/kernel/mm/hugepages/hugepages-${page_kib}kB
-	[ -w "$pool_dir/nr_hugepages" ] || refuse "no HugeTLB pool of $((page_kib / 1024)) MiB pages on this host"
+	[ -w "$pool_dir/nr_hugepages" ] || {
+		complain "no HugeTLB pool of $((page_kib / 1024)) MiB pages on this host"
+		return 1
+	}
 	wanted=$(pool_wanted)
 	had=$(pool_free)
 	[ "$had" -lt "$wanted" ] || return 0
@@ -505,19 +654,37 @@ grow_pool() {
 	pool_was=$(cat "$pool_file")
 	{ echo $((pool_was + wanted - had)) >"$pool_file"; } 2>/dev/null
 	got=$(pool_free)
-	[ "$got" -ge "$wanted" ] || refuse "too little memory for the HugeTLB pool: wanted $(mib_of_pages "$wanted") MiB" \
+	[ "$got" -lt "$wanted" ] || return 0
+	complain "too little memory for the HugeTLB pool: wanted $(mib_of_pages "$wanted") MiB" \
 		"in $((page_kib / 1024)) MiB pages, had $(mib_of_pages "$got") MiB; take fewer --vcpus or smaller --bytes"
+	return 1
 }
 
 check_memory() {
 	wanted_mib=$(($(largest_vcpus) * bytes / 1048576))
 	had_mib=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
-	[ "$wanted_mib" -lt "$had_mib" ] || refuse "too little memory: wanted $wanted_mib MiB, had $had_mib MiB;" \
-		"take fewer --vcpus or smaller --bytes"
+	[ "$wanted_mib" -ge "$had_mib" ] || return 0
+	complain "too little memory: wanted $wanted_mib MiB, had $had_mib MiB; take fewer --vcpus or smaller --bytes"
+	return 1
 }
 
+# Makes the memory of one backing available, and gives back that of the last one.
+memory_of=
+use_memory() {
+	[ "$1" != "$memory_of" ] || return 0
+	put_back "$pool_file" "$pool_was" || return 1
+	pool_was=
+	page_kib=$(page_kib_of "$1")
+	if [ "$page_kib" -gt 0 ]; then grow_pool; else check_memory; fi || return 1
+	memory_of=$1
+}
+
+# Every backing is tried before the first run, the first one last: it is better
+# to hear of too little memory now than hours later.
 get_memory() {
-	if [ "$page_kib" -gt 0 ]; then grow_pool; else check_memory; fi
+	for backing in $backing_list ${backing_list%% *}; do
+		use_memory "$backing" || exit 2
+	done
 }
 
 # ---- output -----------------------------------------------------------------
@@ -562,7 +729,8 @@ append_results() {
 
 to_json() {
 	awk -v machine="$machine" -v kernel="$kernel" -v release="$release" -v ept="$ept" -v tdp_mmu="$tdp_mmu" \
-		-v bytes="$bytes" -v backing="$backing" -v init="$1" -v writes="$2" -v vcpus="$3" -v eager="$4" '
+		-v bytes="$bytes" -v init="$1" -v writes="$2" -v vcpus="$3" -v eager="$4" -v backing="$5" \
+		-v cpus="$cpus" -v crowd="$(says is_overcommitted "$3")" -v pinned="$(says is_pinned "$3")" '
 	function text(key, value) { return "\"" key "\": \"" value "\", " }
 	function bare(key, value) { return "\"" key "\": " value ", " }
 	function flag(value) { return value ~ /^(yes|Y)$/ ? "true" : "false" }
@@ -571,8 +739,110 @@ to_json() {
 			bare("ept", ept) bare("tdp_mmu", tdp_mmu) bare("vcpus", vcpus) \
 			bare("bytes_per_vcpu", bytes) text("backing", backing) bare("write_percent", writes) \
 			bare("initially_all_set", flag(init)) bare("eager", flag(eager)) text("phase", $1) \
-			bare("iteration", $2 == "-" ? "null" : $2) "\"seconds\": " $3 "}"
+			bare("iteration", $2 == "-" ? "null" : $2) bare("cpus", cpus) \
+			bare("overcommitted", crowd) bare("pinned", pinned) "\"seconds\": " $3 "}"
 	}' "$scratch/times"
+}
+
+# What a predicate says, for JSON.
+says() {
+	if "$@"; then echo true; else echo false; fi
+}
+
+# ---- resuming ---------------------------------------------------------------
+
+# What a matrix was interrupted at is in the last line of its file.
+# Out: "none" for an empty file, "bad NUMBER" for a line that is no result, or
+# "last MACHINE KERNEL RELEASE EPT TDP_MMU CPUS", then for each time of the same
+# setting and memory size: "time INIT WRITES VCPUS EAGER BACKING PHASE
+# ITERATION|- SECONDS", "other" in place of "time" where the pinning differs.
+read_results() {
+	awk -v bytes="$bytes" -v pin="$pin" -v cpus="$cpus" '
+	function value(key,    rest, at) {
+		at = index($0, "\"" key "\": ")
+		if (!at) return ""
+		rest = substr($0, at + length(key) + 4)
+		sub(/[,}].*/, "", rest)
+		gsub(/"/, "", rest)
+		return rest
+	}
+	function same_pinning() {
+		return value("pinned") == "" || (value("pinned") == "true") == (pin == 1 && value("vcpus") + 0 < cpus + 0)
+	}
+	{
+		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
+			value("tdp_mmu")
+		if ($0 !~ /^[{].*[}]$/ || split(setting, words, " ") != 5 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
+			bad = NR
+			exit
+		}
+		had = value("cpus")
+		if (value("bytes_per_vcpu") != bytes) next
+		line[++count] = (same_pinning() ? "time " : "other ") \
+			(value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
+			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("phase") " " \
+			(value("iteration") == "null" ? "-" : value("iteration")) " " value("seconds")
+		of[count] = setting
+	}
+	END {
+		if (bad) print "bad " bad
+		else if (!NR) print "none"
+		else print "last " setting " " (had == "" ? "-" : had)
+		for (i = 1; i <= count && !bad; i++) if (of[i] == setting) print line[i]
+	}' "$output"
+}
+
+# The runs in the times of read_results; fails if one is not that of this invocation.
+list_done() {
+	printf '%s\n' "$resumed" | awk -v n="$iterations" '
+	$1 == "other" { other = 1 }
+	$1 == "time" { lines[$2 " " $3 " " $4 " " $5 " " $6]++ }
+	END {
+		for (run in lines) {
+			printf " %s;", run
+			if (lines[run] != 3 + n * (run ~ /^yes/ ? 3 : 2)) other = 1
+		}
+		exit other
+	}'
+}
+
+# Sets done_runs and, for the checks and tables that follow, resumed and last_setting.
+resumed=
+read_resumed() {
+	[ -n "$resume" ] || return 0
+	[ -f "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
+	[ -r "$output" ] || refuse "--resume: '$output' cannot be read"
+	resumed=$(read_results)
+	last_setting=${resumed%%"$newline"*}
+	case $last_setting in
+	bad*) refuse "--resume: line ${last_setting#bad } of '$output' is no result of this script" ;;
+	none) return 0 ;;
+	esac
+	done_runs=$(list_done) ||
+		refuse "--resume: '$output' holds runs with other --iterations or pinning, or a run twice"
+}
+
+check_same_setting() {
+	[ "${last_setting:-none}" != none ] || return 0
+	# shellcheck disable=SC2086 # see read_results
+	set -- $last_setting
+	check_same machine "$2" "$machine"
+	check_same kernel "$3" "$kernel"
+	check_same Linux "$4" "$release"
+	check_same "$tdp_name" "$5" "$ept"
+	check_same tdp_mmu "$6" "$tdp_mmu"
+	[ "$7" = - ] || check_same 'usable CPUs:' "$7" "$cpus"
+}
+
+check_same() {
+	[ "$2" = "$3" ] || refuse "--resume: '$output' was interrupted on $1 $2, this is $3"
+}
+
+# The tables are those of the whole matrix.
+take_resumed() {
+	printf '%s\n' "$resumed" | sed -n 's/^time //p' >"$scratch/data"
+	[ -z "$resume" ] || [ "$quiet" -eq 1 ] ||
+		printf '%s: %s of %s runs are still to be measured\n' "$name" "$runs_total" "$runs_wanted" >&2
 }
 
 # ---- one run ----------------------------------------------------------------
@@ -631,7 +901,7 @@ last_words() {
 }
 
 failed_run() {
-	complain "$(describe_run "$1" "$2" "$3" "$4"): $5"
+	complain "$(describe_run "$1" "$2" "$3" "$4" "$5"): $6"
 	failures=$((failures + 1))
 	[ "$keep_going" -eq 1 ]
 }
@@ -640,6 +910,7 @@ measure() {
 	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run "$@")" "$(time_left)"
 	runs_done=$((runs_done + 1))
 	work_done=$((work_done + $(weight "$3")))
+	use_memory "$5" || return 1
 	set_eager "$4" || return 1
 	run_test "$@" || {
 		failed_run "$@" "the test ended with status $status: $(last_words)"
@@ -651,7 +922,7 @@ measure() {
 		return
 	}
 	append_results "$@" || return 1
-	sed "s/^/$1 $2 $3 $4 /" "$scratch/times" >>"$scratch/data"
+	sed "s/^/$1 $2 $3 $4 $5 /" "$scratch/times" >>"$scratch/data"
 }
 
 time_left() {
@@ -671,10 +942,12 @@ choose_colour() {
 }
 
 print_tables() {
-	for init in $init_list; do
-		for writes in $writes_list; do
-			print_caption "$init" "$writes"
-			print_table "$init" "$writes"
+	for backing in $backing_list; do
+		for init in $init_list; do
+			for writes in $writes_list; do
+				print_caption "$init" "$writes" "$backing"
+				print_table "$init" "$writes" "$backing"
+			done
 		done
 	done
 }
@@ -688,9 +961,10 @@ print_caption() {
 	}
 	printf '\n%s%s, Linux %s (%s), %s=%s, tdp_mmu=%s, %s%% writes, %s%s\n' "$bold" "$machine" "$release" "$kernel" \
 		"$tdp_name" "$(letter "$ept")" "$(letter "$tdp_mmu")" "$2" "$set_name" "$plain"
-	printf '%s per vCPU, %s; milliseconds; N and Y: eager_page_split\n(%s)\n' "$bytes_text" "$backing" "$why"
-	[ "$(largest_vcpus)" -lt "$cpus" ] ||
-		printf '(%s CPUs: with as many vCPUs or more, the times hold waits for a CPU)\n' "$cpus"
+	printf '%s per vCPU, %s; milliseconds; N and Y: eager_page_split\n(%s)\n' "$bytes_text" "$3" "$why"
+	printf '(N:1 and Y:1 are in units of the time without dirty logging: see --help)\n'
+	! is_overcommitted "$(largest_vcpus)" ||
+		printf '(*: overcommitted, %s CPUs for the vCPUs and the test: the times hold waits for a CPU)\n' "$cpus"
 	echo
 }
 
@@ -698,29 +972,36 @@ letter() {
 	if [ "$1" = true ]; then echo Y; else echo N; fi
 }
 
-# Markdown, aligned so that it reads as it is.
+# Markdown, aligned so that it reads as it is. The time without dirty logging is
+# that of iteration 1 with initially-all-set, the shorter one of N and Y: logging
+# is on there, and nothing is write-protected yet.
 print_table() {
-	awk -v init="$1" -v writes="$2" -v vcpus="$vcpus_list" -v bold="$bold" -v plain="$plain" '
+	awk -v init="$1" -v writes="$2" -v backing="$3" -v vcpus="$vcpus_list" -v cpus="$cpus" \
+		-v bold="$bold" -v plain="$plain" '
 	function digits(x) { return x >= 9.995 ? "%.1f" : x >= 0.9995 ? "%.2f" : "%.3f" }
 	function ms(s) { return s == "" ? "-" : sprintf(digits(s * 1000), s * 1000) }
 	function ratio(a, b) {
 		if (a == "" || b == "" || b == 0) return "-"
 		return sprintf(a / b >= 100 ? "%.0f" : digits(a / b), a / b)
 	}
-	function rows(what, key,    i, a, b) {
+	function rows(what, key,    i, a, b, off) {
 		for (i = 1; i <= counts; i++) {
 			a = time[key, count[i], "N"]; b = time[key, count[i], "Y"]
 			if (a == "" && b == "") continue
-			printf "%s| %-18s | %5s | %9s | %9s | %7s |%s\n", what == first ? bold : "", what, count[i], \
-				ms(a), ms(b), ratio(a, b), what == first ? plain : ""
+			off = key ~ /^dirty/ ? unlogged[count[i]] : ""
+			printf "%s| %-18s | %5s | %9s | %9s | %7s | %7s | %7s |%s\n", what == first ? bold : "", what, \
+				count[i] (count[i] + 0 >= cpus + 0 ? "*" : ""), ms(a), ms(b), ratio(a, b), ratio(a, off), ratio(b, off), \
+				what == first ? plain : ""
 		}
 	}
-	$1 == init && $2 == writes { time[$5 " " $6, $3, $4] = $7 }
+	$2 != writes || $5 != backing { next }
+	$1 == "yes" && $6 == "dirty" && $7 == 1 && (unlogged[$3] == "" || $8 < unlogged[$3]) { unlogged[$3] = $8 + 0 }
+	$1 == init { time[$6 " " $7, $3, $4] = $8 }
 	END {
 		counts = split(vcpus, count, " ")
 		first = init == "yes" ? "dirty, iteration 2" : "dirty, iteration 1"
-		print "| what               | vCPUs |         N |         Y |     N/Y |"
-		print "|--------------------|------:|----------:|----------:|--------:|"
+		print "| what               | vCPUs |         N |         Y |     N/Y |     N:1 |     Y:1 |"
+		print "|--------------------|------:|----------:|----------:|--------:|--------:|--------:|"
 		rows(first, init == "yes" ? "dirty 2" : "dirty 1")
 		if (init == "yes") { rows("first CLEAR", "clear 1"); rows("second CLEAR", "clear 2") }
 		rows("first GET", "get 1"); rows("second GET", "get 2")
@@ -736,10 +1017,11 @@ prepare() {
 	check_output
 	check_host
 	read_mode
+	check_same_setting
 	catch_signals
 	take_lock
 	scratch=$(mktemp -d) || refuse 'no room for a temporary directory (mktemp -d failed)'
-	: >"$scratch/data"
+	take_resumed
 	check_room
 	get_memory
 	eager_was=$(cat "$eager_param")
@@ -747,7 +1029,12 @@ prepare() {
 
 main() {
 	parse_options "$@"
+	use_preset
 	check_input
+	read_cpus
+	count_runs
+	runs_wanted=$runs_total
+	read_resumed
 	count_runs
 	if [ "$dry_run" -eq 1 ]; then
 		show_plan

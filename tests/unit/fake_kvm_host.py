@@ -17,7 +17,7 @@ echo "$eager $*" >>"$here/calls"
 mode=$(cat "$here/mode")
 clear=1
 iterations=2
-while getopts s:b:v:w:i:g option; do
+while getopts s:b:v:w:i:gc: option; do
     case $option in
         v) vcpus=$OPTARG ;;
         i) iterations=$OPTARG ;;
@@ -93,7 +93,7 @@ class Host:
 
     def settings(self) -> dict[str, str]:
         """Every file of the host, temporary ones included, but for the fake's own notes."""
-        notes = {"calls", "pid", "progress"}
+        notes = {"calls", "calls.pools", "pid", "progress"}
         files = (f for f in self.root.rglob("*") if f.is_file() and f.name not in notes)
         return {str(f.relative_to(self.root)): f.read_text() for f in files}
 
@@ -106,11 +106,19 @@ def make_pool(host: Host, size: str, pages: int) -> None:
     host.write(str((pool.parent / "resv_hugepages").relative_to(host.root)), "0\n")
 
 
+def set_cpus(host: Host, count: int) -> None:
+    """So many CPUs, all of them on and of use."""
+    last = f"0-{count - 1}" if count > 1 else "0"
+    host.write("sys/devices/system/cpu/online", f"{last}\n")
+    host.write("proc/self/status", f"Name:\tsed\nCpus_allowed_list:\t{last}\n")
+
+
 def furnish(host: Host) -> None:
     host.write("dev/kvm", "")
     host.write("run/keep", "")
     (host.root / "tmp").mkdir()
-    host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n" * 9)
+    host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n")
+    set_cpus(host, 9)
     host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
     host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
     host.write("sys/module/kvm/parameters/tdp_mmu", "N\n")

@@ -20,9 +20,9 @@ from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
 from lab.page import command as page
-from lab.plan import Boot, Matrix
+from lab.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.results import Measurement
-from tests.unit.fake_kvm_host import Host, furnish
+from tests.unit.fake_kvm_host import Host, furnish, set_cpus
 
 SMALL = ["--vcpus", "2 8"]
 
@@ -31,7 +31,7 @@ def booted(root: Path, job: Job) -> Host:
     """A machine's inside: a made-up host that obeys the job's parameters."""
     host = Host(root, ["dash"])
     furnish(host)
-    host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n" * job.cpus)
+    set_cpus(host, job.cpus)
     ept = job.parameters.get("kvm_intel.ept", "1")
     host.write("sys/module/kvm_intel/parameters/ept", "Y\n" if ept == "1" else "N\n")
     tdp_mmu = job.parameters.get("kvm.tdp_mmu", "1")
@@ -101,14 +101,15 @@ class Lab:
     machine: FakeMachine
     built: list[str] = field(default_factory=list)
     drawn: list[Path] = field(default_factory=list)
+    version: int = 1
 
     @property
     def results(self) -> Path:
         return self.directory / "results"
 
     def result_files(self) -> list[str]:
-        """Everything in the results' directory, hidden files included."""
-        return sorted(path.name for path in self.results.glob("*")) if self.results.exists() else []
+        """The files in the results' directory, hidden ones included."""
+        return sorted(path.name for path in self.results.glob("*") if not path.is_dir())
 
     def latest(self) -> list[Measurement]:
         return results.parse_all((self.results / results.LATEST).read_text(), "latest")
@@ -127,7 +128,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
     def build_kernel(kind: str, config: str) -> Kernel:
         lab.built.append(f"{kind} {config}")
-        return Kernel(kind, config, tmp_path / f"bzImage-{kind}", "6.12.117")
+        image = tmp_path / f"bzImage-{kind}"
+        image.write_text(f"{kind}{lab.version}")
+        return Kernel(kind, config, image, "6.12.117")
 
     def build_selftests(kind: str) -> Path:
         lab.built.append(f"{kind} selftests")
@@ -137,6 +140,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(kernel, "build", build_kernel)
     monkeypatch.setattr(selftests, "build", build_selftests)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
     monkeypatch.setattr(page, "refresh", lab.drawn.append)
     yield lab
@@ -259,8 +263,144 @@ def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str])
     assert cli.main(["bench", "--full", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "15 CPUs" in said
-    assert "--vcpus=2 4 8 14" in said
-    assert "--bytes=2M" in said
+    assert "--vcpus=2 4 8 14 16 32 64" in said
+    for words in ("ept=Y, tdp_mmu=Y, without, 0% writes", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
+        assert words in said
+    assert "peer, ept=Y, tdp_mmu=Y" not in said
+
+
+def test_the_presets_are_those_of_the_script() -> None:
+    # But for the second backing.
+    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"))
+    for preset, matrix in (("--quick", QUICK), ("--full", full)):
+        said = [
+            subprocess.run(
+                ["sh", str(SCRIPT), "--dry-run", "--test=/bin/true", *words],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for words in ([preset], matrix.arguments())
+        ]
+        assert said[0] == said[1]
+
+
+def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
+    boots = plan.make_plan("vmx-bochs", "series", FULL, plan.FULL_MODES)
+    assert len({boot.label for boot in boots}) == len(boots) == 3 * 2 * 6
+    for mode in plan.MODES.values():
+        same = [b for b in boots if (b.ept, b.tdp_mmu) == (mode.ept, mode.tdp_mmu)]
+        assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(FULL.runs)
+
+
+def test_more_cpus_in_lockstep_take_longer() -> None:
+    few, many = (Boot("vmx-bochs", "series", True, Matrix(vcpus=(n,))) for n in (2, 64))
+    assert few.boot_s < Boot("vmx-bochs", "series", True, QUICK).boot_s == plan.BOOT_S["vmx-bochs"]
+    assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
+
+
+def test_small_boots_are_not_split() -> None:
+    boots = plan.make_plan("vmx-bochs", "all", QUICK)
+    assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK, QUICK]
+    assert {boot.part for boot in boots} == {""}
+
+
+def test_modes_are_chosen_by_name(lab: Lab) -> None:
+    assert cli.main(["bench", *SMALL, "--modes", "tdp,ept0"]) == 0
+    assert {(m.kernel, m.ept, m.tdp_mmu) for m in lab.latest()} == {
+        ("series", True, True),
+        ("series", False, False),
+        ("base", True, True),
+        ("base", False, False),
+        ("peer", False, False),
+    }
+
+
+def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
+    assert cli.main(["bench", "--vcpus", "2 14 16", "--kernel", "series"]) == 0
+    assert {job.cpus for job in lab.machine.jobs} == {15}
+    found = lab.latest()
+    assert {(m.vcpus, m.overcommitted, m.pinned, m.cpus) for m in found} == {
+        (2, False, True, 15),
+        (14, False, True, 15),
+        (16, True, False, 15),
+    }
+
+
+def test_several_backings(lab: Lab) -> None:
+    backings = "anonymous_hugetlb_2mb,anonymous"
+    assert cli.main(["bench", *SMALL, "--kernel", "series", "--backing", backings]) == 0
+    assert len(lab.machine.jobs) == 4
+    assert {m.backing for m in lab.latest()} == set(backings.split(","))
+
+
+# ---- an interrupted one ------------------------------------------------------
+
+# Four boots.
+RESUMED = ["--vcpus", "2", "--writes", "100", "--kernel", "series", "--init-set", "both"]
+
+
+def lose_from(lab: Lab, count: int) -> None:
+    """Boots are lost from the COUNTth on."""
+
+    def lose(host: Host, job: Job) -> None:
+        if len(lab.machine.jobs) >= count:
+            raise MachineLost("died", "the emulator ended", "")
+
+    lab.machine.spoil = lose
+
+
+def interrupted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The result files of a plan of which two of four boots were measured."""
+    monkeypatch.setattr(bench, "parallel_on", lambda machine: 1)
+    lose_from(lab, 3)
+    assert cli.main(["bench", *RESUMED]) == 3
+    lab.machine.spoil = lambda host, job: None
+    lab.machine.jobs.clear()
+    for boot in lab.directory.glob("boot*"):
+        shutil.rmtree(boot)
+    return [file.name for file in (lab.results / "partial").iterdir()]
+
+
+def test_boots_that_are_done_are_not_repeated(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(interrupted(lab, monkeypatch)) == 2
+    assert cli.main(["bench", *RESUMED]) == 0
+    assert "2 of 4 boots were measured before an interruption" in capsys.readouterr().err
+    assert len(lab.machine.jobs) == 2
+    resumed = lab.latest()
+    # All is done: what was kept is gone, and the next time starts from the beginning.
+    assert not (lab.results / "partial").exists()
+    for boot in lab.directory.glob("boot*"):
+        shutil.rmtree(boot)
+    lab.machine.jobs.clear()
+    assert cli.main(["bench", *RESUMED, "--output", str(lab.directory / "all.jsonl")]) == 0
+    assert len(lab.machine.jobs) == 4
+    assert resumed == results.parse_all((lab.directory / "all.jsonl").read_text(), "all")
+
+
+@pytest.mark.parametrize("change", ["--fresh", "kernel", "other matrix", "damage"])
+def test_boots_are_repeated_where_anything_changed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    names = interrupted(lab, monkeypatch)
+    options = {"--fresh": ["--fresh"], "other matrix": ["--iterations", "2"]}.get(change, [])
+    if change == "kernel":
+        lab.version = 2
+    if change == "damage":
+        for name in names:
+            file = lab.results / "partial" / name
+            file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert cli.main(["bench", *RESUMED, *options]) == 0
+    assert len(lab.machine.jobs) == 4
+
+
+def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
+    lose_from(lab, 2)
+    words = ["--machine", "svm-qemu", "--modes", "ept1", "--kernel", "series", "--init-set", "both"]
+    assert cli.main(["bench", *SMALL, *words]) == 3
+    assert not (lab.results / "partial").exists()
 
 
 # ---- bad input ---------------------------------------------------------------
@@ -272,7 +412,9 @@ def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str])
         (["--machine", "pdp-11"], "pdp-11: no such machine"),
         (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
         (["--vcpus", ""], "--vcpus: the list is empty"),
-        (["--vcpus", "2 16"], "16 vCPUs need 17 CPUs, one for the test itself; vmx-bochs can"),
+        (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp"),
+        (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
+        (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
         (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
         (["--eager", "M"], "--eager: 'M' is neither N nor Y"),
         (["--init-set", "perhaps"], "--init-set: 'perhaps' is none of yes, no, both"),

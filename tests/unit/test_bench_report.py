@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from lab import report
+from lab.report import Table
 from lab.results import Measurement
 
 # phase, iteration -> seconds
@@ -62,8 +63,8 @@ def measured(
 
 def test_rows_hold_n_y_and_their_ratio() -> None:
     (table,) = report.main_tables(measured())
-    assert table.columns == ("ms", "vCPUs", "N", "Y", "N/Y")
-    assert table.rows[:4] == [
+    assert table.columns == ("ms", "vCPUs", "N", "Y", "N/Y", *report.UNIT_COLUMNS)
+    assert [row[:5] for row in table.rows[:4]] == [
         ("dirty, iteration 2", "2", "400.0", "5.00", "80.0"),
         ("dirty, iteration 2", "8", "1600.0", "20.0", "80.0"),
         ("first CLEAR", "2", "5.18", "0.065", "80.0"),
@@ -111,7 +112,7 @@ def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
 
 def test_one_value_of_eager_has_no_ratio() -> None:
     (table,) = report.main_tables(measured(vcpus=(2,), eager=(True,)))
-    assert table.rows[0][2:] == ("-", "5.00", "-")
+    assert table.rows[0][2:5] == ("-", "5.00", "-")
 
 
 def test_without_the_series_each_kernel_has_its_table() -> None:
@@ -120,7 +121,7 @@ def test_without_the_series_each_kernel_has_its_table() -> None:
         "vmx-bochs (base)",
         "vmx-bochs (peer)",
     ]
-    assert {table.columns for table in tables} == {("ms", "vCPUs", "N", "Y", "N/Y")}
+    assert {table.columns[:5] for table in tables} == {("ms", "vCPUs", "N", "Y", "N/Y")}
 
 
 def peer(**changes: Any) -> list[Measurement]:
@@ -130,8 +131,8 @@ def peer(**changes: Any) -> list[Measurement]:
 
 def test_the_peer_stands_beside_the_series() -> None:
     (table,) = report.main_tables(measured() + peer())
-    assert table.columns == ("ms", "vCPUs", "N", "Y", "gates deleted", "N/Y", "peer/Y")
-    assert table.rows[:3] == [
+    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "gates deleted", "N/Y", "peer/Y")
+    assert [row[:7] for row in table.rows[:3]] == [
         ("dirty, iteration 2", "2", "400.0", "5.00", "10.0", "80.0", "2.00"),
         ("dirty, iteration 2", "8", "1600.0", "20.0", "40.0", "80.0", "2.00"),
         ("first CLEAR", "2", "5.18", "0.065", "0.130", "80.0", "2.00"),
@@ -139,12 +140,38 @@ def test_the_peer_stands_beside_the_series() -> None:
     assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
 
 
+def in_units(table: Table, label: str) -> list[tuple[str, ...]]:
+    return [row[-2:] for row in table.rows if row[0] == label]
+
+
+def test_dirty_times_in_units_of_the_time_without_logging() -> None:
+    """It is iteration 1 with initially-all-set, the shorter one of N and Y."""
+    base = PHASES["dirty", 1] / 80
+    wanted = (report.ratio(PHASES["dirty", 2], base), report.ratio(PHASES["dirty", 2] / 80, base))
+    with_set, without = report.main_tables(measured() + measured(init=False))
+    assert in_units(with_set, "dirty, iteration 2") == [wanted, wanted]
+    assert in_units(with_set, "dirty, iteration 1") == [("80.0", "1.00")] * 2
+    assert in_units(with_set, "first CLEAR") == [("-", "-")] * 2
+    assert in_units(without, "dirty, iteration 1") == [("80.0", "1.00")] * 2
+    (alone,) = report.main_tables(measured(init=False))
+    assert in_units(alone, "dirty, iteration 1") == [("-", "-")] * 2
+
+
+def test_overcommitted_counts_are_marked() -> None:
+    found = [replace(one, overcommitted=one.vcpus == 8) for one in measured()]
+    (table,) = report.main_tables(found)
+    assert [row[1] for row in table.rows[:2]] == ["2", "8*"]
+    assert report.OVERCOMMITTED in table.notes
+    (table,) = report.main_tables(measured())
+    assert report.OVERCOMMITTED not in table.notes
+
+
 def test_rows_that_the_peer_lacks() -> None:
     (table,) = report.main_tables(measured() + peer(vcpus=(8,)))
-    assert table.rows[0] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
-    assert table.rows[1][4:] == ("40.0", "80.0", "2.00")
+    assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
+    assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
     (table,) = report.main_tables(measured(eager=(False,)) + peer())
-    assert table.rows[0][2:] == ("400.0", "-", "10.0", "-", "-")
+    assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +329,7 @@ def test_markdown_columns_line_up() -> None:
     assert len({len(row) for row in lines}) == 1
     assert len(lines) == 2 + len(table.rows)
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
-    assert cells == ["**dirty, iteration 2**", "2", "400.0", "5.00", "80.0"]
+    assert cells[:5] == ["**dirty, iteration 2**", "2", "400.0", "5.00", "80.0"]
     assert set(lines[1]) == set("|-:")
 
 

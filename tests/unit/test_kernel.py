@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Configurations are verified; what the user has in the environment stays out."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from lab import kernel, results
 from lab.errors import LabError, WorkFailed
+from lab.git import IDENTITY, Repo, signature
 from lab.paths import Layout
 
 # Takes what merge_config.sh hands over, but has no symbol CONFIG_GONE and turns
@@ -17,6 +20,12 @@ tinyconfig:
 \t@mkdir -p $(O) && echo CONFIG_TINY=y > $(O)/.config && echo x >> $(O)/tinyconfigs
 olddefconfig:
 \t@sed -i -e /CONFIG_GONE/d -e 's/# CONFIG_OFF is not set/CONFIG_OFF=y/' $(O)/.config
+"""
+# A kernel to build: notes that it was.
+IMAGE = """\
+bzImage:
+\t@mkdir -p $(O)/arch/x86/boot $(O)/include/config && echo x >> $(O)/made
+\t@echo image > $(O)/arch/x86/boot/bzImage && echo 6.12 > $(O)/include/config/kernel.release
 """
 MERGE = '#!/bin/sh\nshift 2; out=$1/.config; shift 2; cat "$@" >> "$out"\n'
 
@@ -75,6 +84,127 @@ def test_configured_anew_only_when_a_fragment_changes(tree: Path) -> None:
         configure(tree, text)
     assert (tree / "obj/tinyconfigs").read_text() == "x\nx\n"
     assert "CONFIG_A" not in (tree / "obj/.config").read_text()
+
+
+# ---- make is not asked where nothing can have changed -------------------------
+
+
+@dataclass
+class Kbuild:
+    """A tree with a commit, from which kernels of any kind are built."""
+
+    tree: Path
+    outside: Path
+
+    @property
+    def image(self) -> Path:
+        return self.tree / "obj-kvm/arch/x86/boot/bzImage"
+
+    def made(self, kind: str) -> int:
+        """How many times make has built the image, after another kernel.build()."""
+        kernel.build(kind, "kvm")
+        return len((self.tree / "obj-kvm/made").read_text().split())
+
+    def commit(self) -> None:
+        repo = Repo(self.tree, signature(*IDENTITY, 0))
+        repo.run("add", "-A")
+        repo.run("commit", "-q", "-m", "x")
+
+
+@pytest.fixture
+def kbuild(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Kbuild:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "fragment").write_text("CONFIG_A=y\n")
+    (tree / "Makefile").write_text(MAKEFILE + IMAGE)
+    (tree / ".gitignore").write_text("*.h\n")
+    Repo(tree).run("init", "-q")
+    (tree / ".git/info/exclude").write_text("/obj-*/\n")
+    found = Kbuild(tree, outside)
+    found.commit()
+    monkeypatch.setattr(kernel, "LAYOUT", Layout(outside))
+    monkeypatch.setattr(kernel, "source_tree", lambda kind: tree)
+    monkeypatch.setattr(kernel, "fragments_of", lambda config: [outside / "fragment"])
+    return found
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("base", 1), ("peer", 1), ("series", 2)])
+def test_what_a_commit_fixes_is_built_once(kbuild: Kbuild, kind: str, wanted: int) -> None:
+    assert kbuild.made(kind) == 1
+    assert kbuild.made(kind) == wanted
+    assert kernel.build(kind, "kvm").release == "6.12"
+
+
+def edit_source(kbuild: Kbuild) -> None:
+    (kbuild.tree / "Makefile").write_text(MAKEFILE + IMAGE + "\n")
+
+
+def add_source(kbuild: Kbuild) -> None:
+    (kbuild.tree / "new.c").write_text("x")
+
+
+def add_ignored_source(kbuild: Kbuild) -> None:
+    (kbuild.tree / "new.h").write_text("x")
+
+
+def commit_source(kbuild: Kbuild) -> None:
+    edit_source(kbuild)
+    kbuild.commit()
+
+
+def change_fragment(kbuild: Kbuild) -> None:
+    (kbuild.outside / "fragment").write_text("CONFIG_B=y\n")
+
+
+def touch_image(kbuild: Kbuild) -> None:
+    kbuild.image.write_text("IMAGE\n")
+
+
+def lose_image(kbuild: Kbuild) -> None:
+    kbuild.image.unlink()
+
+
+def change_config(kbuild: Kbuild) -> None:
+    with (kbuild.tree / "obj-kvm/.config").open("a") as file:
+        file.write("CONFIG_C=y\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit_source,
+        add_source,
+        add_ignored_source,
+        commit_source,
+        change_fragment,
+        touch_image,
+        lose_image,
+        change_config,
+    ],
+)
+def test_built_again_when_anything_changed(
+    kbuild: Kbuild, change: Callable[[Kbuild], None]
+) -> None:
+    assert kbuild.made("base") == 1
+    change(kbuild)
+    assert kbuild.made("base") == 2
+
+
+def test_built_again_by_another_compiler(kbuild: Kbuild, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kbuild.made("base") == 1
+    monkeypatch.setattr(kernel, "_tool_versions", lambda: ["gcc 99"])
+    assert kbuild.made("base") == 2
+
+
+def test_a_build_that_fails_leaves_no_stamp(kbuild: Kbuild) -> None:
+    assert kbuild.made("base") == 1
+    lose_image(kbuild)
+    (kbuild.tree / "obj-kvm/arch/x86/boot").rmdir()
+    (kbuild.tree / "obj-kvm/arch/x86/boot").write_text("in the way")
+    with pytest.raises(WorkFailed):
+        kernel.build("base", "kvm")
+    assert not (kbuild.tree / "obj-kvm/.lab-built").exists()
 
 
 def test_make_that_fails(tree: Path) -> None:

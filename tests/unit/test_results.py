@@ -55,6 +55,22 @@ def test_keys_that_came_later_are_ignored() -> None:
     assert results.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
 
 
+LATER = {"cpus": 9, "overcommitted": False, "pinned": True}
+
+
+def test_keys_that_came_after_the_first_results() -> None:
+    assert set(LATER) == results.LATER
+    found = results.parse(line(**LATER))
+    assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
+    assert list(json.loads(results.to_line(found))) == [*list(GOOD)[:-1], *LATER, "seconds"]
+    assert results.parse(line(cpus=9)).pinned is None
+    assert found.key == results.parse(line()).key
+    with pytest.raises(results.BadResultError, match="'pinned' is 1 instead of true or false"):
+        results.parse(line(pinned=1))
+    with pytest.raises(results.BadResultError, match="'cpus' cannot be 0"):
+        results.parse(line(cpus=0))
+
+
 def test_the_key_is_all_but_time_and_version() -> None:
     one = results.parse(line())
     assert one.key == results.parse(line(seconds=1, kernel_version="7.0")).key
@@ -173,8 +189,8 @@ def test_errors_are_for_the_user() -> None:
 
 def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() -> None:
     text = (ROOT / "docs" / "results-format.md").read_text()
-    for name in [*GOOD, *results.PHASES]:
+    for name in [*GOOD, *LATER, *results.PHASES]:
         assert f"| `{name}` |" in text
     example = next(row for row in text.splitlines() if row.startswith("    {"))
-    assert list(json.loads(example)) == list(GOOD)
+    assert list(json.loads(example)) == [*list(GOOD)[:-1], *LATER, "seconds"]
     assert results.to_line(results.parse(example)) == f"{example.strip()}\n"

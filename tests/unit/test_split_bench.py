@@ -16,11 +16,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, furnish
+from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, furnish, set_cpus
 
 
 @pytest.fixture(scope="session")
@@ -69,10 +70,10 @@ def test_runs_n_beside_y_for_each_combination(host: Host) -> None:
     done = host.run("--vcpus", "2,4", "--writes", "100 20", "--init-set", "both")
     assert (done.returncode, done.stderr) == (0, "")
     wanted = [
-        f"{eager} -s anonymous_hugetlb_2mb -b 4194304 -v {vcpus} -w {writes} -i 3{flag}"
+        f"{eager} -s anonymous_hugetlb_2mb -b 4194304 -v {vcpus} -w {writes} -i 3{flag} -c {pcpus}"
         for flag in ("", " -g")
         for writes in (100, 20)
-        for vcpus in (2, 4)
+        for vcpus, pcpus in ((2, "1,2,0"), (4, "1,2,3,4,0"))
         for eager in "NY"
     ]
     assert host.calls() == wanted
@@ -126,6 +127,98 @@ def test_gigabyte_pages_use_their_own_pool(host: Host) -> None:
     assert host.pool("1048576kB").read_text() == "0\n"
 
 
+def seen_pools(host: Host) -> Path:
+    """Makes the test note both pools, those of 2 MiB and of 1 GiB pages."""
+    seen = host.root / "calls.pools"
+    note = f"echo $(cat {host.pool()} {host.pool('1048576kB')}) >>{seen}\n"
+    (host.root / "fake_test").write_text(FAKE_TEST.replace("clear=1\n", f"clear=1\n{note}", 1))
+    return seen
+
+
+def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
+    seen = seen_pools(host)
+    backings = "anonymous_hugetlb_2mb anonymous_hugetlb_1gb anonymous"
+    sizes = ["--bytes", "1G", "--vcpus", "1", "--writes", "100", "--eager", "N"]
+    host.write("proc/meminfo", "MemAvailable: 4194304 kB\n")
+    host.pool().write_text("3\n")
+    assert host.run("--backing", backings, *sizes).returncode == 0
+    assert [call.split()[2] for call in host.calls()] == backings.split()
+    assert seen.read_text().splitlines() == ["513 0", "3 1", "3 0"]
+    assert host.pool().read_text() == "3\n"
+    assert host.pool("1048576kB").read_text() == "0\n"
+
+
+def test_memory_for_every_backing_is_tried_beforehand(host: Host) -> None:
+    free = host.pool("1048576kB").parent / "free_hugepages"
+    free.unlink()
+    free.write_text("0\n")
+    sizes = ["--bytes", "1G", "--vcpus", "1"]
+    line = refusal(host, "--backing", "anonymous_hugetlb_2mb anonymous_hugetlb_1gb", *sizes)
+    assert "wanted 1024 MiB in 1024 MiB pages, had 0 MiB" in line
+
+
+def test_presets(host: Host) -> None:
+    host.environment["vcpus_list"] = "7"  # a name of the script's own
+    quick = host.run("--dry-run").stdout
+    assert quick == host.run("--quick", "--dry-run").stdout
+    assert "12 runs:" in quick
+    full = host.run("--full", "--dry-run").stdout
+    assert "336 runs:" in full
+    assert "-s anonymous_thp -b 4194304 -v 64 -w 0 -i 3 -g\n" in full
+    some = host.run("--vcpus", "2 64", "--full", "--init-set=yes", "--dry-run").stdout
+    assert "48 runs:" in some
+
+
+def needed() -> list[str]:
+    """The commands that the script's header lists."""
+    text = " ".join(line.lstrip("# ") for line in SCRIPT.read_text().splitlines()[:40])
+    return text.partition("and the commands ")[2].partition(" (busybox")[0].split(", ")
+
+
+@pytest.mark.parametrize("host", ["dash"], indirect=True)
+def test_the_header_lists_the_commands_that_are_needed(host: Host, tmp_path: Path) -> None:
+    path = host.environment["PATH"]
+    for name in needed():
+        (tmp_path / name).symlink_to(shutil.which(name, path=path) or "missing")
+    host.shell = [shutil.which("dash") or ""]
+    host.environment["PATH"] = str(tmp_path)
+    (host.root / "sys/kernel/debug/kvm").mkdir(parents=True)
+    output = host.root / "out.jsonl"
+    for option in ("--output", "--resume"):
+        done = host.run(*PART, "--backing", "anonymous_hugetlb", option, str(output))
+        assert done.returncode == 0
+        assert "not found" not in done.stderr
+
+
+# ---- pinning -----------------------------------------------------------------
+
+
+def pins(host: Host, *arguments: str) -> list[str]:
+    """What follows -c, for each run, an empty string without."""
+    assert host.run("--writes", "100", "--eager", "Y", *arguments).returncode == 0
+    return [call.partition(" -c ")[2] for call in host.calls()]
+
+
+def test_no_pin(host: Host) -> None:
+    assert pins(host, "--vcpus", "2", "--no-pin") == [""]
+
+
+def test_pins_to_cpus_that_are_on_and_may_be_used(host: Host) -> None:
+    host.write("proc/self/status", "Cpus_allowed_list:\t2-5,8,10-1023\n")
+    host.write("sys/devices/system/cpu/online", "0-3,5-11\n")
+    # 2, 3, 5, 8, 10 and 11
+    assert pins(host, "--vcpus", "3 5 6") == ["3,5,8,2", "3,5,8,10,11,2", ""]
+
+
+def test_pins_to_one_thread_of_each_core_first(host: Host) -> None:
+    set_cpus(host, 8)
+    for cpu in range(8):
+        siblings = f"{cpu % 4},{cpu % 4 + 4}\n"
+        host.write(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
+    host.write("sys/devices/system/cpu/online", "0,2-7\n")  # 5 alone has the second core
+    assert pins(host, "--vcpus", "3 4") == ["2,3,5,0", "2,3,5,4,0"]
+
+
 # ---- what is recorded --------------------------------------------------------
 
 
@@ -149,6 +242,9 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
         "eager": True,
         "phase": "dirty",
         "iteration": 1,
+        "cpus": 9,
+        "overcommitted": False,
+        "pinned": True,
         "seconds": 0.00200000001,
     }
     assert [(r["phase"], r["iteration"]) for r in found] == [
@@ -266,12 +362,12 @@ def test_table_holds_n_y_and_their_ratio(host: Host) -> None:
     done = host.run("--vcpus", "2 8", "--writes", "20")
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
-    assert cells[0] == ["what", "vCPUs", "N", "Y", "N/Y"]
-    assert cells[2] == ["dirty, iteration 2", "2", "200.0", "2.00", "100"]
-    assert cells[3] == ["dirty, iteration 2", "8", "800.0", "8.00", "100"]
-    assert ["first CLEAR", "2", "4.00", "4.00", "1.00"] in cells
-    assert ["first GET", "2", "0.015", "0.015", "1.00"] in cells
-    assert ["disabling", "8", "80.5", "80.5", "1.00"] in cells
+    assert cells[0] == ["what", "vCPUs", "N", "Y", "N/Y", "N:1", "Y:1"]
+    assert cells[2] == ["dirty, iteration 2", "2", "200.0", "2.00", "100", "100", "1.00"]
+    assert cells[3] == ["dirty, iteration 2", "8", "800.0", "8.00", "100", "100", "1.00"]
+    assert ["first CLEAR", "2", "4.00", "4.00", "1.00", "-", "-"] in cells
+    assert ["first GET", "2", "0.015", "0.015", "1.00", "-", "-"] in cells
+    assert ["disabling", "8", "80.5", "80.5", "1.00", "-", "-"] in cells
     assert "iteration 2 is the first that pays for splitting" in done.stdout
     assert "ept=Y, tdp_mmu=N, 20% writes, initially-all-set" in done.stdout
     assert "\x1b" not in done.stdout
@@ -287,13 +383,32 @@ def test_table_without_initially_all_set_leads_with_iteration_1(host: Host) -> N
 
 def test_one_value_of_eager_has_no_ratio(host: Host) -> None:
     done = host.run("--vcpus", "2", "--writes", "20", "--eager", "N")
-    assert "| dirty, iteration 2 |     2 |     200.0 |         - |       - |" in done.stdout
+    line = "| dirty, iteration 2 |     2 |     200.0 |         - |       - |    1.00 |       - |"
+    assert line in done.stdout
+
+
+def test_the_unit_of_a_table_is_measured_with_initially_all_set(host: Host) -> None:
+    """Iteration 1 of it, the shorter one of N and Y: the fake's Y takes 2 ms for 2 vCPUs."""
+    both = host.run("--vcpus", "2", "--writes", "20", "--init-set", "both").stdout
+    without = both[both.index("20% writes, without initially-all-set") :]
+    assert (
+        "| dirty, iteration 1 |     2 |     200.0 |      2.00 |     100 |     100 |    1.00 |"
+        in without
+    )
+    alone = host.run("--vcpus", "2", "--writes", "20", "--init-set", "no").stdout
+    assert (
+        "| dirty, iteration 1 |     2 |     200.0 |      2.00 |     100 |       - |       - |"
+        in alone
+    )
 
 
 @pytest.mark.parametrize(("vcpus", "said"), [("8", False), ("9", True)])
 def test_says_when_vcpus_share_cpus(host: Host, vcpus: str, said: bool) -> None:
     done = host.run("--vcpus", vcpus, "--writes", "20")
-    assert ("(9 CPUs: " in done.stdout) is said
+    assert ("(*: overcommitted, 9 CPUs for the vCPUs and the test" in done.stdout) is said
+    assert (f"| {vcpus:>4}* |" in done.stdout) is said
+    (call, *_) = host.calls()
+    assert ("-c" in call) is not said
 
 
 def on_terminal(host: Host, *arguments: str, **extra: str) -> str:
@@ -370,7 +485,7 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
     assert host.settings() == before
     assert host.calls() == []
     fake = host.root / "fake_test"
-    words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 3"
+    words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 3 -c 1,2,3,4,5,6,7,8,0"
     assert f"eager_page_split=Y {words}" in done.stdout.splitlines()
     assert "17 pages of 2 MiB" in done.stdout
 
@@ -400,6 +515,10 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
         (["--bytes", "6000"], "'6000' is not a multiple of 4K"),
         (["--bytes", "1M", "--vcpus", "3"], "3 vCPUs x 1M is not a whole number of 2 MiB pages"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
+        (["--backing", "shmem shmem"], "--backing: 'shmem' is given twice"),
+        (["--backing", ""], "--backing: the list is empty"),
+        (["--resume", "none.jsonl"], "there is no file 'none.jsonl'; begin with --output"),
+        (["--resume", "a", "--output", "b"], "results go to 'a', so --output 'b' cannot be"),
         (["--init-set", "perhaps"], "'perhaps' is none of yes, no, both"),
         (["--kernel", "mine"], "'mine' is none of series, peer, base"),
         (["--machine", 'a"b'], "is not a name of letters"),
@@ -612,3 +731,220 @@ def test_setting_that_cannot_be_restored_is_told(host: Host) -> None:
     assert done.returncode == 1
     assert f"could not restore {host.pool()}; by hand: echo 0 > {host.pool()}" in done.stderr
     assert host.eager.read_text() == "Y\n"
+
+
+# Stands for each command of the script: sends a signal before the AT-th of them all.
+MOMENT = """#!/bin/dash
+echo >>"{notes}/moments"
+read -r pid <"{notes}/pid"
+[ "$(/bin/busybox wc -c <"{notes}/moments")" -ne "$AT" ] || kill -s "$SIGNAL" -- "$TO$pid"
+exec {command} "$@"
+"""
+
+
+@dataclass
+class Moments:
+    """A host whose script can be interrupted before any command that it runs.
+
+    Everything about a run but the host's settings is in `notes`, outside of the host.
+    """
+
+    host: Host
+    notes: Path
+
+    @property
+    def output(self) -> Path:
+        return self.notes / "out.jsonl"
+
+    def count(self) -> int:
+        return len((self.notes / "moments").read_text())
+
+    def run(self, *arguments: str, at: int = 0, number: str = "INT", group: bool = False) -> int:
+        """Exit status of the script, interrupted at a moment or, with 0, not at all."""
+        for name in ("moments", "calls"):
+            (self.notes / name).unlink(missing_ok=True)
+            (self.host.root / name).unlink(missing_ok=True)
+        words = {"AT": str(at), "SIGNAL": number, "TO": "-" if group else ""}
+        path = f"{self.notes}/bin:{self.host.environment['PATH']}"
+        starter = ["/bin/dash", "-c", f'echo $$ >"{self.notes}/pid"; exec "$@"', "dash"]
+        matrix = ["--vcpus", "2", "--writes", "20", "--iterations", "2", "--quiet", *arguments]
+        return subprocess.run(
+            [*starter, *self.host.command(*matrix)],
+            env=self.host.environment | words | {"PATH": path},
+            capture_output=True,
+            timeout=60,
+            start_new_session=True,
+            check=False,
+        ).returncode
+
+
+@pytest.fixture
+def moments(host: Host, tmp_path: Path) -> Moments:
+    (tmp_path / "bin").mkdir()
+    for name in set(needed()) - {"date"}:  # its calls vary with the time that a run takes
+        command = shutil.which(name, path=host.environment["PATH"])
+        wrapper = tmp_path / "bin" / name
+        wrapper.write_text(MOMENT.format(notes=tmp_path, command=command))
+        wrapper.chmod(0o755)
+    return Moments(host, tmp_path)
+
+
+def keys(file: Path) -> list[str]:
+    return sorted(
+        str({key: value for key, value in record.items() if key != "seconds"})
+        for record in records(file)
+    )
+
+
+SIGNALS = [("INT", True, 130), ("TERM", False, 143), ("HUP", False, 129)]
+# No multiple of three, so that each signal meets each part of the script.
+STEP = 7
+# busybox's shell runs its applets itself; there it is the commands of the test that interrupt.
+BUSYBOX_STEP = 1
+
+
+def test_interrupted_anywhere_restores_the_host_and_resumes(moments: Moments) -> None:
+    host = moments.host
+    host.pool().write_text("3\n")
+    before = host.settings()
+    assert moments.run("--output", str(moments.output)) == 0
+    last, wanted = moments.count(), keys(moments.output)
+    assert len(wanted) == 2 * 9
+    found = set()
+    is_dash = host.shell == ["dash"]
+    for at in range(1, last + 1, STEP if is_dash else BUSYBOX_STEP):
+        number, group, status = SIGNALS[at % 3]
+        moments.output.unlink(missing_ok=True)
+        ended = moments.run("--output", str(moments.output), at=at, number=number, group=group)
+        assert host.settings() == before, at
+        whole = len(keys(moments.output)) if moments.output.exists() else 0
+        # Until it is ready to restore nothing is to be restored; what restores is not interrupted.
+        early, late = ended < 0 and host.calls() == [], ended == 0 and whole == len(wanted)
+        assert ended == status or early or late, at
+        found.add(whole)
+        option = "--resume" if moments.output.exists() else "--output"
+        assert moments.run(option, str(moments.output)) == 0
+        assert len(host.calls()) == 2 - whole // 9, at
+        assert keys(moments.output) == wanted, at
+    assert found == ({0, 9, 18} if is_dash else {0, 9})
+
+
+# Ends the script as it looks whether the pool has grown, and tells that it had.
+GROWN = """#!/bin/dash
+read -r pages <"{pool}"
+case $*:$pages in
+*/free_hugepages:5)
+	echo "$pages" >"{notes}/grown"
+	read -r pid <"{notes}/pid"
+	kill -s TERM "$pid"
+	;;
+esac
+exec /bin/busybox cat "$@"
+"""
+
+
+@pytest.mark.parametrize("host", ["dash"], indirect=True)
+def test_interrupted_while_the_pool_grows(moments: Moments) -> None:
+    host = moments.host
+    before = host.settings()
+    cat = moments.notes / "bin/cat"
+    cat.write_text(GROWN.format(pool=host.pool(), notes=moments.notes))
+    assert moments.run("--output", str(moments.output)) == 143
+    assert (moments.notes / "grown").read_text() == "5\n"
+    assert host.calls() == []
+    assert host.settings() == before
+
+
+# ---- resuming ----------------------------------------------------------------
+
+PART = ("--vcpus", "2", "--writes", "20")
+
+
+def partly(host: Host) -> Path:
+    """The output of a matrix of 2 x 2 x 2 runs that was interrupted after three."""
+    output = host.root / "out.jsonl"
+    assert host.run(*PART, "--output", str(output)).returncode == 0
+    arguments = ["--vcpus", "4", "--writes", "20", "--eager", "N", "--output", str(output)]
+    assert host.run(*arguments).returncode == 0
+    (host.root / "calls").unlink()
+    return output
+
+
+def test_resume_runs_what_is_missing_and_prints_all(host: Host) -> None:
+    output = partly(host)
+    matrix = ["--vcpus", "2 4", "--writes", "20 100", "--resume", str(output)]
+    shown = host.run(*matrix, "--dry-run").stdout
+    assert "5 runs:" in shown
+    done = host.run(*matrix)
+    assert (done.returncode, done.stderr) == (
+        0,
+        "split-bench: 5 of 8 runs are still to be measured\n",
+    )
+    assert host.calls()[0].startswith("Y -s anonymous_hugetlb_2mb -b 4194304 -v 4 -w 20")
+    assert len(host.calls()) == 5
+    other = host.root / "other.jsonl"
+    assert host.run(*matrix[:-2], "--output", str(other)).returncode == 0
+    assert keys(output) == keys(other)
+    assert done.stdout == host.run(*matrix[:-2]).stdout
+    (host.root / "calls").unlink()
+    again = host.run(*matrix)
+    assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
+
+
+def test_resume_of_an_empty_file_begins(host: Host) -> None:
+    output = host.write("out.jsonl", "")
+    assert host.run(*PART, "--resume", str(output)).returncode == 0
+    assert len(records(output)) == 2 * 12
+
+
+def test_another_kernel_may_be_in_front(host: Host) -> None:
+    output = partly(host)
+    assert host.run(*PART, "--kernel", "peer", "--output", str(output)).returncode == 0
+    done = host.run("--vcpus", "2 4", "--writes", "20", "--kernel", "peer", "--resume", str(output))
+    assert (done.returncode, len(host.calls())) == (0, 4)
+    assert len(set(keys(output))) == len(records(output)) == 7 * 12
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "said"),
+    [
+        (
+            lambda host: None,
+            ["--machine", "other"],
+            "was interrupted on machine host, this is other",
+        ),
+        (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
+        (lambda host: None, ["--iterations", "2"], "holds runs with other --iterations or pinning"),
+        (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
+        (
+            lambda host: host.write("sys/module/kvm_intel/parameters/ept", "N\n"),
+            [],
+            "was interrupted on ept true, this is false",
+        ),
+        (
+            lambda host: host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n"),
+            [],
+            "was interrupted on tdp_mmu false, this is true",
+        ),
+        (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
+        (
+            lambda host: edit(host, os.uname().release, "5.0"),
+            [],
+            f"was interrupted on Linux 5.0, this is {os.uname().release}",
+        ),
+        (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+        (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
+    ],
+)
+def test_resume_is_refused(
+    host: Host, change: Callable[[Host], object], arguments: list[str], said: str
+) -> None:
+    output = partly(host)
+    change(host)
+    assert said in refusal(host, *PART, "--resume", str(output), *arguments)
+
+
+def edit(host: Host, old: str, new: str) -> None:
+    file = host.root / "out.jsonl"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))

@@ -281,9 +281,9 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 }
 
 /* Make the next write through @spte show in the dirty log. */
-static u64 eager_split_arm(u64 spte)
+static u64 eager_split_arm(const struct kvm *kvm, u64 spte)
 {
-	if (kvm_x86_ops.cpu_dirty_log_size && !spte_ad_need_write_protect(spte))
+	if (kvm_logs_by_dirty_bit(kvm) && !spte_ad_need_write_protect(spte))
 		return spte & ~shadow_dirty_mask;
 
 	return spte & ~PT_WRITABLE_MASK;
@@ -295,7 +295,7 @@ static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 {
 	u64 spte = make_huge_page_split_spte(es->kvm, huge_spte, role, 0);
 
-	return es->arm && role.level == PG_LEVEL_4K ? eager_split_arm(spte) : spte;
+	return es->arm && role.level == PG_LEVEL_4K ? eager_split_arm(es->kvm, spte) : spte;
 }
 
 static u64 eager_split_step(int level)

@@ -29,31 +29,6 @@ enum rmap_log_how {
 	RMAP_LOG_CLEAR_DIRTY,
 };
 
-/*
- * The part of a folio that starts at @pfn and is @nr pages long, 0 if the page
- * has no struct page that is tracked.  SPTEs that map the folio keep it from
- * being split or freed, as mmu_lock is held.
- */
-struct rmap_log_folio {
-	kvm_pfn_t pfn;
-	unsigned long nr;
-};
-
-/*
- * True if neither CPUs nor lockless page faults change the SPTE, so that a plain
- * store is safe.  CPUs leave an SPTE alone that has both
- * bits, or no such bits at all, and lockless page faults a writable one.
- *
- * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
- * functions.
- */
-static __always_inline bool rmap_log_is_plain(u64 spte)
-{
-	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
-
-	return IS_ENABLED(CONFIG_X86_64) && (spte & set) == set;
-}
-
 /* True if the next write shows already, or the page isn't mapped writable. */
 static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_how how)
 {
@@ -65,17 +40,16 @@ static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_how how)
 	return spte & ~(how == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
 }
 
-/*
- * Mark the page dirty.  The mark is the folio's, so one for each folio will do.
+/**
+ * __kvm_mark_folio_dirty - mark a page dirty that isn't known to have the mark
+ * @known: the folio that was marked last, changed to the page's
+ * @pfn: the page
  *
- * Return: how many pages from @pfn on have it now, at least one.
+ * Return: how many pages from @pfn on have the mark now, at least one.
  */
-static unsigned int rmap_log_set_dirty(struct rmap_log_folio *known, kvm_pfn_t pfn)
+unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn)
 {
 	struct page *page;
-
-	if (pfn - known->pfn < known->nr)
-		return known->nr - (pfn - known->pfn);
 
 	kvm_set_pfn_dirty(pfn);
 
@@ -160,7 +134,7 @@ static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
 						    const struct kvm_memory_slot *slot,
 						    struct kvm_rmap_head *head,
 						    unsigned int max,
-						    struct rmap_log_folio *known,
+						    struct kvm_dirty_folio *known,
 						    enum rmap_log_how how)
 {
 	u64 spte = *(u64 *)head->val;
@@ -168,13 +142,13 @@ static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
 	if (rmap_log_is_armed(spte, how))
 		return rmap_log_run(head, max, false, how);
 
-	if (unlikely(!rmap_log_is_plain(spte))) {
+	if (unlikely(!kvm_spte_is_plain(spte))) {
 		rmap_log_slowly(kvm, slot, head, how);
 		return 1;
 	}
 
 	if (rmap_log_loses_dirty(spte, how))
-		max = min(max, rmap_log_set_dirty(known, spte_to_pfn(spte)));
+		max = min(max, kvm_mark_folio_dirty(known, spte_to_pfn(spte)));
 
 	return rmap_log_run(head, max, true, how);
 }
@@ -184,7 +158,7 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 						  const struct kvm_memory_slot *slot,
 						  struct kvm_rmap_head *head,
 						  unsigned int max,
-						  struct rmap_log_folio *known,
+						  struct kvm_dirty_folio *known,
 						  enum rmap_log_how how)
 {
 	if (!head->val)
@@ -208,7 +182,7 @@ static __always_inline void rmap_log_masked(struct kvm *kvm,
 					    enum rmap_log_how how)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, slot);
-	struct rmap_log_folio known = {};
+	struct kvm_dirty_folio known = {};
 	unsigned int i, end;
 
 	lockdep_assert_held_write(&kvm->mmu_lock);

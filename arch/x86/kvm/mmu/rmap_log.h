@@ -4,6 +4,8 @@
 
 #include <linux/kvm_host.h>
 
+#include "spte.h"
+
 /*
  * Make the next write to a 4KiB page of the shadow MMU show in the dirty log, for
  * many pages at once: by taking away the Writable bit of their SPTEs, or the
@@ -23,5 +25,46 @@ void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slo
 /* All of @slot; mmu_lock is dropped and retaken on the way if others want it. */
 void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
+
+/*
+ * The part of a folio that starts at @pfn and is @nr pages long, 0 if the page
+ * has no struct page that is tracked.  SPTEs that map the folio keep it from
+ * being split or freed, as mmu_lock is held.
+ */
+struct kvm_dirty_folio {
+	kvm_pfn_t pfn;
+	unsigned long nr;
+};
+
+unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn);
+
+/*
+ * Mark a page dirty whose SPTE tells so.  The mark is the folio's, so one for each
+ * folio will do; @known is empty to begin with.
+ *
+ * Return: how many pages from @pfn on have it now, at least one.
+ */
+static inline unsigned int kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn)
+{
+	if (pfn - known->pfn < known->nr)
+		return known->nr - (pfn - known->pfn);
+
+	return __kvm_mark_folio_dirty(known, pfn);
+}
+
+/*
+ * True if neither CPUs nor lockless page faults change the SPTE, so that a plain
+ * store is safe.  CPUs leave an SPTE alone that has both bits, or no such bits at
+ * all, and lockless page faults a writable one.
+ *
+ * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
+ * functions.
+ */
+static __always_inline bool kvm_spte_is_plain(u64 spte)
+{
+	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
+
+	return IS_ENABLED(CONFIG_X86_64) && (spte & set) == set;
+}
 
 #endif /* __KVM_X86_MMU_RMAP_LOG_H */

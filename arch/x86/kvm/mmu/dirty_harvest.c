@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging by the Dirty bits of SPTEs
+ *
+ * Write protection makes the first write to each 4KiB page exit to KVM, once per
+ * round of logging, and under shadow paging with mmu_lock held exclusively.  But
+ * page tables have Dirty bits, whether they are EPT, NPT or ordinary ones, and
+ * CPUs set them for nothing.  So where the CPU doesn't log by itself (PML) leave
+ * pages writable, take away the Dirty bit to start a round of logging, and look
+ * for it when user space asks.
+ *
+ * Why no write is missed.  See dirty_harvest.h for the rule.  Three things can
+ * happen to a Dirty bit:
+ *
+ * - KVM_GET_DIRTY_LOG finds it and sets the page's bit in the log.  The Dirty bit
+ *   stays, hence a CPU that has it cached may go on writing unseen: the page is
+ *   in the log.  There is nothing to flush.
+ *
+ * - The page is taken out of the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
+ *   without manual protection), and the Dirty bit goes along.  CPUs may have it
+ *   cached until the ioctl flushes TLBs before it returns, which is before user
+ *   space can rely on a copy of the page.
+ *
+ * - The SPTE is zapped or replaced.  In each MMU, all of that goes by one place,
+ *   which has to see the old SPTE's Dirty bit anyway because the page is the
+ *   host's to write back: mmu_spte_clear_track_bits() and mmu_spte_update() in
+ *   the shadow MMU, handle_changed_spte() in the TDP MMU.  These tell
+ *   kvm_dirty_harvest_lost(), within the hold of mmu_lock in which the bit went
+ *   away.  Looking for Dirty bits takes mmu_lock for write, so a page has its
+ *   Dirty bit or its bit in the log at any time.
+ *
+ * What can't be done with Dirty bits stays write-protected, SPTE by SPTE: those
+ * without Dirty bit (spte_ad_enabled()), huge pages until they are split, guest
+ * page tables.  VMs with a dirty ring write-protect everything, as an entry in
+ * the ring needs the vCPU that wrote.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/bits.h>
+#include <linux/kvm_host.h>
+#include <linux/moduleparam.h>
+#include <linux/string.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "rmap_log.h"
+#include "spte.h"
+#include "tdp_iter.h"
+#include "dirty_harvest.h"
+
+/* Pages looked at before mmu_lock may be dropped because others want it. */
+#define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
+
+/* What a word of the log covers, in a page table. */
+#define HARVEST_BLOCK_BYTES	(BITS_PER_LONG * sizeof(u64))
+
+enum harvest_mode {
+	HARVEST_OFF,
+	HARVEST_ON,
+	HARVEST_AUTO,
+};
+
+static const char * const harvest_modes[] = {
+	[HARVEST_OFF]	= "off",
+	[HARVEST_ON]	= "on",
+	[HARVEST_AUTO]	= "auto",
+};
+
+static int harvest_mode __read_mostly = HARVEST_OFF;
+
+static int harvest_set_mode(const char *value, const struct kernel_param *kp)
+{
+	int mode = sysfs_match_string(harvest_modes, value);
+
+	if (mode < 0)
+		return mode;
+
+	WRITE_ONCE(harvest_mode, mode);
+	return 0;
+}
+
+static int harvest_get_mode(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%s\n", harvest_modes[READ_ONCE(harvest_mode)]);
+}
+
+static const struct kernel_param_ops harvest_ops = {
+	.set = harvest_set_mode,
+	.get = harvest_get_mode,
+};
+
+/* Read when a VM is created. */
+module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
+MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
+
+/* SPTEs have Dirty bits, and the CPU doesn't log by itself. */
+static bool harvest_is_possible(void)
+{
+	return shadow_dirty_mask && !kvm_x86_ops.cpu_dirty_log_size;
+}
+
+/**
+ * kvm_dirty_harvest_init_vm - choose how a new VM logs dirty pages
+ * @kvm: the VM, which has no vCPUs and no memslots yet
+ */
+void kvm_dirty_harvest_init_vm(struct kvm *kvm)
+{
+	kvm->arch.dirty_harvest = READ_ONCE(harvest_mode) != HARVEST_OFF &&
+				  harvest_is_possible();
+	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
+}
+
+/**
+ * __kvm_dirty_harvest_lost - a Dirty bit went away that is in the log only now
+ * @kvm: the VM
+ * @as_id: the address space of the SPTE that had it
+ * @gfn: the page that the SPTE maps, or mapped
+ *
+ * Unlike mark_page_dirty() it can be called for any reason and by anybody, not
+ * just for a write by a running vCPU.
+ */
+void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn)
+{
+	struct kvm_memory_slot *slot = __gfn_to_memslot(__kvm_memslots(kvm, as_id), gfn);
+
+	lockdep_assert_held(&kvm->mmu_lock);
+
+	if (slot && slot->dirty_bitmap)
+		set_bit_le(gfn - slot->base_gfn, slot->dirty_bitmap);
+}
+
+static bool harvest_is_dirty(u64 spte)
+{
+	return spte_ad_enabled(spte) && (spte & shadow_dirty_mask);
+}
+
+static bool harvest_wants(struct kvm *kvm, u64 *sptep)
+{
+	return harvest_is_dirty(READ_ONCE(*sptep));
+}
+
+/* Add what was found to a word of the log. */
+static void harvest_log(unsigned long *word, unsigned long dirty)
+{
+	if (dirty)
+		atomic_long_or(dirty, (atomic_long_t *)word);
+}
+
+/*
+ * The bits that any, and that all, of 64 words have.  Next to all of the time that
+ * it takes to find out that nothing was written goes here: unrolled, and with the
+ * operand in memory, it is one instruction per word.  Without the barriers the
+ * compiler would load a word once to use it for both.
+ */
+static __always_inline u64 harvest_or_8(u64 any, const u64 *p)
+{
+	any |= p[0];
+	any |= p[1];
+	any |= p[2];
+	any |= p[3];
+	any |= p[4];
+	any |= p[5];
+	any |= p[6];
+	any |= p[7];
+	return any;
+}
+
+static __always_inline u64 harvest_any_of_64(const u64 *p)
+{
+	u64 any;
+
+	barrier();
+	any = harvest_or_8(0, p);
+	any = harvest_or_8(any, p + 8);
+	any = harvest_or_8(any, p + 16);
+	any = harvest_or_8(any, p + 24);
+	any = harvest_or_8(any, p + 32);
+	any = harvest_or_8(any, p + 40);
+	any = harvest_or_8(any, p + 48);
+	any = harvest_or_8(any, p + 56);
+	return any;
+}
+
+static __always_inline u64 harvest_and_8(u64 all, const u64 *p)
+{
+	all &= p[0];
+	all &= p[1];
+	all &= p[2];
+	all &= p[3];
+	all &= p[4];
+	all &= p[5];
+	all &= p[6];
+	all &= p[7];
+	return all;
+}
+
+static __always_inline u64 harvest_all_of_64(const u64 *p)
+{
+	u64 all;
+
+	barrier();
+	all = harvest_and_8(~0ull, p);
+	all = harvest_and_8(all, p + 8);
+	all = harvest_and_8(all, p + 16);
+	all = harvest_and_8(all, p + 24);
+	all = harvest_and_8(all, p + 32);
+	all = harvest_and_8(all, p + 40);
+	all = harvest_and_8(all, p + 48);
+	all = harvest_and_8(all, p + 56);
+	return all;
+}
+
+/*
+ * Are 64 neighbouring SPTEs of one page table all leaves with the Dirty bit?  @any
+ * has the bits that at least one of them has.
+ */
+static bool harvest_is_full(const u64 *sptep, u64 any)
+{
+	u64 all = harvest_all_of_64(sptep);
+
+	return (all & shadow_dirty_mask) && is_shadow_present_pte(all) &&
+	       !(any & SPTE_TDP_AD_MASK);
+}
+
+/*
+ * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
+ * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
+ * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
+ * whatever order.
+ *
+ * Return: the block, or NULL.
+ */
+static const u64 *harvest_block(const struct kvm_rmap_head *heads)
+{
+	u64 any = harvest_any_of_64((const u64 *)heads);
+	u64 all = harvest_all_of_64((const u64 *)heads);
+
+	BUILD_BUG_ON(sizeof(*heads) != sizeof(any));
+
+	if ((any & KVM_RMAP_MANY) || (any ^ all) >= HARVEST_BLOCK_BYTES || !all)
+		return NULL;
+
+	return (const u64 *)all;
+}
+
+/* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
+static unsigned long harvest_gather(const struct kvm_rmap_head *heads)
+{
+	unsigned long dirty = 0;
+	int i;
+
+	for (i = BITS_PER_LONG - 1; i >= 0; i--)
+		dirty = 2 * dirty + !!(READ_ONCE(*(u64 *)heads[i].val) & shadow_dirty_mask);
+
+	return dirty;
+}
+
+static bool harvest_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
+{
+	if (!head->val)
+		return false;
+
+	if (head->val & KVM_RMAP_MANY)
+		return kvm_mmu_find_rmap_spte(kvm, head, harvest_wants);
+
+	return harvest_is_dirty(READ_ONCE(*(u64 *)head->val));
+}
+
+/* Which of @nr gfns, from the one that @heads belongs to on, are dirty? */
+static unsigned long harvest_slowly(struct kvm *kvm, struct kvm_rmap_head *heads,
+				    unsigned int nr)
+{
+	unsigned long dirty = 0;
+	unsigned int i;
+
+	for (i = 0; i < nr; i++)
+		dirty |= (unsigned long)harvest_head_is_dirty(kvm, &heads[i]) << i;
+
+	return dirty;
+}
+
+static __always_inline unsigned long harvest_64(struct kvm *kvm, struct kvm_rmap_head *heads)
+{
+	const u64 *block = harvest_block(heads);
+	u64 any;
+
+	if (!block)
+		return harvest_slowly(kvm, heads, BITS_PER_LONG);
+
+	any = harvest_any_of_64(block);
+	if (!(any & shadow_dirty_mask))
+		return 0;
+	if (harvest_is_full(block, any))
+		return ~0ul;
+
+	return spte_ad_enabled(*block) ? harvest_gather(heads) : 0;
+}
+
+/* Words of the log that are looked at within one hold of mmu_lock, at least. */
+#define HARVEST_WORDS	(HARVEST_MIN_WORK / BITS_PER_LONG)
+
+static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
+{
+	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn, PG_LEVEL_4K, slot);
+	unsigned long nr_words = slot->npages / BITS_PER_LONG;
+	unsigned int rest = slot->npages % BITS_PER_LONG;
+	unsigned long *log = slot->dirty_bitmap;
+	unsigned long i;
+
+	write_lock(&kvm->mmu_lock);
+
+	for (i = 0; i < nr_words; i++, heads += BITS_PER_LONG) {
+		if (log[i] != ~0ul)
+			harvest_log(&log[i], harvest_64(kvm, heads));
+		if (i % HARVEST_WORDS == HARVEST_WORDS - 1)
+			kvm_mmu_give_way(kvm);
+	}
+
+	if (rest)
+		harvest_log(&log[i], harvest_slowly(kvm, heads, rest));
+
+	write_unlock(&kvm->mmu_lock);
+}
+
+#ifdef CONFIG_X86_64
+/*
+ * The SPTE that maps @gfn with a 4KiB page, NULL if @root has none or belongs to
+ * another address space than @slot.  Invalid roots count: vCPUs may run on one
+ * until they are told.
+ */
+static u64 *harvest_tdp_sptep(struct kvm_mmu_page *root, const struct kvm_memory_slot *slot,
+			      gfn_t gfn)
+{
+	struct tdp_iter iter;
+	tdp_ptep_t table;
+
+	if (kvm_mmu_page_as_id(root) != slot->as_id)
+		return NULL;
+
+	for_each_tdp_pte_min_level(iter, root, PG_LEVEL_2M, gfn, gfn + 1) {
+		if (iter.level > PG_LEVEL_2M)
+			continue;
+
+		table = spte_to_child_pt(iter.old_spte, iter.level);
+		if (table)
+			return rcu_dereference(table) + gfn % SPTE_ENT_PER_PAGE;
+	}
+
+	return NULL;
+}
+
+/* Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit? */
+static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
+{
+	unsigned long dirty = 0;
+	unsigned int i;
+	u64 any;
+
+	if (nr == BITS_PER_LONG) {
+		any = harvest_any_of_64(sptep);
+		if (!(any & shadow_dirty_mask))
+			return 0;
+		if (harvest_is_full(sptep, any))
+			return ~0ul;
+	}
+
+	for (i = 0; i < nr; i++) {
+		u64 spte = READ_ONCE(sptep[i]);
+
+		if (is_shadow_present_pte(spte) && harvest_is_dirty(spte))
+			dirty |= BIT(i);
+	}
+
+	return dirty;
+}
+
+/*
+ * Visit @nr pages of the memslot, from the @rel-th on, all of them mapped by one
+ * page table, which may begin in the middle of a word of the log.
+ */
+static void harvest_table(struct kvm_memory_slot *slot, const u64 *sptep,
+			  unsigned long rel, unsigned int nr)
+{
+	unsigned int some, shift;
+
+	for (; nr; nr -= some, rel += some, sptep += some) {
+		shift = rel % BITS_PER_LONG;
+		some = min(nr, BITS_PER_LONG - shift);
+		harvest_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
+			    harvest_sptes(sptep, some) << shift);
+	}
+}
+
+/* Pages from @gfn on that one page table maps, @max at most. */
+static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
+{
+	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
+}
+
+static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
+{
+	struct kvm_mmu_page *root;
+	unsigned long rel;
+	unsigned int nr;
+	u64 *sptep;
+
+	write_lock(&kvm->mmu_lock);
+
+	for (rel = 0; rel < slot->npages; rel += nr) {
+		nr = harvest_table_size(slot->base_gfn + rel, slot->npages - rel);
+
+		rcu_read_lock();
+		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
+			sptep = harvest_tdp_sptep(root, slot, slot->base_gfn + rel);
+			if (sptep)
+				harvest_table(slot, sptep, rel, nr);
+		}
+		rcu_read_unlock();
+
+		kvm_mmu_give_way(kvm);
+	}
+
+	write_unlock(&kvm->mmu_lock);
+}
+
+/* Take the Dirty bit away from those of neighbouring SPTEs that are in @mask. */
+static void harvest_rearm_sptes(u64 *sptep, unsigned long mask)
+{
+	struct kvm_dirty_folio known = {};
+	unsigned int i;
+	u64 spte;
+
+	for (; mask; mask &= mask - 1) {
+		i = __ffs(mask);
+		spte = READ_ONCE(sptep[i]);
+		if (!is_shadow_present_pte(spte) || !harvest_is_dirty(spte))
+			continue;
+
+		kvm_mark_folio_dirty(&known, spte_to_pfn(spte));
+		if (kvm_spte_is_plain(spte))
+			WRITE_ONCE(sptep[i], spte & ~shadow_dirty_mask);
+		else
+			atomic64_andnot(shadow_dirty_mask, (atomic64_t *)&sptep[i]);
+	}
+}
+
+void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				 gfn_t gfn, unsigned long mask)
+{
+	unsigned int done, nr;
+	struct kvm_mmu_page *root;
+	u64 *sptep;
+
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	rcu_read_lock();
+	for (done = 0; done < BITS_PER_LONG && mask >> done; done += nr) {
+		nr = harvest_table_size(gfn + done, BITS_PER_LONG - done);
+
+		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
+			sptep = harvest_tdp_sptep(root, slot, gfn + done);
+			if (sptep)
+				harvest_rearm_sptes(sptep, (mask >> done) & GENMASK(nr - 1, 0));
+		}
+	}
+	rcu_read_unlock();
+}
+
+void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+{
+	unsigned long rel, left;
+
+	write_lock(&kvm->mmu_lock);
+
+	for (rel = 0; rel < slot->npages; rel += BITS_PER_LONG) {
+		left = min(slot->npages - rel, BITS_PER_LONG);
+		kvm_dirty_harvest_rearm_tdp(kvm, slot, slot->base_gfn + rel,
+					    BITMAP_LAST_WORD_MASK(left));
+
+		if (!((rel + BITS_PER_LONG) % HARVEST_MIN_WORK))
+			kvm_mmu_give_way(kvm);
+	}
+
+	write_unlock(&kvm->mmu_lock);
+}
+#else
+static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
+{
+}
+#endif
+
+/**
+ * kvm_arch_harvest_dirty_log - bring a memslot's log up to date
+ * @kvm: the VM
+ * @slot: a memslot that is logged
+ *
+ * Every write that a vCPU has completed before the call is in the log after it.
+ * The caller holds slots_lock, which keeps the memslot, and mmu_lock is dropped
+ * on the way if others want it.
+ */
+void kvm_arch_harvest_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
+{
+	lockdep_assert_held(&kvm->slots_lock);
+
+	if (!kvm_dirty_harvest(kvm))
+		return;
+
+	if (kvm_memslots_have_rmaps(kvm))
+		harvest_rmaps(kvm, slot);
+
+	if (tdp_mmu_enabled)
+		harvest_tdp(kvm, slot);
+}

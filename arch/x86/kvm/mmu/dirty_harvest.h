@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef __KVM_X86_MMU_DIRTY_HARVEST_H
+#define __KVM_X86_MMU_DIRTY_HARVEST_H
+
+#include <linux/kvm_host.h>
+
+/*
+ * Dirty logging without write-protection faults: the CPU sets the Dirty bit of an
+ * SPTE, and KVM_GET_DIRTY_LOG collects what it finds set.  Logging takes away
+ * Dirty bits and leaves SPTEs writable.
+ *
+ * The rule that all of it rests on: a page of a logged memslot that was written
+ * has its bit set in the log, or an SPTE with a Dirty bit.  So nobody may take
+ * away the Dirty bit of a leaf, other than to start the next round of logging for
+ * this very page, without telling kvm_dirty_harvest_lost().
+ */
+
+/* Does this VM log that way?  Never changes once the VM has a vCPU. */
+static inline bool kvm_dirty_harvest(const struct kvm *kvm)
+{
+	return kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
+}
+
+void kvm_dirty_harvest_init_vm(struct kvm *kvm);
+void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn);
+
+/*
+ * A leaf SPTE that had the Dirty bit has it no longer, or is gone.  Locking: the
+ * caller holds mmu_lock, for read or for write, since before the bit went away,
+ * so that nobody who holds it for write misses both the bit and the log.
+ *
+ * Huge pages need nothing.  While their memslot is logged they are writable only
+ * as long as the log has all of their pages since the start.
+ */
+static inline void kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn, int level)
+{
+	if (kvm_dirty_harvest(kvm) && level == PG_LEVEL_4K)
+		__kvm_dirty_harvest_lost(kvm, as_id, gfn);
+}
+
+#ifdef CONFIG_X86_64
+/*
+ * Take away the Dirty bits of the TDP MMU's 4KiB SPTEs.  Locking and flushing are
+ * those of kvm_rmap_log_clear_dirty() and kvm_rmap_log_clear_dirty_slot(), which
+ * do the same for the shadow MMU.
+ */
+void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				 gfn_t gfn, unsigned long mask);
+void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
+#else
+static inline void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm,
+					       const struct kvm_memory_slot *slot,
+					       gfn_t gfn, unsigned long mask)
+{
+}
+
+static inline void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm,
+						    const struct kvm_memory_slot *slot)
+{
+}
+#endif
+
+#endif /* __KVM_X86_MMU_DIRTY_HARVEST_H */
