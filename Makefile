@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build peer test bench cost clean
+.PHONY: help setup tree save check build peer test bench cost live report compare reference clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -18,6 +18,10 @@ help:
 	@echo 'make build   build the kernel and the KVM selftests'
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
+	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
+	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
+	@echo 'make reference   measure docs/reference anew and check its bounds (about 15 minutes)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
 	@echo
@@ -52,6 +56,18 @@ bench: setup
 
 cost: setup
 	@$(LAB) cost $(ARGS)
+
+live: setup
+	@$(LAB) live $(ARGS)
+
+report: setup
+	@$(LAB) report $(ARGS)
+
+compare: setup
+	@$(LAB) compare $(ARGS)
+
+reference: setup
+	@$(LAB) reference $(ARGS)
 
 clean:
 	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi

@@ -22,6 +22,7 @@ from rich.console import Console
 from lab import kernel, machines, report, results, selftests
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost, Result, process
+from lab.page import command as page
 from lab.partial import Store
 from lab.paths import LOG, PARTIAL, RESULTS
 from lab.plan import (
@@ -306,6 +307,8 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     for table in report.tables(found, machine.lockstep):
         report.show(table, Console())
     say(f"bench: every figure is in {file}")
+    if latest:
+        page.refresh(file.parent)
 
 
 @click.command()

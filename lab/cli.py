@@ -18,6 +18,10 @@ COMMANDS = {
     "build": ("lab.kernel", "command"),
     "bench": ("lab.bench", "bench"),
     "cost": ("lab.cost", "command"),
+    "live": ("lab.live", "command"),
+    "report": ("lab.page.command", "command"),
+    "compare": ("lab.compare", "command"),
+    "reference": ("lab.reference", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

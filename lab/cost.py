@@ -194,7 +194,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
 @click.option(
     "--sizes",
     callback=numbers,
-    default="32 128 512 2048 4096",
+    default="32 128 512 2048",
     show_default=True,
     help="MiB of a single vCPU.",
 )

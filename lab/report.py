@@ -31,13 +31,17 @@ Times = dict[Key, float]
 
 @dataclass
 class Table:
-    """title and notes: lines above. strong: indices of the rows to look at first."""
+    """title and notes: lines above. strong: indices of the rows to look at first.
+
+    origins: for each row the keys of the measurements that its figures come from.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     strong: set[int] = field(default_factory=set)
+    origins: list[tuple[Key, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def _letter(flag: bool) -> str:
     return "Y" if flag else "N"
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // 1024} KiB"
 
 
@@ -172,7 +176,7 @@ def _title(key: Key) -> str:
     return (
         f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
         f"tdp_mmu={_letter(key.tdp_mmu)}, {_writes(key.write_percent)}, {init}, "
-        f"{_size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
+        f"{size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     )
 
 
@@ -198,8 +202,13 @@ class Trio:
     @classmethod
     def at(cls, key: Key, times: Times) -> "Trio":
         """What was measured at KEY, whatever its value of eager."""
-        lazy, eager = (times.get(replace(key, eager=value)) for value in (False, True))
-        return cls(lazy, eager, times.get(replace(key, kernel="peer", eager=True)))
+        return cls(*map(times.get, cls.keys(key)))
+
+    @staticmethod
+    def keys(key: Key) -> tuple[Key, Key, Key]:
+        """The keys of the three that stand side by side at KEY."""
+        lazy, eager = (replace(key, eager=value) for value in (False, True))
+        return lazy, eager, replace(eager, kernel="peer")
 
     @staticmethod
     def columns(with_peer: bool, peer: str = PEER) -> tuple[str, ...]:
@@ -229,6 +238,7 @@ def _table_of(group: Key, times: Times) -> Table:
             if row == headline(group.initially_all_set):
                 table.strong.add(len(table.rows))
             table.rows.append((row.label, str(vcpus), *trio.cells(with_peer)))
+            table.origins.append(Trio.keys(key))
     return table
 
 
@@ -305,24 +315,35 @@ def goals_table(measurements: Iterable[Measurement]) -> Table | None:
     """The ratios that the series is judged by; None when they were not measured."""
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times)]
-    with_peer = any(trio.peer is not None for _, trio, _ in verdicts)
+    with_peer = any(verdict.trio.peer is not None for verdict in verdicts)
     columns = ("8 vCPUs x 4 MiB", *Trio.columns(with_peer, "peer"), "goal")
     table = Table("What the series is to reach", columns)
     table.notes += [WHO_IS_THE_PEER] if with_peer else []
-    table.rows += [(label, *trio.cells(with_peer), said) for label, trio, said in verdicts]
+    table.rows += [(one.label, *one.trio.cells(with_peer), one.said) for one in verdicts]
+    table.origins += [one.keys for one in verdicts]
     return table if table.rows else None
 
 
-def _speed_goals(times: Times) -> Iterator[tuple[str, Trio, str]]:
-    """For each goal that was measured: its label, its times, the verdict."""
+@dataclass(frozen=True)
+class Verdict:
+    """A goal that was measured. keys: of the measurements that it was judged by."""
+
+    label: str
+    trio: Trio
+    said: str
+    keys: tuple[Key, ...]
+
+
+def _speed_goals(times: Times) -> Iterator[Verdict]:
+    """For each goal that was measured how it was met."""
     for goal in GOALS:
         for key in times:
             trio = Trio.at(key, times)
             if key.kernel != "series" or key.eager or not _goal_key(goal, key):
                 continue
             if trio.lazy is not None and trio.eager is not None:
-                verdict = goal.judge(trio.lazy, trio.eager)
-                yield goal.label(key.machine), trio, verdict
+                said = goal.judge(trio.lazy, trio.eager)
+                yield Verdict(goal.label(key.machine), trio, said, Trio.keys(key))
 
 
 def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
@@ -344,26 +365,27 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
             table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
         table.rows.append((_base_label(key, row), *cells))
+        table.origins.append((key, replace(key, kernel="series")))
     if not table.rows:
         return None
     table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]
     return table
 
 
-def _base_goal(times: Times) -> Iterator[tuple[str, Trio, str]]:
+def _base_goal(times: Times) -> Iterator[Verdict]:
     """The same for N beside the unpatched kernel, if measured: the worst dirty time."""
     pairs = [
-        (before, now)
+        (key, before, now)
         for key, row, before, now in _base_pairs(times)
         if row == headline(key.initially_all_set)
     ]
     if not pairs:
         return
-    before, now = max(pairs, key=lambda pair: abs(pair[1] / pair[0] - 1))
+    key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
-    verdict = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
+    said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
-    yield label, Trio(now, None, None), verdict
+    yield Verdict(label, Trio(now, None, None), said, (key, replace(key, kernel="series")))
 
 
 def _verdict(reached: bool) -> str:

@@ -19,6 +19,7 @@ from lab.errors import LabError
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
+from lab.page import command as page
 from lab.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.results import Measurement
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
@@ -99,6 +100,7 @@ class Lab:
     directory: Path
     machine: FakeMachine
     built: list[str] = field(default_factory=list)
+    drawn: list[Path] = field(default_factory=list)
     version: int = 1
 
     @property
@@ -140,6 +142,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
+    monkeypatch.setattr(page, "refresh", lab.drawn.append)
     yield lab
 
 
@@ -186,6 +189,7 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
     assert latest == results.LATEST
     assert name.endswith("Z-vmx-bochs.jsonl")
     assert (lab.results / latest).readlink() == Path(name)
+    assert lab.drawn == [lab.results]
     order = list(dict.fromkeys((one.kernel, one.ept) for one in lab.latest()))
     assert order == list(product(("series", "peer", "base"), (True, False)))
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab report`: draw what was measured."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from lab.errors import LabError
+from lab.page import render, sections, sources
+from lab.paths import BUILD, RESULTS
+from lab.steps import say
+
+REPORT = BUILD / "report"
+
+
+def write(files: Iterable[Path], directory: Path) -> None:
+    """Make the report of FILES in DIRECTORY. LabError: a file that cannot be used."""
+    found = sources.load_all(files)
+    contents = render.files(found, sections.build(found))
+    render.replace_directory(directory, contents)
+
+
+def refresh(results: Path) -> None:
+    """The report of the newest results, beside their directory; what goes wrong is only said."""
+    directory = results.parent / REPORT.name
+    try:
+        write(sources.newest(results), directory)
+    except LabError as error:
+        say(f"report: not drawn: {error}")
+    else:
+        say(f"report: {directory / render.HTML}, and {render.MARKDOWN} beside it")
+
+
+def check_output(directory: Path) -> None:
+    """LabError: a directory that holds something else, which replacing it would lose."""
+    if directory.exists() and not (directory / render.MARKDOWN).exists():
+        raise LabError(f"--output: {directory} exists and holds no report; name another directory")
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=REPORT,
+    help="Directory for the report, instead of build/report.",
+)
+def command(files: tuple[Path, ...], output: Path) -> None:
+    """Draw FILES of results, or the newest in build/results: an HTML page and a Markdown twin.
+
+    What is in a file is told by its name: NAME-live.jsonl, NAME-cost.jsonl, NAME-lock.jsonl;
+    all others are results of `make bench`. What was not measured is named, with the command
+    for it.
+    """
+    check_output(output)
+    write(files or sources.newest(RESULTS), output)
+    say(f"report: {output / render.HTML}, and {render.MARKDOWN} beside it")

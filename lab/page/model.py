@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a page consists of, whether it becomes HTML or Markdown."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from lab.page.sources import Line
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. origins: for each row the lines that its figures come from, or none at all.
+
+    beside: drawn next to the block before it where there is room; neighbours of that kind have
+    the same notes.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    origins: Sequence[tuple[Line, ...]] = ()
+    notes: Sequence[str] = ()
+    strong: frozenset[int] = frozenset()
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot. name: of its file, without ending. svg: a complete document.
+
+    dimensions: machine, kernel version, and what all that is drawn has in common.
+    reading: one sentence on how to read it.
+    """
+
+    name: str
+    title: str
+    svg: str
+    dimensions: str
+    reading: str
+    origins: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that was not measured. command: what would."""
+
+    what: str
+    command: str
+
+
+Block = Grid | Picture | Missing | str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading. anchor: its id; a str among the blocks is a paragraph."""
+
+    anchor: str
+    title: str
+    blocks: list[Block]
+
+
+def lines_of(sections: Iterable[Section]) -> list[Line]:
+    """Every line that something on the page comes from, once, by file and number."""
+    found: set[Line] = set()
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, Picture):
+                found.update(block.origins)
+            elif isinstance(block, Grid):
+                found.update(line for lines in block.origins for line in lines)
+    return sorted(found, key=lambda line: (line.file, line.number))
+
+
+@dataclass(frozen=True)
+class Range:
+    """Neighbouring lines of one file."""
+
+    file: str
+    first: int
+    last: int
+
+    @property
+    def text(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def ranges(lines: Iterable[Line]) -> list[Range]:
+    """LINES as few words: neighbours put together, by file and number."""
+    pairs = sorted({(line.file, line.number) for line in lines})
+    found = []
+    # Numbers less their place in the list are the same for neighbours.
+    for _, run in groupby(enumerate(pairs), lambda item: (item[1][0], item[1][1] - item[0])):
+        members = [pair for _, pair in run]
+        found.append(Range(members[0][0], members[0][1], members[-1][1]))
+    return found

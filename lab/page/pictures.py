@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Plots as SVG: by matplotlib, without dates, the same bytes for the same figures.
+
+Colours are those of Okabe and Ito, which people with any colour vision can tell apart; each
+curve has a marker and a dash pattern of its own as well. The page exchanges each colour for
+its like on a dark ground, so no other colour may be used here than those of COLOURS.
+"""
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# What the page calls a colour -> the colour on white, and on a dark ground.
+COLOURS = {
+    "paper": ("#fffffe", "#14181d"),
+    "ink": ("#1b1f24", "#e4e7eb"),
+    "grid": ("#c9cdd2", "#3c444d"),
+    "lazy": ("#d55e00", "#ff8b3d"),
+    "eager": ("#0072b2", "#56b4e9"),
+    "peer": ("#009e73", "#3fd0a4"),
+    "enable": ("#f0e442", "#f0e442"),
+    "clear": ("#cc79a7", "#e39cc4"),
+    "disable": ("#56b4e8", "#3a8cc0"),
+}
+INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
+# GET takes too little time to be seen beside the CLEAR that follows it.
+BANDS = ("enable", "clear", "disable")
+WIDTH = 9.0
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a curve looks. colour: a name in COLOURS."""
+
+    label: str
+    colour: str
+    marker: str
+    dashes: str = "-"
+    hollow: bool = False
+
+    def words(self) -> dict[str, Any]:
+        """Keywords for Axes.plot() and the like."""
+        colour = COLOURS[self.colour][0]
+        return {
+            "label": self.label,
+            "color": colour,
+            "marker": self.marker,
+            "linestyle": self.dashes,
+            "markersize": 9 if self.hollow else 5.5,
+            "markerfacecolor": PAPER if self.hollow else colour,
+            "linewidth": 1.6,
+        }
+
+
+LAZY = Style("N: lazy", "lazy", "o")
+# Drawn first and larger, since the series' eager splitting often lies exactly on it.
+PEER = Style("gates deleted, Y", "peer", "s", "--", hollow=True)
+EAGER = Style("Y: eager", "eager", "D")
+EPT = Style("ept=Y", "eager", "o")
+SHADOW = Style("ept=N", "lazy", "s", "--")
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0."""
+
+    title: str
+    x_label: str
+    curves: Mapping[Style, Points]
+    x_log: int | None = 2
+
+
+@dataclass(frozen=True)
+class Course:
+    """The timeline of one run. windows: accesses per window of writers and readers.
+
+    phases: name, begin and end of what the host did, microseconds from the first window on.
+    """
+
+    label: str
+    style: Style
+    window_us: int
+    writers: Sequence[int]
+    readers: Sequence[int]
+    phases: Sequence[tuple[str, float, float]]
+
+
+@cache
+def _pyplot() -> Any:
+    """Matplotlib, which takes a second to import, set up once."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(
+        {
+            "svg.fonttype": "path",
+            "font.family": "DejaVu Sans",
+            "font.size": 9.5,
+            "axes.titlesize": 10,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "axes.titlecolor": INK,
+            "axes.axisbelow": True,
+            "axes.facecolor": "none",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "text.color": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "grid.color": GRID,
+            "grid.linewidth": 0.6,
+            "figure.facecolor": PAPER,
+            "legend.frameon": False,
+        }
+    )
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _svg(figure: "Figure", name: str) -> str:
+    """The finished picture. NAME makes the ids in it its own."""
+    pyplot = _pyplot()
+    stream = io.StringIO()
+    nobody = {"Date": None, "Creator": None}
+    with pyplot.rc_context({"svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", metadata=nobody)
+    pyplot.close(figure)
+    return stream.getvalue()
+
+
+def _plain(value: float, _: object = None) -> str:
+    """VALUE without an exponent."""
+    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0")
+
+
+def _log_axis(axis: Any, base: int) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=base, numticks=12))
+    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _x_axis(axes: "Axes", panel: Panel) -> None:
+    """Ticks where something was measured."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xlabel(panel.x_label)
+    seen = sorted({x for points in panel.curves.values() for x, _ in points})
+    if panel.x_log:
+        axes.set_xscale("log", base=panel.x_log)
+    axes.xaxis.set_major_locator(FixedLocator(seen))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.margins(x=0.09)
+
+
+def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
+    """One for all axes, above them."""
+    found: dict[str, Any] = {}
+    for one in axes:
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(
+        found.values(), found.keys(), loc="outside upper center", ncols=len(found), fontsize=10
+    )
+
+
+def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
+    """Around all that is drawn; a power of ten that is near becomes the end of the axis."""
+    seen = [y for panel in panels for points in panel.curves.values() for _, y in points if y > 0]
+    low, high = min(seen) / 1.6, max(seen) * 1.6
+    below, above = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
+    return below if low < 2 * below else low, above if high > above / 2 else high
+
+
+def _y_axis(axes: "Axes", limits: tuple[float, float], log: bool) -> None:
+    if log:
+        axes.set_yscale("log")
+        _log_axis(axes.yaxis, 10)
+    axes.set_ylim(*limits)
+    axes.grid(axis="y")
+
+
+def curves(
+    name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
+) -> str:
+    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
+    pyplot = _pyplot()
+    size = (WIDTH, 0.5 + 2.9 * len(rows))
+    figure, grid = pyplot.subplots(
+        len(rows), len(rows[0]), figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
+    limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
+    for drawn, row in zip(grid, rows, strict=True):
+        for axes, panel in zip(drawn, row, strict=True):
+            axes.set_title(panel.title)
+            for style, points in panel.curves.items():
+                axes.plot(*zip(*points, strict=True), **style.words())
+            _y_axis(axes, limits, log=whole is None)
+            _x_axis(axes, panel)
+        drawn[0].set_ylabel(y_label)
+    _legend(figure, grid.flat)
+    return _svg(figure, name)
+
+
+def costs(name: str, panels: Sequence[Panel], y_label: str, limit: float) -> str:
+    """Panels side by side with a linear axis from 0 and a line that is not to be crossed."""
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(
+        1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False, layout="constrained"
+    )
+    highest = max(y for p in panels for points in p.curves.values() for _, y in points)
+    for axes, panel in zip(grid.flat, panels, strict=True):
+        axes.set_title(panel.title)
+        for style, points in panel.curves.items():
+            axes.plot(*zip(*points, strict=True), **style.words())
+        axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
+        axes.set_ylim(0, 1.1 * max(limit, highest))
+        _x_axis(axes, panel)
+        axes.grid(axis="y")
+    grid[0][0].set_ylabel(y_label)
+    _legend(figure, grid.flat)
+    return _svg(figure, name)
+
+
+def _band_handles() -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
+
+
+def _bands(axes: "Axes", course: Course) -> None:
+    """Shade what the host does; the edge keeps what is short visible."""
+    for phase, begin, end in course.phases:
+        if phase in BANDS:
+            colour = COLOURS[phase][0]
+            axes.axvspan(begin / 1e3, end / 1e3, facecolor=colour, alpha=0.45, edgecolor="none")
+            axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
+
+
+def _course(axes: "Axes", course: Course, counts: Sequence[int]) -> None:
+    window_ms = course.window_us / 1e3
+    edges = [i * window_ms for i in range(len(counts) + 1)]
+    rates = [count / window_ms for count in counts]
+    _bands(axes, course)
+    axes.stairs(rates, edges, baseline=None, color=COLOURS[course.style.colour][0], linewidth=1.3)
+    axes.set_xlim(0, edges[-1])
+    axes.margins(y=0.08)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+
+
+def timelines(name: str, courses: Sequence[Course]) -> str:
+    """For each run a row: accesses per millisecond of the writers, and of the readers."""
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(
+        len(courses),
+        2,
+        figsize=(WIDTH, 0.7 + 1.9 * len(courses)),
+        sharex=True,
+        sharey="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (left, right), course in zip(grid, courses, strict=True):
+        _course(left, course, course.writers)
+        _course(right, course, course.readers)
+        left.set_title(f"{course.label}; writers", loc="left")
+        right.set_title(f"{course.label}; reader of unmapped pages", loc="left")
+        left.set_ylabel("accesses per ms")
+    for axes in grid[-1]:
+        axes.set_xlabel("ms since the baseline began, simulated")
+        axes.set_xlim(0, max(len(c.writers) * c.window_us / 1e3 for c in courses))
+    handles = _band_handles()
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
+    )
+    return _svg(figure, name)
+
+
+def stalls(name: str, panels: Sequence[Panel]) -> str:
+    """For each kind of vCPU the share of accesses that took as long; both axes logarithmic.
+
+    Curves are over seconds.
+    """
+    pyplot = _pyplot()
+    from matplotlib.ticker import EngFormatter
+
+    figure, grid = pyplot.subplots(
+        1, len(panels), figsize=(WIDTH, 3.9), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axes, panel in zip(grid.flat, panels, strict=True):
+        axes.set_title(panel.title)
+        for style, points in panel.curves.items():
+            words = style.words() | {"marker": "", "linewidth": 2.6 if style.hollow else 1.6}
+            axes.plot(*zip(*points, strict=True), drawstyle="steps-pre", **words)
+            end = style.words() | {"linestyle": "", "label": "_"}
+            axes.plot(*points[-1], **end)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(panel.x_label)
+        _log_axis(axes.yaxis, 10)
+        _log_axis(axes.xaxis, 10)
+        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+        axes.grid()
+    grid[0][0].set_ylabel("share of accesses that took as long")
+    _legend(figure, grid.flat)
+    return _svg(figure, name)

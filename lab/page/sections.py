@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the report says: one function for each section, in SECTIONS.
+
+A function takes the files that there are, by kind, and returns a Section; for what was not
+measured a Missing with the command that would. To add a section, write such a function and
+name it in SECTIONS; for a new kind of file, name that in sources.KINDS as well.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lab import bounds, report
+from lab.errors import LabError
+from lab.machines.bochs import IPS
+from lab.page import mails, pictures
+from lab.page.model import Block, Grid, Missing, Picture, Section
+from lab.page.pictures import Course, Panel, Points, Style
+from lab.page.sources import Line, Source, Sources
+from lab.report import FIRST_CLEAR, Row, Table
+from lab.results import Key
+
+SIMULATED = ("vmx-bochs",)
+MIB = 1 << 20
+# Instructions under mmu_lock that a split of 2 MiB may take.
+COST_LIMIT = 5000
+STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the panels of one picture have in common: a Key but for mode, mix and vCPUs."""
+
+    key: Key
+
+    @classmethod
+    def of(cls, key: Key) -> "Family":
+        key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
+        return cls(replace(key, write_percent=0, phase="", iteration=None))
+
+
+def _clock(machine: str) -> str:
+    return "simulated time" if machine in SIMULATED else "wall-clock time"
+
+
+def _versions(records: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(record["kernel_version"] for record in records))
+
+
+def _grid(source: Source, table: Table) -> Grid:
+    origins = [source.at(keys) for keys in table.origins]
+    strong = frozenset(table.strong)
+    return Grid(table.title, table.columns, table.rows, origins, table.notes, strong)
+
+
+def _styles(key: Key) -> dict[Style, Key]:
+    """The peer first: its markers are to lie below."""
+    lazy, eager, peer = report.Trio.keys(key)
+    return {pictures.PEER: peer, pictures.LAZY: lazy, pictures.EAGER: eager}
+
+
+def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
+    """Times of ROW over the vCPUs for the machine, mode and mix of LIKE, and where from."""
+    at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
+    counts = sorted({key.vcpus for key in source.measured if replace(key, vcpus=0) == at})
+    drawn: dict[Style, Points] = {}
+    used: list[Key] = []
+    for style in _styles(at):
+        keys = [_styles(replace(at, vcpus=n))[style] for n in counts]
+        keys = [key for key in keys if key in source.measured]
+        if keys:
+            drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
+            used += keys
+    mode = report.paging(like.machine, like.ept)
+    mix = _mix(like.write_percent)
+    over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
+    return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
+
+
+def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
+    """How many times longer STYLE takes than Y where there are most vCPUs."""
+    if not {style, pictures.EAGER} <= drawn.keys():
+        return ""
+    other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
+    most = max(other.keys() & eager.keys(), default=0)
+    return f": {name} = {report.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
+
+
+def _dimensions(source: Source, used: Sequence[Key]) -> str:
+    """What a picture's measurements have in common, and who measured them."""
+    key = used[0]
+    versions = _versions(line.record for line in source.at(used))
+    init = "" if key.initially_all_set else "without "
+    return (
+        f"{key.machine} ({_clock(key.machine)}), kernels {versions}, tdp_mmu=N,"
+        f" {report.size(key.bytes_per_vcpu)} per vCPU, {key.backing}, {init}initially-all-set"
+    )
+
+
+def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list[int]) -> Block:
+    """A picture with a row of panels for each paging mode and a column for each of MIXES."""
+    drawn: list[list[Panel]] = []
+    used: list[Key] = []
+    for ept in (True, False):
+        panels = []
+        for mix in mixes:
+            like = replace(family.key, ept=ept, write_percent=mix)
+            panel, keys = _panel(source, like, row)
+            panels.append(panel)
+            used += keys
+        if all(panel.curves for panel in panels):
+            drawn.append(panels)
+    label = f"{row.label} over vCPUs"
+    unit = "simulated ms" if family.key.machine in SIMULATED else "ms"
+    if row is FIRST_CLEAR:
+        drawn = [[panel for panels in drawn for panel in panels]]
+        reading = (
+            "This is where eager splitting does its work (once per migration), so Y lies above N;"
+            " the further Y lies below the peer's squares, the cheaper a split is."
+        )
+    else:
+        reading = (
+            "The line of N climbs with the number of vCPUs because each fault waits for the"
+            " exclusive lock; where Y is flat and far below it, running vCPUs do not pay for"
+            " splitting. Each step of the left axis is a factor of ten."
+        )
+    return Picture(
+        name,
+        label,
+        pictures.curves(name, drawn, f"{row.label}, {unit}"),
+        _dimensions(source, used),
+        reading,
+        source.at(used),
+    )
+
+
+def _families(source: Source) -> dict[Family, list[int]]:
+    """What can be drawn over vCPUs, with its write percentages: those of EPT off and on."""
+    found: dict[Family, list[int]] = {}
+    for key in source.measured:
+        if key.kernel == "series" and not key.tdp_mmu:
+            mixes = found.setdefault(Family.of(key), [])
+            if key.write_percent not in mixes:
+                mixes.append(key.write_percent)
+    return found
+
+
+def _family_blocks(source: Source, family: Family, mixes: list[int], number: int) -> list[Block]:
+    ends = f"-{number}" if number else ""
+    row = report.headline(family.key.initially_all_set)
+    found: list[Block] = [_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3])]
+    if family.key.initially_all_set:
+        found.append(_over_vcpus(source, family, FIRST_CLEAR, f"clear{ends}", mixes[:1]))
+    return found
+
+
+def bench_pictures(sources: Sources) -> Section:
+    """Dirty time and first CLEAR over vCPUs, N against Y against the peer."""
+    section = Section("vcpus", "Over the number of vCPUs", [])
+    source = sources.get("bench")
+    if source is None:
+        section.blocks.append(Missing("tables and pictures of N beside Y", "make bench"))
+        return section
+    for number, (family, mixes) in enumerate(_families(source).items()):
+        section.blocks.extend(_family_blocks(source, family, mixes, number))
+    if not section.blocks:
+        command = "make bench ARGS='--kernel series'"
+        section.blocks.append(Missing("figures of the series with tdp_mmu=N", command))
+    return section
+
+
+def verdicts(sources: Sources) -> Section:
+    """Whether the series reaches what it is judged by."""
+    section = Section("verdicts", "Goals and bounds", [])
+    source = sources.get("bench")
+    if source is not None:
+        found = source.measurements
+        tables = (bounds.table(found), report.goals_table(found))
+        section.blocks.extend(_grid(source, table) for table in tables if table)
+    if not section.blocks:
+        section.blocks.append(Missing("the cases that have goals", "make bench"))
+    return section
+
+
+def _mails_for(source: Source, table: Table) -> list[Grid]:
+    key = next(key for keys in table.origins for key in keys if key in source.measured)
+    if key.tdp_mmu:
+        return []
+    return mails.tables(key.ept, key.write_percent, key.initially_all_set)
+
+
+def bench_tables(sources: Sources) -> Section:
+    """Every table of `make bench`, the mails' beside it."""
+    section = Section("tables", "Tables, the mails' beside ours", [])
+    source = sources.get("bench")
+    if source is None:
+        section.blocks.append(Missing("the tables", "make bench"))
+        return section
+    note = "figures are milliseconds; " + _clock(source.measurements[0].machine)
+    for table in report.main_tables(source.measurements):
+        grid = _grid(source, table)
+        section.blocks.append(replace(grid, notes=[*grid.notes, note]))
+        section.blocks.extend(_mails_for(source, table))
+    base = report.base_table(source.measurements)
+    if base is not None:
+        section.blocks.append(_grid(source, base))
+    return section
+
+
+@dataclass(frozen=True)
+class Run:
+    """The lines of one run in a live file."""
+
+    timeline: Line
+    kinds: list[Line]
+    dips: list[Line]
+
+    @property
+    def style(self) -> Style:
+        record = self.timeline.record
+        if record["kernel"] == "peer":
+            return pictures.PEER
+        return pictures.EAGER if record["eager"] else pictures.LAZY
+
+    def phases(self, kind: str) -> list[Line]:
+        return [line for line in self.kinds if line.record["kind"] == kind]
+
+
+def _runs(source: Source, ept: bool) -> list[Run]:
+    """N, Y, and the peer, as far as they are there."""
+    found = []
+    for timeline in source.of("timeline"):
+        me = _same_run(timeline)
+        parts = [[o for o in source.of(name) if _same_run(o) == me] for name in ("kind", "dip")]
+        if timeline.record["ept"] == ept:
+            found.append(Run(timeline, *parts))
+    order = (pictures.LAZY, pictures.EAGER, pictures.PEER)
+    return sorted(found, key=lambda run: order.index(run.style))
+
+
+def _same_run(line: Line) -> tuple[Any, ...]:
+    return tuple(line.record[name] for name in ("machine", "kernel", "ept", "tdp_mmu", "eager"))
+
+
+def _course(run: Run) -> Course:
+    record = run.timeline.record
+    phases = [
+        (p["phase"], p["begin_us"], p["begin_us"] + p["seconds"] * 1e6)
+        for p in (line.record for line in run.phases("writer"))
+    ]
+    return Course(
+        run.style.label,
+        run.style,
+        record["window_us"],
+        # The last window ends before its time.
+        record["writer_accesses"][:-1],
+        record["reader_accesses"][:-1],
+        phases,
+    )
+
+
+def _exceeding(run: Run, kind: str) -> Points:
+    """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
+
+    Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
+    """
+    ticks: dict[int, int] = {}
+    for line in run.phases(kind):
+        if line.record["phase"] in STALL_PHASES:
+            for end, count in line.record["histogram"]:
+                ticks[end] = ticks.get(end, 0) + count
+    left = total = sum(ticks.values())
+    points = []
+    for end, count in sorted(ticks.items()):
+        points.append((end / 1e3 / run.timeline.record["tsc_khz"], left / total))
+        left -= count
+    return points
+
+
+def _live_dimensions(runs: Sequence[Run]) -> str:
+    record = runs[0].timeline.record
+    readers = record["readers"]
+    return (
+        f"{record['machine']} ({_clock(record['machine'])}), kernels"
+        f" {_versions(run.timeline.record for run in runs)},"
+        f" {report.paging(record['machine'], record['ept'])}, tdp_mmu=N,"
+        f" {record['vcpus'] - readers} writers ({record['write_percent']}% writes) and"
+        f" {readers} reader, {report.size(record['bytes_per_vcpu'])} per vCPU,"
+        f" {record['backing']}"
+    )
+
+
+def _timeline_picture(runs: Sequence[Run], mode: str) -> Picture:
+    name = f"timeline-{mode}"
+    origins = [run.timeline for run in runs] + [o for run in runs for o in run.phases("writer")]
+    return Picture(
+        name,
+        f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
+        pictures.timelines(name, [_course(run) for run in runs]),
+        _live_dimensions(runs),
+        "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
+        " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
+        " when its migration starts.",
+        tuple(origins),
+    )
+
+
+def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
+    name = f"stalls-{mode}"
+    panels = []
+    for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
+        # The peer first, since it is drawn wider.
+        below = sorted(runs, key=lambda run: run.style is not pictures.PEER)
+        drawn = {run.style: _exceeding(run, kind) for run in below}
+        label = "time that an access takes, simulated"
+        panels.append(Panel(title, label, {s: p for s, p in drawn.items() if p}))
+    origins = [o for run in runs for o in run.kinds if o.record["phase"] in STALL_PHASES]
+    return Picture(
+        name,
+        f"How long accesses stall while logging is on, {mode.replace('ept', 'ept=')}",
+        pictures.stalls(name, panels),
+        _live_dimensions(runs),
+        "At a height of 0.001 is what one access in a thousand took or exceeded, so further left"
+        " and down is better; the marker at a curve's end is the longest stall (to within an"
+        " eighth).",
+        tuple(origins),
+    )
+
+
+def _longest_table(runs: Sequence[Run], mode: str) -> Grid:
+    """The longest stall in each phase of the host's actions, by kind of vCPU."""
+    columns = tuple(run.style.label for run in runs)
+    rows: list[tuple[str, ...]] = []
+    origins: list[tuple[Line, ...]] = []
+    for kind in ("writer", "reader"):
+        by_phase: dict[tuple[str, int | None], list[Line]] = {}
+        for run in runs:
+            for line in run.phases(kind):
+                if line.record["phase"] != "populate":
+                    at = line.record["phase"], line.record["iteration"]
+                    by_phase.setdefault(at, []).append(line)
+        for (phase, iteration), lines in by_phase.items():
+            longest = (f"{line.record['longest_us'] / 1e3:.3f}" for line in lines)
+            rows.append((f"{kind}, {phase} {iteration or ''}".strip(), *longest))
+            origins.append(tuple(lines))
+    title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
+    notes = ["an access counts in the phase in which it began", report.LOCKSTEP]
+    return Grid(title, ("", *columns), rows, origins, notes)
+
+
+def _live_blocks(source: Source, ept: bool) -> list[Block]:
+    runs = _runs(source, ept)
+    if not runs:
+        return []
+    mode = f"ept{'Y' if ept else 'N'}"
+    return [
+        _timeline_picture(runs, mode),
+        _stall_picture(runs, mode),
+        _longest_table(runs, mode),
+    ]
+
+
+def live(sources: Sources) -> Section:
+    """Timelines and stalls."""
+    section = Section("live", "What running vCPUs feel", [])
+    source = sources.get("live")
+    if source is not None:
+        section.blocks.extend(_live_blocks(source, True) + _live_blocks(source, False))
+    if not section.blocks:
+        section.blocks.append(Missing("timelines and stalls", "make live"))
+    return section
+
+
+def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Panel:
+    """Instructions over the value that is called OVER, with EPT and with shadow paging."""
+    drawn: dict[Style, Points] = {}
+    for style, ept in ((pictures.EPT, True), (pictures.SHADOW, False)):
+        own = [one for one in records if one["ept"] == ept]
+        if own:
+            drawn[style] = sorted((one[over], one["instructions"]) for one in own)
+    return Panel(title, label, drawn)
+
+
+def _cost_panels(records: Sequence[Any]) -> list[Panel]:
+    """Over the memory of one vCPU, and over vCPUs with the commonest memory each."""
+    sizes = [one["mib_per_vcpu"] for one in records]
+    common = max(sizes, key=lambda size: (sizes.count(size), -size))
+    single = [one for one in records if one["vcpus"] == 1]
+    many = [one for one in records if one["mib_per_vcpu"] == common]
+    return [
+        _cost_panel("one vCPU", "MiB", "mib_per_vcpu", single),
+        _cost_panel(f"{common} MiB per vCPU", "vCPUs", "vcpus", many),
+    ]
+
+
+def cost(sources: Sources) -> Section:
+    """Instructions under the lock for one split."""
+    section = Section("cost", "What one split costs", [])
+    source = sources.get("cost")
+    if source is None:
+        section.blocks.append(Missing("the cost of one split", "make cost"))
+        return section
+    records = [line.record for line in source.lines]
+    machine = records[0]["machine"]
+    section.blocks.append(
+        Picture(
+            "cost",
+            "Instructions under mmu_lock for each huge page split",
+            pictures.costs("cost", _cost_panels(records), "instructions per 2 MiB", COST_LIMIT),
+            f"{machine} ({_clock(machine)}: {IPS // 1_000_000} instructions are a microsecond),"
+            " kernel series, eager_page_split=Y, tdp_mmu=N, anonymous_hugetlb_2mb,"
+            " without initially-all-set",
+            "A flat line means that a split costs the same however much memory and however many"
+            " vCPUs there are; it is to stay below the dotted line.",
+            source.lines,
+        )
+    )
+    columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
+    rows = [
+        (
+            report.paging(one["machine"], one["ept"]),
+            str(one["vcpus"]),
+            str(one["vcpus"] * one["mib_per_vcpu"]),
+            str(one["pages"]),
+            str(one["instructions"]),
+            f"{one['longest_ns'] / 1e6:.2f}",
+        )
+        for one in records
+    ]
+    notes = ["nobody waits for the lock in these runs, so it is not given up", report.LOCKSTEP]
+    origins = [(line,) for line in source.lines]
+    section.blocks.append(Grid("Cost of a split of 2 MiB", columns, rows, origins, notes))
+    return section
+
+
+def _mix(write_percent: int) -> str:
+    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
+
+
+def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
+    """The share that waits over vCPUs: a row for each mode, a column for each mix."""
+    found: list[list[Panel]] = []
+    for ept in (True, False):
+        row = []
+        for mix in dict.fromkeys(one["write_percent"] for one in records):
+            drawn: dict[Style, Points] = {}
+            for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
+                wanted = (ept, mix, eager)
+                own = [o for o in records if (o["ept"], o["write_percent"], o["eager"]) == wanted]
+                if own:
+                    drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
+            row.append(Panel(f"ept={'Y' if ept else 'N'}, {_mix(mix)}", "vCPUs", drawn))
+        if all(panel.curves for panel in row):
+            found.append(row)
+    return found
+
+
+def _waiting(record: Any) -> float:
+    """Percent of the vCPUs' processor time that they wait for the lock."""
+    return 100 * float(record["wait_seconds"]) / float(record["vcpu_seconds"])
+
+
+def _lock_row(one: Any) -> tuple[str, ...]:
+    return (
+        f"{report.paging(one['machine'], one['ept'])}, {_mix(one['write_percent'])}",
+        str(one["vcpus"]),
+        str(one["cpus"]),
+        "Y" if one["eager"] else "N",
+        f"{_waiting(one):.1f}%",
+        str(one["waits"]),
+        f"{one['longest_wait_seconds'] * 1e3:.3f}",
+        report.milliseconds(one["untraced_seconds"]),
+        report.milliseconds(one["seconds"]),
+    )
+
+
+def _lock_dimensions(one: Any) -> str:
+    return (
+        f"{one['machine']} ({_clock(one['machine'])}), kernel {one['kernel']}, tdp_mmu=N,"
+        f" {report.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
+        f" {one['phase']} {one['iteration']}"
+    )
+
+
+def lock(sources: Sources) -> Section:
+    """How much of their time vCPUs wait for the lock."""
+    section = Section("lock", "Who waits for mmu_lock", [])
+    source = sources.get("lock")
+    if source is None:
+        section.blocks.append(Missing("the lock profile", "make lockprofile"))
+        return section
+    records = [line.record for line in source.lines]
+    label = "% of vCPU time spent waiting"
+    if panels := _lock_panels(records):
+        drawn = pictures.curves("lock", panels, label, whole=100)
+        reading = (
+            "The higher the line, the more of what vCPUs do is waiting for each other: N comes"
+            " close to all of it with many vCPUs, Y is to stay low wherever pages are split"
+            " ahead and written without a fault."
+        )
+        title = "Time that vCPUs wait for mmu_lock while they dirty memory"
+        dimensions = _lock_dimensions(records[0])
+        section.blocks.append(Picture("lock", title, drawn, dimensions, reading, source.lines))
+    columns = ("mode", "vCPUs", "CPUs", "eager", "waiting", "waits", "longest, ms", "dirty, ms")
+    rows = [_lock_row(one) for one in records]
+    notes = [
+        "dirty: the phase without tracing, and with it; all else was measured with tracing",
+        *([report.LOCKSTEP] if records[0]["machine"] in SIMULATED else []),
+    ]
+    origins = [(line,) for line in source.lines]
+    section.blocks.append(Grid("Lock profile", (*columns, "traced, ms"), rows, origins, notes))
+    return section
+
+
+SECTIONS: tuple[Callable[[Sources], Section], ...] = (
+    verdicts,
+    bench_pictures,
+    bench_tables,
+    live,
+    cost,
+    lock,
+)
+
+
+def build(sources: Sources) -> list[Section]:
+    """Every section, in order. LabError: a line that lacks what its kind of file has."""
+    found = []
+    for section in SECTIONS:
+        try:
+            found.append(section(sources))
+        except (KeyError, TypeError) as error:
+            names = ", ".join(source.name for source in sources.values())
+            what = f"{section.__name__}: {names}: a line is not as docs/results-format.md says"
+            raise LabError(f"{what}: {error!r}") from error
+    return found

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lockstep figures are still those of docs/reference.
+
+Boots one of the reference's own jobs again, a small one: the same number of CPUs, memory and
+runs in the same order, since each of them changes figures a little. What is compared, and
+from which difference on a figure has moved, is what `lab compare` does. It covers two vCPUs
+with EPT; the other figures of the reference move unseen until `make reference`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import bench, bounds, compare, machines, plan, reference
+from lab.compare import Side
+from lab.kernel import Kernel
+
+BENCH = reference.DIRECTORY / "bench.jsonl"
+VCPUS = 2
+
+
+@pytest.mark.skipif(not BENCH.exists(), reason="docs/reference: nothing is committed yet")
+def test_the_figures_are_those_of_the_reference(
+    kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
+) -> None:
+    boot = reference.boot("series", True, VCPUS)
+    machine = machines.get(boot.machine)
+    test = selftests("series") / plan.TEST
+    job = plan.make_job(machine, boot, kernel("series", bench.CONFIG).image, test)
+    measured = bench.checked(boot, machine.run(job))
+
+    now = Side("this run", {one.key: [one.seconds] for one in measured}, frozenset())
+    found = compare.compare(compare.load([BENCH]), now)
+    assert len(found.pairs) == len(measured)
+    assert not found.moved, "\n".join(
+        [
+            f"{compare.summary(found)} against docs/reference:",
+            *compare.moves(found),
+            "If that is meant: make reference, look at it, and commit docs/reference.",
+        ]
+    )
+    missed = [line for line in bounds.missed(measured) if line.startswith(f"{VCPUS} ")]
+    assert not missed

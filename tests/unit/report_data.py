@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Small made-up files of results, one of each kind, for the tests of the report."""
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from lab import live
+from lab.results import Measurement, write
+
+MIB = 1 << 20
+BENCH = "20260101T000000Z-vmx-bochs.jsonl"
+LIVE = "20260101T000000Z-live.jsonl"
+COST = "20260101T000000Z-cost.jsonl"
+LOCK = "20260101T000000Z-lock.jsonl"
+
+
+def measurement(**values: Any) -> Measurement:
+    """A dirty memory time, with what VALUES say differently."""
+    common: dict[str, Any] = {
+        "machine": "vmx-bochs",
+        "kernel": "series",
+        "kernel_version": "6.12.117-series",
+        "ept": True,
+        "tdp_mmu": False,
+        "vcpus": 2,
+        "bytes_per_vcpu": 2 * MIB,
+        "backing": "anonymous_hugetlb_2mb",
+        "write_percent": 100,
+        "initially_all_set": True,
+        "eager": False,
+        "phase": "dirty",
+        "iteration": 2,
+        "seconds": 0.1,
+    }
+    return Measurement(**(common | values))
+
+
+def bench() -> Iterator[Measurement]:
+    """N, Y and the peer for two numbers of vCPUs, both modes and two mixes."""
+    kernels = (("series", False), ("series", True), ("peer", True))
+    phases = (("dirty", 2), ("clear", 1), ("clear", 2), ("get", 1), ("enable", None))
+    for ept, mix, n, (kernel, eager) in product((True, False), (100, 20), (2, 4), kernels):
+        for place, (phase, iteration) in enumerate(phases):
+            yield measurement(
+                ept=ept,
+                write_percent=mix,
+                vcpus=n,
+                kernel=kernel,
+                kernel_version=f"6.12.117-{kernel}",
+                eager=eager,
+                phase=phase,
+                iteration=iteration,
+                seconds=(n * 0.02 if not eager else 0.001) * (place + 1),
+            )
+
+
+def live_text(eager: bool, ept: bool = True) -> str:
+    """What dirty_log_perf_test -l -j writes, with three phases and four windows."""
+    common: dict[str, Any] = {
+        "eager": eager,
+        "tdp_mmu": False,
+        "ept": ept,
+        "vcpus": 4,
+        "bytes_per_vcpu": 16 * MIB,
+        "backing": "anonymous_hugetlb_2mb",
+        "write_percent": 100,
+        "readers": 1,
+        "window_us": 10000,
+        "tsc_khz": 50000,
+    }
+    lines: list[dict[str, Any]] = []
+    for kind in ("writer", "reader"):
+        for place, phase in enumerate(("baseline", "enable", "logging")):
+            stats: dict[str, Any] = {"phase": phase, "iteration": 1 if phase == "logging" else None}
+            stats |= {"begin_us": place * 10000.0, "seconds": 0.01, "longest_us": 80.0 + place}
+            stats["histogram"] = [[15, 900], [4095, 90], [40000, 1 + place]]
+            lines.append({"record": "kind", **common, "kind": kind, **stats})
+        lines.append({"record": "dip", **common, "kind": kind, "course": "logging", "lowest": 1})
+    lines.append({"record": "vcpu", **common, "kind": "writer", "vcpu": 1})
+    for window in range(4):
+        counts = {"writer_accesses": 4000 - 900 * window, "reader_accesses": 200}
+        where = {"phase": "enable", "iteration": None, "begin_us": window * 10000}
+        lines.append({"record": "window", **common, **where, "window": window, **counts})
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+def live_records() -> Iterator[dict[str, Any]]:
+    """A live file with N, Y and the peer, with EPT only."""
+    for kernel, eager in (("series", False), ("series", True), ("peer", True)):
+        origin = {"machine": "vmx-bochs", "kernel": kernel, "kernel_version": f"6.12-{kernel}"}
+        yield from live.condense(live_text(eager), origin)
+
+
+def cost_records() -> Iterator[dict[str, Any]]:
+    for ept, (vcpus, mib) in product((True, False), ((1, 32), (1, 128), (1, 4), (2, 4))):
+        yield {
+            "machine": "vmx-bochs",
+            "ept": ept,
+            "vcpus": vcpus,
+            "mib_per_vcpu": mib,
+            "pages": vcpus * mib // 2,
+            "held_ns": 80000 * vcpus * mib // 2,
+            "longest_ns": 90000,
+            "instructions": 4000,
+        }
+
+
+def lock_records() -> Iterator[dict[str, Any]]:
+    for ept, mix, n, eager in product((True, False), (100, 20), (2, 4), (False, True)):
+        yield {
+            "machine": "vmx-bochs",
+            "kernel": "series",
+            "ept": ept,
+            "tdp_mmu": False,
+            "vcpus": n,
+            "cpus": n + 1,
+            "bytes_per_vcpu": 2 * MIB,
+            "backing": "anonymous_hugetlb_2mb",
+            "write_percent": mix,
+            "initially_all_set": True,
+            "eager": eager,
+            "phase": "dirty",
+            "iteration": 2,
+            "seconds": 0.11,
+            "untraced_seconds": 0.1,
+            "vcpu_seconds": 0.2,
+            "wait_seconds": 0.01 if eager else 0.15,
+            "waits": 100,
+            "longest_wait_seconds": 0.001,
+        }
+
+
+def _write(file: Path, records: Iterator[dict[str, Any]]) -> Path:
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return file
+
+
+def write_all(directory: Path) -> list[Path]:
+    """One file of every kind."""
+    directory.mkdir(exist_ok=True)
+    write(directory / BENCH, bench())
+    return [
+        directory / BENCH,
+        _write(directory / LIVE, live_records()),
+        _write(directory / COST, cost_records()),
+        _write(directory / LOCK, lock_records()),
+    ]

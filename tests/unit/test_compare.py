@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.compare: what is compared, what counts as moved, and the exit status."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab import cli, compare, results
+from lab.errors import LabError
+from lab.results import Measurement
+from tests.unit.report_data import bench, measurement
+
+
+def file_of(directory: Path, name: str, found: Sequence[Measurement]) -> str:
+    file = directory / name
+    file.write_text("".join(map(results.to_line, found)))
+    return str(file)
+
+
+def run(*words: str) -> int:
+    return cli.main(["compare", *words])
+
+
+def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[Measurement]:
+    """FOUND, those with the values of ONLY taking FACTOR as long."""
+    return [
+        replace(one, seconds=one.seconds * factor)
+        if all(getattr(one, name) == value for name, value in only.items())
+        else one
+        for one in found
+    ]
+
+
+def test_the_same_twice_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = file_of(tmp_path, "a.jsonl", list(bench()))
+    assert run(a, a) == 0
+    said = capsys.readouterr()
+    assert "120 figures, none moved" in said.err
+    assert "moved: " not in said.out
+
+
+def test_what_moved_is_named_most_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(bench())
+    worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
+    worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
+    a, b = file_of(tmp_path, "a.jsonl", found), file_of(tmp_path, "b.jsonl", worse)
+    assert run(a, b, "--brief") == 1
+    said = capsys.readouterr()
+    lines = [line for line in said.out.splitlines() if line.startswith("moved: ")]
+    assert len(lines) == 3
+    assert "peer, ept=Y, 4 vCPUs" in lines[0] and "(+100.00%)" in lines[0]
+    assert "ept=N, 2 vCPUs x 2 MiB, 20% writes, N: dirty 2: 40.0 ms -> 44.0 ms" in lines[2]
+    assert "3 of 120 figures moved" in said.err
+
+
+@pytest.mark.parametrize(
+    ("phase", "iteration", "before", "after", "moved"),
+    [
+        ("dirty", 2, 0.230, 0.238, False),
+        ("dirty", 2, 0.230, 0.240, True),
+        ("dirty", 2, 0.230, 0.220, True),
+        # One tick of the timer is nothing in what pays for nothing, but a lot in what does.
+        ("dirty", 1, 0.001, 0.005, False),
+        ("dirty", 2, 0.001, 0.005, True),
+        ("enable", None, 0.0003, 0.0043, False),
+        ("enable", None, 0.0003, 0.0123, True),
+        ("get", 1, 0.000014, 0.000018, False),
+        ("get", 1, 0.000014, 0.000028, True),
+        ("clear", 1, 0.0025, 0.00254, False),
+        ("clear", 1, 0.0055, 0.0277, True),
+    ],
+)
+def test_a_lockstep_figure_moves_beyond_the_limit_of_its_phase(
+    phase: str, iteration: int | None, before: float, after: float, moved: bool
+) -> None:
+    one = measurement(phase=phase, iteration=iteration, seconds=before)
+    sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", before), ("b", after))]
+    assert [pair.moved for pair in compare.compare(*sides).pairs] == [moved]
+
+
+def test_only_the_same_dimensions_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = list(bench())
+    a = file_of(tmp_path, "a.jsonl", [one for one in found if one.vcpus == 2])
+    b = file_of(tmp_path, "b.jsonl", scaled(found, 3, vcpus=4))
+    assert run(a, b, "--brief") == 0
+    said = capsys.readouterr().err
+    assert "only in B: 60 measurements (series, ept=Y, 4 vCPUs x 2 MiB, 100% writes, N;" in said
+    assert "60 figures, none moved" in said
+
+
+def test_wall_clock_differences_count_beyond_the_spread(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def file(name: str, seconds: float) -> str:
+        return file_of(tmp_path, name, [measurement(machine="host", seconds=seconds)])
+
+    a, again, close, far = (
+        file(f"{i}.jsonl", seconds) for i, seconds in enumerate((1.0, 1.2, 1.25, 1.6))
+    )
+    assert run(a, close, "--again-a", again, "--again-b", close) == 0
+    assert run(a, far, "--again-a", again, "--again-b", far) == 1
+    capsys.readouterr()
+    assert run(a, far) == 0
+    assert "1 of 1 are not judged" in capsys.readouterr().err
+
+
+def test_repeated_lines_are_a_spread_as_well(tmp_path: Path) -> None:
+    ones = [measurement(machine="host", seconds=s) for s in (1.0, 1.3)]
+    a = file_of(tmp_path, "a.jsonl", ones)
+    b = file_of(tmp_path, "b.jsonl", [replace(one, seconds=one.seconds + 0.2) for one in ones])
+    c = file_of(tmp_path, "c.jsonl", [replace(one, seconds=one.seconds + 0.4) for one in ones])
+    assert (run(a, b), run(a, c)) == (0, 1)
+
+
+def test_machines_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = file_of(tmp_path, "a.jsonl", [measurement()])
+    b = file_of(tmp_path, "b.jsonl", [measurement(machine="svm-qemu")])
+    assert run(a, b) == 2
+    assert "svm-qemu and vmx-bochs" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = file_of(tmp_path, "a.jsonl", [measurement()])
+    other = file_of(tmp_path, "b.jsonl", [measurement(vcpus=4)])
+    (tmp_path / "half.jsonl").write_text('{"machine"')
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    for words, said in (
+        ((a, other), "nothing with the same dimensions"),
+        ((a, str(tmp_path / "none.jsonl")), "none.jsonl: cannot be read"),
+        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty or ends in half a line"),
+        ((a, str(tmp_path / "bad.jsonl")), "bad.jsonl, line 1: lacks 'machine'"),
+    ):
+        assert run(*words) == 2
+        complaint = capsys.readouterr().err
+        assert said in complaint
+        assert complaint.count("\n") == 1
+
+
+def test_a_time_that_was_nothing_is_no_division() -> None:
+    one = measurement(phase="get", iteration=1, seconds=0)
+    sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", 0.0), ("b", 1.0))]
+    found = compare.compare(*sides)
+    assert found.moved[0].change == float("inf")
+    assert compare.moves(found)
+    with pytest.raises(LabError, match="nothing with the same"):
+        compare.compare(sides[0], replace(sides[1], times={replace(one.key, vcpus=3): [1.0]}))

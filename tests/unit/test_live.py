@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.live: what is run, and what is kept of what comes back."""
+
+from pathlib import Path
+
+import pytest
+
+from lab import cli, live
+from lab.errors import LabError, WorkFailed
+from tests.unit.report_data import live_text
+
+ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}
+
+
+def test_lazy_and_eager_share_a_boot_and_the_peer_has_its_own() -> None:
+    plan = live.make_plan([True, False])
+    assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == [
+        ("series", True, ("N", "Y")),
+        ("peer", True, ("Y",)),
+        ("series", False, ("N", "Y")),
+        ("peer", False, ("Y",)),
+    ]
+
+
+def test_a_cpu_for_each_vcpu_and_one_for_main() -> None:
+    job = live.make_job(live.Boot("series", False, ("N", "Y")), 16, Path("bz"), Path("test"))
+    assert job.cpus == live.VCPUS + 1
+    assert job.command[-3:] == (str(live.VCPUS * 8), "N", "Y")
+    assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
+
+
+def test_windows_become_one_line_and_single_vcpus_are_dropped() -> None:
+    found = list(live.condense(live_text(True), ORIGIN))
+    kinds = ["kind", "kind", "kind", "dip"]
+    assert [one["record"] for one in found] == ["timeline", *kinds, *kinds]
+    timeline = found[0]
+    assert timeline["writer_accesses"] == [4000, 3100, 2200, 1300]
+    assert timeline["reader_accesses"] == [200] * 4
+    assert "window" not in timeline and timeline["window_us"] == 10000
+    assert all(one["kernel"] == "series" and one["machine"] == "vmx-bochs" for one in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "half",
+        "[]\n",
+        '{"record": "kind"}\n',
+        live_text(True).replace('"window": 2,', '"window": 3,'),
+    ],
+)
+def test_what_is_no_run_is_no_result(text: str) -> None:
+    with pytest.raises(WorkFailed):
+        list(live.condense(text, ORIGIN))
+
+
+def test_a_parameter_that_did_not_take_effect_is_found() -> None:
+    boot = live.Boot("series", True, ("N", "Y"))
+    files = {"version": b"6.12\n", "N.json": live_text(False).encode()}
+    with pytest.raises(WorkFailed, match=r"no file 'Y\.json'"):
+        list(live.collect(boot, files))
+    for wrong in (live_text(False), live_text(True, ept=False)):
+        with pytest.raises(WorkFailed, match="did not take effect"):
+            list(live.collect(boot, files | {"Y.json": wrong.encode()}))
+    good = list(live.collect(boot, files | {"Y.json": live_text(True).encode()}))
+    assert [one["eager"] for one in good if one["record"] == "timeline"] == [False, True]
+    assert good[0]["kernel_version"] == "6.12"
+
+
+@pytest.mark.parametrize("mib", [0, 3, -2, 4096])
+def test_memory_that_cannot_be_had_is_refused(mib: int) -> None:
+    live.check(2)
+    with pytest.raises(LabError, match="--mib"):
+        live.check(mib)
+
+
+def test_a_dry_run_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["live", "--dry-run", "--ept", "Y"]) == 0
+    said = capsys.readouterr().out
+    assert "series, ept=Y: 5 CPUs" in said and "-R 1 -F" in said and "ept=N" not in said

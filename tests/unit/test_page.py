@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.page: the report, from small made-up results to both pages."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from lab import cli
+from lab.errors import LabError
+from lab.page import command, model, pictures, render, sections, sources
+from lab.page.model import Grid, Missing, Picture
+from lab.page.sources import Line
+from tests.unit import report_data as data
+
+VOID = {"meta", "link", "br", "img", "hr"}
+
+
+class Checker(HTMLParser):
+    """Finds tags left open, ids used twice, links to nowhere, and what would be loaded."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(str(value))
+            elif name in ("href", "xlink:href"):
+                self.links.append(str(value))
+            elif name in ("src", "srcset") or tag in ("script", "link", "iframe"):
+                self.loaded.append(f"{tag} {name}")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of one file of every kind."""
+    directory = tmp_path_factory.mktemp("report")
+    command.write(data.write_all(directory / "in"), directory / "out")
+    return directory / "out"
+
+
+def test_the_page_is_whole_and_needs_nothing(made: Path) -> None:
+    page = (made / render.HTML).read_text()
+    checker = Checker(page)
+    assert not checker.open
+    assert not checker.loaded
+    assert not re.search(r"<script|@import|url\((?!#)", page)
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert {link[1:] for link in checker.links} <= set(checker.ids)
+    assert all(link.startswith("#") for link in checker.links)
+
+
+def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
+    text = (made / render.MARKDOWN).read_text()
+    names = re.findall(r"!\[.*\]\((.*)\)\n\n(.*)\n", text)
+    assert {name for name, _ in names} == {
+        "dirty.svg",
+        "clear.svg",
+        "timeline-eptY.svg",
+        "stalls-eptY.svg",
+        "cost.svg",
+        "lock.svg",
+    }
+    for name, reading in names:
+        ElementTree.parse(made / name)
+        assert reading.rstrip().endswith(".")
+    assert "Not measured" not in text
+
+
+def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
+    text = (made / render.MARKDOWN).read_text()
+    row = next(
+        line for line in text.splitlines() if line.startswith("| **dirty, iteration 2** | 4")
+    )
+    head = next(line for line in text.splitlines() if line.startswith("| ms | vCPUs | N "))
+    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    shown = [float(cells[name]) for name in ("N", "Y", "gates deleted")]
+    numbers = [int(n) for n in re.findall(r"#L(\d+)\)", row)]
+    lines = (made / data.BENCH).read_text().splitlines()
+    records = [json.loads(lines[n - 1]) for n in numbers]
+    assert [record["seconds"] * 1e3 for record in records] == pytest.approx(shown)
+    assert [(r["kernel"], r["eager"]) for r in records] == [
+        ("series", False),
+        ("series", True),
+        ("peer", True),
+    ]
+    page = (made / render.HTML).read_text()
+    for number in numbers:
+        assert f'id="{data.BENCH}-{number}"' in page
+
+
+def test_every_row_with_figures_of_ours_has_an_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slow in ("curves", "timelines", "stalls", "costs"):
+        monkeypatch.setattr(pictures, slow, lambda *_, **__: "<svg/>")
+    found = sources.load_all(data.write_all(tmp_path))
+    grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
+    assert len(grids) > 5
+    for grid in grids:
+        if grid.beside:
+            assert not grid.origins and "real hardware" in grid.notes[0]
+        else:
+            assert len(grid.origins) == len(grid.rows)
+            assert all(grid.origins)
+
+
+def test_the_same_results_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    command.write(data.write_all(tmp_path / "in"), tmp_path / "out")
+    one, two = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (made, tmp_path / "out"))
+    assert one == two
+    assert not re.search(rb"\b20\d\d-\d\d-\d\d", one["dirty.svg"])
+
+
+def test_what_is_missing_is_named_with_its_command() -> None:
+    found = {b.command for s in sections.build({}) for b in s.blocks if isinstance(b, Missing)}
+    assert {"make bench", "make cost"} <= found
+    assert all(isinstance(b, Missing) for s in sections.build({}) for b in s.blocks)
+    assert "make live" in found
+    assert "Not measured yet" in render.page(render.HTML, {}, sections.build({}))
+
+
+def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
+    found = sources.load_all(data.write_all(tmp_path))
+    runs = sections._runs(found["live"], True)
+    points = sections._exceeding(runs[0], "writer")
+    # Two phases count: 1800 short, 180 longer, 5 longest ones.
+    assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
+    assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
+
+
+def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:
+    line = Line("a.jsonl", 1, "{}", {})
+    grid = Grid("T", ("a",), [("x|y<b>",)], [(line,)])
+    section = model.Section("s", "S", [grid])
+    assert "x\\|y&lt;b>" in render.page(render.MARKDOWN, {}, [section])
+    assert "x|y&lt;b&gt;" in render.page(render.HTML, {}, [section])
+
+
+def test_neighbouring_lines_are_a_range() -> None:
+    lines = [Line(name, n, "", {}) for name, n in (("b", 7), ("a", 3), ("a", 1), ("a", 2))]
+    assert [(r.file, r.text) for r in model.ranges(lines)] == [("a", "1-3"), ("b", "7")]
+
+
+def test_inlined_pictures_take_the_colours_of_the_page() -> None:
+    svg = (
+        '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt"><g id="a" style="fill: #fffffe"/>'
+    )
+    picture = Picture("p", "", svg + '<use href="#a" clip-path="url(#a)"/></svg>', "", "", ())
+    inlined = render.inline(picture)
+    assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
+    assert "var(--paper)" in inlined and "#fffffe" not in inlined
+    assert "width=" not in inlined and "<?xml" not in inlined
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty or ends in half a line"),
+        ('{"machine": 1', "is empty or ends in half a line"),
+        ("nonsense\n", "line 1: is not JSON"),
+        ("[1]\n", "line 1: is not a JSON object"),
+        ('{"a": 1}\n', "line 1: lacks 'machine'"),
+        ('{"phase": "teleport"}\n', "has no measurement"),
+        ('{"phase": "dirty"}\n', "line 1: lacks 'machine'"),
+    ],
+)
+def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text(text)
+    with pytest.raises(LabError, match=f"x.jsonl.*{complaint}"):
+        sources.load(file)
+    assert cli.main(["report", str(file), "--output", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_lacks_something_is_no_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "x-live.jsonl"
+    file.write_text('{"record": "timeline", "machine": "vmx-bochs"}\n')
+    with pytest.raises(LabError, match=r"x-live\.jsonl"):
+        sections.build(sources.load_all([file]))
+
+
+def test_lines_of_phases_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    file = data.write_all(tmp_path)[0]
+    file.write_text(file.read_text() + '{"phase": "teleport"}\n')
+    assert len(sources.load(file).measurements) == len(list(data.bench()))
+
+
+def test_two_files_of_a_kind_are_refused(tmp_path: Path) -> None:
+    data.write_all(tmp_path)
+    with pytest.raises(LabError, match="both of live"):
+        sources.load_all([tmp_path / data.LIVE, tmp_path / data.LIVE])
+
+
+def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
+    data.write_all(tmp_path)
+    (tmp_path / "latest.jsonl").symlink_to(data.BENCH)
+    newer = tmp_path / "20260202T000000Z-cost.jsonl"
+    newer.write_bytes((tmp_path / data.COST).read_bytes())
+    found = sources.newest(tmp_path)
+    assert [file.resolve().name for file in found] == [data.BENCH, data.LIVE, newer.name, data.LOCK]
+    assert [sources.kind_of(file) for file in found] == ["bench", "live", "cost", "lock"]
+    assert sources.newest(tmp_path / "nowhere") == []
+
+
+def test_a_directory_with_other_things_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    file = data.write_all(tmp_path / "in")[0]
+    assert cli.main(["report", str(file), "--output", str(tmp_path)]) == 2
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_after_a_measurement_a_bad_file_is_only_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "results"
+    found.mkdir()
+    (found / "1-live.jsonl").write_text("nonsense\n")
+    command.refresh(found)
+    assert "not drawn" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+    (found / "1-live.jsonl").unlink()
+    command.refresh(found)
+    assert (tmp_path / "report" / render.HTML).exists()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.reference and lab.bounds: the plan, the bounds, and that the committed pages are current."""
+
+from pathlib import Path
+
+import pytest
+
+from lab import bounds, cli, reference, results
+from lab.errors import WorkFailed
+from tests.unit.report_data import measurement
+
+
+def write(file: Path, gains: dict[int, float]) -> Path:
+    """Results with N/Y as GAINS say, by vCPUs."""
+    both = [
+        (n, eager, 0.001 * (1 if eager else gain)) for n, gain in gains.items() for eager in (0, 1)
+    ]
+    results.write(file, [measurement(vcpus=n, eager=bool(e), seconds=s) for n, e, s in both])
+    return file
+
+
+GOOD = {2: 20.0, 4: 31.0, 8: 60.5, 14: 150.0}
+
+
+def test_each_number_of_vcpus_has_its_own_boots() -> None:
+    plan = reference.make_plan()
+    assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
+    series = {(b.ept, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
+    assert series == {(ept, n) for ept in (True, False) for n in bounds.RATIOS}
+    assert series == {(b.ept, b.matrix.vcpus[0]) for b in plan if b.kernel == "peer"}
+    assert {b.matrix.size for b in plan} == {2 << 20}
+
+
+def test_the_bounds_are_checked_and_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference.check_bounds(write(tmp_path / "good.jsonl", GOOD))
+    assert "14 vCPUs: N 150.0 ms, Y 1.00 ms, N/Y 150, 100: reached" in capsys.readouterr().out
+    with pytest.raises(WorkFailed, match=r"8 vCPUs: N/Y is 59\.0 instead of at least 60"):
+        reference.check_bounds(write(tmp_path / "bad.jsonl", GOOD | {8: 59.0}))
+    with pytest.raises(WorkFailed, match="2 vCPUs: N/Y was not measured"):
+        reference.check_bounds(
+            write(tmp_path / "few.jsonl", {n: g for n, g in GOOD.items() if n > 2})
+        )
+
+
+def test_bounds_are_of_the_issue() -> None:
+    assert bounds.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
+
+
+def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reference", "--dry-run", "--output", str(tmp_path / "x")]) == 0
+    assert "series, ept=Y, 14 vCPUs" in capsys.readouterr().out
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reference.COMMANDS, "live", "live")
+    monkeypatch.setitem(reference.ARGUMENTS, "live", ("--mib", "3"))
+    output = tmp_path / "reference"
+    assert cli.main(["reference", "--part", "live", "--output", str(output)]) == 1
+    assert not output.exists()
+
+
+@pytest.mark.skipif(not reference.DIRECTORY.exists(), reason="nothing is committed yet")
+def test_the_committed_pages_are_those_of_the_committed_figures(tmp_path: Path) -> None:
+    """After a change of the report: lab report docs/reference/*.jsonl --output docs/reference."""
+    files = sorted(reference.DIRECTORY.glob("*.jsonl"))
+    reference.render_to(files, tmp_path / "reference")
+    old, new = (
+        {f.name: f.read_bytes() for f in d.iterdir()}
+        for d in (reference.DIRECTORY, tmp_path / "reference")
+    )
+    assert old.keys() == new.keys()
+    assert [name for name in new if old[name] != new[name]] == []
