@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build peer test bench cost clean
+.PHONY: help setup tree save check build peer test bench cost lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -18,6 +18,7 @@ help:
 	@echo 'make build   build the kernel and the KVM selftests'
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
+	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
 	@echo
@@ -52,6 +53,9 @@ bench: setup
 
 cost: setup
 	@$(LAB) cost $(ARGS)
+
+lockprofile: setup
+	@$(LAB) lockprofile $(ARGS)
 
 clean:
 	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi

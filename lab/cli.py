@@ -18,6 +18,7 @@ COMMANDS = {
     "build": ("lab.kernel", "command"),
     "bench": ("lab.bench", "bench"),
     "cost": ("lab.cost", "command"),
+    "lockprofile": ("lab.lockprofile", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 
