@@ -50,6 +50,7 @@ TRACE = [
     switch(0, 11, 10),
     switch(0, 12, 20),
     leave(11, 100),
+    line(11, 101, "kvm_userspace_exit", "reason restart (4)"),
     begin(12, 110),
     end(12, 190),
     leave(12, 200),
@@ -125,13 +126,13 @@ def test_waits_that_do_not_match_are_refused() -> None:
 
 def test_more_waiting_than_running_is_refused() -> None:
     with pytest.raises(TraceError, match="longer than it had a processor"):
-        waiting([*TRACE[:9], switch(11, 0, 1000), *TRACE[9:]])
+        waiting([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]])
 
 
 def test_a_trace_of_another_run_is_refused() -> None:
     with pytest.raises(TraceError, match="1 threads ran a vCPU instead of 2"):
         waiting([each for each in TRACE if "-11 " not in each])
-    with pytest.raises(TraceError, match="once in each of 3 passes"):
+    with pytest.raises(TraceError, match="2 times instead of once in 3 passes"):
         waiting(without(leave(11, 900)))
     with pytest.raises(TraceError, match="not a line"):
         waiting([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"])
@@ -180,12 +181,21 @@ def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
         lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"})
 
 
-def test_the_table_has_lazy_beside_eager() -> None:
+def test_the_table_has_lazy_above_eager() -> None:
     eager = replace(one(), eager=True, waits=0, wait_seconds=0.0)
     first, second = lockprofile.tables([one(), eager, replace(one(), ept=False, vcpus=32)])
-    assert first.rows[0][:5] == ("2", "21.3%", "0.0%", "3", "0")
+    assert first.rows[0][:5] == ("2", "N", "21.3%", "-", "3")
+    assert first.rows[1][:5] == ("2", "Y", "0.0%", "-", "0")
     assert len(first.rows[0]) == len(first.columns)
-    assert second.rows[0][:3] == ("32 on 2 CPUs", "21.3%", "-")
+    assert second.rows[0][:3] == ("32 on 3 CPUs", "N", "21.3%")
+
+
+def test_one_vcpu_says_what_the_others_do_without() -> None:
+    alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
+    (table,) = lockprofile.tables([alone, one(), replace(one(), vcpus=3)])
+    assert [row[3] for row in table.rows] == ["0.0%", "75.0%", "-"]
+    some = [replace(each, write_percent=20) for each in (alone, one())]
+    assert [row[3] for row in lockprofile.tables(some)[0].rows] == ["-", "-"]
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
