@@ -95,6 +95,10 @@ def check_complete(stats: str) -> None:
         raise TraceError(f"{lost} events were lost: the trace buffer is too small")
 
 
+def could_be_mmu_lock(address: int) -> bool:
+    return address % PAGE == 0 and address in VMALLOC
+
+
 def _begin(thread: Thread, now: int, rest: str) -> None:
     match = BEGIN.fullmatch(rest)
     if not match:
@@ -102,7 +106,8 @@ def _begin(thread: Thread, now: int, rest: str) -> None:
     lock = int(match[1], 16)
     if match[2] not in RWLOCK:
         return
-    if thread.pending(lock):
+    # Of those that can't be mmu_lock only the beginning is traced.
+    if could_be_mmu_lock(lock) and thread.pending(lock):
         raise TraceError(f"a thread waits twice for the lock at {lock:#x}")
     thread.waits.append(Wait(lock, now))
 
@@ -161,11 +166,6 @@ def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thr
     return runners
 
 
-def _check_lock(lock: int) -> None:
-    if lock % PAGE or lock not in VMALLOC:
-        raise TraceError(f"vCPUs waited for an rwlock at {lock:#x}, which can't be mmu_lock")
-
-
 def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
     """Add what a thread did from START to END; returns the locks that it waited for."""
     waits = [wait for wait in thread.waits if start <= wait.begin < end]
@@ -175,6 +175,8 @@ def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
     running = sum(max(0, min(off, end) - max(on, start)) for on, off in spans)
     waited = 0
     for wait in waits:
+        if not could_be_mmu_lock(wait.lock):
+            raise TraceError(f"a vCPU waited for an rwlock at {wait.lock:#x}, no mmu_lock")
         if wait.end is None or not wait.begin <= wait.end <= end:
             raise TraceError(f"a wait for {wait.lock:#x} does not end within its pass")
         waited += wait.end - wait.begin
@@ -200,8 +202,6 @@ def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int) -> Waiting:
         locks |= _add(total, thread, start, thread.exits[-1])
     if len(locks) > 1:
         raise TraceError(f"vCPUs waited for {len(locks)} rwlocks instead of mmu_lock alone")
-    for lock in locks:
-        _check_lock(lock)
     if not total.running:
         raise TraceError("no vCPU had a processor in the pass")
     return total

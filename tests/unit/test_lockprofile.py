@@ -104,8 +104,13 @@ def test_other_kinds_of_locks_do_not_count(flags: str) -> None:
 @pytest.mark.parametrize("lock", [LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000])
 def test_an_rwlock_that_cannot_be_mmu_lock_is_refused(lock: int) -> None:
     moved = [each.replace(f"{LOCK:016x}", f"{lock:016x}") for each in TRACE]
-    with pytest.raises(TraceError, match="can't be mmu_lock"):
+    with pytest.raises(TraceError, match="no mmu_lock"):
         waiting(moved)
+
+
+def test_another_rwlock_outside_of_the_pass_does_not_matter() -> None:
+    tasklist = [begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2)]
+    assert waiting(TRACE + tasklist) == waiting(TRACE)
 
 
 def test_two_rwlocks_are_refused() -> None:
