@@ -16,8 +16,9 @@ runs are for.
 import json
 import re
 import shlex
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from lab.errors import LabError, WorkFailed
 from lab.machines import Job
 from lab.machines.bochs import IPS
 from lab.plan import MEMORY_MIB, SPARE_MIB, TEST
+from lab.progress import duration
 from lab.report import MIB, Table
 from lab.results import complete_or_absent
 from lab.steps import say, step
@@ -188,7 +190,11 @@ def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, t
 
 
 def estimate_s(runs: Sequence[Run]) -> float:
-    return BOOT_S + VCPU_S * sum(run.vcpus + 2 for run in runs)
+    return BOOT_S + VCPU_S * sum(map(_weight, runs))
+
+
+def _weight(run: Run) -> int:
+    return run.vcpus + 2
 
 
 def _dirty_ticks(text: str, what: str) -> int:
@@ -312,11 +318,26 @@ def tables_of(file: Path) -> list[Table]:
     return tables(read(file))
 
 
+class Course:
+    """Tells the user how far a boot is, as it says the names of its runs that are done."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._weights = {run.name: _weight(run) for run in runs}
+        self._total = sum(self._weights.values())
+        self._started = time.monotonic()
+
+    def line(self, name: str) -> None:
+        self._weights.pop(name, None)
+        left = sum(self._weights.values())
+        spent = time.monotonic() - self._started
+        seconds = spent * left / max(1, self._total - left)
+        say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
+
+
 def _measure(ept: bool, runs: Sequence[Run], mib: int, job: Job) -> list[Profile]:
     mode = report.paging(MACHINE, ept)
-    minutes = max(1, round(estimate_s(runs) / 60))
-    with step(f"Tracing with {mode}, {len(runs)} runs", f"{minutes} min"):
-        result = machines.get(MACHINE).run(job)
+    with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
+        result = machines.get(MACHINE).run(replace(job, on_progress=Course(runs).line))
     if result.status != 0:
         said = result.output.decode(errors="replace")[-2000:]
         raise WorkFailed(f"{mode}: exit status {result.status}:\n{said}")
