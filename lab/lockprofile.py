@@ -57,6 +57,7 @@ cd /sys/kernel/tracing
 echo x86-tsc > trace_clock
 echo {BUFFER_KIB} > buffer_size_kb
 echo 0 > options/hash-ptr
+echo 0 > options/record-cmd
 echo 'flags & 6' > events/lock/contention_begin/filter
 echo '!(lock_addr & 4095)' > events/lock/contention_end/filter
 echo 'prev_comm ~ "dirty_log_perf*" || next_comm ~ "dirty_log_perf*"' \
@@ -168,6 +169,14 @@ def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
                 raise LabError(f"{name}: {one} is not between {low} and {high}")
     if mib < HUGE_MIB or mib % HUGE_MIB:
         raise LabError(f"--mib: {mib} is not a multiple of {HUGE_MIB}")
+
+
+def cpus_for(vcpus: Sequence[int], wanted: int | None) -> int:
+    """Processors of the machine. LabError: it can't have as many as WANTED."""
+    most = machines.get(MACHINE).max_cpus
+    if wanted is not None and not 1 <= wanted <= most:
+        raise LabError(f"--cpus: {wanted} is not between 1 and {most}")
+    return wanted or min(max(vcpus) + 1, most)
 
 
 def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, test: Path) -> Job:
@@ -366,20 +375,26 @@ def show_plan(runs: Sequence[Run], mib: int, cpus: int) -> None:
 @click.option(
     "--writes", callback=numbers, default="100 20", show_default=True, help="Write percentages."
 )
+@click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
 @click.option("--mib", default=2, show_default=True, help="Memory of each vCPU, MiB.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
-    vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, output: Path | None, dry_run: bool
+    vcpus: tuple[int, ...],
+    writes: tuple[int, ...],
+    cpus: int | None,
+    mib: int,
+    output: Path | None,
+    dry_run: bool,
 ) -> None:
     """Measure how much of their time vCPUs wait for mmu_lock, lazy beside eager.
 
     Prints tables and writes JSON lines. Simulated time, on the lockstep machine only.
     """
     check(vcpus, writes, mib)
-    cpus = min(max(vcpus) + 1, machines.get(MACHINE).max_cpus)
+    cpus = cpus_for(vcpus, cpus)
     runs = [Run(*values) for values in product(vcpus, writes, (False, True))]
     if dry_run:
         show_plan(runs, mib, cpus)

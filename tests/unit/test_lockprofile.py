@@ -230,6 +230,15 @@ def test_what_cannot_be_run_is_refused(
         lockprofile.check(vcpus, writes, mib)
 
 
+def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:
+    assert lockprofile.cpus_for((2, 8), None) == 9
+    assert lockprofile.cpus_for((2, 32), None) == 15
+    assert lockprofile.cpus_for((8,), 4) == 4
+    for wanted in (0, 16):
+        with pytest.raises(LabError, match=f"--cpus: {wanted} is not between 1 and 15"):
+            lockprofile.cpus_for((2,), wanted)
+
+
 def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
     runs = [RUN, Run(32, 20, True)]
     job = lockprofile.make_job(False, runs, 2, 15, Path("bzImage"), Path("test"))
