@@ -45,8 +45,8 @@ MOST_VCPUS = 64
 # The first that pays for splitting.
 ITERATION = 2
 # Host seconds for the announcement: to boot, and for one vCPU of one run, traced and not.
-BOOT_S = 60
-VCPU_S = 2
+BOOT_S = 30
+VCPU_S = 5
 # No event may be lost, which is checked; per processor.
 BUFFER_KIB = 4096
 # Events of other locks would only cost time: 6 is LCB_F_READ|LCB_F_WRITE, and mmu_lock lies at
