@@ -339,7 +339,8 @@ class Course:
         self._weights.pop(name, None)
         left = sum(self._weights.values())
         spent = time.monotonic() - self._started
-        seconds = spent * left / max(1, self._total - left)
+        # Booting is done, too.
+        seconds = spent * left / (BOOT_S / VCPU_S + self._total - left)
         say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
 
 
