@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build peer test bench cost live report compare reference clean
+.PHONY: help setup tree save check build peer test bench cost live report compare reference lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -22,6 +22,7 @@ help:
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about 15 minutes)'
+	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
 	@echo
@@ -68,6 +69,9 @@ compare: setup
 
 reference: setup
 	@$(LAB) reference $(ARGS)
+
+lockprofile: setup
+	@$(LAB) lockprofile $(ARGS)
 
 clean:
 	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": ("lab.page.command", "command"),
     "compare": ("lab.compare", "command"),
     "reference": ("lab.reference", "command"),
+    "lockprofile": ("lab.lockprofile", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Who waited for mmu_lock, read from the text of a kernel trace.
+
+Events: lock:contention_begin and lock:contention_end around each wait, kvm:kvm_userspace_exit
+when KVM_RUN returns, sched:sched_switch. Stamps are ticks of one clock for all processors.
+
+Which waits. mmu_lock is an rwlock, whose waits begin with the flags SPIN|READ or SPIN|WRITE;
+mutexes, futexes, semaphores and plain spinlocks have others, and the spinlock inside an rwlock,
+on which its waiters queue, has an address of its own. On x86 mmu_lock is the first member of
+struct kvm, which is the first member of the vendor's struct and comes from vmalloc(): its address
+lies in that area and is a multiple of the page size. The only rwlock for which vCPU threads wait
+in a pass must be such an address, or the trace is refused.
+
+Which passes. In each pass a vCPU thread leaves KVM_RUN once. It never takes mmu_lock outside of
+KVM_RUN, so what lies between the pass's beginning and that exit is the pass. The pass begins as
+long before the last exit as the test says that it lasted.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LINE = re.compile(r"-(\d+) +\[\d+\] \S+ +(\d+): (\w+): (.*)")
+BEGIN = re.compile(r"(?:0x)?([0-9a-f]+) \(flags=([A-Z|]+)\)")
+END = re.compile(r"(?:0x)?([0-9a-f]+) \(ret=-?\d+\)")
+SWITCH = re.compile(r"prev_comm=.* prev_pid=(\d+) .* ==> next_comm=.* next_pid=(\d+) ")
+# Not "restart": that is how the selftests complete an I/O instruction, without entering the guest.
+EXIT = "reason KVM_EXIT_"
+LOST = re.compile(r"^(overrun|commit overrun|dropped events): (\d+)$", re.MULTILINE)
+
+RWLOCK = ("SPIN|READ", "SPIN|WRITE")
+PAGE = 4096
+# Of x86-64 with four levels of page tables and without randomisation, as in lab/config.
+VMALLOC = range(0xFFFFC90000000000, 0xFFFFE90000000000)
+
+Span = tuple[int, int]
+
+
+class TraceError(Exception):
+    """The trace is not complete, or is not what this module knows how to read."""
+
+
+@dataclass
+class Wait:
+    """lock: the address of an rwlock. end: None while the thread waits."""
+
+    lock: int
+    begin: int
+    end: int | None = None
+
+
+@dataclass
+class Thread:
+    """What one thread did. exits: its returns from KVM_RUN. on_cpu: when it had a processor.
+
+    running_since: None while it has none.
+    """
+
+    exits: list[int] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    on_cpu: list[Span] = field(default_factory=list)
+    running_since: int | None = None
+
+    def on(self, now: int) -> None:
+        if self.running_since is None:
+            self.running_since = now
+
+    def off(self, now: int) -> None:
+        if self.running_since is not None:
+            self.on_cpu.append((self.running_since, now))
+        self.running_since = None
+
+    def pending(self, lock: int) -> Wait | None:
+        return next((w for w in reversed(self.waits) if w.end is None and w.lock == lock), None)
+
+
+@dataclass
+class Waiting:
+    """Of all vCPUs of a pass, in ticks: processor time, the part of it waited, the longest wait."""
+
+    running: int = 0
+    waited: int = 0
+    waits: int = 0
+    longest: int = 0
+
+
+def check_complete(stats: str) -> None:
+    """TraceError: events were lost. STATS: per_cpu/cpu*/stats of all processors."""
+    found = LOST.findall(stats)
+    if not found:
+        raise TraceError("the trace's statistics did not come back")
+    lost = sum(int(count) for _, count in found)
+    if lost:
+        raise TraceError(f"{lost} events were lost: the trace buffer is too small")
+
+
+def could_be_mmu_lock(address: int) -> bool:
+    return address % PAGE == 0 and address in VMALLOC
+
+
+def _begin(thread: Thread, now: int, rest: str) -> None:
+    match = BEGIN.fullmatch(rest)
+    if not match:
+        raise TraceError(f"not a contention_begin: {rest!r}")
+    lock = int(match[1], 16)
+    if match[2] not in RWLOCK:
+        return
+    # Of those that can't be mmu_lock only the beginning is traced.
+    if could_be_mmu_lock(lock) and thread.pending(lock):
+        raise TraceError(f"a thread waits twice for the lock at {lock:#x}")
+    thread.waits.append(Wait(lock, now))
+
+
+def _end(thread: Thread, now: int, rest: str) -> None:
+    match = END.fullmatch(rest)
+    if not match:
+        raise TraceError(f"not a contention_end: {rest!r}")
+    # Of mutexes and the like only the end is traced.
+    wait = thread.pending(int(match[1], 16))
+    if wait:
+        wait.end = now
+
+
+def threads(text: str) -> dict[int, Thread]:
+    """Every thread in the trace, by its id. TraceError: a line that can't be."""
+    found: dict[int, Thread] = defaultdict(Thread)
+    for pid, now, event, rest in _events(text):
+        if event == "contention_begin":
+            _begin(found[pid], now, rest)
+        elif event == "contention_end":
+            _end(found[pid], now, rest)
+        elif event == "kvm_userspace_exit" and rest.startswith(EXIT):
+            found[pid].exits.append(now)
+        elif event == "sched_switch":
+            match = SWITCH.match(rest)
+            if not match:
+                raise TraceError(f"not a sched_switch: {rest!r}")
+            found[int(match[1])].off(now)
+            found[int(match[2])].on(now)
+    return dict(found)
+
+
+def _events(text: str) -> Iterator[tuple[int, int, str, str]]:
+    """Thread, stamp, event and the rest of each line."""
+    for line in text.splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        match = LINE.search(line)
+        if not match:
+            raise TraceError(f"not a line of a trace stamped by x86-tsc: {line!r:.120}")
+        yield int(match[1]), int(match[2]), match[3], match[4].rstrip()
+
+
+def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thread]:
+    """The threads that left KVM_RUN, if that is what so many vCPUs do in so many passes."""
+    runners = [thread for thread in found.values() if thread.exits]
+    if len(runners) != vcpus:
+        raise TraceError(f"{len(runners)} threads ran a vCPU instead of {vcpus}")
+    for thread in runners:
+        if len(thread.exits) != passes:
+            exits = len(thread.exits)
+            raise TraceError(
+                f"a vCPU left KVM_RUN {exits} times instead of once in {passes} passes"
+            )
+    return runners
+
+
+def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
+    """Add what a thread did from START to END; returns the locks that it waited for."""
+    waits = [wait for wait in thread.waits if start <= wait.begin < end]
+    spans = [*thread.on_cpu]
+    if thread.running_since is not None:
+        spans.append((thread.running_since, end))
+    running = sum(max(0, min(off, end) - max(on, start)) for on, off in spans)
+    waited = 0
+    for wait in waits:
+        if not could_be_mmu_lock(wait.lock):
+            raise TraceError(f"a vCPU waited for an rwlock at {wait.lock:#x}, no mmu_lock")
+        if wait.end is None or not wait.begin <= wait.end <= end:
+            raise TraceError(f"a wait for {wait.lock:#x} does not end within its pass")
+        waited += wait.end - wait.begin
+        total.longest = max(total.longest, wait.end - wait.begin)
+    if waited > running:
+        raise TraceError("a vCPU waited for longer than it had a processor")
+    total.running += running
+    total.waited += waited
+    total.waits += len(waits)
+    return {wait.lock for wait in waits}
+
+
+def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int) -> Waiting:
+    """How vCPUs waited for mmu_lock in pass LAST, from 1, the last one, which took TICKS.
+
+    TraceError: the trace does not have all of it, or more than one rwlock was waited for.
+    """
+    runners = _vcpu_threads(threads(text), vcpus, last)
+    start = max(thread.exits[-1] for thread in runners) - ticks
+    total = Waiting()
+    locks: set[int] = set()
+    for thread in runners:
+        locks |= _add(total, thread, start, thread.exits[-1])
+    if len(locks) > 1:
+        raise TraceError(f"vCPUs waited for {len(locks)} rwlocks instead of mmu_lock alone")
+    if not total.running:
+        raise TraceError("no vCPU had a processor in the pass")
+    return total

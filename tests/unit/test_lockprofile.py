@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.lockprofile and lab.locktrace: small made-up traces, and what is said about bad ones."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab import lockprofile, locktrace
+from lab.errors import LabError, WorkFailed
+from lab.lockprofile import Profile, Run
+from lab.locktrace import TraceError, Waiting
+
+LOCK = 0xFFFFC90000123000
+STATS = """entries: 12
+overrun: 0
+commit overrun: 0
+bytes: 480
+dropped events: 0
+read events: 0
+"""
+
+
+def line(pid: int, now: int, event: str, rest: str) -> str:
+    return f"{f'dirty_log_perf_-{pid}':>20}      [001] ..... {now:12d}: {event}: {rest}\n"
+
+
+def begin(pid: int, now: int, lock: int = LOCK, flags: str = "SPIN|WRITE") -> str:
+    return line(pid, now, "contention_begin", f"{lock:016x} (flags={flags})")
+
+
+def end(pid: int, now: int, lock: int = LOCK) -> str:
+    return line(pid, now, "contention_end", f"{lock:016x} (ret=0)")
+
+
+def leave(pid: int, now: int) -> str:
+    return line(pid, now, "kvm_userspace_exit", "reason KVM_EXIT_IO (2)")
+
+
+def switch(before: int, after: int, now: int) -> str:
+    rest = f"prev_comm=dirty_log_perf_ prev_pid={before} prev_prio=120 prev_state=R ==>"
+    return line(
+        before, now, "sched_switch", f"{rest} next_comm=swapper/1 next_pid={after} next_prio=120"
+    )
+
+
+# Two vCPUs. The last pass begins at 1000; 11 ends at 1900, 12 at 2000. Each waits before it, too.
+TRACE = [
+    "# tracer: nop\n#\n",
+    switch(0, 11, 10),
+    switch(0, 12, 20),
+    leave(11, 100),
+    line(11, 101, "kvm_userspace_exit", "reason restart (4)"),
+    begin(12, 110),
+    end(12, 190),
+    leave(12, 200),
+    leave(11, 900),
+    leave(12, 910),
+    begin(11, 1100),
+    begin(12, 1110),
+    end(11, 1200),
+    end(12, 1410, LOCK + 4),
+    end(12, 1410),
+    begin(12, 1500, flags="SPIN|READ"),
+    end(12, 1505),
+    leave(11, 1900),
+    leave(12, 2000),
+]
+
+
+def waiting(lines: list[str]) -> Waiting:
+    return locktrace.waiting_in_pass("".join(lines), 2, 3, 1000)
+
+
+def without(wanted: str) -> list[str]:
+    assert wanted in TRACE
+    return [each for each in TRACE if each != wanted]
+
+
+def test_waits_of_the_last_pass_are_added_up() -> None:
+    assert waiting(TRACE) == Waiting(running=900 + 1000, waited=405, waits=3, longest=300)
+
+
+def test_a_vcpu_without_a_processor_takes_no_time() -> None:
+    off = [switch(11, 12, 1600), switch(12, 11, 1750)]
+    found = waiting(TRACE[:-2] + off + TRACE[-2:])
+    assert found.running == (600 + 150) + (750 + 0) + 0
+    assert found.waited == 405
+
+
+def test_a_pass_without_waiting_is_a_result() -> None:
+    found = waiting([each for each in TRACE if "contention" not in each])
+    assert found == Waiting(running=1900)
+
+
+@pytest.mark.parametrize(
+    "flags", ["SPIN", "MUTEX", "MUTEX|SPIN", "PERCPU|READ", "RT|WRITE", "READ"]
+)
+def test_other_kinds_of_locks_do_not_count(flags: str) -> None:
+    other = [begin(11, 1300, LOCK + 4096, flags), end(11, 1400, LOCK + 4096)]
+    assert waiting(TRACE[:-2] + other + TRACE[-2:]) == waiting(TRACE)
+
+
+@pytest.mark.parametrize("lock", [LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000])
+def test_an_rwlock_that_cannot_be_mmu_lock_is_refused(lock: int) -> None:
+    moved = [each.replace(f"{LOCK:016x}", f"{lock:016x}") for each in TRACE]
+    with pytest.raises(TraceError, match="no mmu_lock"):
+        waiting(moved)
+
+
+def test_another_rwlock_outside_of_the_pass_does_not_matter() -> None:
+    tasklist = [begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2)]
+    assert waiting(TRACE + tasklist) == waiting(TRACE)
+
+
+def test_two_rwlocks_are_refused() -> None:
+    other = [begin(11, 1300, LOCK + 4096), end(11, 1400, LOCK + 4096)]
+    with pytest.raises(TraceError, match="2 rwlocks"):
+        waiting(TRACE[:-2] + other + TRACE[-2:])
+
+
+def test_waits_that_do_not_match_are_refused() -> None:
+    with pytest.raises(TraceError, match="does not end"):
+        waiting(without(end(11, 1200)))
+    with pytest.raises(TraceError, match="waits twice"):
+        waiting([*TRACE[:-2], begin(11, 1800), begin(11, 1810), *TRACE[-2:]])
+    # An end alone is what a mutex at such an address leaves.
+    found = waiting(without(begin(11, 1100)))
+    assert (found.waits, found.waited) == (2, 305)
+
+
+def test_more_waiting_than_running_is_refused() -> None:
+    with pytest.raises(TraceError, match="longer than it had a processor"):
+        waiting([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]])
+
+
+def test_a_trace_of_another_run_is_refused() -> None:
+    with pytest.raises(TraceError, match="1 threads ran a vCPU instead of 2"):
+        waiting([each for each in TRACE if "-11 " not in each])
+    with pytest.raises(TraceError, match="2 times instead of once in 3 passes"):
+        waiting(without(leave(11, 900)))
+    with pytest.raises(TraceError, match="not a line"):
+        waiting([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"])
+    with pytest.raises(TraceError, match="no vCPU had"):
+        waiting([each for each in TRACE if "exit" in each])
+
+
+@pytest.mark.parametrize("kind", ["overrun", "commit overrun", "dropped events"])
+def test_lost_events_are_no_result(kind: str) -> None:
+    locktrace.check_complete(STATS * 2)
+    with pytest.raises(TraceError, match="7 events were lost"):
+        locktrace.check_complete(STATS + STATS.replace(f"\n{kind}: 0", f"\n{kind}: 7"))
+    with pytest.raises(TraceError, match="did not come back"):
+        locktrace.check_complete("")
+
+
+RUN = Run(2, 100, False)
+FILES = {
+    "2-100-N.untraced": b"Iteration 2 dirty memory time: 0.000018000s\n",
+    "2-100-N.traced": b"Iteration 1 dirty memory time: 0.1s\n"
+    b"Iteration 2 dirty memory time: 0.000020000s\n",
+    "2-100-N.stats": STATS.encode(),
+    "2-100-N.trace": "".join(TRACE).encode(),
+}
+
+
+def one() -> Profile:
+    return lockprofile.profile(True, RUN, 2, 3, FILES)
+
+
+def test_a_run_in_seconds() -> None:
+    found = one()
+    assert found.seconds == pytest.approx(20e-6)
+    assert found.untraced_seconds == pytest.approx(18e-6)
+    assert found.vcpu_seconds == pytest.approx(1900 / 50e6)
+    assert found.share == pytest.approx(405 / 1900)
+    assert not found.overcommitted
+    assert replace(found, vcpus=3).overcommitted
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
+    with pytest.raises(WorkFailed, match=f"no {name.split('.')[1]} came back"):
+        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name})
+    with pytest.raises(WorkFailed):
+        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"})
+
+
+def test_the_table_has_lazy_above_eager() -> None:
+    eager = replace(one(), eager=True, waits=0, wait_seconds=0.0)
+    first, second = lockprofile.tables([one(), eager, replace(one(), ept=False, vcpus=32)])
+    assert first.rows[0][:5] == ("2", "N", "21.3%", "-", "3")
+    assert first.rows[1][:5] == ("2", "Y", "0.0%", "-", "0")
+    assert len(first.rows[0]) == len(first.columns)
+    assert second.rows[0][:3] == ("32 on 3 CPUs", "N", "21.3%")
+
+
+def test_one_vcpu_says_what_the_others_do_without() -> None:
+    alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
+    (table,) = lockprofile.tables([alone, one(), replace(one(), vcpus=3)])
+    assert [row[3] for row in table.rows] == ["0.0%", "75.0%", "-"]
+    some = [replace(each, write_percent=20) for each in (alone, one())]
+    assert [row[3] for row in lockprofile.tables(some)[0].rows] == ["-", "-"]
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "lock.jsonl"
+    file.write_text(lockprofile.to_line(one()))
+    assert lockprofile.read(file) == [one()]
+    assert lockprofile.tables_of(file)[0].rows == lockprofile.tables([one()])[0].rows
+    file.write_text("{}\n")
+    with pytest.raises(LabError, match="line 1: not a lock profile"):
+        lockprofile.read(file)
+
+
+@pytest.mark.parametrize(
+    ("vcpus", "writes", "mib", "said"),
+    [
+        ((0,), (100,), 2, "--vcpus: 0 is not between 1 and 64"),
+        ((2, 2), (100,), 2, "--vcpus: a number is given twice"),
+        ((), (100,), 2, "--vcpus: the list is empty"),
+        ((2,), (101,), 2, "--writes: 101 is not between 0 and 100"),
+        ((2,), (100,), 3, "--mib: 3 is not a multiple of 2"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, said: str
+) -> None:
+    with pytest.raises(LabError, match=said):
+        lockprofile.check(vcpus, writes, mib)
+
+
+def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:
+    assert lockprofile.cpus_for((2, 8), None) == 9
+    assert lockprofile.cpus_for((2, 32), None) == 15
+    assert lockprofile.cpus_for((8,), 4) == 4
+    for wanted in (0, 16):
+        with pytest.raises(LabError, match=f"--cpus: {wanted} is not between 1 and 15"):
+            lockprofile.cpus_for((2,), wanted)
+
+
+def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
+    runs = [RUN, Run(32, 20, True)]
+    job = lockprofile.make_job(False, runs, 2, 15, Path("bzImage"), Path("test"))
+    assert job.command[-8:] == ("32", "2M", "2", "100", "N", "32", "20", "Y")
+    assert (job.cpus, job.parameters["kvm_intel.ept"]) == (15, "0")
