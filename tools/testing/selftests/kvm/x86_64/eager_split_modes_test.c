@@ -625,7 +625,9 @@ static void log_cycle(struct split_test *t)
 		clear_initial(t);
 	check_split(t);
 
+	/* Page faults have to find the child that they would have made. */
 	round_of_writes(t, false);
+	check_split(t);
 	do {
 		round_of_writes(t, true);
 		nr += t->npages / stride(t) / 3;
