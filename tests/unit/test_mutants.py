@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel, mutants, tree
+from lab import mutants, tree
 from lab.errors import LabError
 from lab.git import Repo
 from lab.paths import LAYOUT
@@ -144,7 +144,3 @@ def test_ours_are_small() -> None:
     for mutant in mutants.load(LAYOUT).mutants:
         added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
         assert len(added) < 10, mutant.path
-
-
-def test_a_mutant_is_built_like_any_kernel() -> None:
-    assert "mutants" in kernel.KINDS
