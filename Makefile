@@ -50,6 +50,7 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
+	@$(LAB) build --kind mutants kvm
 	@$(PYTHON) -m pytest -n 2 tests $(ARGS)
 
 bench: setup

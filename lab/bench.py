@@ -336,7 +336,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 @click.option(
     "--kernel",
     "kernels",
-    type=click.Choice(["all", *kernel.KINDS]),
+    type=click.Choice(["all", *results.KERNELS]),
     default="all",
     show_default=True,
     help="All: the series, beside it N of the unpatched kernel and Y of the peer.",

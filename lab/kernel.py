@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from lab import peer, space, tree
+from lab import mutants, peer, space, tree
 from lab.errors import LabError
 from lab.git import Repo
 from lab.locks import locked
@@ -28,7 +28,7 @@ CONFIGS = {
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
 }
-KINDS = ("series", "base", "peer")
+KINDS = ("series", "base", "peer", "mutants")
 # With two cores and an empty ccache.
 ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min"}
 # The largest of them, debug, takes half of it.
@@ -76,18 +76,28 @@ def make_command(objects: str, *targets: str, jobs: int | None = None) -> tuple[
     )
 
 
+def _commit_of(kind: str, layout: Layout) -> str:
+    repo = Repo(layout.linux)
+    if kind == "peer":
+        return peer.commit(repo)
+    if kind == "mutants":
+        return mutants.commit(repo, mutants.load(layout))
+    return tree.BASE_TAG
+
+
 def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     """The up-to-date work tree of a kind of kernel, one of KINDS.
 
-    LabError: no such kind, or what lab.tree.make() and lab.peer.commit() raise.
+    LabError: no such kind, or what lab.tree.make() and the commit() of lab.peer and of
+    lab.mutants raise.
     """
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
-    if kind == "series" or not layout.linux.exists():
+    if kind in ("series", "mutants") or not layout.linux.exists():
         tree.make(layout, tree.current_source(layout))
     path = layout.tree_of(kind)
     if kind != "series":
-        commit = peer.commit(Repo(layout.linux)) if kind == "peer" else tree.BASE_TAG
+        commit = _commit_of(kind, layout)
         with locked(tree.lock(path)):
             tree.work_tree(layout, path, commit)
     return path

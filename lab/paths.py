@@ -38,9 +38,23 @@ class Layout:
         """A work tree of `linux`, at `base` with the edits of lab.peer."""
         return self.build / "peer"
 
+    @property
+    def mutants(self) -> Path:
+        """A work tree of `linux`, at the series with the patches of tests/mutants."""
+        return self.build / "mutants"
+
+    @property
+    def mutant_patches(self) -> Path:
+        return self.root / "tests" / "mutants"
+
     def tree_of(self, kind: str) -> Path:
-        """Where the sources of a kind of kernel are: "series", "base" or "peer"."""
-        return {"series": self.linux, "base": self.base, "peer": self.peer}[kind]
+        """Where the sources of a kind of kernel are, one of lab.kernel.KINDS."""
+        return {
+            "series": self.linux,
+            "base": self.base,
+            "peer": self.peer,
+            "mutants": self.mutants,
+        }[kind]
 
     @property
     def check(self) -> Path:

@@ -153,7 +153,7 @@ def _replace(layout: Layout, fresh: Path) -> None:
     if layout.linux.exists():
         layout.linux.rename(old)
     fresh.rename(layout.linux)
-    for stale in (old, layout.base, layout.peer, layout.check):
+    for stale in (old, layout.base, layout.peer, layout.mutants, layout.check):
         shutil.rmtree(stale, ignore_errors=True)
 
 

@@ -220,7 +220,7 @@ def test_without_y_there_is_nothing_beside_the_peer(lab: Lab) -> None:
     assert {m.kernel for m in lab.latest()} == {"series", "base"}
 
 
-@pytest.mark.parametrize("kind", kernel.KINDS)
+@pytest.mark.parametrize("kind", results.KERNELS)
 def test_one_kernel_alone(lab: Lab, kind: str) -> None:
     assert cli.main(["bench", *SMALL, "--kernel", kind]) == 0
     assert lab.built == [f"{kind} kvm", "series selftests"]
@@ -421,7 +421,7 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
         (["--bytes", "4X"], "--bytes: '4X' is not a size"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
         (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
-        (["--kernel", "both"], "'both' is not one of 'all', 'series', 'base', 'peer'"),
+        (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
         (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
         (["--speed", "9"], "--speed"),
     ],

@@ -45,8 +45,8 @@ static void prove_leaf(struct prove *p, struct kvm_mmu_page *sp, int i)
 	WARN_ONCE(kvm_mmu_rmap_occurrences(gfn_to_rmap(gfn, level, slot), &sp->spt[i]) != 1,
 		  "SPTE %llx of gfn %llx, level %d, isn't in its rmap once\n",
 		  spte, gfn, level);
-	WARN_ONCE(level == PG_LEVEL_4K && is_writable_pte(spte) && prove_is_tracked(slot, gfn),
-		  "SPTE %llx of gfn %llx is writable despite write tracking\n", spte, gfn);
+	WARN_ONCE(level == PG_LEVEL_4K && is_mmu_writable_spte(spte) && prove_is_tracked(slot, gfn),
+		  "SPTE %llx of gfn %llx may be writable despite write tracking\n", spte, gfn);
 	check_spte_writable_invariants(spte);
 
 	p->leaves[level - PG_LEVEL_4K]++;
@@ -58,6 +58,9 @@ static void prove_link(struct kvm_mmu_page *sp, int i)
 
 	WARN_ONCE(child->role.level + 1 != sp->role.level,
 		  "level %d links to level %d\n", sp->role.level, child->role.level);
+	WARN_ONCE(child->role.has_4_byte_gpte && child->role.level == PG_LEVEL_4K &&
+		  child->role.quadrant != (i & 1),
+		  "SPTE %d links to quadrant %d\n", i, child->role.quadrant);
 	WARN_ONCE(kvm_mmu_rmap_occurrences(&child->parent_ptes, &sp->spt[i]) != 1,
 		  "a link to gfn %llx, level %d, isn't in the parent SPTEs once\n",
 		  child->gfn, child->role.level);
@@ -145,19 +148,36 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 		  p.pages, kvm->arch.n_used_mmu_pages);
 }
 
+/*
+ * A page is cleaned while it is not mapped writable, which takes mmu_lock, so that
+ * the mark that a split has made is still there.
+ */
+static void prove_dirty(u64 huge_spte)
+{
+	struct page *page = kvm_pfn_to_refcounted_page(spte_to_pfn(huge_spte));
+
+	if (!page || PageReserved(page))
+		return;
+
+	WARN_ONCE(is_dirty_spte(huge_spte) && !PageDirty(page),
+		  "the Dirty bit of %llx was lost by a split\n", huge_spte);
+}
+
 /**
  * __kvm_prove_split_sp - check the page table that a huge SPTE was split into
  * @sp: its shadow page
  * @huge_spte: what the huge SPTE was
  *
  * A leaf may permit less than the huge SPTE did, but maps the same memory, and
- * there is no hole.
+ * there is no hole.  If the memory was written, the host knows.
  */
 void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 {
 	kvm_pfn_t pfn = spte_to_pfn(huge_spte);
 	u64 spte;
 	int i;
+
+	prove_dirty(huge_spte);
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, pfn += KVM_PAGES_PER_HPAGE(sp->role.level)) {
 		spte = sp->spt[i];

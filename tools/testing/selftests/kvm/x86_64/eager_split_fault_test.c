@@ -12,7 +12,8 @@
  *    none is left that could fail.  /proc/thread-self/fail-nth does that.  Then
  *    do it again for one kind of the splitter's allocations at a time.  Of many
  *    in a row that end alike some are left out.
- *  - Shadow pages, by the smallest KVM_SET_NR_MMU_PAGES.
+ *  - Shadow pages, by the smallest KVM_SET_NR_MMU_PAGES.  Some thousand failures
+ *    must not cost any memory.
  *  - Permission, by turning kvm.eager_page_split off in the midst of it.
  *  - The process, by SIGKILL in the midst of it.
  *
@@ -53,6 +54,7 @@
 #define EAGER_PARAM		"/sys/module/kvm/parameters/eager_page_split"
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #define KERNEL_LOG		"/dev/kmsg"
+#define MEMINFO			"/proc/meminfo"
 
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
@@ -72,6 +74,9 @@
 #define NR_HUGE_SOME		32u
 #define NR_HUGE_MANY		64u
 #define MIN_MMU_PAGES		64ul
+
+/* How often to clear all of the log, in vain for most of the huge pages. */
+#define NR_LEAK_ROUNDS		10
 
 /* Which pages the guest writes when they are logged, and which have an alias. */
 #define WRITE_STEP		31u
@@ -936,6 +941,95 @@ static const char *run_quota(void)
 }
 
 /*
+ * Failures cost no memory
+ *
+ * What a page is used for is in one of the counters of MEMINFO, unless it is the
+ * kernel's and has been allocated as a page.  When the VM is gone, so are those.  The
+ * lists of free pages that each CPU has for itself are not counted, which are some
+ * hundred pages.
+ */
+
+static bool is_counted_once(const char *name)
+{
+	static const char * const names[] = {
+		"MemFree", "Buffers", "Cached", "Slab", "AnonPages", "PageTables",
+		"SecPageTables", "KernelStack", "Percpu",
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
+}
+
+/* Pages that nothing tells about, less a constant. */
+static long nr_unaccounted(void)
+{
+	FILE *f = fopen(MEMINFO, "r");
+	char name[32];
+	long kib, sum = 0;
+
+	TEST_ASSERT(f, "Can't open " MEMINFO);
+	while (fscanf(f, "%31[^:]: %ld%*[^\n]\n", name, &kib) == 2)
+		sum -= is_counted_once(name) ? kib : 0;
+	fclose(f);
+	TEST_ASSERT(sum, "Can't read " MEMINFO);
+	return sum * 1024 / (long)PAGE_SIZE;
+}
+
+/* CLEAR tries to split for each of the words that a huge page has. */
+static void clear_all_words(struct fault_test *t)
+{
+	struct kvm_clear_dirty_log args = {
+		.slot = DATA_SLOT,
+		.num_pages = t->npages,
+		.dirty_bitmap = t->log,
+	};
+
+	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
+	memset(t->log, 0xff, t->npages / 8);
+	CHECK(t, !__vm_ioctl(t->vm, KVM_CLEAR_DIRTY_LOG, &args), "errno %d", errno);
+	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
+}
+
+/* Returns how many attempts failed. */
+static u64 fail_often(const struct variant *v, unsigned int nr_rounds)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
+	u64 nr_failed;
+
+	create_vm(&t, MIN_MMU_PAGES);
+	while (nr_rounds--)
+		clear_all_words(&t);
+	nr_failed = get_stat(t.vm, "eager_split_noquota");
+	destroy_vm(&t);
+	return nr_failed;
+}
+
+static const char *run_leak(void)
+{
+	const struct variant *v = &variants[1];
+	u64 nr_failed;
+	long lost;
+
+	/* What the first VM needs and leaves behind isn't lost. */
+	fail_often(v, 1);
+	lost = nr_unaccounted();
+	nr_failed = fail_often(v, NR_LEAK_ROUNDS);
+	lost = nr_unaccounted() - lost;
+
+	pr_info("%-16s leak     %lu attempts failed, %ld pages unaccounted for\n", v->name,
+		nr_failed, lost);
+	TEST_ASSERT(nr_failed > NR_LEAK_ROUNDS * NR_HUGE_SOME,
+		    "expected more than %u attempts to fail, seen %lu",
+		    NR_LEAK_ROUNDS * NR_HUGE_SOME, nr_failed);
+	TEST_ASSERT(lost < (long)nr_failed / 2, "%lu attempts failed and leaked %ld pages",
+		    nr_failed, lost);
+	return NULL;
+}
+
+/*
  * The parameter is turned off
  */
 
@@ -1176,6 +1270,7 @@ static const struct part {
 } parts[] = {
 	{ "memory", run_memory, NR_HUGE_FEW },
 	{ "quota", run_quota, NR_HUGE_MANY },
+	{ "leak", run_leak, NR_HUGE_MANY },
 	{ "off", run_cancel, NR_HUGE_MANY },
 	{ "kill", run_kill, NR_HUGE_SOME },
 };

@@ -625,7 +625,9 @@ static void log_cycle(struct split_test *t)
 		clear_initial(t);
 	check_split(t);
 
+	/* Page faults have to find the child that they would have made. */
 	round_of_writes(t, false);
+	check_split(t);
 	do {
 		round_of_writes(t, true);
 		nr += t->npages / stride(t) / 3;
@@ -940,11 +942,14 @@ static void run_quota(struct split_test *t)
 	log_cycle(t);
 }
 
+static bool is_tdp_mmu(void)
+{
+	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
+}
+
 static const char *no_quota(void)
 {
-	if (kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu"))
-		return "the TDP MMU has no quota";
-	return NULL;
+	return is_tdp_mmu() ? "the TDP MMU has no quota" : NULL;
 }
 
 /* What couldn't be split is write-protected nevertheless. */
@@ -960,6 +965,77 @@ static void run_across_quota(struct split_test *t)
 		clear_across(t, t->c->head + i * pages_per_huge(t));
 	stop_logging(t);
 	check_memory(t);
+}
+
+/*
+ * The child of a 1GiB page that has links from an earlier cycle
+ *
+ * They are replaced, and a vCPU that remembers them must forget them before others
+ * get mmu_lock: CLEAR's own flush comes later.
+ */
+
+static void clear_relinked(struct split_test *t)
+{
+	u64 flushes = vm_get_stat(t->vm, "remote_tlb_flush_requests");
+	u64 pages_4k = vm_get_stat(t->vm, "pages_4k");
+
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	flushes = vm_get_stat(t->vm, "remote_tlb_flush_requests") - flushes;
+	pages_4k = vm_get_stat(t->vm, "pages_4k") - pages_4k;
+
+	expect_huge_first_word(t);
+	CHECK(t, !eager || pages_4k >= PAGES_PER_2M,
+	      "the first 2MiB: expected at least %llu 4KiB pages, seen %lu", PAGES_PER_2M,
+	      pages_4k);
+	CHECK(t, !eager || !t->cycle || flushes >= 2,
+	      "links were replaced: expected a TLB flush and that of CLEAR, seen %lu", flushes);
+}
+
+static void run_relink(struct split_test *t)
+{
+	int i;
+
+	for (i = 0; i < NR_CYCLES; i++) {
+		touch_all(t, "all touched");
+		start_logging(t);
+		clear_relinked(t);
+		stop_logging(t);
+		t->cycle++;
+	}
+	check_memory(t);
+}
+
+/*
+ * A huge page that holds one of the guest's page tables
+ *
+ * KVM write-protects it when the guest begins to use the page table, for as long as
+ * it is in use.  In debug kernels KVM itself checks that what it is split into stays
+ * write-protected.
+ */
+
+static void use_page_table_in_slot(struct split_test *t)
+{
+	struct kvm_sregs sregs;
+
+	memcpy(t->hva + PAGE_SIZE, addr_gpa2hva(t->vm, t->vm->pgd), PAGE_SIZE);
+	vcpu_sregs_get(t->vcpu, &sregs);
+	sregs.cr3 = t->gpa + PAGE_SIZE;
+	vcpu_sregs_set(t->vcpu, &sregs);
+
+	list_read(t, 0, 0);
+	guest_run(t, READ_GPA);
+	expect_huge_model(t, "page table in use");
+}
+
+static void run_tracked(struct split_test *t)
+{
+	touch_all(t, "all touched");
+	use_page_table_in_slot(t);
+	start_logging(t);
+	if (t->manual)
+		clear_initial(t);
+	stop_logging(t);
 }
 
 /*
@@ -1196,6 +1272,16 @@ static const char *no_1g(void)
 	return kvm_cpu_has(X86_FEATURE_GBPAGES) ? NULL : "KVM has no 1GiB pages for guests";
 }
 
+static const char *cannot_relink(void)
+{
+	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
+}
+
+static const char *no_shadow_paging(void)
+{
+	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
+}
+
 static const struct test_case test_cases[] = {
 	{
 		.name = "long",
@@ -1318,6 +1404,23 @@ static const struct test_case test_cases[] = {
 		.head = 61,
 		.tail = 101,
 		.manual_only = true,
+	}, {
+		.name = "relink",
+		.what = "64-bit guest, 1GiB entry, split twice",
+		.enter = enter_long,
+		.run = run_relink,
+		.why_not = cannot_relink,
+		.nr_huge = 1,
+		.level = PG_LEVEL_1G,
+		.stride = PAGES_PER_2M,
+		.manual_only = true,
+	}, {
+		.name = "tracked",
+		.what = "a page table of the guest's in a 2MiB page",
+		.enter = enter_long,
+		.run = run_tracked,
+		.why_not = no_shadow_paging,
+		.nr_huge = 2,
 	},
 };
 
@@ -1473,7 +1576,7 @@ static void help(const char *program)
 
 	printf("usage: %s [-h] [-v] [-m NAME]\n\n"
 	       " -m: run this case only.  They need up to 6 free 2MiB HugeTLB\n"
-	       "     pages, and \"1g\" a free 1GiB page.\n"
+	       "     pages, and \"1g\" and \"relink\" a free 1GiB page.\n"
 	       " -v: show KVM's numbers of pages after each step.\n\n", program);
 	for (i = 0; i < ARRAY_SIZE(test_cases); i++)
 		printf("     %-10s %s\n", test_cases[i].name, test_cases[i].what);

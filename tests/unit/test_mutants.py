@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The patches of tests/mutants: what is wrong with one is said in a line, and all of them apply."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lab import mutants, tree
+from lab.errors import LabError
+from lab.git import Repo
+from lab.paths import LAYOUT
+from tests.machines.matrix import cases
+from tests.unit.fake_kernel import MMU, FakeKernel
+
+SWITCH = f"""\
+Subject: mutant: a switch
+
+Adds kvm_mutant().
+---
+
+diff --git a/{MMU} b/{MMU}
+--- a/{MMU}
++++ b/{MMU}
+@@ -2,2 +2,3 @@
+ #include <linux/kvm_host.h>
++int kvm_mutant(int nr);
+
+"""
+MUTANT = f"""\
+Subject: mutant: the wrong page
+
+It reads another one.
+
+Caught-by: x86_64/some_test -m all
+Machine: svm-qemu kvm_amd.npt=0 hugepages=1
+Output: gfn 0x\\d+ is wrong
+---
+
+diff --git a/{MMU} b/{MMU}
+--- a/{MMU}
++++ b/{MMU}
+@@ -28,3 +28,3 @@
+ {{
+-\treturn kvm->pages[1];
++\treturn kvm->pages[1 + kvm_mutant(3)];
+ }}
+"""
+NAME = "tests/mutants/03-page.patch"
+
+
+def made(directory: Path, text: str = MUTANT, name: str = NAME) -> FakeKernel:
+    fake = FakeKernel.make(directory)
+    fake.put("tests/mutants/00-switch.patch", SWITCH)
+    fake.put(name, text)
+    return fake
+
+
+def test_what_a_patch_says(tmp_path: Path) -> None:
+    (mutant,) = mutants.load(made(tmp_path).layout).mutants
+    assert (mutant.number, mutant.name, mutant.path) == (3, "page", NAME)
+    check = mutant.check
+    assert (check.program, check.arguments) == ("x86_64/some_test", ("-m", "all"))
+    assert (check.machine, check.words) == ("svm-qemu", ("kvm_amd.npt=0", "hugepages=1"))
+    assert check.output and check.output.search("long: gfn 0x40 is wrong")
+    assert check.kernel_log is None
+
+
+def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
+    fake = made(tmp_path)
+    fake.make_tree()
+    head = fake.git("rev-parse", "HEAD")
+    before = fake.read(MMU)
+    repo = Repo(fake.linux)
+    commit = mutants.commit(repo, mutants.load(fake.layout))
+    path = tree.work_tree(fake.layout, fake.layout.tree_of("mutants"), commit)
+    found = (path / MMU).read_text()
+    assert "int kvm_mutant(int nr);" in found and "pages[1 + kvm_mutant(3)]" in found
+    assert commit == mutants.commit(repo, mutants.load(fake.layout))
+    assert (fake.git("rev-parse", "HEAD"), fake.read(MMU)) == (head, before)
+    assert tree.unsaved(fake.layout) is None
+
+
+def test_a_hunk_that_does_not_apply(tmp_path: Path) -> None:
+    fake = made(tmp_path, MUTANT.replace("-\treturn kvm->pages[1]", "-\treturn kvm->pages[9]"))
+    fake.make_tree()
+    with pytest.raises(LabError) as error:
+        mutants.commit(Repo(fake.linux), mutants.load(fake.layout))
+    assert f"{NAME}: hunk @@ -28,3 +28,3 @@ of {MMU} does not apply" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+WRONG = {
+    "Caught-by: x86_64/some_test -m all\n": ("", "has no Caught-by:"),
+    "Machine: svm-qemu kvm_amd.npt=0 hugepages=1\n": ("", "has no Machine:"),
+    "Output: gfn 0x\\d+ is wrong\n": ("", "neither Output: nor Kernel-log:"),
+    "Output: ": ("Says: ", "expected one of Caught-by, Machine, Output, Kernel-log"),
+    "Machine: ": ("Caught-by: ", "more than one Caught-by:"),
+    "gfn 0x\\d+": ("gfn (0x", "is no regular expression"),
+    "kvm_mutant(3)": ("kvm_mutant(4)", r"its switch is kvm_mutant\(3\), the patch has 4"),
+    "1 + kvm_mutant(3)": ("2", "the patch has none"),
+    "---\n\n": ("---\nDeletes: Makefile\n\n", "a mutant is a diff"),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_patch_that_is_wrong(tmp_path: Path, text: str) -> None:
+    new, said = WRONG[text]
+    assert MUTANT.count(text) == 1
+    fake = made(tmp_path, MUTANT.replace(text, new))
+    with pytest.raises(LabError, match=said) as error:
+        mutants.load(fake.layout)
+    assert str(error.value).startswith(NAME)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tests/mutants/page.patch", "is called NN-name.patch"),
+        ("tests/mutants/00-again.patch", "needs one patch 00, has 2"),
+    ],
+)
+def test_a_name_that_is_wrong(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(LabError, match=said):
+        mutants.load(made(tmp_path, name=name).layout)
+
+
+def test_a_number_that_is_taken(tmp_path: Path) -> None:
+    fake = made(tmp_path)
+    fake.put("tests/mutants/03-same.patch", MUTANT)
+    with pytest.raises(LabError, match=r"03-page\.patch has the number 03 already"):
+        mutants.load(fake.layout)
+
+
+def test_ours_name_tests_that_make_test_runs() -> None:
+    found = mutants.load(LAYOUT).mutants
+    run = {case.test.argv[0] for case in cases()}
+    assert {mutant.check.program for mutant in found} <= run
+    assert [mutant.number for mutant in found] == list(range(1, len(found) + 1))
+
+
+def test_ours_are_small() -> None:
+    for mutant in mutants.load(LAYOUT).mutants:
+        added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
+        assert len(added) < 10, mutant.path
