@@ -338,16 +338,17 @@ static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, head, sptep);
 }
 
-/* Fill a page table that nobody sees yet, for gfns that have other SPTEs, too. */
-static void eager_split_fill_new(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
+/* Fill a page table that has no entries, for gfns that have other SPTEs, too. */
+static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
 				 struct kvm_rmap_head *heads)
 {
 	int i;
 
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
-		sptep[i] = spte + i * step;
-		eager_split_rmap_add(es, &sptep[i], &heads[i]);
-	}
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+		WRITE_ONCE(sptep[i], spte + i * step);
+
+	kvm_mmu_rmap_add_many(es->kvm, &es->kvm->arch.split_desc_cache, heads, sptep,
+			      SPTE_ENT_PER_PAGE);
 }
 
 /*
@@ -395,14 +396,30 @@ static void eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *
 	kvm_update_page_stats(es->kvm, level, nr);
 }
 
-/*
- * A page table that was found has no entries either if no gfn has an SPTE and none
- * of its entries can be a link.  But vCPUs may walk it, which takes care to store
- * 64 bits in a 32-bit host.
- */
-static bool eager_split_is_blank(struct kvm_mmu_page *sp, bool new, bool empty)
+/* What an earlier cycle of dirty logging left is most often a table with no entries. */
+static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 {
-	return empty && (new || (IS_ENABLED(CONFIG_X86_64) && sp->role.level == PG_LEVEL_4K));
+	u64 any = 0;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4)
+		any |= sp->spt[i] | sp->spt[i + 1] | sp->spt[i + 2] | sp->spt[i + 3];
+
+	return !is_shadow_present_pte(any);
+}
+
+/*
+ * Can entries be stored with no regard to what was there?  If none of the gfns has
+ * an SPTE then no leaf can be there.  vCPUs may walk a table that was found, which
+ * takes care to store 64 bits in a 32-bit host.
+ */
+static bool eager_split_is_blank(const struct kvm_mmu_page *sp, bool new, bool empty)
+{
+	if (new)
+		return true;
+
+	return IS_ENABLED(CONFIG_X86_64) &&
+	       ((empty && sp->role.level == PG_LEVEL_4K) || eager_split_is_empty(sp));
 }
 
 static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bool new,
@@ -411,14 +428,15 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
 	u64 spte = eager_split_first_spte(es, huge_spte, sp->role);
 	u64 step = eager_split_step(sp->role.level);
 
-	if (eager_split_is_blank(sp, new, empty)) {
-		eager_split_fill_fast(sp->spt, spte, step, heads);
-	} else if (new) {
-		eager_split_fill_new(es, sp->spt, spte, step, heads);
-	} else {
+	if (!eager_split_is_blank(sp, new, empty)) {
 		eager_split_fill_holes(es, sp, spte, step, heads);
 		return;
 	}
+
+	if (empty)
+		eager_split_fill_fast(sp->spt, spte, step, heads);
+	else
+		eager_split_fill_blank(es, sp->spt, spte, step, heads);
 
 	kvm_update_page_stats(es->kvm, sp->role.level, SPTE_ENT_PER_PAGE);
 }
