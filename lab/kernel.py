@@ -160,7 +160,7 @@ def _estimate(image: Path, config: str) -> str:
     return "1 min or less" if image.exists() else f"{ESTIMATES[config]}, less with a warm ccache"
 
 
-def _commit_of(source: Path) -> str | None:
+def _commit_in(source: Path) -> str | None:
     """The commit that a work tree holds, None if there is anything else in it but objects."""
     repo = Repo(source)
     extra = repo.lines("status", "--porcelain", "--ignored")
@@ -188,7 +188,7 @@ def _stamp_of(kind: str, source: Path, objects: str, fragments: Sequence[Path]) 
     The sources of base and peer are fixed by a commit. Those of the series are for editing,
     and Debian's ignore list hides new files in them, so only make knows what has changed.
     """
-    commit = None if kind == "series" else _commit_of(source)
+    commit = None if kind == "series" else _commit_in(source)
     if commit is None:
         return None
     built = source / objects
