@@ -55,6 +55,7 @@
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #define KERNEL_LOG		"/dev/kmsg"
 #define MEMINFO			"/proc/meminfo"
+#define ZONEINFO		"/proc/zoneinfo"
 
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
@@ -944,9 +945,7 @@ static const char *run_quota(void)
  * Failures cost no memory
  *
  * What a page is used for is in one of the counters of MEMINFO, unless it is the
- * kernel's and has been allocated as a page.  When the VM is gone, so are those.  The
- * lists of free pages that each CPU has for itself are not counted, which are some
- * hundred pages.
+ * kernel's and has been allocated as a page.  When the VM is gone, so are those.
  */
 
 static bool is_counted_once(const char *name)
@@ -963,6 +962,24 @@ static bool is_counted_once(const char *name)
 	return false;
 }
 
+/*
+ * Free pages on the lists that each CPU has for itself, some hundred: no counter of
+ * MEMINFO has them.
+ */
+static long nr_set_aside(void)
+{
+	FILE *f = fopen(ZONEINFO, "r");
+	long count, sum = 0;
+	char line[256];
+
+	TEST_ASSERT(f, "Can't open " ZONEINFO);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, " count: %ld", &count) == 1)
+			sum += count;
+	fclose(f);
+	return sum;
+}
+
 /* Pages that nothing tells about, less a constant. */
 static long nr_unaccounted(void)
 {
@@ -975,7 +992,7 @@ static long nr_unaccounted(void)
 		sum -= is_counted_once(name) ? kib : 0;
 	fclose(f);
 	TEST_ASSERT(sum, "Can't read " MEMINFO);
-	return sum * 1024 / (long)PAGE_SIZE;
+	return sum * 1024 / (long)PAGE_SIZE - nr_set_aside();
 }
 
 /* CLEAR tries to split for each of the words that a huge page has. */
