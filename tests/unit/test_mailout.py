@@ -20,7 +20,7 @@ from tests.unit.test_check import FILES
 COVER = Cover("KVM: all of it", "Why.\n\n  N  Y\n  2  1")
 MAINTAINER = "Some One <some@example.org>"
 GET_MAINTAINER = f"""\
-foreach (@ARGV) {{ print "{MAINTAINER}\\nkvm\\@example.org\\n" if /\\.patch$/; }}
+foreach (@ARGV) {{ print '{MAINTAINER}', "\\n", 'kvm@example.org', "\\n" if /\\.patch$/; }}
 """
 
 
@@ -58,8 +58,8 @@ def test_what_is_written(fake: FakeKernel) -> None:
     assert "KVM: split\n" in cover
     assert "***" not in cover
     assert f"From: {MAINTAINER}\n" in first
-    # Whole context, unlike in series/.
-    assert "@@ -7,7 +7,7 @@" in first
+    # Three lines of context, unlike in series/.
+    assert "+\treturn kvm->pages[3];\n }\n \n /*\n" in first
 
 
 def test_the_same_input_writes_the_same_bytes(fake: FakeKernel) -> None:
