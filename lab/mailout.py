@@ -32,6 +32,9 @@ TABLES = "{tables}"
 PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
 WIDTH = 75
 
+# Where the repository has whole files that can change a figure.
+KERNEL_CODE = ("arch", "include", "virt")
+
 # What of the matrix a cover letter shows; `make report` shows everything.
 WRITES = (100, 20)
 ROWS = {report.headline(True).label, report.FIRST_CLEAR.label, report.SECOND_CLEAR.label}
@@ -61,6 +64,22 @@ def choose_results(given: Path | None, directory: Path = RESULTS, kept: Path = R
         if file.is_file():
             return file
     raise LabError("no results for the cover letter: run `make bench`, or name a file: --results")
+
+
+def _committed_at(*paths: str) -> float:
+    """When one of these paths of the repository was changed last; 0 if that is not known."""
+    with suppress(GitFailed):
+        return float(Repo(ROOT).text("log", "-1", "--format=%ct", "--", *paths) or 0)
+    return 0
+
+
+def is_stale(file: Path) -> bool:
+    """Whether the kernel's part of the repository changed after FILE was measured.
+
+    A result is as old as its file, or as the commit that has it: a clone's files are new.
+    """
+    measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
+    return measured < _committed_at("series", *KERNEL_CODE)
 
 
 def load_results(file: Path) -> list[Measurement]:
@@ -129,8 +148,9 @@ def tables_text(measurements: Iterable[Measurement], name: str) -> str:
         )
     if base := report.base_table(shown):
         found.append(_only_strong(base))
-    notes = [f"{found[0].notes[0].capitalize()}.", *_common_notes(shown)]
-    notes = [textwrap.fill(note, WIDTH) for note in notes]
+    why = found[0].notes[0]
+    notes = [f"{why[:1].upper()}{why[1:]}.", *_common_notes(shown)]
+    notes = [textwrap.fill(note, WIDTH, break_on_hyphens=False) for note in notes]
     return "\n\n".join([*notes, *map(plain, found)])
 
 
@@ -262,6 +282,8 @@ def command(given: Path | None, version: int, dry_run: bool) -> None:
     """
     file = choose_results(given)
     cover = read_cover(ROOT, tables_text(load_results(file), file.name))
+    if is_stale(file):
+        say(f"{file.name} is older than the series: `make bench` has figures of what is sent")
     if dry_run:
         click.echo(f"Subject: {cover.subject}\n\n{cover.body}")
         return

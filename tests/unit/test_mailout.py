@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """make mail on a small kernel: what is written applies, and what is not fit stays back."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab import mailout, report, results
+from lab import cli, mailout, report, results
 from lab.check import Subject
 from lab.errors import LabError, WorkFailed
 from lab.mailout import Cover, choose_results, load_results, read_cover, tables_text
@@ -174,6 +175,7 @@ def test_the_tables_are_those_of_the_report() -> None:
     assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +98.3", text)
     assert " ".join(text.split()).count(f"{table.title}:") == 1
     assert "simulated time" in text
+    assert "only CLEAR write-protects." in " ".join(text.split())
     assert "Nothing of this was measured on real hardware." in text
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
 
@@ -239,3 +241,39 @@ def test_the_text_of_the_cover_letter_has_no_figures_of_its_own() -> None:
     assert len(cover.subject) <= 65
     assert max(map(len, cover.body.splitlines())) <= mailout.WIDTH
     assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover.body)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--results", "none.jsonl"], 2, "lab: none.jsonl: cannot be read: No such file"),
+        (["--version", "0"], 2, "0 is not in the range"),
+        (["--send"], 2, "No such option"),
+        (["--help"], 0, ""),
+    ],
+)
+def test_the_command_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+) -> None:
+    assert cli.main(["mail", *words]) == status
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.err.count("\n") == bool(said)
+    assert bool(printed.out) == (status == 0)
+
+
+def test_dry_run_prints_the_letter_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bench.jsonl"
+    results.write(file, measured())
+    monkeypatch.setattr(mailout, "make", None)
+    monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
+    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Subject: KVM: ")
+    assert "230.9" in printed.out
+    assert not printed.err
+    os.utime(file, (0, 0))
+    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
+    assert "bench.jsonl is older than the series" in capsys.readouterr().err
