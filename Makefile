@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check build peer test bench cost live report compare reference lockprofile clean
+.PHONY: help setup tree save check mail build peer test bench cost live report compare reference lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -15,6 +15,7 @@ help:
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
 	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
 	@echo 'make check   prove that tree and save agree, every mail builds and checkpatch is content'
+	@echo 'make mail    the series as mails in build/mail, with a cover letter; sends nothing'
 	@echo 'make build   build the kernel and the KVM selftests'
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
@@ -39,6 +40,9 @@ save: setup
 
 check: setup
 	@$(LAB) check $(ARGS)
+
+mail: setup
+	@$(LAB) mail $(ARGS)
 
 build: setup
 	@$(LAB) tree

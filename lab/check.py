@@ -167,7 +167,7 @@ def compiles(subject: Subject) -> Verdict:
 
 
 def _write_mails(subject: Subject) -> list[Path]:
-    directory = subject.layout.mail
+    directory = subject.layout.checked_mail
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob("*.patch"):
         old.unlink()
@@ -175,19 +175,24 @@ def _write_mails(subject: Subject) -> list[Path]:
     return sorted(directory.glob("*.patch"))
 
 
-def checkpatch(subject: Subject) -> Verdict:
-    """checkpatch.pl --strict has nothing to say about any mail."""
+def checkpatch_problems(subject: Subject, mails: Iterable[Path]) -> list[str]:
+    """What checkpatch.pl --strict has to say about MAILS."""
     source = subject.at(subject.tip)
     options = ("--strict", "--terse", "--show-types", "--no-summary")
     problems: list[str] = []
-    mails = _write_mails(subject)
     for mail in mails:
         command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
-        done = _run((*command, str(mail)), source, {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"})
+        done = run((*command, str(mail)), source, {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"})
         said = done.stdout.splitlines() + done.stderr.splitlines()
         if done.returncode != 0:
             problems += said or [f"{mail.name}: checkpatch.pl failed"]
-    return Verdict(f"{len(mails)} mails, --strict", tuple(problems))
+    return problems
+
+
+def checkpatch(subject: Subject) -> Verdict:
+    """checkpatch.pl --strict has nothing to say about any mail."""
+    mails = _write_mails(subject)
+    return Verdict(f"{len(mails)} mails, --strict", tuple(checkpatch_problems(subject, mails)))
 
 
 def sparse(subject: Subject) -> Verdict:
@@ -208,7 +213,7 @@ def sparse(subject: Subject) -> Verdict:
     return Verdict(f"{len(sources)} files", tuple(problems))
 
 
-def _run(
+def run(
     command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """env: added to the user's own."""
@@ -254,7 +259,7 @@ def scripts(subject: Subject) -> Verdict:
     ]
     problems: list[str] = []
     for command in commands:
-        done = _run(command, root)
+        done = run(command, root)
         if done.returncode != 0:
             problems += (done.stdout + done.stderr).splitlines()
     return Verdict(f"ruff, mypy, shellcheck ({len(shell)} shell scripts)", tuple(problems))

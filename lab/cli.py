@@ -15,6 +15,7 @@ COMMANDS = {
     "tree": ("lab.tree", "command"),
     "save": ("lab.save", "command"),
     "check": ("lab.check", "command"),
+    "mail": ("lab.mailout", "command"),
     "build": ("lab.kernel", "command"),
     "bench": ("lab.bench", "bench"),
     "cost": ("lab.cost", "command"),

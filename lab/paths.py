@@ -67,7 +67,13 @@ class Layout:
 
     @property
     def mail(self) -> Path:
+        """The series as it would be sent, made by `make mail`."""
         return self.build / "mail"
+
+    @property
+    def checked_mail(self) -> Path:
+        """The mails that `make check` shows to checkpatch.pl."""
+        return self.build / "check-mail"
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -340,7 +340,7 @@ static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 
 /* Fill a page table that has no entries, for gfns that have other SPTEs, too. */
 static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
-				 struct kvm_rmap_head *heads)
+				   struct kvm_rmap_head *heads)
 {
 	int i;
 

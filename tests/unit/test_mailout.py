@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make mail on a small kernel: what is written applies, and what is not fit stays back."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import cli, mailout, report, results
+from lab.check import Subject
+from lab.errors import LabError, WorkFailed
+from lab.mailout import Cover, choose_results, load_results, read_cover, tables_text
+from lab.paths import ROOT
+from lab.results import Measurement
+from lab.save import save
+from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
+from tests.unit.test_check import FILES
+
+COVER = Cover("KVM: all of it", "Why.\n\n  N  Y\n  2  1")
+MAINTAINER = "Some One <some@example.org>"
+GET_MAINTAINER = f"""\
+foreach (@ARGV) {{ print '{MAINTAINER}', "\\n", 'kvm@example.org', "\\n" if /\\.patch$/; }}
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    files = {**FILES, "scripts/get_maintainer.pl": GET_MAINTAINER}
+    made = FakeKernel.make(tmp_path, files)
+    made.make_tree()
+    made.edit(MMU, "pages[0]", "pages[3]")
+    made.commit(f"KVM: count\n\nCount.\n\nSigned-off-by: {MAINTAINER}")
+    made.write(SPLITTER, "int eager_split;\n")
+    made.commit("KVM: split")
+    save(made.layout)
+    made.layout.log.mkdir(exist_ok=True)
+    return made
+
+
+def subject(fake: FakeKernel) -> Subject:
+    return Subject.load(fake.layout, [])
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+def test_what_is_written(fake: FakeKernel) -> None:
+    mails, people = mailout.make(subject(fake), COVER)
+    names = ["0000-cover-letter.patch", "0001-KVM-count.patch", "0002-KVM-split.patch"]
+    assert [mail.name for mail in mails] == names
+    assert people == [MAINTAINER, "kvm@example.org"]
+    cover, first, _ = (mail.read_text() for mail in mails)
+    assert f"From: {MAINTAINER}\n" in cover
+    assert "Subject: [PATCH 0/2] KVM: all of it\n" in cover
+    assert COVER.body in cover
+    assert "KVM: split\n" in cover
+    assert "***" not in cover
+    assert f"From: {MAINTAINER}\n" in first
+    # Three lines of context, unlike in series/.
+    assert "+\treturn kvm->pages[3];\n }\n \n /*\n" in first
+
+
+def test_the_same_input_writes_the_same_bytes(fake: FakeKernel) -> None:
+    mailout.make(subject(fake), COVER)
+    before = files_in(fake.layout.mail)
+    mailout.make(subject(fake), COVER)
+    assert files_in(fake.layout.mail) == before
+
+
+def test_a_version(fake: FakeKernel) -> None:
+    mails, _ = mailout.make(subject(fake), COVER, 3)
+    assert [mail.name[:8] for mail in mails] == ["v3-0000-", "v3-0001-", "v3-0002-"]
+    assert "[PATCH v3 1/2]" in mails[1].read_text()
+
+
+def test_saved_is_sent_not_what_is_in_the_tree(fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[1]", "pages[4]")
+    fake.commit("KVM: not saved")
+    mails, _ = mailout.make(subject(fake), COVER)
+    assert len(mails) == 3
+
+
+def bad_style(_: pytest.MonkeyPatch, fake: FakeKernel) -> None:
+    fake.edit(MMU, "pages[1]", "pages[BAD]")
+    fake.commit("KVM: bad")
+    save(fake.layout)
+
+
+def truncated_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
+    written = mailout.write_mails
+
+    def write(*arguments: object) -> list[Path]:
+        mails = written(*arguments)  # type: ignore[arg-type]
+        text = mails[1].read_text()
+        mails[1].write_text(text.replace("\treturn kvm->pages[0];", "\treturn nobody;"))
+        return mails
+
+    monkeypatch.setattr(mailout, "write_mails", write)
+
+
+def changed_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
+    written = mailout.write_mails
+
+    def write(*arguments: object) -> list[Path]:
+        mails = written(*arguments)  # type: ignore[arg-type]
+        mails[2].write_text(mails[2].read_text().replace("eager_split;", "eager_spilt;"))
+        return mails
+
+    monkeypatch.setattr(mailout, "write_mails", write)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "said"),
+    [
+        (bad_style, "BAD"),
+        (truncated_mail, "git am: error: patch failed"),
+        (changed_mail, "do not make the tree of the series"),
+    ],
+)
+def test_what_is_not_fit_stays_back(
+    fake: FakeKernel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    breaks: Callable[[pytest.MonkeyPatch, FakeKernel], None],
+    said: str,
+) -> None:
+    mailout.make(subject(fake), COVER)
+    before = files_in(fake.layout.mail)
+    with monkeypatch.context() as patch:
+        breaks(patch, fake)
+        with pytest.raises(WorkFailed, match="not fit to be sent") as error:
+            mailout.make(subject(fake), COVER)
+    assert said in capsys.readouterr().err
+    assert "\n" not in str(error.value)
+    assert files_in(fake.layout.mail) == before
+    # Nothing of the failed attempt is in the way of the next.
+    assert mailout.make(subject(fake), COVER)[0] if breaks is not bad_style else True
+
+
+def test_no_mail_no_letter(tmp_path: Path) -> None:
+    fake = FakeKernel.make(tmp_path, FILES)
+    fake.make_tree()
+    with pytest.raises(LabError, match="no mail to send"):
+        mailout.make(subject(fake), COVER)
+    assert not fake.layout.mail.exists()
+
+
+def measured(**changes: object) -> list[Measurement]:
+    record: dict[str, object] = {
+        "machine": "vmx-bochs",
+        "kernel": "series",
+        "kernel_version": "6.12-series",
+        "ept": True,
+        "tdp_mmu": False,
+        "vcpus": 8,
+        "bytes_per_vcpu": 4 << 20,
+        "backing": "anonymous_hugetlb_2mb",
+        "write_percent": 100,
+        "initially_all_set": True,
+        "phase": "dirty",
+        "iteration": 2,
+        **changes,
+    }
+    lazy = Measurement(**record, eager=False, seconds=0.2309)  # type: ignore[arg-type]
+    eager = Measurement(**record, eager=True, seconds=0.00235)  # type: ignore[arg-type]
+    return [lazy, eager]
+
+
+def test_the_tables_are_those_of_the_report() -> None:
+    text = tables_text(measured(), "x")
+    (table,) = report.main_tables(measured())
+    assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +98.3", text)
+    assert " ".join(text.split()).count(f"{table.title}:") == 1
+    assert "simulated time" in text
+    assert "only CLEAR write-protects." in " ".join(text.split())
+    assert "Nothing of this was measured on real hardware." in text
+    assert max(map(len, text.splitlines())) <= mailout.WIDTH
+
+
+def test_real_machines_are_called_so() -> None:
+    text = tables_text(measured(machine="epyc-7"), "x")
+    assert "wall-clock time of a real machine" in text
+    assert "simulated" not in text
+    assert "Nothing of this" not in text
+
+
+@pytest.mark.parametrize(
+    "found", [[], measured(kernel="base"), measured(write_percent=50), measured(iteration=3)]
+)
+def test_nothing_to_show(found: list[Measurement]) -> None:
+    with pytest.raises(LabError, match=r"x.jsonl: has no figures .*make bench"):
+        tables_text(found, "x.jsonl")
+
+
+def test_which_results(tmp_path: Path) -> None:
+    kept, given = tmp_path / "bench.jsonl", tmp_path / "given"
+    with pytest.raises(LabError, match=r"make bench.*--results"):
+        choose_results(None, tmp_path, kept)
+    kept.write_text("")
+    assert choose_results(None, tmp_path, kept) == kept
+    latest = tmp_path / results.LATEST
+    latest.write_text("")
+    assert choose_results(None, tmp_path, kept) == latest
+    assert choose_results(given, tmp_path, kept) == given
+
+
+def test_results_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="cannot be read: No such file"):
+        load_results(tmp_path / "none")
+    (tmp_path / "half").write_text("{")
+    with pytest.raises(LabError, match="half a line"):
+        load_results(tmp_path / "half")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "is missing"),
+        ("no subject\n\n{tables}\n", ":1: expected 'Subject: '"),
+        ("Subject: \n\n{tables}\n", ":1: expected 'Subject: '"),
+        ("Subject: x\n\nbody\n", "exactly one line"),
+        ("Subject: x\n\n{tables}\n{tables}\n", "exactly one line"),
+    ],
+)
+def test_a_bad_template(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        file = tmp_path / mailout.TEMPLATE
+        file.parent.mkdir()
+        file.write_text(text)
+    with pytest.raises(LabError) as error:
+        read_cover(tmp_path, "")
+    assert said in str(error.value)
+
+
+def test_the_text_of_the_cover_letter_has_no_figures_of_its_own() -> None:
+    cover = read_cover(ROOT, "TABLES")
+    assert "\nTABLES" in cover.body
+    assert len(cover.subject) <= 65
+    assert max(map(len, cover.body.splitlines())) <= mailout.WIDTH
+    assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover.body)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--results", "none.jsonl"], 2, "lab: none.jsonl: cannot be read: No such file"),
+        (["--version", "0"], 2, "0 is not in the range"),
+        (["--send"], 2, "No such option"),
+        (["--help"], 0, ""),
+    ],
+)
+def test_the_command_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+) -> None:
+    assert cli.main(["mail", *words]) == status
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.err.count("\n") == bool(said)
+    assert bool(printed.out) == (status == 0)
+
+
+def test_dry_run_prints_the_letter_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bench.jsonl"
+    results.write(file, measured())
+    monkeypatch.setattr(mailout, "make", None)
+    monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
+    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Subject: KVM: ")
+    assert "230.9" in printed.out
+    assert not printed.err
+    os.utime(file, (0, 0))
+    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
+    assert "bench.jsonl is older than the series" in capsys.readouterr().err
