@@ -1403,14 +1403,14 @@ static void destroy_vm(struct harvest_test *t)
 	munmap(t->elsewhere, DATA_SIZE);
 }
 
-static bool is_selected(const struct event *e, const char *name)
-{
-	return !name || !strcmp(name, e->name);
-}
+/* Of @events, by number. */
+static u64 selected = ~0ull;
 
-static bool can_run(const struct event *e, const char *name, bool private)
+static bool can_run(unsigned int i, bool private)
 {
-	return is_selected(e, name) && e->private == private && !(e->why_not && e->why_not());
+	const struct event *e = &events[i];
+
+	return selected & BIT_ULL(i) && e->private == private && !(e->why_not && e->why_not());
 }
 
 static void run_one(struct harvest_test *t, const struct event *e)
@@ -1428,37 +1428,37 @@ static void run_one(struct harvest_test *t, const struct event *e)
 }
 
 /* All that is selected, by one guest. */
-static void run_guest_events(struct harvest_test *t, const char *name)
+static void run_guest_events(struct harvest_test *t)
 {
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(events); i++)
-		if (can_run(&events[i], name, t->private))
+		if (can_run(i, t->private))
 			run_one(t, &events[i]);
 }
 
 /* Is there anything to do for a guest with this kind of memory? */
-static bool any_selected(const char *name, bool private)
+static bool any_selected(bool private)
 {
 	unsigned int i, nr = 0;
 
 	for (i = 0; i < ARRAY_SIZE(events); i++)
-		nr += can_run(&events[i], name, private);
+		nr += can_run(i, private);
 	return nr;
 }
 
-static void run_with_guest(struct harvest_test *t, const char *name)
+static void run_with_guest(struct harvest_test *t)
 {
 	u64 start = now_ns(), harvest;
 
-	if (!any_selected(name, t->private))
+	if (!any_selected(t->private))
 		return;
 
 	t->name = "setting up";
 	create_vm(t);
 	harvest = vm_get_stat(t->vm, "dirty_harvest");
 	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
-	run_guest_events(t, name);
+	run_guest_events(t);
 	destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
@@ -1466,7 +1466,16 @@ static void run_with_guest(struct harvest_test *t, const char *name)
 	fflush(stdout);
 }
 
-static void run_guests(const char *name, unsigned int rounds)
+enum guest_bit { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, GUEST_NESTED = 4, NR_GUESTS = 8 };
+
+/* Of all combinations, those that have each of the three both ways. */
+static bool is_quick(unsigned int guest)
+{
+	return guest == GUEST_MANUAL || guest == (GUEST_PRIVATE | GUEST_MANUAL) ||
+	       guest == GUEST_NESTED;
+}
+
+static void run_guests(unsigned int rounds, bool quick)
 {
 	bool l2 = kvm_cpu_has(X86_FEATURE_SVM);
 	unsigned int i;
@@ -1474,16 +1483,16 @@ static void run_guests(const char *name, unsigned int rounds)
 	if (!l2)
 		pr_info("L2: SKIP: no nested SVM\n");
 
-	for (i = 0; i < 8; i++) {
+	for (i = 0; i < NR_GUESTS; i++) {
 		struct harvest_test t = {
-			.private = i & 1,
-			.manual = i & 2,
-			.nested = i & 4,
+			.private = i & GUEST_PRIVATE,
+			.manual = i & GUEST_MANUAL,
+			.nested = i & GUEST_NESTED,
 			.rounds = rounds,
 		};
 
-		if (!t.nested || l2)
-			run_with_guest(&t, name);
+		if ((!t.nested || l2) && (!quick || is_quick(i)))
+			run_with_guest(&t);
 	}
 }
 
@@ -1560,42 +1569,48 @@ static void help(const char *program)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-v] [-m NAME] [-n ROUNDS] [-s SEED]\n\n"
+	printf("usage: %s [-h] [-q] [-v] [-m NAME]... [-n ROUNDS] [-s SEED]\n\n"
 	       "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n"
-	       " -m: let only this happen.\n"
+	       " -m: let only this happen; more than one may be given.\n"
 	       " -n: rounds of \"storm\", four times those of \"tlb\" (default: %u).\n"
+	       " -q: only some of the combinations of L1 and L2, private and shared memory,\n"
+	       "     with and without manual protection.\n"
 	       " -s: seed of what is random (default: 1).\n"
 	       " -v: show each step.\n\n", program, DEFAULT_ROUNDS);
 	for (i = 0; i < ARRAY_SIZE(events); i++)
 		printf("     %-10s %s\n", events[i].name, events[i].what);
 }
 
-static void run_selected(const char *name, unsigned int rounds)
+static void select_event(const char *name)
 {
-	TEST_ASSERT(any_selected(name, false) || any_selected(name, true),
-		    "Nothing to do for -m %s, see -h", name ?: "");
-	if (!name) {
-		check_parameter();
-		run_without();
-	}
+	unsigned int i;
 
-	param_set(&harvest_param, "on");
-	run_guests(name, rounds);
+	if (selected == ~0ull)
+		selected = 0;
+
+	for (i = 0; i < ARRAY_SIZE(events); i++)
+		if (!strcmp(name, events[i].name))
+			break;
+	TEST_ASSERT(i < ARRAY_SIZE(events), "No such thing: %s, see -h", name);
+	selected |= BIT_ULL(i);
 }
 
 int main(int argc, char *argv[])
 {
 	unsigned int rounds = DEFAULT_ROUNDS, seed = 1;
-	const char *name = NULL;
+	bool quick = false;
 	int opt;
 
-	while ((opt = getopt(argc, argv, "hm:n:s:v")) != -1) {
+	while ((opt = getopt(argc, argv, "hm:n:qs:v")) != -1) {
 		switch (opt) {
 		case 'm':
-			name = optarg;
+			select_event(optarg);
 			break;
 		case 'n':
 			rounds = atoi_positive("Number of rounds", optarg);
+			break;
+		case 'q':
+			quick = true;
 			break;
 		case 's':
 			seed = atoi_non_negative("Seed", optarg);
@@ -1613,6 +1628,12 @@ int main(int argc, char *argv[])
 	save_params();
 	__TEST_REQUIRE(can_harvest(), "SPTEs have no Dirty bits, or the CPU logs by itself (PML)");
 	srandom(seed);
-	run_selected(name, rounds);
+	if (selected == ~0ull) {
+		check_parameter();
+		run_without();
+	}
+
+	param_set(&harvest_param, "on");
+	run_guests(rounds, quick);
 	return 0;
 }
