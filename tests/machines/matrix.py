@@ -208,6 +208,17 @@ HARVEST = tuple(
     )
 )
 
+# All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
+NOTHING_UNSEEN = Selftest(
+    "dirty_harvest_test", ("x86_64/dirty_harvest_test", "-q", "-n", "100"), eager=("Y",)
+)
+NOTHING_UNSEEN_DEBUG = replace(
+    NOTHING_UNSEEN,
+    argv=(*NOTHING_UNSEEN.argv[:2], "-n", "25", "-m", "relink", "-m", "quota", "-m", "storm"),
+)
+# A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
+HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -249,9 +260,11 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    for test, mode in product(HARVEST, DISTINCT_MODES):
+    for test, mode in product((*HARVEST, NOTHING_UNSEEN), DISTINCT_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
+    yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")
+    yield Case(NOTHING_UNSEEN_DEBUG, SHADOW_MODES[-1], "Y", "debug")
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
         yield from (Case(test, mode, "Y", "debug") for test in DEBUG)

@@ -43,6 +43,7 @@
 
 #include "mmu.h"
 #include "mmu_internal.h"
+#include "prove.h"
 #include "rmap_log.h"
 #include "spte.h"
 #include "tdp_iter.h"
@@ -321,6 +322,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	unsigned long nr_words = slot->npages / BITS_PER_LONG;
 	unsigned int rest = slot->npages % BITS_PER_LONG;
 	unsigned long *log = slot->dirty_bitmap;
+	u64 still = kvm_prove_vcpus_still(kvm);
 	unsigned long i;
 
 	write_lock(&kvm->mmu_lock);
@@ -328,13 +330,16 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	for (i = 0; i < nr_words; i++, heads += BITS_PER_LONG) {
 		if (log[i] != ~0ul)
 			harvest_log(&log[i], harvest_64(kvm, heads));
-		if (i % HARVEST_WORDS == HARVEST_WORDS - 1)
+		if (i % HARVEST_WORDS == HARVEST_WORDS - 1) {
+			kvm_prove_harvested_rmaps(kvm, slot, (i + 1) * BITS_PER_LONG, still);
 			kvm_mmu_give_way(kvm);
+		}
 	}
 
 	if (rest)
 		harvest_log(&log[i], harvest_slowly(kvm, heads, rest));
 
+	kvm_prove_harvested_rmaps(kvm, slot, slot->npages, still);
 	write_unlock(&kvm->mmu_lock);
 }
 
@@ -415,6 +420,7 @@ static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
 
 static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
+	u64 still = kvm_prove_vcpus_still(kvm);
 	struct kvm_mmu_page *root;
 	unsigned long rel;
 	unsigned int nr;
@@ -433,6 +439,7 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 		}
 		rcu_read_unlock();
 
+		kvm_prove_harvested_tdp(kvm, slot, rel + nr, still);
 		kvm_mmu_give_way(kvm);
 	}
 

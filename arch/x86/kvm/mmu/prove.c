@@ -13,7 +13,11 @@
 #include "mmu_internal.h"
 #include "prove.h"
 #include "spte.h"
+#include "tdp_iter.h"
 #include "tdp_mmu.h"
+
+/* No number of exits: a vCPU is running, or something else is done to it. */
+#define PROVE_VCPUS_RUN		(~0ull)
 
 struct prove {
 	struct kvm *kvm;
@@ -193,3 +197,107 @@ void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 			  "writable %llx after a split of %llx\n", spte, huge_spte);
 	}
 }
+
+/**
+ * __kvm_prove_vcpus_still - note that no vCPU runs
+ * @kvm: the VM
+ *
+ * KVM_RUN holds the vCPU's mutex, and ends in an exit from the guest: no vCPU ran
+ * between two calls if they return the same, other than PROVE_VCPUS_RUN.
+ */
+u64 __kvm_prove_vcpus_still(struct kvm *kvm)
+{
+	struct kvm_vcpu *vcpu;
+	unsigned long i;
+	u64 exits = 0;
+
+	kvm_for_each_vcpu(i, vcpu, kvm) {
+		if (mutex_is_locked(&vcpu->mutex))
+			return PROVE_VCPUS_RUN;
+		exits += READ_ONCE(vcpu->stat.exits);
+	}
+
+	return exits;
+}
+
+static bool prove_was_still(struct kvm *kvm, u64 still)
+{
+	return still != PROVE_VCPUS_RUN && __kvm_prove_vcpus_still(kvm) == still;
+}
+
+/* The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages. */
+static void prove_harvested(const struct kvm_memory_slot *slot, unsigned long nr,
+			    gfn_t gfn, u64 spte)
+{
+	gfn_t rel = gfn - slot->base_gfn;
+
+	if (!is_shadow_present_pte(spte) || rel >= nr)
+		return;
+
+	WARN_ONCE(spte_ad_enabled(spte) && (spte & shadow_dirty_mask) &&
+		  !test_bit_le(rel, slot->dirty_bitmap),
+		  "SPTE %llx of gfn %llx is dirty, and not in the log\n", spte, gfn);
+}
+
+/**
+ * __kvm_prove_harvested_rmaps - check the log against all shadow pages
+ * @kvm: the VM
+ * @slot: the memslot
+ * @nr: how many of its pages were looked at
+ * @still: see __kvm_prove_vcpus_still()
+ *
+ * Rmaps, by which Dirty bits are looked for, are not used.
+ */
+void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				 unsigned long nr, u64 still)
+{
+	struct kvm_mmu_page *sp;
+	int i;
+
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	if (!prove_was_still(kvm, still))
+		return;
+
+	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link) {
+		if (sp->role.level != PG_LEVEL_4K || kvm_mmu_page_as_id(sp) != slot->as_id)
+			continue;
+
+		for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+			prove_harvested(slot, nr, kvm_mmu_page_get_gfn(sp, i), sp->spt[i]);
+	}
+}
+
+#ifdef CONFIG_X86_64
+/**
+ * __kvm_prove_harvested_tdp - check the log against the TDP MMU, SPTE by SPTE
+ * @kvm: the VM
+ * @slot: the memslot
+ * @nr: how many of its pages were looked at
+ * @still: see __kvm_prove_vcpus_still()
+ */
+void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			       unsigned long nr, u64 still)
+{
+	struct kvm_mmu_page *root;
+	struct tdp_iter iter;
+
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	if (!prove_was_still(kvm, still))
+		return;
+
+	rcu_read_lock();
+	list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
+		if (kvm_mmu_page_as_id(root) != slot->as_id)
+			continue;
+
+		for_each_tdp_pte(iter, root, slot->base_gfn, slot->base_gfn + nr)
+			if (iter.level == PG_LEVEL_4K)
+				prove_harvested(slot, nr, iter.gfn, iter.old_spte);
+	}
+	rcu_read_unlock();
+}
+#endif

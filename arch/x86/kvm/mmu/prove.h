@@ -16,6 +16,20 @@
 void __kvm_prove_shadow_mmu(struct kvm *kvm);
 void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte);
 
+/*
+ * Check that @slot's log has all that was written, after its first @nr pages were
+ * harvested.  That can only be said if no vCPU ran meanwhile: @still is what
+ * kvm_prove_vcpus_still() returned before, and if one did, nothing is checked.
+ *
+ * Locking: the caller holds mmu_lock for write, and slots_lock since before
+ * kvm_prove_vcpus_still().
+ */
+u64 __kvm_prove_vcpus_still(struct kvm *kvm);
+void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				 unsigned long nr, u64 still);
+void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			       unsigned long nr, u64 still);
+
 static inline void kvm_prove_shadow_mmu(struct kvm *kvm)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
@@ -26,6 +40,27 @@ static inline void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
 		__kvm_prove_split_sp(sp, huge_spte);
+}
+
+static inline u64 kvm_prove_vcpus_still(struct kvm *kvm)
+{
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU) ? __kvm_prove_vcpus_still(kvm) : 0;
+}
+
+static inline void kvm_prove_harvested_rmaps(struct kvm *kvm,
+					     const struct kvm_memory_slot *slot,
+					     unsigned long nr, u64 still)
+{
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
+		__kvm_prove_harvested_rmaps(kvm, slot, nr, still);
+}
+
+static inline void kvm_prove_harvested_tdp(struct kvm *kvm,
+					   const struct kvm_memory_slot *slot,
+					   unsigned long nr, u64 still)
+{
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
+		__kvm_prove_harvested_tdp(kvm, slot, nr, still);
 }
 
 #endif /* __KVM_X86_MMU_PROVE_H */
