@@ -243,7 +243,7 @@ static bool harvest_is_full(const u64 *sptep, u64 any)
  * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
  * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
  * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
- * whatever order.
+ * whatever order.  64-bit hosts only, where heads have the size of SPTEs.
  *
  * Return: the block, or NULL.
  */
@@ -252,12 +252,12 @@ static const u64 *harvest_block(const struct kvm_rmap_head *heads)
 	u64 any = harvest_any_of_64((const u64 *)heads);
 	u64 all = harvest_all_of_64((const u64 *)heads);
 
-	BUILD_BUG_ON(sizeof(*heads) != sizeof(any));
+	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
 
 	if ((any & KVM_RMAP_MANY) || (any ^ all) >= HARVEST_BLOCK_BYTES || !all)
 		return NULL;
 
-	return (const u64 *)all;
+	return (const u64 *)(unsigned long)all;
 }
 
 /* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
@@ -298,7 +298,7 @@ static unsigned long harvest_slowly(struct kvm *kvm, struct kvm_rmap_head *heads
 
 static __always_inline unsigned long harvest_64(struct kvm *kvm, struct kvm_rmap_head *heads)
 {
-	const u64 *block = harvest_block(heads);
+	const u64 *block = IS_ENABLED(CONFIG_X86_64) ? harvest_block(heads) : NULL;
 	u64 any;
 
 	if (!block)
