@@ -27,10 +27,14 @@ CONFIGS = {
     "kvm": ("kvm.config",),
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
+    "pae": ("kvm.config", "pae.config"),
 }
+# kbuild's ARCH, and where a configuration has another.
+ARCH_64 = "x86_64"
+ARCHITECTURES = {"pae": "i386"}
 KINDS = ("series", "base", "peer", "mutants")
 # With two cores and an empty ccache.
-ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min"}
+ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min", "pae": "5 min"}
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5
 
@@ -63,13 +67,20 @@ def build_environment() -> dict[str, str]:
     return FASTER | kept | REPRODUCIBLE
 
 
-def make_command(objects: str, *targets: str, jobs: int | None = None) -> tuple[str, ...]:
+def arch_of(config: str) -> str:
+    """Return what kbuild calls the architecture of a configuration."""
+    return ARCHITECTURES.get(config, ARCH_64)
+
+
+def make_command(
+    objects: str, *targets: str, jobs: int | None = None, arch: str = ARCH_64
+) -> tuple[str, ...]:
     """The kbuild command for TARGETS, objects being a directory below the tree."""
     return (
         "make",
         f"-j{jobs or os.cpu_count()}",
         f"O={objects}",
-        "ARCH=x86_64",
+        f"ARCH={arch}",
         "CC=ccache gcc",
         "HOSTCC=ccache gcc",
         *targets,
@@ -130,7 +141,9 @@ def verify(config: Path, asked: Mapping[str, str]) -> None:
         )
 
 
-def configure(source: Path, objects: str, fragments: Sequence[Path], log: Path) -> None:
+def configure(
+    source: Path, objects: str, fragments: Sequence[Path], log: Path, arch: str = ARCH_64
+) -> None:
     """Make OBJECTS/.config of tinyconfig and the fragments, or bring it up to date.
 
     LabError: a symbol that a fragment asks for did not take.
@@ -141,10 +154,10 @@ def configure(source: Path, objects: str, fragments: Sequence[Path], log: Path) 
     config = source / objects / ".config"
     if not config.exists() or not stamp.exists() or stamp.read_text() != digest:
         stamp.unlink(missing_ok=True)
-        run_logged("tinyconfig", make_command(objects, "tinyconfig"), log, source, env)
+        run_logged("tinyconfig", make_command(objects, "tinyconfig", arch=arch), log, source, env)
         merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", objects, f"{objects}/.config")
         run_logged("merge_config", (*merge, *map(str, fragments)), log, source, env)
-    run_logged("olddefconfig", make_command(objects, "olddefconfig"), log, source, env)
+    run_logged("olddefconfig", make_command(objects, "olddefconfig", arch=arch), log, source, env)
     verify(config, wanted(fragments))
     stamp.write_text(digest)
 
@@ -154,6 +167,11 @@ def fragments_of(config: str) -> list[Path]:
     if config not in CONFIGS:
         raise LabError(f"no configuration {config!r}; there are {', '.join(CONFIGS)}")
     return [CONFIG / name for name in CONFIGS[config]]
+
+
+def image_in(source: Path, config: str) -> Path:
+    """Return where the kernel of a configuration is once it is built."""
+    return source / f"obj-{config}" / "arch/x86/boot/bzImage"
 
 
 def _estimate(image: Path, config: str) -> str:
@@ -182,7 +200,7 @@ def _identity(file: Path) -> tuple[int, int]:
     return (file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else (0, 0)
 
 
-def _stamp_of(kind: str, source: Path, objects: str, fragments: Sequence[Path]) -> str | None:
+def _stamp_of(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> str | None:
     """All that decides a kernel, and the files that came of it; None if it is not fixed.
 
     The sources of base and peer are fixed by a commit. Those of the series are for editing,
@@ -191,12 +209,13 @@ def _stamp_of(kind: str, source: Path, objects: str, fragments: Sequence[Path]) 
     commit = None if kind == "series" else _commit_in(source)
     if commit is None:
         return None
+    objects = f"obj-{config}"
     built = source / objects
     results = ("arch/x86/boot/bzImage", ".config", "include/config/kernel.release")
     parts = (
         commit,
         [fragment.read_text() for fragment in fragments],
-        make_command(objects),
+        make_command(objects, arch=arch_of(config)),
         sorted(REPRODUCIBLE.items()),
         _tool_versions(),
         [_identity(built / name) for name in results],
@@ -218,9 +237,10 @@ def _make(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> No
     log = LAYOUT.log / f"kernel-{kind}-{config}.log"
     log.unlink(missing_ok=True)
     what = f"Building the {kind} kernel, configuration {config}"
-    with step(what, _estimate(source / objects / "arch/x86/boot/bzImage", config)):
-        configure(source, objects, fragments, log)
-        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage")
+    with step(what, _estimate(image_in(source, config), config)):
+        arch = arch_of(config)
+        configure(source, objects, fragments, log, arch)
+        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
         run_logged(what, command, log, source, build_environment())
 
 
@@ -234,15 +254,15 @@ def build(kind: str, config: str) -> Kernel:
     fragments = fragments_of(config)
     source = source_tree(kind)
     objects = f"obj-{config}"
-    image = source / objects / "arch/x86/boot/bzImage"
+    image = image_in(source, config)
     if not image.exists():
         space.need(source, NEEDED_GIB, "a kernel")
     stamp = source / objects / ".lab-built"
     with locked(tree.lock(source)):
-        if not _is_built(stamp, _stamp_of(kind, source, objects, fragments)):
+        if not _is_built(stamp, _stamp_of(kind, config, source, fragments)):
             stamp.unlink(missing_ok=True)
             _make(kind, config, source, fragments)
-            _write_stamp(stamp, _stamp_of(kind, source, objects, fragments))
+            _write_stamp(stamp, _stamp_of(kind, config, source, fragments))
     release = (source / objects / "include/config/kernel.release").read_text().strip()
     return Kernel(kind, config, image, release)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lab import kernel, machines
+from lab import kernel, machines, programs32
 from lab.errors import LabError
 from lab.machines.job import Job, Machine, MachineLost
 from lab.paths import LAYOUT
@@ -32,7 +32,14 @@ def _image(machine: Machine, kind: str, config: str, dry_run: bool) -> Path:
     if not dry_run:
         return kernel.build(kind, config).image
     kernel.fragments_of(config)
-    return LAYOUT.tree_of(kind) / f"obj-{config}" / "arch/x86/boot/bzImage"
+    return kernel.image_in(LAYOUT.tree_of(kind), config)
+
+
+def _init(machine: Machine, config: str, dry_run: bool) -> Path | None:
+    """Return the init of a 32-bit kernel, which cannot run the usual one."""
+    if machine.name == "host" or kernel.arch_of(config) == kernel.ARCH_64:
+        return None
+    return programs32.program_of(programs32.INIT) if dry_run else programs32.build(programs32.INIT)
 
 
 def _show_progress(line: str) -> None:
@@ -79,7 +86,8 @@ def run(
     """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
 
     Its output goes to stdout, its progress to stderr. A machine that is lost on the way
-    makes the exit status 3. Put -- before a COMMAND with options of its own.
+    makes the exit status 3. Put -- before a COMMAND with options of its own. A 32-bit kernel
+    (-c pae) has no shell: COMMAND is a static 32-bit program brought along with --file.
     """
     chosen = machines.get(machine)
     parameters = _pairs(parameter, "kvm.tdp_mmu=0")
@@ -94,6 +102,7 @@ def run(
         timeout_s=timeout,
         on_progress=_show_progress,
         cmdline=cmdline,
+        init=_init(chosen, config, dry_run),
     )
     if dry_run:
         click.echo(chosen.describe(job))

@@ -78,6 +78,8 @@ class EmulatedMachine(ABC):
         cmdline = self._checked_cmdline(job)
         if not job.kernel.is_file():
             raise LabError(f"{job.kernel}: no such kernel image; build it first")
+        if job.init is not None and not job.init.is_file():
+            raise LabError(f"{job.init}: no such program to be the machine's init; build it first")
         with process.ends_by_exception(), process.workspace() as directory:
             image = initramfs.build(job, self.name, self.levels)
             self._check_disk(job, image, directory)

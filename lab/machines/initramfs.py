@@ -187,6 +187,14 @@ def _instructions(job: Job, machine: str, levels: str) -> list[Entry]:
     ]
 
 
+def _other_init(job: Job) -> list[Entry]:
+    """Return what replaces our init, nothing if nothing does."""
+    if job.init is None:
+        return []
+    arguments = "".join(f"{word}\0" for word in job.command)
+    return [_program("init", job.init.read_bytes()), _text("lab/argv", arguments)]
+
+
 def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     """Return the initramfs that runs job in a machine of this name.
 
@@ -195,5 +203,5 @@ def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     Not compressed: on vmx-bochs unpacking takes the time that reading less saves.
     Raises LabError when one of the job's files is missing or must not be where it is wanted.
     """
-    own = list(_with_parents(_job_files(job.files) + _instructions(job, machine, levels)))
-    return _common() + cpio(own)
+    entries = _job_files(job.files) + _instructions(job, machine, levels) + _other_init(job)
+    return _common() + cpio(_with_parents(entries))

@@ -21,6 +21,9 @@ class Job:
     timeout_s: seconds of the host's clock, boot included.
     on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
     cmdline: further words for the kernel command line.
+    init: for a kernel that cannot run busybox, a program that does what guest/init does as
+        guest/init32.c does it. Then command is a path and arguments, and there is no
+        shell, no $LAB_OUT and no $LAB_PROGRESS.
     """
 
     kernel: Path
@@ -32,6 +35,7 @@ class Job:
     timeout_s: float = 300
     on_progress: Callable[[str], None] | None = None
     cmdline: tuple[str, ...] = ()
+    init: Path | None = None
 
 
 @dataclass(frozen=True)

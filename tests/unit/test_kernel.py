@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel, results
+from lab import kernel, results, steps
 from lab.errors import LabError, WorkFailed
 from lab.git import IDENTITY, Repo, signature
 from lab.paths import Layout
@@ -224,6 +224,30 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"MAKEFLAGS", "KCFLAGS", "ARCH", "O", "LOCALVERSION", "CROSS_COMPILE"} & env.keys()
     assert env["CCACHE_DIR"] == "/somewhere"
     assert env["KBUILD_BUILD_USER"] == "lab"
+
+
+def test_only_pae_is_32_bit() -> None:
+    assert [name for name in kernel.CONFIGS if kernel.arch_of(name) != "x86_64"] == ["pae"]
+    assert "ARCH=i386" in kernel.make_command("obj", arch=kernel.arch_of("pae"))
+    assert "ARCH=x86_64" in kernel.make_command("obj")
+
+
+def test_every_command_for_a_kernel_has_its_architecture(
+    kbuild: Kbuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    run = steps.run_logged
+
+    def remember(what: str, command: tuple[str, ...], *rest: object) -> None:
+        commands.append(command)
+        run(what, command, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernel, "run_logged", remember)
+    monkeypatch.setattr(kernel, "ARCHITECTURES", {"kvm": "i386"})
+    kbuild.made("base")
+    made = [command for command in commands if command[0] == "make"]
+    assert len(made) == 3
+    assert all("ARCH=i386" in command for command in made)
 
 
 def test_unknown_names() -> None:

@@ -63,6 +63,17 @@ def test_dynamic_program_brings_its_libraries(tmp_path: Path) -> None:
         assert files[str(library).lstrip("/")].read_bytes() == library.read_bytes()
 
 
+def test_another_init(tmp_path: Path) -> None:
+    init = tmp_path / "init32"
+    init.write_text("another")
+    job = dataclasses.replace(JOB, command=("/test", "a b", ""), init=init)
+    (tmp_path / "root").mkdir()
+    files = unpack(initramfs.build(job, "svm-qemu"), tmp_path / "root")
+    assert files["init"].read_text() == "another"
+    assert os.access(files["init"], os.X_OK)
+    assert files["lab/argv"].read_bytes() == b"/test\0a b\0\0"
+
+
 def test_static_program_needs_nothing() -> None:
     assert initramfs.libraries([initramfs.BUSYBOX]) == []
 

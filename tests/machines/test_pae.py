@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Eager page splitting on a 32-bit host with PAE.
+
+The selftests library is 64-bit only, so the test is a program of its own, see
+pae/pae_split_test.c. The kernel is not built for it: `make pae` does that.
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import kernel as kernels
+from lab import machines, programs32
+from lab.kernel import Kernel
+from lab.machines import Job
+from lab.paths import LAYOUT
+
+from .test_selftests import assert_silent
+
+TEST = Path(__file__).parent / "pae" / "pae_split_test.c"
+NOT_BUILT = "nothing was run on a 32-bit host: there is no kernel pae; `make pae` builds it"
+VARIANTS = (
+    "no paging",
+    "no paging, initially all set",
+    "no paging, not eager",
+    "PAE",
+    "PAE, initially all set",
+    "PAE, not eager",
+)
+
+
+@pytest.fixture(scope="session")
+def image(kernel: Callable[[str, str], Kernel]) -> Path:
+    """The 32-bit kernel, brought up to date; skips, with a warning, if it was never built."""
+    if not kernels.image_in(LAYOUT.linux, programs32.CONFIG).exists():
+        warnings.warn(NOT_BUILT, stacklevel=2)
+        pytest.skip(NOT_BUILT)
+    return kernel("series", programs32.CONFIG).image
+
+
+@pytest.mark.parametrize("file", [programs32.INIT, TEST], ids=lambda file: file.stem)
+def test_program_is_32_bit_and_static(file: Path) -> None:
+    header = programs32.build(file).read_bytes()[:20]
+    assert header[:5] == b"\x7fELF\x01"
+    assert header[16] == 2  # ET_EXEC: no loader
+
+
+@pytest.mark.parametrize("harvest", ["off", "on"])
+@pytest.mark.parametrize("npt", ["0", "1"])
+def test_splitting(image: Path, npt: str, harvest: str) -> None:
+    job = Job(
+        kernel=image,
+        init=programs32.build(programs32.INIT),
+        command=("/test", harvest),
+        parameters={"kvm_amd.npt": npt, "kvm.dirty_harvest": harvest},
+        files={"/test": programs32.build(TEST)},
+        timeout_s=120,
+    )
+    result = machines.get("svm-qemu").run(job)
+    output = result.output.decode(errors="replace")
+    assert_silent(result)
+    assert result.status == 0, f"exit status {result.status}\n{output}"
+    assert output == "".join(f"ok {variant}\n" for variant in VARIANTS)
