@@ -98,6 +98,7 @@ class EmulatedMachine(ABC):
                 f"machine:        {self.name}, {job.cpus} CPUs, {job.memory_mib} MiB",
                 f"kernel:         {job.kernel}",
                 f"kernel command: {cmdline}",
+                *([f"init:           {job.init}"] if job.init else []),
                 *(f"file:           {inside} = {file}" for inside, file in job.files.items()),
                 f"command:        {shlex.join(job.command)}",
                 f"emulator:       {shlex.join(self.argv(job, cmdline))}",

@@ -67,6 +67,13 @@ def test_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         machines.get("svm-qemu").run(JOB)
 
 
+def test_another_init_is_shown_and_has_to_be_there() -> None:
+    job = dataclasses.replace(JOB, init=Path("/nonexistent/init32"))
+    assert "/nonexistent/init32" in machines.get("svm-qemu").describe(job)
+    with pytest.raises(LabError, match="/nonexistent/init32: no such program"):
+        machines.get("svm-qemu").run(job)
+
+
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(machines.qemu.SvmQemu, "needs", {Path("/nonexistent"): "qemu-system-x86"})
