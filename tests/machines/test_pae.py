@@ -47,18 +47,35 @@ def test_program_is_32_bit_and_static(file: Path) -> None:
     assert header[16] == 2  # ET_EXEC: no loader
 
 
-@pytest.mark.parametrize("harvest", ["off", "on"])
-@pytest.mark.parametrize("npt", ["0", "1"])
-def test_splitting(image: Path, npt: str, harvest: str) -> None:
+def _name(value: str | dict[str, str]) -> str:
+    return value if isinstance(value, str) else ",".join(map("=".join, value.items()))
+
+
+@pytest.mark.parametrize(
+    # Each kind of dirty logging once for each kind of paging; vmx-bochs only for what it alone has,
+    # PML, and for Intel's other Dirty bits.
+    ("machine", "parameters", "harvest"),
+    [
+        ("svm-qemu", {"kvm_amd.npt": "0"}, "off"),
+        ("svm-qemu", {"kvm_amd.npt": "0"}, "on"),
+        ("svm-qemu", {"kvm_amd.npt": "1"}, "off"),
+        ("svm-qemu", {"kvm_amd.npt": "1"}, "on"),
+        ("vmx-bochs", {"kvm_intel.ept": "0"}, "on"),
+        ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "1"}, "off"),
+        ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "0"}, "on"),
+    ],
+    ids=_name,
+)
+def test_splitting(image: Path, machine: str, parameters: dict[str, str], harvest: str) -> None:
     job = Job(
         kernel=image,
         init=programs32.build(programs32.INIT),
         command=("/test", harvest),
-        parameters={"kvm_amd.npt": npt, "kvm.dirty_harvest": harvest},
+        parameters={**parameters, "kvm.dirty_harvest": harvest},
         files={"/test": programs32.build(TEST)},
         timeout_s=120,
     )
-    result = machines.get("svm-qemu").run(job)
+    result = machines.get(machine).run(job)
     output = result.output.decode(errors="replace")
     assert_silent(result)
     assert result.status == 0, f"exit status {result.status}\n{output}"
