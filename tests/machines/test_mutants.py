@@ -106,6 +106,7 @@ def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of:
 MUTANTS = mutants.load(LAYOUT).mutants
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.number:02}-{mutant.name}")
 def test_mutant_is_caught(
     mutant: Mutant,

@@ -23,8 +23,9 @@
  *
  * - The SPTE is zapped or replaced.  In each MMU, all of that goes by one place,
  *   which has to see the old SPTE's Dirty bit anyway because the page is the
- *   host's to write back: mmu_spte_clear_track_bits() and mmu_spte_update() in
- *   the shadow MMU, handle_changed_spte() in the TDP MMU.  These tell
+ *   host's to write back: mmu_spte_clear_track_bits() in the shadow MMU and
+ *   handle_changed_spte() in the TDP MMU.  A leaf of the shadow MMU that is replaced
+ *   in place hands its bit over beforehand, see mmu_spte_before_update().  These tell
  *   kvm_dirty_harvest_lost(), within the hold of mmu_lock in which the bit went
  *   away.  Looking for Dirty bits takes mmu_lock for write, so a page has its
  *   Dirty bit or its bit in the log at any time.
