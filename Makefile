@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test pae bench cost live report compare reference lockprofile clean
+.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
