@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 
 import click
@@ -22,6 +21,7 @@ from lab.bench import numbers, output_file
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job
 from lab.machines.bochs import IPS
+from lab.page import sections
 from lab.plan import MEMORY_MIB, SPARE_MIB, TEST
 from lab.report import Table
 from lab.results import complete_or_absent
@@ -32,8 +32,6 @@ INSIDE = "/cost"
 # Each vCPU's memory where their number varies.
 PER_VCPU_MIB = 4
 HUGE_MIB = 2
-# From the issue: what one split may take, in instructions.
-LIMIT = 5000
 SCRIPT = """
 set -e
 cd /sys/kernel/tracing
@@ -160,34 +158,15 @@ def table_of(costs: Iterable[Cost]) -> Table:
     return table
 
 
+def record_of(cost: Cost) -> dict[str, object]:
+    """A run as it is kept."""
+    return asdict(cost) | {"instructions": round(cost.instructions)}
+
+
 def draw(costs: Sequence[Cost], file: Path) -> None:
-    """A picture with the costs over memory and over vCPUs, as SVG, without dates in it."""
-    import matplotlib  # slow to import, and only wanted here
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "cost"
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for ept, group in groupby(costs, key=lambda cost: cost.ept):
-        found = list(group)
-        label = report.paging(MACHINE, ept)
-        single = sorted((c.mib_per_vcpu, c.instructions) for c in found if c.vcpus == 1)
-        left.plot(*zip(*single, strict=True), marker="o", label=label)
-        many = sorted((c.vcpus, c.instructions) for c in found if c.mib_per_vcpu == PER_VCPU_MIB)
-        right.plot(*zip(*many, strict=True), marker="o", label=label)
-    left.set(xlabel="MiB, one vCPU", ylabel="instructions per 2 MiB", ylim=(0, 1.2 * LIMIT))
-    left.set_xscale("log", base=2)
-    right.set(xlabel=f"vCPUs, {PER_VCPU_MIB} MiB each")
-    for axes in (left, right):
-        axes.axhline(LIMIT, linestyle="--", color="grey", label="to stay below")
-        axes.grid(alpha=0.3)
-    right.legend()
-    figure.suptitle(f"Under mmu_lock, eager_page_split=Y, tdp_mmu=N, {MACHINE} (simulated)")
-    figure.tight_layout()
+    """The report's picture of the costs, as SVG."""
     with complete_or_absent(file) as stream:
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+        stream.write(sections.cost_picture([record_of(cost) for cost in costs]))
 
 
 @click.command()
@@ -230,8 +209,7 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
         found += parse(text, ept)
     with complete_or_absent(file) as stream:
         for cost in found:
-            stream.write(json.dumps(asdict(cost) | {"instructions": round(cost.instructions)}))
-            stream.write("\n")
+            stream.write(json.dumps(record_of(cost)) + "\n")
     draw(found, file.with_suffix(".svg"))
     report.show(table_of(found), Console())
     say(f"cost: figures are in {file}, the picture in {file.with_suffix('.svg')}")

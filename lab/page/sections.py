@@ -393,6 +393,11 @@ def _cost_panels(records: Sequence[Any]) -> list[Panel]:
     ]
 
 
+def cost_picture(records: Sequence[Any]) -> str:
+    """The picture of what one split costs, as SVG; RECORDS are the lines of `lab cost`."""
+    return pictures.costs("cost", _cost_panels(records), "instructions per 2 MiB", COST_LIMIT)
+
+
 def cost(sources: Sources) -> Section:
     """Instructions under the lock for one split."""
     section = Section("cost", "What one split costs", [])
@@ -406,7 +411,7 @@ def cost(sources: Sources) -> Section:
         Picture(
             "cost",
             "Instructions under mmu_lock for each huge page split",
-            pictures.costs("cost", _cost_panels(records), "instructions per 2 MiB", COST_LIMIT),
+            cost_picture(records),
             f"{machine} ({_clock(machine)}: {IPS // 1_000_000} instructions are a microsecond),"
             " kernel series, eager_page_split=Y, tdp_mmu=N, anonymous_hugetlb_2mb,"
             " without initially-all-set",

@@ -10,8 +10,6 @@ with EPT; the other figures of the reference move unseen until `make reference`.
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from lab import bench, bounds, compare, machines, plan, reference
 from lab.compare import Side
 from lab.kernel import Kernel
@@ -20,7 +18,6 @@ BENCH = reference.DIRECTORY / "bench.jsonl"
 VCPUS = 2
 
 
-@pytest.mark.skipif(not BENCH.exists(), reason="docs/reference: nothing is committed yet")
 def test_the_figures_are_those_of_the_reference(
     kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
 ) -> None:

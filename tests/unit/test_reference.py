@@ -62,7 +62,6 @@ def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert not output.exists()
 
 
-@pytest.mark.skipif(not reference.DIRECTORY.exists(), reason="nothing is committed yet")
 def test_the_committed_pages_are_those_of_the_committed_figures(tmp_path: Path) -> None:
     """After a change of the report: lab report docs/reference/*.jsonl --output docs/reference."""
     files = sorted(reference.DIRECTORY.glob("*.jsonl"))
