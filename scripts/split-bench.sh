@@ -39,18 +39,19 @@ quick_vcpus='2 4 8'
 quick_writes='100 20'
 quick_init_set=yes
 quick_backing=anonymous_hugetlb_2mb
+quick_iterations=2
 full_vcpus='2 4 8 14 16 32 64'
 full_writes='100 80 50 20 5 0'
 full_init_set=both
 full_backing='anonymous_hugetlb_2mb anonymous_thp'
+full_iterations=3
 
 # Options. Those of a preset are unset until they are given, see use_preset;
 # not even the environment may set them.
-unset vcpus_list writes_list init_set backing_list
+unset vcpus_list writes_list init_set backing_list iterations
 preset=quick
 bytes_text=4M
 eager_list='N Y'
-iterations=3
 pin=1
 test_path=
 output=
@@ -86,9 +87,10 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
 
   --quick            the small matrix, the default: --vcpus "$quick_vcpus"
                      --writes "$quick_writes" --init-set $quick_init_set --backing $quick_backing
+                     --iterations $quick_iterations
   --full             the large one: --vcpus "$full_vcpus"
                      --writes "$full_writes" --init-set $full_init_set
-                     --backing "$full_backing"
+                     --backing "$full_backing" --iterations $full_iterations
   --vcpus LIST       vCPU counts, 1-1024 each; counts that leave no CPU for each
                      vCPU and one for the test are measured overcommitted and
                      marked
@@ -100,7 +102,7 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
                      anonymous_hugetlb_1gb, shared_hugetlb
   --init-set WHICH   initially-all-set: yes, no or both
   --eager LIST       values of eager_page_split: N, Y        (default: "$eager_list")
-  --iterations N     dirty, get and clear rounds, 2-1000       (default: $iterations)
+  --iterations N     dirty, get and clear rounds, 2-1000
   --no-pin           let the scheduler choose CPUs, even where there are enough
   --test PATH        dirty_log_perf_test, the program itself: a script around it
                      must exec it             (default: beside this script, then PATH)
@@ -239,10 +241,12 @@ use_preset() {
 	quick)
 		: "${vcpus_list=$quick_vcpus}" "${writes_list=$quick_writes}"
 		: "${init_set=$quick_init_set}" "${backing_list=$quick_backing}"
+		: "${iterations=$quick_iterations}"
 		;;
 	full)
 		: "${vcpus_list=$full_vcpus}" "${writes_list=$full_writes}"
 		: "${init_set=$full_init_set}" "${backing_list=$full_backing}"
+		: "${iterations=$full_iterations}"
 		;;
 	esac
 }
