@@ -23,7 +23,7 @@ help:
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference   measure docs/reference anew and check its bounds (about 15 minutes)'
+	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make mutants plant bugs in the kernel and see that the tests find them (about 4 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
