@@ -30,7 +30,7 @@ from lab.steps import say, step
 MACHINE = "vmx-bochs"
 INSIDE = "/cost"
 # Each vCPU's memory where their number varies.
-PER_VCPU_MIB = 4
+PER_VCPU_MIB = 32
 HUGE_MIB = 2
 SCRIPT = """
 set -e
@@ -173,7 +173,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
 @click.option(
     "--sizes",
     callback=numbers,
-    default="32 128 512 2048 4096",
+    default="32 128 512 4096",
     show_default=True,
     help="MiB of a single vCPU.",
 )
