@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile parity deb clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -26,6 +26,7 @@ help:
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make mutants plant bugs in the kernel and see that the tests find them (about 4 minutes)'
+	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 40 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
@@ -90,6 +91,9 @@ reference: setup
 
 lockprofile: setup
 	@$(LAB) lockprofile $(ARGS)
+
+parity: setup
+	@$(LAB) parity $(ARGS)
 
 deb:
 	@lab/setup.sh deb
