@@ -6,12 +6,13 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile parity deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live report compare reference lockprofile parity deb clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
+	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
 	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
@@ -70,6 +71,11 @@ pae: setup
 	@$(LAB) tree
 	@$(LAB) build pae
 	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
+
+leaks: setup
+	@$(LAB) tree
+	@$(LAB) build leaks selftests
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
 
 bench: setup
 	@$(LAB) bench $(ARGS)
