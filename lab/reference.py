@@ -37,7 +37,7 @@ MOST_HTML = 1 << 20
 PARTS = ("bench", "live", "cost", "lock")
 COMMANDS = {"live": "live", "cost": "cost", "lock": "lockprofile"}
 # Less than they do by themselves: more makes nothing clearer here, but the run longer.
-ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32")}
+ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100")}
 GRACE_S = 1.0
 ESTIMATE = "40 min"
 
