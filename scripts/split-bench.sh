@@ -130,7 +130,7 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
 Lists are separated by blanks or commas. Times are printed in milliseconds and
 stored in seconds. The tables also hold the times in units of the time without
 dirty logging, which is that of iteration 1 with initially-all-set (logging is on
-there, but nothing is write-protected yet), the shorter one of N and Y.
+there, but nothing is write-protected yet), the shortest one of a row.
 
 Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing
 changed; 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
@@ -1049,10 +1049,10 @@ letter() {
 	if [ "$1" = true ]; then echo Y; else echo N; fi
 }
 
-# Markdown, aligned so that it reads as it is. The time without dirty logging is
-# that of iteration 1 with initially-all-set, the shortest one of all modes: logging
-# is on there, and nothing is write-protected yet.
-# Times are those of N and Y for each value of dirty_harvest.
+# Markdown, aligned so that it reads as it is: times of N and Y for each value of
+# dirty_harvest, and in units of the time without dirty logging. That is the one of
+# iteration 1 with initially-all-set, the shortest of a row: logging is on there, and
+# nothing is write-protected yet.
 print_table() {
 	awk -v init="$1" -v writes="$2" -v backing="$3" -v vcpus="$vcpus_list" -v cpus="$cpus" \
 		-v harvest="$harvest_list" -v bold="$bold" -v plain="$plain" '
