@@ -41,6 +41,7 @@ from lab.plan import (
     make_job,
     make_plan,
     modes_of,
+    with_bits,
     without_name,
 )
 from lab.progress import Course, Watch, duration, shown
@@ -220,7 +221,7 @@ def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
 
 
 def _runs(plan: Iterable[Boot]) -> int:
-    return sum(len(boot.matrix.runs) for boot in plan)
+    return sum(len(matrix.runs) for boot in plan for matrix in boot.matrices)
 
 
 def announce(machine: Machine, plan: Sequence[Boot]) -> None:
@@ -390,6 +391,8 @@ def bench(
     if chosen["harvest"] is not None:
         check_harvest(name, kernels, chosen_modes, matrix.harvest)
     plan = make_plan(name, kernels, matrix, chosen_modes)
+    if matrix == QUICK and machine.lockstep:
+        plan = list(map(with_bits, plan))
     if dry_run:
         show_plan(machine, plan)
         return

@@ -165,7 +165,8 @@ class Boot:
     """One boot of a machine. ept: as asked for, None to take the host as it is.
 
     tdp_mmu, pml: as asked for, the defaults with ept=None. part: what tells it from other
-    boots of the same kernel and mode, empty if there are none.
+    boots of the same kernel and mode, empty if there are none. also: measured after the
+    matrix, which has nothing of it.
     """
 
     machine: str
@@ -175,6 +176,12 @@ class Boot:
     tdp_mmu: bool = False
     part: str = ""
     pml: bool = True
+    also: Matrix | None = None
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """All that it measures."""
+        return (self.matrix,) if self.also is None else (self.matrix, self.also)
 
     @property
     def label(self) -> str:
@@ -208,7 +215,8 @@ class Boot:
     @property
     def runs_s(self) -> float:
         """The same for the runs, without the boot."""
-        return VCPU_S[self.machine] * self._slowness * self.matrix.weight
+        weight = sum(matrix.weight for matrix in self.matrices)
+        return VCPU_S[self.machine] * self._slowness * weight
 
     @property
     def estimate_s(self) -> float:
@@ -236,6 +244,20 @@ def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | 
     if kernel == "series" and not logs_by_itself(machine, mode):
         return matrix
     return replace(matrix, harvest=()) if OFF in (matrix.harvest or (OFF,)) else None
+
+
+def with_bits(boot: Boot) -> Boot:
+    """The boot, measuring Y with dirty_harvest=on as well, where there are most vCPUs.
+
+    As it is if there is no Y or no dirty_harvest, if that changes nothing, or if it's chosen.
+    """
+    matrix, mode = boot.matrix, Mode(bool(boot.ept), boot.tdp_mmu, boot.pml)
+    if boot.kernel != "series" or matrix.harvest or logs_by_itself(boot.machine, mode):
+        return boot
+    if "Y" not in matrix.eager:
+        return boot
+    also = replace(matrix, vcpus=(max(matrix.vcpus),), eager=("Y",), harvest=("on",))
+    return replace(boot, also=also)
 
 
 def _means_something(kernel: str, mode: Mode) -> bool:
@@ -319,9 +341,13 @@ def cpus_for(machine: Machine, matrix: Matrix) -> int:
 
 def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
     """What the machine is asked to do for one boot."""
-    words = [f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{TEST}"]
-    words += [f"--machine={machine.name}", f"--kernel={boot.kernel}", *boot.matrix.arguments()]
-    script = f'exec sh {shlex.join(words)} --output="$LAB_OUT/{OUTPUT}"'
+    words = ["sh", f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{TEST}"]
+    words += [f"--machine={machine.name}", f"--kernel={boot.kernel}"]
+    *first, last = (
+        f'{shlex.join([*words, *matrix.arguments()])} --output="$LAB_OUT/{OUTPUT}"'
+        for matrix in boot.matrices
+    )
+    script = " && ".join([*first, f"exec {last}"])
     guest_mib = max(boot.matrix.vcpus) * boot.matrix.size // MIB
     return Job(
         kernel=image,
@@ -343,14 +369,13 @@ def _phases(initially_all_set: bool, iterations: int) -> Iterator[tuple[str, int
 
 def expected_keys(boot: Boot, seen: Key) -> set[Key]:
     """What a boot is to deliver, in the mode that SEEN has for what was not asked for."""
-    m = boot.matrix
     return {
         replace(
             seen,
             machine=boot.machine,
             kernel=boot.kernel,
             vcpus=vcpus,
-            bytes_per_vcpu=m.size,
+            bytes_per_vcpu=matrix.size,
             backing=backing,
             write_percent=writes,
             initially_all_set=init,
@@ -359,6 +384,7 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
             iteration=iteration,
             dirty_harvest=harvest or seen.dirty_harvest,
         )
-        for vcpus, writes, init, eager, backing, harvest in m.runs
-        for phase, iteration in _phases(init, m.iterations)
+        for matrix in boot.matrices
+        for vcpus, writes, init, eager, backing, harvest in matrix.runs
+        for phase, iteration in _phases(init, matrix.iterations)
     }

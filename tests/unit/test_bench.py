@@ -167,6 +167,10 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in series} == set(
         product((True, False), (2, 4, 8), (100, 20), (True, False))
     )
+    bits = [one for one in found if one.dirty_harvest == "on"]
+    assert {(m.kernel, m.ept, m.vcpus, m.write_percent, m.eager) for m in bits} == set(
+        product(("series",), (False,), (8,), (100, 20), (True,))
+    )
     base = [one for one in found if one.kernel == "base"]
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in base} == set(
         product((True, False), (8,), (100, 20), (False,))
@@ -180,8 +184,9 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
         assert words in said.out
     assert "at least 60: reached" in said.out
     assert said.out.count("| gates deleted |") == 4
+    assert said.out.count("| Y, D bits |") == 2
     assert "| peer/Y |" in said.out
-    assert "40 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
+    assert "42 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -258,6 +263,7 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
+    assert said.count("&& exec sh ") == said.count("--harvest=on") == 1
 
 
 def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
