@@ -102,10 +102,10 @@ WHO_IS_THE_PEER = (
     "gates deleted, the peer: the unpatched kernel without what keeps its eager splitting to"
     " nested guests; eager_page_split=Y"
 )
-BITS = "Y, D bits"
+BITS = "D bits"
 WHAT_ARE_BITS = (
     "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
-    " for the Dirty bits that CPUs set; Y/D: how many times longer Y takes than that"
+    " for the Dirty bits that CPUs set"
 )
 TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
 
