@@ -150,7 +150,7 @@ def _svg(figure: "Figure", name: str) -> str:
 
 def _plain(value: float, _: object = None) -> str:
     """VALUE without an exponent."""
-    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0")
+    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _log_axis(axis: Any, base: int) -> None:
