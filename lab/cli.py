@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": ("lab.compare", "command"),
     "reference": ("lab.reference", "command"),
     "lockprofile": ("lab.lockprofile", "command"),
+    "parity": ("lab.parity", "command"),
+    "deb": ("lab.deb", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

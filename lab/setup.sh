@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Install what the lab needs: the Debian packages of packages.txt that are
-# missing, and the Python packages of requirements.txt in build/venv.
+# missing, and the Python packages of requirements.txt in build/venv. Each
+# argument X adds the packages of packages-X.txt, which only one command needs.
 # Says nothing when nothing is missing. Exit status 2: it could not be done.
 set -eu
 
@@ -22,7 +23,8 @@ fail() {
 }
 
 wanted_packages() {
-	grep -v '^#' "$lab/packages.txt"
+	# shellcheck disable=SC2086 # one word per list is wanted
+	(cd "$lab" && grep -hv '^#' $lists)
 }
 
 installed_packages() {
@@ -86,7 +88,17 @@ make_venv() {
 	wanted_stamp >"$stamp"
 }
 
+# Names of package lists, for arguments: "packages.txt packages-deb.txt".
+lists_of() {
+	printf packages.txt
+	for name; do
+		[ -f "$lab/packages-$name.txt" ] || fail "there is no $lab/packages-$name.txt"
+		printf ' packages-%s.txt' "$name"
+	done
+}
+
 main() {
+	lists=$(lists_of "$@")
 	command -v dpkg-query >/dev/null || fail "no dpkg-query: the lab needs Debian 12 or one of its kin"
 	mkdir -p "$build/log"
 	exec 9>"$build/.setup-lock"
@@ -105,4 +117,4 @@ main() {
 	say "done in $(($(date +%s) - started)) s"
 }
 
-main
+main "$@"

@@ -155,10 +155,12 @@ def libraries(programs: Iterable[Path]) -> list[Path]:
     return sorted({Path(found) for found in re.findall(r"(/\S+) \(0x[0-9a-f]+\)$", listing, re.M)})
 
 
-def _job_files(files: Mapping[str, Path]) -> list[Entry]:
-    chosen = list(_host_files(files))
+def _with_libraries(chosen: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
     loaded = libraries(source for _, source in chosen if _is_elf(source))
-    chosen = [(str(library).lstrip("/"), library) for library in loaded] + chosen
+    return [(str(library).lstrip("/"), library) for library in loaded] + chosen
+
+
+def _entries(chosen: Iterable[tuple[str, Path]]) -> list[Entry]:
     entries = []
     for path, source in chosen:
         executable = source.stat().st_mode & stat.S_IXUSR
@@ -195,6 +197,15 @@ def _other_init(job: Job) -> list[Entry]:
     return [_program("init", job.init.read_bytes()), _text("lab/argv", arguments)]
 
 
+def payload(job: Job, machine: str, levels: str = "0-7") -> bytes:
+    """Return the job's files and instructions for a root file system that has all the rest.
+
+    Raises LabError when one of the job's files is missing or must not be where it is wanted.
+    """
+    entries = _entries(_host_files(job.files)) + _instructions(job, machine, levels)
+    return cpio(_with_parents(entries))
+
+
 def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     """Return the initramfs that runs job in a machine of this name.
 
@@ -203,5 +214,6 @@ def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     Not compressed: on vmx-bochs unpacking takes the time that reading less saves.
     Raises LabError when one of the job's files is missing or must not be where it is wanted.
     """
-    entries = _job_files(job.files) + _instructions(job, machine, levels) + _other_init(job)
+    files = _entries(_with_libraries(list(_host_files(job.files))))
+    entries = files + _instructions(job, machine, levels) + _other_init(job)
     return _common() + cpio(_with_parents(entries))

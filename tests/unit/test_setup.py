@@ -43,10 +43,12 @@ class Machine:
     notes: Path
     path: Path
 
-    def run(self) -> subprocess.CompletedProcess[str]:
+    def run(self, *lists: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": str(self.path), "NOTES": str(self.notes), "HOME": str(self.root)}
         script = self.root / "lab/setup.sh"
-        return subprocess.run([script], env=env, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [script, *lists], env=env, capture_output=True, text=True, check=False
+        )
 
     def calls(self) -> list[str]:
         calls = self.notes / "calls"
@@ -118,6 +120,16 @@ def test_nothing_at_all_is_installed(machine: Machine) -> None:
     (machine.notes / "installed").write_text("")
     assert machine.run().returncode == 0
     assert " linux-source-6.12 build-essential " in machine.calls()[1]
+
+
+def test_a_command_needs_more(machine: Machine) -> None:
+    (machine.root / "lab/packages-more.txt").write_text("# comment\nsome\nflex\n")
+    done = machine.run("more")
+    assert done.returncode == 0
+    assert "installing Debian packages (about 2 minutes): some\n" in done.stdout
+    done = machine.run("else")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done) == f"setup: there is no {machine.root}/lab/packages-else.txt"
 
 
 def test_other_pins_make_another_venv(machine: Machine) -> None:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make deb without a build: what it is given, what it would run, what it makes of the results."""
+
+import lzma
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab import cli, deb
+from lab.errors import LabError, WorkFailed
+from lab.machines import Job
+from lab.machines.disk import SECTOR, SvmQemuDisk
+
+GIVEN = b"CONFIG_KVM=m\n"
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> deb.Packages:
+    for name in ("linux-image-6.12.1-eagersplit_1_amd64.deb", "linux-libc-dev_1_amd64.deb"):
+        (tmp_path / name).touch()
+    return deb.found(tmp_path, "6.12.1-eagersplit")
+
+
+def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
+    (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
+    (tmp_path / ".config").write_bytes(GIVEN)
+    assert deb.read_config(tmp_path / "config.xz") == deb.read_config(tmp_path / ".config") == GIVEN
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("missing", None, "no configuration of a kernel"),
+        ("broken.xz", GIVEN, "no configuration of a kernel"),
+        ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
+    ],
+)
+def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(LabError, match=why):
+        deb.read_config(tmp_path / name)
+
+
+def test_dry_run_builds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deb, "build", None)
+    (tmp_path / "c").write_bytes(GIVEN)
+    assert cli.main(["deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")]) == 0
+    said = capsys.readouterr().out
+    assert "bindeb-pkg" in said
+    assert f"configuration: {tmp_path}/c" in said
+    assert "proof:         none" in said
+
+
+def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert deb.compiled(log) == 0
+    log.write_text("  HOSTCC x\n  CC      a.o\n  AS      b.o\n  CC [M]  c.o\n  LD [M]  d.ko\n")
+    assert deb.compiled(log) == 3
+
+
+def test_the_image_is_told_from_the_rest(packages: deb.Packages) -> None:
+    assert packages.image.name == "linux-image-6.12.1-eagersplit_1_amd64.deb"
+    assert len(packages.files) == 2
+
+
+def test_no_image(tmp_path: Path) -> None:
+    (tmp_path / "linux-image-6.12.1-other_1_amd64.deb").touch()
+    with pytest.raises(WorkFailed, match="no package of linux-image"):
+        deb.found(tmp_path, "6.12.1-eagersplit")
+
+
+def test_the_package_is_installed_into_the_root(packages: deb.Packages, tmp_path: Path) -> None:
+    words = deb.root_command(packages, tmp_path / "proof")
+    hooks = [word.removeprefix("--customize-hook=") for word in words if "hook=" in word]
+    assert hooks.index(f"copy-in {packages.image} /root") < hooks.index(
+        f'chroot "$1" dpkg -i /root/{packages.image.name}'
+    )
+    assert words[-2:] == ("bookworm", str(tmp_path / "proof/root.ext2"))
+
+
+def test_the_second_disk_has_the_job_and_no_library(tmp_path: Path) -> None:
+    machine = SvmQemuDisk(Path("/root.ext2"), Path("/initrd"))
+    job = Job(kernel=Path("/vmlinuz"), command=("true",), files={"/test/ls": Path("/bin/ls")})
+    machine.prepare(job, "", b"not this", tmp_path)
+    data = (tmp_path / "payload").read_bytes()
+    assert len(data) % SECTOR == 0
+    listing = subprocess.run(
+        ["cpio", "-it", "--quiet"], input=data, capture_output=True, check=True
+    )
+    names = listing.stdout.decode().split()
+    assert {"lab/command", "test/ls"} <= set(names)
+    assert not [name for name in names if "lib" in name or name in ("init", "bin")]
+    words = machine.argv(job, "")
+    assert words[words.index("-initrd") + 1] == "/initrd"
+
+
+def test_a_kernel_that_is_another_is_no_proof(
+    packages: deb.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        def run(self, job: Job) -> object:
+            return type("Result", (), {"output": b"6.1.0-debian\n", "status": 0})()
+
+    monkeypatch.setattr(deb, "make_root", lambda *_: Other())
+    monkeypatch.setattr("lab.selftests.build", lambda _: tmp_path)
+    with pytest.raises(WorkFailed, match="exit status 0:"):
+        deb.prove(packages, tmp_path)
