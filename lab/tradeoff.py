@@ -14,6 +14,7 @@ time per page, times the pages: with as many vCPUs, and nothing else that grows.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lab.plan import BASE_VCPUS
 from lab.report import OFF, ON, Times
 from lab.results import Key
 
@@ -93,6 +94,17 @@ def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
 
 def _mode(key: Key) -> Key:
     return replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
+
+
+def _vm(key: Key) -> tuple[str, int, int, str]:
+    return key.machine, key.vcpus, key.bytes_per_vcpu, key.backing
+
+
+def of_one_vm(found: Sequence[Tradeoff]) -> list[Tradeoff]:
+    """Those that differ by their mode only: of the VM with BASE_VCPUS, or else of the first."""
+    usual = [mode for mode in found if mode.like.vcpus == BASE_VCPUS]
+    first = (usual or found)[:1]
+    return [mode for mode in found for one in first if _vm(mode.like) == _vm(one.like)]
 
 
 def find(times: Times) -> list[Tradeoff]:

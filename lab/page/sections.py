@@ -545,6 +545,7 @@ TRADEOFF_SOURCES = ("crossover", "bench")
 GIB = 1 << 30
 SIZES_GIB = (1, 4, 16, 64, 256, 1024)
 COMPUTED = "computed, not measured: the time per page of the measured VM, times the pages"
+ROUND_COLUMNS = ("dirty", "GET", "CLEAR", "sum")
 WHAT_IS_A_ROUND = (
     "a round: all vCPUs go through their memory once, GET, CLEAR; the second one is shown,"
     " eager_page_split=Y"
@@ -553,13 +554,15 @@ WHAT_IS_A_ROUND = (
 
 def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """A round with write protection beside one with Dirty bits, and what a page costs."""
-    found = tradeoff.find({one.key: one.seconds for one in measurements})
+    times = {one.key: one.seconds for one in measurements}
+    found = tradeoff.of_one_vm(tradeoff.find(times))
     return [_round_table(found), _page_table(found)] if found else []
 
 
 def _round_table(found: Sequence[Tradeoff]) -> Table:
-    columns = ("mode", "writes", "dirty", "GET", "CLEAR", "sum", "D: dirty", "GET", "CLEAR", "sum")
-    table = Table("A round with write protection, and with Dirty bits (D)", (*columns, "wp/D"))
+    both = (*ROUND_COLUMNS, *(f"D: {name}" for name in ROUND_COLUMNS))
+    columns = ("mode", "writes", *both, "wp/D")
+    table = Table("A round with write protection, and with Dirty bits (D)", columns)
     table.notes += [WHAT_IS_A_ROUND, f"milliseconds; {_vm(found[0].like)}"]
     for mode in found:
         for one, other in mode.pairs:
@@ -575,8 +578,9 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
     """What whoever asks for the log pays, and vCPUs, per page of 4 KiB."""
     unit = "instructions" if found[0].like.machine in SIMULATED else "ns"
     scale = IPS if unit == "instructions" else 1e9
-    columns = ("mode", "writes", "dirty", "GET", "CLEAR", "D: dirty", "GET", "CLEAR")
-    table = Table(f"The same per page that there is, {unit}", (*columns, "D cheaper"))
+    phases = ROUND_COLUMNS[:-1]
+    columns = ("mode", "writes", *phases, *(f"D: {name}" for name in phases), "D cheaper")
+    table = Table(f"The same per page that there is, {unit}", columns)
     table.notes += [f"all vCPUs at once; {_vm(found[0].like)}"]
     for mode in found:
         for one, other in (mode.pairs[0], mode.pairs[-1]):
@@ -664,7 +668,7 @@ def dirty_bits(sources: Sources) -> Section:
     section = Section("dirty-bits", "Dirty bits against write protection", [])
     for kind in TRADEOFF_SOURCES:
         source = sources.get(kind)
-        found = tradeoff.find(source.times) if source else []
+        found = tradeoff.of_one_vm(tradeoff.find(source.times)) if source else []
         if source and found:
             section.blocks.append(_tradeoff_picture(source, found))
             section.blocks.append(_memory_picture(source, found))

@@ -94,6 +94,18 @@ def test_modes_are_told_apart() -> None:
     assert [(like.ept, like.pml) for like in likes] == [(False, True), (True, False)]
 
 
+def test_modes_of_different_vms_are_not_mixed() -> None:
+    one = measured(FLAT, FLAT)
+    small = [replace(m, vcpus=2) for m in one]
+    other = [replace(m, ept=True, pml=False) for m in one]
+    everything = tradeoff.find({m.key: m.seconds for m in small + one + other})
+    assert len(everything) == 3
+    chosen = [(mode.like.vcpus, mode.like.ept) for mode in tradeoff.of_one_vm(everything)]
+    assert chosen == [(8, False), (8, True)]
+    assert tradeoff.of_one_vm(everything[:1]) == everything[:1]
+    assert tradeoff.of_one_vm([]) == []
+
+
 def test_every_mode_that_is_measured_harvests() -> None:
     boots = crossover.boots()
     assert [boot.label for boot in boots] == [
