@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live report compare reference lockprofile parity deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live crossover report compare reference lockprofile parity deb clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -22,6 +22,7 @@ help:
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo 'make crossover  dirty logging by Dirty bits beside write protection, over what is written'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
@@ -85,6 +86,9 @@ cost: setup
 
 live: setup
 	@$(LAB) live $(ARGS)
+
+crossover: setup
+	@$(LAB) crossover $(ARGS)
 
 report: setup
 	@$(LAB) report $(ARGS)

@@ -28,6 +28,7 @@ COLOURS = {
     "enable": ("#f0e442", "#f0e442"),
     "clear": ("#cc79a7", "#e39cc4"),
     "disable": ("#56b4e8", "#3a8cc0"),
+    "bits": ("#cc79a8", "#e39cc5"),
 }
 INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
 # GET takes too little time to be seen beside the CLEAR that follows it.
@@ -63,6 +64,10 @@ LAZY = Style("N: lazy", "lazy", "o")
 # Drawn first and larger, since the series' eager splitting often lies exactly on it.
 PEER = Style("gates deleted, Y", "peer", "s", "--", hollow=True)
 EAGER = Style("Y: eager", "eager", "D")
+BITS = Style("Y, Dirty bits", "bits", "^", "-.")
+# Where only Y is drawn, by how it logs.
+PROTECTED = Style("write protection", "eager", "D")
+HARVESTED = Style("Dirty bits", "bits", "^", "-.")
 EPT = Style("ept=Y", "eager", "o")
 SHADOW = Style("ept=N", "lazy", "s", "--")
 
@@ -71,12 +76,16 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0."""
+    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0.
+
+    x_zero: the axis begins with 0, and is logarithmic from 1 on.
+    """
 
     title: str
     x_label: str
     curves: Mapping[Style, Points]
     x_log: int | None = 2
+    x_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ def _svg(figure: "Figure", name: str) -> str:
 
 def _plain(value: float, _: object = None) -> str:
     """VALUE without an exponent."""
-    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0")
+    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _log_axis(axis: Any, base: int) -> None:
@@ -158,7 +167,9 @@ def _x_axis(axes: "Axes", panel: Panel) -> None:
 
     axes.set_xlabel(panel.x_label)
     seen = sorted({x for points in panel.curves.values() for x, _ in points})
-    if panel.x_log:
+    if panel.x_zero:
+        axes.set_xscale("symlog", linthresh=1)
+    elif panel.x_log:
         axes.set_xscale("log", base=panel.x_log)
     axes.xaxis.set_major_locator(FixedLocator(seen))
     axes.xaxis.set_minor_locator(NullLocator())
