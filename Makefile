@@ -60,13 +60,13 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 -m 'not mutants' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree
 	@$(LAB) build kvm selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m mutants tests $(ARGS)
 
 pae: setup
 	@$(LAB) tree

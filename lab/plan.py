@@ -118,7 +118,7 @@ OFF = results.HARVESTS[0]
 
 # Those of split-bench.sh, but for its second backing in --full: that doubles the hours. And
 # for dirty_harvest, which not every kernel has that the script may meet.
-QUICK = Matrix(iterations=2)
+QUICK = Matrix(vcpus=(2, 8), iterations=2)
 FULL = Matrix(
     vcpus=(2, 4, 8, 14, 16, 32, 64),
     writes=(100, 80, 50, 20, 5, 0),

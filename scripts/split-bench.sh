@@ -37,7 +37,7 @@ harvest_param=$params/dirty_harvest
 here=$(cd "$(dirname "$0")" && pwd)
 
 # Presets: --quick and --full. What is given explicitly overrides them.
-quick_vcpus='2 4 8'
+quick_vcpus='2 8'
 quick_writes='100 20'
 quick_init_set=yes
 quick_backing=anonymous_hugetlb_2mb
