@@ -7,7 +7,8 @@ With dirty_harvest=on whoever reads the log pays, for each page that there is. W
 are written, looking at all of them is dearer than a few faults; the crossing says where.
 
 Taken is the second round, the first that comes after a CLEAR. Its time is the sum of the three
-phases, though they are not spent by the same threads. What is computed for more memory is the
+phases, though they are not spent by the same threads; all vCPUs write side by side, so their
+processor time is a multiple of that phase. What is computed for more memory is the
 time per page, times the pages: with as many vCPUs, and nothing else that grows.
 """
 
@@ -37,7 +38,11 @@ class Round:
 
     @property
     def total(self) -> float:
-        return self.dirty + self.get + self.clear
+        return self.busy(1)
+
+    def busy(self, vcpus: int) -> float:
+        """Processor time, if VCPUS are busy for as long as the last one of them."""
+        return vcpus * self.dirty + self.get + self.clear
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,13 @@ class Tradeoff:
     def pairs(self) -> list[tuple[Round, Round]]:
         return list(zip(self.protected, self.bits, strict=True))
 
-    def crossing(self) -> float | None:
+    def crossing(self, vcpus: int = 1) -> float | None:
         """The write percentage from which on Dirty bits are cheaper, None if they never are.
 
-        Between two that were measured both times are taken for straight lines.
+        By time that passes, or by processor time of so many vCPUs and the thread that asks.
+        Between two percentages that were measured both are taken for straight lines.
         """
-        apart = [(one.write_percent, other.total - one.total) for one, other in self.pairs]
+        apart = [(a.write_percent, b.busy(vcpus) - a.busy(vcpus)) for a, b in self.pairs]
         dearer = [index for index, (_, difference) in enumerate(apart) if difference > 0]
         if not dearer:
             return float(apart[0][0])

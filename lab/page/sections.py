@@ -552,6 +552,11 @@ WHAT_IS_A_ROUND = (
 )
 
 
+WHAT_IS_CHEAPER = (
+    "D cheaper: by the time that passes; by CPU time: of all vCPUs and the thread that asks"
+)
+
+
 def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """A round with write protection beside one with Dirty bits, and what a page costs."""
     times = {one.key: one.seconds for one in measurements}
@@ -579,22 +584,23 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
     unit = "instructions" if found[0].like.machine in SIMULATED else "ns"
     scale = IPS if unit == "instructions" else 1e9
     phases = ROUND_COLUMNS[:-1]
-    columns = ("mode", "writes", *phases, *(f"D: {name}" for name in phases), "D cheaper")
+    both = (*phases, *(f"D: {name}" for name in phases))
+    columns = ("mode", "writes", *both, "D cheaper", "by CPU time")
     table = Table(f"The same per page that there is, {unit}", columns)
-    table.notes += [f"all vCPUs at once; {_vm(found[0].like)}"]
+    table.notes += [WHAT_IS_CHEAPER, f"all vCPUs at once; {_vm(found[0].like)}"]
     for mode in found:
         for one, other in (mode.pairs[0], mode.pairs[-1]):
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
             cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
             label = report.paging_of(mode.like)
-            table.rows.append((label, f"{one.write_percent}%", *cells, _crossing(mode)))
+            cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
+            table.rows.append((label, f"{one.write_percent}%", *cells, *cheaper))
             table.origins.append((*one.keys, *other.keys))
     return table
 
 
-def _crossing(mode: Tradeoff) -> str:
+def _crossing(percent: float | None) -> str:
     """From which write percentage on Dirty bits are cheaper."""
-    percent = mode.crossing()
     if percent is None:
         return "never"
     return "always" if percent == 0 else f"from {percent:.2g}% on"
@@ -620,7 +626,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         drawn: dict[Style, Points] = {}
         for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
             drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
-        title = f"{report.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode)}"
+        title = f"{report.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
         panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
     simulated = found[0].like.machine in SIMULATED
     return Picture(

@@ -58,6 +58,17 @@ def test_the_crossing_lies_between_what_was_measured(
     assert mode.crossing() == pytest.approx(crossing)
 
 
+def test_processor_time_counts_every_vcpu() -> None:
+    (mode,) = found({0: 1.0, 1: 1.0, 100: 3.0}, FLAT)
+    # 8 vCPUs: 4.5 times the sum that passes, as half of that is dirty.
+    assert mode.protected[-1].busy(8) == pytest.approx(3.0 * 4.5)
+    assert mode.crossing(8) == mode.crossing()
+    dear = [replace(one, get=one.get + 2) for one in mode.bits]
+    mode = replace(mode, bits=dear)
+    assert mode.crossing() is None
+    assert mode.crossing(8) == pytest.approx(1 + 99 * 6.5 / 9)
+
+
 def test_a_round_is_the_sum_of_its_phases_in_order() -> None:
     (mode,) = found({100: 4.0, 0: 1.0, 20: 2.0}, {0: 2.0, 20: 2.0, 100: 2.0})
     assert [one.write_percent for one in mode.protected] == [0, 20, 100]
