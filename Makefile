@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile clean
+.PHONY: help setup tree save check mail build peer test mutants pae bench cost live migrate report compare reference lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -21,6 +21,7 @@ help:
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo 'make migrate a live migration by QEMU, as the guest sees it (vmx-bochs: --machine)'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about 15 minutes)'
@@ -77,6 +78,9 @@ cost: setup
 
 live: setup
 	@$(LAB) live $(ARGS)
+
+migrate: setup
+	@$(LAB) migrate $(ARGS)
 
 report: setup
 	@$(LAB) report $(ARGS)

@@ -20,6 +20,7 @@ COMMANDS = {
     "bench": ("lab.bench", "bench"),
     "cost": ("lab.cost", "command"),
     "live": ("lab.live", "command"),
+    "migrate": ("lab.migration.command", "command"),
     "report": ("lab.page.command", "command"),
     "compare": ("lab.compare", "command"),
     "reference": ("lab.reference", "command"),
