@@ -6,7 +6,7 @@ The layout of the notes is that of struct results in guest/load.c.
 
 import struct
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ MOST_MIB = 2048
 MOST_VCPUS = 20
 
 MAGIC = 0x3174736F676D6967
-HEADER = struct.Struct("<Q4I2Q3II IIQQIb3x")
+HEADER = struct.Struct("<Q4I3Q3II8xQQ8x")
 VCPU = struct.Struct("<5Q")
 WINDOW = struct.Struct("<IIQQ")
 
@@ -163,7 +163,8 @@ def parse(data: bytes) -> Notes:
     """Read the guest's notes. WorkFailed: they are not, or the guest did not get to work."""
     if len(data) < HEADER.size:
         raise WorkFailed("the guest's notes are missing")
-    magic, vcpus, pages, windows, window_us, start, khz, *clock = HEADER.unpack_from(data)
+    magic, vcpus, pages, windows, window_us, start, *clock = HEADER.unpack_from(data)
+    khz = clock[1]
     if magic != MAGIC or not start or not khz:
         raise WorkFailed("the guest did not get to work, or its notes are damaged")
     size = VCPU.size + windows * WINDOW.size
@@ -174,12 +175,7 @@ def parse(data: bytes) -> Notes:
     return Notes(_host_time(start, clock), window_us, khz, pages, found)
 
 
-def _host_time(tsc: int, clock: Iterable[int]) -> float:
-    """The time of the host's clock at a value of the guest's TSC, by the guest's kvm-clock.
-
-    As Documentation/virt/kvm/x86/msr.rst has it: the wall clock is that of kvm-clock's zero.
-    """
-    _, seconds, ns, _, _, _, then, then_ns, multiplier, shift = clock
-    ticks = tsc - then
-    ticks = ticks << shift if shift >= 0 else ticks >> -shift
-    return seconds + (ns + then_ns + (ticks * multiplier >> 32)) / 1e9
+def _host_time(tsc: int, clock: Sequence[int]) -> float:
+    """The time of the host's clock at a value of the guest's TSC."""
+    then, khz, _, seconds, ns, _, _, since = clock
+    return seconds + (ns + since) / 1e9 + (tsc - then) / khz / 1e3

@@ -16,6 +16,8 @@ from lab.migration.load import Load, Notes, Vcpu, Window
 
 # Windows in which all vCPUs have begun, and are not disturbed by each other's beginning.
 SETTLED = 5
+# By how many windows the clocks of guest and QEMU may differ.
+NEAR = 3
 BACKING = "anonymous_hugetlb_2mb"
 
 
@@ -112,7 +114,7 @@ class Trip:
             if wrong:
                 raise WorkFailed(f"{wrong} accesses found a page without its last write, {where}")
         noted = min(len(vcpu.windows) for vcpu in self.source.vcpus)
-        if not SETTLED < self.first < self.stop < noted - 1:
+        if not SETTLED < self.first < self.stop < noted - NEAR:
             raise WorkFailed("the clocks of guest and host do not agree, or nothing was measured")
         behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
         if behind:
@@ -192,7 +194,7 @@ def _blackout(trip: Trip) -> dict[str, Any]:
     """The stall that began when the guest was stopped, the longest of all vCPUs."""
     us = trip.source.window_us
     # Its clock and QEMU's may differ by a little.
-    near = range(trip.stop - 1, trip.stop + 2)
+    near = range(trip.stop - NEAR, trip.stop + NEAR + 1)
     each = (v.windows[i].longest_stall for v in trip.source.vcpus for i in near)
     return {
         "record": "phase",

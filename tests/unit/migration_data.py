@@ -30,10 +30,10 @@ def _window(index: int, requests: int = 10) -> tuple[int, int, int, int]:
 
 def notes(total: int = 60, start: int = KHZ * 250, wrong: int = 0, spare: int = 4) -> bytes:
     """A guest that has noted TOTAL windows and has room for some more."""
-    # kvm-clock began at 1000 s with TSC 0; a tick is 20 ns: shifted by 5, times 0.625.
-    clock = (0, 1000, 0, 0, 0, 0, 0, 0, int(0.625 * 2**32), 5)
+    # kvm-clock began at 1000 s, and was read 0.2 s later, when the TSC was that.
+    clock = (KHZ * 200, KHZ, 2, 1000, 0, 0, 0, 200_000_000)
     sizes = (LOAD.vcpus, LOAD.pages, total + spare, 10_000)
-    found = load.HEADER.pack(load.MAGIC, *sizes, start, KHZ, *clock)
+    found = load.HEADER.pack(load.MAGIC, *sizes, start, *clock)
     for vcpu in range(LOAD.vcpus):
         windows = [_window(i) for i in range(total)]
         served = sum(window[1] for window in windows)

@@ -38,9 +38,10 @@ typedef unsigned long u64;
 
 #define KVM_CPUID		0x40000000
 #define KVM_SIGNATURE		0x4b4d564b	/* "KVMK" */
-#define KVM_CLOCK		(1 << 3)
+#define KVM_BOTH_CLOCKS		(1 << 0 | 1 << 3)
 #define MSR_KVM_WALL_CLOCK	0x4b564d00
 #define MSR_KVM_SYSTEM_TIME	0x4b564d01
+#define MSR_KVM_SYSTEM_TIME_OLD	0x12
 
 /* Both odd, and so each of them visits all pages of a power of two once a round. */
 #define READ_STEP		0x9e3779b1u
@@ -76,11 +77,14 @@ struct vcpu {
 	struct window windows[WINDOWS];
 };
 
-/* @start: TSC at which the first window begins; 0 until all vCPUs are ready. */
+/*
+ * @start: TSC at which the first window begins; 0 until all vCPUs are ready.
+ * @clock: TSC at which @time was the host's, in ns since @wall.
+ */
 struct results {
 	u64 magic;
 	u32 vcpus, pages, windows, window_us;
-	u64 start, tsc_khz;
+	u64 start, clock, tsc_khz;
 	struct wall_clock wall;
 	u32 pad;
 	struct system_time time;
@@ -144,8 +148,10 @@ static void fail(const char *why)
 
 /*
  * The host's clock, so that windows can be told by the time that QEMU's events
- * have.  Read once: it is the TSC that the windows are measured by, and that
- * does not stop while the guest is stopped.
+ * have.  It is written to memory before wrmsr is over.  The old MSR gives the
+ * time of that moment; the new one may give an earlier time with the TSC that
+ * belongs to it, and that TSC is wrong if the host's kernel found out after KVM
+ * was initialised how fast its TSC is (seen on svm-qemu).
  */
 static void note_clock(void)
 {
@@ -157,15 +163,16 @@ static void note_clock(void)
 	if (ebx != KVM_SIGNATURE)
 		fail("not a guest of KVM\n");
 	cpuid(KVM_CPUID + 1, &eax, &ebx);
-	if (!(eax & KVM_CLOCK))
+	if ((eax & KVM_BOTH_CLOCKS) != KVM_BOTH_CLOCKS)
 		fail("no kvm-clock\n");
 	wrmsr(MSR_KVM_WALL_CLOCK, (u64)&results.wall);
-	wrmsr(MSR_KVM_SYSTEM_TIME, (u64)time | 1);
+	wrmsr(MSR_KVM_SYSTEM_TIME_OLD, (u64)time | 1);
+	results.clock = rdtsc();
 	if (!time->multiplier)
 		fail("kvm-clock does not run\n");
 	khz = (1000000UL << 32) / time->multiplier;
 	results.tsc_khz = time->shift < 0 ? khz << -time->shift : khz >> time->shift;
-	/* Off again: KVM would write to it with every change of clocks. */
+	/* Off, by the new one: that undoes what the old one changes in KVM. */
 	wrmsr(MSR_KVM_SYSTEM_TIME, 0);
 }
 
