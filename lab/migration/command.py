@@ -196,7 +196,7 @@ def finish(found: Sequence[Mapping[str, Any]], file: Path, *, refresh: bool) -> 
     with complete_or_absent(file) as stream:
         stream.writelines(f"{json.dumps(record)}\n" for record in found)
     for name, svg in shown.drawings(found).items():
-        picture = file.with_name(f"{file.stem}-{name}.svg")
+        picture = file.with_name(f"{file.stem}-{name.removeprefix('migration-')}.svg")
         with complete_or_absent(picture) as stream:
             stream.write(svg)
         say(f"migrate: the timeline is in {picture}")

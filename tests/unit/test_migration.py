@@ -194,7 +194,7 @@ def test_results_picture_and_tables_are_written(
     file = tmp_path / "a-migrate.jsonl"
     command.finish(data.records(), file, refresh=False)
     assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()
-    assert (tmp_path / "a-migrate-migration-eptY.svg").read_text().rstrip().endswith("</svg>")
+    assert (tmp_path / "a-migrate-eptY.svg").read_text().rstrip().endswith("</svg>")
     assert "| longest request before, ms" in capsys.readouterr().out
 
 
