@@ -57,7 +57,7 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 -m 'not mutants' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 -m 'not mutants and not migration' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree

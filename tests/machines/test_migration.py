@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A live migration by QEMU inside svm-qemu: it completes, and no write is lost.
 
-Whether the figures are good is not judged: the times of this machine mean nothing.
+Whether the figures are good is not judged: the times of this machine mean nothing. It takes a
+minute and checks what `make migrate` checks of its own runs, so `make test` leaves it out:
+build/venv/bin/python -m pytest -m migration tests
 """
 
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from .test_selftests import assert_silent
 LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
 
 
+@pytest.mark.migration
 @pytest.mark.parametrize("npt", [True, False])
 def test_migration(kernel: Callable[[str, str], Kernel], tmp_path: Path, npt: bool) -> None:
     machine = machines.get("svm-qemu")
