@@ -29,7 +29,7 @@ BELOW_MIB = 4
 # As long as the mapping of 2 MiB pages, and the address space below the devices, reach.
 MOST_MIB = 2048
 # Where the stacks and notes of all vCPUs end.
-MOST_VCPUS = 20
+MOST_VCPUS = 16
 
 MAGIC = 0x3174736F676D6967
 HEADER = struct.Struct("<Q4I3Q3II8xQQ8x")
@@ -143,6 +143,11 @@ class Notes:
         return sum(vcpu.wrong for vcpu in self.vcpus)
 
 
+def vcpu_size(windows: int) -> int:
+    """Bytes of a vCPU's notes: whole pages. The first one's begin after a page with the header."""
+    return -(-(VCPU.size + windows * WINDOW.size) // PAGE) * PAGE
+
+
 def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
     reads, writes, wrong, page, _ = VCPU.unpack_from(data, offset)
     offset += VCPU.size
@@ -167,10 +172,10 @@ def parse(data: bytes) -> Notes:
     khz = clock[1]
     if magic != MAGIC or not start or not khz:
         raise WorkFailed("the guest did not get to work, or its notes are damaged")
-    size = VCPU.size + windows * WINDOW.size
-    if len(data) < HEADER.size + vcpus * size:
+    size = vcpu_size(windows)
+    if len(data) < PAGE + vcpus * size:
         raise WorkFailed("the guest's notes are incomplete")
-    each = range(HEADER.size, HEADER.size + vcpus * size, size)
+    each = range(PAGE, PAGE + vcpus * size, size)
     found = [_vcpu(data, offset, windows, khz) for offset in each]
     return Notes(_host_time(start, clock), window_us, khz, pages, found)
 

@@ -33,13 +33,13 @@ def notes(total: int = 60, start: int = KHZ * 250, wrong: int = 0, spare: int = 
     # kvm-clock began at 1000 s, and was read 0.2 s later, when the TSC was that.
     clock = (KHZ * 200, KHZ, 2, 1000, 0, 0, 0, 200_000_000)
     sizes = (LOAD.vcpus, LOAD.pages, total + spare, 10_000)
-    found = load.HEADER.pack(load.MAGIC, *sizes, start, *clock)
+    found = load.HEADER.pack(load.MAGIC, *sizes, start, *clock).ljust(load.PAGE, b"\0")
     for vcpu in range(LOAD.vcpus):
         windows = [_window(i) for i in range(total)]
         served = sum(window[1] for window in windows)
-        found += load.VCPU.pack(served * 63, served, 0 if vcpu else wrong, 0, 0)
-        found += b"".join(load.WINDOW.pack(*window) for window in windows)
-        found += bytes(spare * load.WINDOW.size)
+        noted = load.VCPU.pack(served * 63, served, 0 if vcpu else wrong, 0, 0)
+        noted += b"".join(load.WINDOW.pack(*window) for window in windows)
+        found += noted.ljust(load.vcpu_size(total + spare), b"\0")
     return found
 
 

@@ -31,8 +31,7 @@ def test_the_notes_have_the_layout_that_is_read(tmp_path: Path) -> None:
     command = ["nm", "-S", str(tmp_path / "load.elf")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {line.split()[-1]: line.split() for line in listing.splitlines()}
-    each = load.VCPU.size + data.REAL_WINDOWS * load.WINDOW.size
-    size = load.HEADER.size + data.LOAD.vcpus * each
+    size = load.PAGE + data.LOAD.vcpus * load.vcpu_size(data.REAL_WINDOWS)
     assert int(found["results"][0], 16) == 2 << 20
     assert int(found["results"][1], 16) == size
 

@@ -31,6 +31,7 @@ typedef unsigned long u64;
 
 #define DEBUG_CONSOLE		0xe9
 #define PAGE_SHIFT		12
+#define PAGE_SIZE		(1UL << PAGE_SHIFT)
 
 #define MSR_X2APIC_ICR		0x830
 #define ICR_INIT_OTHERS		0xc4500
@@ -75,7 +76,7 @@ struct window {
 struct vcpu {
 	u64 reads, writes, wrong, wrong_page, wrong_value;
 	struct window windows[WINDOWS];
-};
+} __attribute__((aligned(PAGE_SIZE)));
 
 /*
  * @start: TSC at which the first window begins; 0 until all vCPUs are ready.
@@ -95,10 +96,10 @@ _Static_assert((PAGES & (PAGES - 1)) == 0, "the order of pages needs a power of 
 
 __attribute__((section(".results")))
 static volatile struct results results;
-u8 stacks[VCPUS << STACK_SHIFT] __attribute__((aligned(16)));
+u8 stacks[VCPUS << STACK_SHIFT] __attribute__((aligned(PAGE_SIZE)));
 static u32 ready;
 
-/* What a vCPU knows besides; all of it is in registers or on its stack. */
+/* What a vCPU knows besides; on its stack, which is a page. */
 struct load {
 	volatile struct vcpu *vcpu;
 	volatile struct window *window;
@@ -218,11 +219,33 @@ static void check(const struct load *load, u32 page)
 	}
 }
 
-/* Reads the TSC; whatever happened since the last time counts where it began. */
-static inline u64 tick(struct load *load)
+/*
+ * Writes to the first word of a page of this vCPU's own before others of its
+ * words are written.  Where the log of PML is made by Bochs it has the address
+ * that was written, although it is to have that of the page, and KVM WARNs about
+ * every page whose first write since it was logged last was to another word.
+ */
+static inline void touch(volatile void *address)
 {
-	u64 now = rdtsc();
+	volatile u64 *word = (u64 *)((u64)address & ~(PAGE_SIZE - 1));
 
+	*word = *word;
+}
+
+static inline void touch_all(const struct load *load)
+{
+	u64 stack;
+
+	asm volatile("mov %%rsp, %0" : "=r"(stack));
+	touch((void *)stack);
+	touch(load->vcpu);
+	touch(load->window);
+}
+
+/* The TSC was @now; whatever happened since the last time counts where it began. */
+static inline void note(struct load *load, u64 now)
+{
+	touch_all(load);
 	if (now - load->last > load->window->longest_stall)
 		load->window->longest_stall = now - load->last;
 	load->last = now;
@@ -230,32 +253,46 @@ static inline u64 tick(struct load *load)
 		load->window++;
 		load->window_end += load->window_ticks;
 	}
-	return now;
+}
+
+/* Writes to nothing while it waits, see touch(); only what is longer is noted. */
+static void wait(struct load *load, u64 until)
+{
+	u64 now, last = load->last, end = load->window_end;
+	u64 longest = load->window->longest_stall;
+
+	if (until < end)
+		end = until;
+	while ((now = rdtsc()) < end && now - last <= longest)
+		last = now;
+	touch_all(load);
+	load->last = last;
+	note(load, now);
 }
 
 static inline void read_page(struct load *load)
 {
 	u32 page = load->next_read++ * READ_STEP & (PAGES - 1);
 
-	load->window->accesses++;
 	check(load, page);
+	load->window->accesses++;
 	load->vcpu->reads++;
-	tick(load);
+	note(load, rdtsc());
 }
 
 static inline void write_page(struct load *load)
 {
 	u32 page = load->next_write * WRITE_STEP & (PAGES - 1);
 
-	load->window->accesses++;
 	check(load, page);
 	*word_of(load, page) = content(page, load->round);
 	if (++load->next_write == PAGES) {
 		load->next_write = 0;
 		load->round++;
 	}
+	load->window->accesses++;
 	load->vcpu->writes++;
-	tick(load);
+	note(load, rdtsc());
 }
 
 static void serve(struct load *load)
@@ -269,6 +306,7 @@ static void serve(struct load *load)
 		read_page(load);
 	for (i = 0; i < WRITES; i++)
 		write_page(load);
+	touch(window);
 	if (load->last - begin > window->longest_request)
 		window->longest_request = load->last - begin;
 }
@@ -279,8 +317,8 @@ static __attribute__((noreturn)) void serve_forever(struct load *load)
 	u64 next = load->last + period;
 
 	for (;;) {
-		while (tick(load) < next)
-			;
+		while (load->last < next)
+			wait(load, next);
 		serve(load);
 		next += period;
 		if (next < load->last)
