@@ -256,8 +256,8 @@ def command(
     """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
 
     Prints what the guest felt, by its own TSC; writes JSON lines and a timeline. A copy of the
-    guest, restored from the file, checks that no write was lost. vmx-bochs: simulated time that
-    repeats; svm-qemu: does it work; host: real hardware.
+    guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated
+    time; svm-qemu: does it work; host: real hardware.
     """
     machine = machines.get(name)
     usual = DEFAULTS[name]
