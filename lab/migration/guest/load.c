@@ -275,6 +275,7 @@ static inline void read_page(struct load *load)
 	u32 page = load->next_read++ * READ_STEP & (PAGES - 1);
 
 	check(load, page);
+	touch_all(load);
 	load->window->accesses++;
 	load->vcpu->reads++;
 	note(load, rdtsc());
@@ -290,6 +291,7 @@ static inline void write_page(struct load *load)
 		load->next_write = 0;
 		load->round++;
 	}
+	touch_all(load);
 	load->window->accesses++;
 	load->vcpu->writes++;
 	note(load, rdtsc());
@@ -301,6 +303,7 @@ static void serve(struct load *load)
 	u64 begin = load->last;
 	int i;
 
+	touch(window);
 	window->requests++;
 	for (i = 0; i < READS; i++)
 		read_page(load);
