@@ -16,7 +16,8 @@ from lab.migration.load import Load, Notes, Vcpu, Window
 
 # Windows in which all vCPUs have begun, and are not disturbed by each other's beginning.
 SETTLED = 5
-# By how many windows the clocks of guest and QEMU may differ.
+# How many windows before and after QEMU says that the guest is stopped it may be: QEMU says so
+# when all vCPUs are, and the clocks of guest and host may differ a little.
 NEAR = 3
 BACKING = "anonymous_hugetlb_2mb"
 
@@ -114,7 +115,7 @@ class Trip:
             if wrong:
                 raise WorkFailed(f"{wrong} accesses found a page without its last write, {where}")
         noted = min(len(vcpu.windows) for vcpu in self.source.vcpus)
-        if not SETTLED < self.first < self.stop < noted - NEAR:
+        if not SETTLED < self.first < self.stop - NEAR < noted - 2 * NEAR:
             raise WorkFailed("the clocks of guest and host do not agree, or nothing was measured")
         behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
         if behind:
@@ -193,7 +194,6 @@ def _phase(trip: Trip, name: str, first: int, last: int) -> dict[str, Any]:
 def _blackout(trip: Trip) -> dict[str, Any]:
     """The stall that began when the guest was stopped, the longest of all vCPUs."""
     us = trip.source.window_us
-    # Its clock and QEMU's may differ by a little.
     near = range(trip.stop - NEAR, trip.stop + NEAR + 1)
     each = (v.windows[i].longest_stall for v in trip.source.vcpus for i in near)
     return {
@@ -254,7 +254,7 @@ def records(trip: Trip) -> Iterator[dict[str, Any]]:
     found = [
         _migration(trip),
         _phase(trip, "before", SETTLED, trip.first),
-        _phase(trip, "precopy", trip.first, trip.stop),
+        _phase(trip, "precopy", trip.first, trip.stop - NEAR),
         _blackout(trip),
         _timeline(trip),
     ]

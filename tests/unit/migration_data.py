@@ -21,8 +21,8 @@ def _window(index: int, requests: int = 10) -> tuple[int, int, int, int]:
     """Accesses, requests, longest stall, longest request: usual, slow, or across the stop."""
     if index == 12:
         return 64, 1, 5000, 25 * TICKS_PER_MS
-    if index == STOP - 1:
-        return 640, requests, 500, 15 * TICKS_PER_MS
+    if index == STOP - 5:
+        return 640, requests, 500, 75 * TICKS_PER_MS
     if index == STOP:
         return 320, requests // 2, 12 * TICKS_PER_MS, 12 * TICKS_PER_MS
     return 640, requests, 500, TICKS_PER_MS

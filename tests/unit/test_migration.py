@@ -105,7 +105,7 @@ def test_phases_are_told_apart() -> None:
     assert list(found) == ["migration", "before", "precopy", "blackout", "timeline"]
     assert found["before"]["requests_per_second"] == 2000
     assert found["before"]["longest_request_us"] == 1000
-    # Window 12 is the slow one; window 39 has a request that ends after the guest was stopped.
+    # Window 12 is the slow one; window 35 has a request that ends when the guest is stopped.
     assert found["precopy"]["longest_request_us"] == 25000
     assert found["precopy"]["longest_request_at_us"] == 120_000
     assert found["precopy"]["lowest_per_window"] == 2
