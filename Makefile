@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live crossover report compare reference lockprofile parity deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -23,6 +23,7 @@ help:
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
 	@echo 'make crossover  dirty logging by Dirty bits beside write protection, over what is written'
+	@echo 'make migrate a live migration by QEMU, as the guest sees it (vmx-bochs: --machine)'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
@@ -60,7 +61,7 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants and not migration' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree
@@ -89,6 +90,9 @@ live: setup
 
 crossover: setup
 	@$(LAB) crossover $(ARGS)
+
+migrate: setup
+	@$(LAB) migrate $(ARGS)
 
 report: setup
 	@$(LAB) report $(ARGS)

@@ -21,6 +21,7 @@ COMMANDS = {
     "cost": ("lab.cost", "command"),
     "live": ("lab.live", "command"),
     "crossover": ("lab.crossover", "command"),
+    "migrate": ("lab.migration.command", "command"),
     "report": ("lab.page.command", "command"),
     "compare": ("lab.compare", "command"),
     "reference": ("lab.reference", "command"),

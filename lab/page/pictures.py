@@ -103,6 +103,24 @@ class Course:
     phases: Sequence[tuple[str, float, float]]
 
 
+@dataclass(frozen=True)
+class Voyage:
+    """The timeline of a migrated guest. requests, longest_us: per window of window_us.
+
+    begin_us, pass_us, stop_us: when the migration began, each of its passes, when the guest was
+    stopped, from the first window on.
+    """
+
+    label: str
+    style: Style
+    window_us: int
+    requests: Sequence[int]
+    longest_us: Sequence[float]
+    begin_us: float
+    pass_us: Sequence[float]
+    stop_us: float
+
+
 @cache
 def _pyplot() -> Any:
     """Matplotlib, which takes a second to import, set up once."""
@@ -298,6 +316,52 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
     )
+    return _svg(figure, name)
+
+
+def _events(axes: "Axes", voyage: Voyage) -> None:
+    """Lines where the migration begins, passes and stops the guest."""
+    for end in (voyage.begin_us, voyage.stop_us):
+        axes.axvline(end / 1e3, color=INK, linewidth=1.0)
+    for each in voyage.pass_us:
+        axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
+
+
+def _voyage(left: "Axes", right: "Axes", voyage: Voyage) -> None:
+    """Requests per window, and the longest request of each window that has one."""
+    window_ms = voyage.window_us / 1e3
+    edges = [i * window_ms for i in range(len(voyage.requests) + 1)]
+    colour = COLOURS[voyage.style.colour][0]
+    left.stairs(voyage.requests, edges, baseline=None, color=colour, linewidth=1.0)
+    left.set_ylim(bottom=0)
+    left.set_title(f"{voyage.label}; requests per {window_ms:g} ms", loc="left")
+    longest = [us / 1e3 or math.nan for us in voyage.longest_us]
+    right.plot(edges[:-1], longest, color=colour, marker=".", markersize=2.5, linestyle="")
+    right.set_yscale("log")
+    _log_axis(right.yaxis, 10)
+    right.set_title(f"{voyage.label}; longest request, ms", loc="left")
+    for axes in (left, right):
+        _events(axes, voyage)
+        axes.grid(axis="y")
+
+
+def voyages(name: str, found: Sequence[Voyage], simulated: bool) -> str:
+    """A row for each migration: what the guest served, and how long that took."""
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(
+        len(found),
+        2,
+        figsize=(WIDTH, 0.5 + 2.1 * len(found)),
+        sharex=True,
+        sharey="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (left, right), voyage in zip(grid, found, strict=True):
+        _voyage(left, right, voyage)
+    for axes in grid[-1]:
+        axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
+        axes.set_xlim(left=0)
     return _svg(figure, name)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from lab import bounds, report, tradeoff
 from lab.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import mails, pictures
+from lab.page import mails, migration, pictures
 from lab.page.model import Block, Grid, Missing, Picture, Section
 from lab.page.pictures import HARVESTED, PROTECTED, Course, Panel, Points, Style
 from lab.page.sources import Line, Source, Sources
@@ -691,6 +691,7 @@ SECTIONS: tuple[Callable[[Sources], Section], ...] = (
     bench_tables,
     dirty_bits,
     live,
+    migration.section,
     cost,
     lock,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from lab import live
 from lab.results import Measurement, write
+from tests.unit import migration_data
 
 MIB = 1 << 20
 BENCH = "20260101T000000Z-vmx-bochs.jsonl"
@@ -16,6 +17,7 @@ LIVE = "20260101T000000Z-live.jsonl"
 COST = "20260101T000000Z-cost.jsonl"
 LOCK = "20260101T000000Z-lock.jsonl"
 CROSSOVER = "20260101T000000Z-crossover.jsonl"
+MIGRATE = "20260101T000000Z-migrate.jsonl"
 
 
 def measurement(**values: Any) -> Measurement:
@@ -159,6 +161,7 @@ def write_all(directory: Path) -> list[Path]:
     return [
         directory / BENCH,
         _write(directory / LIVE, live_records()),
+        _write(directory / MIGRATE, iter(migration_data.records())),
         _write(directory / COST, cost_records()),
         _write(directory / LOCK, lock_records()),
         directory / CROSSOVER,

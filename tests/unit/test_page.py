@@ -79,6 +79,7 @@ def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
         "clear.svg",
         "timeline-eptY.svg",
         "stalls-eptY.svg",
+        "migration-eptY.svg",
         "cost.svg",
         "lock.svg",
         "crossover.svg",
@@ -115,7 +116,7 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
 def test_every_row_with_figures_of_ours_has_an_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for slow in ("curves", "timelines", "stalls", "costs"):
+    for slow in ("curves", "timelines", "stalls", "voyages", "costs"):
         monkeypatch.setattr(pictures, slow, lambda *_, **__: "<svg/>")
     found = sources.load_all(data.write_all(tmp_path))
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
@@ -297,7 +298,7 @@ def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
     newer = tmp_path / "20260202T000000Z-cost.jsonl"
     newer.write_bytes((tmp_path / data.COST).read_bytes())
     found = sources.newest(tmp_path)
-    names = [data.BENCH, data.LIVE, newer.name, data.LOCK, data.CROSSOVER]
+    names = [data.BENCH, data.LIVE, data.MIGRATE, newer.name, data.LOCK, data.CROSSOVER]
     assert [file.resolve().name for file in found] == names
     assert [sources.kind_of(file) for file in found] == list(sources.KINDS)
     assert sources.newest(tmp_path / "nowhere") == []
