@@ -25,6 +25,7 @@ COMMANDS = {
     "reference": ("lab.reference", "command"),
     "lockprofile": ("lab.lockprofile", "command"),
     "deb": ("lab.deb", "command"),
+    "bpf": ("lab.bpf", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

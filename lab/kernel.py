@@ -28,13 +28,20 @@ CONFIGS = {
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
     "pae": ("kvm.config", "pae.config"),
+    "bpf": ("kvm.config", "preempt.config", "bpf.config"),
 }
 # kbuild's ARCH, and where a configuration has another.
 ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
 KINDS = ("series", "base", "peer", "mutants")
 # With two cores and an empty ccache.
-ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min", "pae": "5 min"}
+ESTIMATES = {
+    "kvm": "4 min",
+    "kvm-preempt": "4 min",
+    "debug": "5 min",
+    "pae": "5 min",
+    "bpf": "4 min",
+}
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5
 
