@@ -6,6 +6,7 @@ dirty_log_perf_test itself and ends with it, so that all of a run is seen and no
 One boot for all runs of one paging mode. Counts are real; times are those of an emulator.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ RUNS = (
 )
 NAMES = tuple(dict.fromkeys(run.tool for run in RUNS))
 
+# As bpftrace says it, in text and in JSON.
+LOST = re.compile(r"Lost \d+ events|lost_events")
 # What changes while other processors run it is what QEMU stumbles over, see kvm.config: no
 # kprobe becomes a jump.
 SCRIPT = f"""
@@ -149,7 +152,7 @@ def collect(runs: Sequence[Run], files: Mapping[str, bytes]) -> list[Output]:
             )
         except KeyError as error:
             raise WorkFailed(f"{run.name}: no file {error} came back") from None
-        if "Lost " in said + tool:
+        if LOST.search(said + tool):
             raise WorkFailed(f"{run.name}: bpftrace lost events:\n{said}")
         found.append(Output(tool, said))
     return found

@@ -90,10 +90,11 @@ def test_a_run_that_left_nothing_is_no_result(name: str) -> None:
         bpf.collect(RUNS, {n: text for n, text in FILES.items() if n != name})
 
 
+@pytest.mark.parametrize("said", [b"Lost 12 events\n", b'{"type": "lost_events", "data": 1}\n'])
 @pytest.mark.parametrize("name", FILES)
-def test_lost_events_are_no_result(name: str) -> None:
+def test_lost_events_are_no_result(name: str, said: bytes) -> None:
     with pytest.raises(WorkFailed, match="lost events"):
-        bpf.collect(RUNS, FILES | {name: b"Lost 12 events\n"})
+        bpf.collect(RUNS, FILES | {name: said})
 
 
 class _Machine:
