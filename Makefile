@@ -6,12 +6,13 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile bpf deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live report compare reference lockprofile parity bpf deb clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
+	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
 	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
@@ -23,10 +24,11 @@ help:
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference   measure docs/reference anew and check its bounds (about 15 minutes)'
+	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
 	@echo 'make mutants plant bugs in the kernel and see that the tests find them (about 4 minutes)'
+	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 40 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
@@ -58,18 +60,23 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 -m 'not mutants' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree
 	@$(LAB) build kvm selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m mutants tests $(ARGS)
 
 pae: setup
 	@$(LAB) tree
 	@$(LAB) build pae
 	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
+
+leaks: setup
+	@$(LAB) tree
+	@$(LAB) build leaks selftests
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
 
 bench: setup
 	@$(LAB) bench $(ARGS)
@@ -95,6 +102,9 @@ lockprofile: setup
 bpf:
 	@lab/setup.sh bpf
 	@$(LAB) bpf $(ARGS)
+
+parity: setup
+	@$(LAB) parity $(ARGS)
 
 deb:
 	@lab/setup.sh deb

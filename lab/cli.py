@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": ("lab.compare", "command"),
     "reference": ("lab.reference", "command"),
     "lockprofile": ("lab.lockprofile", "command"),
+    "parity": ("lab.parity", "command"),
     "deb": ("lab.deb", "command"),
     "bpf": ("lab.bpf", "command"),
     "run": ("lab.machines.cli", "run"),

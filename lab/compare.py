@@ -40,13 +40,15 @@ class Limit:
 
 
 # By phase, from what the unpatched kernel and N, which do the same, differ by: up to 3.5%, and
-# for phases that contain a wait or a start of threads, one tick. See docs/measuring.md.
+# for phases that contain a wait or a start of threads, one tick. A tick's interrupt takes 42 us,
+# and short phases meet one more or less: seen is 53 us, with the same kernel and test in an
+# initramfs of other bytes. See docs/measuring.md.
 LIMITS = {
     "populate": Limit(0.04, 2 * TICK_S),
     "enable": Limit(0.04, 2 * TICK_S),
-    "dirty": Limit(0.04, 50e-6),
+    "dirty": Limit(0.04, 100e-6),
     "get": Limit(0.04, 5e-6),
-    "clear": Limit(0.04, 50e-6),
+    "clear": Limit(0.04, 100e-6),
     "disable": Limit(0.04, 2 * TICK_S),
 }
 # Dirty memory time of an iteration that pays for nothing: short, so one tick shows.

@@ -30,7 +30,7 @@ from lab.steps import say, step
 MACHINE = "vmx-bochs"
 INSIDE = "/cost"
 # Each vCPU's memory where their number varies.
-PER_VCPU_MIB = 4
+PER_VCPU_MIB = 32
 HUGE_MIB = 2
 SCRIPT = """
 set -e
@@ -173,7 +173,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
 @click.option(
     "--sizes",
     callback=numbers,
-    default="32 128 512 2048",
+    default="32 128 512 4096",
     show_default=True,
     help="MiB of a single vCPU.",
 )
@@ -201,7 +201,7 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     found: list[Cost] = []
     for ept in (True, False):
         mode = report.paging(MACHINE, ept)
-        with step(f"Splitting with {mode}, {len(wanted)} runs", "about 4 min"):
+        with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
             result = machine.run(make_job(ept, wanted, image, test))
         text = result.output.decode(errors="replace")
         if result.status != 0:

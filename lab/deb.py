@@ -47,7 +47,8 @@ modprobe kvm_amd npt=0
 echo 4 >/proc/sys/vm/nr_hugepages
 for eager in N Y; do
 	echo $eager >/sys/module/kvm/parameters/eager_page_split
-	echo "eager_page_split=$(cat /sys/module/kvm/parameters/eager_page_split), npt=0"
+	echo "eager_page_split=$(cat /sys/module/kvm/parameters/eager_page_split)," \
+		"npt=$(cat /sys/module/kvm_amd/parameters/npt)"
 	{INSIDE} -V -s anonymous_hugetlb_2mb -b 4M -v 1 -i 2
 done
 """

@@ -29,6 +29,7 @@ CONFIGS = {
     "debug": ("kvm.config", "debug.config"),
     "pae": ("kvm.config", "pae.config"),
     "bpf": ("kvm.config", "preempt.config", "bpf.config"),
+    "leaks": ("kvm.config", "leaks.config"),
 }
 # kbuild's ARCH, and where a configuration has another.
 ARCH_64 = "x86_64"
@@ -41,6 +42,7 @@ ESTIMATES = {
     "debug": "5 min",
     "pae": "5 min",
     "bpf": "4 min",
+    "leaks": "5 min",
 }
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5

@@ -83,7 +83,7 @@ def dirty_log_test(mode: str) -> Selftest:
     """Upstream's test of the log itself, with less memory than its usual 1 GiB."""
     return Selftest(
         f"dirty_log_test-{mode}",
-        ("dirty_log_test", "-M", mode, "-i", "4", "-I", "10", "-b", "64M"),
+        ("dirty_log_test", "-M", mode, "-i", "4", "-I", "10", "-b", "32M"),
     )
 
 
@@ -141,7 +141,7 @@ OTHERS = (
     ),
     Selftest(
         "memslot_modification_stress_test",
-        ("memslot_modification_stress_test", "-v", "2", "-b", "16M", "-i", "50"),
+        ("memslot_modification_stress_test", "-v", "2", "-b", "16M", "-i", "30"),
     ),
     Selftest(
         "demand_paging_test",

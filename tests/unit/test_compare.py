@@ -69,6 +69,8 @@ def test_what_moved_is_named_most_first(tmp_path: Path, capsys: pytest.CaptureFi
         ("get", 1, 0.000014, 0.000018, False),
         ("get", 1, 0.000014, 0.000028, True),
         ("clear", 1, 0.0025, 0.00254, False),
+        ("clear", 1, 0.00119, 0.00114, False),
+        ("clear", 1, 0.00119, 0.0013, True),
         ("clear", 1, 0.0055, 0.0277, True),
     ],
 )

@@ -20,7 +20,7 @@ hold pages 3 ns 270000 why done
 
 def test_every_size_with_one_vcpu_and_every_number_of_vcpus() -> None:
     found = cost.points((4, 32), (1, 2))
-    assert found == [Point(1, 4), Point(1, 32), Point(2, 4)]
+    assert found == [Point(1, 4), Point(1, 32), Point(2, 32)]
 
 
 def test_costs_are_instructions_per_huge_page() -> None:

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab parity`: the packaged KVM selftests on the unpatched kernel and on the series.
+
+Method. The tests are those of Debian's source, built from it, so that both kernels run the same
+programs. One boot per kernel and paging mode runs them all, each with its default arguments and
+a time limit. A test whose verdicts differ is run once more on both kernels, in boots of its own;
+what differs then is a difference.
+
+Limits. A test that the machine is too slow or too poor for ends by the limit, or skips, on both
+kernels: that is parity, and says nothing about the series. The table shows which ones these are.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import kernel, machines, report, selftests
+from lab.bench import output_file
+from lab.errors import LabError, WorkFailed
+from lab.machines import Job, Machine, MachineLost
+from lab.plan import TDP
+from lab.progress import duration
+from lab.report import Table
+from lab.results import complete_or_absent
+from lab.steps import say, step
+
+KERNELS = ("base", "series")
+CPUS = 3
+MEMORY_MIB = 3072
+HUGE_PAGES = 128
+INSIDE = "/selftests"
+# Of the machine's time, for one test. What makes a boot's end certain if all tests are that slow.
+LIMIT_S = 40
+BOOT_S = 120
+# Host seconds that a test takes, seen on svm-qemu: for the announcement only.
+USUAL_S = 4.0
+
+PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
+# Exit statuses of the selftests, and of a process that KILL ended.
+VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
+LOG = "(kernel log)"
+SILENT, COMPLAINS = "silent", "COMPLAINS"
+COMPLAINT = re.compile(r"WARNING:|BUG:|Oops|Call Trace|KASAN|possible .* detected")
+
+SCRIPT = f"""
+echo {HUGE_PAGES} >/proc/sys/vm/nr_hugepages
+limit=$1
+shift
+cd {INSIDE}
+for test; do
+	echo "start $test" >>"$LAB_PROGRESS"
+	timeout -s KILL "$limit" "./$test" >/tmp/log 2>&1 </dev/null
+	status=$?
+	echo "end $test $status" >>"$LAB_PROGRESS"
+	case $status in 0 | 4) ;; *) echo "== $test: $status"; tail -n 5 /tmp/log ;; esac
+done
+"""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How KVM maps guests. tdp: EPT or NPT."""
+
+    tdp: bool
+    tdp_mmu: bool
+
+    def name(self, machine: str) -> str:
+        """As in "npt=1 tdp_mmu=0"."""
+        return f"{TDP[machine]}={self.tdp:d} tdp_mmu={self.tdp_mmu:d}".partition(".")[2]
+
+    def parameters(self, machine: str) -> dict[str, str]:
+        """The module parameters of the mode."""
+        return {str(TDP[machine]): f"{self.tdp:d}", "kvm.tdp_mmu": f"{self.tdp_mmu:d}"}
+
+
+# Without EPT or NPT there is no TDP MMU.
+MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
+
+
+@dataclass
+class Course:
+    """What one boot says of its tests while they run. verdicts: test -> verdict."""
+
+    verdicts: dict[str, str] = field(default_factory=dict)
+    running: str | None = None
+
+    def line(self, text: str) -> None:
+        """Take a line of progress."""
+        words = text.split()
+        if words[:1] == ["start"]:
+            self.running = words[1]
+        elif words[:1] == ["end"]:
+            self.verdicts[words[1]] = VERDICTS.get(int(words[2]), FAIL)
+            self.running = None
+
+
+def programs(directory: Path, wanted: Sequence[str]) -> list[str]:
+    """All selftests below DIRECTORY, or those WANTED. LabError names one that there is not."""
+    found = sorted(str(f.relative_to(directory)) for f in directory.rglob("*") if f.is_file())
+    unknown = [name for name in wanted if name not in found]
+    if unknown:
+        raise LabError(f"no selftest {unknown[0]!r}; there are: {' '.join(found)}")
+    return [name for name in found if not wanted or name in wanted]
+
+
+def make_job(
+    machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
+) -> Job:
+    """The boot that runs TESTS."""
+    return Job(
+        kernel=image,
+        command=("sh", "-c", SCRIPT, "parity", str(limit), *tests),
+        parameters=mode.parameters(machine),
+        cpus=CPUS,
+        memory_mib=MEMORY_MIB,
+        files={f"{INSIDE}/{name}": directory / name for name in tests},
+        timeout_s=BOOT_S + limit * len(tests),
+    )
+
+
+def run(
+    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str]
+) -> dict[str, str]:
+    """Run TESTS and return their verdicts; goes on behind a test that the machine got lost in.
+
+    WorkFailed: it was lost before a test had begun.
+    """
+    verdicts: dict[str, str] = {}
+    complaints = 0
+    while left := [test for test in tests if test not in verdicts]:
+        course = Course()
+        job = make(left)
+        try:
+            result = machine.run(replace(job, on_progress=course.line))
+            log = result.kernel_log
+        except MachineLost as lost:
+            if course.running is None:
+                raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
+            course.verdicts[course.running] = LOST
+            log = lost.kernel_log
+        verdicts |= course.verdicts
+        complaints += len(COMPLAINT.findall(log))
+        if not course.verdicts:
+            raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
+    return verdicts | {LOG: COMPLAINS if complaints else SILENT}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the results. repeated: after a first time in which the kernels differed."""
+
+    machine: str
+    mode: str
+    test: str
+    base: str
+    series: str
+    repeated: bool
+
+    @property
+    def same(self) -> bool:
+        return self.base == self.series
+
+
+def compare(
+    machine: str, mode: str, found: Mapping[str, Mapping[str, str]], repeated: bool
+) -> list[Verdict]:
+    """Both kernels' verdicts side by side."""
+    base, series = (found[name] for name in KERNELS)
+    return [Verdict(machine, mode, t, base[t], series[t], repeated) for t in base]
+
+
+def table_of(verdicts: Iterable[Verdict]) -> Table:
+    """A row per test, a column per mode; a difference is "unpatched -> series"."""
+    cells: dict[str, dict[str, str]] = {}
+    strong: set[str] = set()
+    modes: dict[str, None] = {}
+    for one in verdicts:
+        modes[one.mode] = None
+        text = one.base if one.same else f"{one.base} -> {one.series}"
+        cells.setdefault(one.test, {})[one.mode] = text
+        if not one.same:
+            strong.add(one.test)
+    table = Table("Packaged KVM selftests, unpatched and with the series", ("test", *modes))
+    for test, row in cells.items():
+        if test in strong:
+            table.strong.add(len(table.rows))
+        table.rows.append((test, *(row.get(mode, "") for mode in modes)))
+    return table
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all boots share. images: kernel -> bzImage; directory: of the built selftests."""
+
+    machine: Machine
+    images: Mapping[str, Path]
+    directory: Path
+    limit: int
+
+    def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[Verdict]:
+        """Run TESTS on both kernels in MODE."""
+
+        def job(image: Path) -> Callable[[Sequence[str]], Job]:
+            return lambda left: make_job(
+                self.machine.name, mode, image, self.directory, left, self.limit
+            )
+
+        name = mode.name(self.machine.name)
+        found = {}
+        for kind, image in self.images.items():
+            what = f"{len(tests)} selftests, {kind} kernel, {name}"
+            with step(what, duration(USUAL_S * len(tests))):
+                found[kind] = run(self.machine, job(image), tests)
+        return compare(self.machine.name, name, found, repeated)
+
+    def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:
+        """Both kernels' verdicts, those that differ after a second time."""
+        first = self.both(mode, tests, repeated=False)
+        again = [one.test for one in first if not one.same and one.test != LOG]
+        if not again:
+            return first
+        second = {one.test: one for one in self.both(mode, again, repeated=True)}
+        return [one if one.same else second[one.test] for one in first]
+
+
+@click.command()
+@click.option(
+    "--machine",
+    "name",
+    type=click.Choice([key for key, value in TDP.items() if value]),
+    default="svm-qemu",
+    show_default=True,
+)
+@click.option("--test", "wanted", multiple=True, help="This selftest only; can be repeated.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 3600),
+    default=LIMIT_S,
+    show_default=True,
+    help="Seconds for one test.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option("--dry-run", is_flag=True, help="Show the boots; build and start nothing.")
+def command(
+    name: str, wanted: tuple[str, ...], limit: int, output: Path | None, dry_run: bool
+) -> int:
+    """Run the packaged KVM selftests on the unpatched kernel and on the series, and compare.
+
+    Prints a table and writes JSON lines. Exit status: 0 the same verdicts everywhere, 1 not.
+    """
+    machine = machines.get(name)
+    if dry_run:
+        for mode in MODES:
+            click.echo(f"{name}, {mode.name(name)}: {' and '.join(KERNELS)}, {limit} s per test")
+        return 0
+    file = output_file(output, "parity")
+    images = {kind: kernel.build(kind, "kvm").image for kind in KERNELS}
+    directory = selftests.build("base")
+    tests = programs(directory, wanted)
+    setup = Setup(machine, images, directory, limit)
+    found = [verdict for mode in MODES for verdict in setup.settled(mode, tests)]
+    with complete_or_absent(file) as stream:
+        stream.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+    report.show(table_of(found), Console())
+    differing = sum(not one.same for one in found)
+    say(f"parity: {len(found)} verdicts, {differing} differ; they are in {file}")
+    return 1 if differing else 0

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A thousand VMs that log dirty pages come and go, and kmemleak finds nothing left of them.
+
+The kernel is not built for it: `make leaks` does that, and takes some minutes for the VMs.
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import kernel as kernels
+from lab import machines
+from lab.kernel import Kernel
+from lab.machines import Job
+from lab.paths import LAYOUT
+
+from .test_selftests import assert_silent
+
+CONFIG = "leaks"
+NOT_BUILT = "no leak was looked for: there is no kernel leaks; `make leaks` builds it"
+VMS = 250
+# Each MMU, and each way of logging: (parameters, dirty_harvest).
+MODES = [
+    ({"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}, "off"),
+    ({"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}, "on"),
+    ({"kvm_amd.npt": "1", "kvm.tdp_mmu": "0"}, "off"),
+    ({"kvm_amd.npt": "1", "kvm.tdp_mmu": "1"}, "on"),
+]
+# What was allocated in the last five seconds is not suspected yet, and a second look spares
+# what only moved during the first one. The file is empty if nothing was found.
+SCRIPT = """
+set -e
+echo Y >/sys/module/kvm/parameters/eager_page_split
+echo "$2" >/sys/module/kvm/parameters/dirty_harvest
+echo 4 >/proc/sys/vm/nr_hugepages
+/test/dirty_log_perf_test -s anonymous_hugetlb_2mb -b 4M -i 2 --runs "$1" | tail -n 3
+sleep 6
+echo scan >/sys/kernel/debug/kmemleak
+echo scan >/sys/kernel/debug/kmemleak
+cp /sys/kernel/debug/kmemleak "$LAB_OUT/leaks"
+"""
+
+
+@pytest.mark.parametrize(("parameters", "harvest"), MODES, ids=str)
+def test_nothing_is_left_of_vms(
+    kernel: Callable[[str, str], Kernel],
+    selftests: Callable[[str], Path],
+    parameters: dict[str, str],
+    harvest: str,
+) -> None:
+    if not kernels.image_in(LAYOUT.linux, CONFIG).exists():
+        warnings.warn(NOT_BUILT, stacklevel=2)
+        pytest.skip(NOT_BUILT)
+    program = selftests("series") / "dirty_log_perf_test"
+    job = Job(
+        kernel=kernel("series", CONFIG).image,
+        command=("sh", "-c", SCRIPT, "leaks", str(VMS), harvest),
+        parameters=parameters,
+        files={"/test/dirty_log_perf_test": program},
+        timeout_s=900,
+    )
+    result = machines.get("svm-qemu").run(job)
+    assert result.status == 0, result.output.decode(errors="replace")
+    assert_silent(result)
+    assert result.files["leaks"].decode() == ""

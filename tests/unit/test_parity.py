@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lab import cli, parity
+from lab.errors import LabError, WorkFailed
+from lab.machines import Job, MachineLost, Result
+from lab.parity import MODES, Setup
+
+TESTS = ("a_test", "x86_64/b_test")
+
+
+@dataclass
+class Scripted:
+    """A machine whose tests end as told: by kernel and test, None is lost.
+
+    statuses: (kernel, test) -> exit statuses of its runs, one after the other, the last again.
+    """
+
+    statuses: dict[tuple[str, str], list[int | None]] = field(default_factory=dict)
+    log: str = ""
+    name: str = "svm-qemu"
+    boots: list[tuple[str, ...]] = field(default_factory=list)
+
+    def run(self, job: Job) -> Result:
+        tests = job.command[5:]
+        self.boots.append((job.kernel.name, *tests))
+        assert job.on_progress is not None
+        for test in tests:
+            left = self.statuses.get((job.kernel.name, test), [0])
+            status = left.pop(0) if len(left) > 1 else left[0]
+            job.on_progress(f"start {test}")
+            if status is None:
+                raise MachineLost("died", "ended before its report", "Oops\n")
+            job.on_progress(f"end {test} {status}")
+        return Result(0, b"", {}, self.log, 1.0)
+
+
+def setup(machine: Scripted) -> Setup:
+    images = {kind: Path(kind) for kind in parity.KERNELS}
+    return Setup(machine, images, Path("/t"), 40)  # type: ignore[arg-type]
+
+
+def verdicts(machine: Scripted) -> dict[str, tuple[str, str, bool]]:
+    found = setup(machine).settled(MODES[2], TESTS)
+    return {one.test: (one.base, one.series, one.repeated) for one in found}
+
+
+def test_what_exit_statuses_mean() -> None:
+    machine = Scripted({(k, "a_test"): [4] for k in parity.KERNELS})
+    machine.statuses |= {(k, "x86_64/b_test"): [254] for k in parity.KERNELS}
+    assert verdicts(machine) == {
+        "a_test": ("skip", "skip", False),
+        "x86_64/b_test": ("FAIL", "FAIL", False),
+        "(kernel log)": ("silent", "silent", False),
+    }
+    machine.statuses = {(k, "a_test"): [137] for k in parity.KERNELS}
+    assert verdicts(machine)["a_test"] == ("limit", "limit", False)
+
+
+def test_a_difference_is_run_again_on_both_kernels() -> None:
+    machine = Scripted({("series", "a_test"): [1, 0]})
+    assert verdicts(machine)["a_test"] == ("pass", "pass", True)
+    assert machine.boots[2:] == [("base", "a_test"), ("series", "a_test")]
+
+
+def test_a_difference_that_stays() -> None:
+    found = setup(Scripted({("series", "a_test"): [1]})).settled(MODES[0], TESTS)
+    assert [one.test for one in found if not one.same] == ["a_test"]
+    table = parity.table_of(found)
+    assert table.columns == ("test", "npt=1 tdp_mmu=1")
+    assert table.rows[0] == ("a_test", "pass -> FAIL")
+    assert table.strong == {0}
+
+
+def test_goes_on_behind_a_test_that_kills_the_machine() -> None:
+    machine = Scripted({(k, "a_test"): [None] for k in parity.KERNELS})
+    assert verdicts(machine) == {
+        "a_test": ("LOST", "LOST", False),
+        "x86_64/b_test": ("pass", "pass", False),
+        "(kernel log)": ("COMPLAINS", "COMPLAINS", False),
+    }
+    assert machine.boots[:2] == [("base", *TESTS), ("base", "x86_64/b_test")]
+
+
+def test_a_kernel_that_complains_differs_from_one_that_does_not() -> None:
+    class Noisy(Scripted):
+        def run(self, job: Job) -> Result:
+            self.log = "WARNING: CPU: 0\n" if job.kernel.name == "series" else ""
+            return super().run(job)
+
+    assert verdicts(Noisy())["(kernel log)"] == ("silent", "COMPLAINS", False)
+
+
+def test_a_machine_that_runs_nothing() -> None:
+    class Dead(Scripted):
+        def run(self, job: Job) -> Result:
+            raise MachineLost("hung", "did not come up", "")
+
+    with pytest.raises(WorkFailed, match="lost between tests"):
+        verdicts(Dead())
+
+
+def test_jobs_have_the_mode_and_the_programs() -> None:
+    job = parity.make_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), TESTS, 7)
+    assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
+    assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
+    assert job.command[4:] == ("7", *TESTS)
+    assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
+
+
+def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x86_64").mkdir()
+    (tmp_path / "x86_64/b_test").touch()
+    assert parity.programs(tmp_path, ()) == ["x86_64/b_test"]
+    with pytest.raises(LabError, match="no selftest 'c_test'; there are: x86_64/b_test"):
+        parity.programs(tmp_path, ("c_test",))
+
+
+@pytest.mark.parametrize(("series", "status"), [([0], 0), ([1], 1)])
+def test_the_exit_status_is_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, series: list[int | None], status: int
+) -> None:
+    machine = Scripted({("series", "a_test"): series})
+    (tmp_path / "a_test").touch()
+
+    def build(kind: str, _: str) -> object:
+        return type("Kernel", (), {"image": Path(kind)})()
+
+    monkeypatch.setattr("lab.machines.get", lambda _: machine)
+    monkeypatch.setattr("lab.kernel.build", build)
+    monkeypatch.setattr("lab.selftests.build", lambda _: tmp_path)
+    output = tmp_path / "out.jsonl"
+    assert cli.main(["parity", "--output", str(output)]) == status
+    assert len(output.read_text().splitlines()) == 3 * 2
