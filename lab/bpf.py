@@ -18,7 +18,7 @@ import click
 from lab import kernel, machines, selftests
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, MachineLost
-from lab.paths import LOG, ROOT
+from lab.paths import LAYOUT, LOG, ROOT
 from lab.plan import TEST
 from lab.steps import say, step
 
@@ -27,6 +27,13 @@ CONFIG = "bpf"
 BPFTRACE = Path("/usr/bin/bpftrace")
 TOOLS = ROOT / "tools" / "bpftrace"
 INSIDE = "/tools"
+# What bpftrace includes if the kernel has no BTF; made for the selftests.
+INCLUDE = LAYOUT.linux / selftests.OBJECTS / "usr" / "include"
+HEADERS = (
+    "asm",
+    "asm-generic",
+    *(f"linux/{name}.h" for name in ("types", "posix_types", "stddef")),
+)
 HUGE_PAGES = 64
 CPUS = 3
 # LLVM comes along, once in the archive and once unpacked.
@@ -126,6 +133,7 @@ def make_job(
             f"{INSIDE}/bpftrace": BPFTRACE,
             f"{INSIDE}/{TEST}": test,
             **{f"{INSIDE}/{run.tool}.bt": TOOLS / f"{run.tool}.bt" for run in runs},
+            **{f"/usr/include/{name}": INCLUDE / name for name in HEADERS},
         },
         timeout_s=10 * estimate_s(runs),
         on_progress=lambda line: say(f"bpf: {line}: done"),
