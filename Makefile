@@ -6,7 +6,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb clean
+.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb bpf clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
@@ -28,6 +28,7 @@ help:
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
+	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
 	@echo 'make mutants plant bugs in the kernel and see that the tests find them (about 4 minutes)'
 	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 40 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
@@ -105,6 +106,10 @@ reference: setup
 
 lockprofile: setup
 	@$(LAB) lockprofile $(ARGS)
+
+bpf:
+	@lab/setup.sh bpf
+	@$(LAB) bpf $(ARGS)
 
 parity: setup
 	@$(LAB) parity $(ARGS)

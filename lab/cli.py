@@ -28,6 +28,7 @@ COMMANDS = {
     "lockprofile": ("lab.lockprofile", "command"),
     "parity": ("lab.parity", "command"),
     "deb": ("lab.deb", "command"),
+    "bpf": ("lab.bpf", "command"),
     "run": ("lab.machines.cli", "run"),
 }
 

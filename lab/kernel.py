@@ -28,6 +28,7 @@ CONFIGS = {
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
     "pae": ("kvm.config", "pae.config"),
+    "bpf": ("kvm.config", "preempt.config", "bpf.config"),
     "leaks": ("kvm.config", "leaks.config"),
 }
 # kbuild's ARCH, and where a configuration has another.
@@ -40,6 +41,7 @@ ESTIMATES = {
     "kvm-preempt": "4 min",
     "debug": "5 min",
     "pae": "5 min",
+    "bpf": "4 min",
     "leaks": "5 min",
 }
 # The largest of them, debug, takes half of it.

@@ -12,6 +12,8 @@ from lab.paths import Layout
 
 # Top-level directories of the kernel in which the repository keeps whole files.
 WHOLE_FILES = ("Documentation", "arch", "include", "kernel", "lib", "mm", "tools", "virt")
+# Below them, but no part of the kernel.
+OURS = "tools/bpftrace/"
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,4 @@ def orphans(layout: Layout, series: Series) -> list[str]:
         for file in sorted((layout.root / directory).rglob("*"))
         if file.is_file()
     )
-    return [path for path in present if path not in series.whole]
+    return [path for path in present if path not in series.whole and not path.startswith(OURS)]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.bpf without a machine, and what every tool of tools/bpftrace has to have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lab import bpf, cli, kernel, machines
+from lab.errors import LabError, WorkFailed
+from lab.machines import Job, MachineLost, Result
+
+SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
+RUNS = bpf.choose(["wpfaults"], "both", "npt")
+FILES = {
+    "wpfaults-N.tool": b"@write_protected[1, 0, 2M]: 4\n",
+    "wpfaults-N.said": b"Test iterations: 2\n",
+    "wpfaults-Y.tool": b"@write_protected[1, 0, 4K]: 2048\n",
+    "wpfaults-Y.said": b"",
+}
+
+
+def names(runs: list[bpf.Run]) -> list[str]:
+    return [run.name for run in runs]
+
+
+def test_a_tool_is_chosen() -> None:
+    assert {run.tool for run in bpf.choose([], "both", "npt")} == set(bpf.NAMES)
+    assert names(RUNS) == ["wpfaults-N", "wpfaults-Y"]
+    assert names(bpf.choose(["splitlat", "wpfaults"], "Y", "shadow")) == [
+        "splitlat-Y",
+        "wpfaults-Y",
+    ]
+    assert "splitlat-Y" not in names(bpf.choose([], "both", "tdp"))
+
+
+@pytest.mark.parametrize(("eager", "paging"), [("N", "npt"), ("both", "tdp")])
+def test_nothing_to_show(eager: str, paging: str) -> None:
+    with pytest.raises(LabError, match=r"splitlat has nothing to show .* try Y and npt"):
+        bpf.choose(["splitlat"], eager, paging)
+
+
+def test_dry_run_builds_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernel, "build", None)
+    assert cli.main(["bpf", "--dry-run", "--tool", "wpfaults", "--paging", "shadow"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("kvm_amd.npt=0 kvm.tdp_mmu=0")
+    assert lines[1::2] == ["# eager_page_split=N", "# eager_page_split=Y"]
+    assert lines[2].endswith(" -i 2 -w 100' wpfaults.bt")
+
+
+@pytest.mark.parametrize("words", [["--tool", "nonsense"], ["--paging", "ept"], ["more"]])
+def test_bad_input(words: list[str]) -> None:
+    assert cli.main(["bpf", *words]) == 2
+
+
+def test_bpftrace_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bpf, "BPFTRACE", tmp_path / "bpftrace")
+    assert cli.main(["bpf"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("apt-get install bpftrace, or `make bpf`, which does that")
+
+
+def test_one_boot_for_all_runs() -> None:
+    job = bpf.make_job(RUNS, "shadow", Path("bzImage"), Path("test"), "json")
+    assert job.command[3:7] == ("bpf", "json", "wpfaults", "N")
+    assert job.command[9] == "Y"
+    assert job.parameters == {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}
+    assert job.files["/tools/wpfaults.bt"] == bpf.TOOLS / "wpfaults.bt"
+    assert "/tools/mmulock.bt" not in job.files
+
+
+def test_what_the_runs_left_is_shown_below_what_was_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bpf.show(RUNS, bpf.collect(RUNS, FILES))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "# eager_page_split=N"
+    assert lines[2] == "@write_protected[1, 0, 2M]: 4"
+    assert lines[4] == "# eager_page_split=Y"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_that_left_nothing_is_no_result(name: str) -> None:
+    with pytest.raises(WorkFailed, match=f"no file '{name}' came back"):
+        bpf.collect(RUNS, {n: text for n, text in FILES.items() if n != name})
+
+
+@pytest.mark.parametrize("said", [b"Lost 12 events\n", b'{"type": "lost_events", "data": 1}\n'])
+@pytest.mark.parametrize("name", FILES)
+def test_lost_events_are_no_result(name: str, said: bytes) -> None:
+    with pytest.raises(WorkFailed, match="lost events"):
+        bpf.collect(RUNS, FILES | {name: said})
+
+
+class _Machine:
+    def __init__(self, outcome: Result | MachineLost) -> None:
+        self._outcome = outcome
+
+    def run(self, job: Job) -> Result:
+        if isinstance(self._outcome, MachineLost):
+            raise self._outcome
+        return self._outcome
+
+
+def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineLost) -> list[bpf.Output]:
+    monkeypatch.setattr(machines, "get", lambda _: _Machine(outcome))
+    job = bpf.make_job(RUNS, "npt", Path("bzImage"), Path("test"))
+    return bpf.execute(job, RUNS)
+
+
+def test_a_tool_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkFailed, match="exit status 1:\nno such probe"):
+        execute(monkeypatch, Result(1, b"no such probe", {}, "", 1.0))
+    assert execute(monkeypatch, Result(0, b"", FILES, "", 1.0))[1].said == ""
+
+
+def test_a_machine_that_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bpf, "LOG", tmp_path / "log")
+    with pytest.raises(WorkFailed, match=r"was lost: died: why; .*bpf-console\.log"):
+        execute(monkeypatch, MachineLost("died", "why", "Oops"))
+    assert (tmp_path / "log" / "bpf-console.log").read_text() == "Oops"
+
+
+def test_every_tool_can_be_tried() -> None:
+    assert {script.stem for script in SCRIPTS} == set(bpf.NAMES)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> None:
+    text = script.read_text()
+    assert text.splitlines()[1] == "/* SPDX-License-Identifier: GPL-2.0-only */"
+    assert f" * {script.name} - " in text
+    assert f" * USAGE: bpftrace {script.name}" in text
+    assert f" * {script.stem}_example.txt has output and explains it." in text
+    assert " * Method." in text
+    assert " * Limits." in text
+
+
+def printed(script: str) -> set[str]:
+    """The maps that a script prints at its end."""
+    return set(re.findall(r"print\((@\w+)\)", script))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_an_example_shows_what_the_tool_prints(script: Path) -> None:
+    example = script.with_name(f"{script.stem}_example.txt").read_text()
+    shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
+    assert shown == printed(script.read_text())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_nothing_but_results_is_printed_at_the_end(script: Path) -> None:
+    text = script.read_text()
+    assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))
