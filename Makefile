@@ -6,11 +6,12 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae bench cost live report compare reference lockprofile clean
+.PHONY: help setup tree save check mail build peer test soak mutants pae bench cost live report compare reference lockprofile clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
+	@echo 'make soak    an hour of stress in two machines at a time, new seeds each time'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
 	@echo
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
@@ -68,6 +69,9 @@ pae: setup
 	@$(LAB) tree
 	@$(LAB) build pae
 	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
+
+soak: setup
+	@$(LAB) soak $(ARGS)
 
 bench: setup
 	@$(LAB) bench $(ARGS)
