@@ -347,6 +347,27 @@ def _stop(futures: Iterable[Future[None]]) -> None:
         wait(futures, timeout=TICK_S)
 
 
+def in_parallel(
+    work: Callable[[], None], stop: Callable[[], None], tick: Callable[[], None]
+) -> None:
+    """Let several threads do the work. The first failure, or Ctrl-C, stops them all."""
+    parallel = min(PARALLEL, psutil.cpu_count() or 1)
+    with process.ends_by_exception(), ThreadPoolExecutor(parallel) as pool:
+        futures = [pool.submit(work) for _ in range(parallel)]
+        try:
+            while not all(future.done() for future in futures):
+                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                tick()
+        except BaseException:
+            stop()
+            _stop(futures)
+            raise
+        for future in futures:
+            future.result()
+
+
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
     """Run until the time is over. The first failure, or Ctrl-C, ends what is running."""
 
@@ -357,22 +378,11 @@ def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Pat
             job = make_job(kind, seed, seconds, images[kind.config], tests, note)
             soak.done(run_one(machine, kind, seed, seconds, job))
 
-    parallel = min(PARALLEL, psutil.cpu_count() or 1)
-    with process.ends_by_exception(), ThreadPoolExecutor(parallel) as pool:
-        futures = [pool.submit(work) for _ in range(parallel)]
-        try:
-            for tick in _shown(soak, soak.left_s()):
-                while not all(future.done() for future in futures):
-                    done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-                    tick()
-        except BaseException:
-            soak.end = soak.clock()
-            _stop(futures)
-            raise
-        for future in futures:
-            future.result()
+    def stop() -> None:
+        soak.end = soak.clock()
+
+    for tick in _shown(soak, soak.left_s()):
+        in_parallel(work, stop, tick)
 
 
 def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
@@ -462,9 +472,9 @@ def _build(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
     return images, selftests.build("series")
 
 
-def _output_file(output: Path | None) -> Path:
+def _output_file(output: Path | None, name: str) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    file = output or RESULTS / f"{stamp}-soak.json"
+    file = output or RESULTS / f"{stamp}-{name}.json"
     if output is not None and not file.parent.is_dir():
         raise LabError(f"--output: there is no directory {file.parent}")
     if file.exists():
@@ -484,8 +494,18 @@ def _output_file(output: Path | None) -> Path:
 @click.option("--only", multiple=True, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
+@click.option(
+    "--mutants",
+    is_flag=True,
+    help="Tell which of the bugs in tests/mutants the stress test finds within a minute each.",
+)
 def command(
-    minutes: float, seed: int, only: tuple[str, ...], output: Path | None, dry_run: bool
+    minutes: float,
+    seed: int,
+    only: tuple[str, ...],
+    output: Path | None,
+    dry_run: bool,
+    mutants: bool,
 ) -> int:
     """Stress the series with new seeds, two machines at a time, until the time is over.
 
@@ -494,8 +514,14 @@ def command(
     """
     if math.isnan(minutes):
         raise LabError("--minutes: not a number")
+    if mutants:
+        from lab import soak_mutants  # it needs this module
+
+        if only:
+            raise LabError("--mutants: each bug has a boot of its own, --only has no meaning")
+        return soak_mutants.run(seed, _output_file(output, "soak-mutants"), dry_run)
     kinds = chosen(only)
-    file = _output_file(output)
+    file = _output_file(output, "soak")
     if dry_run:
         for kind in kinds:
             click.echo(f"{kind.name}: {kind.seconds} s of {kind.program.path}")

@@ -16,9 +16,12 @@ from lab.errors import LabError
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
 
-STRESS_OUTPUT = """seed 0x1
-summary: seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 faults=5
-"""
+COUNTS = (
+    "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
+    " clear=10 init-set=9 ring=1 harvested=14 faults=5 faults_headers=4 faults_descs=1"
+    " faults_pages=0"
+)
+STRESS_OUTPUT = f"seed 0x1\nsummary: {COUNTS}\n"
 FAULT_OUTPUT = """enable           all        12 failures,   3 of them for want of memory
 clear            descs       4 failures,   3 of them for want of memory
 """
@@ -100,7 +103,19 @@ def test_all_kinds_run_with_seeds_of_their_own(
     faults = sum(run["kind"].startswith("fault") for run in runs)
     assert totals["cycles"] == 30 * stress
     assert totals["faults"] == 5 * stress + 16 * faults
+    assert totals["faults_headers"] == 4 * stress
     assert content["ended"] == "nothing was found"
+    assert content["complaints"] == 0
+
+
+def test_the_summary_says_what_was_never_met_with(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_soak(FakeMachine(passed)) == 0
+    error = capsys.readouterr().err
+    assert "harvested; each was met with" in error
+    assert "never: faults_pages" in error
+    assert "0 lines of kernels' logs are complaints" in error
 
 
 @pytest.mark.parametrize(
@@ -157,9 +172,31 @@ def test_ctrl_c_ends_with_the_summary_so_far(
     assert "cycles" in capsys.readouterr().out
 
 
+def test_what_a_boot_has_counted_so_far_is_in_the_summary(
+    run_soak: Callable[..., int], tmp_path: Path
+) -> None:
+    def interrupting(job: Job, nr: int) -> Result:
+        assert job.on_progress
+        job.on_progress(f"so far: {COUNTS}")
+        job.on_progress("so far: seed=0x1 cycles=gar")
+        _thread.interrupt_main()
+        time.sleep(0.7)
+        raise MachineLost("crashed", "ended", "")
+
+    assert run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0") == 130
+    content = saved(tmp_path)
+    totals = content["totals"]
+    assert isinstance(totals, dict)
+    assert totals["cycles"] in (30, 60)
+    runs = content["runs"]
+    assert isinstance(runs, list)
+    assert not any(run["finished"] for run in runs)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--mutants", "--only", "stress-kvm-npt0"], "--only has no meaning"),
         (["--only", "nonsense"], "no such boot"),
         (["--minutes", "0"], "minutes"),
         (["--minutes", "nan"], "not a number"),
@@ -196,3 +233,47 @@ def test_names_are_checked() -> None:
     with pytest.raises(LabError, match="stress-kvm-npt0"):
         soak.chosen(["x"])
     assert [kind.name for kind in soak.chosen(["race-kvm-npt0"])] == ["race-kvm-npt0"]
+
+
+FOUND = """seed 0x1
+==== Test Assertion Failure ====
+  lost write: gfn 0x40353
+round 40, log mode get; to repeat: -S 0x1 -m all -v 2
+"""
+
+
+def mutants_answer(job: Job, nr: int) -> Result:
+    """Bug 1 makes the test fail, bug 2 the kernel complain, bug 3 the machine disappear."""
+    bug = job.parameters["kvm.mutant"]
+    if bug == "1":
+        return Result(254, FOUND.encode(), {}, "", 3.0)
+    if bug == "2":
+        return Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: hole\n", 60.0)
+    if bug == "3":
+        raise MachineLost("died", "no report", "console")
+    return passed(job, nr)
+
+
+def test_which_mutants_the_stress_test_finds(
+    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(mutants_answer)
+    assert run_soak(machine, "--mutants", "--seed", "1") == 0
+    findings = saved(tmp_path)["findings"]
+    assert isinstance(findings, list)
+    by = {finding["number"]: (finding["by"], finding["what"]) for finding in findings}
+    assert by[1] == ("test", "lost write: gfn 0x40353")
+    assert by[2] == ("kernel", "WARNING: hole")
+    assert by[3][0] == "machine lost"
+    assert by[4] == ("-", "")
+    assert f"3 of {len(set(by)) - 1} bugs were noticed" in capsys.readouterr().err
+    harvest = [job for job in machine.jobs if job.command[-2:] == ("-d", "on")]
+    assert 0 < len(harvest) < len(machine.jobs)
+
+
+def test_a_finding_without_a_bug_is_a_failure(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(lambda job, nr: Result(254, FOUND.encode(), {}, "", 3.0))
+    assert run_soak(machine, "--mutants") == 1
+    assert "without a bug something was noticed" in capsys.readouterr().err

@@ -9,17 +9,20 @@
  *  - alias: map one huge page at very many addresses, with all permissions there
  *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
  *    bound that does not depend on their number.
+ *  - contended: while others want mmu_lock all the time, it is given up after
+ *    every few splits, however many mappings there are.
  *  - quota: the same with the smallest quota.  No more children are made than it
  *    has shadow pages.
  *  - rewrite: a vCPU takes entries away and puts them back for as long as logging
  *    is enabled and disabled.  No huge page comes back to be split again: there
  *    are no more splits than guest entries.
  *
- * The first two are those of shadow paging: with two-dimensional paging there is
- * one mapping, whatever the guest does, and little to see.
+ * All but the last are those of shadow paging: with two-dimensional paging there
+ * is one mapping, whatever the guest does, and little to see.
  *
  * Limits: times are those of the machine; the bound allows for an interruption by
- * taking the best of some tries.  The TDP MMU has neither rmaps nor a quota.
+ * taking the best of some tries.  Others may be late to want the lock, so that of
+ * contended holds the average counts.  The TDP MMU has neither rmaps nor a quota.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,6 +31,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <sys/mman.h>
 #include <linux/bitmap.h>
 #include <linux/sizes.h>
 
@@ -42,6 +46,8 @@
 #define DATA_SLOT		1
 #define DATA_GPA		0x40000000ull
 #define DATA_PAGES		512ul
+#define OTHER_SLOT		2
+#define OTHER_GPA		0x80000000ull
 #define ALIAS_GVA		(2ull << 39)
 #define TABLES_GVA		(3ull << 39)
 #define ENTRIES_PER_TABLE	512ul
@@ -55,7 +61,9 @@
 
 /* What splitting one of many may cost more than splitting the only one. */
 #define MAX_FACTOR		16
-#define NR_TRIES		5
+#define MAX_CONTENDED_PAGES	8
+#define NR_CONTENDERS		2
+#define NR_TRIES		3
 #define NR_REWRITES		40
 
 enum order { ORDER_TOUCH, ORDER_REWRITE };
@@ -77,6 +85,9 @@ struct hold {
 	u64 per_page_ns;
 	u64 longest_ns;
 	u64 nr_pages;
+
+	/* Of those that split something. */
+	u64 nr_holds;
 };
 
 /*
@@ -229,6 +240,7 @@ static void add_hold(struct hold *h, const char *line)
 		return;
 
 	h->nr_pages += pages;
+	h->nr_holds += !!pages;
 	h->longest_ns = max(h->longest_ns, ns);
 	h->per_page_ns += ns;
 }
@@ -248,7 +260,15 @@ static struct hold read_holds(void)
 	return h;
 }
 
-/* The best of some tries, each in a VM that was never split. */
+/* Split mappings that were never split before. */
+static struct hold split_and_measure(struct hostile *t)
+{
+	write_file(TRACING "trace", "\n");
+	set_logging(t, true);
+	return read_holds();
+}
+
+/* The best of some tries, each in a VM of its own. */
 static struct hold measure(u64 nr)
 {
 	struct hold best = { }, h;
@@ -259,9 +279,7 @@ static struct hold measure(u64 nr)
 
 		create_vm(&t, nr);
 		touch_all(&t);
-		write_file(TRACING "trace", "\n");
-		set_logging(&t, true);
-		h = read_holds();
+		h = split_and_measure(&t);
 		kvm_vm_free(t.vm);
 		if (!i || h.per_page_ns < best.per_page_ns)
 			best = h;
@@ -283,13 +301,67 @@ static void expect_bounded(const struct hold *one, u64 nr)
 
 static void run_alias(void)
 {
-	struct hold one;
+	struct hold one = measure(1);
 
-	write_file(HOLD_ENABLE, "1");
-	atexit(stop_tracing);
-	one = measure(1);
 	expect_bounded(&one, MOST_ALIASES);
 	expect_bounded(&one, NR_ALIASES);
+}
+
+/*
+ * Contention
+ */
+
+struct contender {
+	void *page;
+	bool *stop;
+	pthread_t thread;
+};
+
+/* An MMU notifier takes mmu_lock, whether or not there is something to be zapped. */
+static void *contender_main(void *arg)
+{
+	struct contender *c = arg;
+
+	while (!READ_ONCE(*c->stop))
+		TEST_ASSERT(!madvise(c->page, PAGE_SIZE, MADV_DONTNEED), "errno %d", errno);
+	return NULL;
+}
+
+static struct hold measure_contended(struct hostile *t)
+{
+	struct contender contenders[NR_CONTENDERS];
+	bool stop = false;
+	unsigned int i;
+	struct hold h;
+
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT, 1, 0);
+	for (i = 0; i < NR_CONTENDERS; i++) {
+		contenders[i].page = addr_gpa2hva(t->vm, OTHER_GPA);
+		contenders[i].stop = &stop;
+		TEST_ASSERT(!pthread_create(&contenders[i].thread, NULL, contender_main,
+					    &contenders[i]), "Can't create a thread");
+	}
+	h = split_and_measure(t);
+	WRITE_ONCE(stop, true);
+	for (i = 0; i < NR_CONTENDERS; i++)
+		pthread_join(contenders[i].thread, NULL);
+	return h;
+}
+
+static void run_contended(void)
+{
+	struct hostile t = { };
+	struct hold h;
+
+	create_vm(&t, MOST_ALIASES);
+	touch_all(&t);
+	h = measure_contended(&t);
+	pr_info("contended: %lu mappings: %lu split within %lu holds, longest hold %lu ns\n",
+		MOST_ALIASES, h.nr_pages, h.nr_holds, h.longest_ns);
+	TEST_ASSERT(h.nr_pages <= MAX_CONTENDED_PAGES * h.nr_holds,
+		    "%lu huge pages were split within %lu holds of mmu_lock, although others wanted it",
+		    h.nr_pages, h.nr_holds);
+	kvm_vm_free(t.vm);
 }
 
 /*
@@ -386,6 +458,9 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(nr_huge_free(), "No huge page is free");
 	run_quota();
 	run_rewrite();
+	write_file(HOLD_ENABLE, "1");
+	atexit(stop_tracing);
 	run_alias();
+	run_contended();
 	return 0;
 }
