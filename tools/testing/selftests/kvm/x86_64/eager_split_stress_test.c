@@ -91,7 +91,8 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 #define SETTLE_STEP_US		100
 
 /* Memory is taken at most so long before its huge pages are split. */
-#define AMBUSH_NAP_US		300
+#define AMBUSH_MAX_NS		100000
+#define AMBUSH_WAITS		5
 #define TICK_US			20
 #define MEMORY_CPU		0
 
@@ -173,6 +174,9 @@ struct counters {
 	u64 stats[NR_STATS];
 };
 
+/* That all memory is taken at once is wanted, and is about to happen. */
+enum ambush { AMBUSH_NONE, AMBUSH_WANTED, AMBUSH_READY };
+
 struct stress {
 	u64 seed;
 	u64 rng;
@@ -209,8 +213,8 @@ struct stress {
 
 	struct gate gate;
 
-	/* All memory shall be taken at once, is being taken; under the gate's lock. */
-	bool ambush;
+	/* Under the gate's lock: to take all memory at once, and while it goes on. */
+	enum ambush ambush;
 	bool ticking;
 	bool quit;
 };
@@ -265,6 +269,19 @@ static u64 seeded(u64 seed, u64 who)
 static u64 data_gfn(u64 page)
 {
 	return (DATA_GPA >> PAGE_SHIFT) + page;
+}
+
+static u64 now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
+}
+
+static u64 now_ms(void)
+{
+	return now_ns() / 1000000;
 }
 
 static void nap(u64 *rng, u64 max_us)
@@ -581,29 +598,28 @@ static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-/* The pages move to where they can be poisoned; the guest gets zeroes. */
-static void remap_chunks(struct stress *t, u64 chunk, u64 nr)
+static void *move_chunks(struct stress *t, u64 chunk, u64 nr)
 {
-	u64 first = chunk_first(chunk), end = chunk_end(chunk + nr - 1);
-	void *p;
+	void *p = mremap(t->data + chunk * SZ_2M, nr * SZ_2M, nr * SZ_2M,
+			 MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
 
-	empty_jar(t);
-	begin_taking(t, first, end);
-	p = mremap(t->data + chunk * SZ_2M, nr * SZ_2M, nr * SZ_2M,
-		   MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
 	CHECK(t, p != MAP_FAILED, "Can't move memory, errno %d", errno);
-	fill_jar(t, p, chunk, nr);
-	end_taking(t, first, end);
+	return p;
 }
 
+/* The pages move to where they can be poisoned; the guest gets zeroes. */
 static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
-	remap_chunks(t, chunk, 1);
+	empty_jar(t);
+	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
+	fill_jar(t, move_chunks(t, chunk, 1), chunk, 1);
+	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-static void set_ticking(struct stress *t, bool ticking)
+static void set_ambush(struct stress *t, enum ambush what, bool ticking)
 {
 	pthread_mutex_lock(&t->gate.lock);
+	t->ambush = what;
 	t->ticking = ticking;
 	pthread_cond_broadcast(&t->gate.changed);
 	pthread_mutex_unlock(&t->gate.lock);
@@ -616,9 +632,15 @@ static void set_ticking(struct stress *t, bool ticking)
  */
 static void remap_all(struct stress *t)
 {
-	set_ticking(t, true);
-	remap_chunks(t, 0, NR_CHUNKS);
-	set_ticking(t, false);
+	void *p;
+
+	empty_jar(t);
+	begin_taking(t, 0, NR_PAGES);
+	set_ambush(t, AMBUSH_READY, true);
+	p = move_chunks(t, 0, NR_CHUNKS);
+	set_ambush(t, AMBUSH_NONE, false);
+	fill_jar(t, p, 0, NR_CHUNKS);
+	end_taking(t, 0, NR_PAGES);
 }
 
 static void *ticker_main(void *arg)
@@ -753,11 +775,6 @@ struct host_thread {
 	pthread_t thread;
 };
 
-static bool take_ambush(struct host_thread *h)
-{
-	return h->ambushes && __atomic_exchange_n(&h->t->ambush, false, __ATOMIC_SEQ_CST);
-}
-
 static void *host_main(void *arg)
 {
 	struct host_thread *h = arg;
@@ -767,7 +784,7 @@ static void *host_main(void *arg)
 		if (READ_ONCE(h->t->quit))
 			return NULL;
 
-		if (take_ambush(h))
+		if (h->ambushes && READ_ONCE(h->t->ambush) == AMBUSH_WANTED)
 			remap_all(h->t);
 		else
 			h->op(h->t, &h->rng);
@@ -776,17 +793,29 @@ static void *host_main(void *arg)
 	}
 }
 
+static void spin_ns(u64 ns)
+{
+	u64 end = now_ns() + ns;
+
+	while (now_ns() < end)
+		;
+}
+
 /* Have all memory taken while the caller goes on to split its huge pages. */
 static void ambush(struct stress *t)
 {
+	unsigned int i;
+
 	if (t->shared || below(&t->rng, 3))
 		return;
 
 	pthread_mutex_lock(&t->gate.lock);
-	__atomic_store_n(&t->ambush, true, __ATOMIC_SEQ_CST);
+	t->ambush = AMBUSH_WANTED;
 	pthread_cond_broadcast(&t->gate.changed);
+	for (i = 0; i < AMBUSH_WAITS && t->ambush == AMBUSH_WANTED; i++)
+		gate_wait_us(&t->gate, GATE_WAIT_US);
 	pthread_mutex_unlock(&t->gate.lock);
-	nap(&t->rng, AMBUSH_NAP_US);
+	spin_ns(below(&t->rng, AMBUSH_MAX_NS));
 }
 
 /*
@@ -1197,7 +1226,7 @@ static void one_round(struct stress *t)
  * Setting up, and tearing down
  */
 
-#define ROUNDS_PER_SEED		100u
+#define ROUNDS_PER_SEED		25u
 #define VCPU_RNG		16
 #define MEMORY_RNG		1
 #define SETTING_RNG		2
@@ -1447,14 +1476,6 @@ static void draw_configuration(struct stress *t)
 	t->harvest = below(&t->rng, 2);
 	if (strcmp(option_harvest, "any"))
 		t->harvest = !strcmp(option_harvest, "on");
-}
-
-static u64 now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ull + now.tv_nsec / 1000000;
 }
 
 /* What to do at most; 0 if it does not matter. */
