@@ -1690,42 +1690,46 @@ static void help(const char *program)
 	exit(0);
 }
 
+static void parse_option(int opt, const char *program, u64 *seed, struct bounds *b)
+{
+	switch (opt) {
+	case 'd':
+		set_harvest(optarg);
+		break;
+	case 'h':
+		help(program);
+	case 'm':
+		set_mode(optarg);
+		break;
+	case 'n':
+		b->rounds = parse_number("-n", optarg, 1, ~0ul);
+		break;
+	case 'S':
+		*seed = parse_number("-S", optarg, 0, ~0ul);
+		break;
+	case 't':
+		b->end_ms = now_ms() + 1000 * parse_number("-t", optarg, 1, MAX_SECONDS);
+		break;
+	case 'v':
+		option_vcpus = parse_number("-v", optarg, 1, MAX_VCPUS);
+		break;
+	default:
+		refuse("-%c: no such option, or no value for it", optopt);
+	}
+}
+
 int main(int argc, char *argv[])
 {
-	u64 seed = (u64)time(NULL) << 20 ^ getpid(), seconds = DEFAULT_SECONDS;
-	struct bounds b = { };
+	struct bounds b = { .end_ms = now_ms() + 1000 * DEFAULT_SECONDS };
+	u64 seed = (u64)time(NULL) << 20 ^ getpid();
 	int opt;
 
 	if (argc == 2 && !strcmp(argv[1], "--help"))
 		help(argv[0]);
 
 	opterr = 0;
-	while ((opt = getopt(argc, argv, "d:hm:n:S:t:v:")) != -1) {
-		switch (opt) {
-		case 'd':
-			set_harvest(optarg);
-			break;
-		case 'h':
-			help(argv[0]);
-		case 'm':
-			set_mode(optarg);
-			break;
-		case 'n':
-			b.rounds = parse_number("-n", optarg, 1, ~0ul);
-			break;
-		case 'S':
-			seed = parse_number("-S", optarg, 0, ~0ul);
-			break;
-		case 't':
-			seconds = parse_number("-t", optarg, 1, MAX_SECONDS);
-			break;
-		case 'v':
-			option_vcpus = parse_number("-v", optarg, 1, MAX_VCPUS);
-			break;
-		default:
-			refuse("-%c: no such option, or no value for it", optopt);
-		}
-	}
+	while ((opt = getopt(argc, argv, "d:hm:n:S:t:v:")) != -1)
+		parse_option(opt, argv[0], &seed, &b);
 	if (optind < argc)
 		refuse("%s: unknown argument", argv[optind]);
 
@@ -1733,7 +1737,6 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
 	settings_save();
 	prepare_faults();
-	b.end_ms = now_ms() + seconds * 1000;
 	run(seed, &b);
 	return 0;
 }
