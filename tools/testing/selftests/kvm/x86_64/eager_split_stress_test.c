@@ -86,6 +86,9 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 #define MEMORY_NAP_US		8000
 #define SETTING_NAP_US		16000
 
+/* Between two harvests. */
+#define HARVEST_NAP_US		700
+
 /* How long vCPUs may take to use all huge pages, and a step of the wait. */
 #define SETTLE_MAX_US		20000
 #define SETTLE_STEP_US		100
@@ -1149,7 +1152,7 @@ static void migrate(struct stress *t)
 	u64 nr;
 
 	for (nr = below(&t->rng, 4); nr; nr--) {
-		nap(&t->rng, 2000);
+		nap(&t->rng, HARVEST_NAP_US);
 		if (t->log_mode == LOG_INIT_SET)
 			ambush(t);
 		harvest(t, false);
@@ -1158,7 +1161,7 @@ static void migrate(struct stress *t)
 		if (!below(&t->rng, 16))
 			move_slot(t);
 	}
-	nap(&t->rng, 2000);
+	nap(&t->rng, HARVEST_NAP_US);
 }
 
 static bool have_swept(struct stress *t)
@@ -1206,7 +1209,8 @@ static void one_round(struct stress *t)
 {
 	bool early = below(&t->rng, 2);
 
-	settle(t);
+	if (below(&t->rng, 2))
+		settle(t);
 	start_all_logging(t);
 	migrate(t);
 	stop_world(t);
