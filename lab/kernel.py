@@ -27,6 +27,7 @@ CONFIGS = {
     "kvm": ("kvm.config",),
     "kvm-preempt": ("kvm.config", "preempt.config"),
     "debug": ("kvm.config", "debug.config"),
+    "fault": ("kvm.config", "fault.config"),
     "pae": ("kvm.config", "pae.config"),
 }
 # kbuild's ARCH, and where a configuration has another.
@@ -34,7 +35,13 @@ ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
 KINDS = ("series", "base", "peer", "mutants")
 # With two cores and an empty ccache.
-ESTIMATES = {"kvm": "4 min", "kvm-preempt": "4 min", "debug": "5 min", "pae": "5 min"}
+ESTIMATES = {
+    "kvm": "4 min",
+    "kvm-preempt": "4 min",
+    "debug": "5 min",
+    "fault": "4 min",
+    "pae": "5 min",
+}
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5
 

@@ -82,7 +82,7 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 #define THOROUGH_ROUNDS		16
 
 /* Of a vCPU now and then, and of the other threads. */
-#define REST_US			100
+#define REST_US			200
 #define MEMORY_NAP_US		8000
 #define SETTING_NAP_US		16000
 
