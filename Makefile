@@ -6,11 +6,12 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb bpf clean
+.PHONY: help setup tree save check mail build peer test soak mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb bpf clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
+	@echo 'make soak    an hour of stress in two machines at a time, new seeds each time'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
 	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo
@@ -79,6 +80,9 @@ leaks: setup
 	@$(LAB) tree
 	@$(LAB) build leaks selftests
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
+
+soak: setup
+	@$(LAB) soak $(ARGS)
 
 bench: setup
 	@$(LAB) bench $(ARGS)

@@ -19,6 +19,7 @@ COMMANDS = {
     "build": ("lab.kernel", "command"),
     "bench": ("lab.bench", "bench"),
     "cost": ("lab.cost", "command"),
+    "soak": ("lab.soak", "command"),
     "live": ("lab.live", "command"),
     "crossover": ("lab.crossover", "command"),
     "migrate": ("lab.migration.command", "command"),
