@@ -207,7 +207,7 @@ static inline volatile u64 *word_of(const struct load *load, u32 page)
 	return load->memory + ((u64)page << (PAGE_SHIFT - 3));
 }
 
-static void check(const struct load *load, u32 page)
+static inline __attribute__((always_inline)) void check(const struct load *load, u32 page)
 {
 	u64 found = *word_of(load, page);
 
