@@ -92,6 +92,10 @@ struct results {
 	struct vcpu vcpu[VCPUS];
 };
 
+_Static_assert(__builtin_offsetof(struct results, tsc_khz) == 40 &&
+	       __builtin_offsetof(struct results, time) == 64 &&
+	       __builtin_offsetof(struct results, vcpu) == PAGE_SIZE,
+	       "the layout that lab/migration/load.py reads");
 _Static_assert((PAGES & (PAGES - 1)) == 0, "the order of pages needs a power of two");
 
 __attribute__((section(".results")))
