@@ -36,30 +36,31 @@ INSIDE = "/migrate"
 EAGER = ("N", "Y")
 # A WARN takes half a simulated second on the serial port; it is in the kernel's log all the same.
 QUIET = ("loglevel=4",)
-# Seconds in which the guest works before a migration, after it, and after being restored.
-BEFORE_S = 1
-AFTER_S = 1
 # Beside one for each vCPU: QEMU's main thread and the one that migrates, and who reads the stream.
 MORE_CPUS = 3
 
 
 @dataclass(frozen=True)
 class Default:
-    """What suits a machine. rate: see Load. mib_per_s: what a migration may send.
+    """What suits a machine. vcpus, mib, rate: see Load. mib_per_s: what a migration may send.
 
-    estimate_s: for one paging mode, by the host's clock, two cores.
+    before_s, after_s: seconds in which the guest works before it is migrated, and after that and
+    after being restored. estimate_s: for one paging mode, by the host's clock, two cores.
     """
 
     vcpus: int
+    mib: int
     rate: int
     mib_per_s: int
+    before_s: float
+    after_s: float
     estimate_s: int
 
 
 DEFAULTS = {
-    "svm-qemu": Default(2, 100, 128, 20),
-    "vmx-bochs": Default(4, 500, 128, 300),
-    "host": Default(4, 5000, 1024, 10),
+    "svm-qemu": Default(2, 16, 100, 128, 1, 1, 40),
+    "vmx-bochs": Default(4, 8, 500, 128, 0.5, 0.3, 240),
+    "host": Default(4, 16, 5000, 1024, 1, 1, 15),
 }
 
 
@@ -88,7 +89,8 @@ class Boot:
 
 def make_job(machine: Machine, boot: Boot, image: Path, load: Path) -> Job:
     """What the machine is asked to do for one boot."""
-    words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, BEFORE_S, AFTER_S)
+    usual = DEFAULTS[machine.name]
+    words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
     # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
     mib = 3 * boot.load.mib + SPARE_MIB
     files = {
@@ -232,9 +234,7 @@ def _need_qemu() -> None:
 )
 @click.option("--kernel", "kind", type=click.Choice(kernel.KINDS[:3]), default="series")
 @click.option("--vcpus", type=int, help="Of the guest.")
-@click.option(
-    "--mib", "mib_per_vcpu", type=int, default=16, show_default=True, help="Memory of each vCPU."
-)
+@click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
 @click.option("--rate", type=int, help="Requests of each vCPU in a second.")
 @click.option("--reads", type=int, default=63, show_default=True, help="Pages read in a request.")
 @click.option("--writes", type=int, default=1, show_default=True, help="Pages written in one.")
@@ -248,7 +248,7 @@ def command(
     tdp: str,
     kind: str,
     vcpus: int | None,
-    mib_per_vcpu: int,
+    mib_per_vcpu: int | None,
     rate: int | None,
     reads: int,
     writes: int,
@@ -264,7 +264,8 @@ def command(
     """
     machine = machines.get(name)
     usual = DEFAULTS[name]
-    load = Load(_or(vcpus, usual.vcpus), mib_per_vcpu, _or(rate, usual.rate), reads, writes)
+    mib = _or(mib_per_vcpu, usual.mib)
+    load = Load(_or(vcpus, usual.vcpus), mib, _or(rate, usual.rate), reads, writes)
     modes = {"Y": [True], "N": [False], "both": [True, False]}[tdp]
     plan = make_plan(machine, kind, modes, load, _or(mib_per_s, usual.mib_per_s))
     if dry_run:

@@ -92,6 +92,10 @@ struct results {
 	struct vcpu vcpu[VCPUS];
 };
 
+_Static_assert(__builtin_offsetof(struct results, tsc_khz) == 40 &&
+	       __builtin_offsetof(struct results, time) == 64 &&
+	       __builtin_offsetof(struct results, vcpu) == PAGE_SIZE,
+	       "the layout that lab/migration/load.py reads");
 _Static_assert((PAGES & (PAGES - 1)) == 0, "the order of pages needs a power of two");
 
 __attribute__((section(".results")))
@@ -207,7 +211,7 @@ static inline volatile u64 *word_of(const struct load *load, u32 page)
 	return load->memory + ((u64)page << (PAGE_SHIFT - 3));
 }
 
-static void check(const struct load *load, u32 page)
+static inline __attribute__((always_inline)) void check(const struct load *load, u32 page)
 {
 	u64 found = *word_of(load, page);
 
