@@ -96,7 +96,8 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 /* Memory is taken at most so long before its huge pages are split. */
 #define AMBUSH_MAX_NS		100000
 #define AMBUSH_WAITS		5
-#define TICK_US			20
+#define TICK_US			50
+#define MAX_TICKS		40
 #define MEMORY_CPU		0
 
 /* More shadow pages than ever used. */
@@ -216,9 +217,13 @@ struct stress {
 
 	struct gate gate;
 
-	/* Under the gate's lock: to take all memory at once, and while it goes on. */
+	/*
+	 * Under the gate's lock: to take all memory at once, to have the ticker start,
+	 * and while it goes on.
+	 */
 	enum ambush ambush;
 	bool ticking;
+	bool taking;
 	bool quit;
 };
 
@@ -619,11 +624,12 @@ static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-static void set_ambush(struct stress *t, enum ambush what, bool ticking)
+static void set_ambush(struct stress *t, enum ambush what, bool taking)
 {
 	pthread_mutex_lock(&t->gate.lock);
 	t->ambush = what;
-	t->ticking = ticking;
+	t->ticking = taking;
+	t->taking = taking;
 	pthread_cond_broadcast(&t->gate.changed);
 	pthread_mutex_unlock(&t->gate.lock);
 }
@@ -646,17 +652,30 @@ static void remap_all(struct stress *t)
 	end_taking(t, 0, NR_PAGES);
 }
 
+/* Returns false at the end. */
+static bool wait_for_ticking(struct stress *t)
+{
+	struct gate *g = &t->gate;
+	bool quit;
+
+	pthread_mutex_lock(&g->lock);
+	while (!t->ticking && !t->quit)
+		pthread_cond_wait(&g->changed, &g->lock);
+	t->ticking = false;
+	quit = t->quit;
+	pthread_mutex_unlock(&g->lock);
+	return !quit;
+}
+
+/* A few times only: on a slow machine it might need the CPU all the time. */
 static void *ticker_main(void *arg)
 {
 	struct stress *t = arg;
+	unsigned int i;
 
-	while (!READ_ONCE(t->quit)) {
-		pthread_mutex_lock(&t->gate.lock);
-		while (!t->ticking && !t->quit)
-			pthread_cond_wait(&t->gate.changed, &t->gate.lock);
-		pthread_mutex_unlock(&t->gate.lock);
-		usleep(TICK_US);
-	}
+	while (wait_for_ticking(t))
+		for (i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
+			usleep(TICK_US);
 	return NULL;
 }
 
