@@ -1616,6 +1616,22 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 
 #define REPORT_MS		10000
 
+/* A seed takes a second or two, and with sanitizers a minute. */
+#define SEED_MAX_S		120
+
+static u64 current_seed;
+
+static void give_up(int signal)
+{
+	char text[80];
+	int n = snprintf(text, sizeof(text), "nothing moves; to repeat: -S 0x%lx\n",
+			 current_seed);
+
+	if (write(STDOUT_FILENO, text, n) < 0)
+		_exit(1);
+	restore_on_signal(signal);
+}
+
 static void run(u64 seed, const struct bounds *b)
 {
 	u64 next = now_ms() + REPORT_MS, nr = 0;
@@ -1623,6 +1639,9 @@ static void run(u64 seed, const struct bounds *b)
 	pr_info("seed 0x%lx\n", seed);
 	fflush(stdout);
 	do {
+		/* Each seed for itself: if threads wait for each other, say which. */
+		current_seed = seed + nr;
+		alarm(SEED_MAX_S);
 		run_seed(seed + nr++, b);
 		count_faults();
 		if (now_ms() >= next) {
@@ -1763,6 +1782,7 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
 	settings_save();
+	signal(SIGALRM, give_up);
 	prepare_faults();
 	run(seed, &b);
 	return 0;
