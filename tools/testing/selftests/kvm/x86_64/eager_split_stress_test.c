@@ -96,7 +96,8 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 /* Memory is taken at most so long before its huge pages are split. */
 #define AMBUSH_MAX_NS		100000
 #define AMBUSH_WAITS		5
-#define TICK_US			20
+#define TICK_US			50
+#define MAX_TICKS		40
 #define MEMORY_CPU		0
 
 /* More shadow pages than ever used. */
@@ -216,9 +217,13 @@ struct stress {
 
 	struct gate gate;
 
-	/* Under the gate's lock: to take all memory at once, and while it goes on. */
+	/*
+	 * Under the gate's lock: to take all memory at once, to have the ticker start,
+	 * and while it goes on.
+	 */
 	enum ambush ambush;
 	bool ticking;
+	bool taking;
 	bool quit;
 };
 
@@ -619,11 +624,12 @@ static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-static void set_ambush(struct stress *t, enum ambush what, bool ticking)
+static void set_ambush(struct stress *t, enum ambush what, bool taking)
 {
 	pthread_mutex_lock(&t->gate.lock);
 	t->ambush = what;
-	t->ticking = ticking;
+	t->ticking = taking;
+	t->taking = taking;
 	pthread_cond_broadcast(&t->gate.changed);
 	pthread_mutex_unlock(&t->gate.lock);
 }
@@ -646,17 +652,30 @@ static void remap_all(struct stress *t)
 	end_taking(t, 0, NR_PAGES);
 }
 
+/* Returns false at the end. */
+static bool wait_for_ticking(struct stress *t)
+{
+	struct gate *g = &t->gate;
+	bool quit;
+
+	pthread_mutex_lock(&g->lock);
+	while (!t->ticking && !t->quit)
+		pthread_cond_wait(&g->changed, &g->lock);
+	t->ticking = false;
+	quit = t->quit;
+	pthread_mutex_unlock(&g->lock);
+	return !quit;
+}
+
+/* A few times only: on a slow machine it might need the CPU all the time. */
 static void *ticker_main(void *arg)
 {
 	struct stress *t = arg;
+	unsigned int i;
 
-	while (!READ_ONCE(t->quit)) {
-		pthread_mutex_lock(&t->gate.lock);
-		while (!t->ticking && !t->quit)
-			pthread_cond_wait(&t->gate.changed, &t->gate.lock);
-		pthread_mutex_unlock(&t->gate.lock);
-		usleep(TICK_US);
-	}
+	while (wait_for_ticking(t))
+		for (i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
+			usleep(TICK_US);
 	return NULL;
 }
 
@@ -1597,6 +1616,22 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 
 #define REPORT_MS		10000
 
+/* A seed takes a second or two, and with sanitizers a minute. */
+#define SEED_MAX_S		120
+
+static u64 current_seed;
+
+static void give_up(int signal)
+{
+	char text[80];
+	int n = snprintf(text, sizeof(text), "nothing moves; to repeat: -S 0x%lx\n",
+			 current_seed);
+
+	if (write(STDOUT_FILENO, text, n) < 0)
+		_exit(1);
+	restore_on_signal(signal);
+}
+
 static void run(u64 seed, const struct bounds *b)
 {
 	u64 next = now_ms() + REPORT_MS, nr = 0;
@@ -1604,6 +1639,9 @@ static void run(u64 seed, const struct bounds *b)
 	pr_info("seed 0x%lx\n", seed);
 	fflush(stdout);
 	do {
+		/* Each seed for itself: if threads wait for each other, say which. */
+		current_seed = seed + nr;
+		alarm(SEED_MAX_S);
 		run_seed(seed + nr++, b);
 		count_faults();
 		if (now_ms() >= next) {
@@ -1744,6 +1782,7 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
 	settings_save();
+	signal(SIGALRM, give_up);
 	prepare_faults();
 	run(seed, &b);
 	return 0;
