@@ -57,7 +57,8 @@ def _maps(text: str) -> dict[str, dict[str, Any]]:
         record = json.loads(line) if line.strip() else {}
         if record.get("type") in ("map", "hist", "stats"):
             for name, value in record["data"].items():
-                found[name] = value if isinstance(value, dict) else {"": value}
+                scalar = not isinstance(value, dict) or isinstance(value.get("count"), int)
+                found[name] = {"": value} if scalar else value
     return found
 
 
