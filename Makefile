@@ -6,11 +6,12 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test mutants pae leaks bench cost live report compare reference lockprofile parity bpf deb clean
+.PHONY: help setup tree save check mail build peer test soak mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb bpf clean
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
 	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
+	@echo 'make soak    an hour of stress in two machines at a time, new seeds each time'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
 	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo
@@ -22,6 +23,8 @@ help:
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
 	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
 	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo 'make crossover  dirty logging by Dirty bits beside write protection, over what is written'
+	@echo 'make migrate a live migration by QEMU, as the guest sees it (vmx-bochs: --machine)'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
@@ -60,7 +63,7 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants and not migration' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree
@@ -78,6 +81,9 @@ leaks: setup
 	@$(LAB) build leaks selftests
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
 
+soak: setup
+	@$(LAB) soak $(ARGS)
+
 bench: setup
 	@$(LAB) bench $(ARGS)
 
@@ -86,6 +92,12 @@ cost: setup
 
 live: setup
 	@$(LAB) live $(ARGS)
+
+crossover: setup
+	@$(LAB) crossover $(ARGS)
+
+migrate: setup
+	@$(LAB) migrate $(ARGS)
 
 report: setup
 	@$(LAB) report $(ARGS)

@@ -27,18 +27,21 @@ from lab.partial import Store
 from lab.paths import LOG, PARTIAL, RESULTS
 from lab.plan import (
     FULL,
-    FULL_MODES,
     MIB,
+    OFF,
     OUTPUT,
     QUICK,
     QUICK_MODES,
     TEST,
     Boot,
+    check_harvest,
     check_matrix,
     check_modes,
     expected_keys,
     make_job,
     make_plan,
+    modes_of,
+    with_bits,
     without_name,
 )
 from lab.progress import Course, Watch, duration, shown
@@ -100,8 +103,10 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     if boot.ept not in (None, seen.ept):
         mode = report.paging(boot.machine, seen.ept)
         raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
-    tdp_mmu = boot.tdp_mmu if boot.parameters else seen.tdp_mmu
-    differing = expected_keys(boot, seen.ept, tdp_mmu) ^ {one.key for one in found}
+    like = seen.key
+    if boot.parameters:
+        like = replace(like, tdp_mmu=boot.tdp_mmu, pml=boot.pml, dirty_harvest=OFF)
+    differing = expected_keys(boot, like) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"
         raise WorkFailed(f"{boot.label}: {count}, such as {min(differing, key=str)}")
@@ -216,7 +221,7 @@ def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
 
 
 def _runs(plan: Iterable[Boot]) -> int:
-    return sum(len(boot.matrix.runs) for boot in plan)
+    return sum(len(matrix.runs) for boot in plan for matrix in boot.matrices)
 
 
 def announce(machine: Machine, plan: Sequence[Boot]) -> None:
@@ -322,11 +327,18 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     "--full",
     "preset",
     flag_value="full",
-    help="More vCPUs, write mixes and backings, both log modes, the TDP MMU: takes hours.",
+    help="More vCPUs and write mixes, both log modes, the TDP MMU, no PML, dirty_harvest: takes"
+    " hours.",
 )
 @click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
 @click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
 @click.option("--eager", callback=_words, help="Values of eager_page_split: 'N Y'.")
+@click.option(
+    "--harvest",
+    callback=_words,
+    help="Values of dirty_harvest: 'off on auto', for the series and where there is no PML."
+    " Default: off, with --full 'off on'.",
+)
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
 @click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
 @click.option(
@@ -347,8 +359,8 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 @click.option(
     "--modes",
     callback=_words,
-    help="Paging modes: 'ept1 ept0 tdp'. ept1: ept=Y tdp_mmu=N; ept0: ept=N; tdp: ept=Y tdp_mmu=Y;"
-    " npt=... on AMD. Default: 'ept1 ept0', with --full all.",
+    help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
+    " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: 'ept1 ept0', with --full all.",
 )
 @click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
@@ -368,13 +380,19 @@ def bench(
 
     Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine got lost, 130 interrupted.
     """
-    matrix = replace(
-        FULL if preset == "full" else QUICK, **{k: v for k, v in chosen.items() if v is not None}
-    )
+    given = {k: v for k, v in chosen.items() if v is not None}
+    if name == "host":
+        # Its kernel may have no dirty_harvest.
+        given.setdefault("harvest", ())
+    matrix = replace(FULL if preset == "full" else QUICK, **given)
     machine = machines.get(name)
     check_matrix(matrix)
-    chosen_modes = check_modes(name, modes) or (FULL_MODES if preset == "full" else QUICK_MODES)
+    chosen_modes = check_modes(name, modes) or (modes_of(name) if preset == "full" else QUICK_MODES)
+    if chosen["harvest"] is not None:
+        check_harvest(name, kernels, chosen_modes, matrix.harvest)
     plan = make_plan(name, kernels, matrix, chosen_modes)
+    if matrix == QUICK and machine.lockstep:
+        plan = list(map(with_bits, plan))
     if dry_run:
         show_plan(machine, plan)
         return

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lab import report
 from lab.plan import MIB
-from lab.report import Table, Trio
+from lab.report import OFF, Beside, Table
 from lab.results import Key, Measurement
 
 # vCPUs -> N/Y at least.
@@ -18,11 +18,14 @@ REACHED, MISSED = "reached", "missed"
 
 def _judged(key: Key) -> bool:
     row = report.headline(True)
-    wanted = ("series", True, False, 2 * MIB, 100, True, False, row.phase, row.iteration)
+    usual = (False, True, OFF)
+    wanted = ("series", True, *usual, 2 * MIB, 100, True, False, row.phase, row.iteration)
     return key.vcpus in RATIOS and wanted == (
         key.kernel,
         key.ept,
         key.tdp_mmu,
+        key.pml,
+        key.dirty_harvest,
         key.bytes_per_vcpu,
         key.write_percent,
         key.initially_all_set,
@@ -38,13 +41,13 @@ def table(measurements: Iterable[Measurement]) -> Table | None:
     title = "Bounds on N/Y: ept=Y, 2 MiB per vCPU, all writes, dirty memory time"
     found = Table(title, ("vCPUs", "N, ms", "Y, ms", "N/Y", "at least", "verdict"))
     for key in sorted(filter(_judged, times), key=lambda key: key.vcpus):
-        trio = Trio.at(key, times)
-        if trio.lazy is None or trio.eager is None:
+        beside = Beside.at(key, times)
+        if beside.lazy is None or beside.eager is None:
             continue
         least = RATIOS[key.vcpus]
-        verdict = REACHED if trio.lazy >= least * trio.eager else MISSED
-        found.rows.append((str(key.vcpus), *trio.cells(False), str(least), verdict))
-        found.origins.append(Trio.keys(key)[:2])
+        verdict = REACHED if beside.lazy >= least * beside.eager else MISSED
+        found.rows.append((str(key.vcpus), *beside.cells(False), str(least), verdict))
+        found.origins.append(Beside.keys(key)[:2])
     return found if found.rows else None
 
 

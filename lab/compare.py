@@ -159,7 +159,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def label(key: Key) -> str:
     """A measurement in a few words, without what all of a table has in common."""
-    mode = report.paging(key.machine, key.ept) + (", tdp_mmu=Y" if key.tdp_mmu else "")
+    mode = report.paging_of(key) + report.harvest_of(key)
     phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
     init = "" if key.initially_all_set else ", without initially-all-set"
     return (

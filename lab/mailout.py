@@ -38,7 +38,7 @@ KERNEL_CODE = ("arch", "include", "virt")
 # What of the matrix a cover letter shows; `make report` shows everything.
 WRITES = (100, 20)
 ROWS = {report.headline(True).label, report.FIRST_CLEAR.label, report.SECOND_CLEAR.label}
-COLUMNS = ("vCPUs", "N", "Y", report.PEER, "N/Y")
+COLUMNS = ("vCPUs", "N", "Y", report.BITS, report.PEER, "N/Y")
 
 EMULATED = {name for name in machines.NAMES if name != "host"}
 
@@ -134,6 +134,8 @@ def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
         notes.append("Nothing of this was measured on real hardware.")
     if any(one.kernel == "peer" for one in measurements):
         notes.append(f"{report.WHO_IS_THE_PEER}.")
+    if any(one.dirty_harvest == report.ON for one in measurements):
+        notes.append(f"{report.WHAT_ARE_BITS}.")
     return [*notes, f"Kernels: {', '.join(versions)}. Times are in milliseconds."]
 
 

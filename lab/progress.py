@@ -67,11 +67,15 @@ class Watch:
             self.courses[index].text = "done"
 
     def line(self, index: int, line: str) -> None:
-        """Take a line that split-bench.sh wrote to LAB_PROGRESS."""
+        """Take a line that split-bench.sh wrote to LAB_PROGRESS.
+
+        What a boot measures after its matrix begins with 0% again, which is no way back.
+        """
         if match := PROGRESS_LINE.fullmatch(line.strip()):
             with self.lock:
-                self.courses[index].percent = int(match[1])
-                self.courses[index].text = match[2]
+                course = self.courses[index]
+                course.percent = max(course.percent, int(match[1]))
+                course.text = match[2]
 
     def left_s(self) -> float:
         """Seconds until all is done: the estimate, at the speed seen so far."""

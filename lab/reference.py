@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import click
 import psutil
 
-from lab import bounds, cli, machines, results
+from lab import bounds, cli, crossover, machines, results
 from lab.bench import announce, build_programs, make_jobs, measure
 from lab.errors import LabError, WorkFailed
 from lab.machines import process
@@ -34,10 +34,12 @@ VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
 # A page that is larger is not kept; the Markdown twin is.
 MOST_HTML = 1 << 20
-PARTS = ("bench", "live", "cost", "lock")
+PARTS = ("bench", "live", "cost", "lock", "crossover")
+# Those that run two machines at a time by themselves.
+BOTH_CORES = ("bench", "crossover")
 COMMANDS = {"live": "live", "cost": "cost", "lock": "lockprofile"}
 # Less than they do by themselves: more makes nothing clearer here, but the run longer.
-ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32")}
+ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14", "--writes", "100")}
 GRACE_S = 1.0
 ESTIMATE = "40 min"
 
@@ -169,7 +171,9 @@ def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
         files = {part: Path(scratch, f"{part}.jsonl") for part in wanted}
         if "bench" in files:
             measure_bench(files["bench"])
-        measure_others({part: file for part, file in files.items() if part != "bench"})
+        if "crossover" in files:
+            crossover.measure_into(files["crossover"])
+        measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
         kept = {part: output / f"{part}.jsonl" for part in PARTS}
         chosen = [files.get(part, file) for part, file in kept.items()]
         render_to([file for file in chosen if file.exists()], output)

@@ -8,12 +8,13 @@ too, and beside the series the peer.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from lab.results import Key, Measurement
+from lab.results import HARVESTS, Key, Measurement
 
 LOCKSTEP = (
     "simulated time: work, faults and waiting for locks count; caches, TLBs and the time"
@@ -23,6 +24,7 @@ WALL_CLOCK = (
     "wall-clock time of an emulator or a shared host: for orientation, varies from run to run"
 )
 
+OFF, ON, _ = HARVESTS
 NOTHING = "-"
 MIB = 1 << 20
 
@@ -100,6 +102,11 @@ WHO_IS_THE_PEER = (
     "gates deleted, the peer: the unpatched kernel without what keeps its eager splitting to"
     " nested guests; eager_page_split=Y"
 )
+BITS = "D bits"
+WHAT_ARE_BITS = (
+    "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
+    " for the Dirty bits that CPUs set"
+)
 TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
 
 
@@ -171,11 +178,23 @@ def paging(machine: str, ept: bool) -> str:
     return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
 
 
+def paging_of(key: Key) -> str:
+    """The same with what else decides how vCPUs are logged, where it's not as usual."""
+    tdp_mmu = ", tdp_mmu=Y" if key.tdp_mmu else ""
+    return f"{paging(key.machine, key.ept)}{tdp_mmu}{'' if key.pml else ', pml=N'}"
+
+
+def harvest_of(key: Key) -> str:
+    """dirty_harvest, where it's not off."""
+    return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
+
+
 def _title(key: Key) -> str:
     init = "initially-all-set" if key.initially_all_set else "without initially-all-set"
     return (
         f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
-        f"tdp_mmu={_letter(key.tdp_mmu)}, {_writes(key.write_percent)}, {init}, "
+        f"tdp_mmu={_letter(key.tdp_mmu)}{'' if key.pml else ', pml=N'}{harvest_of(key)}, "
+        f"{_writes(key.write_percent)}, {init}, "
         f"{size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     )
 
@@ -185,6 +204,16 @@ def _group(key: Key) -> Key:
     return replace(key, vcpus=0, eager=False, phase="", iteration=None)
 
 
+Groups = dict[Key, list[Key]]
+
+
+def _grouped(keys: Iterable[Key]) -> Groups:
+    found: Groups = {}
+    for key in keys:
+        found.setdefault(_group(key), []).append(key)
+    return found
+
+
 def _why(initially_all_set: bool) -> str:
     if initially_all_set:
         return "iteration 2 is the first that pays for splitting: only CLEAR write-protects"
@@ -192,60 +221,90 @@ def _why(initially_all_set: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Trio:
-    """Seconds that stand side by side, None where not measured: N, Y, and Y of the peer."""
+class Beside:
+    """Seconds that stand side by side, None where not measured.
+
+    N, Y, Y of the peer, and Y with dirty_harvest=on.
+    """
 
     lazy: float | None
     eager: float | None
-    peer: float | None
+    peer: float | None = None
+    bits: float | None = None
 
     @classmethod
-    def at(cls, key: Key, times: Times) -> "Trio":
+    def at(cls, key: Key, times: Times) -> "Beside":
         """What was measured at KEY, whatever its value of eager."""
         return cls(*map(times.get, cls.keys(key)))
 
     @staticmethod
-    def keys(key: Key) -> tuple[Key, Key, Key]:
-        """The keys of the three that stand side by side at KEY."""
+    def keys(key: Key) -> tuple[Key, Key, Key, Key]:
+        """The keys of those that stand side by side at KEY."""
         lazy, eager = (replace(key, eager=value) for value in (False, True))
-        return lazy, eager, replace(eager, kernel="peer")
+        return lazy, eager, replace(eager, kernel="peer"), replace(eager, dirty_harvest=ON)
 
     @staticmethod
-    def columns(with_peer: bool, peer: str = PEER) -> tuple[str, ...]:
+    def columns(with_peer: bool, with_bits: bool = False, peer: str = PEER) -> tuple[str, ...]:
         """The headings of cells(). peer: that of the peer's times."""
-        return ("N", "Y", peer, "N/Y", "peer/Y") if with_peer else ("N", "Y", "N/Y")
+        times = ["N", "Y", *([BITS] if with_bits else []), *([peer] if with_peer else [])]
+        ratios = ["N/Y", *(["Y/D"] if with_bits else []), *(["peer/Y"] if with_peer else [])]
+        return (*times, *ratios)
 
-    def cells(self, with_peer: bool) -> tuple[str, ...]:
+    def cells(self, with_peer: bool, with_bits: bool = False) -> tuple[str, ...]:
         times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
+        if with_bits:
+            times.append(self.bits)
+            ratios.append(ratio(self.eager, self.bits))
         if with_peer:
             times.append(self.peer)
             ratios.append(ratio(self.peer, self.eager))
         return (*map(milliseconds, times), *ratios)
 
 
-def _table_of(group: Key, times: Times) -> Table:
-    counts = sorted({key.vcpus for key in times if _group(key) == group})
-    of_peer = replace(group, kernel="peer")
-    with_peer = group.kernel == "series" and any(_group(k) == of_peer for k in times if k.eager)
-    table = Table(_title(group), ("ms", "vCPUs", *Trio.columns(with_peer)))
-    table.notes += [_why(group.initially_all_set), *([WHO_IS_THE_PEER] if with_peer else [])]
+@dataclass(frozen=True)
+class Extra:
+    """Which columns a table has beyond those of N and Y."""
+
+    peer: bool
+    bits: bool
+
+    @classmethod
+    def of(cls, group: Key, groups: Groups) -> "Extra":
+        """Those that anything was measured for in a group of the series."""
+
+        def eagerly(other: Key) -> bool:
+            return group.kernel == "series" and any(key.eager for key in groups.get(other, ()))
+
+        bits = group.dirty_harvest == OFF and eagerly(replace(group, dirty_harvest=ON))
+        return cls(eagerly(replace(group, kernel="peer")), bits)
+
+
+def _table_of(group: Key, groups: Groups, times: Times) -> Table:
+    extra = Extra.of(group, groups)
+    members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
+    counts = sorted({key.vcpus for key in members})
+    table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.peer, extra.bits)))
+    table.notes += [_why(group.initially_all_set), *([WHO_IS_THE_PEER] if extra.peer else [])]
+    table.notes += [WHAT_ARE_BITS] if extra.bits else []
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:
             key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
-            trio = Trio.at(key, times)
-            if trio.lazy is None and trio.eager is None:
+            beside = Beside.at(key, times)
+            if {beside.lazy, beside.eager, beside.bits} == {None}:
                 continue
             if row == headline(group.initially_all_set):
                 table.strong.add(len(table.rows))
-            table.rows.append((row.label, str(vcpus), *trio.cells(with_peer)))
-            table.origins.append(Trio.keys(key))
+            table.rows.append((row.label, str(vcpus), *beside.cells(extra.peer, extra.bits)))
+            table.origins.append(Beside.keys(key))
+    _add_units(table, group, extra, times)
     return table
 
 
 UNIT_COLUMNS = ("N:1", "Y:1")
+UNIT_OF_BITS = "D:1"
 WHAT_IS_THE_UNIT = (
     "N:1, Y:1: in units of the time without dirty logging, that of iteration 1 with"
-    " initially-all-set, the shorter one of N and Y: nothing is write-protected yet"
+    " initially-all-set, the shortest one of a row: nothing is write-protected yet"
 )
 OVERCOMMITTED = (
     "*: overcommitted, fewer CPUs than vCPUs and the test need: times hold waits for one"
@@ -255,21 +314,23 @@ OVERCOMMITTED = (
 def unlogged(key: Key, times: Times) -> float | None:
     """The dirty time that KEY would have without dirty logging, None if not measured."""
     first = replace(key, phase="dirty", iteration=1, initially_all_set=True)
-    found = (times.get(replace(first, eager=eager)) for eager in (False, True))
+    modes = product((False, True), HARVESTS)
+    found = (times.get(replace(first, eager=e, dirty_harvest=value)) for e, value in modes)
     return min((seconds for seconds in found if seconds is not None), default=None)
 
 
-def _add_units(table: Table, group: Key, times: Times) -> None:
+def _add_units(table: Table, group: Key, extra: Extra, times: Times) -> None:
     """Put the dirty times of a group's table in units of the time without dirty logging."""
     phases = {row.label: row for row in shown_rows(group.initially_all_set)}
-    table.columns += UNIT_COLUMNS
+    table.columns += (*UNIT_COLUMNS, *([UNIT_OF_BITS] if extra.bits else []))
     table.notes.append(WHAT_IS_THE_UNIT)
     for index, cells in enumerate(table.rows):
         row = phases[cells[0]]
         key = replace(group, vcpus=int(cells[1]), phase=row.phase, iteration=row.iteration)
         unit = unlogged(key, times) if row.phase == "dirty" else None
-        trio = Trio.at(key, times)
-        table.rows[index] = (*cells, ratio(trio.lazy, unit), ratio(trio.eager, unit))
+        beside = Beside.at(key, times)
+        shown = [beside.lazy, beside.eager, *([beside.bits] if extra.bits else [])]
+        table.rows[index] = (*cells, *(ratio(seconds, unit) for seconds in shown))
 
 
 def _mark(table: Table, counts: Collection[int]) -> None:
@@ -279,18 +340,28 @@ def _mark(table: Table, counts: Collection[int]) -> None:
         table.rows[index] = (label, f"{vcpus}*" if int(vcpus) in counts else vcpus, *rest)
 
 
+def _is_column(group: Key, groups: Groups) -> bool:
+    """All of the group is a column in another one's table."""
+    other = replace(group, dirty_harvest=OFF)
+    beside = group.dirty_harvest == ON and other in groups
+    return beside and all(key.eager for key in groups[group])
+
+
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
-    Those of the series, the peer beside them; without the series one for every kernel.
+    Those of the series, the peer and dirty_harvest=on beside them; without the series one for
+    every kernel.
     """
     found = list(measurements)
     times = {one.key: one.seconds for one in found}
-    series = [key for key in times if key.kernel == "series"]
+    groups = _grouped(times)
+    series = [group for group in groups if group.kernel == "series"]
     tables = []
-    for group in dict.fromkeys(map(_group, series or times)):
-        table = _table_of(group, times)
-        _add_units(table, group, times)
+    for group in series or groups:
+        if _is_column(group, groups):
+            continue
+        table = _table_of(group, groups, times)
         _mark(table, {m.vcpus for m in found if m.overcommitted and _group(m.key) == group})
         tables.append(table)
     return tables
@@ -298,10 +369,13 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
 
 def _goal_key(goal: Goal, key: Key) -> bool:
     row = goal.of
-    wanted = (goal.ept, False, 8, 4 * MIB, goal.write_percent, True, row.phase, row.iteration)
+    usual = (False, True, OFF)
+    wanted = (goal.ept, *usual, 8, 4 * MIB, goal.write_percent, True, row.phase, row.iteration)
     return wanted == (
         key.ept,
         key.tdp_mmu,
+        key.pml,
+        key.dirty_harvest,
         key.vcpus,
         key.bytes_per_vcpu,
         key.write_percent,
@@ -315,11 +389,11 @@ def goals_table(measurements: Iterable[Measurement]) -> Table | None:
     """The ratios that the series is judged by; None when they were not measured."""
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times)]
-    with_peer = any(verdict.trio.peer is not None for verdict in verdicts)
-    columns = ("8 vCPUs x 4 MiB", *Trio.columns(with_peer, "peer"), "goal")
+    with_peer = any(verdict.times.peer is not None for verdict in verdicts)
+    columns = ("8 vCPUs x 4 MiB", *Beside.columns(with_peer, peer="peer"), "goal")
     table = Table("What the series is to reach", columns)
     table.notes += [WHO_IS_THE_PEER] if with_peer else []
-    table.rows += [(one.label, *one.trio.cells(with_peer), one.said) for one in verdicts]
+    table.rows += [(one.label, *one.times.cells(with_peer), one.said) for one in verdicts]
     table.origins += [one.keys for one in verdicts]
     return table if table.rows else None
 
@@ -329,7 +403,7 @@ class Verdict:
     """A goal that was measured. keys: of the measurements that it was judged by."""
 
     label: str
-    trio: Trio
+    times: Beside
     said: str
     keys: tuple[Key, ...]
 
@@ -338,12 +412,12 @@ def _speed_goals(times: Times) -> Iterator[Verdict]:
     """For each goal that was measured how it was met."""
     for goal in GOALS:
         for key in times:
-            trio = Trio.at(key, times)
             if key.kernel != "series" or key.eager or not _goal_key(goal, key):
                 continue
-            if trio.lazy is not None and trio.eager is not None:
-                said = goal.judge(trio.lazy, trio.eager)
-                yield Verdict(goal.label(key.machine), trio, said, Trio.keys(key))
+            beside = Beside.at(key, times)
+            if beside.lazy is not None and beside.eager is not None:
+                said = goal.judge(beside.lazy, beside.eager)
+                yield Verdict(goal.label(key.machine), beside, said, Beside.keys(key)[:3])
 
 
 def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
@@ -385,7 +459,7 @@ def _base_goal(times: Times) -> Iterator[Verdict]:
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
     said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
-    yield Verdict(label, Trio(now, None, None), said, (key, replace(key, kernel="series")))
+    yield Verdict(label, Beside(now, None), said, (key, replace(key, kernel="series")))
 
 
 def _verdict(reached: bool) -> str:
@@ -398,8 +472,7 @@ def _row_for(key: Key) -> Row | None:
 
 
 def _base_label(key: Key, row: Row) -> str:
-    mode = f"{paging(key.machine, key.ept)}{', tdp_mmu=Y' if key.tdp_mmu else ''}"
-    where = f"{mode}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+    where = f"{paging_of(key)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
     return f"{where}: {row.label}"
 
 

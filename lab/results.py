@@ -7,7 +7,7 @@ import os
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, get_args, get_type_hints
 
@@ -23,6 +23,8 @@ PHASES = {
     "clear": True,
     "disable": False,
 }
+# Values of kvm.dirty_harvest, the one of older lines first.
+HARVESTS = ("off", "on", "auto")
 LATEST = "latest.jsonl"
 # Where a line begins; the rest has the order of the fields. As split-bench.sh writes them.
 FIRST = ("machine", "kernel", "kernel_version")
@@ -37,7 +39,9 @@ class Key:
     """What was measured: everything about a measurement but the time and who built the kernel.
 
     ept: two-dimensional paging is on (npt on AMD). tdp_mmu: it is in effect.
-    iteration: from 1, None for a phase that comes once.
+    iteration: from 1, None for a phase that comes once. dirty_harvest: the parameter, "off"
+    for a kernel without it. pml: False only with EPT whose PML is off; True says nothing where
+    there is no EPT. Both have the value of a line that is older than they are.
     """
 
     machine: str
@@ -52,6 +56,8 @@ class Key:
     eager: bool
     phase: str
     iteration: int | None
+    dirty_harvest: str = field(default=HARVESTS[0], kw_only=True)
+    pml: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Measurement(Key):
 
     @property
     def key(self) -> Key:
-        return Key(*(getattr(self, field.name) for field in fields(Key)))
+        return Key(**{field.name: getattr(self, field.name) for field in fields(Key)})
 
 
 def _types_of(hint: Any) -> tuple[type, ...]:
@@ -110,6 +116,8 @@ def _check_values(found: Measurement) -> None:
         "seconds": found.seconds >= 0,
         "cpus": found.cpus is None or found.cpus >= 1,
         "tdp_mmu": found.ept or not found.tdp_mmu,
+        "dirty_harvest": found.dirty_harvest in HARVESTS,
+        "pml": found.ept or found.pml,
     }
     for name, good in checks.items():
         if not good:
@@ -162,13 +170,16 @@ def parse_all(text: str, name: str) -> list[Measurement]:
     return list(found.values())
 
 
+def _is_written(name: str, value: object) -> bool:
+    """Keys without a value are left out, and so is "pml", which marks an exception."""
+    return name not in LATER or not (value is None or (name == "pml" and value))
+
+
 def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
-    record = {
-        name: value for name, value in record.items() if name not in LATER or value is not None
-    }
+    record = {name: value for name, value in record.items() if _is_written(name, value)}
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 
 

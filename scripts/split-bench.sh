@@ -4,15 +4,16 @@
 # split-bench.sh - measure eager_page_split=N beside =Y in one boot.
 #
 # Method: for every combination of backing, log mode, write percentage, vCPU
-# count and value of eager_page_split, one run of dirty_log_perf_test, whose own
-# times are taken as they are. N and Y of one combination run next to each other,
-# so that the host has the same history for both. Where the CPUs suffice, each
-# vCPU and the test's main thread are pinned to one of their own; the test does
-# that itself, so nothing of it outlives the test.
+# count, value of eager_page_split and, if asked for, of dirty_harvest, one run of
+# dirty_log_perf_test, whose own times are taken as they are. Both parameters
+# change fastest, so that the host has the same history for what is compared.
+# Where the CPUs suffice, each vCPU and the test's main thread are pinned to one of
+# their own; the test does that itself, so nothing of it outlives the test.
 #
-# Limits: ept/npt, tdp_mmu and the kernel are fixed at boot, so one invocation
-# measures one setting of them; it records which. The parameter is global: every
-# VM of the host feels it, hence the refusal while other VMs run.
+# Limits: ept/npt, pml, tdp_mmu and the kernel are fixed at boot, so one invocation
+# measures one setting of them; it records which. eager_page_split is global: every
+# VM of the host feels it, hence the refusal while other VMs run. dirty_harvest is
+# recorded as it was set; where a CPU logs by itself (PML), KVM has no use for it.
 #
 # Needs a POSIX shell and the commands awk, cat, date, dd, dirname, grep, ls, mktemp,
 # mv, readlink, rm, sed, tail, tr, uname, wc (busybox's are enough).
@@ -32,10 +33,11 @@ newline='
 root=${SPLIT_BENCH_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
+harvest_param=$params/dirty_harvest
 here=$(cd "$(dirname "$0")" && pwd)
 
 # Presets: --quick and --full. What is given explicitly overrides them.
-quick_vcpus='2 4 8'
+quick_vcpus='2 8'
 quick_writes='100 20'
 quick_init_set=yes
 quick_backing=anonymous_hugetlb_2mb
@@ -52,6 +54,9 @@ unset vcpus_list writes_list init_set backing_list iterations
 preset=quick
 bytes_text=4M
 eager_list='N Y'
+# Without --harvest what the kernel has, see read_harvest.
+harvest_list=
+harvest_given=0
 pin=1
 test_path=
 output=
@@ -69,6 +74,7 @@ done_runs=
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
 eager_was=
+harvest_was=
 pool_was=
 pool_file=
 lock=
@@ -102,6 +108,8 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
                      anonymous_hugetlb_1gb, shared_hugetlb
   --init-set WHICH   initially-all-set: yes, no or both
   --eager LIST       values of eager_page_split: N, Y        (default: "$eager_list")
+  --harvest LIST     values of dirty_harvest: off, on, auto; needs a kernel that has
+                     this parameter                  (default: leave it as it is)
   --iterations N     dirty, get and clear rounds, 2-1000
   --no-pin           let the scheduler choose CPUs, even where there are enough
   --test PATH        dirty_log_perf_test, the program itself: a script around it
@@ -122,7 +130,7 @@ Needs root, /dev/kvm and no other running VM; restores all that it changes.
 Lists are separated by blanks or commas. Times are printed in milliseconds and
 stored in seconds. The tables also hold the times in units of the time without
 dirty logging, which is that of iteration 1 with initially-all-set (logging is on
-there, but nothing is write-protected yet), the shorter one of N and Y.
+there, but nothing is write-protected yet), the shortest one of a row.
 
 Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing
 changed; 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
@@ -161,6 +169,7 @@ restore() {
 	trap - EXIT
 	end_child
 	put_back "$eager_param" "$eager_was" || status=1
+	put_back "$harvest_param" "$harvest_was" || status=1
 	put_back "$pool_file" "$pool_was" || status=1
 	[ -z "$lock" ] || rm -f "$lock"
 	[ -z "$output_tmp" ] || rm -f "$output_tmp"
@@ -223,6 +232,7 @@ set_option() {
 	--vcpus) vcpus_list=$(spaced "$2") ;;
 	--writes) writes_list=$(spaced "$2") ;;
 	--eager) eager_list=$(spaced "$2") ;;
+	--harvest) harvest_given=1 harvest_list=$(spaced "$2") ;;
 	--bytes) bytes_text=$2 ;;
 	--backing) backing_list=$(spaced "$2") ;;
 	--init-set) init_set=$2 ;;
@@ -297,6 +307,18 @@ check_eager() {
 		esac
 	done
 	[ "$seen" != ' ' ] || refuse '--eager: the list is empty'
+}
+
+check_harvest() {
+	[ "$harvest_given" -eq 1 ] || return 0
+	seen=' '
+	for item in $harvest_list; do
+		case $item in
+		off | on | auto) once --harvest "$item" ;;
+		*) refuse "--harvest: '$item' is none of off, on, auto" ;;
+		esac
+	done
+	[ "$seen" != ' ' ] || refuse '--harvest: the list is empty'
 }
 
 parse_bytes() {
@@ -383,6 +405,7 @@ check_input() {
 	check_list --vcpus 1 1024 "$vcpus_list"
 	check_list --writes 0 100 "$writes_list"
 	check_eager
+	check_harvest
 	in_range "$iterations" 2 1000 || refuse "--iterations: '$iterations' is not a whole number from 2 to 1000"
 	parse_bytes
 	check_labels
@@ -394,19 +417,25 @@ check_input() {
 
 # ---- the matrix -------------------------------------------------------------
 
-# Calls "$1 INIT WRITES VCPUS EAGER BACKING", in order, for each run that is not
-# done; stops when it fails.
+# Calls "$1 INIT WRITES VCPUS EAGER BACKING HARVEST", in order, for each run that
+# is not done; stops when it fails.
 for_each_run() {
 	for backing in $backing_list; do
 		for init in $init_list; do
 			for writes in $writes_list; do
 				for vcpus in $vcpus_list; do
-					for eager in $eager_list; do
-						is_done "$init" "$writes" "$vcpus" "$eager" "$backing" ||
-							"$1" "$init" "$writes" "$vcpus" "$eager" "$backing" || return 1
-					done
+					for_each_mode "$1" "$init" "$writes" "$vcpus" "$backing" || return 1
 				done
 			done
+		done
+	done
+}
+
+for_each_mode() {
+	for eager in $eager_list; do
+		for harvest in $harvest_list; do
+			is_done "$2" "$3" "$4" "$eager" "$5" "$harvest" ||
+				"$1" "$2" "$3" "$4" "$eager" "$5" "$harvest" || return 1
 		done
 	done
 }
@@ -446,7 +475,9 @@ test_arguments() {
 
 show_run() {
 	test_arguments "$@"
-	printf 'eager_page_split=%s %s %s\n' "$4" "${test_path:-dirty_log_perf_test}" "$arguments"
+	printf 'eager_page_split=%s ' "$4"
+	[ "$harvest_given" -eq 0 ] || printf 'dirty_harvest=%s ' "$6"
+	printf '%s %s\n' "${test_path:-dirty_log_perf_test}" "$arguments"
 }
 
 describe_run() {
@@ -455,6 +486,7 @@ describe_run() {
 	crowd=
 	! is_overcommitted "$3" || crowd=' overcommitted'
 	printf '%s%s vCPUs, %s%% writes, %s, eager_page_split=%s' "$3" "$crowd" "$2" "$set_name" "$4"
+	[ "$harvest_given" -eq 0 ] || printf ', dirty_harvest=%s' "$6"
 	[ "$5" = "$backing_list" ] || printf ', %s' "$5"
 }
 
@@ -475,6 +507,8 @@ check_host() {
 	[ -e "$root/dev/kvm" ] || refuse 'no /dev/kvm: is KVM loaded, and virtualisation on?'
 	[ -r "$eager_param" ] ||
 		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
+	[ "$harvest_given" -eq 0 ] || [ -r "$harvest_param" ] ||
+		refuse "--harvest: no parameter dirty_harvest in /sys/module/kvm/parameters: this kernel's KVM cannot log by Dirty bits"
 	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
 	[ "$others_ok" -eq 1 ] || check_others
 	case " $backing_list " in
@@ -524,7 +558,25 @@ read_mode() {
 	ept=$(truth "$(cat "$tdp_file")")
 	tdp_mmu=false
 	[ "$ept" = false ] || [ ! -r "$params/tdp_mmu" ] || tdp_mmu=$(truth "$(cat "$params/tdp_mmu")")
+	read_pml
 	release=$(uname -r)
+}
+
+# pml: false where EPT is on and the CPU does not log by itself. PML belongs to EPT:
+# without that its parameter says nothing, and AMD has neither.
+read_pml() {
+	pml_file=$root/sys/module/kvm_intel/parameters/pml
+	pml=true
+	has_pml=false
+	[ "$tdp_name" = ept ] && [ "$ept" = true ] && [ -r "$pml_file" ] || return 0
+	pml=$(truth "$(cat "$pml_file")")
+	has_pml=$pml
+}
+
+# What is not asked for is recorded as it is; a kernel without it is off.
+read_harvest() {
+	[ "$harvest_given" -eq 0 ] || return 0
+	harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
 }
 
 truth() {
@@ -706,11 +758,11 @@ check_output() {
 }
 
 # Results are worth nothing when they cannot be kept: take the room beforehand.
-# 400 bytes hold a line; the old content is copied, see append_results.
+# 450 bytes hold a line; the old content is copied, see append_results.
 check_room() {
 	[ -n "$output" ] || return 0
 	lines=$((runs_total * (3 + 3 * iterations)))
-	kib=$((lines * 400 / 1024 + 1))
+	kib=$((lines * 450 / 1024 + 1))
 	[ ! -f "$output" ] || kib=$((kib + $(wc -c <"$output") / 1024 + 1))
 	output_tmp=$output.tmp.$$
 	dd if=/dev/zero of="$output_tmp" bs=1024 count="$kib" 2>/dev/null ||
@@ -734,6 +786,7 @@ append_results() {
 to_json() {
 	awk -v machine="$machine" -v kernel="$kernel" -v release="$release" -v ept="$ept" -v tdp_mmu="$tdp_mmu" \
 		-v bytes="$bytes" -v init="$1" -v writes="$2" -v vcpus="$3" -v eager="$4" -v backing="$5" \
+		-v harvest="$6" -v pml="$pml" \
 		-v cpus="$cpus" -v crowd="$(says is_overcommitted "$3")" -v pinned="$(says is_pinned "$3")" '
 	function text(key, value) { return "\"" key "\": \"" value "\", " }
 	function bare(key, value) { return "\"" key "\": " value ", " }
@@ -743,7 +796,8 @@ to_json() {
 			bare("ept", ept) bare("tdp_mmu", tdp_mmu) bare("vcpus", vcpus) \
 			bare("bytes_per_vcpu", bytes) text("backing", backing) bare("write_percent", writes) \
 			bare("initially_all_set", flag(init)) bare("eager", flag(eager)) text("phase", $1) \
-			bare("iteration", $2 == "-" ? "null" : $2) bare("cpus", cpus) \
+			bare("iteration", $2 == "-" ? "null" : $2) text("dirty_harvest", harvest) \
+			(pml == "false" ? bare("pml", pml) : "") bare("cpus", cpus) \
 			bare("overcommitted", crowd) bare("pinned", pinned) "\"seconds\": " $3 "}"
 	}' "$scratch/times"
 }
@@ -757,8 +811,8 @@ says() {
 
 # What a matrix was interrupted at is in the last line of its file.
 # Out: "none" for an empty file, "bad NUMBER" for a line that is no result, or
-# "last MACHINE KERNEL RELEASE EPT TDP_MMU CPUS", then for each time of the same
-# setting and memory size: "time INIT WRITES VCPUS EAGER BACKING PHASE
+# "last MACHINE KERNEL RELEASE EPT TDP_MMU PML CPUS", then for each time of the same
+# setting and memory size: "time INIT WRITES VCPUS EAGER BACKING HARVEST PHASE
 # ITERATION|- SECONDS", "other" in place of "time" where the pinning differs.
 read_results() {
 	awk -v bytes="$bytes" -v pin="$pin" -v cpus="$cpus" '
@@ -770,13 +824,14 @@ read_results() {
 		gsub(/"/, "", rest)
 		return rest
 	}
+	function or_else(found, old) { return found == "" ? old : found }
 	function same_pinning() {
 		return value("pinned") == "" || (value("pinned") == "true") == (pin == 1 && value("vcpus") + 0 < cpus + 0)
 	}
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
-			value("tdp_mmu")
-		if ($0 !~ /^[{].*[}]$/ || split(setting, words, " ") != 5 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
+			value("tdp_mmu") " " or_else(value("pml"), "true")
+		if ($0 !~ /^[{].*[}]$/ || split(setting, words, " ") != 6 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
 			bad = NR
 			exit
 		}
@@ -784,14 +839,15 @@ read_results() {
 		if (value("bytes_per_vcpu") != bytes) next
 		line[++count] = (same_pinning() ? "time " : "other ") \
 			(value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
-			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("phase") " " \
+			(value("eager") == "true" ? "Y " : "N ") value("backing") " " \
+			or_else(value("dirty_harvest"), "off") " " value("phase") " " \
 			(value("iteration") == "null" ? "-" : value("iteration")) " " value("seconds")
 		of[count] = setting
 	}
 	END {
 		if (bad) print "bad " bad
 		else if (!NR) print "none"
-		else print "last " setting " " (had == "" ? "-" : had)
+		else print "last " setting " " or_else(had, "-")
 		for (i = 1; i <= count && !bad; i++) if (of[i] == setting) print line[i]
 	}' "$output"
 }
@@ -800,7 +856,7 @@ read_results() {
 list_done() {
 	printf '%s\n' "$resumed" | awk -v n="$iterations" '
 	$1 == "other" { other = 1 }
-	$1 == "time" { lines[$2 " " $3 " " $4 " " $5 " " $6]++ }
+	$1 == "time" { lines[$2 " " $3 " " $4 " " $5 " " $6 " " $7]++ }
 	END {
 		for (run in lines) {
 			printf " %s;", run
@@ -835,7 +891,8 @@ check_same_setting() {
 	check_same Linux "$4" "$release"
 	check_same "$tdp_name" "$5" "$ept"
 	check_same tdp_mmu "$6" "$tdp_mmu"
-	[ "$7" = - ] || check_same 'usable CPUs:' "$7" "$cpus"
+	check_same pml "$7" "$pml"
+	[ "$8" = - ] || check_same 'usable CPUs:' "$8" "$cpus"
 }
 
 check_same() {
@@ -879,10 +936,16 @@ all_phases() {
 	[ "$(expected_phases "$1")" = "$(sed 's/ [^ ]*$//' "$scratch/times")" ]
 }
 
-set_eager() {
-	{ echo "$1" >"$eager_param"; } 2>/dev/null
-	[ "$(cat "$eager_param")" = "$1" ] && return 0
-	complain "eager_page_split did not take the value $1"
+# KVM reads dirty_harvest when the test creates its VM.
+set_parameters() {
+	set_one "$eager_param" "$1" || return 1
+	[ "$harvest_given" -eq 0 ] || set_one "$harvest_param" "$2"
+}
+
+set_one() {
+	{ echo "$2" >"$1"; } 2>/dev/null
+	[ "$(cat "$1")" = "$2" ] && return 0
+	complain "${1##*/} did not take the value $2"
 	return 1
 }
 
@@ -905,7 +968,7 @@ last_words() {
 }
 
 failed_run() {
-	complain "$(describe_run "$1" "$2" "$3" "$4" "$5"): $6"
+	complain "$(describe_run "$1" "$2" "$3" "$4" "$5" "$6"): $7"
 	failures=$((failures + 1))
 	[ "$keep_going" -eq 1 ]
 }
@@ -915,7 +978,7 @@ measure() {
 	runs_done=$((runs_done + 1))
 	work_done=$((work_done + $(weight "$3")))
 	use_memory "$5" || return 1
-	set_eager "$4" || return 1
+	set_parameters "$4" "$6" || return 1
 	run_test "$@" || {
 		failed_run "$@" "the test ended with status $status: $(last_words)"
 		return
@@ -926,7 +989,7 @@ measure() {
 		return
 	}
 	append_results "$@" || return 1
-	sed "s/^/$1 $2 $3 $4 $5 /" "$scratch/times" >>"$scratch/data"
+	sed "s/^/$1 $2 $3 $4 $5 $6 /" "$scratch/times" >>"$scratch/data"
 }
 
 time_left() {
@@ -966,46 +1029,77 @@ print_caption() {
 	printf '\n%s%s, Linux %s (%s), %s=%s, tdp_mmu=%s, %s%% writes, %s%s\n' "$bold" "$machine" "$release" "$kernel" \
 		"$tdp_name" "$(letter "$ept")" "$(letter "$tdp_mmu")" "$2" "$set_name" "$plain"
 	printf '%s per vCPU, %s; milliseconds; N and Y: eager_page_split\n(%s)\n' "$bytes_text" "$3" "$why"
+	explain_harvest
 	printf '(N:1 and Y:1 are in units of the time without dirty logging: see --help)\n'
 	! is_overcommitted "$(largest_vcpus)" ||
 		printf '(*: overcommitted, %s CPUs for the vCPUs and the test: the times hold waits for a CPU)\n' "$cpus"
 	echo
 }
 
+# Nothing where it is off as ever.
+explain_harvest() {
+	[ "$harvest_given" -eq 1 ] || [ "$harvest_list" != off ] || return 0
+	others=
+	[ "$harvest_list" = "${harvest_list#* }" ] || others='; another value of it stands behind a comma'
+	printf '(N and Y: dirty_harvest=%s%s)\n' "${harvest_list%% *}" "$others"
+	[ "$has_pml" = false ] || printf '(dirty_harvest changes nothing here: the CPU logs by itself, kvm_intel.pml=Y)\n'
+}
+
 letter() {
 	if [ "$1" = true ]; then echo Y; else echo N; fi
 }
 
-# Markdown, aligned so that it reads as it is. The time without dirty logging is
-# that of iteration 1 with initially-all-set, the shorter one of N and Y: logging
-# is on there, and nothing is write-protected yet.
+# Markdown, aligned so that it reads as it is: times of N and Y for each value of
+# dirty_harvest, and in units of the time without dirty logging. That is the one of
+# iteration 1 with initially-all-set, the shortest of a row: logging is on there, and
+# nothing is write-protected yet.
 print_table() {
 	awk -v init="$1" -v writes="$2" -v backing="$3" -v vcpus="$vcpus_list" -v cpus="$cpus" \
-		-v bold="$bold" -v plain="$plain" '
+		-v harvest="$harvest_list" -v bold="$bold" -v plain="$plain" '
 	function digits(x) { return x >= 9.995 ? "%.1f" : x >= 0.9995 ? "%.2f" : "%.3f" }
 	function ms(s) { return s == "" ? "-" : sprintf(digits(s * 1000), s * 1000) }
 	function ratio(a, b) {
 		if (a == "" || b == "" || b == 0) return "-"
 		return sprintf(a / b >= 100 ? "%.0f" : digits(a / b), a / b)
 	}
-	function rows(what, key,    i, a, b, off) {
+	function unit(cell, m) { return sprintf(m == 1 ? " %7s |" : " %9s |", cell) }
+	function head(    m, e, name, times, units, rule) {
+		for (m = 1; m <= modes; m++) for (e = 1; e <= 2; e++) {
+			name = letter[e] (m == 1 ? "" : ", " mode[m])
+			times = times sprintf(" %9s |", name)
+			units = units unit(name ":1", m)
+			rule = rule "----------:|"
+		}
+		print "| what               | vCPUs |" times sprintf(" %7s |", "N/Y") units
+		print "|--------------------|------:|" rule "--------:|--------:|--------:|" substr(rule, 1, 24 * (modes - 1))
+	}
+	function cells(key, n,    m, e, t, times, units) {
+		found = 0
+		for (m = 1; m <= modes; m++) for (e = 1; e <= 2; e++) {
+			t = time[key, n, letter[e], mode[m]]
+			found = found || t != ""
+			times = times sprintf(" %9s |", ms(t))
+			units = units unit(ratio(t, key ~ /^dirty/ ? unlogged[n] : ""), m)
+		}
+		return times unit(ratio(time[key, n, "N", mode[1]], time[key, n, "Y", mode[1]]), 1) units
+	}
+	function rows(what, key,    i, row) {
 		for (i = 1; i <= counts; i++) {
-			a = time[key, count[i], "N"]; b = time[key, count[i], "Y"]
-			if (a == "" && b == "") continue
-			off = key ~ /^dirty/ ? unlogged[count[i]] : ""
-			printf "%s| %-18s | %5s | %9s | %9s | %7s | %7s | %7s |%s\n", what == first ? bold : "", what, \
-				count[i] (count[i] + 0 >= cpus + 0 ? "*" : ""), ms(a), ms(b), ratio(a, b), ratio(a, off), ratio(b, off), \
-				what == first ? plain : ""
+			row = cells(key, count[i])
+			if (found)
+				printf "%s| %-18s | %5s |%s%s\n", what == first ? bold : "", what, \
+					count[i] (count[i] + 0 >= cpus + 0 ? "*" : ""), row, what == first ? plain : ""
 		}
 	}
 	$2 != writes || $5 != backing { next }
-	$1 == "yes" && $6 == "dirty" && $7 == 1 && (unlogged[$3] == "" || $8 < unlogged[$3]) { unlogged[$3] = $8 + 0 }
-	$1 == init { time[$6 " " $7, $3, $4] = $8 }
+	$1 == "yes" && $7 == "dirty" && $8 == 1 && (unlogged[$3] == "" || $9 < unlogged[$3]) { unlogged[$3] = $9 + 0 }
+	$1 == init { time[$7 " " $8, $3, $4, $6] = $9 }
 	END {
 		counts = split(vcpus, count, " ")
+		modes = split(harvest, mode, " ")
+		split("N Y", letter, " ")
 		first = init == "yes" ? "dirty, iteration 2" : "dirty, iteration 1"
-		print "| what               | vCPUs |         N |         Y |     N/Y |     N:1 |     Y:1 |"
-		print "|--------------------|------:|----------:|----------:|--------:|--------:|--------:|"
+		head()
 		rows(first, init == "yes" ? "dirty 2" : "dirty 1")
 		if (init == "yes") { rows("first CLEAR", "clear 1"); rows("second CLEAR", "clear 2") }
 		rows("first GET", "get 1"); rows("second GET", "get 2")
@@ -1029,6 +1123,7 @@ prepare() {
 	check_room
 	get_memory
 	eager_was=$(cat "$eager_param")
+	[ "$harvest_given" -eq 0 ] || harvest_was=$(cat "$harvest_param")
 }
 
 main() {
@@ -1036,6 +1131,7 @@ main() {
 	use_preset
 	check_input
 	read_cpus
+	read_harvest
 	count_runs
 	runs_wanted=$runs_total
 	read_resumed

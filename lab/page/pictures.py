@@ -28,6 +28,7 @@ COLOURS = {
     "enable": ("#f0e442", "#f0e442"),
     "clear": ("#cc79a7", "#e39cc4"),
     "disable": ("#56b4e8", "#3a8cc0"),
+    "bits": ("#cc79a8", "#e39cc5"),
 }
 INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
 # GET takes too little time to be seen beside the CLEAR that follows it.
@@ -63,6 +64,10 @@ LAZY = Style("N: lazy", "lazy", "o")
 # Drawn first and larger, since the series' eager splitting often lies exactly on it.
 PEER = Style("gates deleted, Y", "peer", "s", "--", hollow=True)
 EAGER = Style("Y: eager", "eager", "D")
+BITS = Style("Y, Dirty bits", "bits", "^", "-.")
+# Where only Y is drawn, by how it logs.
+PROTECTED = Style("write protection", "eager", "D")
+HARVESTED = Style("Dirty bits", "bits", "^", "-.")
 EPT = Style("ept=Y", "eager", "o")
 SHADOW = Style("ept=N", "lazy", "s", "--")
 
@@ -71,12 +76,16 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0."""
+    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0.
+
+    x_zero: the axis begins with 0, and is logarithmic from 1 on.
+    """
 
     title: str
     x_label: str
     curves: Mapping[Style, Points]
     x_log: int | None = 2
+    x_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,24 @@ class Course:
     writers: Sequence[int]
     readers: Sequence[int]
     phases: Sequence[tuple[str, float, float]]
+
+
+@dataclass(frozen=True)
+class Voyage:
+    """The timeline of a migrated guest. requests, longest_us: per window of window_us.
+
+    begin_us, pass_us, stop_us: when the migration began, each of its passes, when the guest was
+    stopped, from the first window on.
+    """
+
+    label: str
+    style: Style
+    window_us: int
+    requests: Sequence[int]
+    longest_us: Sequence[float]
+    begin_us: float
+    pass_us: Sequence[float]
+    stop_us: float
 
 
 @cache
@@ -141,7 +168,7 @@ def _svg(figure: "Figure", name: str) -> str:
 
 def _plain(value: float, _: object = None) -> str:
     """VALUE without an exponent."""
-    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0")
+    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _log_axis(axis: Any, base: int) -> None:
@@ -158,7 +185,9 @@ def _x_axis(axes: "Axes", panel: Panel) -> None:
 
     axes.set_xlabel(panel.x_label)
     seen = sorted({x for points in panel.curves.values() for x, _ in points})
-    if panel.x_log:
+    if panel.x_zero:
+        axes.set_xscale("symlog", linthresh=1)
+    elif panel.x_log:
         axes.set_xscale("log", base=panel.x_log)
     axes.xaxis.set_major_locator(FixedLocator(seen))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -287,6 +316,52 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
     )
+    return _svg(figure, name)
+
+
+def _events(axes: "Axes", voyage: Voyage) -> None:
+    """Lines where the migration begins, passes and stops the guest."""
+    for end in (voyage.begin_us, voyage.stop_us):
+        axes.axvline(end / 1e3, color=INK, linewidth=1.0)
+    for each in voyage.pass_us:
+        axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
+
+
+def _voyage(left: "Axes", right: "Axes", voyage: Voyage) -> None:
+    """Requests per window, and the longest request of each window that has one."""
+    window_ms = voyage.window_us / 1e3
+    edges = [i * window_ms for i in range(len(voyage.requests) + 1)]
+    colour = COLOURS[voyage.style.colour][0]
+    left.stairs(voyage.requests, edges, baseline=None, color=colour, linewidth=1.0)
+    left.set_ylim(bottom=0)
+    left.set_title(f"{voyage.label}; requests per {window_ms:g} ms", loc="left")
+    longest = [us / 1e3 or math.nan for us in voyage.longest_us]
+    right.plot(edges[:-1], longest, color=colour, marker=".", markersize=2.5, linestyle="")
+    right.set_yscale("log")
+    _log_axis(right.yaxis, 10)
+    right.set_title(f"{voyage.label}; longest request, ms", loc="left")
+    for axes in (left, right):
+        _events(axes, voyage)
+        axes.grid(axis="y")
+
+
+def voyages(name: str, found: Sequence[Voyage], simulated: bool) -> str:
+    """A row for each migration: what the guest served, and how long that took."""
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(
+        len(found),
+        2,
+        figsize=(WIDTH, 0.5 + 2.1 * len(found)),
+        sharex=True,
+        sharey="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (left, right), voyage in zip(grid, found, strict=True):
+        _voyage(left, right, voyage)
+    for axes in grid[-1]:
+        axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
+        axes.set_xlim(left=0)
     return _svg(figure, name)
 
 

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab import bounds, report
+from lab import bounds, report, tradeoff
 from lab.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import mails, pictures
+from lab.page import mails, migration, pictures
 from lab.page.model import Block, Grid, Missing, Picture, Section
-from lab.page.pictures import Course, Panel, Points, Style
+from lab.page.pictures import HARVESTED, PROTECTED, Course, Panel, Points, Style
 from lab.page.sources import Line, Source, Sources
 from lab.report import FIRST_CLEAR, Row, Table
-from lab.results import Key
+from lab.results import Key, Measurement
+from lab.tradeoff import Tradeoff
 
 SIMULATED = ("vmx-bochs",)
 MIB = 1 << 20
@@ -29,13 +30,17 @@ STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
 
 @dataclass(frozen=True)
 class Family:
-    """What the panels of one picture have in common: a Key but for mode, mix and vCPUs."""
+    """What the panels of one picture have in common: a Key but for mode, mix and vCPUs.
+
+    What is measured without PML is a family of its own.
+    """
 
     key: Key
 
     @classmethod
     def of(cls, key: Key) -> "Family":
         key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
+        key = replace(key, dirty_harvest=report.OFF)
         return cls(replace(key, write_percent=0, phase="", iteration=None))
 
 
@@ -55,14 +60,25 @@ def _grid(source: Source, table: Table) -> Grid:
 
 def _styles(key: Key) -> dict[Style, Key]:
     """The peer first: its markers are to lie below."""
-    lazy, eager, peer = report.Trio.keys(key)
-    return {pictures.PEER: peer, pictures.LAZY: lazy, pictures.EAGER: eager}
+    lazy, eager, peer, bits = report.Beside.keys(key)
+    return {
+        pictures.PEER: peer,
+        pictures.LAZY: lazy,
+        pictures.EAGER: eager,
+        pictures.BITS: bits,
+    }
+
+
+def _without_parameters(keys: Iterable[Key]) -> list[Key]:
+    """As if what can be changed at run time had not been."""
+    return [replace(key, eager=False, dirty_harvest=report.OFF) for key in keys]
 
 
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     """Times of ROW over the vCPUs for the machine, mode and mix of LIKE, and where from."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
-    counts = sorted({key.vcpus for key in source.measured if replace(key, vcpus=0) == at})
+    found = _without_parameters(source.measured)
+    counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
     drawn: dict[Style, Points] = {}
     used: list[Key] = []
     for style in _styles(at):
@@ -71,7 +87,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
         if keys:
             drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
             used += keys
-    mode = report.paging(like.machine, like.ept)
+    mode = report.paging_of(like)
     mix = _mix(like.write_percent)
     over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
@@ -97,11 +113,16 @@ def _dimensions(source: Source, used: Sequence[Key]) -> str:
     )
 
 
+WHAT_BITS_DO = (
+    " With Dirty bits no write is a fault at all, so that curve is the time without logging."
+)
+
+
 def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list[int]) -> Block:
     """A picture with a row of panels for each paging mode and a column for each of MIXES."""
     drawn: list[list[Panel]] = []
     used: list[Key] = []
-    for ept in (True, False):
+    for ept in (True, False) if family.key.pml else (True,):
         panels = []
         for mix in mixes:
             like = replace(family.key, ept=ept, write_percent=mix)
@@ -124,6 +145,8 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
             " exclusive lock; where Y is flat and far below it, running vCPUs do not pay for"
             " splitting. Each step of the left axis is a factor of ten."
         )
+        if any(pictures.BITS in panel.curves for panels in drawn for panel in panels):
+            reading += WHAT_BITS_DO
     return Picture(
         name,
         label,
@@ -517,11 +540,158 @@ def lock(sources: Sources) -> Section:
     return section
 
 
+# What has both ways of logging over write percentages, the first that there is.
+TRADEOFF_SOURCES = ("crossover", "bench")
+GIB = 1 << 30
+SIZES_GIB = (1, 4, 16, 64, 256, 1024)
+COMPUTED = "computed, not measured: the time per page of the measured VM, times the pages"
+ROUND_COLUMNS = ("dirty", "GET", "CLEAR", "sum")
+WHAT_IS_A_ROUND = (
+    "a round: all vCPUs go through their memory once, GET, CLEAR; the second one is shown,"
+    " eager_page_split=Y"
+)
+
+
+WHAT_IS_CHEAPER = (
+    "D cheaper: by the time that passes; by CPU time: of all vCPUs and the thread that asks"
+)
+
+
+def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
+    """A round with write protection beside one with Dirty bits, and what a page costs."""
+    times = {one.key: one.seconds for one in measurements}
+    found = tradeoff.of_one_vm(tradeoff.find(times))
+    return [_round_table(found), _page_table(found)] if found else []
+
+
+def _round_table(found: Sequence[Tradeoff]) -> Table:
+    both = (*ROUND_COLUMNS, *(f"D: {name}" for name in ROUND_COLUMNS))
+    columns = ("mode", "writes", *both, "wp/D")
+    table = Table("A round with write protection, and with Dirty bits (D)", columns)
+    table.notes += [WHAT_IS_A_ROUND, f"milliseconds; {_vm(found[0].like)}"]
+    for mode in found:
+        for one, other in mode.pairs:
+            times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
+            cells = (*map(report.milliseconds, times), report.ratio(one.total, other.total))
+            label = report.paging_of(mode.like)
+            table.rows.append((label, f"{one.write_percent}%", *cells))
+            table.origins.append((*one.keys, *other.keys))
+    return table
+
+
+def _page_table(found: Sequence[Tradeoff]) -> Table:
+    """What whoever asks for the log pays, and vCPUs, per page of 4 KiB."""
+    unit = "instructions" if found[0].like.machine in SIMULATED else "ns"
+    scale = IPS if unit == "instructions" else 1e9
+    phases = ROUND_COLUMNS[:-1]
+    both = (*phases, *(f"D: {name}" for name in phases))
+    columns = ("mode", "writes", *both, "D cheaper", "by CPU time")
+    table = Table(f"The same per page that there is, {unit}", columns)
+    table.notes += [WHAT_IS_CHEAPER, f"all vCPUs at once; {_vm(found[0].like)}"]
+    for mode in found:
+        for one, other in (mode.pairs[0], mode.pairs[-1]):
+            times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
+            cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
+            label = report.paging_of(mode.like)
+            cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
+            table.rows.append((label, f"{one.write_percent}%", *cells, *cheaper))
+            table.origins.append((*one.keys, *other.keys))
+    return table
+
+
+def _crossing(percent: float | None) -> str:
+    """From which write percentage on Dirty bits are cheaper."""
+    if percent is None:
+        return "never"
+    return "always" if percent == 0 else f"from {percent:.2g}% on"
+
+
+def _vm(like: Key) -> str:
+    return f"{like.vcpus} vCPUs x {report.size(like.bytes_per_vcpu)}, {like.backing}"
+
+
+def _tradeoff_dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
+    like = found[0].like
+    versions = _versions(line.record for line in source.at(found[0].protected[0].keys))
+    return (
+        f"{like.machine} ({_clock(like.machine)}), kernel {versions}, {_vm(like)},"
+        " initially-all-set, eager_page_split=Y, second round"
+    )
+
+
+def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
+    """A round over the write percentage, a panel for each mode."""
+    panels = []
+    for mode in found:
+        drawn: dict[Style, Points] = {}
+        for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
+            drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
+        title = f"{report.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
+        panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
+    simulated = found[0].like.machine in SIMULATED
+    return Picture(
+        "crossover",
+        "A round of dirty logging over what is written",
+        pictures.curves(
+            "crossover", [panels], f"dirty + GET + CLEAR, {'simulated ' if simulated else ''}ms"
+        ),
+        _tradeoff_dimensions(source, found),
+        "Left of where the curves cross so little is written that a few faults are cheaper than a"
+        " look at all pages; right of it the gap is what faults cost, which vCPUs pay.",
+        source.at(key for mode in found for pair in mode.pairs for one in pair for key in one.keys),
+    )
+
+
+def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
+    """A round over the VM's memory, little and all of it written: computed."""
+    panels = []
+    used: list[Key] = []
+    for mode in found:
+        little = next(i for i, one in enumerate(mode.protected) if one.write_percent > 0)
+        drawn: dict[Style, Points] = {}
+        for index, hollow in ((-1, False), (little, True)):
+            for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
+                one = rounds[index]
+                label = f"{style.label}, {_mix(one.write_percent)}"
+                like = replace(style, label=label, hollow=hollow)
+                drawn[like] = [(gib, mode.seconds(one, gib * GIB)) for gib in SIZES_GIB]
+                used += one.keys
+        panels.append(Panel(report.paging_of(mode.like), "GiB of memory", drawn))
+    simulated = "simulated " if found[0].like.machine in SIMULATED else ""
+    return Picture(
+        "crossover-memory",
+        "The same over memory, computed",
+        pictures.curves("crossover-memory", [panels], f"dirty + GET + CLEAR, {simulated}s"),
+        f"{COMPUTED}. {_tradeoff_dimensions(source, found)}",
+        "Both grow with memory alike, so the share that is written decides, not the size: where the"
+        " hollow markers are close to each other, Dirty bits and faults cost the same.",
+        source.at(used),
+    )
+
+
+def dirty_bits(sources: Sources) -> Section:
+    """What it costs to log by Dirty bits, against write protection."""
+    section = Section("dirty-bits", "Dirty bits against write protection", [])
+    for kind in TRADEOFF_SOURCES:
+        source = sources.get(kind)
+        found = tradeoff.of_one_vm(tradeoff.find(source.times)) if source else []
+        if source and found:
+            section.blocks.append(_tradeoff_picture(source, found))
+            section.blocks.append(_memory_picture(source, found))
+            tables = tradeoff_tables(source.measurements)
+            section.blocks.extend(_grid(source, table) for table in tables)
+            return section
+    section.blocks.append(Missing("dirty_harvest=on beside off, over writes", "make crossover"))
+    return section
+
+
 SECTIONS: tuple[Callable[[Sources], Section], ...] = (
     verdicts,
     bench_pictures,
     bench_tables,
+    dirty_bits,
     live,
+    migration.section,
     cost,
     lock,
 )

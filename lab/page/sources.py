@@ -13,7 +13,9 @@ from lab.errors import LabError
 from lab.results import Key, Measurement
 
 # What the names of files end in, before ".jsonl"; "bench" is what ends in none of the others.
-KINDS = ("bench", "live", "cost", "lock")
+KINDS = ("bench", "live", "migrate", "cost", "lock", "crossover")
+# Those with the lines of split-bench.sh.
+MEASURED = ("bench", "crossover")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Source:
     lines: tuple[Line, ...]
 
     def each(self) -> Iterator[tuple[Measurement, Line]]:
-        """For results of `make bench`: every measurement and its line.
+        """For results of `make bench` and the like: every measurement and its line.
 
         Lines of phases that came later are left out, as docs/results-format.md promises.
         LabError: a line that is no measurement.
@@ -50,6 +52,10 @@ class Source:
     def measured(self) -> dict[Key, tuple[Measurement, Line]]:
         """The same by what was measured."""
         return {one.key: (one, line) for one, line in self.each()}
+
+    @property
+    def times(self) -> dict[Key, float]:
+        return {key: one.seconds for key, (one, _) in self.measured.items()}
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -103,7 +109,7 @@ def load(file: Path) -> Source:
         raise LabError(f"{name}: is empty or ends in half a line")
     lines = tuple(_line(name, i, line) for i, line in enumerate(text.splitlines(), 1))
     source = Source(kind_of(file), name, data, lines)
-    if source.kind == "bench" and not source.measured:
+    if source.kind in MEASURED and not source.measured:
         raise LabError(f"{name}: has no measurement of `make bench`")
     return source
 

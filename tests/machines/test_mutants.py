@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab import machines, mutants
+from lab.complaints import COMPLAINT, complaints
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost
 from lab.machines.parameters import NAME
@@ -21,7 +22,6 @@ from lab.mutants import Mutant
 from lab.paths import LAYOUT
 
 from .matrix import MEMORY_FOR_1G
-from .test_selftests import COMPLAINT
 
 SKIPPED = 4
 # Enough for every test; the pages are fresh for each run.
@@ -60,8 +60,7 @@ class Outcome:
         self.status = int(files[f"{which}.status"])
 
     def __str__(self) -> str:
-        complaints = [line for line in self.log.splitlines() if COMPLAINT.search(line)]
-        return "\n".join([f"exit status {self.status}", self.output, *complaints])
+        return "\n".join([f"exit status {self.status}", self.output, *complaints(self.log)])
 
 
 def job(mutant: Mutant, kernel: Kernel, selftests: Path, progress: list[str]) -> Job:

@@ -5,21 +5,17 @@ A case fails if the test fails or skips, or if the kernel complains in its log. 
 unpatched kernel as well is listed in UPSTREAM_FAILS, and is run there to prove it.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lab import machines
+from lab.complaints import complaints
 from lab.kernel import Kernel
 from lab.machines import Job, Result
 
 from .matrix import Case, cases
-
-COMPLAINT = re.compile(
-    r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu)|KASAN|possible .* detected|Oops|Call Trace"
-)
 
 # (test, mode) -> why it can't pass with or without the series.
 UPSTREAM_FAILS: dict[tuple[str, str], str] = {}
@@ -56,8 +52,8 @@ def job(case: Case, kernel: Kernel, selftests: Path) -> Job:
 
 
 def assert_silent(result: Result) -> None:
-    complaints = [line for line in result.kernel_log.splitlines() if COMPLAINT.search(line)]
-    assert not complaints, "the kernel complains:\n" + "\n".join(complaints)
+    found = complaints(result.kernel_log)
+    assert not found, "the kernel complains:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)

@@ -8,12 +8,15 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[2] / "scripts" / "split-bench.sh"
 NOBODY = 65534
 
-# Appends the value of eager_page_split and its arguments to "calls", then
-# prints what dirty_log_perf_test prints. N costs 100 times what Y costs.
+# Appends the value of eager_page_split, behind a comma that of dirty_harvest unless it is
+# off, and its arguments to "calls", then prints what dirty_log_perf_test prints. N costs 100
+# times what Y costs, and either costs 10 times what it does with dirty_harvest.
 FAKE_TEST = r"""#!/bin/sh
 here=$(dirname "$0")
 eager=$(cat "$here/sys/module/kvm/parameters/eager_page_split")
-echo "$eager $*" >>"$here/calls"
+harvest=$(cat "$here/sys/module/kvm/parameters/dirty_harvest" 2>/dev/null) || harvest=off
+[ "$harvest" = off ] && suffix= || suffix=,$harvest
+echo "$eager$suffix $*" >>"$here/calls"
 mode=$(cat "$here/mode")
 clear=1
 iterations=2
@@ -30,7 +33,8 @@ case $mode in
     hang) echo $$ >"$here/pid"; exec sleep 600 ;;
     stubborn) trap '' INT TERM HUP; echo $$ >"$here/pid"; while :; do sleep 0.1; done ;;
 esac
-[ "$eager" = Y ] && dirty=0.00$vcpus || dirty=0.$vcpus
+[ "$eager" = Y ] && dirty=00$vcpus || dirty=$vcpus
+[ "$harvest" = off ] && dirty=0.$dirty || dirty=0.0$dirty
 echo "Test iterations: $iterations"
 echo "Populate memory time: 0.012345678s"
 echo "Enabling dirty logging time: 0.000123456s"
@@ -60,6 +64,10 @@ class Host:
     @property
     def eager(self) -> Path:
         return self.root / "sys/module/kvm/parameters/eager_page_split"
+
+    @property
+    def harvest(self) -> Path:
+        return self.root / "sys/module/kvm/parameters/dirty_harvest"
 
     def pool(self, size: str = "2048kB") -> Path:
         return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
@@ -121,8 +129,10 @@ def furnish(host: Host) -> None:
     set_cpus(host, 9)
     host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
     host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
+    host.write("sys/module/kvm/parameters/dirty_harvest", "off\n")
     host.write("sys/module/kvm/parameters/tdp_mmu", "N\n")
     host.write("sys/module/kvm_intel/parameters/ept", "Y\n")
+    host.write("sys/module/kvm_intel/parameters/pml", "Y\n")
     host.write("sys/module/kvm_amd/parameters/npt", "N\n")
     make_pool(host, "2048kB", 0)
     make_pool(host, "1048576kB", 0)

@@ -9,12 +9,15 @@ from typing import Any
 
 from lab import live
 from lab.results import Measurement, write
+from tests.unit import migration_data
 
 MIB = 1 << 20
 BENCH = "20260101T000000Z-vmx-bochs.jsonl"
 LIVE = "20260101T000000Z-live.jsonl"
 COST = "20260101T000000Z-cost.jsonl"
 LOCK = "20260101T000000Z-lock.jsonl"
+CROSSOVER = "20260101T000000Z-crossover.jsonl"
+MIGRATE = "20260101T000000Z-migrate.jsonl"
 
 
 def measurement(**values: Any) -> Measurement:
@@ -55,6 +58,18 @@ def bench() -> Iterator[Measurement]:
                 iteration=iteration,
                 seconds=(n * 0.02 if not eager else 0.001) * (place + 1),
             )
+
+
+def crossover() -> Iterator[Measurement]:
+    """Two modes with either way of logging, over three mixes: GET, or dirty, is what it costs."""
+    modes = ((False, True), (True, False))
+    for (ept, pml), mix, harvest in product(modes, (0, 10, 100), ("off", "on")):
+        seconds = {"dirty": 0.001, "get": 0.0005, "clear": 0.0001 * mix / 100}
+        if harvest == "off":
+            seconds |= {"dirty": 0.001 + 0.2 * mix / 100, "get": 0.0}
+        for phase, time in seconds.items():
+            mode = {"ept": ept, "pml": pml, "write_percent": mix, "dirty_harvest": harvest}
+            yield measurement(**mode, vcpus=8, eager=True, phase=phase, seconds=time)
 
 
 def live_text(eager: bool, ept: bool = True) -> str:
@@ -142,9 +157,12 @@ def write_all(directory: Path) -> list[Path]:
     """One file of every kind."""
     directory.mkdir(exist_ok=True)
     write(directory / BENCH, bench())
+    write(directory / CROSSOVER, crossover())
     return [
         directory / BENCH,
         _write(directory / LIVE, live_records()),
+        _write(directory / MIGRATE, iter(migration_data.records())),
         _write(directory / COST, cost_records()),
         _write(directory / LOCK, lock_records()),
+        directory / CROSSOVER,
     ]

@@ -32,10 +32,11 @@ def booted(root: Path, job: Job) -> Host:
     host = Host(root, ["dash"])
     furnish(host)
     set_cpus(host, job.cpus)
-    ept = job.parameters.get("kvm_intel.ept", "1")
-    host.write("sys/module/kvm_intel/parameters/ept", "Y\n" if ept == "1" else "N\n")
-    tdp_mmu = job.parameters.get("kvm.tdp_mmu", "1")
-    host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n" if tdp_mmu == "1" else "N\n")
+    for module, name in (("kvm_intel", "ept"), ("kvm_intel", "pml"), ("kvm", "tdp_mmu")):
+        value = job.parameters.get(f"{module}.{name}", "1")
+        host.write(f"sys/module/{module}/parameters/{name}", "Y\n" if value == "1" else "N\n")
+    if job.kernel.name in ("bzImage-peer", "bzImage-base"):
+        host.harvest.unlink()
     return host
 
 
@@ -164,7 +165,11 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
     found = lab.latest()
     series = [one for one in found if one.kernel == "series"]
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in series} == set(
-        product((True, False), (2, 4, 8), (100, 20), (True, False))
+        product((True, False), (2, 8), (100, 20), (True, False))
+    )
+    bits = [one for one in found if one.dirty_harvest == "on"]
+    assert {(m.kernel, m.ept, m.vcpus, m.write_percent, m.eager) for m in bits} == set(
+        product(("series",), (False,), (8,), (100, 20), (True,))
     )
     base = [one for one in found if one.kernel == "base"]
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in base} == set(
@@ -172,15 +177,16 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
     )
     peer = [one for one in found if one.kernel == "peer"]
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in peer} == set(
-        product((True, False), (2, 4, 8), (100, 20), (True,))
+        product((True, False), (2, 8), (100, 20), (True,))
     )
     said = capsys.readouterr()
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
     assert "at least 60: reached" in said.out
     assert said.out.count("| gates deleted |") == 4
+    assert said.out.count("| D bits |") == 2
     assert "| peer/Y |" in said.out
-    assert "40 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
+    assert "30 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -197,7 +203,9 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
 def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     file = lab.directory / "mine.jsonl"
     assert cli.main(["bench", *SMALL, "--output", str(file)]) == 0
-    assert len(results.parse_all(file.read_text(), "mine")) == 9 * 2 * (2 * 2 * 2 + 2 * 2 + 2)
+    # Two modes, one of them with Dirty bits as well.
+    runs = 2 * (2 * 2 * 2 + 2 * 2 + 2) + 2
+    assert len(results.parse_all(file.read_text(), "mine")) == 9 * runs
     assert lab.result_files() == []
     assert not file.with_name(results.LATEST).is_symlink()
 
@@ -257,6 +265,7 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
+    assert said.count("&& exec sh ") == said.count("--harvest=on") == 1
 
 
 def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,8 +279,8 @@ def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_presets_are_those_of_the_script() -> None:
-    # But for the second backing.
-    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"))
+    # But for the second backing, and for what not every kernel has.
+    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"), harvest=())
     for preset, matrix in (("--quick", QUICK), ("--full", full)):
         said = [
             subprocess.run(
@@ -286,11 +295,15 @@ def test_the_presets_are_those_of_the_script() -> None:
 
 
 def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
-    boots = plan.make_plan("vmx-bochs", "series", FULL, plan.FULL_MODES)
-    assert len({boot.label for boot in boots}) == len(boots) == 3 * 2 * 6
+    boots = plan.make_plan("vmx-bochs", "series", FULL, plan.modes_of("vmx-bochs"))
+    assert len({boot.label for boot in boots}) == len(boots) == 5 * 2 * 6
+    without = replace(FULL, harvest=())
     for mode in plan.MODES.values():
-        same = [b for b in boots if (b.ept, b.tdp_mmu) == (mode.ept, mode.tdp_mmu)]
-        assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(FULL.runs)
+        wanted = (mode.ept, mode.tdp_mmu, mode.pml)
+        same = [b for b in boots if (b.ept, b.tdp_mmu, b.pml) == wanted]
+        # Where the CPU logs by itself there is nothing to choose.
+        matrix = without if mode.ept and mode.pml else FULL
+        assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(matrix.runs)
 
 
 def test_more_cpus_in_lockstep_take_longer() -> None:
@@ -314,6 +327,68 @@ def test_modes_are_chosen_by_name(lab: Lab) -> None:
         ("base", False, False),
         ("peer", False, False),
     }
+
+
+def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--modes", "ept0 ept1 ept1-nopml tdp-nopml", "--harvest", "off,on", "--eager", "Y"]
+    assert cli.main(["bench", *SMALL, "--writes", "100", *words]) == 0
+    found = lab.latest()
+    assert {(m.kernel, m.ept, m.tdp_mmu, m.pml, m.dirty_harvest) for m in found} == {
+        ("series", False, False, True, "off"),
+        ("series", False, False, True, "on"),
+        ("series", True, False, True, "off"),
+        ("series", True, False, False, "off"),
+        ("series", True, False, False, "on"),
+        ("series", True, True, False, "off"),
+        ("series", True, True, False, "on"),
+        ("peer", False, False, True, "off"),
+        ("peer", True, False, True, "off"),
+        ("peer", True, False, False, "off"),
+    }
+    said = capsys.readouterr().out
+    assert said.count("| D bits |") == 3
+    assert "ept=Y, tdp_mmu=Y, pml=N, all writes" in said
+
+
+def test_dirty_harvest_alone_has_nothing_beside_it(lab: Lab) -> None:
+    assert cli.main(["bench", *SMALL, "--modes", "ept0 ept1", "--harvest", "auto"]) == 0
+    assert {(m.kernel, m.ept, m.dirty_harvest) for m in lab.latest()} == {("series", False, "auto")}
+
+
+def test_a_full_matrix_of_another_kernel_has_no_dirty_harvest(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "--full", "--kernel", "peer", "--dry-run"]) == 0
+    assert "--harvest" not in capsys.readouterr().out
+    assert cli.main(["bench", "--full", "--machine", "svm-qemu", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "pml" not in said
+    assert "'--harvest=off on'" in said
+
+
+def with_harvest(value: str) -> Callable[[Host, Job], None]:
+    """Boots with this value of dirty_harvest."""
+
+    def spoil(host: Host, job: Job) -> None:
+        host.harvest.write_text(f"{value}\n")
+
+    return spoil
+
+
+def test_dirty_harvest_that_was_not_asked_for_is_noticed(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.machine.spoil = with_harvest("on")
+    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 1
+    assert "missing or were not asked for" in capsys.readouterr().err
+
+
+def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> None:
+    lab.machine.spoil = with_harvest("auto")
+    assert cli.main(["bench", *SMALL, "--full", "--vcpus", "2", "--machine", "host"]) == 0
+    assert {m.dirty_harvest for m in lab.latest()} == {"auto"}
 
 
 def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
@@ -412,7 +487,15 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
         (["--machine", "pdp-11"], "pdp-11: no such machine"),
         (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
         (["--vcpus", ""], "--vcpus: the list is empty"),
-        (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp"),
+        (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
+        (
+            ["--machine", "svm-qemu", "--modes", "tdp-nopml"],
+            "--modes: 'tdp-nopml' is none of ept1, ept0, tdp",
+        ),
+        (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto"),
+        (["--harvest", ""], "--harvest: the list is empty"),
+        (["--harvest", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
+        (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),
         (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
         (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
         (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),

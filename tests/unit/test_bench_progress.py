@@ -41,6 +41,14 @@ def test_as_announced() -> None:
     assert course.left_s() == pytest.approx(BOOT.runs_s / 2)
 
 
+def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
+    course, _ = watch(1, 1)
+    course.start(0)
+    for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
+        course.line(0, line)
+    assert (course.courses[0].percent, course.courses[0].text) == (100, f"1/2 {LINE}")
+
+
 def test_a_slow_host_takes_longer() -> None:
     course, clock = watch(1, 1)
     course.start(0)

@@ -140,6 +140,59 @@ def test_the_peer_stands_beside_the_series() -> None:
     assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
 
 
+def bits(**changes: Any) -> list[Measurement]:
+    """Y with dirty_harvest=on, which takes a hundredth of N."""
+    found = measured(eager=(True,), **{"speedup": 100} | changes)
+    return [replace(one, dirty_harvest="on") for one in found]
+
+
+def test_dirty_bits_stand_beside_n_and_y() -> None:
+    (table,) = report.main_tables(measured() + bits())
+    names = ("N", "Y", "D bits", "N/Y", "Y/D", "N:1", "Y:1", "D:1")
+    assert table.columns == ("ms", "vCPUs", *names)
+    unit = PHASES["dirty", 1] / 100
+    times = [PHASES["dirty", 2] / n for n in (1, 80, 100)]
+    in_units = tuple(report.ratio(seconds, unit) for seconds in times)
+    assert table.rows[0] == (
+        *("dirty, iteration 2", "2", "400.0", "5.00", "4.00", "80.0", "1.25"),
+        *in_units,
+    )
+    assert report.WHAT_ARE_BITS in table.notes
+    assert [key.dirty_harvest for key in table.origins[0]] == ["off", "off", "off", "on"]
+    (table,) = report.main_tables(measured() + peer() + bits())
+    assert table.columns[2:9] == ("N", "Y", "D bits", "gates deleted", "N/Y", "Y/D", "peer/Y")
+    assert table.rows[0][2:9] == ("400.0", "5.00", "4.00", "10.0", "80.0", "1.25", "2.00")
+
+
+def test_dirty_bits_at_some_counts_only() -> None:
+    (table,) = report.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
+    assert [row[1:5] for row in table.rows[:2]] == [
+        ("2", "400.0", "5.00", "4.00"),
+        ("8", "-", "-", "16.0"),
+    ]
+
+
+def test_what_is_no_column_has_a_table_of_its_own() -> None:
+    lazy = [replace(one, dirty_harvest="on") for one in measured(eager=(False,))]
+    auto = [replace(one, dirty_harvest="auto") for one in measured(ept=False)]
+    tables = report.main_tables(measured() + bits() + lazy + auto)
+    assert ["dirty_harvest=" in table.title for table in tables] == [False, True, True]
+    assert "ept=Y, tdp_mmu=N, dirty_harvest=on, all writes" in tables[1].title
+    assert "ept=N, tdp_mmu=N, dirty_harvest=auto, all writes" in tables[2].title
+    (alone,) = report.main_tables(bits())
+    assert alone.rows[0][2:5] == ("-", "4.00", "-")
+
+
+def test_without_pml_is_another_table_and_no_goal() -> None:
+    other = [replace(one, pml=False) for one in measured()]
+    with_pml, without = report.main_tables(measured() + other)
+    assert "tdp_mmu=N, pml=N, all writes" in without.title
+    assert "pml" not in with_pml.title
+    assert report.goals_table(other) is None
+    assert report.goals_table([replace(one, dirty_harvest="on") for one in measured()]) is None
+    assert report.goals_table(measured() + bits()) == report.goals_table(measured())
+
+
 def in_units(table: Table, label: str) -> list[tuple[str, ...]]:
     return [row[-2:] for row in table.rows if row[0] == label]
 
@@ -203,6 +256,8 @@ def test_the_goals_name_the_peer_too() -> None:
 
 def test_tables_with_the_peer_fit_the_terminal() -> None:
     found = measured() + measured(ept=False, writes=20) + peer() + peer(ept=False, writes=20)
+    shadow = {"ept": False, "writes": 50, "speedup": 8}
+    found += measured(**shadow) + peer(**shadow) + bits(**shadow)  # type: ignore[arg-type]
     for table in report.tables(found + measured(kernel="base", eager=(False,)), lockstep=True):
         rows = [row for row in report.markdown(table).splitlines() if row.startswith("|")]
         assert max(map(len, rows)) <= 120

@@ -94,6 +94,26 @@ def test_only_the_same_dimensions_are_compared(
     assert "60 figures, none moved" in said
 
 
+def test_other_ways_of_logging_are_other_dimensions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = measurement(eager=True)
+    both = [one, replace(one, dirty_harvest="on"), replace(one, pml=False)]
+    a = file_of(tmp_path, "a.jsonl", [one])
+    b = file_of(tmp_path, "b.jsonl", [both[0], *scaled(both[1:], 3)])
+    c = file_of(tmp_path, "c.jsonl", both)
+    # An older line has neither key.
+    text = (tmp_path / "a.jsonl").read_text()
+    assert ' "dirty_harvest": "off",' in text
+    (tmp_path / "a.jsonl").write_text(text.replace(' "dirty_harvest": "off",', ""))
+    assert run(a, b, "--brief") == 0
+    assert "ept=Y, dirty_harvest=on, 2 vCPUs" in capsys.readouterr().err
+    assert run(c, b, "--brief") == 1
+    said = capsys.readouterr().out
+    for words in ("series, ept=Y, dirty_harvest=on, 2", "series, ept=Y, pml=N, 2"):
+        assert f"moved: {words} vCPUs x 2 MiB, 100% writes, Y: dirty 2: " in said
+
+
 def test_wall_clock_differences_count_beyond_the_spread(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

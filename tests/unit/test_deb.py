@@ -43,6 +43,17 @@ def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why:
         deb.read_config(tmp_path / name)
 
 
+def test_the_fragment_has_to_take(tmp_path: Path) -> None:
+    config = tmp_path / ".config"
+    for text in ("", '# CONFIG_DEBUG_INFO is not set\nCONFIG_SYSTEM_TRUSTED_KEYS=""\n'):
+        config.write_text(text)
+        deb.check_effect(config)
+    for text in ("CONFIG_DEBUG_INFO=y\n", 'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs"\n'):
+        config.write_text(text)
+        with pytest.raises(LabError, match="still"):
+            deb.check_effect(config)
+
+
 def test_dry_run_builds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

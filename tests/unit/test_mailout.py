@@ -4,6 +4,7 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,16 @@ def test_the_tables_are_those_of_the_report() -> None:
     assert "simulated time" in text
     assert "only CLEAR write-protects." in " ".join(text.split())
     assert "Nothing of this was measured on real hardware." in text
+    assert max(map(len, text.splitlines())) <= mailout.WIDTH
+
+
+def test_dirty_bits_and_the_peer_fit_a_mail() -> None:
+    lazy, eager = measured(ept=False)
+    found = [lazy, eager, replace(eager, dirty_harvest="on", seconds=0.001)]
+    text = tables_text([*found, replace(eager, kernel="peer")], "x")
+    assert re.search(r"vCPUs +N +Y +D bits +gates deleted +N/Y\n", text)
+    assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +1.00 +2.35 +98.3$", text)
+    assert f"{report.WHAT_ARE_BITS}." in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
 
 

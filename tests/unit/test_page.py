@@ -3,16 +3,18 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from lab import cli
+from lab import cli, results
 from lab.errors import LabError
 from lab.page import command, model, pictures, render, sections, sources
 from lab.page.model import Grid, Missing, Picture
+from lab.page.pictures import Panel
 from lab.page.sources import Line
 from tests.unit import report_data as data
 
@@ -77,8 +79,11 @@ def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
         "clear.svg",
         "timeline-eptY.svg",
         "stalls-eptY.svg",
+        "migration-eptY.svg",
         "cost.svg",
         "lock.svg",
+        "crossover.svg",
+        "crossover-memory.svg",
     }
     for name, reading in names:
         ElementTree.parse(made / name)
@@ -111,7 +116,7 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
 def test_every_row_with_figures_of_ours_has_an_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for slow in ("curves", "timelines", "stalls", "costs"):
+    for slow in ("curves", "timelines", "stalls", "voyages", "costs"):
         monkeypatch.setattr(pictures, slow, lambda *_, **__: "<svg/>")
     found = sources.load_all(data.write_all(tmp_path))
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
@@ -135,7 +140,7 @@ def test_what_is_missing_is_named_with_its_command() -> None:
     found = {b.command for s in sections.build({}) for b in s.blocks if isinstance(b, Missing)}
     assert {"make bench", "make cost"} <= found
     assert all(isinstance(b, Missing) for s in sections.build({}) for b in s.blocks)
-    assert "make live" in found
+    assert {"make live", "make crossover"} <= found
     assert "Not measured yet" in render.page(render.HTML, {}, sections.build({}))
 
 
@@ -146,6 +151,81 @@ def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
     # Two phases count: 1800 short, 180 longer, 5 longest ones.
     assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
     assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
+
+
+def drawn_panels(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Panel]]:
+    """Picture -> its panels, in place of the pictures themselves."""
+    drawn: dict[str, list[Panel]] = {}
+
+    def curves(name: str, rows: list[list[Panel]], *_: object, **__: object) -> str:
+        drawn[name] = [panel for row in rows for panel in row]
+        return "<svg/>"
+
+    monkeypatch.setattr(pictures, "curves", curves)
+    return drawn
+
+
+def test_dirty_bits_are_a_curve_where_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = drawn_panels(monkeypatch)
+    found = list(data.bench())
+    shadow = [one for one in found if one.eager and one.kernel == "series" and not one.ept]
+    bits = [replace(one, dirty_harvest="on", seconds=0.0005) for one in shadow]
+    lone = [replace(one, ept=True, pml=False, dirty_harvest="on") for one in shadow]
+    results.write(tmp_path / data.BENCH, [*found, *bits, *lone])
+    section = sections.bench_pictures(sources.load_all([tmp_path / data.BENCH]))
+    with_bits = {p.title.partition(":")[0] for p in drawn["dirty"] if pictures.BITS in p.curves}
+    assert with_bits == {"ept=N, all writes", "ept=N, 20% writes"}
+    (points,) = {
+        tuple(p.curves[pictures.BITS]) for p in drawn["dirty"] if pictures.BITS in p.curves
+    }
+    assert points == ((2, 0.5), (4, 0.5))
+    # Without PML is another picture.
+    assert [p.title for p in drawn["dirty-1"]] == [
+        "ept=Y, pml=N, all writes",
+        "ept=Y, pml=N, 20% writes",
+    ]
+    assert all(set(p.curves) == {pictures.BITS} for p in drawn["dirty-1"])
+    readings = [block.reading for block in section.blocks if isinstance(block, Picture)]
+    assert "With Dirty bits" in readings[0]
+
+
+def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = drawn_panels(monkeypatch)
+    data.write_all(tmp_path)
+    section = sections.dirty_bits(sources.load_all([tmp_path / data.CROSSOVER]))
+    assert [panel.title for panel in drawn["crossover"]] == [
+        "ept=N\nDirty bits cheaper from 0.25% on",
+        "ept=Y, pml=N\nDirty bits cheaper from 0.25% on",
+    ]
+    points = drawn["crossover"][0].curves[pictures.HARVESTED]
+    assert [x for x, _ in points] == [0, 10, 100]
+    assert [y for _, y in points] == pytest.approx([1.5, 1.51, 1.6])
+    (memory, _) = [block for block in section.blocks if isinstance(block, Picture)][::-1]
+    assert memory.dimensions.startswith("computed, not measured: ")
+    # 8 vCPUs x 2 MiB take 201.1 ms.
+    (points,) = (
+        p
+        for s, p in drawn["crossover-memory"][0].curves.items()
+        if "all" in s.label and s.colour == "eager"
+    )
+    (least, *_, most) = points
+    assert (least[0], most[0]) == (1, 1024)
+    assert (least[1], most[1]) == pytest.approx((0.2011 * 64, 0.2011 * 65536))
+
+
+def test_the_crossover_may_be_in_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn_panels(monkeypatch)
+    file = tmp_path / data.BENCH
+    results.write(file, data.crossover())
+    section = sections.dirty_bits(sources.load_all([file]))
+    assert [block.name for block in section.blocks if isinstance(block, Picture)] == [
+        "crossover",
+        "crossover-memory",
+    ]
+    results.write(file, data.bench())
+    assert isinstance(sections.dirty_bits(sources.load_all([file])).blocks[0], Missing)
 
 
 def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:
@@ -218,8 +298,9 @@ def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
     newer = tmp_path / "20260202T000000Z-cost.jsonl"
     newer.write_bytes((tmp_path / data.COST).read_bytes())
     found = sources.newest(tmp_path)
-    assert [file.resolve().name for file in found] == [data.BENCH, data.LIVE, newer.name, data.LOCK]
-    assert [sources.kind_of(file) for file in found] == ["bench", "live", "cost", "lock"]
+    names = [data.BENCH, data.LIVE, data.MIGRATE, newer.name, data.LOCK, data.CROSSOVER]
+    assert [file.resolve().name for file in found] == names
+    assert [sources.kind_of(file) for file in found] == list(sources.KINDS)
     assert sources.newest(tmp_path / "nowhere") == []
 
 

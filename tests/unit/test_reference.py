@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.reference and lab.bounds: the plan, the bounds, and that the committed pages are current."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_the_bounds_are_checked_and_printed(
 
 def test_bounds_are_of_the_issue() -> None:
     assert bounds.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
+
+
+def test_bounds_are_for_what_they_were_set_for() -> None:
+    both = [measurement(eager=eager) for eager in (False, True)]
+    assert bounds.table(both)
+    for change in ({"pml": False}, {"dirty_harvest": "on"}, {"tdp_mmu": True}):
+        assert bounds.table([replace(one, **change) for one in both]) is None
 
 
 def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

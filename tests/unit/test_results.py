@@ -55,7 +55,15 @@ def test_keys_that_came_later_are_ignored() -> None:
     assert results.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
 
 
-LATER = {"cpus": 9, "overcommitted": False, "pinned": True}
+LATER = {
+    "dirty_harvest": "on",
+    "pml": False,
+    "cpus": 9,
+    "overcommitted": False,
+    "pinned": True,
+}
+# Those of them that name what was measured.
+LATER_DIMENSIONS = ("dirty_harvest", "pml")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
@@ -64,11 +72,25 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
     assert list(json.loads(results.to_line(found))) == [*list(GOOD)[:-1], *LATER, "seconds"]
     assert results.parse(line(cpus=9)).pinned is None
-    assert found.key == results.parse(line()).key
+    assert found.key != results.parse(line()).key
+    rest = {name: value for name, value in LATER.items() if name not in LATER_DIMENSIONS}
+    assert results.parse(line(**rest)).key == results.parse(line()).key
     with pytest.raises(results.BadResultError, match="'pinned' is 1 instead of true or false"):
         results.parse(line(pinned=1))
     with pytest.raises(results.BadResultError, match="'cpus' cannot be 0"):
         results.parse(line(cpus=0))
+
+
+def test_a_line_without_a_dimension_that_came_later_is_as_it_was() -> None:
+    """dirty_harvest is off, and pml says something only where it's off."""
+    old, new = results.parse(line()), results.parse(line(dirty_harvest="off", pml=True))
+    assert old == new
+    assert (old.dirty_harvest, old.pml) == ("off", True)
+    for name, value in (("dirty_harvest", "auto"), ("pml", False)):
+        other = results.parse(line(**{name: value}))
+        assert other.key != old.key
+        assert json.loads(results.to_line(other))[name] == value
+    assert "pml" not in json.loads(results.to_line(old))
 
 
 def test_the_key_is_all_but_time_and_version() -> None:
@@ -76,11 +98,12 @@ def test_the_key_is_all_but_time_and_version() -> None:
     assert one.key == results.parse(line(seconds=1, kernel_version="7.0")).key
     names = {field.name for field in fields(results.Key)}
     assert set(GOOD) - names == {"seconds", "kernel_version"}
-    assert names < set(GOOD)
+    assert names < set(GOOD) | set(LATER_DIMENSIONS)
 
 
 def test_a_line_begins_as_split_bench_writes_it() -> None:
-    assert list(json.loads(results.to_line(Measurement(**GOOD)))) == list(GOOD)
+    wanted = [*list(GOOD)[:-1], "dirty_harvest", "seconds"]
+    assert list(json.loads(results.to_line(Measurement(**GOOD)))) == wanted
 
 
 @pytest.mark.parametrize("name", list(GOOD))
@@ -115,6 +138,11 @@ def test_no_key_may_be_missing(name: str) -> None:
         ({"seconds": float("nan")}, "'seconds' cannot be nan"),
         ({"seconds": float("inf")}, "'seconds' cannot be inf"),
         ({"ept": False, "tdp_mmu": True}, "'tdp_mmu' cannot be True"),
+        ({"dirty_harvest": "perhaps"}, "'dirty_harvest' cannot be 'perhaps'"),
+        ({"dirty_harvest": True}, "'dirty_harvest' is True instead of a string"),
+        ({"dirty_harvest": None}, "'dirty_harvest' is None instead of a string"),
+        ({"pml": "N"}, "'pml' is 'N' instead of true or false"),
+        ({"ept": False, "pml": False}, "'pml' cannot be False"),
     ],
 )
 def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
@@ -193,4 +221,5 @@ def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() ->
         assert f"| `{name}` |" in text
     example = next(row for row in text.splitlines() if row.startswith("    {"))
     assert list(json.loads(example)) == [*list(GOOD)[:-1], *LATER, "seconds"]
+    assert results.parse(example).dirty_harvest == "on"
     assert results.to_line(results.parse(example)) == f"{example.strip()}\n"

@@ -82,6 +82,52 @@ def test_runs_n_beside_y_for_each_combination(host: Host) -> None:
     assert host.calls() == wanted
 
 
+def test_each_run_is_measured_for_each_value_of_dirty_harvest(host: Host) -> None:
+    host.harvest.write_text("auto\n")
+    before = host.settings()
+    done = host.run("--vcpus", "2 4", "--writes", "100", "--harvest", "off,on auto")
+    assert (done.returncode, done.stderr) == (0, "")
+    rest = "-s anonymous_hugetlb_2mb -b 4194304 -v {vcpus} -w 100 -i 2 -c {pcpus}"
+    assert host.calls() == [
+        f"{eager}{value} {rest.format(vcpus=vcpus, pcpus=pcpus)}"
+        for vcpus, pcpus in ((2, "1,2,0"), (4, "1,2,3,4,0"))
+        for eager in "NY"
+        for value in ("", ",on", ",auto")
+    ]
+    assert host.settings() == before
+
+
+def test_dirty_harvest_is_left_alone_and_recorded(host: Host) -> None:
+    host.harvest.write_text("on\n")
+    stamp = host.harvest.stat().st_mtime_ns
+    output = host.root / "out.jsonl"
+    done = host.run("--vcpus", "2", "--output", str(output))
+    assert done.returncode == 0
+    assert host.harvest.stat().st_mtime_ns == stamp
+    assert {r["dirty_harvest"] for r in records(output)} == {"on"}
+    assert "(N and Y: dirty_harvest=on)" in done.stdout
+
+
+def test_a_kernel_without_dirty_harvest_is_off(host: Host) -> None:
+    host.harvest.unlink()
+    output = host.root / "out.jsonl"
+    done = host.run("--vcpus", "2", "--output", str(output))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {r["dirty_harvest"] for r in records(output)} == {"off"}
+    assert "dirty_harvest" not in done.stdout
+    assert not host.harvest.exists()
+
+
+def test_a_value_that_the_kernel_does_not_take_is_told(host: Host) -> None:
+    before = host.settings()
+    (host.root / "fake_test").write_text(FAKE_TEST + f"\nrm {host.harvest}; mkdir {host.harvest}\n")
+    done = host.run("--vcpus", "2", "--writes", "20", "--harvest", "off on")
+    assert done.returncode == 1
+    assert "split-bench: dirty_harvest did not take the value on" in done.stderr
+    assert f"could not restore {host.harvest}; by hand: echo off > {host.harvest}" in done.stderr
+    assert host.eager.read_text() == before["sys/module/kvm/parameters/eager_page_split"]
+
+
 def test_restores_the_host_after_a_good_run(host: Host) -> None:
     host.eager.write_text("Y\n")
     make = host.pool()
@@ -164,7 +210,7 @@ def test_presets(host: Host) -> None:
     host.environment["vcpus_list"] = "7"  # a name of the script's own
     quick = host.run("--dry-run").stdout
     assert quick == host.run("--quick", "--dry-run").stdout
-    assert "12 runs:" in quick
+    assert "8 runs:" in quick
     full = host.run("--full", "--dry-run").stdout
     assert "336 runs:" in full
     assert "-s anonymous_thp -b 4194304 -v 64 -w 0 -i 3 -g\n" in full
@@ -245,6 +291,7 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
         "eager": True,
         "phase": "dirty",
         "iteration": 1,
+        "dirty_harvest": "off",
         "cpus": 9,
         "overcommitted": False,
         "pinned": True,
@@ -292,6 +339,32 @@ def test_records_the_paging_mode_of_this_cpu(
     output = host.root / "out.jsonl"
     assert host.run("--vcpus", "2", "--output", str(output)).returncode == 0
     assert {(r["ept"], r["tdp_mmu"]) for r in records(output)} == {wanted}
+
+
+@pytest.mark.parametrize(
+    ("flags", "ept", "pml", "wanted"),
+    [
+        ("vmx", "Y", "Y", None),
+        ("vmx", "Y", "N", False),
+        ("vmx", "Y", None, None),
+        ("vmx", "N", "N", None),
+        ("svm", "Y", "N", None),
+    ],
+)
+def test_records_where_a_cpu_with_ept_does_not_log_by_itself(
+    host: Host, flags: str, ept: str, pml: str | None, wanted: bool | None
+) -> None:
+    host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
+    host.write("sys/module/kvm_intel/parameters/ept", f"{ept}\n")
+    file = host.write("sys/module/kvm_intel/parameters/pml", f"{pml}\n")
+    if pml is None:
+        file.unlink()
+    output = host.root / "out.jsonl"
+    done = host.run("--vcpus", "2", "--harvest", "on", "--output", str(output))
+    assert done.returncode == 0
+    assert {r.get("pml") for r in records(output)} == {wanted}
+    useless = "dirty_harvest changes nothing here" in done.stdout
+    assert useless is ((flags, ept, pml) == ("vmx", "Y", "Y"))
 
 
 def test_appends_to_what_is_there_and_keeps_a_link(host: Host) -> None:
@@ -390,6 +463,26 @@ def test_one_value_of_eager_has_no_ratio(host: Host) -> None:
     assert line in done.stdout
 
 
+def test_a_table_has_columns_for_each_value_of_dirty_harvest(host: Host) -> None:
+    done = host.run("--vcpus", "2", "--writes", "20", "--harvest", "off on")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    names = ["N", "Y", "N, on", "Y, on", "N/Y", "N:1", "Y:1", "N, on:1", "Y, on:1"]
+    assert cells[0] == ["what", "vCPUs", *names]
+    times = ["200.0", "2.00", "20.0", "0.200", "100", "1000", "10.0", "100.0", "1.00"]
+    assert cells[2] == ["dirty, iteration 2", "2", *times]
+    note = "(N and Y: dirty_harvest=off; another value of it stands behind a comma)"
+    assert note in done.stdout
+
+
+def test_one_value_of_dirty_harvest_has_no_column_of_its_own(host: Host) -> None:
+    done = host.run("--vcpus", "2", "--writes", "20", "--harvest", "auto", "--eager", "Y")
+    line = "| dirty, iteration 2 |     2 |         - |     0.200 |       - |       - |    1.00 |"
+    assert line in done.stdout.splitlines()
+    assert "(N and Y: dirty_harvest=auto)" in done.stdout
+
+
 def test_the_unit_of_a_table_is_measured_with_initially_all_set(host: Host) -> None:
     """Iteration 1 of it, the shorter one of N and Y: the fake's Y takes 2 ms for 2 vCPUs."""
     both = host.run("--vcpus", "2", "--writes", "20", "--init-set", "both").stdout
@@ -476,7 +569,7 @@ def test_lab_machine_is_the_default_label(host: Host) -> None:
 def test_help_states_arguments_and_exit_codes(host: Host) -> None:
     done = host.run("--help")
     assert done.returncode == 0
-    for word in ("--vcpus", "--eager", "--others-ok", '"2 4 8"', "130", "milliseconds"):
+    for word in ("--vcpus", "--eager", "--others-ok", '"2 8"', "130", "milliseconds"):
         assert word in done.stdout
 
 
@@ -491,6 +584,9 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
     words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 2 -c 1,2,3,4,5,6,7,8,0"
     assert f"eager_page_split=Y {words}" in done.stdout.splitlines()
     assert "17 pages of 2 MiB" in done.stdout
+    both = host.run("--vcpus", "8", "--writes", "20", "--harvest", "off on", "--dry-run").stdout
+    assert "4 runs:" in both
+    assert f"eager_page_split=Y dirty_harvest=on {words}" in both.splitlines()
 
 
 # ---- what is refused ---------------------------------------------------------
@@ -511,6 +607,9 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
         (["--writes=50%"], "'50%' is not a whole number"),
         (["--eager", "N maybe"], "'maybe' is neither N nor Y"),
         (["--eager", ""], "--eager: the list is empty"),
+        (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto"),
+        (["--harvest", "on,on"], "--harvest: 'on' is given twice"),
+        (["--harvest="], "--harvest: the list is empty"),
         (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
         (["--bytes", "4X"], "'4X' is not a size"),
         (["--bytes", "M"], "'M' is not a size"),
@@ -602,6 +701,12 @@ def test_unsuitable_host(host: Host, spoil: Callable[[Host], None], said: str) -
     assert said in refusal(host)
 
 
+def test_a_kernel_that_cannot_log_by_dirty_bits(host: Host) -> None:
+    host.harvest.unlink()
+    line = refusal(host, "--harvest", "off on")
+    assert "--harvest: no parameter dirty_harvest in /sys/module/kvm/parameters: " in line
+
+
 def test_too_little_memory_without_huge_pages(host: Host) -> None:
     line = refusal(host, "--backing", "anonymous", "--bytes", "128M")
     assert "wanted 1024 MiB, had 1024 MiB" in line
@@ -678,12 +783,14 @@ def test_interrupted_run_restores_all_and_ends_the_test(
     host.mode(mode)
     host.pool().write_text("3\n")
     before = host.settings()
-    command = host.command("--vcpus", "2", "--eager", "N", "--output", f"{host.root}/out.jsonl")
+    matrix = ["--vcpus", "2", "--eager", "N", "--harvest", "on"]
+    command = host.command(*matrix, "--output", f"{host.root}/out.jsonl")
     process = subprocess.Popen(
         command, env=host.environment, stderr=subprocess.PIPE, start_new_session=True
     )
     child = int(wait_for(host.root / "pid"))
     assert host.eager.read_text() == "N\n"
+    assert host.harvest.read_text() == "on\n"
     assert host.pool().read_text() == "5\n"
     process.send_signal(number)
     _, said = process.communicate(timeout=10)
@@ -771,6 +878,7 @@ class Moments:
         path = f"{self.notes}/bin:{self.host.environment['PATH']}"
         starter = ["/bin/dash", "-c", f'echo $$ >"{self.notes}/pid"; exec "$@"', "dash"]
         matrix = ["--vcpus", "2", "--writes", "20", "--iterations", "2", "--quiet", *arguments]
+        matrix += ["--eager", "Y", "--harvest", "off on"]
         return subprocess.run(
             [*starter, *self.host.command(*matrix)],
             env=self.host.environment | words | {"PATH": path},
@@ -900,6 +1008,25 @@ def test_resume_of_an_empty_file_begins(host: Host) -> None:
     assert len(records(output)) == 2 * RECORDS
 
 
+def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
+    """What was measured before the option, or the key, came is off."""
+    output = partly(host)
+    edit(host, ' "dirty_harvest": "off",', "")
+    matrix = ["--vcpus", "2 4", "--writes", "20", "--harvest", "off on", "--resume", str(output)]
+    done = host.run(*matrix)
+    assert done.returncode == 0
+    assert [call.partition(" ")[0] for call in host.calls()] == [
+        "N,on",
+        "Y,on",
+        "N,on",
+        "Y",
+        "Y,on",
+    ]
+    (host.root / "calls").unlink()
+    again = host.run(*matrix)
+    assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
+
+
 def test_another_kernel_may_be_in_front(host: Host) -> None:
     output = partly(host)
     assert host.run(*PART, "--kernel", "peer", "--output", str(output)).returncode == 0
@@ -928,6 +1055,11 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
             lambda host: host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n"),
             [],
             "was interrupted on tdp_mmu false, this is true",
+        ),
+        (
+            lambda host: host.write("sys/module/kvm_intel/parameters/pml", "N\n"),
+            [],
+            "was interrupted on pml true, this is false",
         ),
         (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
         (

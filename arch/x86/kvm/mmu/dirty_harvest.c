@@ -129,6 +129,17 @@ void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 }
 
 /**
+ * kvm_arch_dirty_ring_enabled - the VM will have dirty rings
+ * @kvm: the VM, which has no vCPUs yet
+ *
+ * Let the statistic say what kvm_dirty_harvest() does from now on.
+ */
+void kvm_arch_dirty_ring_enabled(struct kvm *kvm)
+{
+	kvm->stat.dirty_harvest = kvm_dirty_harvest(kvm);
+}
+
+/**
  * __kvm_dirty_harvest_lost - a Dirty bit went away that is in the log only now
  * @kvm: the VM
  * @as_id: the address space of the SPTE that had it

@@ -225,17 +225,26 @@ static bool prove_was_still(struct kvm *kvm, u64 still)
 	return still != PROVE_VCPUS_RUN && __kvm_prove_vcpus_still(kvm) == still;
 }
 
-/* The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages. */
-static void prove_harvested(const struct kvm_memory_slot *slot, unsigned long nr,
-			    gfn_t gfn, u64 spte)
+/*
+ * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  A vCPU
+ * needs no lock to set a Dirty bit: one that has begun to run since the walk began
+ * is noticed after its Dirty bit.
+ */
+static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			    unsigned long nr, u64 still, gfn_t gfn, u64 spte)
 {
 	gfn_t rel = gfn - slot->base_gfn;
 
 	if (!is_shadow_present_pte(spte) || rel >= nr)
 		return;
 
-	WARN_ONCE(spte_ad_enabled(spte) && (spte & shadow_dirty_mask) &&
-		  !test_bit_le(rel, slot->dirty_bitmap),
+	if (!spte_ad_enabled(spte) || !(spte & shadow_dirty_mask) ||
+	    test_bit_le(rel, slot->dirty_bitmap))
+		return;
+
+	/* The SPTE first, then the vCPUs. */
+	smp_rmb();
+	WARN_ONCE(prove_was_still(kvm, still),
 		  "SPTE %llx of gfn %llx is dirty, and not in the log\n", spte, gfn);
 }
 
@@ -265,7 +274,8 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 			continue;
 
 		for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-			prove_harvested(slot, nr, kvm_mmu_page_get_gfn(sp, i), sp->spt[i]);
+			prove_harvested(kvm, slot, nr, still, kvm_mmu_page_get_gfn(sp, i),
+					READ_ONCE(sp->spt[i]));
 	}
 }
 
@@ -296,7 +306,8 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 
 		for_each_tdp_pte(iter, root, slot->base_gfn, slot->base_gfn + nr)
 			if (iter.level == PG_LEVEL_4K)
-				prove_harvested(slot, nr, iter.gfn, iter.old_spte);
+				prove_harvested(kvm, slot, nr, still, iter.gfn,
+						iter.old_spte);
 	}
 	rcu_read_unlock();
 }

@@ -81,6 +81,8 @@
 
 #define VMMCALL_BYTES		3
 
+#define RING_BYTES		SZ_64K
+
 #define DEFAULT_ROUNDS		1000u
 #define TLB_ROUNDS_PER		4u
 #define NOISE_EVERY		50u
@@ -1513,6 +1515,22 @@ static void check_refused(const char *value)
 		    value, after, before);
 }
 
+/* An entry in a ring needs the vCPU that wrote: such a VM protects pages. */
+static void check_dirty_ring(void)
+{
+	struct kvm_vm *vm;
+
+	if (!kvm_has_cap(KVM_CAP_DIRTY_LOG_RING) && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL))
+		return;
+
+	param_set(&harvest_param, "on");
+	vm = vm_create_barebones();
+	vm_enable_dirty_ring(vm, RING_BYTES);
+	TEST_ASSERT(!vm_get_stat(vm, "dirty_harvest"),
+		    "The VM has a dirty ring, and says that it looks for Dirty bits");
+	kvm_vm_free(vm);
+}
+
 static u64 harvest_of_new_vm(const char *mode)
 {
 	struct kvm_vm *vm;
@@ -1568,6 +1586,7 @@ static bool can_harvest(void)
 static void check_parameter(void)
 {
 	TEST_ASSERT(!harvest_of_new_vm("off"), "dirty_harvest is off, and used");
+	check_dirty_ring();
 	check_refused("maybe");
 	check_refused("1");
 	check_refused("Y");

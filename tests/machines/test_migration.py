@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A live migration by QEMU inside svm-qemu: it completes, and no write is lost.
+
+Whether the figures are good is not judged: the times of this machine mean nothing. It takes a
+minute and checks what `make migrate` checks of its own runs, so `make test` leaves it out:
+build/venv/bin/python -m pytest -m migration tests
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import machines
+from lab.kernel import Kernel
+from lab.migration import command, load
+from lab.migration.load import Load
+
+from .test_selftests import assert_silent
+
+LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
+
+
+@pytest.mark.migration
+@pytest.mark.parametrize("npt", [True, False])
+def test_migration(kernel: Callable[[str, str], Kernel], tmp_path: Path, npt: bool) -> None:
+    machine = machines.get("svm-qemu")
+    (boot,) = command.make_plan(machine, "series", [npt], LOAD, 128)
+    image = kernel("series", command.CONFIG).image
+    job = command.make_job(machine, boot, image, load.build(LOAD, tmp_path))
+    result = machine.run(job)
+    assert_silent(result)
+    assert result.status == 0, result.output.decode(errors="replace")
+    # Among other things: the copy of the guest has found every write in all of its memory.
+    found = list(command.collect(boot, result.files))
+    migrations = [one for one in found if one["record"] == "migration"]
+    assert [one["eager"] for one in migrations] == [False, True]
+    split = [
+        one["kvm_stats_after"]["eager_split_done"] - one["kvm_stats_before"]["eager_split_done"]
+        for one in migrations
+    ]
+    assert split[0] == 0
+    assert split[1] >= LOAD.vcpus * LOAD.mib_per_vcpu // 2

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab/migration/migrate.sh with a QEMU that only talks: what it asks, keeps and puts back."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.migration.command import SCRIPT
+
+# Speaks as much of QMP as the script hears; FAKE says how it is to fail.
+QEMU = r"""#!/bin/sh
+[ "$1" != --version ] || { echo QEMU 7.2; exit; }
+for word; do
+    case $word in
+    pipe,id=qmp,*) qmp=${word##*path=} ;;
+    pipe,id=con,*) con=${word##*path=} ;;
+    -incoming) incoming=1 ;;
+    esac
+done
+exec 3<>"$qmp.in" 4<>"$qmp.out"
+echo "$*" >>"$FAKE_LOG"
+[ "$FAKE" != dies ] || { echo 'no KVM today' >&2; exit 1; }
+echo '{"QMP": {}}' >&4
+[ -n "${incoming-}" ] || echo "${FAKE_SAYS:-ready}" >>"$con.out"
+answer() { echo "{\"return\": $1, \"id\": \"$2\"}" >&4; }
+while read -r line <&3; do
+    name=${line##*\"id\": \"}
+    name=${name%\"\}}
+    echo "$name" >>"$FAKE_LOG"
+    case $name in
+    "$FAKE") echo "{\"error\": {\"desc\": \"not today\"}, \"id\": \"$name\"}" >&4 ;;
+    query-status) answer '{"status": "inmigrate"}' "$name"; echo '{"event": "RESUME"}' >&4 ;;
+    migrate)
+        answer {} "$name"
+        cat "$FAKE_EAGER" >>"$FAKE_LOG"
+        [ "$FAKE" != hangs ] || continue
+        stream=${line##*cat >}
+        : >"${stream%%\"*}"
+        echo '{"event": "MIGRATION", "data": {"status": "completed"}}' >&4 ;;
+    pmemsave)
+        file=${line##*\"filename\": \"}
+        echo notes >"${file%%\"*}"
+        answer {} "$name" ;;
+    quit) answer {} "$name"; exit ;;
+    *) answer {} "$name" ;;
+    esac
+done
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host with huge pages, of Intel's make."""
+    values = {
+        "sys/module/kvm/parameters/eager_page_split": "Y",
+        "sys/module/kvm/parameters/tdp_mmu": "N",
+        "sys/module/kvm_intel/parameters/ept": "N",
+        "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "7",
+        "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "18",
+        "sys/kernel/debug/kvm/1-2/pages_2m": "18",
+        "sys/kernel/debug/kvm/1-2/other": "5",
+        "proc/cpuinfo": "flags\t\t: fpu vmx",
+    }
+    for name, value in values.items():
+        file = tmp_path / "root" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{value}\n")
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def run(host: Path, tmp_path: Path) -> Run:
+    """Run the script for N and Y; the QEMU fails as the argument says."""
+    qemu = tmp_path / "qemu"
+    qemu.write_text(QEMU)
+    qemu.chmod(0o755)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "tmp").mkdir()
+
+    def started(
+        fake: str = "", says: str = "ready", mib: int = 36, limit: float = 30
+    ) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {
+            "MIGRATE_ROOT": str(host),
+            "LAB_OUT": str(tmp_path / "out"),
+            "LAB_PROGRESS": str(tmp_path / "progress"),
+            "TMPDIR": str(tmp_path / "tmp"),
+            "FAKE": fake,
+            "FAKE_SAYS": says,
+            "FAKE_LOG": str(tmp_path / "log"),
+            "FAKE_EAGER": str(host / "sys/module/kvm/parameters/eager_page_split"),
+        }
+        words = [str(qemu), "image", "2", str(mib), "128", "0", "0", "N", "Y"]
+        # TERM after LIMIT seconds, as the lab ends what takes too long.
+        command = ["timeout", str(limit), "sh", str(SCRIPT), *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    return started
+
+
+def settings(host: Path) -> tuple[str, str]:
+    params, mm = host / "sys/module/kvm/parameters", host / "sys/kernel/mm/hugepages"
+    pool = mm / "hugepages-2048kB/nr_hugepages"
+    return (params / "eager_page_split").read_text().strip(), pool.read_text().strip()
+
+
+def assert_put_back(host: Path, tmp_path: Path) -> None:
+    assert settings(host) == ("Y", "7")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_both_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> None:
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    names = ["host"] + [f"{e}.{end}" for e in "NY" for end in ("qmp", "restored", "source")]
+    found = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert found == sorted([*names, "N.stats", "Y.stats"])
+    facts = (tmp_path / "out/host").read_text()
+    assert "tdp N\ntdp_mmu N\nqemu QEMU 7.2\n" in facts
+    assert (tmp_path / "out/N.stats").read_text() == "before pages_2m 18\nafter pages_2m 18\n"
+    log = (tmp_path / "log").read_text().splitlines()
+    assert log.count("quit") == 4
+    # What eager_page_split was while each migrated.
+    assert [log[i + 1] for i, name in enumerate(log) if name == "migrate"] == ["N", "Y"]
+    assert_put_back(host, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fake", "says", "mib", "said"),
+    [
+        ("dies", "ready", 36, "QEMU ended unexpectedly\nno KVM today"),
+        ("migrate", "ready", 36, "not today"),
+        ("", "no kvm-clock", 36, "the guest says: no kvm-clock"),
+        ("", "ready", 40, "no 20 free huge pages of 2 MiB"),
+    ],
+)
+def test_what_fails_is_said_and_all_is_put_back(
+    run: Run, host: Path, tmp_path: Path, fake: str, says: str, mib: int, said: str
+) -> None:
+    done = run(fake, says, mib)
+    assert done.returncode == 1
+    assert done.stderr.startswith("migrate: ") and said in done.stderr
+    assert_put_back(host, tmp_path)
+
+
+def test_being_ended_puts_all_back(run: Run, host: Path, tmp_path: Path) -> None:
+    done = run("hangs", limit=1)
+    assert done.returncode == 124
+    assert "hangs" not in done.stderr
+    assert_put_back(host, tmp_path)
+    assert settings(host)[0] == "Y"

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.migration: the guest's image, its notes, QEMU's events, and what is made of them."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import cli, machines
+from lab.errors import LabError, WorkFailed
+from lab.migration import command, load, trip
+from lab.migration.load import Load
+from lab.page import migration as shown
+from tests.unit import migration_data as data
+
+
+def test_the_image_is_a_bios_that_begins_at_its_first_byte(tmp_path: Path) -> None:
+    image = load.build(data.LOAD, tmp_path).read_bytes()
+    assert len(image) == 1 << 16
+    opcode, distance = image[-16], int.from_bytes(image[-15:-13], "little")
+    # A near jump counts from its end, and wraps around in real mode.
+    assert opcode == 0xE9 and (0xFFF0 + 3 + distance) & 0xFFFF == 0
+
+
+def test_the_notes_have_the_layout_that_is_read(tmp_path: Path) -> None:
+    load.build(data.LOAD, tmp_path)
+    command = ["nm", "-S", str(tmp_path / "load.elf")]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {line.split()[-1]: line.split() for line in listing.splitlines()}
+    size = load.PAGE + data.LOAD.vcpus * load.vcpu_size(data.REAL_WINDOWS)
+    assert int(found["results"][0], 16) == 2 << 20
+    assert int(found["results"][1], 16) == size
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"vcpus": 0}, "--vcpus"),
+        ({"vcpus": load.MOST_VCPUS + 1}, "--vcpus"),
+        ({"mib_per_vcpu": 1}, "--mib"),
+        ({"mib_per_vcpu": 24}, "--mib"),
+        ({"mib_per_vcpu": 2048}, "--mib"),
+        ({"rate": 0}, "--rate"),
+        ({"writes": 0}, "--writes"),
+        ({"reads": -1}, "--reads"),
+    ],
+)
+def test_a_load_that_cannot_be_built_is_refused(change: Mapping[str, int], word: str) -> None:
+    data.LOAD.check()
+    with pytest.raises(LabError, match=word):
+        replace(data.LOAD, **change).check()
+
+
+def test_the_most_vcpus_fit(tmp_path: Path) -> None:
+    load.build(replace(data.LOAD, vcpus=load.MOST_VCPUS, mib_per_vcpu=2), tmp_path)
+
+
+def test_notes_are_read_with_the_clock_of_the_host() -> None:
+    notes = load.parse(data.notes())
+    assert notes.start == pytest.approx(data.START_S, abs=1e-6)
+    assert (notes.window_us, notes.tsc_khz, notes.pages) == (10_000, 50_000, data.LOAD.pages)
+    assert len(notes.vcpus) == 2 and notes.wrong == 0
+    assert notes.vcpus[0].windows[0] == load.Window(640, 10, 1e-5, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (b"", "missing"),
+        (b"x" * 4096, "damaged"),
+        (data.notes(start=0), "did not get to work"),
+        (data.notes()[:-100], "incomplete"),
+        (data.notes(spare=0), "longer than its"),
+    ],
+)
+def test_what_are_no_notes_is_refused(bad: bytes, said: str) -> None:
+    with pytest.raises(WorkFailed, match=said):
+        load.parse(bad)
+
+
+def test_events_are_read() -> None:
+    events = trip.parse_events(data.QMP)
+    offset = data.START_S
+    assert events.begin - offset == pytest.approx(0.1)
+    assert events.stop - offset == pytest.approx(0.405)
+    assert len(events.passes) == 2 and events.answer["downtime"] == 7
+
+
+@pytest.mark.parametrize("word", ["STOP", "setup", "completed", "query-migrate"])
+def test_a_missing_event_is_found(word: str) -> None:
+    with pytest.raises(WorkFailed, match="did not say all"):
+        trip.parse_events(data.QMP.replace(f'"{word}"', '"else"'))
+
+
+def _by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one.get("phase", one["record"]): one for one in found}
+
+
+def test_phases_are_told_apart() -> None:
+    found = _by_name(list(trip.records(data.trip())))
+    assert list(found) == ["migration", "before", "precopy", "blackout", "timeline"]
+    assert found["before"]["requests_per_second"] == 2000
+    assert found["before"]["longest_request_us"] == 1000
+    # Window 12 is the slow one; window 35 has a request that ends when the guest is stopped.
+    assert found["precopy"]["longest_request_us"] == 25000
+    assert found["precopy"]["longest_request_at_us"] == 120_000
+    assert found["precopy"]["lowest_per_window"] == 2
+    assert found["blackout"]["longest_stall_us"] == 12_000
+    assert len(found["timeline"]["requests"]) == 40
+    assert found["migration"]["downtime_seconds"] == 0.007
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"restored": data.notes(total=80, wrong=1)}, "1 accesses .* after restoring"),
+        ({"source": data.notes(wrong=2)}, "2 accesses .* in the source"),
+        ({"restored": data.notes(total=41)}, "did not see all its memory"),
+        ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
+        ({"qmp": data.qmp(data.START_S + 100)}, "clocks .* do not agree"),
+    ],
+)
+def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(WorkFailed, match=said):
+        list(trip.records(data.trip(**change)))
+
+
+def test_a_boot_gives_both_and_verifies_its_mode() -> None:
+    boot = command.Boot("svm-qemu", "series", True, data.LOAD, 128)
+    found = list(command.collect(boot, data.files(tdp=True)))
+    assert [one["eager"] for one in found] == [False] * 5 + [True] * 5
+    assert {one["kernel_version"] for one in found} == {"6.12.1-series"}
+    with pytest.raises(WorkFailed, match="did not take effect"):
+        list(command.collect(boot, data.files(tdp=False)))
+    with pytest.raises(WorkFailed, match=r"no file 'Y\.qmp'"):
+        list(command.collect(boot, {k: v for k, v in data.files().items() if k != "Y.qmp"}))
+    with pytest.raises(WorkFailed, match="no file 'host'"):
+        list(command.collect(boot, {}))
+
+
+def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
+    machine = machines.get("vmx-bochs")
+    (boot,) = command.make_plan(machine, "series", [False], data.LOAD, 128)
+    job = command.make_job(machine, boot, Path("bz"), Path("load"))
+    assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
+    assert job.cpus == data.LOAD.vcpus + command.MORE_CPUS
+    assert job.memory_mib >= 3 * data.LOAD.mib + 512
+    assert job.command[-2:] == ("N", "Y")
+
+
+def test_the_host_is_migrated_on_as_it_is() -> None:
+    machine = machines.get("host")
+    small = replace(data.LOAD, vcpus=1)
+    (boot,) = command.make_plan(machine, "series", [True, False], small, 128)
+    assert boot.tdp is None and boot.parameters == {}
+
+
+@pytest.mark.parametrize("words", [["--vcpus", "9"], ["--vcpus", "0"], ["--bandwidth", "0"]])
+def test_what_the_machine_cannot_do_is_refused(words: list[str]) -> None:
+    assert cli.main(["migrate", "--dry-run", *words]) == 2
+
+
+def test_a_dry_run_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["migrate", "--dry-run", "--machine", "vmx-bochs", "--tdp", "Y"]) == 0
+    said = capsys.readouterr().out
+    assert "ept=Y: 7 CPUs" in said and "migrate.sh" in said and "ept=N" not in said
+
+
+def test_the_script_has_the_address_of_the_notes() -> None:
+    assert f'\\"val\\": {2 << 20}' in command.SCRIPT.read_text()
+
+
+def test_the_table_judges_simulated_time_only() -> None:
+    (table,) = shown.tables(data.records())
+    assert any("reached" in note for note in table.notes)
+    assert table.columns[-1] == "N/Y"
+    row = next(row for row in table.rows if row[0].startswith("longest request during"))
+    assert row[1:] == ("25.00", "1.00", "25.0")
+    slow = [{**one, "eager": True} for one in data.records() if not one["eager"]]
+    (table,) = shown.tables([*(o for o in data.records() if not o["eager"]), *slow])
+    assert any("missed" in note for note in table.notes)
+    (table,) = shown.tables([{**one, "machine": "svm-qemu"} for one in data.records()])
+    assert not any("reached" in note or "missed" in note for note in table.notes)
+
+
+def test_results_picture_and_tables_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a-migrate.jsonl"
+    command.finish(data.records(), file, refresh=False)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()
+    assert (tmp_path / "a-migrate-eptY.svg").read_text().rstrip().endswith("</svg>")
+    assert "| longest request before, ms" in capsys.readouterr().out
+
+
+def test_the_load_says_its_memory() -> None:
+    assert Load(4, 16, 500, 63, 1).mib == 68

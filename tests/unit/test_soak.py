@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.soak with a machine that is made up."""
+
+import _thread
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lab import cli, kernel, machines, selftests, soak
+from lab.errors import LabError
+from lab.kernel import Kernel
+from lab.machines import Job, MachineLost, Result
+
+COUNTS = (
+    "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
+    " clear=10 init-set=9 ring=1 harvested=14 faults=5 faults_headers=4 faults_descs=1"
+    " faults_pages=0"
+)
+STRESS_OUTPUT = f"seed 0x1\nsummary: {COUNTS}\n"
+FAULT_OUTPUT = """enable           all        12 failures,   3 of them for want of memory
+clear            descs       4 failures,   3 of them for want of memory
+"""
+RACE_OUTPUT = "40 tries, no stale page, 12 times a huge page was left alone\n"
+
+
+def output_of(job: Job) -> str:
+    text = " ".join(job.command)
+    if "stress" in text:
+        return STRESS_OUTPUT
+    return FAULT_OUTPUT if "fault" in text else RACE_OUTPUT
+
+
+@dataclass
+class FakeMachine:
+    """Ends each job at once with the output that its test would have."""
+
+    answer: Callable[[Job, int], Result]
+    jobs: list[Job] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    name: str = "svm-qemu"
+    max_cpus: int = 8
+    lockstep: bool = False
+
+    def run(self, job: Job) -> Result:
+        with self.lock:
+            self.jobs.append(job)
+            nr = len(self.jobs)
+        time.sleep(0.01)
+        return self.answer(job, nr)
+
+    def describe(self, job: Job) -> str:
+        return ""
+
+
+def passed(job: Job, nr: int) -> Result:
+    return Result(0, output_of(job).encode(), {}, "quiet", 1.0)
+
+
+@pytest.fixture
+def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.setattr(soak, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(soak, "LOG", tmp_path / "log")
+    monkeypatch.setattr(soak, "LEAST_S", 0.0)
+    monkeypatch.setattr(
+        kernel, "build", lambda kind, config: Kernel(kind, config, tmp_path / config, "6.12")
+    )
+    monkeypatch.setattr(selftests, "build", lambda kind: tmp_path)
+
+    def run(machine: FakeMachine, *arguments: str) -> int:
+        monkeypatch.setattr(machines, "get", lambda name: machine)
+        return cli.main(["soak", "--minutes", "0.02", *arguments])
+
+    return run
+
+
+def saved(tmp_path: Path) -> dict[str, object]:
+    (file,) = (tmp_path / "results").iterdir()
+    content = json.loads(file.read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_all_kinds_run_with_seeds_of_their_own(
+    run_soak: Callable[..., int], tmp_path: Path
+) -> None:
+    machine = FakeMachine(passed)
+    assert run_soak(machine, "--seed", "0x10") == 0
+    content = saved(tmp_path)
+    runs = content["runs"]
+    assert isinstance(runs, list)
+    assert {run["kind"] for run in runs} == set(soak.NAMES)
+    assert sorted(run["seed"] for run in runs) == [
+        0x10 + i * soak.SEED_STEP for i in range(len(runs))
+    ]
+    totals = content["totals"]
+    assert isinstance(totals, dict)
+    stress = sum(run["kind"].startswith("stress") for run in runs)
+    faults = sum(run["kind"].startswith("fault") for run in runs)
+    assert totals["cycles"] == 30 * stress
+    assert totals["faults"] == 5 * stress + 16 * faults
+    assert totals["faults_headers"] == 4 * stress
+    assert content["ended"] == "nothing was found"
+    assert content["complaints"] == 0
+
+
+def test_the_summary_says_what_was_never_met_with(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_soak(FakeMachine(passed)) == 0
+    error = capsys.readouterr().err
+    assert "harvested; each was met with" in error
+    assert "never: faults_pages" in error
+    assert "0 lines of kernels' logs are complaints" in error
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (Result(254, b"FAIL: lost write\nto repeat: -S 0x1f -m all\n", {}, "", 1.0), "lost write"),
+        (Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: CPU: 1", 1.0), "the kernel complains"),
+        (Result(4, b"", {}, "", 1.0), "exit status 4"),
+        (Result(0, b"nothing\n", {}, "", 1.0), "unusable output"),
+    ],
+)
+def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
+    run_soak: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    bad: Result,
+    says: str,
+) -> None:
+    machine = FakeMachine(lambda job, nr: bad if nr == 3 else passed(job, nr))
+    only = ("--only", "stress-kvm-npt0", "--seed", "7")
+    assert run_soak(machine, *only) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    seed = 0x1F if b"-S" in bad.output else 7 + 2 * soak.SEED_STEP
+    assert f"--only stress-kvm-npt0 --seed {seed:#x}" in error
+    assert saved(tmp_path)["ended"] == "failed"
+
+
+def test_a_lost_machine_is_a_finding(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(job: Job, nr: int) -> Result:
+        raise MachineLost("died", "no report", "console")
+
+    assert run_soak(FakeMachine(lost)) == 1
+    assert "machine lost, died" in capsys.readouterr().err
+
+
+def test_a_race_that_does_not_happen_is_none(run_soak: Callable[..., int]) -> None:
+    machine = FakeMachine(lambda job, nr: Result(4, b"SKIP\n", {}, "", 1.0))
+    assert run_soak(machine, "--only", "race-kvm-npt1") == 0
+
+
+def test_ctrl_c_ends_with_the_summary_so_far(
+    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupting(job: Job, nr: int) -> Result:
+        if nr == 4:
+            _thread.interrupt_main()
+        return passed(job, nr)
+
+    assert run_soak(FakeMachine(interrupting), "--minutes", "5") == 130
+    assert saved(tmp_path)["ended"] == "interrupted"
+    assert "cycles" in capsys.readouterr().out
+
+
+def test_what_a_boot_has_counted_so_far_is_in_the_summary(
+    run_soak: Callable[..., int], tmp_path: Path
+) -> None:
+    def interrupting(job: Job, nr: int) -> Result:
+        assert job.on_progress
+        job.on_progress(f"so far: {COUNTS}")
+        job.on_progress("so far: seed=0x1 cycles=gar")
+        _thread.interrupt_main()
+        time.sleep(0.7)
+        raise MachineLost("crashed", "ended", "")
+
+    assert run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0") == 130
+    content = saved(tmp_path)
+    totals = content["totals"]
+    assert isinstance(totals, dict)
+    assert totals["cycles"] in (30, 60)
+    runs = content["runs"]
+    assert isinstance(runs, list)
+    assert not any(run["finished"] for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--mutants", "--only", "stress-kvm-npt0"], "--only has no meaning"),
+        (["--only", "nonsense"], "no such boot"),
+        (["--minutes", "0"], "minutes"),
+        (["--minutes", "nan"], "not a number"),
+        (["--seed", "x"], "not a whole number"),
+        (["--output", "/nowhere/at/all.json"], "no directory"),
+    ],
+)
+def test_bad_input_is_refused(
+    run_soak: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    machine = FakeMachine(passed)
+    assert run_soak(machine, *arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1
+    assert not machine.jobs
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_plan_can_be_shown_without_running_it(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(passed)
+    assert run_soak(machine, "--dry-run") == 0
+    assert not machine.jobs
+    assert "eager_split_stress_test" in capsys.readouterr().out
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(LabError, match="stress-kvm-npt0"):
+        soak.chosen(["x"])
+    assert [kind.name for kind in soak.chosen(["race-kvm-npt0"])] == ["race-kvm-npt0"]
+
+
+FOUND = """seed 0x1
+==== Test Assertion Failure ====
+  lost write: gfn 0x40353
+round 40, log mode get; to repeat: -S 0x1 -m all -v 2
+"""
+
+
+def mutants_answer(job: Job, nr: int) -> Result:
+    """Bug 1 makes the test fail, bug 2 the kernel complain, bug 3 the machine disappear."""
+    bug = job.parameters["kvm.mutant"]
+    if bug == "1":
+        return Result(254, FOUND.encode(), {}, "", 3.0)
+    if bug == "2":
+        return Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: hole\n", 60.0)
+    if bug == "3":
+        raise MachineLost("died", "no report", "console")
+    return passed(job, nr)
+
+
+def test_which_mutants_the_stress_test_finds(
+    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(mutants_answer)
+    assert run_soak(machine, "--mutants", "--seed", "1") == 0
+    findings = saved(tmp_path)["findings"]
+    assert isinstance(findings, list)
+    by = {finding["number"]: (finding["by"], finding["what"]) for finding in findings}
+    assert by[1] == ("test", "lost write: gfn 0x40353")
+    assert by[2] == ("kernel", "WARNING: hole")
+    assert by[3][0] == "machine lost"
+    assert by[4] == ("-", "")
+    assert f"3 of {len(set(by)) - 1} bugs were noticed" in capsys.readouterr().err
+    harvest = [job for job in machine.jobs if job.command[-2:] == ("-d", "on")]
+    assert 0 < len(harvest) < len(machine.jobs)
+
+
+def test_a_finding_without_a_bug_is_a_failure(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(lambda job, nr: Result(254, FOUND.encode(), {}, "", 3.0))
+    assert run_soak(machine, "--mutants") == 1
+    assert "without a bug something was noticed" in capsys.readouterr().err
