@@ -256,25 +256,9 @@ DEBUG_ONCE = (
 )
 
 
-def stress_test(seconds: int) -> Selftest:
-    """Everything at once, with another seed each time; `make soak` is the long form."""
-    return Selftest(
-        "eager_split_stress_test",
-        ("x86_64/eager_split_stress_test", "-t", str(seconds)),
-        huge_2m=16,
-        eager=("Y",),
-    )
-
-
 # Bounds of what a guest can cost, which are those of shadow paging.
 HOSTILE = Selftest(
     "eager_split_hostile_test", ("x86_64/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
-)
-
-# Each MMU. The debug kernel does one round in seconds: it is left to `make soak`.
-STRESS = (
-    *((stress_test(4), mode) for mode in DISTINCT_MODES),
-    (HOSTILE, SHADOW_MODES[-1]),
 )
 
 
@@ -291,7 +275,7 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product((*HARVEST, NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
-    yield from (Case(test, mode, "Y") for test, mode in STRESS)
+    yield Case(HOSTILE, SHADOW_MODES[-1], "Y")
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")
     yield from (
