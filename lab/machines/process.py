@@ -200,7 +200,9 @@ class Child:
                 self._argv,
                 cwd=self._directory,
                 env={**os.environ, "TERM": "vt100", "LINES": "25", "COLUMNS": "80"},
-                stdin=slave,
+                # Bochs waits a millisecond for input whenever its processors are idle, half of
+                # its time altogether; here there is always something: the end of the file.
+                stdin=subprocess.DEVNULL,
                 stdout=slave,
                 stderr=slave,
                 start_new_session=True,
