@@ -11,7 +11,6 @@ kernels: that is parity, and says nothing about the series. The table shows whic
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from rich.console import Console
 
 from lab import kernel, machines, report, selftests
 from lab.bench import output_file
+from lab.complaints import complaints
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost
 from lab.plan import TDP
@@ -45,7 +45,6 @@ PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
 VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
 LOG = "(kernel log)"
 SILENT, COMPLAINS = "silent", "COMPLAINS"
-COMPLAINT = re.compile(r"WARNING:|BUG:|Oops|Call Trace|KASAN|possible .* detected")
 
 SCRIPT = f"""
 echo {HUGE_PAGES} >/proc/sys/vm/nr_hugepages
@@ -131,7 +130,7 @@ def run(
     WorkFailed: it was lost before a test had begun.
     """
     verdicts: dict[str, str] = {}
-    complaints = 0
+    complained = False
     while left := [test for test in tests if test not in verdicts]:
         course = Course()
         job = make(left)
@@ -144,10 +143,10 @@ def run(
             course.verdicts[course.running] = LOST
             log = lost.kernel_log
         verdicts |= course.verdicts
-        complaints += len(COMPLAINT.findall(log))
+        complained |= bool(complaints(log))
         if not course.verdicts:
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
-    return verdicts | {LOG: COMPLAINS if complaints else SILENT}
+    return verdicts | {LOG: COMPLAINS if complained else SILENT}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the tests inside machines boot. Unit tests use none of this."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from lab import kernel as kernels
 from lab import selftests as tests_of_kvm
 from lab.kernel import Kernel
 from lab.locks import locked
-from lab.paths import BUILD
+from lab.paths import BUILD, LAYOUT
 
 T = TypeVar("T")
 
@@ -44,6 +45,24 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
 def kernel() -> Callable[[str, str], Kernel]:
     """kernel(kind, config): a kernel as lab.kernel.build() makes it, once for all tests."""
     return _once(kernels.build)
+
+
+@pytest.fixture(scope="session")
+def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kernel]:
+    """optional_kernel(config, why, *needed): the series with a configuration of its own.
+
+    `make test` has no time to build it: skips, with WHY as a warning, if it was never built, or if
+    a file is not there that is NEEDED besides. Else it is brought up to date.
+    """
+
+    def found(config: str, why: str, *needed: Path) -> Kernel:
+        files = (kernels.image_in(LAYOUT.linux, config), *needed)
+        if not all(file.exists() for file in files):
+            warnings.warn(why, stacklevel=2)
+            pytest.skip(why)
+        return kernel("series", config)
+
+    return found
 
 
 @pytest.fixture(scope="session")

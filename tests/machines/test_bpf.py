@@ -5,7 +5,6 @@ The kernel is not built for this: `make bpf` does that, and installs bpftrace.
 """
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 import pytest
 
 from lab import bpf, machines
-from lab import kernel as kernels
 from lab.kernel import Kernel
 from lab.machines.initramfs import OUT
-from lab.paths import LAYOUT
 from lab.plan import TEST
 
 from .test_selftests import assert_silent
@@ -31,13 +28,8 @@ PAGES = HUGE * 512
 
 
 @pytest.fixture(scope="session")
-def image(kernel: Callable[[str, str], Kernel]) -> Path:
-    """The kernel, brought up to date; skips, with a warning, if it was never built."""
-    built = kernels.image_in(LAYOUT.linux, bpf.CONFIG).exists()
-    if not built or not bpf.BPFTRACE.exists():
-        warnings.warn(NOT_BUILT, stacklevel=2)
-        pytest.skip(NOT_BUILT)
-    return kernel("series", bpf.CONFIG).image
+def image(optional_kernel: Callable[..., Kernel]) -> Path:
+    return optional_kernel(bpf.CONFIG, NOT_BUILT, bpf.BPFTRACE).image
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,14 @@
 The kernel is not built for it: `make leaks` does that, and takes some minutes for the VMs.
 """
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab import kernel as kernels
 from lab import machines
 from lab.kernel import Kernel
 from lab.machines import Job
-from lab.paths import LAYOUT
 
 from .test_selftests import assert_silent
 
@@ -45,17 +42,15 @@ cp /sys/kernel/debug/kmemleak "$LAB_OUT/leaks"
 
 @pytest.mark.parametrize(("parameters", "harvest"), MODES, ids=str)
 def test_nothing_is_left_of_vms(
-    kernel: Callable[[str, str], Kernel],
+    optional_kernel: Callable[..., Kernel],
     selftests: Callable[[str], Path],
     parameters: dict[str, str],
     harvest: str,
 ) -> None:
-    if not kernels.image_in(LAYOUT.linux, CONFIG).exists():
-        warnings.warn(NOT_BUILT, stacklevel=2)
-        pytest.skip(NOT_BUILT)
+    image = optional_kernel(CONFIG, NOT_BUILT).image
     program = selftests("series") / "dirty_log_perf_test"
     job = Job(
-        kernel=kernel("series", CONFIG).image,
+        kernel=image,
         command=("sh", "-c", SCRIPT, "leaks", str(VMS), harvest),
         parameters=parameters,
         files={"/test/dirty_log_perf_test": program},

@@ -5,17 +5,14 @@ The selftests library is 64-bit only, so the test is a program of its own, see
 pae/pae_split_test.c. The kernel is not built for it: `make pae` does that.
 """
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab import kernel as kernels
 from lab import machines, programs32
 from lab.kernel import Kernel
 from lab.machines import Job
-from lab.paths import LAYOUT
 
 from .test_selftests import assert_silent
 
@@ -32,12 +29,8 @@ VARIANTS = (
 
 
 @pytest.fixture(scope="session")
-def image(kernel: Callable[[str, str], Kernel]) -> Path:
-    """The 32-bit kernel, brought up to date; skips, with a warning, if it was never built."""
-    if not kernels.image_in(LAYOUT.linux, programs32.CONFIG).exists():
-        warnings.warn(NOT_BUILT, stacklevel=2)
-        pytest.skip(NOT_BUILT)
-    return kernel("series", programs32.CONFIG).image
+def image(optional_kernel: Callable[..., Kernel]) -> Path:
+    return optional_kernel(programs32.CONFIG, NOT_BUILT).image
 
 
 @pytest.mark.parametrize("file", [programs32.INIT, TEST], ids=lambda file: file.stem)
