@@ -25,7 +25,7 @@
  *   which has to see the old SPTE's Dirty bit anyway because the page is the
  *   host's to write back: mmu_spte_clear_track_bits() in the shadow MMU and
  *   handle_changed_spte() in the TDP MMU.  A leaf of the shadow MMU that is replaced
- *   in place hands its bit over beforehand, see mmu_spte_before_update().  These tell
+ *   in place by one with fewer rights counts as dirty, see mmu_spte_replaced().  These tell
  *   kvm_dirty_harvest_lost(), within the hold of mmu_lock in which the bit went
  *   away.  Looking for Dirty bits takes mmu_lock for write, so a page has its
  *   Dirty bit or its bit in the log at any time.
@@ -38,6 +38,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bits.h>
+#include <linux/jump_label.h>
 #include <linux/kvm_host.h>
 #include <linux/moduleparam.h>
 #include <linux/string.h>
@@ -95,6 +96,8 @@ static const struct kernel_param_ops harvest_ops = {
 module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
 MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
 
+DEFINE_STATIC_KEY_FALSE(kvm_dirty_harvest_vms);
+
 /* SPTEs have Dirty bits, and the CPU doesn't log by itself. */
 static bool harvest_is_possible(void)
 {
@@ -126,6 +129,18 @@ void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
 	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible();
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
+	if (kvm->arch.dirty_harvest)
+		static_branch_inc(&kvm_dirty_harvest_vms);
+}
+
+/**
+ * kvm_dirty_harvest_uninit_vm - undo kvm_dirty_harvest_init_vm()
+ * @kvm: the VM, of which nothing is mapped any more
+ */
+void kvm_dirty_harvest_uninit_vm(struct kvm *kvm)
+{
+	if (kvm->arch.dirty_harvest)
+		static_branch_dec(&kvm_dirty_harvest_vms);
 }
 
 /**

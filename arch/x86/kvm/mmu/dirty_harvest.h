@@ -2,6 +2,7 @@
 #ifndef __KVM_X86_MMU_DIRTY_HARVEST_H
 #define __KVM_X86_MMU_DIRTY_HARVEST_H
 
+#include <linux/jump_label.h>
 #include <linux/kvm_host.h>
 
 /*
@@ -15,13 +16,18 @@
  * this very page, without telling kvm_dirty_harvest_lost().
  */
 
+/* VMs with arch.dirty_harvest.  Hosts that have none don't pay for the question. */
+DECLARE_STATIC_KEY_FALSE(kvm_dirty_harvest_vms);
+
 /* Does this VM log that way?  Never changes once the VM has a vCPU. */
-static inline bool kvm_dirty_harvest(const struct kvm *kvm)
+static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 {
-	return kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
+	return static_branch_unlikely(&kvm_dirty_harvest_vms) &&
+	       kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 }
 
 void kvm_dirty_harvest_init_vm(struct kvm *kvm);
+void kvm_dirty_harvest_uninit_vm(struct kvm *kvm);
 void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn);
 
 /*
@@ -32,7 +38,7 @@ void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn);
  * Huge pages need nothing.  While their memslot is logged they are writable only
  * as long as the log has all of their pages since the start.
  */
-static inline void kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn, int level)
+static __always_inline void kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn, int level)
 {
 	if (kvm_dirty_harvest(kvm) && level == PG_LEVEL_4K)
 		__kvm_dirty_harvest_lost(kvm, as_id, gfn);
