@@ -4,7 +4,7 @@
 Method. dirty_log_perf_test runs for two iterations with initially-all-set, once without and once
 with tracing; the second iteration is the first that pays for splitting. lab.locktrace reads the
 waits of vCPU threads out of the trace. The trace is stamped by the TSC, which on the lockstep
-machine counts instructions.
+machine counts instructions. It comes back compressed: the serial line takes a kilobyte a second.
 
 Limits. Tracing takes time itself, a part of it while mmu_lock is held (contention_end comes right
 after the lock was taken), so a contended phase gets longer; by how much is measured and shown, and
@@ -13,10 +13,12 @@ processor while others wait behind it in the queue makes them wait: that is what
 runs are for.
 """
 
+import gzip
 import json
 import re
 import shlex
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -88,7 +90,7 @@ while [ $# -gt 0 ]; do
     measure "$1" "$2" "$3" traced
     tracing 0
     cat per_cpu/cpu*/stats > "$LAB_OUT/$name.stats"
-    cat trace > "$LAB_OUT/$name.trace"
+    gzip < trace > "$LAB_OUT/$name.trace.gz"
     echo "$name" >> "$LAB_PROGRESS"
     shift 3
 done
@@ -216,17 +218,21 @@ def _dirty_ticks(text: str, what: str) -> int:
 def profile(ept: bool, run: Run, mib: int, cpus: int, files: Mapping[str, bytes]) -> Profile:
     """What the files of one run say. WorkFailed: they are incomplete, or contradict themselves."""
 
-    def text(kind: str) -> str:
+    def data(kind: str) -> bytes:
         try:
-            return files[f"{run.name}.{kind}"].decode(errors="replace")
+            return files[f"{run.name}.{kind}"]
         except KeyError:
             raise WorkFailed(f"{run.name}: no {kind} came back") from None
+
+    def text(kind: str) -> str:
+        return data(kind).decode(errors="replace")
 
     try:
         locktrace.check_complete(text("stats"))
         ticks = _dirty_ticks(text("traced"), run.name)
-        waiting = locktrace.waiting_in_pass(text("trace"), run.vcpus, ITERATION + 1, ticks)
-    except locktrace.TraceError as error:
+        trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks)
+    except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{report.paging(MACHINE, ept)}, {run.name}: {error}") from error
     return Profile(
         machine=MACHINE,

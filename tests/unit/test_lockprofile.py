@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.lockprofile and lab.locktrace: small made-up traces, and what is said about bad ones."""
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,7 +161,7 @@ FILES = {
     "2-100-N.traced": b"Iteration 1 dirty memory time: 0.1s\n"
     b"Iteration 2 dirty memory time: 0.000020000s\n",
     "2-100-N.stats": STATS.encode(),
-    "2-100-N.trace": "".join(TRACE).encode(),
+    "2-100-N.trace.gz": gzip.compress("".join(TRACE).encode()),
 }
 
 
@@ -180,7 +181,7 @@ def test_a_run_in_seconds() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
-    with pytest.raises(WorkFailed, match=f"no {name.split('.')[1]} came back"):
+    with pytest.raises(WorkFailed, match=f"no {name.split('.', 1)[1]} came back"):
         lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name})
     with pytest.raises(WorkFailed):
         lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"})

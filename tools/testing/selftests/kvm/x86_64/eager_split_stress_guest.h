@@ -96,6 +96,9 @@ struct vcpu_state {
 
 	/* The last sweep that was asked for and done. */
 	u64 swept;
+
+	/* Accesses that the host emulated because the slot was away. */
+	u64 nr_mmio;
 	struct window windows[NR_WINDOWS];
 
 	struct {
@@ -508,10 +511,14 @@ static void guest_toggle_writable(struct vcpu_state *v, struct window *w)
 		guest_complain(v, BAD_PERMISSION, page, gva, 0, vector);
 }
 
+/*
+ * Without CR0.WP a read-only entry is enough to write, so when KVM has to emulate a
+ * write it takes the translation of the read before it, which set no Dirty bit.
+ */
 static void guest_toggle_dirty(struct vcpu_state *v, struct window *w)
 {
 	u64 k = window_any(v, w), page = window_page(w, k), gva = window_page_gva(v, w, k);
-	u64 *entry = window_entry(v, w, k);
+	u64 *entry = window_entry(v, w, k), nr_mmio = READ_ONCE(v->nr_mmio);
 
 	WRITE_ONCE(*entry, *entry & ~(PTE_DIRTY_MASK | PTE_ACCESSED_MASK));
 	guest_flush(v, gva, false);
@@ -522,7 +529,8 @@ static void guest_toggle_dirty(struct vcpu_state *v, struct window *w)
 	}
 
 	guest_write(v, page, gva);
-	if (!(READ_ONCE(*entry) & PTE_DIRTY_MASK))
+	if (!(READ_ONCE(*entry) & PTE_DIRTY_MASK) &&
+	    (CTL->wp || READ_ONCE(v->nr_mmio) == nr_mmio))
 		guest_complain(v, BAD_CLEAN, page, gva, PTE_DIRTY_MASK, *entry);
 }
 

@@ -385,13 +385,15 @@ static void set_host_dirty(struct region *r, u64 page)
 }
 
 /* The memslot is away: do what a VMM does for a device, with the memory itself. */
-static void emulate_access(struct stress *t, struct kvm_run *run)
+static void emulate_access(struct stress *t, unsigned int id)
 {
+	struct kvm_run *run = t->vcpus[id]->run;
 	struct region *r = data_region(t);
 	u64 offset = run->mmio.phys_addr - r->gpa;
 
 	CHECK(t, offset < r->nr_pages * PAGE_SIZE, "MMIO at 0x%llx", run->mmio.phys_addr);
 	count(&counters.mmio);
+	WRITE_ONCE(t->ctl->vcpus[id].nr_mmio, t->ctl->vcpus[id].nr_mmio + 1);
 	pthread_rwlock_rdlock(&t->protection);
 	if (run->mmio.is_write) {
 		memcpy(r->hva + offset, run->mmio.data, run->mmio.len);
@@ -440,7 +442,7 @@ static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 			usleep(REST_US);
 		return true;
 	case KVM_EXIT_MMIO:
-		emulate_access(t, run);
+		emulate_access(t, id);
 		break;
 	case KVM_EXIT_DIRTY_RING_FULL:
 		usleep(100);
