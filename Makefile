@@ -63,7 +63,7 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 --dist worksteal -m 'not mutants and not migration' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not mutants and not migration' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree

@@ -8,14 +8,32 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from lab import kernel as kernels
 from lab import selftests as tests_of_kvm
 from lab.kernel import Kernel
 from lab.locks import locked
 from lab.paths import BUILD, LAYOUT
+from tests.machines.matrix import cases
 
 T = TypeVar("T")
+
+BOOT_OF = {case.id: case.boot for case in cases()}
+
+
+class BootScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives all cases of a boot to the same worker, and others out one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.partition("[")[2].removesuffix("]")
+        return BOOT_OF.get(name, nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootScheduling:
+    """What xdist asks for a scheduler."""
+    return BootScheduling(config, log)
 
 
 def _once(make: Callable[..., T]) -> Callable[..., T]:

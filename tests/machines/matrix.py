@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What runs inside which machine, as data.
 
-A test names a selftest and its arguments. A mode names a machine and the module parameters that
-it boots with. cases() combines them; each combination boots a machine of its own and is one test
-case with all of it in its name.
+A test names a selftest and its arguments. A mode names a machine and the module parameters that it
+boots with. cases() combines them; each combination is one test case with all of it in its name.
+Cases that want the same machine share a boot, see boots.py.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Case:
-    """One boot: a selftest in a mode, on one configuration of the kernel."""
+    """A selftest in a mode, on one configuration of the kernel."""
 
     test: Selftest
     mode: Mode
@@ -57,6 +57,12 @@ class Case:
     def id(self) -> str:
         mode = f"{self.mode.machine}-{self.config}-{self.mode.name}"
         return f"{mode}-eager{self.eager}-{self.test.name}"
+
+    @property
+    def boot(self) -> str:
+        """What has to be the same of cases that share a boot."""
+        words = (self.config, self.mode.name, f"{self.test.memory_mib}M", *self.test.cmdline)
+        return "-".join((self.mode.machine, *words))
 
 
 HUGE_2M = "anonymous_hugetlb_2mb"
@@ -246,9 +252,24 @@ VMX_NESTED_MODES = tuple(vmx_mode("1", tdp) for tdp in "10")
 SHADOW = (MODES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
 DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:])),)
+# One of each way in which a split differs from others. The plain kernel has all of them.
+MODES_DEBUG = replace(
+    MODES,
+    argv=(
+        GUEST_MODES,
+        *(
+            word
+            for name in (
+                *("long", "unaligned", "alias15", "alias1100", "pae", "pse", "api", "quota"),
+                *("smm", "across", "across_q", "tracked"),
+            )
+            for word in ("-m", name)
+        ),
+    ),
+)
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
-    MODES,
+    MODES_DEBUG,
     FAULT,
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
@@ -263,7 +284,11 @@ HOSTILE = Selftest(
 
 
 def cases() -> Iterator[Case]:
-    """Yield every case of `make test`."""
+    """Yield every case of `make test`, those of the longest boot first."""
+    yield from (
+        Case(test, SHADOW_MODES[-1], "Y", "debug") for test in (NOTHING_UNSEEN_DEBUG, *DEBUG_ONCE)
+    )
+    yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     everywhere = (*PERF, eagerly(MODES))
@@ -278,9 +303,5 @@ def cases() -> Iterator[Case]:
     yield Case(HOSTILE, SHADOW_MODES[-1], "Y")
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")
-    yield from (
-        Case(test, SHADOW_MODES[-1], "Y", "debug") for test in (NOTHING_UNSEEN_DEBUG, *DEBUG_ONCE)
-    )
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
-        yield from (Case(test, mode, "Y", "debug") for test in DEBUG)

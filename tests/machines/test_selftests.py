@@ -5,71 +5,62 @@ A case fails if the test fails or skips, or if the kernel complains in its log. 
 unpatched kernel as well is listed in UPSTREAM_FAILS, and is run there to prove it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from lab import machines
 from lab.complaints import complaints
 from lab.kernel import Kernel
 from lab.machines import Job, Result
 
+from .boots import Boots, Outcome, make_job
 from .matrix import Case, cases
 
 # (test, mode) -> why it can't pass with or without the series.
 UPSTREAM_FAILS: dict[tuple[str, str], str] = {}
 
-# Sets what the case asks for, then becomes the test: its exit status is the machine's.
-SCRIPT = """
-set -e
-echo "$1" > /sys/module/kvm/parameters/eager_page_split
-echo "$2" > /proc/sys/vm/nr_hugepages
-[ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$2" ] || { echo "no $2 huge pages"; exit 99; }
-shift 2
-while [ "$1" != -- ]; do echo "${1#*=}" > "/sys/module/kvm/parameters/${1%%=*}"; shift; done
-shift
-cd /selftests
-exec "./$@"
-"""
+# Seconds: the first case of a boot waits for all of them.
+MOST_S = 7200
 
 
-def job(case: Case, kernel: Kernel, selftests: Path) -> Job:
-    test = case.test
-    settings = (f"{name}={value}" for name, value in test.settings)
-    program = test.argv[0]
-    arguments = (case.eager, str(test.huge_2m), *settings, "--", *test.argv)
-    return Job(
-        kernel=kernel.image,
-        command=("sh", "-c", SCRIPT, "sh", *arguments),
-        parameters=case.mode.parameters,
-        cpus=3,
-        memory_mib=test.memory_mib,
-        files={f"/selftests/{program}": selftests / program},
-        timeout_s=test.timeout_s,
-        cmdline=test.cmdline,
-    )
+@pytest.fixture(scope="session")
+def boots(
+    request: pytest.FixtureRequest,
+    kernel: Callable[[str, str], Kernel],
+    selftests: Callable[[str], Path],
+) -> Callable[[str], Boots]:
+    """boots(kind): the boots of a kind of kernel, for the cases of this session."""
+    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
+    params = (item.callspec.params for item in functions if item.function is test_selftest)
+    wanted = [case for each in params if isinstance(case := each["case"], Case)]
+    known: dict[str, Boots] = {}
+
+    def made(kind: str) -> Boots:
+        def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
+            image = kernel(kind, together[0].config).image
+            return make_job(together, image, selftests("series"), note)
+
+        # What is run on the unpatched kernel is for one case at a time.
+        return known.setdefault(kind, Boots(wanted if kind == "series" else [], job))
+
+    return made
 
 
-def assert_silent(result: Result) -> None:
+def assert_silent(result: Outcome | Result) -> None:
     found = complaints(result.kernel_log)
     assert not found, "the kernel complains:\n" + "\n".join(found)
 
 
+@pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)
-def test_selftest(
-    case: Case,
-    kernel: Callable[[str, str], Kernel],
-    selftests: Callable[[str], Path],
-) -> None:
+def test_selftest(case: Case, boots: Callable[[str], Boots]) -> None:
     expected = UPSTREAM_FAILS.get((case.test.name, case.mode.name))
-    machine = machines.get(case.mode.machine)
-    result = machine.run(job(case, kernel("series", case.config), selftests("series")))
-    output = result.output.decode(errors="replace")
-    assert_silent(result)
+    found = boots("series").outcome(case)
+    assert_silent(found)
     if expected is None:
-        assert result.status == 0, f"exit status {result.status}\n{output}"
+        assert found.status == 0, f"exit status {found.status}\n{found.output}"
         return
-    unpatched = machine.run(job(case, kernel("base", case.config), selftests("series")))
+    unpatched = boots("base").outcome(case)
     assert unpatched.status != 0, f"passes on the unpatched kernel: {expected} is no longer true"
-    assert result.status == unpatched.status, f"exit status {result.status}\n{output}"
+    assert found.status == unpatched.status, f"exit status {found.status}\n{found.output}"

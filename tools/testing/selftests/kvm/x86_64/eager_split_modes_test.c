@@ -1554,19 +1554,30 @@ static bool run_case(const struct test_case *given)
 	return !reason;
 }
 
-static bool run_selected(const char *name)
+/* Those that -m names; all if it names none. */
+static bool selected[ARRAY_SIZE(test_cases)];
+
+static void select_case(const char *name)
 {
-	bool known = false, ran = false;
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(test_cases); i++) {
-		if (name && strcmp(name, test_cases[i].name))
-			continue;
-
-		known = true;
-		ran |= run_case(&test_cases[i]);
+		if (!strcmp(name, test_cases[i].name)) {
+			selected[i] = true;
+			return;
+		}
 	}
-	TEST_ASSERT(known, "No such case: %s, see -h", name);
+	TEST_FAIL("No such case: %s, see -h", name);
+}
+
+static bool run_selected(bool all)
+{
+	bool ran = false;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(test_cases); i++)
+		if (all || selected[i])
+			ran |= run_case(&test_cases[i]);
 	return ran;
 }
 
@@ -1574,8 +1585,8 @@ static void help(const char *program)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-v] [-m NAME]\n\n"
-	       " -m: run this case only.  They need up to 6 free 2MiB HugeTLB\n"
+	printf("usage: %s [-h] [-v] [-m NAME]...\n\n"
+	       " -m: run this case only, or those of several -m.  They need up to 6 free 2MiB HugeTLB\n"
 	       "     pages, and \"1g\" and \"relink\" a free 1GiB page.\n"
 	       " -v: show KVM's numbers of pages after each step.\n\n", program);
 	for (i = 0; i < ARRAY_SIZE(test_cases); i++)
@@ -1584,13 +1595,14 @@ static void help(const char *program)
 
 int main(int argc, char *argv[])
 {
-	const char *name = NULL;
+	bool all = true;
 	int opt;
 
 	while ((opt = getopt(argc, argv, "hm:v")) != -1) {
 		switch (opt) {
 		case 'm':
-			name = optarg;
+			select_case(optarg);
+			all = false;
 			break;
 		case 'v':
 			verbose = true;
@@ -1603,5 +1615,5 @@ int main(int argc, char *argv[])
 
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
-	return run_selected(name) ? 0 : KSFT_SKIP;
+	return run_selected(all) ? 0 : KSFT_SKIP;
 }

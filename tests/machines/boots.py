@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Boots that are shared: cases that want the same machine run in it one after the other.
+
+To boot takes longer than many a case. Each case has settings, HugeTLB pages, time limit, kernel
+log and exit status of its own, as if it had the machine for itself. If the machine is lost, so is
+the case that was running; all others run in a new boot.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import machines
+from lab.complaints import complaints
+from lab.machines import Job, Machine, MachineLost, Result
+
+from .matrix import Case
+
+CPUS = 3
+BOOT_S = 120
+# Beside a case's own limit, which the machine's clock measures.
+SPARE_S = 60
+PARAMETERS = "/sys/module/kvm/parameters"
+
+# run NAME LIMIT EAGER HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
+# NAME.output and NAME.log. Every setting that a case changes has been saved by save NAME...
+SCRIPT = f"""
+cd /selftests
+
+save() {{
+    for name in "$@"; do echo "$name=$(cat {PARAMETERS}/$name)"; done >/saved
+}}
+
+set_all() {{
+    for word in "$@"; do
+        [ "$word" != -- ] || return 0
+        echo "${{word#*=}}" >"{PARAMETERS}/${{word%%=*}}" || exit
+    done
+}}
+
+prepare() {{
+    set_all $(cat /saved)
+    echo 0 >/proc/sys/vm/nr_hugepages
+    echo "$2" >/proc/sys/vm/nr_hugepages
+    [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$2" ] || {{ echo "no $2 huge pages"; exit 99; }}
+    set_all "eager_page_split=$1"
+    shift 2
+    set_all "$@"
+}}
+
+run() {{
+    echo "$1" >>"$LAB_PROGRESS"
+    out=$LAB_OUT/$1 limit=$2
+    shift 2
+    echo 1 >/sys/kernel/debug/clear_warn_once
+    dmesg -c >>"$LAB_OUT/between.log"
+    (
+        prepare "$@"
+        while [ "$1" != -- ]; do shift; done
+        shift
+        exec timeout -s KILL "$limit" "./$@"
+    ) >"$out.output" 2>&1
+    echo $? >"$out.status"
+    dmesg -c >"$out.log"
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case left behind.
+
+    kernel_log: what the kernel said meanwhile, and complaints from boot and from in between.
+    """
+
+    status: int
+    output: str
+    kernel_log: str
+
+
+def _call(case: Case) -> str:
+    test = case.test
+    settings = (f"{name}={value}" for name, value in test.settings)
+    limit = str(int(test.timeout_s))
+    return shlex.join(
+        ("run", case.id, limit, case.eager, str(test.huge_2m), *settings, "--", *test.argv)
+    )
+
+
+def make_job(
+    cases: Sequence[Case], kernel: Path, selftests: Path, on_progress: Callable[[str], None]
+) -> Job:
+    """One boot for cases that can share it."""
+    first = cases[0]
+    saved = sorted({name for case in cases for name, _ in case.test.settings})
+    programs = {case.test.argv[0] for case in cases}
+    lines = (SCRIPT, shlex.join(("save", *saved)), *map(_call, cases))
+    return Job(
+        kernel=kernel,
+        command=("sh", "-c", "\n".join(lines)),
+        parameters=first.mode.parameters,
+        cpus=CPUS,
+        memory_mib=first.test.memory_mib,
+        files={f"/selftests/{program}": selftests / program for program in programs},
+        timeout_s=BOOT_S + sum(case.test.timeout_s + SPARE_S for case in cases),
+        on_progress=on_progress,
+        cmdline=first.test.cmdline,
+    )
+
+
+def _outcome(case: Case, result: Result, everywhere: str) -> Outcome:
+    def text(kind: str) -> str:
+        return result.files[f"{case.id}.{kind}"].decode(errors="replace")
+
+    return Outcome(int(text("status")), text("output"), everywhere + text("log"))
+
+
+def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
+    """What each case left behind, by its id.
+
+    What the kernel complains about that no case's log has is everybody's: nobody knows whose.
+    """
+    cases = list(cases)
+    known = {
+        line
+        for case in cases
+        for line in complaints(result.files[f"{case.id}.log"].decode(errors="replace"))
+    }
+    between = result.files["between.log"].decode(errors="replace")
+    # The console has what was said after the last case, and repeats what cases have.
+    seen = complaints(f"{between}\n{result.kernel_log}")
+    everywhere = "".join(f"{line}\n" for line in seen if line not in known)
+    return {case.id: _outcome(case, result, everywhere) for case in cases}
+
+
+class Boots:
+    """Runs cases when the first of those is asked for that share a boot.
+
+    wanted: all cases that will be asked for.
+    """
+
+    def __init__(
+        self, wanted: Iterable[Case], job: Callable[[Sequence[Case], Callable[[str], None]], Job]
+    ) -> None:
+        self._wanted = list(wanted)
+        self._job = job
+        self._known: dict[str, Outcome | MachineLost] = {}
+
+    def outcome(self, case: Case) -> Outcome:
+        """What CASE left behind. MachineLost: the machine, while it ran."""
+        while (found := self._known.get(case.id)) is None:
+            same = [one for one in self._wanted if one.boot == case.boot]
+            left = [one for one in same if one.id not in self._known]
+            self._known |= self._run(machines.get(case.mode.machine), left or [case])
+        if isinstance(found, MachineLost):
+            raise found
+        return found
+
+    def _run(self, machine: Machine, cases: Sequence[Case]) -> Mapping[str, Outcome | MachineLost]:
+        started: list[str] = []
+        try:
+            result = machine.run(self._job(cases, started.append))
+        except MachineLost as lost:
+            return {started[-1] if started else cases[0].id: lost}
+        return outcomes(cases, result)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""tests.machines.boots: who gets what of a boot that several cases share."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from lab import machines
+from lab.machines import Job, MachineLost, Result
+from tests.machines.boots import Boots, make_job, outcomes
+from tests.machines.matrix import SVM_MODES, Case, Selftest, cases
+
+FIRST, SECOND, THIRD = (
+    Case(Selftest(name, (name, "-v", "a b"), huge_2m=3, settings=settings), SVM_MODES[0], "Y")
+    for name, settings in (("one", ()), ("two", (("nx_huge_pages", "1"),)), ("three", ()))
+)
+ALL = (FIRST, SECOND, THIRD)
+
+
+def result(*cases: Case, logs: dict[str, str] | None = None, between: str = "") -> Result:
+    files = {"between.log": between.encode()}
+    for case in cases:
+        files[f"{case.id}.status"] = b"0\n"
+        files[f"{case.id}.output"] = case.test.name.encode()
+        files[f"{case.id}.log"] = (logs or {}).get(case.test.name, "").encode()
+    console = "".join((logs or {}).values()) + between
+    return Result(0, b"", files, console, 1.0)
+
+
+class Fake:
+    """A machine that is lost while BAD runs."""
+
+    def __init__(self, bad: Case | None = None) -> None:
+        self.bad = bad
+        self.boots: list[list[Case]] = []
+
+    def job(self, cases: Sequence[Case], note: Callable[[str], None]) -> Job:
+        self.boots.append(list(cases))
+        self.note = note
+        return Job(kernel=Path("k"), command=("true",))
+
+    def run(self, _job: Job) -> Result:
+        for case in self.boots[-1]:
+            self.note(case.id)
+            if case == self.bad:
+                raise MachineLost("died", "it ended", "")
+        return result(*self.boots[-1])
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(machines, "get", lambda _name: made)
+    return made
+
+
+def test_one_boot_is_enough(fake: Fake) -> None:
+    boots = Boots(ALL, fake.job)
+    assert [boots.outcome(case).output for case in ALL] == ["one", "two", "three"]
+    assert fake.boots == [list(ALL)]
+
+
+def test_a_lost_machine_is_the_fault_of_who_was_running(fake: Fake) -> None:
+    fake.bad = SECOND
+    boots = Boots(ALL, fake.job)
+    assert boots.outcome(FIRST).status == 0
+    with pytest.raises(MachineLost):
+        boots.outcome(SECOND)
+    assert boots.outcome(THIRD).output == "three"
+    assert fake.boots == [list(ALL), [FIRST, THIRD]]
+
+
+def test_a_case_that_nobody_announced_boots_alone(fake: Fake) -> None:
+    assert Boots((), fake.job).outcome(FIRST).output == "one"
+    assert fake.boots == [[FIRST]]
+
+
+def test_whose_complaint_it_is() -> None:
+    logs = {"two": "fine\nWARNING: two\n"}
+    found = outcomes(ALL, result(*ALL, logs=logs))
+    assert "WARNING" not in found[FIRST.id].kernel_log + found[THIRD.id].kernel_log
+    assert "WARNING: two" in found[SECOND.id].kernel_log
+    found = outcomes(ALL, result(*ALL, logs=logs, between="BUG: at boot\n"))
+    assert all("BUG: at boot" in found[case.id].kernel_log for case in ALL)
+
+
+def test_the_job_has_each_case_with_its_own() -> None:
+    script = make_job(ALL, Path("k"), Path("t"), print).command[2]
+    assert script.splitlines()[-4:] == [
+        "save nx_huge_pages",
+        f"run {FIRST.id} 300 Y 3 -- one -v 'a b'",
+        f"run {SECOND.id} 300 Y 3 nx_huge_pages=1 -- two -v 'a b'",
+        f"run {THIRD.id} 300 Y 3 -- three -v 'a b'",
+    ]
+
+
+def test_cases_of_a_boot_want_the_same_machine() -> None:
+    found = {case.boot: case for case in cases()}
+    for case in cases():
+        same = found[case.boot]
+        assert case.mode == same.mode and case.config == same.config
+        assert case.test.memory_mib == same.test.memory_mib
+        assert case.test.cmdline == same.test.cmdline
