@@ -180,9 +180,7 @@ def execute(job: Job, runs: Sequence[Run]) -> list[Output]:
     except MachineLost as lost:
         log = _save_console(lost.kernel_log)
         raise WorkFailed(f"{MACHINE} was lost: {lost}; its console: {log}") from lost
-    if result.status != 0:
-        said = result.output.decode(errors="replace")[-2000:]
-        raise WorkFailed(f"exit status {result.status}:\n{said}")
+    result.check(MACHINE)
     return collect(runs, result.files)
 
 

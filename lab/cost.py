@@ -203,10 +203,8 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
         mode = report.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
             result = machine.run(make_job(ept, wanted, image, test))
-        text = result.output.decode(errors="replace")
-        if result.status != 0:
-            raise WorkFailed(f"{mode}: exit status {result.status}:\n{text[-2000:]}")
-        found += parse(text, ept)
+        result.check(mode)
+        found += parse(result.text, ept)
     with complete_or_absent(file) as stream:
         for cost in found:
             stream.write(json.dumps(record_of(cost)) + "\n")

@@ -218,10 +218,10 @@ def prove(packages: Packages, directory: Path) -> str:
             result = machine.run(job)
         except machines.MachineLost as lost:
             raise WorkFailed(f"{lost}:\n{lost.kernel_log[-2000:]}") from lost
-    text = result.output.decode(errors="replace")
-    if result.status or packages.release not in text.splitlines()[:1]:
-        raise WorkFailed(f"the installed kernel: exit status {result.status}:\n{text[-2000:]}")
-    return text
+    result.check("the installed kernel")
+    if packages.release not in result.text.splitlines()[:1]:
+        raise WorkFailed(f"the kernel that booted is not {packages.release}:\n{result.text}")
+    return result.text
 
 
 @click.command()

@@ -172,9 +172,7 @@ def measure(plan: Sequence[Boot], mib_per_vcpu: int) -> list[dict[str, Any]]:
         job = make_job(boot, mib_per_vcpu, images[boot.kernel], test)
         with step(f"Live, {number} of {len(plan)}: {boot.label}", f"{RUN_S * len(boot.eager)} s"):
             result = machine.run(job)
-        if result.status:
-            said = result.output.decode(errors="replace")[-2000:]
-            raise WorkFailed(f"{boot.label}: exit status {result.status}:\n{said}")
+        result.check(boot.label)
         found += collect(boot, result.files)
     return found
 

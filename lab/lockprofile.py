@@ -354,9 +354,7 @@ def _measure(ept: bool, runs: Sequence[Run], mib: int, job: Job) -> list[Profile
     mode = report.paging(MACHINE, ept)
     with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
         result = machines.get(MACHINE).run(replace(job, on_progress=Course(runs).line))
-    if result.status != 0:
-        said = result.output.decode(errors="replace")[-2000:]
-        raise WorkFailed(f"{mode}: exit status {result.status}:\n{said}")
+    result.check(mode)
     return [profile(ept, run, mib, job.cpus, result.files) for run in runs]
 
 

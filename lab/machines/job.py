@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from lab.errors import WorkFailed
+
+# How much of a failed command's output is shown, characters.
+TAIL = 2000
+
 Reason = Literal["timeout", "died", "crashed", "hung"]
 
 
@@ -56,6 +61,16 @@ class Result:
     kernel_log: str
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """The output, as text."""
+        return self.output.decode(errors="replace")
+
+    def check(self, what: str) -> None:
+        """WorkFailed: the command of the run that WHAT names failed; has the end of its output."""
+        if self.status:
+            raise WorkFailed(f"{what}: exit status {self.status}:\n{self.text[-TAIL:]}")
+
 
 class MachineLost(Exception):
     """The machine ended, or its time ran out, before the report of its run was complete.
@@ -89,7 +104,8 @@ class Machine(Protocol):
         """Run job to its end and leave nothing behind.
 
         Raises LabError when the job cannot be run as asked for and MachineLost when
-        the machine got lost on the way. A command that fails raises nothing.
+        the machine got lost on the way. A command that fails raises nothing here, but in
+        Result.check().
         """
         ...
 

@@ -153,9 +153,7 @@ def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
 def run_boot(machine: Machine, boot: Boot, job: Job) -> list[dict[str, Any]]:
     """Migrate in one boot. WorkFailed: something did not go as it has to."""
     result = machine.run(job)
-    if result.status:
-        said = result.output.decode(errors="replace")[-2000:]
-        raise WorkFailed(f"{boot.label}: exit status {result.status}:\n{said}")
+    result.check(boot.label)
     return list(collect(boot, result.files))
 
 

@@ -114,7 +114,7 @@ def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineLost) -> l
 
 
 def test_a_tool_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WorkFailed, match="exit status 1:\nno such probe"):
+    with pytest.raises(WorkFailed, match="svm-qemu: exit status 1:\nno such probe"):
         execute(monkeypatch, Result(1, b"no such probe", {}, "", 1.0))
     assert execute(monkeypatch, Result(0, b"", FILES, "", 1.0))[1].said == ""
 

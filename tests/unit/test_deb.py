@@ -9,7 +9,7 @@ import pytest
 
 from lab import cli, deb
 from lab.errors import LabError, WorkFailed
-from lab.machines import Job
+from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
 
 GIVEN = b"CONFIG_KVM=m\n"
@@ -113,10 +113,10 @@ def test_a_kernel_that_is_another_is_no_proof(
     packages: deb.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Other:
-        def run(self, job: Job) -> object:
-            return type("Result", (), {"output": b"6.1.0-debian\n", "status": 0})()
+        def run(self, job: Job) -> Result:
+            return Result(0, b"6.1.0-debian\n", {}, "", 1.0)
 
     monkeypatch.setattr(deb, "make_root", lambda *_: Other())
     monkeypatch.setattr("lab.selftests.build", lambda _: tmp_path)
-    with pytest.raises(WorkFailed, match="exit status 0:"):
+    with pytest.raises(WorkFailed, match=r"is not 6\.12\.1-eagersplit:\n6\.1\.0-debian"):
         deb.prove(packages, tmp_path)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a machine refuses before it starts anything, each with one line that says what is right."""
+"""What a machine refuses before it starts anything, each with one line that says what is right.
+
+And what a command that failed is told as.
+"""
 
 import dataclasses
 import shutil
@@ -9,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from lab import kernel, machines, paths
-from lab.errors import LabError
+from lab.errors import LabError, WorkFailed
 from lab.machines import emulated, parameters, process
 from lab.machines.cli import run
-from lab.machines.job import Job
+from lab.machines.job import TAIL, Job, Result
 from lab.paths import LAYOUT
 
 JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
@@ -103,6 +106,14 @@ def test_value_inside_the_machine(wanted: str, found: str | None, good: bool) ->
     else:
         with pytest.raises(LabError, match=r"kvm\.x"):
             parameters.check_value("svm-qemu", "kvm.x", wanted, found)
+
+
+def test_a_command_that_failed_is_told_by_the_end_of_its_output() -> None:
+    Result(0, b"", {}, "", 1.0).check("a boot")
+    output = b"begin " + b"x" * TAIL + b" why \xff\n"
+    with pytest.raises(WorkFailed, match=r"\Aa boot: exit status 139:\nx+ why \ufffd\n\Z") as error:
+        Result(139, output, {}, "", 1.0).check("a boot")
+    assert str(error.value).endswith(Result(139, output, {}, "", 1.0).text[-TAIL:])
 
 
 def test_dry_run_says_what_would_start() -> None:
