@@ -155,6 +155,22 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def _grid(
+    rows: int, columns: int, height: float, *, sharex: bool = False, sharey: bool | str = True
+) -> tuple["Figure", Any]:
+    """A picture of HEIGHT inches, and its axes by row and column. sharey: "col": by column."""
+    figure, grid = _pyplot().subplots(
+        rows,
+        columns,
+        figsize=(WIDTH, height),
+        sharex=sharex,
+        sharey=sharey,
+        squeeze=False,
+        layout="constrained",
+    )
+    return figure, grid
+
+
 def _svg(figure: "Figure", name: str) -> str:
     """The finished picture. NAME makes the ids in it its own."""
     pyplot = _pyplot()
@@ -226,11 +242,7 @@ def curves(
     name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
 ) -> str:
     """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
-    pyplot = _pyplot()
-    size = (WIDTH, 0.5 + 2.9 * len(rows))
-    figure, grid = pyplot.subplots(
-        len(rows), len(rows[0]), figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))
     limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
     for drawn, row in zip(grid, rows, strict=True):
         for axes, panel in zip(drawn, row, strict=True):
@@ -246,10 +258,7 @@ def curves(
 
 def costs(name: str, panels: Sequence[Panel], y_label: str, limit: float) -> str:
     """Panels side by side with a linear axis from 0 and a line that is not to be crossed."""
-    pyplot = _pyplot()
-    figure, grid = pyplot.subplots(
-        1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, grid = _grid(1, len(panels), 3.4)
     highest = max(y for p in panels for points in p.curves.values() for _, y in points)
     for axes, panel in zip(grid.flat, panels, strict=True):
         axes.set_title(panel.title)
@@ -293,16 +302,7 @@ def _course(axes: "Axes", course: Course, counts: Sequence[int]) -> None:
 
 def timelines(name: str, courses: Sequence[Course]) -> str:
     """For each run a row: accesses per millisecond of the writers, and of the readers."""
-    pyplot = _pyplot()
-    figure, grid = pyplot.subplots(
-        len(courses),
-        2,
-        figsize=(WIDTH, 0.7 + 1.9 * len(courses)),
-        sharex=True,
-        sharey="col",
-        squeeze=False,
-        layout="constrained",
-    )
+    figure, grid = _grid(len(courses), 2, 0.7 + 1.9 * len(courses), sharex=True, sharey="col")
     for (left, right), course in zip(grid, courses, strict=True):
         _course(left, course, course.writers)
         _course(right, course, course.readers)
@@ -347,16 +347,7 @@ def _voyage(left: "Axes", right: "Axes", voyage: Voyage) -> None:
 
 def voyages(name: str, found: Sequence[Voyage], simulated: bool) -> str:
     """A row for each migration: what the guest served, and how long that took."""
-    pyplot = _pyplot()
-    figure, grid = pyplot.subplots(
-        len(found),
-        2,
-        figsize=(WIDTH, 0.5 + 2.1 * len(found)),
-        sharex=True,
-        sharey="col",
-        squeeze=False,
-        layout="constrained",
-    )
+    figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
     for (left, right), voyage in zip(grid, found, strict=True):
         _voyage(left, right, voyage)
     for axes in grid[-1]:
@@ -370,12 +361,9 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
 
     Curves are over seconds.
     """
-    pyplot = _pyplot()
     from matplotlib.ticker import EngFormatter
 
-    figure, grid = pyplot.subplots(
-        1, len(panels), figsize=(WIDTH, 3.9), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, grid = _grid(1, len(panels), 3.9)
     for axes, panel in zip(grid.flat, panels, strict=True):
         axes.set_title(panel.title)
         for style, points in panel.curves.items():
