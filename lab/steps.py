@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Long steps: shown while they run, their output kept in a log."""
 
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lab.errors import WorkFailed
+from lab.machines import process
 from lab.space import complain_if_full
 
 TAIL_LINES = 20
@@ -53,7 +53,7 @@ def run_logged(
     cwd: Path,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run COMMAND in CWD with stdout and stderr appended to LOG.
+    """Run COMMAND in CWD with stdout and stderr appended to LOG; see process.run().
 
     Raises WorkFailed, after showing the end of the log, when it exits non-zero,
     and LabError when that came of a full disk.
@@ -61,15 +61,7 @@ def run_logged(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
         print("+", *command, file=output, flush=True)
-        status = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        status = process.run(command, cwd, output, env=env)
     if status != 0:
         complain_if_full(cwd)
         say(_tail(log))

@@ -16,10 +16,10 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 import psutil
 
@@ -36,6 +36,8 @@ MESSAGES = "messages"
 
 # How long a process may take to die of SIGKILL, seconds.
 KILLED_S = 5.0
+# How long run() gives: make removes what it has half made.
+GRACE_S = 10.0
 
 
 @contextlib.contextmanager
@@ -155,7 +157,9 @@ class Child:
 
     argv: the program and its words. directory: where it runs, and where its output goes
     (file MESSAGES). terminal: give it a terminal instead; what it shows there is thrown away.
-    grace_s: seconds it gets to end by itself when it is told to.
+    stdout, stderr: open files for its output instead; without stderr it goes where stdout goes.
+    env: its environment, without one this process's. grace_s: seconds it gets to end by itself
+    when it is told to.
     """
 
     def __init__(
@@ -164,12 +168,18 @@ class Child:
         directory: Path,
         *,
         terminal: bool = False,
+        stdout: IO[Any] | None = None,
+        stderr: IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
         grace_s: float = 0.5,
     ) -> None:
         self._argv = ["setpriv", "--pdeathsig", "KILL", "--"]
         self._argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
         self._directory = directory
         self._terminal = terminal
+        self._stdout = stdout
+        self._stderr = stderr
+        self._env = env
         self._grace_s = grace_s
         self._master: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -182,13 +192,15 @@ class Child:
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
-        with (self._directory / MESSAGES).open("wb") as messages:
+        with contextlib.ExitStack() as stack:
+            messages = self._directory / MESSAGES
             return subprocess.Popen(
                 self._argv,
                 cwd=self._directory,
+                env=self._env,
                 stdin=subprocess.DEVNULL,
-                stdout=messages,
-                stderr=subprocess.STDOUT,
+                stdout=self._stdout or stack.enter_context(messages.open("wb")),
+                stderr=self._stderr or subprocess.STDOUT,
                 start_new_session=True,
             )
 
@@ -229,7 +241,7 @@ class Child:
         self._drain_terminal()
         return self._process.poll()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float | None = None) -> None:
         """Sleep for this long, or until the program has ended."""
         assert self._process
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -246,3 +258,25 @@ class Child:
         self._process.wait()
         if self._master is not None:
             os.close(self._master)
+
+
+def run(
+    argv: Sequence[str],
+    directory: Path,
+    stdout: IO[Any],
+    *,
+    stderr: IO[Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a program to its end; returns its exit code, -n after signal n. See Child.
+
+    Ctrl-C, SIGTERM and SIGHUP end it with everything it started before they end this process.
+    """
+    with (
+        ends_by_exception(),
+        Child(argv, directory, stdout=stdout, stderr=stderr, env=env, grace_s=GRACE_S) as child,
+    ):
+        child.wait()
+        code = child.exit_code()
+    assert code is not None
+    return code

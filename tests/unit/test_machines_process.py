@@ -5,15 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from lab.machines import process
 from lab.paths import ROOT
+from tests.unit.processes import is_gone, until
 
 # Ignores SIGTERM, and has a child that left the session.
 STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > pid; while :; do sleep 1; done"
@@ -36,17 +34,6 @@ def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Keep the workspaces of a test apart from those of runs going on."""
     monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
     return tmp_path / "tmp"
-
-
-def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -92,6 +79,19 @@ def test_much_on_the_terminal_does_not_block(tmp_path: Path) -> None:
     with process.Child(argv, tmp_path, terminal=True) as child:
         assert until(lambda: child.exit_code() is not None)
         assert child.exit_code() == 0
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)])
+def test_program_run_to_its_end(tmp_path: Path, script: str, code: int) -> None:
+    argv = ["sh", "-c", f'echo "$WORD"; pwd; echo complaint >&2; {script}']
+    env = {"PATH": os.environ["PATH"], "WORD": "word"}
+    with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
+        assert process.run(argv, tmp_path, out, env=env) == code
+        assert process.run(argv, tmp_path, out, stderr=err, env=env) == code
+    line = f"word\n{tmp_path}\n"
+    assert (tmp_path / "out").read_text() == f"{line}complaint\n{line}"
+    assert (tmp_path / "err").read_text() == "complaint\n"
+    assert not (tmp_path / process.MESSAGES).exists()
 
 
 def test_child_of_a_dead_parent_does_not_start() -> None:

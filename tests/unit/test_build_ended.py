@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A build that is told to end leaves nothing running, neither make nor what make started."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cli import INTERRUPTED
+from lab.paths import ROOT, Layout
+from tests.unit.processes import is_gone, until
+
+# Ends when it is told to, but does not tell its child.
+MAKE = """\
+#!/bin/sh
+sleep 60 &
+echo $$ $! > pids.new
+mv pids.new pids
+wait
+"""
+# A shell may have left SIGINT ignored to all that it started in the background.
+LAB = """
+import signal, sys
+from pathlib import Path
+from lab import paths
+signal.signal(signal.SIGINT, signal.default_int_handler)
+paths.LAYOUT = paths.Layout(Path(sys.argv[1]))
+from lab import cli, kernel
+kernel.source_tree = lambda _: paths.LAYOUT.linux
+sys.exit(cli.main(["build", sys.argv[2]]))
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A tree whose kernel is built, so that no space is asked for, and a make that sleeps."""
+    made = Layout(tmp_path)
+    image = made.linux / "obj-kvm/arch/x86/boot/bzImage"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/make").write_text(MAKE)
+    (tmp_path / "bin/make").chmod(0o755)
+    return made
+
+
+@pytest.fixture(params=["kvm", "selftests"])
+def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+    """`lab build`, busy with make."""
+    path = f"{layout.root / 'bin'}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        [sys.executable, "-c", LAB, layout.root, request.param],
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
+    ) as running:
+        try:
+            assert until((layout.linux / "pids").exists)
+            yield running
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, INTERRUPTED),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+    ],
+)
+def test_all_that_make_started_ends(
+    layout: Layout, build: subprocess.Popen[bytes], number: signal.Signals, code: int
+) -> None:
+    pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+    assert len(pids) == 2 and not any(map(is_gone, pids))
+    build.send_signal(number)
+    assert build.wait(timeout=20) == code
+    assert all(map(is_gone, pids))
