@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 from rich.console import Console
@@ -19,6 +20,7 @@ from lab.errors import WorkFailed
 from lab.extract import extract_all
 from lab.git import Repo
 from lab.locks import locked
+from lab.machines import process
 from lab.paths import LAYOUT, Layout
 from lab.series import Series
 from lab.steps import say, step
@@ -44,6 +46,14 @@ class Verdict:
 
     detail: str
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What make came to. complaints: its standard error."""
+
+    status: int
+    complaints: str
 
 
 @dataclass(frozen=True)
@@ -106,21 +116,16 @@ def diagnostics(output: str) -> set[tuple[str, str]]:
     return {(match[1], f"{match[2]}: {match[3]}") for match in matches if match}
 
 
-def _make(subject: Subject, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run kbuild for the checks and keep a copy of what it said in the log."""
-    done = subprocess.run(
-        kernel.make_command(OBJECTS, *words),
-        cwd=source,
-        env=kernel.build_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    with subject.log.open("a") as log:
-        print("+", *done.args, done.stdout, done.stderr, sep="\n", file=log)
-    return done
+def _make(subject: Subject, source: Path, *words: str) -> Made:
+    """Run kbuild for the checks; all that it says goes to the log. See process.run()."""
+    command, env = kernel.make_command(OBJECTS, *words), kernel.build_environment()
+    with subject.log.open("a") as log, TemporaryFile("w+", errors="replace") as errors:
+        print("+", *command, sep="\n", file=log, flush=True)
+        status = process.run(command, source, log, stderr=errors, env=env)
+        errors.seek(0)
+        said = errors.read()
+        log.write(said)
+    return Made(status, said)
 
 
 def _compile_base(subject: Subject) -> set[tuple[str, str]]:
@@ -131,19 +136,19 @@ def _compile_base(subject: Subject) -> set[tuple[str, str]]:
         for built in (source / OBJECTS / directory).rglob("*.o"):
             built.unlink()
     done = _make(subject, source, "W=1", KVM)
-    if done.returncode != 0:
+    if done.status != 0:
         raise WorkFailed(f"KVM does not compile without the series; see {subject.log}")
-    return diagnostics(done.stderr)
+    return diagnostics(done.complaints)
 
 
 def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) -> list[str]:
     """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
     title, source = subject.title(commit), subject.at(commit)
     done = _make(subject, source, "W=1", KVM)
-    found = diagnostics(done.stderr) - known
+    found = diagnostics(done.complaints) - known
     known |= found
     problems = [f'"{title}": {path}: {text}' for path, text in sorted(found)]
-    if done.returncode != 0 and not found:
+    if done.status != 0 and not found:
         problems.append(f'"{title}" does not compile; see {subject.log}')
     touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
     if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
@@ -206,9 +211,9 @@ def sparse(subject: Subject) -> Verdict:
     objects = [path.removesuffix(".c") + ".o" for path in sources]
     done = _make(subject, source, "C=2", *objects)
     problems = [
-        f"{path}: {text}" for path, text in sorted(diagnostics(done.stderr)) if path in ours
+        f"{path}: {text}" for path, text in sorted(diagnostics(done.complaints)) if path in ours
     ]
-    if done.returncode != 0 and not problems:
+    if done.status != 0 and not problems:
         problems.append(f"sparse or the compiler failed; see {subject.log}")
     return Verdict(f"{len(sources)} files", tuple(problems))
 
