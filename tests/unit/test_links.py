@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No link in a Markdown file of the repository leads nowhere.
+"""No link in a Markdown file of the repository leads nowhere, and no make target is missing.
 
 Relative links only, with their anchors as GitHub makes them of headings; addresses of other
-hosts are not looked up.
+hosts are not looked up. A make target is what follows make in code, at the beginning of a line
+or behind a semicolon or an ampersand.
 """
 
 import re
@@ -20,6 +21,9 @@ from lab.paths import ROOT
 
 PARSER = MarkdownIt("commonmark").enable("table")
 TARGETS = {"a": "href", "img": "src"}
+CODE = ("code_inline", "code_block", "fence")
+MAKE = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*)", re.MULTILINE)
+RULE = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
 
 
 def markdown_files(root: Path) -> list[Path]:
@@ -85,14 +89,36 @@ def dead_links(root: Path) -> list[str]:
     return [f"{file.relative_to(root)}: {target}: {why}" for file, target, why in found if why]
 
 
+def make_targets(text: str) -> set[str]:
+    """The make targets that the code in a Markdown text names."""
+    code = [token for token in [*PARSER.parse(text), *_inline(text)] if token.type in CODE]
+    return {target for token in code for target in MAKE.findall(token.content)}
+
+
+def missing_targets(root: Path) -> list[str]:
+    """A line for each make target that a file below ROOT names and ROOT's Makefile has not."""
+    rules = set(RULE.findall((root / "Makefile").read_text()))
+    return [
+        f"{file.relative_to(root)}: make {target}: there is no such target"
+        for file in markdown_files(root)
+        for target in sorted(make_targets(file.read_text()) - rules)
+    ]
+
+
 def test_every_link_leads_somewhere() -> None:
     assert dead_links(ROOT.resolve()) == []
+
+
+def test_every_make_target_exists() -> None:
+    assert missing_targets(ROOT.resolve()) == []
 
 
 def test_there_is_something_to_check() -> None:
     names = {file.name for file in markdown_files(ROOT)}
     assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "design.md"} <= names
-    assert len(links((ROOT / "README.md").read_text())) > 20
+    readme = (ROOT / "README.md").read_text()
+    assert len(links(readme)) > 20
+    assert {"bench", "test", "tree", "deb", "help"} <= make_targets(readme)
 
 
 @pytest.fixture
@@ -128,3 +154,26 @@ def test_what_is_noticed(root: Path, target: str, why: str | None) -> None:
 def test_code_is_no_link(root: Path) -> None:
     (root / "a.md").write_text("`[a](none)`\n\n    [b](none)\n\n![c](none.png)\n")
     assert dead_links(root) == ["a.md: none.png: there is no such file"]
+
+
+MAKEFILE = "A := b\nthere also-there: x\nthere:\nx-y:\n\tz:\n"
+NAMES_TARGETS = """
+`make there`, make a, `make x-y ARGS=z`
+
+```
+make b   to make it
+cd . && make -C d z
+true; make e
+```
+
+| a |
+|---|
+| `make f` |
+"""
+
+
+def test_missing_make_targets_are_noticed(root: Path) -> None:
+    (root / "Makefile").write_text(MAKEFILE)
+    (root / "docs" / "c.md").write_text(NAMES_TARGETS)
+    why = "there is no such target"
+    assert missing_targets(root) == [f"docs/c.md: make {target}: {why}" for target in "bef"]
