@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import click
 
 from lab.errors import LabError
+from lab.machines import MachineLost
+from lab.paths import LOG
 
 # One row per command: its name, the module that holds it, the attribute there.
 COMMANDS = {
@@ -33,6 +35,7 @@ COMMANDS = {
     "run": ("lab.machines.cli", "run"),
 }
 
+LOST = 3
 INTERRUPTED = 130
 
 
@@ -61,11 +64,19 @@ def _complain(line: str, status: int) -> int:
     return status
 
 
+def _complain_of_loss(lost: MachineLost) -> int:
+    log = LOG / "lost-machine.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(lost.kernel_log)
+    return _complain(f"the machine was lost, {lost}; its console: {log}", LOST)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     arguments: the words after `python -m lab`; the process's own without it.
-    0: done. 1: the work failed. 2: bad input, nothing changed. 130: interrupted.
+    0: done. 1: the work failed. 2: bad input, nothing changed. 3: the machine was
+    lost. 130: interrupted.
     """
     try:
         status = cli.main(arguments, prog_name="lab", standalone_mode=False)
@@ -75,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.format_message(), error.exit_code)
     except LabError as error:
         return _complain(str(error), error.exit_code)
+    except MachineLost as lost:
+        return _complain_of_loss(lost)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

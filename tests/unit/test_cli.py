@@ -4,12 +4,14 @@
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from lab import cli
 from lab.errors import LabError, WorkFailed
+from lab.machines import MachineLost
 
 
 @pytest.fixture
@@ -45,6 +47,21 @@ def test_errors(
     raising.append(error)
     assert cli.main(["tree"]) == status
     assert capsys.readouterr().err.strip() == line
+
+
+def test_a_lost_machine_is_said_in_a_line(
+    raising: list[BaseException],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(cli, "LOG", tmp_path / "log")
+    raising.append(MachineLost("died", "it ended by itself", "Kernel panic\n"))
+    assert cli.main(["tree"]) == 3
+    log = tmp_path / "log" / "lost-machine.log"
+    said = capsys.readouterr().err.strip()
+    assert said == f"lab: the machine was lost, died: it ended by itself; its console: {log}"
+    assert log.read_text() == "Kernel panic\n"
 
 
 def test_mistakes_of_the_program_stay_visible(raising: list[BaseException]) -> None:
