@@ -306,7 +306,7 @@ static u64 eager_split_step(int level)
 static __always_inline void eager_split_set(u64 *sptep, u64 spte,
 					    struct kvm_rmap_head *head)
 {
-	*sptep = spte;
+	WRITE_ONCE(*sptep, spte);
 	head->val = (unsigned long)sptep;
 }
 
@@ -366,7 +366,7 @@ static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte,
 static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, int level,
 				  struct kvm_rmap_head *head)
 {
-	u64 old_spte = *sptep;
+	u64 old_spte = READ_ONCE(*sptep);
 
 	if (is_shadow_present_pte(old_spte)) {
 		if (is_last_spte(old_spte, level)) {
@@ -497,7 +497,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 /* Nobody runs on obsolete shadow pages any more, and roles of invalid ones are. */
 static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 {
-	if (WARN_ON_ONCE(!is_large_pte(*sptep)))
+	if (WARN_ON_ONCE(!is_large_pte(READ_ONCE(*sptep))))
 		return false;
 
 	return !is_obsolete_sp(kvm, sptep_to_sp(sptep));

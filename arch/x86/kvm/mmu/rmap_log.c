@@ -65,20 +65,22 @@ unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn
 
 /*
  * Visit up to @max consecutive gfns from @head on, of which the first has a single
- * SPTE, as long as they continue in the way they started: one SPTE for each gfn,
- * next to the previous one, mapping the next pfn with the same bits, hence armed
- * or plain like the first.  Arm them if @arm.
+ * SPTE that was found to be @spte, as long as they continue in the way they started:
+ * one SPTE for each gfn, next to the previous one, mapping the next pfn with the
+ * same bits, hence armed or plain like the first.  Arm them if @arm.
+ *
+ * An SPTE that is being changed by a CPU or by a lockless page fault may be found
+ * to be either: a look at it is enough, and only a plain one is stored to.
  *
  * Return: how many, at least one.
  */
-static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head,
+static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64 spte,
 						 unsigned int max, bool arm,
 						 enum rmap_log_how how)
 {
 	u64 *first = (u64 *)head->val;
 	u64 *end = first + max;
 	u64 *sptep = first;
-	u64 spte = *first;
 
 	do {
 		if (arm)
@@ -127,20 +129,18 @@ static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_how how
 }
 
 /*
- * Arm the only SPTE of one gfn, and those behind it that are alike.  Return how
- * many gfns were done.
+ * Arm the only SPTE of one gfn, which was found to be @spte, and those behind it
+ * that are alike.  Return how many gfns were done.
  */
 static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
 						    const struct kvm_memory_slot *slot,
-						    struct kvm_rmap_head *head,
+						    struct kvm_rmap_head *head, u64 spte,
 						    unsigned int max,
 						    struct kvm_dirty_folio *known,
 						    enum rmap_log_how how)
 {
-	u64 spte = *(u64 *)head->val;
-
 	if (rmap_log_is_armed(spte, how))
-		return rmap_log_run(head, max, false, how);
+		return rmap_log_run(head, spte, max, false, how);
 
 	if (unlikely(!kvm_spte_is_plain(spte))) {
 		rmap_log_slowly(kvm, slot, head, how);
@@ -150,7 +150,7 @@ static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
 	if (rmap_log_loses_dirty(spte, how))
 		max = min(max, kvm_mark_folio_dirty(known, spte_to_pfn(spte)));
 
-	return rmap_log_run(head, max, true, how);
+	return rmap_log_run(head, spte, max, true, how);
 }
 
 /* Arm one gfn, and those behind it that are alike.  Return how many were done. */
@@ -161,6 +161,8 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 						  struct kvm_dirty_folio *known,
 						  enum rmap_log_how how)
 {
+	u64 spte;
+
 	if (!head->val)
 		return rmap_log_empty_run(head, max);
 
@@ -169,11 +171,17 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 		return 1;
 	}
 
-	/* Nested guests' pages have to be write-protected even with PML. */
-	if (how == RMAP_LOG_WRPROT || spte_ad_need_write_protect(*(u64 *)head->val))
-		return rmap_log_single(kvm, slot, head, max, known, RMAP_LOG_WRPROT);
+	/*
+	 * Once: what a CPU or a lockless page fault adds afterwards belongs to a write
+	 * that shows in the log, and must not pass for what was decided about.
+	 */
+	spte = READ_ONCE(*(u64 *)head->val);
 
-	return rmap_log_single(kvm, slot, head, max, known, RMAP_LOG_CLEAR_DIRTY);
+	/* Nested guests' pages have to be write-protected even with PML. */
+	if (how == RMAP_LOG_WRPROT || spte_ad_need_write_protect(spte))
+		return rmap_log_single(kvm, slot, head, spte, max, known, RMAP_LOG_WRPROT);
+
+	return rmap_log_single(kvm, slot, head, spte, max, known, RMAP_LOG_CLEAR_DIRTY);
 }
 
 static __always_inline void rmap_log_masked(struct kvm *kvm,
