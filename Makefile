@@ -69,7 +69,7 @@ mutants: setup
 	@$(LAB) tree
 	@$(LAB) build kvm selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --dist worksteal -m mutants tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
 
 pae: setup
 	@$(LAB) tree

@@ -35,7 +35,6 @@ COMMANDS = {
     "run": ("lab.machines.cli", "run"),
 }
 
-LOST = 3
 INTERRUPTED = 130
 
 
@@ -68,7 +67,7 @@ def _complain_of_loss(lost: MachineLost) -> int:
     log = LOG / "lost-machine.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(lost.kernel_log)
-    return _complain(f"the machine was lost, {lost}; its console: {log}", LOST)
+    return _complain(f"the machine was lost, {lost}; its console: {log}", lost.exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

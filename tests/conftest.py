@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
+# Xdist comes without types.
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -23,7 +25,7 @@ T = TypeVar("T")
 BOOT_OF = {case.id: case.boot for case in cases()}
 
 
-class BootScheduling(LoadScopeScheduling):  # type: ignore[misc]
+class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
     """Gives all cases of a boot to the same worker, and others out one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -76,6 +78,7 @@ def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kerne
     def found(config: str, why: str, *needed: Path) -> Kernel:
         files = (kernels.image_in(LAYOUT.linux, config), *needed)
         if not all(file.exists() for file in files):
+            # Nothing to run on: what `make test` builds does not depend on it.
             warnings.warn(why, stacklevel=2)
             pytest.skip(why)
         return kernel("series", config)

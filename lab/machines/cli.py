@@ -12,8 +12,6 @@ from lab.errors import LabError
 from lab.machines.job import Job, Machine, MachineLost
 from lab.paths import LAYOUT
 
-LOST = 3
-
 
 def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
     """Split words of the form NAME=VALUE. Raises LabError, showing the form."""
@@ -52,7 +50,7 @@ def _run(machine: Machine, job: Job) -> int:
     except MachineLost as lost:
         click.echo(lost.kernel_log, err=True)
         click.echo(f"lab: {machine.name} was lost: {lost}", err=True)
-        return LOST
+        return lost.exit_code
     sys.stdout.buffer.write(result.output)
     sys.stdout.buffer.flush()
     return result.status

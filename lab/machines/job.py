@@ -79,7 +79,10 @@ class MachineLost(Exception):
         emulator, which is not the machine's doing; "hung": out of time without
         ever having come up; "timeout": out of time while the command ran.
     kernel_log: what its console had shown by then.
+    exit_code: of a command that ends by it.
     """
+
+    exit_code = 3
 
     def __init__(self, reason: Reason, detail: str, kernel_log: str) -> None:
         super().__init__(f"{reason}: {detail}")

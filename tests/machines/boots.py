@@ -109,29 +109,22 @@ def make_job(
     )
 
 
-def _outcome(case: Case, result: Result, everywhere: str) -> Outcome:
-    def text(kind: str) -> str:
-        return result.files[f"{case.id}.{kind}"].decode(errors="replace")
-
-    return Outcome(int(text("status")), text("output"), everywhere + text("log"))
-
-
 def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
     """What each case left behind, by its id.
 
     What the kernel complains about that no case's log has is everybody's: nobody knows whose.
     """
-    cases = list(cases)
-    known = {
-        line
-        for case in cases
-        for line in complaints(result.files[f"{case.id}.log"].decode(errors="replace"))
-    }
-    between = result.files["between.log"].decode(errors="replace")
+    result.check("a boot that cases share")
+    text = {name: data.decode(errors="replace") for name, data in result.files.items()}
+    logs = {case.id: text[f"{case.id}.log"] for case in cases}
+    known = set(complaints("\n".join(logs.values())))
     # The console has what was said after the last case, and repeats what cases have.
-    seen = complaints(f"{between}\n{result.kernel_log}")
+    seen = complaints(f"{text['between.log']}\n{result.kernel_log}")
     everywhere = "".join(f"{line}\n" for line in seen if line not in known)
-    return {case.id: _outcome(case, result, everywhere) for case in cases}
+    return {
+        name: Outcome(int(text[f"{name}.status"]), text[f"{name}.output"], everywhere + log)
+        for name, log in logs.items()
+    }
 
 
 class Boots:

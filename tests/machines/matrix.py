@@ -253,19 +253,9 @@ SHADOW = (MODES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
 DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:])),)
 # One of each way in which a split differs from others. The plain kernel has all of them.
+PARTS_DEBUG = "long unaligned alias15 alias1100 pae pse api quota smm across across_q tracked"
 MODES_DEBUG = replace(
-    MODES,
-    argv=(
-        GUEST_MODES,
-        *(
-            word
-            for name in (
-                *("long", "unaligned", "alias15", "alias1100", "pae", "pse", "api", "quota"),
-                *("smm", "across", "across_q", "tracked"),
-            )
-            for word in ("-m", name)
-        ),
-    ),
+    MODES, argv=(GUEST_MODES, *(word for part in PARTS_DEBUG.split() for word in ("-m", part)))
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (

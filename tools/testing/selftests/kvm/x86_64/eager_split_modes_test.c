@@ -1586,8 +1586,8 @@ static void help(const char *program)
 	unsigned int i;
 
 	printf("usage: %s [-h] [-v] [-m NAME]...\n\n"
-	       " -m: run this case only, or those of several -m.  They need up to 6 free 2MiB HugeTLB\n"
-	       "     pages, and \"1g\" and \"relink\" a free 1GiB page.\n"
+	       " -m: run this case only, or those of several -m.  They need up to 6\n"
+	       "     free 2MiB HugeTLB pages, and \"1g\" and \"relink\" a free 1GiB page.\n"
 	       " -v: show KVM's numbers of pages after each step.\n\n", program);
 	for (i = 0; i < ARRAY_SIZE(test_cases); i++)
 		printf("     %-10s %s\n", test_cases[i].name, test_cases[i].what);
@@ -1615,5 +1615,7 @@ int main(int argc, char *argv[])
 
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
+
+	/* Each case that could not be run has said why. */
 	return run_selected(all) ? 0 : KSFT_SKIP;
 }
