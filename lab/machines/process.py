@@ -34,6 +34,7 @@ UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
 # Where a child without a terminal writes its output.
 MESSAGES = "messages"
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long a process may take to die of SIGKILL, seconds.
 KILLED_S = 5.0
 # How long run() gives: make removes what it has half made.
@@ -106,6 +107,20 @@ def ends_by_exception() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, SIGTERM and SIGHUP: somebody is already ending what they are meant to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {n: signal.signal(n, signal.SIG_IGN) for n in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _is_in_session(process: psutil.Process, session: int) -> bool:
@@ -254,8 +269,9 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         assert self._process
-        end(family(self._process.pid), self._grace_s)
-        self._process.wait()
+        with _undisturbed():
+            end(family(self._process.pid), self._grace_s)
+            self._process.wait()
         if self._master is not None:
             os.close(self._master)
 

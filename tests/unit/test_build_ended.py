@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A build that is told to end leaves nothing running, neither make nor what make started."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -48,12 +49,12 @@ def layout(tmp_path: Path) -> Layout:
     return made
 
 
-@pytest.fixture(params=["kvm", "selftests"])
-def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+@contextlib.contextmanager
+def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
     """`lab build`, busy with make."""
     path = f"{layout.root / 'bin'}:{os.environ['PATH']}"
     with subprocess.Popen(
-        [sys.executable, "-c", LAB, layout.root, request.param],
+        [sys.executable, "-c", LAB, layout.root, what],
         stderr=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
     ) as running:
@@ -62,6 +63,13 @@ def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess
             yield running
         finally:
             running.kill()
+
+
+@pytest.fixture(params=["kvm", "selftests"])
+def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+    """Building a kernel, and the selftests."""
+    with build_of(request.param, layout) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -80,3 +88,25 @@ def test_all_that_make_started_ends(
     build.send_signal(number)
     assert build.wait(timeout=20) == code
     assert all(map(is_gone, pids))
+
+
+# What it starts says that it was told to end, and takes its time.
+SLOW_MAKE = """\
+#!/bin/sh
+(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &
+echo $$ $! > pids.new
+mv pids.new pids
+wait
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_told_twice_changes_nothing(layout: Layout, number: signal.Signals) -> None:
+    (layout.root / "bin/make").write_text(SLOW_MAKE)
+    with build_of("kvm", layout) as running:
+        pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+        running.send_signal(number)
+        assert until((layout.linux / "told").exists)
+        running.send_signal(number)
+        assert running.wait(timeout=20) in {INTERRUPTED, 128 + number}
+        assert all(map(is_gone, pids))
