@@ -189,7 +189,8 @@ def race_test(tries: int) -> Selftest:
     )
 
 
-# Two failures of each kind of allocation, and what else the splitter needs.
+# Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock
+# in the shadow MMU. Those in the TDP MMU would take a boot of their own: a mutant has them.
 FAULT = Selftest(
     "eager_split_fault_test",
     ("x86_64/eager_split_fault_test", "-n", "2"),

@@ -359,7 +359,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 			harvest_log(&log[i], harvest_64(kvm, heads));
 		if (i % HARVEST_WORDS == HARVEST_WORDS - 1) {
 			kvm_prove_harvested_rmaps(kvm, slot, (i + 1) * BITS_PER_LONG, still);
-			kvm_mmu_give_way(kvm);
+			kvm_mmu_give_way(kvm, KVM_FORCE_HARVEST_RMAPS);
 		}
 	}
 
@@ -467,7 +467,7 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 		rcu_read_unlock();
 
 		kvm_prove_harvested_tdp(kvm, slot, rel + nr, still);
-		kvm_mmu_give_way(kvm);
+		kvm_mmu_give_way(kvm, KVM_FORCE_HARVEST_TDP);
 	}
 
 	write_unlock(&kvm->mmu_lock);
@@ -528,7 +528,7 @@ void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_s
 					    BITMAP_LAST_WORD_MASK(left));
 
 		if (!((rel + BITS_PER_LONG) % HARVEST_MIN_WORK))
-			kvm_mmu_give_way(kvm);
+			kvm_mmu_give_way(kvm, KVM_FORCE_REARM_TDP);
 	}
 
 	write_unlock(&kvm->mmu_lock);

@@ -122,14 +122,10 @@ static void eager_split_lock(struct eager_split *es)
 	eager_split_start_hold(es);
 }
 
-/*
- * rwlock_needbreak() is constant false unless the kernel is fully preemptible,
- * but vCPUs wait for the lock in every kernel.
- */
 static bool eager_split_should_yield(struct eager_split *es)
 {
 	return es->work >= EAGER_SPLIT_MIN_WORK &&
-	       (need_resched() || rwlock_is_contended(&es->kvm->mmu_lock));
+	       kvm_mmu_should_give_way(es->kvm, KVM_FORCE_SPLIT_YIELD);
 }
 
 /* Stay away from mmu_lock for so many ns. */
@@ -254,6 +250,15 @@ static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
 }
 
 /*
+ * Shall caches that are stocked be taken for empty?  Not before a rmap head was
+ * visited since mmu_lock was taken last, so that a huge page is put off once only.
+ */
+static bool eager_split_forces_alloc(const struct eager_split *es)
+{
+	return es->work && kvm_prove_force(KVM_FORCE_SPLIT_ALLOC);
+}
+
+/*
  * Make sure that a split can't fail for lack of memory.
  *
  * Return: 0 if it can't; -EAGAIN if mmu_lock was dropped to allocate, so that
@@ -269,7 +274,7 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	if (new_sp && kvm_mmu_available_pages(kvm) <= KVM_MIN_FREE_MMU_PAGES)
 		return -ENOSPC;
 
-	if (eager_split_is_stocked(kvm, new_sp, nr_descs))
+	if (!eager_split_forces_alloc(es) && eager_split_is_stocked(kvm, new_sp, nr_descs))
 		return 0;
 
 	eager_split_unlock(es, EAGER_SPLIT_ALLOC);

@@ -6,8 +6,15 @@
  * of it there is.  Code that changes many of them at once is checked by walking
  * all of both sides: each SPTE is in its rmap once, and as all rmaps together
  * have no more entries than there are SPTEs, they have no others.
+ *
+ * What a thread meets only if others want mmu_lock at the right moment can be forced,
+ * see enum kvm_force_site: dropping the lock wherever it may be dropped.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/atomic.h>
+#include <linux/moduleparam.h>
+#include <linux/sysfs.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -336,3 +343,63 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	rcu_read_unlock();
 }
 #endif
+
+static bool prove_force __read_mostly;
+module_param(prove_force, bool, 0644);
+MODULE_PARM_DESC(prove_force, "Drop mmu_lock wherever it may be dropped on the way");
+
+static const char * const prove_force_sites[] = {
+	[KVM_FORCE_SPLIT_YIELD]		= "split_yield",
+	[KVM_FORCE_SPLIT_ALLOC]		= "split_alloc",
+	[KVM_FORCE_LOG_WORD]		= "log_word",
+	[KVM_FORCE_LOG_SLOT]		= "log_slot",
+	[KVM_FORCE_COLLAPSE]		= "collapse",
+	[KVM_FORCE_HARVEST_RMAPS]	= "harvest_rmaps",
+	[KVM_FORCE_HARVEST_TDP]		= "harvest_tdp",
+	[KVM_FORCE_REARM_TDP]		= "rearm_tdp",
+};
+
+/* How often mmu_lock was forced to be dropped since KVM was loaded, by all VMs. */
+static atomic_long_t prove_forced[KVM_NR_FORCE_SITES];
+
+/* Only ever reached from the kernel's command line. */
+static int prove_set_forced(const char *value, const struct kernel_param *kp)
+{
+	return -EPERM;
+}
+
+static int prove_get_forced(char *buffer, const struct kernel_param *kp)
+{
+	int i, n = 0;
+
+	BUILD_BUG_ON(ARRAY_SIZE(prove_force_sites) != KVM_NR_FORCE_SITES);
+
+	for (i = 0; i < KVM_NR_FORCE_SITES; i++)
+		n += sysfs_emit_at(buffer, n, "%s %ld\n", prove_force_sites[i],
+				   atomic_long_read(&prove_forced[i]));
+
+	return n;
+}
+
+static const struct kernel_param_ops prove_forced_ops = {
+	.set = prove_set_forced,
+	.get = prove_get_forced,
+};
+
+module_param_cb(prove_forced, &prove_forced_ops, NULL, 0444);
+MODULE_PARM_DESC(prove_forced, "How often prove_force had mmu_lock dropped, by place");
+
+/**
+ * __kvm_prove_force - shall mmu_lock be dropped here, whether others want it or not?
+ * @site: where that is
+ *
+ * Return: true, and it is counted, while kvm.prove_force is on.
+ */
+bool __kvm_prove_force(enum kvm_force_site site)
+{
+	if (!READ_ONCE(prove_force))
+		return false;
+
+	atomic_long_inc(&prove_forced[site]);
+	return true;
+}

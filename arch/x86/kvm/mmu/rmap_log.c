@@ -212,7 +212,7 @@ static __always_inline void rmap_log_slot(struct kvm *kvm,
 				BITMAP_LAST_WORD_MASK(left), how);
 
 		if (!((done + BITS_PER_LONG) % RMAP_LOG_MIN_WORK))
-			kvm_mmu_give_way(kvm);
+			kvm_mmu_give_way(kvm, KVM_FORCE_LOG_SLOT);
 	}
 }
 

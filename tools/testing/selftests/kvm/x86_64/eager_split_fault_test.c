@@ -16,6 +16,10 @@
  *    must not cost any memory.
  *  - Permission, by turning kvm.eager_page_split off in the midst of it.
  *  - The process, by SIGKILL in the midst of it.
+ *  - mmu_lock, in debug kernels, at each place where it may be dropped on the way:
+ *    kvm.prove_force does that, and kvm.prove_forced tells that each was met.  Two
+ *    vCPUs write all the time, and memory is copied by what the log has, which
+ *    must come to the same, and must not have more.  The TDP MMU is in it, too.
  *
  * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
  * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
@@ -52,6 +56,9 @@
 #define SLAB			"/sys/kernel/slab/"
 #define FAIL_NTH		"/proc/thread-self/fail-nth"
 #define EAGER_PARAM		"/sys/module/kvm/parameters/eager_page_split"
+#define FORCE_PARAM		"/sys/module/kvm/parameters/prove_force"
+#define FORCED_PARAM		"/sys/module/kvm/parameters/prove_forced"
+#define HARVEST_PARAM		"/sys/module/kvm/parameters/dirty_harvest"
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #define KERNEL_LOG		"/dev/kmsg"
 #define MEMINFO			"/proc/meminfo"
@@ -70,7 +77,11 @@
 #define PAGES_PER_2M		512ull
 #define BITS_PER_WORD		64ull
 
-/* For failing allocations, for what is interrupted, and for too small a quota. */
+/*
+ * For drops of mmu_lock, with something before and behind each; for failing
+ * allocations, for what is interrupted, and for too small a quota.
+ */
+#define NR_HUGE_FORCE		2u
 #define NR_HUGE_FEW		3u
 #define NR_HUGE_SOME		32u
 #define NR_HUGE_MANY		64u
@@ -98,6 +109,13 @@
 #define MAX_MIDST_TRIES		200u
 #define NR_KILLS		6
 
+/* Who writes while mmu_lock is dropped, each one page of so many. */
+#define NR_WRITERS		2u
+#define WRITER_STEP		31u
+#define PASS_SHIFT		32
+#define SITE_NAME_MAX		32
+#define POLL_US			1000
+
 #define STAT_ABSENT		(~0ul)
 
 #define NSEC_PER_MSEC		1000000ul
@@ -110,13 +128,20 @@ struct variant {
 
 	/* How many failing allocations may be left out in a row, and one. */
 	unsigned int max_step;
+
+	/*
+	 * Where mmu_lock is dropped, what kvm.dirty_harvest is.  The first one meets
+	 * what takes enabling and harvesting, and aliases are there to be armed.
+	 */
+	const char *harvest;
 };
 
 static const struct variant variants[] = {
-	{ .name = "enable", .max_step = 1 },
-	{ .name = "clear", .clear = true, .max_step = 1 },
-	{ .name = "enable, aliased", .aliased = true, .max_step = MAX_STEP },
-	{ .name = "clear, aliased", .clear = true, .aliased = true, .max_step = MAX_STEP },
+	{ .name = "enable", .max_step = 1, .harvest = "on" },
+	{ .name = "clear", .clear = true, .max_step = 1, .harvest = "off" },
+	{ .name = "enable, aliased", .aliased = true, .max_step = MAX_STEP, .harvest = "off" },
+	{ .name = "clear, aliased", .clear = true, .aliased = true, .max_step = MAX_STEP,
+	  .harvest = "on" },
 };
 
 /* Allocations that may fail. */
@@ -204,7 +229,7 @@ struct setting {
 
 enum setting_id {
 	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
-	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, NR_SETTINGS
+	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE, HARVEST, NR_SETTINGS
 };
 
 static struct setting settings[NR_SETTINGS] = {
@@ -217,6 +242,8 @@ static struct setting settings[NR_SETTINGS] = {
 	[PAGE_ORDER] = { FAIL_PAGE_ALLOC "min-order" },
 	[PAGE_VERBOSE] = { FAIL_PAGE_ALLOC "verbose" },
 	[EAGER] = { EAGER_PARAM },
+	[FORCE] = { FORCE_PARAM },
+	[HARVEST] = { HARVEST_PARAM },
 };
 
 static pid_t main_pid;
@@ -281,6 +308,11 @@ static void set(enum setting_id id, const char *value)
 {
 	TEST_ASSERT(write_file(settings[id].path, value), "Can't write %s to %s", value,
 		    settings[id].path);
+}
+
+static void reset(enum setting_id id)
+{
+	set(id, settings[id].value);
 }
 
 static bool can_tell_sites(void)
@@ -394,8 +426,8 @@ static void __attribute__((naked)) guest_code(void)
 		     "hlt");
 }
 
-/* Write one page in @step, from @first on, through addresses that begin at @gva. */
-static void guest_write(struct fault_test *t, u64 gva, u64 first, u64 step, u64 value)
+static void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
+		       u64 step, u64 value)
 {
 	struct kvm_regs regs = {
 		.rip = CODE_GVA,
@@ -407,12 +439,18 @@ static void guest_write(struct fault_test *t, u64 gva, u64 first, u64 step, u64 
 		.rflags = X86_EFLAGS_FIXED,
 	};
 
-	vcpu_regs_set(t->vcpu, &regs);
-	vcpu_run(t->vcpu);
-	vcpu_regs_get(t->vcpu, &regs);
-	CHECK(t, t->vcpu->run->exit_reason == KVM_EXIT_HLT && !regs.rcx,
+	vcpu_regs_set(vcpu, &regs);
+	vcpu_run(vcpu);
+	vcpu_regs_get(vcpu, &regs);
+	CHECK(t, vcpu->run->exit_reason == KVM_EXIT_HLT && !regs.rcx,
 	      "the guest ended, exit reason %s, at 0x%llx",
-	      exit_reason_str(t->vcpu->run->exit_reason), regs.rdi);
+	      exit_reason_str(vcpu->run->exit_reason), regs.rdi);
+}
+
+/* Write one page in @step, from @first on, through addresses that begin at @gva. */
+static void guest_write(struct fault_test *t, u64 gva, u64 first, u64 step, u64 value)
+{
+	vcpu_write(t, t->vcpu, gva, first, step, value);
 }
 
 static bool is_written(u64 page)
@@ -1280,16 +1318,329 @@ static const char *run_kill(void)
 	return NULL;
 }
 
+/*
+ * Drops of mmu_lock are forced
+ */
+
+/* Where mmu_lock is dropped, and what it takes to get there. */
+static const struct forced_site {
+	const char *name;
+	bool shadow_mmu;
+	bool tdp_mmu;
+	bool enabling;
+	bool harvesting;
+} forced_sites[] = {
+	{ .name = "split_yield", .shadow_mmu = true },
+	{ .name = "split_alloc", .shadow_mmu = true },
+	{ .name = "log_word" },
+	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
+	{ .name = "collapse", .shadow_mmu = true },
+	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
+	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
+	{ .name = "rearm_tdp", .tdp_mmu = true, .harvesting = true, .enabling = true },
+};
+
+#define NR_FORCED_SITES		ARRAY_SIZE(forced_sites)
+
+static bool is_tdp_mmu(void)
+{
+	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
+}
+
+static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *site)
+{
+	if (is_tdp_mmu() ? site->shadow_mmu : site->tdp_mmu)
+		return false;
+	if (site->enabling && t->v->clear)
+		return false;
+
+	return !site->harvesting || get_stat(t->vm, "dirty_harvest") == 1;
+}
+
+/* Fails for a site that isn't in the list: nobody would expect it to be met. */
+static unsigned int site_index(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_FORCED_SITES; i++)
+		if (!strcmp(name, forced_sites[i].name))
+			return i;
+
+	TEST_FAIL(FORCED_PARAM " has %s, which is unknown", name);
+	return 0;
+}
+
+static void read_forced(unsigned long *nr_forced)
+{
+	FILE *f = fopen(FORCED_PARAM, "r");
+	char name[SITE_NAME_MAX];
+	unsigned long nr;
+
+	TEST_ASSERT(f, "Can't open " FORCED_PARAM);
+	memset(nr_forced, 0, NR_FORCED_SITES * sizeof(*nr_forced));
+	while (fscanf(f, "%31s %lu", name, &nr) == 2)
+		nr_forced[site_index(name)] = nr;
+	fclose(f);
+}
+
+static void expect_forced(struct fault_test *t, const unsigned long *before)
+{
+	unsigned long nr, now[NR_FORCED_SITES];
+	unsigned int i;
+
+	read_forced(now);
+	pr_info("%-16s forced  ", t->v->name);
+	for (i = 0; i < NR_FORCED_SITES; i++) {
+		nr = now[i] - before[i];
+		if (nr)
+			pr_info(" %s %lu", forced_sites[i].name, nr);
+		CHECK(t, nr || !is_site_on_the_way(t, &forced_sites[i]),
+		      "mmu_lock was never forced to be dropped at %s", forced_sites[i].name);
+	}
+	pr_info("\n");
+	fflush(stdout);
+}
+
+/*
+ * A vCPU that writes pages of its own, pass after pass: what is lost of one would
+ * not show if another wrote the same page.
+ */
+struct writer {
+	struct fault_test *t;
+	struct kvm_vcpu *vcpu;
+	pthread_t thread;
+	u64 gva;
+	unsigned int first;
+
+	/* Complete ones; the pages have the number of the last. */
+	u64 nr_passes;
+};
+
+static struct writer writers[NR_WRITERS];
+static bool writers_stop;
+
+static bool has_writer(u64 page)
+{
+	return page % WRITER_STEP < NR_WRITERS;
+}
+
+static void *write_on(void *arg)
+{
+	struct writer *w = arg;
+
+	while (!READ_ONCE(writers_stop)) {
+		vcpu_write(w->t, w->vcpu, w->gva, w->first, WRITER_STEP,
+			   (w->nr_passes + 1) << PASS_SHIFT);
+		WRITE_ONCE(w->nr_passes, w->nr_passes + 1);
+	}
+	return NULL;
+}
+
+static void add_writers(struct fault_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_WRITERS; i++)
+		writers[i] = (struct writer) {
+			.t = t,
+			.vcpu = i ? vm_vcpu_add(t->vm, i, (void *)CODE_GVA) : t->vcpu,
+			.gva = i && t->v->aliased ? ALIAS_GVA : DATA_GVA,
+			.first = i,
+		};
+}
+
+static void start_writers(void)
+{
+	unsigned int i;
+
+	WRITE_ONCE(writers_stop, false);
+	for (i = 0; i < NR_WRITERS; i++)
+		pthread_create(&writers[i].thread, NULL, write_on, &writers[i]);
+}
+
+static void stop_writers(void)
+{
+	unsigned int i;
+
+	WRITE_ONCE(writers_stop, true);
+	for (i = 0; i < NR_WRITERS; i++)
+		pthread_join(writers[i].thread, NULL);
+}
+
+/* Everybody has written all of their pages from now on: the first pass had begun. */
+static void wait_for_pass(void)
+{
+	u64 until[NR_WRITERS];
+	unsigned int i;
+
+	for (i = 0; i < NR_WRITERS; i++)
+		until[i] = READ_ONCE(writers[i].nr_passes) + 2;
+	for (i = 0; i < NR_WRITERS; i++)
+		while (READ_ONCE(writers[i].nr_passes) < until[i])
+			usleep(POLL_US);
+}
+
+/* Take what is dirty out of the log, then copy it. */
+static void copy_dirty(struct fault_test *t, void *copy)
+{
+	u64 page;
+
+	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
+	if (t->v->clear)
+		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, t->npages);
+
+	for (page = 0; page < t->npages; page++)
+		if (test_bit(page, t->log))
+			memcpy(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE);
+}
+
+/* The same, when not everything is dirty any more. */
+static void copy_written(struct fault_test *t, void *copy)
+{
+	u64 page;
+
+	copy_dirty(t, copy);
+	for (page = 0; page < t->npages; page++)
+		CHECK(t, has_writer(page) || !test_bit(page, t->log),
+		      "page %lu is in the log, and nobody wrote it", page);
+}
+
+/* Where all is dirty initially, there is nothing to copy but what the log has. */
+static void copy_all(struct fault_test *t, void *copy)
+{
+	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
+	if (t->v->clear)
+		copy_dirty(t, copy);
+	else
+		memcpy(copy, t->hva, t->npages * PAGE_SIZE);
+}
+
+/* Nobody has met a huge page that was write-protected before it was split. */
+static void check_all_split(struct fault_test *t)
+{
+	struct split_stats s = get_stats(t->vm);
+
+	CHECK(t, !s.huge, "%lu huge pages are left", s.huge);
+	CHECK(t, is_tdp_mmu() || s.done == t->nr_huge,
+	      "of %lu huge pages, %lu were split eagerly", t->nr_huge, s.done);
+}
+
+static void check_copy(struct fault_test *t, const void *copy)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++)
+		CHECK(t, !memcmp(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE),
+		      "page %lu was written, and not in the log", page);
+}
+
+/* Each page has what was written last, so that nothing was written elsewhere. */
+static void check_pages(struct fault_test *t)
+{
+	u64 page, seen, expected;
+
+	for (page = 0; page < t->npages; page++) {
+		expected = TOUCH_VALUE + page;
+		if (has_writer(page))
+			expected = (writers[page % WRITER_STEP].nr_passes << PASS_SHIFT) + page;
+		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+		CHECK(t, seen == expected, "page %lu: expected 0x%lx in memory, seen 0x%lx",
+		      page, expected, seen);
+	}
+}
+
+static void migrate(struct fault_test *t)
+{
+	void *copy = calloc(t->npages, PAGE_SIZE);
+
+	TEST_ASSERT(copy, "Out of memory");
+	copy_all(t, copy);
+	check_all_split(t);
+	wait_for_pass();
+	copy_written(t, copy);
+	wait_for_pass();
+	stop_writers();
+	copy_written(t, copy);
+	check_copy(t, copy);
+	check_pages(t);
+	free(copy);
+}
+
+/*
+ * Any page that is written brings its huge page back.  What was overlooked below it
+ * shows in the number of 4KiB pages only, which is to be what it was before.
+ */
+static void disable_while_written(struct fault_test *t, u64 nr_small)
+{
+	struct split_stats s;
+
+	start_writers();
+	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
+	wait_for_pass();
+	stop_writers();
+	check_pages(t);
+
+	s = get_stats(t->vm);
+	CHECK(t, s.huge == t->nr_huge && get_stat(t->vm, "pages_4k") == nr_small,
+	      "logging is off: expected %lu huge pages and %lu of 4KiB, seen %lu and %lu",
+	      t->nr_huge, nr_small, s.huge, get_stat(t->vm, "pages_4k"));
+}
+
+static void force_migration(struct fault_test *t)
+{
+	u64 nr_small;
+
+	start_writers();
+	wait_for_pass();
+	nr_small = get_stat(t->vm, "pages_4k");
+	migrate(t);
+	disable_while_written(t, nr_small);
+}
+
+static void force_variant(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
+	unsigned long before[NR_FORCED_SITES];
+
+	set(HARVEST, v->harvest);
+	create_vm(&t, 0);
+	add_writers(&t);
+	read_forced(before);
+	force_migration(&t);
+	expect_forced(&t, before);
+	destroy_vm(&t);
+}
+
+static const char *run_force(void)
+{
+	unsigned int i;
+
+	if (!settings[FORCE].saved)
+		return "the kernel has no " FORCE_PARAM ", for want of CONFIG_KVM_PROVE_MMU";
+	if (!settings[HARVEST].saved)
+		return "the kernel has no " HARVEST_PARAM;
+
+	set(FORCE, "Y");
+	for (i = 0; i < ARRAY_SIZE(variants); i++)
+		if (applies(&variants[i]))
+			force_variant(&variants[i]);
+	reset(HARVEST);
+	reset(FORCE);
+	return NULL;
+}
+
 static const struct part {
 	const char *name;
 	const char *(*run)(void);
 	unsigned int nr_huge;
+	bool any_mmu;
 } parts[] = {
 	{ "memory", run_memory, NR_HUGE_FEW },
 	{ "quota", run_quota, NR_HUGE_MANY },
 	{ "leak", run_leak, NR_HUGE_MANY },
 	{ "off", run_cancel, NR_HUGE_MANY },
 	{ "kill", run_kill, NR_HUGE_SOME },
+	{ "force", run_force, NR_HUGE_FORCE, true },
 };
 
 static unsigned int nr_huge_free(void)
@@ -1304,7 +1655,9 @@ static bool run_part(const struct part *part)
 	const char *reason;
 	u64 start = now_ns();
 
-	if (nr_huge_free() < part->nr_huge)
+	if (!part->any_mmu && is_tdp_mmu())
+		reason = "the TDP MMU is on, whose splitter has no statistics";
+	else if (nr_huge_free() < part->nr_huge)
 		reason = "too few huge pages are free";
 	else
 		reason = part->run();
@@ -1387,8 +1740,6 @@ int main(int argc, char *argv[])
 
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
-	__TEST_REQUIRE(!kvm_is_tdp_enabled() || !get_kvm_param_bool("tdp_mmu"),
-		       "The TDP MMU is on, whose splitter has no statistics");
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
 	settings_save();
 	open_kernel_log();
