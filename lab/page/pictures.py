@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,11 +122,10 @@ class Voyage:
 
 
 @cache
-def _pyplot() -> Any:
-    """Matplotlib, which takes a second to import, set up once."""
+def _set_up() -> None:
+    """The looks of all pictures. Matplotlib is imported late: that takes a second."""
     import matplotlib
 
-    matplotlib.use("svg")
     matplotlib.rcdefaults()
     matplotlib.rcParams.update(
         {
@@ -150,35 +149,35 @@ def _pyplot() -> Any:
             "legend.frameon": False,
         }
     )
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def _grid(
-    rows: int, columns: int, height: float, *, sharex: bool = False, sharey: bool | str = True
+    rows: int,
+    columns: int,
+    height: float,
+    *,
+    sharex: bool = False,
+    sharey: bool | Literal["col"] = True,
 ) -> tuple["Figure", Any]:
     """A picture of HEIGHT inches, and its axes by row and column. sharey: "col": by column."""
-    figure, grid = _pyplot().subplots(
-        rows,
-        columns,
-        figsize=(WIDTH, height),
-        sharex=sharex,
-        sharey=sharey,
-        squeeze=False,
-        layout="constrained",
-    )
-    return figure, grid
+    from matplotlib.figure import Figure
+
+    _set_up()
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
 
 
 def _svg(figure: "Figure", name: str) -> str:
     """The finished picture. NAME makes the ids in it its own."""
-    pyplot = _pyplot()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     stream = io.StringIO()
     nobody = {"Date": None, "Creator": None}
-    with pyplot.rc_context({"svg.hashsalt": name}):
-        figure.savefig(stream, format="svg", metadata=nobody)
-    pyplot.close(figure)
+    canvas: Any = FigureCanvasSVG(figure)
+    with rc_context({"svg.hashsalt": name}):
+        # Figure.savefig() would draw everything twice, for formats that need it.
+        canvas.print_svg(stream, metadata=nobody)
     return stream.getvalue()
 
 
