@@ -23,14 +23,17 @@ from tests.machines.matrix import cases
 T = TypeVar("T")
 
 BOOT_OF = {case.id: case.boot for case in cases()}
+# Its report has pictures of every kind, and each worker that has one of its tests would draw them.
+ONE_WORKER = "tests/unit/test_page.py"
 
 
 class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
-    """Gives all cases of a boot to the same worker, and others out one by one."""
+    """Gives all cases of a boot to the same worker, likewise ONE_WORKER, and others one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        name = nodeid.partition("[")[2].removesuffix("]")
-        return BOOT_OF.get(name, nodeid)
+        file, _, name = nodeid.partition("::")
+        alone = file if file == ONE_WORKER else nodeid
+        return BOOT_OF.get(name.partition("[")[2].removesuffix("]"), alone)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootScheduling:
