@@ -154,8 +154,7 @@ refuse() {
 progress() {
 	percent=$1
 	text=$2
-	left=$3
-	[ "$quiet" -eq 1 ] || [ ! -t 2 ] || printf '%s: %3d%% %s%s\n' "$name" "$percent" "$text" "$left" >&2
+	[ "$quiet" -eq 1 ] || [ ! -t 2 ] || printf '%s: %3d%% %s%s\n' "$name" "$percent" "$text" "$(time_left)" >&2
 	[ -z "${LAB_PROGRESS-}" ] || { printf '%s%% %s\n' "$percent" "$text" >>"$LAB_PROGRESS"; } 2>/dev/null
 }
 
@@ -618,7 +617,8 @@ read_cpus() {
 	cpus=0
 	for cpu in $(usable_cpus); do
 		cpus=$((cpus + 1))
-		core=$(cat "$root/sys/devices/system/cpu/cpu$cpu/topology/thread_siblings_list" 2>/dev/null)
+		core=
+		{ read -r core <"$root/sys/devices/system/cpu/cpu$cpu/topology/thread_siblings_list"; } 2>/dev/null
 		case $cores in
 		*" ${core:-$cpu} "*) other_of_core="$other_of_core $cpu" ;;
 		*) first_of_core="$first_of_core $cpu" ;;
@@ -943,8 +943,9 @@ set_parameters() {
 }
 
 set_one() {
-	{ echo "$2" >"$1"; } 2>/dev/null
-	[ "$(cat "$1")" = "$2" ] && return 0
+	taken=
+	{ echo "$2" >"$1" && read -r taken <"$1"; } 2>/dev/null
+	[ "$taken" = "$2" ] && return 0
 	complain "${1##*/} did not take the value $2"
 	return 1
 }
@@ -974,7 +975,7 @@ failed_run() {
 }
 
 measure() {
-	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run "$@")" "$(time_left)"
+	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run "$@")"
 	runs_done=$((runs_done + 1))
 	work_done=$((work_done + $(weight "$3")))
 	use_memory "$5" || return 1
@@ -993,7 +994,7 @@ measure() {
 }
 
 time_left() {
-	[ "$work_done" -gt 0 ] || return 0
+	[ "$work_done" -gt 0 ] && [ "$work_done" -lt "$work_total" ] || return 0
 	elapsed=$(($(date +%s) - started))
 	printf ', about %s s left' $((elapsed * (work_total - work_done) / work_done))
 }
@@ -1144,7 +1145,7 @@ main() {
 	failures=0
 	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))
-	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done" ''
+	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done"
 	choose_colour
 	[ ! -s "$scratch/data" ] || print_tables
 	[ "$failures" -eq 0 ]
