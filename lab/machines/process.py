@@ -123,6 +123,28 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
+
+    They are neither blocked nor ignored, since a child would inherit that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: handler for n in ENDING_SIGNALS if callable(handler := signal.getsignal(n))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
+
+
 def _is_in_session(process: psutil.Process, session: int) -> bool:
     try:
         return os.getsid(process.pid) == session
@@ -201,9 +223,14 @@ class Child:
 
     def __enter__(self) -> Self:
         try:
-            self._process = self._start_on_terminal() if self._terminal else self._start()
+            # An exception before Popen() returns would lose a child that runs already.
+            with _signals_wait():
+                self._process = self._start_on_terminal() if self._terminal else self._start()
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: not installed; run `make setup`") from error
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -268,10 +295,13 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process
+        self._end()
+
+    def _end(self) -> None:
         with _undisturbed():
-            end(family(self._process.pid), self._grace_s)
-            self._process.wait()
+            if self._process:
+                end(family(self._process.pid), self._grace_s)
+                self._process.wait()
         if self._master is not None:
             os.close(self._master)
 

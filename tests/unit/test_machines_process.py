@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,31 @@ def test_child_left_behind_by_its_leader_ends(tmp_path: Path) -> None:
         orphan = int((tmp_path / "pid").read_text())
         assert not is_gone(orphan)
     assert is_gone(orphan)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_child_starts_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    started: list[int] = []
+
+    class Signalled(subprocess.Popen[bytes]):
+        """A signal comes when the child runs, and before anybody else knows of it."""
+
+        def __init__(self, *arguments: Any, **words: Any) -> None:
+            super().__init__(*arguments, **words)
+            started.append(self.pid)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    with (
+        pytest.raises((SystemExit, KeyboardInterrupt)),
+        process.ends_by_exception(),
+        process.Child(["sleep", "1000"], tmp_path),
+    ):
+        raise AssertionError("the signal was lost")
+    assert is_gone(started[0])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_child_gets_time_to_restore_what_it_changed(tmp_path: Path) -> None:
