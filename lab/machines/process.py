@@ -16,6 +16,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -35,6 +36,8 @@ UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
 MESSAGES = "messages"
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How often processes are asked whether they have ended, seconds.
+POLL_S = 0.02
 # How long a process may take to die of SIGKILL, seconds.
 KILLED_S = 5.0
 # How long run() gives: make removes what it has half made.
@@ -181,12 +184,27 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
         _signal(process, number)
 
 
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; who adopts one in a container may never wait for it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _alive_after(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, this long at most; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    while (alive := list(filter(_lives, processes))) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return alive
+
+
 def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
     """End processes: SIGTERM, and SIGKILL for those still there grace_s seconds later."""
     _signal_all(processes, signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, timeout=grace_s)
+    alive = _alive_after(processes, grace_s)
     _signal_all(alive, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=KILLED_S)
+    _alive_after(alive, KILLED_S)
 
 
 class Child:

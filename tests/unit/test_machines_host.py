@@ -6,13 +6,13 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from lab.errors import LabError
 from lab.machines import host, process
 from lab.machines.host import Host, here, new_messages
 from lab.machines.job import Job, MachineLost
+from tests.unit.processes import is_gone
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs commands as root")
 
@@ -78,7 +78,7 @@ def test_timeout_is_a_lost_machine_and_leaves_nothing(modules: Path, tmp_path: P
     with pytest.raises(MachineLost) as lost:
         Host().run(shell(script, timeout_s=0.5))
     assert lost.value.reason == "timeout"
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_right_parameters_pass(modules: Path) -> None:
