@@ -9,6 +9,7 @@ from rich.console import Console
 
 from lab import check
 from lab.check import Subject, Verdict
+from lab.paths import BUILD
 from lab.save import save
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
 
@@ -156,7 +157,9 @@ def test_diagnostics() -> None:
     }
 
 
-def test_scripts(fake: FakeKernel) -> None:
+def test_scripts(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Mypy learns the standard library once, not for every test run.
+    monkeypatch.setenv("MYPY_CACHE_DIR", str(BUILD / "cache" / "mypy-of-tests"))
     fake.put("pyproject.toml", '[tool.mypy]\nfiles = ["lab"]\nstrict = true\n')
     fake.put("lab/good.py", "X: int = 1\n")
     fake.put("scripts/good", '#!/bin/sh\necho "$1"\n')
