@@ -224,6 +224,9 @@ NOTHING_UNSEEN_DEBUG = replace(
     NOTHING_UNSEEN,
     argv=(*NOTHING_UNSEEN.argv[:2], "-n", "25", "-m", "relink", "-m", "quota", "-m", "storm"),
 )
+# An L2 of VMX, whose EPT has Accessed and Dirty bits or not. Each event more is a second on Bochs.
+VMX_UNSEEN = "-n 40 -g L2 -g L2-noAD -m nothing -m readonly -m root -m tlb"
+NOTHING_UNSEEN_VMX = replace(NOTHING_UNSEEN, argv=(*NOTHING_UNSEEN.argv[:2], *VMX_UNSEEN.split()))
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
 HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
@@ -248,6 +251,12 @@ VMX_MODES = tuple(vmx_mode(ept, "0") for ept in "10")
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (eagerly(perf_test("clear-nested", "-v", "1", "-b", "2M", "-n")),)
 VMX_NESTED_MODES = tuple(vmx_mode("1", tdp) for tdp in "10")
+# Where the CPU logs by itself, KVM doesn't look for Dirty bits.
+VMX_HARVEST_MODE = replace(
+    VMX_NESTED_MODES[0],
+    name=f"{VMX_NESTED_MODES[0].name}-pml0",
+    parameters={**VMX_NESTED_MODES[0].parameters, "kvm_intel.pml": "0"},
+)
 
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (MODES_1G, race_test(20))
@@ -291,6 +300,7 @@ def cases() -> Iterator[Case]:
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product((*HARVEST, NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
+    yield Case(NOTHING_UNSEEN_VMX, VMX_HARVEST_MODE, "Y")
     yield Case(HOSTILE, SHADOW_MODES[-1], "Y")
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")

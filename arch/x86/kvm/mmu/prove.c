@@ -257,9 +257,10 @@ static bool prove_was_still(struct kvm *kvm, u64 still)
 }
 
 /*
- * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  A vCPU
- * needs no lock to set a Dirty bit: one that has begun to run since the walk began
- * is noticed after its Dirty bit.
+ * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  One
+ * that has no Dirty bit counts as dirty while it is writable.  A vCPU needs no lock
+ * to set a Dirty bit: one that has begun to run since the walk began is noticed
+ * after its Dirty bit.
  */
 static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long nr, u64 still, gfn_t gfn, u64 spte)
@@ -269,14 +270,35 @@ static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
 	if (!is_shadow_present_pte(spte) || rel >= nr)
 		return;
 
-	if (!spte_ad_enabled(spte) || !(spte & shadow_dirty_mask) ||
-	    test_bit_le(rel, slot->dirty_bitmap))
+	if (!is_dirty_spte(spte) || test_bit_le(rel, slot->dirty_bitmap))
 		return;
 
 	/* The SPTE first, then the vCPUs. */
 	smp_rmb();
 	WARN_ONCE(prove_was_still(kvm, still),
 		  "SPTE %llx of gfn %llx is dirty, and not in the log\n", spte, gfn);
+}
+
+/* No CPU sets the Dirty bits below a root that an L1 wants to have none. */
+static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
+{
+	WARN_ONCE(is_shadow_present_pte(spte) && sp->role.ad_disabled && spte_ad_enabled(spte),
+		  "SPTE %llx, below gfn %llx, has a Dirty bit that no CPU sets\n",
+		  spte, sp->gfn);
+}
+
+/* The 4KiB SPTEs of a shadow page, whatever root it is below. */
+static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			       unsigned long nr, u64 still, struct kvm_mmu_page *sp)
+{
+	u64 spte;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		spte = READ_ONCE(sp->spt[i]);
+		prove_ad_disabled(sp, spte);
+		prove_harvested(kvm, slot, nr, still, kvm_mmu_page_get_gfn(sp, i), spte);
+	}
 }
 
 /**
@@ -286,13 +308,14 @@ static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
  * @nr: how many of its pages were looked at
  * @still: see __kvm_prove_vcpus_still()
  *
- * Rmaps, by which Dirty bits are looked for, are not used.
+ * Rmaps, by which Dirty bits are looked for, are not used.  Shadow pages of nested
+ * guests are on the list like others.  Only roots that were zapped in use are not,
+ * and these have no SPTEs any more.
  */
 void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
 				 unsigned long nr, u64 still)
 {
 	struct kvm_mmu_page *sp;
-	int i;
 
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
@@ -300,14 +323,9 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 	if (!prove_was_still(kvm, still))
 		return;
 
-	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link) {
-		if (sp->role.level != PG_LEVEL_4K || kvm_mmu_page_as_id(sp) != slot->as_id)
-			continue;
-
-		for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-			prove_harvested(kvm, slot, nr, still, kvm_mmu_page_get_gfn(sp, i),
-					READ_ONCE(sp->spt[i]));
-	}
+	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
+		if (sp->role.level == PG_LEVEL_4K && kvm_mmu_page_as_id(sp) == slot->as_id)
+			prove_harvested_sp(kvm, slot, nr, still, sp);
 }
 
 #ifdef CONFIG_X86_64

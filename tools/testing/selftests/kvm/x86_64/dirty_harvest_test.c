@@ -9,8 +9,13 @@
  * For each way in which that happens: begin with an empty log, let the guest write
  * to some pages, check that KVM took no fault and so wasn't told, let it happen,
  * and then the log has to have exactly these pages, and after KVM_CLEAR_DIRTY_LOG
- * none.  All of it is done by an L1 guest and by an L2 guest (SVM), with and
+ * none.  All of it is done by an L1 guest and by an L2 guest (SVM or VMX), with and
  * without manual protection.
+ *
+ * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
+ * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check
+ * that there was a fault for each page that was written.  L1 uses some of the pages
+ * as well, so that one gfn may have an SPTE with a Dirty bit and one without.
  *
  * "tlb" has a vCPU write to a page without ever leaving the guest: once the page
  * is taken out of the log, the next write has to show, though the vCPU has the
@@ -22,8 +27,8 @@
  * read-only entry of its page tables into a writable one has its page logged when
  * KVM synchronizes the entry, as with write protection ("regrant").
  *
- * Limits: races are only hit by chance ("tlb", "storm").  Nested VMX is for
- * vmx_dirty_log_test.  NX recovery never takes away what is logged.
+ * Limits: races are only hit by chance ("tlb", "storm").  NX recovery never takes
+ * away what is logged.  An L1's huge pages map nothing that is logged.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -38,11 +43,13 @@
 #include <linux/bitmap.h>
 #include <linux/mman.h>
 #include <linux/sizes.h>
+#include <asm/msr-index.h>
 
 #include "kvm_util.h"
 #include "processor.h"
 #include "svm_util.h"
 #include "test_util.h"
+#include "vmx.h"
 
 #define PARAM_DIR		"/sys/module/kvm/parameters/"
 #define PARAM_MAX		16
@@ -77,9 +84,15 @@
 #define UPPER_GVA		0x80100000ull
 #define NR_TABLES		2u
 #define PTES_PER_TABLE		512u
-#define NPT_GIBS		2u
+#define TDP_GIBS		2u
 
 #define VMMCALL_BYTES		3
+
+/* Of an EPT pointer, and the operand of INVEPT that says all of them. */
+#define EPTP_WRITE_BACK		X86_MEMTYPE_WB
+#define EPTP_4_LEVELS		(3ull << 3)
+#define EPTP_AD			BIT_ULL(6)
+#define INVEPT_GLOBAL		2ull
 
 #define RING_BYTES		SZ_64K
 
@@ -97,7 +110,7 @@
  * The guest
  */
 
-enum guest_op { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_CR3, OP_SPIN };
+enum guest_op { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN };
 
 struct guest_order {
 	u64 op;
@@ -111,15 +124,45 @@ static struct guest_order orders[MAX_ORDERS];
 static u64 nr_orders;
 static u64 by_l2;
 
+/* What maps the memory of L2: nested CR3, EPT pointer, or CR3 if L1 uses neither. */
+static u64 l2_root;
+
 /* Ends OP_SPIN and storms. */
 static u64 stop;
+
+/*
+ * Bochs lets no interrupt of the host end the run of a guest that has interrupts off.
+ * The guest itself never gets any.
+ */
+static void guest_may_be_interrupted(bool may)
+{
+	if (may)
+		asm volatile("sti" : : : "memory");
+	else
+		asm volatile("cli" : : : "memory");
+}
 
 static void guest_spin(u64 addr)
 {
 	u64 n = 0;
 
+	guest_may_be_interrupted(true);
 	while (!READ_ONCE(stop))
 		WRITE_ONCE(*(u64 *)addr, ++n);
+	guest_may_be_interrupted(false);
+}
+
+/* L1 has changed an EPT. */
+static void guest_invept(void)
+{
+	u64 descriptor[2] = {};
+	u8 failed;
+
+	asm volatile("invept %1, %2; setna %0"
+		     : "=qm"(failed)
+		     : "m"(descriptor), "r"(INVEPT_GLOBAL)
+		     : "cc", "memory");
+	GUEST_ASSERT(!failed);
 }
 
 static void guest_obey(struct guest_order *o)
@@ -130,6 +173,8 @@ static void guest_obey(struct guest_order *o)
 		GUEST_ASSERT_EQ(READ_ONCE(*(u64 *)o->addr), o->value);
 	else if (o->op == OP_INVLPG)
 		asm volatile("invlpg (%0)" : : "r"(o->addr) : "memory");
+	else if (o->op == OP_INVEPT)
+		guest_invept();
 	else if (o->op == OP_CR3)
 		asm volatile("mov %0, %%cr3" : : "r"(o->addr) : "memory");
 	else
@@ -144,37 +189,75 @@ static void guest_obey_all(void)
 		guest_obey(&orders[i]);
 }
 
+static u8 l2_stack[SZ_4K] __aligned(16);
+
+#define L2_STACK_TOP (l2_stack + sizeof(l2_stack) - sizeof(u64))
+
 static void l2_main(void)
 {
 	for (;;) {
 		guest_obey_all();
-		vmmcall();
+		if (host_cpu_is_intel)
+			vmcall();
+		else
+			vmmcall();
 	}
 }
 
-static void guest_run_l2(struct svm_test_data *svm)
+static void guest_run_svm_l2(struct svm_test_data *svm)
 {
-	run_guest(svm->vmcb, svm->vmcb_gpa);
-	GUEST_ASSERT_EQ(svm->vmcb->control.exit_code, SVM_EXIT_VMMCALL);
-	svm->vmcb->save.rip += VMMCALL_BYTES;
+	struct vmcb *vmcb = svm->vmcb;
+
+	if (vmcb->control.nested_ctl & SVM_NESTED_CTL_NP_ENABLE)
+		vmcb->control.nested_cr3 = READ_ONCE(l2_root);
+	else
+		vmcb->save.cr3 = READ_ONCE(l2_root);
+
+	run_guest(vmcb, svm->vmcb_gpa);
+	GUEST_ASSERT_EQ(vmcb->control.exit_code, SVM_EXIT_VMMCALL);
+	vmcb->save.rip += VMMCALL_BYTES;
 }
 
-static void guest_main(struct svm_test_data *svm, u64 npt)
+static void guest_run_vmx_l2(struct vmx_pages *vmx)
 {
-	static u8 l2_stack[SZ_4K] __aligned(16);
+	static bool launched;
 
-	if (svm) {
-		generic_svm_setup(svm, l2_main, l2_stack + sizeof(l2_stack) - sizeof(u64));
-		svm->vmcb->control.nested_ctl = npt ? SVM_NESTED_CTL_NP_ENABLE : 0;
-		svm->vmcb->control.nested_cr3 = npt;
-	}
+	GUEST_ASSERT(!vmwrite(vmx->eptp_gpa ? EPT_POINTER : GUEST_CR3, READ_ONCE(l2_root)));
+	GUEST_ASSERT(!(launched ? vmresume() : vmlaunch()));
+	launched = true;
+	GUEST_ASSERT_EQ(vmreadz(VM_EXIT_REASON), EXIT_REASON_VMCALL);
+	vmwrite(GUEST_RIP, vmreadz(GUEST_RIP) + vmreadz(VM_EXIT_INSTRUCTION_LEN));
+}
+
+static void guest_create_svm_l2(struct svm_test_data *svm, bool npt)
+{
+	generic_svm_setup(svm, l2_main, L2_STACK_TOP);
+	svm->vmcb->control.nested_ctl = npt ? SVM_NESTED_CTL_NP_ENABLE : 0;
+}
+
+static void guest_create_vmx_l2(struct vmx_pages *vmx)
+{
+	GUEST_ASSERT(prepare_for_vmx_operation(vmx));
+	GUEST_ASSERT(load_vmcs(vmx));
+	prepare_vmcs(vmx, l2_main, L2_STACK_TOP);
+}
+
+/* With one of @svm and @vmx if there is an L2. */
+static void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
+{
+	if (svm)
+		guest_create_svm_l2(svm, npt);
+	if (vmx)
+		guest_create_vmx_l2(vmx);
 
 	for (;;) {
 		GUEST_SYNC(0);
-		if (READ_ONCE(by_l2))
-			guest_run_l2(svm);
-		else
+		if (!READ_ONCE(by_l2))
 			guest_obey_all();
+		else if (svm)
+			guest_run_svm_l2(svm);
+		else
+			guest_run_vmx_l2(vmx);
 	}
 }
 
@@ -192,6 +275,7 @@ static void guest_storm(u64 id, u64 seed)
 {
 	u64 n = 0;
 
+	guest_may_be_interrupted(true);
 	for (;;) {
 		while (!READ_ONCE(stop)) {
 			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
@@ -289,6 +373,43 @@ static void save_params(void)
  * A test
  */
 
+/*
+ * What differs between entries of page tables, NPT included, and of an EPT.  The bits
+ * Present, Writable and User of the former are Read, Write and Execute of the latter.
+ */
+struct entry_bits {
+	/* Of each entry that maps a page. */
+	u64 leaf;
+	u64 accessed;
+	u64 dirty;
+};
+
+static const struct entry_bits x86_bits = {
+	.accessed = PTE_ACCESSED_MASK,
+	.dirty = PTE_DIRTY_MASK,
+};
+
+static const struct entry_bits ept_bits = {
+	.leaf = X86_MEMTYPE_WB << 3,
+	.accessed = BIT_ULL(8),
+	.dirty = BIT_ULL(9),
+};
+
+/* Who writes. */
+struct writer {
+	const char *name;
+	const char *what;
+	bool nested;
+
+	/* L1's EPT has no Accessed and Dirty bits. */
+	bool no_ad;
+
+	const char *(*why_not)(void);
+
+	/* Of the combinations of enum guest_kind, those that do if there is little time. */
+	unsigned long quick;
+};
+
 struct harvest_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
@@ -296,8 +417,8 @@ struct harvest_test {
 	/* Of the event, for messages. */
 	const char *name;
 
+	const struct writer *writer;
 	bool manual;
-	bool nested;
 	bool private;
 
 	u8 *hva;
@@ -305,11 +426,11 @@ struct harvest_test {
 	/* Where memory goes when it is moved away; never mapped otherwise. */
 	u8 *elsewhere;
 
-	/* Of L1, or zero: its NPT. */
-	u64 npt;
-	struct svm_test_data *svm;
+	/* Of L1, or zero: its NPT or EPT. */
+	u64 tdp;
 
-	/* The entries that map the data: L1's page tables, or its NPT. */
+	/* The entries that map the data: L1's page tables, or its NPT or EPT. */
+	const struct entry_bits *bits;
 	u64 *table[NR_TABLES];
 	u64 *upper;
 
@@ -365,7 +486,7 @@ static const char *label(struct harvest_test *t)
 {
 	static char text[80];
 
-	snprintf(text, sizeof(text), "%s, %s, %s", t->name, t->nested ? "L2" : "L1",
+	snprintf(text, sizeof(text), "%s, %s, %s", t->name, t->writer->name,
 		 t->manual ? "manual protection" : "GET clears");
 	return text;
 }
@@ -417,7 +538,7 @@ static void run_l1(struct harvest_test *t)
 /* The guest whose writes are looked for. */
 static void run_writer(struct harvest_test *t)
 {
-	send_orders(t, t->nested);
+	send_orders(t, t->writer->nested);
 	run_vcpu(t);
 }
 
@@ -448,21 +569,45 @@ static bool is_border(u64 page)
 	       page == PTES_PER_TABLE - 1 || page == PTES_PER_TABLE;
 }
 
-/* Some pages at borders, a third of one half, and nearly none of the other. */
-static void write_some(struct harvest_test *t)
+/*
+ * Some pages at borders, a third of one half, and nearly none of the other.  Return
+ * how many.
+ */
+static u64 write_some(struct harvest_test *t)
 {
-	u64 page;
+	u64 page, nr;
 
 	t->value++;
 	for (page = 0; page < NR_PAGES; page++)
 		if (is_border(page) ? random() % 4 : !(random() % (page & 128 ? 40 : 3)))
 			write_page(t, page);
+	nr = nr_orders;
 	run_writer(t);
+	return nr;
+}
+
+/* Of some words of the log every page is mapped for L1 as well, of some every other. */
+static bool is_shared_with_l1(u64 page)
+{
+	return page & 64 && (page & 128 || page & 1);
+}
+
+static void write_by_l1(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		if (is_shared_with_l1(page))
+			add_order(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, 0);
+	run_l1(t);
 }
 
 static void write_all(struct harvest_test *t)
 {
 	u64 page;
+
+	if (t->writer->nested)
+		write_by_l1(t);
 
 	t->value++;
 	for (page = 0; page < NR_PAGES; page++)
@@ -723,9 +868,11 @@ static void change_entry(struct harvest_test *t, u64 page, u64 value)
 	add_order(t, OP_INVLPG, DATA_GPA + page * PAGE_SIZE, 0);
 }
 
-/* A run of nothing makes KVM look at an NPT that L1 changed. */
+/* KVM looks at an EPT that L1 changed when L1 says so, at an NPT when L2 runs. */
 static void run_changes(struct harvest_test *t)
 {
+	if (t->bits == &ept_bits)
+		add_order(t, OP_INVEPT, 0, 0);
 	run_l1(t);
 	run_writer(t);
 }
@@ -740,10 +887,19 @@ static void change_written(struct harvest_test *t, u64 take, u64 give)
 	run_changes(t);
 }
 
+static u64 table_entry(u64 gpa)
+{
+	return gpa | PTE_PRESENT_MASK | PTE_WRITABLE_MASK | PTE_USER_MASK;
+}
+
+static u64 page_entry(struct harvest_test *t, u64 gpa)
+{
+	return table_entry(gpa) | t->bits->leaf;
+}
+
 static u64 good_entry(struct harvest_test *t, u64 page)
 {
-	return (DATA_GPA + page * PAGE_SIZE) | PTE_PRESENT_MASK | PTE_WRITABLE_MASK |
-	       PTE_USER_MASK | PTE_ACCESSED_MASK | PTE_DIRTY_MASK;
+	return page_entry(t, DATA_GPA + page * PAGE_SIZE) | t->bits->accessed | t->bits->dirty;
 }
 
 static void undo_entries(struct harvest_test *t)
@@ -772,12 +928,12 @@ static void happen_other_gfn(struct harvest_test *t)
 
 static void happen_clean(struct harvest_test *t)
 {
-	change_written(t, PTE_DIRTY_MASK, 0);
+	change_written(t, t->bits->dirty, 0);
 }
 
 static void happen_old(struct harvest_test *t)
 {
-	change_written(t, PTE_ACCESSED_MASK, 0);
+	change_written(t, t->bits->accessed, 0);
 }
 
 /* All of the entries, to nothing but another permission, and back. */
@@ -827,14 +983,18 @@ static void undo_upper(struct harvest_test *t)
 	change_upper(t, t->linked, PAGE_SIZE);
 }
 
+static void set_l2_root(struct harvest_test *t, u64 root)
+{
+	l2_root = root;
+	if (t->bits == &ept_bits)
+		l2_root |= EPTP_WRITE_BACK | EPTP_4_LEVELS | (t->writer->no_ad ? 0 : EPTP_AD);
+	sync_global_to_guest(t->vm, l2_root);
+}
+
 static void set_root(struct harvest_test *t, u64 root)
 {
-	struct vmcb *vmcb = t->nested ? t->svm->vmcb_hva : NULL;
-
-	if (t->npt)
-		vmcb->control.nested_cr3 = root;
-	else if (t->nested)
-		vmcb->save.cr3 = root;
+	if (t->writer->nested)
+		set_l2_root(t, root);
 	else
 		add_order(t, OP_CR3, root, 0);
 	run_writer(t);
@@ -913,7 +1073,7 @@ static void run_tlb(struct harvest_test *t)
 	start_logging(t);
 	set_stop(t, 0);
 	add_order(t, OP_SPIN, DATA_GPA + page * PAGE_SIZE, 0);
-	send_orders(t, t->nested);
+	send_orders(t, t->writer->nested);
 	thread = start_vcpu(t->vcpu);
 
 	await_write(t, page);
@@ -1055,7 +1215,7 @@ static void run_storm(struct harvest_test *t)
 	unsigned int i;
 
 	/* Two of L1 do. */
-	if (t->nested)
+	if (t->writer->nested)
 		return;
 
 	for (i = 0; i < NR_STORM_VCPUS; i++) {
@@ -1196,16 +1356,29 @@ static const struct event *noise(void)
 	return e;
 }
 
+/* Pages that were mapped have been written: what has a Dirty bit takes no fault. */
+static void check_faults(struct harvest_test *t, u64 faults, u64 written)
+{
+	if (t->writer->no_ad)
+		CHECK(t, faults >= written,
+		      "KVM took %lu faults for %lu pages: not all are write-protected",
+		      faults, written);
+	else
+		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes",
+		      faults);
+}
+
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
 static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
 {
-	u64 faults = nr_faults(t);
+	u64 before = nr_faults(t);
+	u64 written = write_some(t);
+	u64 faults = nr_faults(t) - before;
 
-	write_some(t);
-	CHECK(t, !mapped || nr_faults(t) == faults,
-	      "KVM took %lu faults: the log may know of the writes", nr_faults(t) - faults);
 	e->happen(t);
 	expect_log(t, e->more, "GET");
+	if (mapped)
+		check_faults(t, faults, written);
 	if (t->manual && !e->more)
 		expect_log(t, false, "GET again");
 	if (e->undo)
@@ -1235,11 +1408,6 @@ static void run_event(struct harvest_test *t, const struct event *e)
 static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
 {
 	return addr_gpa2hva(vm, entry & PHYSICAL_PAGE_MASK);
-}
-
-static u64 table_entry(u64 gpa)
-{
-	return gpa | PTE_PRESENT_MASK | PTE_WRITABLE_MASK | PTE_USER_MASK;
 }
 
 /* Map the data by 4KiB entries that have been used already. */
@@ -1272,19 +1440,19 @@ static u64 *new_table(struct harvest_test *t, u64 *entry)
 }
 
 /* Map everything but the data by 2MiB entries, one to one. */
-static void build_npt(struct harvest_test *t)
+static void build_tdp(struct harvest_test *t)
 {
 	u64 first = DATA_GPA / SZ_2M, i, j, root, *pdpt, *pd;
 
 	pdpt = new_table(t, &root);
-	t->npt = root & PHYSICAL_PAGE_MASK;
+	t->tdp = root & PHYSICAL_PAGE_MASK;
 	pdpt = new_table(t, pdpt);
-	for (i = 0; i < NPT_GIBS; i++) {
+	for (i = 0; i < TDP_GIBS; i++) {
 		pd = new_table(t, &pdpt[i]);
 		for (j = 0; j < PTES_PER_TABLE; j++)
-			pd[j] = table_entry(i * SZ_1G + j * SZ_2M) | PTE_LARGE_MASK;
+			pd[j] = page_entry(t, i * SZ_1G + j * SZ_2M) | PTE_LARGE_MASK;
 	}
-	t->root = t->npt;
+	t->root = t->tdp;
 	t->upper = gpa_table(t->vm, pdpt[DATA_GPA / SZ_1G]);
 	for (i = 0; i < NR_TABLES; i++)
 		t->table[i] = new_table(t, &t->upper[first % PTES_PER_TABLE + i]);
@@ -1308,7 +1476,7 @@ static void find_links(struct harvest_test *t)
 	unsigned int i;
 
 	for (i = 0; i < PTES_PER_TABLE; i++)
-		zeroes[i] = table_entry(OTHER_GPA);
+		zeroes[i] = page_entry(t, OTHER_GPA);
 
 	t->linked = t->upper[DATA_GPA / SZ_2M % PTES_PER_TABLE];
 	for (i = 0; i < NR_TABLES; i++)
@@ -1322,14 +1490,36 @@ static void copy_root(struct harvest_test *t)
 	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
 }
 
-static void create_l2(struct harvest_test *t)
+static void create_svm_l2(struct harvest_test *t)
 {
 	vm_vaddr_t svm_gva;
 
-	t->svm = vcpu_alloc_svm(t->vm, &svm_gva);
+	vcpu_alloc_svm(t->vm, &svm_gva);
 	if (kvm_cpu_has(X86_FEATURE_NPT))
-		build_npt(t);
-	vcpu_args_set(t->vcpu, 2, svm_gva, t->npt);
+		build_tdp(t);
+	vcpu_args_set(t->vcpu, 3, svm_gva, 0ull, t->tdp);
+}
+
+static void create_vmx_l2(struct harvest_test *t)
+{
+	vm_vaddr_t vmx_gva;
+	struct vmx_pages *vmx = vcpu_alloc_vmx(t->vm, &vmx_gva);
+
+	if (kvm_cpu_has_ept()) {
+		t->bits = &ept_bits;
+		build_tdp(t);
+	}
+	vmx->eptp_gpa = t->tdp;
+	vcpu_args_set(t->vcpu, 3, 0ull, vmx_gva, 0ull);
+}
+
+static void create_l2(struct harvest_test *t)
+{
+	if (kvm_cpu_has(X86_FEATURE_SVM))
+		create_svm_l2(t);
+	else
+		create_vmx_l2(t);
+	set_l2_root(t, t->root);
 }
 
 static void *map_memory(struct harvest_test *t, size_t size)
@@ -1377,16 +1567,17 @@ static void open_stats(struct harvest_test *t)
 
 static void create_vm(struct harvest_test *t)
 {
+	t->bits = &x86_bits;
 	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
 	if (t->manual)
 		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
 			      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE |
 			      KVM_DIRTY_LOG_INITIALLY_SET);
-	vcpu_args_set(t->vcpu, 2, 0ull, 0ull);
+	vcpu_args_set(t->vcpu, 3, 0ull, 0ull, 0ull);
 	add_memory(t);
 	map_guest(t);
 	find_tables(t);
-	if (t->nested)
+	if (t->writer->nested)
 		create_l2(t);
 	fill_tables(t);
 	map_tables(t);
@@ -1468,33 +1659,78 @@ static void run_with_guest(struct harvest_test *t)
 	fflush(stdout);
 }
 
-enum guest_bit { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, GUEST_NESTED = 4, NR_GUESTS = 8 };
+enum guest_kind { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, NR_GUEST_KINDS = 4 };
 
-/* Of all combinations, those that have each of the three both ways. */
-static bool is_quick(unsigned int guest)
+static const char *no_l2(void)
 {
-	return guest == GUEST_MANUAL || guest == (GUEST_PRIVATE | GUEST_MANUAL) ||
-	       guest == GUEST_NESTED;
+	if (kvm_cpu_has(X86_FEATURE_SVM) || kvm_cpu_has(X86_FEATURE_VMX))
+		return NULL;
+
+	return "no nested SVM or VMX";
 }
 
-static void run_guests(unsigned int rounds, bool quick)
+static const char *no_l2_ept(void)
 {
-	bool l2 = kvm_cpu_has(X86_FEATURE_SVM);
+	return kvm_cpu_has(X86_FEATURE_VMX) && kvm_cpu_has_ept() ? NULL : "no nested EPT";
+}
+
+static const struct writer writers[] = {
+	{
+		.name = "L1",
+		.what = "a guest",
+		.quick = BIT(GUEST_MANUAL) | BIT(GUEST_PRIVATE | GUEST_MANUAL),
+	}, {
+		.name = "L2",
+		.what = "a guest's guest",
+		.nested = true,
+		.why_not = no_l2,
+		.quick = BIT(0),
+	}, {
+		.name = "L2-noAD",
+		.what = "the same, by an EPT without Accessed and Dirty bits",
+		.nested = true,
+		.no_ad = true,
+		.why_not = no_l2_ept,
+		.quick = BIT(GUEST_MANUAL),
+	},
+};
+
+/* Of @writers, by number. */
+static u64 selected_writers;
+
+static void run_writer_events(const struct writer *w, unsigned int rounds, bool quick)
+{
 	unsigned int i;
 
-	if (!l2)
-		pr_info("L2: SKIP: no nested SVM\n");
-
-	for (i = 0; i < NR_GUESTS; i++) {
+	for (i = 0; i < NR_GUEST_KINDS; i++) {
 		struct harvest_test t = {
+			.writer = w,
 			.private = i & GUEST_PRIVATE,
 			.manual = i & GUEST_MANUAL,
-			.nested = i & GUEST_NESTED,
 			.rounds = rounds,
 		};
 
-		if ((!t.nested || l2) && (!quick || is_quick(i)))
+		if (!quick || w->quick & BIT(i))
 			run_with_guest(&t);
+	}
+}
+
+/* All that are possible, or just those that were asked for, which then have to be. */
+static void run_writers(unsigned int rounds, bool quick)
+{
+	const char *why_not;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+		if (selected_writers && !(selected_writers & BIT_ULL(i)))
+			continue;
+
+		why_not = writers[i].why_not ? writers[i].why_not() : NULL;
+		__TEST_REQUIRE(!why_not || !selected_writers, "%s: %s", writers[i].name, why_not);
+		if (why_not)
+			pr_info("%s: SKIP: %s\n", writers[i].name, why_not);
+		else
+			run_writer_events(&writers[i], rounds, quick);
 	}
 }
 
@@ -1547,7 +1783,7 @@ static u64 harvest_of_new_vm(const char *mode)
 /* Write protection does the same, only that KVM takes faults. */
 static void run_without(void)
 {
-	struct harvest_test t = { .manual = true };
+	struct harvest_test t = { .writer = &writers[0], .manual = true };
 	u64 faults;
 
 	param_set(&harvest_param, "off");
@@ -1597,16 +1833,30 @@ static void help(const char *program)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-q] [-v] [-m NAME]... [-n ROUNDS] [-s SEED]\n\n"
+	printf("usage: %s [-h] [-q] [-v] [-g NAME]... [-m NAME]... [-n ROUNDS] [-s SEED]\n\n"
 	       "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n"
+	       " -g: let only this guest write; more than one may be given.\n"
 	       " -m: let only this happen; more than one may be given.\n"
 	       " -n: rounds of \"storm\", four times those of \"tlb\" (default: %u).\n"
-	       " -q: only some of the combinations of L1 and L2, private and shared memory,\n"
+	       " -q: for each guest only some of the combinations of private and shared memory,\n"
 	       "     with and without manual protection.\n"
 	       " -s: seed of what is random (default: 1).\n"
 	       " -v: show each step.\n\n", program, DEFAULT_ROUNDS);
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		printf("  -g %-10s %s\n", writers[i].name, writers[i].what);
 	for (i = 0; i < ARRAY_SIZE(events); i++)
-		printf("     %-10s %s\n", events[i].name, events[i].what);
+		printf("  -m %-10s %s\n", events[i].name, events[i].what);
+}
+
+static void select_writer(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		if (!strcmp(name, writers[i].name))
+			break;
+	TEST_ASSERT(i < ARRAY_SIZE(writers), "No such guest: %s, see -h", name);
+	selected_writers |= BIT_ULL(i);
 }
 
 static void select_event(const char *name)
@@ -1629,8 +1879,11 @@ int main(int argc, char *argv[])
 	bool quick = false;
 	int opt;
 
-	while ((opt = getopt(argc, argv, "hm:n:qs:v")) != -1) {
+	while ((opt = getopt(argc, argv, "g:hm:n:qs:v")) != -1) {
 		switch (opt) {
+		case 'g':
+			select_writer(optarg);
+			break;
 		case 'm':
 			select_event(optarg);
 			break;
@@ -1662,6 +1915,6 @@ int main(int argc, char *argv[])
 	}
 
 	param_set(&harvest_param, "on");
-	run_guests(rounds, quick);
+	run_writers(rounds, quick);
 	return 0;
 }
