@@ -447,14 +447,12 @@ is_done() {
 	return 1
 }
 
-# A run's share of the total time: starting it, and what grows with its vCPUs.
-weight() {
-	echo $(($1 + 2))
-}
+# A run's share of the total time: what grows with its vCPUs, and starting it.
+start_weight=2
 
 count_run() {
 	runs_total=$((runs_total + 1))
-	work_total=$((work_total + $(weight "$3")))
+	work_total=$((work_total + $3 + start_weight))
 }
 
 count_runs() {
@@ -977,7 +975,7 @@ failed_run() {
 measure() {
 	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run "$@")"
 	runs_done=$((runs_done + 1))
-	work_done=$((work_done + $(weight "$3")))
+	work_done=$((work_done + $3 + start_weight))
 	use_memory "$5" || return 1
 	set_parameters "$4" "$6" || return 1
 	run_test "$@" || {
