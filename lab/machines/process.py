@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
@@ -35,6 +35,7 @@ UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
 # Where a child without a terminal writes its output.
 MESSAGES = "messages"
 
+Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How often processes are asked whether they have ended, seconds.
 POLL_S = 0.02
@@ -94,36 +95,35 @@ def _raise_exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def ends_by_exception() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit, unless somebody handles them already.
+def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Give signals these handlers for as long as the `with` lasts.
 
     Only the main thread can; elsewhere the signals keep their meaning.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, _raise_exit)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ends_by_exception() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, unless somebody handles them already."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    with _handled(dict.fromkeys(numbers, _raise_exit)):
+        yield
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Ignore Ctrl-C, SIGTERM and SIGHUP: somebody is already ending what they are meant to end."""
-    if threading.current_thread() is not threading.main_thread():
+    with _handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
         yield
-        return
-    handlers = {n: signal.signal(n, signal.SIG_IGN) for n in ENDING_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -132,18 +132,12 @@ def _signals_wait() -> Iterator[None]:
 
     They are neither blocked nor ignored, since a child would inherit that.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
-    handlers = {n: handler for n in ENDING_SIGNALS if callable(handler := signal.getsignal(n))}
-    for number in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
+    numbers = [n for n in ENDING_SIGNALS if callable(signal.getsignal(n))]
     try:
-        yield
+        with _handled(dict.fromkeys(numbers, lambda number, _: came.append(number))):
+            yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         for late in came:
             signal.raise_signal(late)
 
