@@ -34,12 +34,15 @@ VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
 # A page that is larger is not kept; the Markdown twin is.
 MOST_HTML = 1 << 20
-PARTS = ("bench", "live", "cost", "lock", "crossover")
+PARTS = ("bench", "lock", "live", "cost", "crossover")
 # Those that run two machines at a time by themselves.
 BOTH_CORES = ("bench", "crossover")
 COMMANDS = {"live": "live", "cost": "cost", "lock": "lockprofile"}
 # Less than they do by themselves: more makes nothing clearer here, but the run longer.
 ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100")}
+# Of the others each is one machine at a time, so that two of them suit two cores.
+PARALLEL = 2
+POLL_S = 1.0
 GRACE_S = 1.0
 ESTIMATE = "40 min"
 
@@ -83,12 +86,16 @@ def _ended() -> Iterator[None]:
             process.end(psutil.Process().children(recursive=True), GRACE_S)
 
 
-def _start(part: str, file: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start the command that measures PART into FILE; what it says goes to LOG."""
+def _log(part: str) -> Path:
+    return LOG / f"reference-{part}.log"
+
+
+def _start(part: str, file: Path) -> psutil.Popen:
+    """Start the command that measures PART into FILE; what it says goes to its log."""
     words = [COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file)]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        return subprocess.Popen(
+    LOG.mkdir(parents=True, exist_ok=True)
+    with _log(part).open("wb") as output:
+        return psutil.Popen(
             [sys.executable, "-m", "lab", *words],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -97,20 +104,30 @@ def _start(part: str, file: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def measure_others(files: Mapping[str, Path]) -> None:
-    """Run the commands that measure the other parts, side by side. WorkFailed: one failed.
+def _some_ended(running: Mapping[str, psutil.Popen]) -> set[str]:
+    """Wait for a moment. WorkFailed: one failed. Returns which have ended."""
+    gone, _ = psutil.wait_procs(list(running.values()), timeout=POLL_S)
+    ended = {part for part, child in running.items() if child in gone}
+    for part in ended:
+        if running[part].returncode:
+            say("\n".join(_log(part).read_text(errors="replace").splitlines()[-5:]))
+            raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {_log(part)}")
+    return ended
 
-    Each is one machine at a time, so two of them suit two cores.
-    """
-    if not files:
+
+def measure_others(files: Mapping[str, Path]) -> None:
+    """Run the commands that measure the other parts, some at a time. WorkFailed: one failed."""
+    waiting = [part for part in PARTS if part in files]
+    if not waiting:
         return
-    logs = {part: LOG / f"reference-{part}.log" for part in files}
-    with _ended(), step(f"Measuring {' and '.join(files)}", ESTIMATE):
-        running = {part: _start(part, file, logs[part]) for part, file in files.items()}
-        for part, child in running.items():
-            if child.wait():
-                say("\n".join(logs[part].read_text(errors="replace").splitlines()[-5:]))
-                raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {logs[part]}")
+    running: dict[str, psutil.Popen] = {}
+    with _ended(), step(f"Measuring {' and '.join(waiting)}", ESTIMATE):
+        while waiting or running:
+            while waiting and len(running) < PARALLEL:
+                part = waiting.pop(0)
+                running[part] = _start(part, files[part])
+            for part in _some_ended(running):
+                del running[part]
 
 
 def render_to(files: Sequence[Path], directory: Path) -> None:

@@ -4,6 +4,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab import bounds, cli, reference, results
@@ -68,6 +69,26 @@ def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     output = tmp_path / "reference"
     assert cli.main(["reference", "--part", "live", "--output", str(output)]) == 1
     assert not output.exists()
+
+
+def test_at_most_two_parts_are_measured_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: dict[str, psutil.Popen] = {}
+    beside: list[int] = []
+
+    def start(part: str, file: Path) -> psutil.Popen:
+        beside.append(sum(child.poll() is None for child in started.values()))
+        started[part] = psutil.Popen(["sleep", "0.2"])
+        return started[part]
+
+    monkeypatch.setattr(reference, "_start", start)
+    monkeypatch.setattr(reference, "POLL_S", 0.05)
+    reference.measure_others({part: tmp_path / part for part in ("live", "cost", "lock")})
+    assert list(started) == ["lock", "live", "cost"]
+    assert beside[:2] == [0, 1]
+    assert beside[2] < 2
+    assert all(child.poll() == 0 for child in started.values())
 
 
 def test_the_committed_pages_are_those_of_the_committed_figures(tmp_path: Path) -> None:
