@@ -60,7 +60,7 @@ def _kind(words: Sequence[str]) -> Kind:
     npt = "0" if "kvm_amd.npt=0" in words else "1"
     tdp_mmu = "1" if "kvm.tdp_mmu=1" in words else "0"
     name = f"npt{npt}" + ("-tdp_mmu" if tdp_mmu == "1" else "")
-    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS)
+    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS, one_thread=npt == "1")
 
 
 def _trial(mutant: Mutant) -> Trial:

@@ -29,6 +29,10 @@ class Job:
     init: for a kernel that cannot run busybox, a program that does what guest/init does as
         guest/init32.c does it. Then command is a path and arguments, and there is no
         shell, no $LAB_OUT and no $LAB_PROGRESS.
+    one_thread: on svm-qemu, its CPUs take turns in one thread of the host, where otherwise
+        each has its own. Several times as fast where machines share cores, since no CPU
+        waits for one that the host does not run; but they change places at few points, so
+        that few races happen. The other machines have no choice.
     """
 
     kernel: Path
@@ -41,6 +45,7 @@ class Job:
     on_progress: Callable[[str], None] | None = None
     cmdline: tuple[str, ...] = ()
     init: Path | None = None
+    one_thread: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class SvmQemu(EmulatedMachine):
         """Return QEMU's command line."""
         return [
             str(QEMU),
-            *("-accel", "tcg,thread=multi", "-cpu", "EPYC,+svm,+npt"),
+            *("-accel", f"tcg,thread={'single' if job.one_thread else 'multi'}"),
+            *("-cpu", "EPYC,+svm,+npt"),
             *("-smp", str(job.cpus), "-m", f"{job.memory_mib}M"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-serial", f"file:{CONSOLE}", "-serial", f"file:{REPORT}"),

@@ -15,6 +15,7 @@ from lab import cli, kernel, machines, selftests, soak
 from lab.errors import LabError
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
+from lab.machines.qemu import SvmQemu
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
@@ -227,6 +228,15 @@ def test_the_plan_can_be_shown_without_running_it(
     assert run_soak(machine, "--dry-run") == 0
     assert not machine.jobs
     assert "eager_split_stress_test" in capsys.readouterr().out
+
+
+def test_cpus_take_turns_where_a_boot_says_so(run_soak: Callable[..., int]) -> None:
+    machine = FakeMachine(passed)
+    name = "stress-kvm-npt1-turns"
+    assert run_soak(machine, "--only", name, "--only", "stress-kvm-npt0") == 0
+    words = {job.parameters["kvm_amd.npt"]: SvmQemu().argv(job, "") for job in machine.jobs}
+    assert "tcg,thread=single" in words["1"]
+    assert "tcg,thread=multi" in words["0"]
 
 
 def test_names_are_checked() -> None:

@@ -118,6 +118,9 @@ struct control {
 	u32 views;
 	u32 wp;
 
+	/* How many operations a vCPU does before it rests. */
+	u32 ops_per_rest;
+
 	/* Changed by the host when all huge pages shall be used. */
 	u64 sweep;
 
@@ -592,8 +595,6 @@ static void guest_do_window(struct vcpu_state *v)
 }
 
 /* vCPUs that never rest would take the CPUs away from all others. */
-#define OPS_PER_EXIT		16
-
 static void guest_main(u64 id)
 {
 	struct vcpu_state *v = &CTL->vcpus[id];
@@ -604,7 +605,7 @@ static void guest_main(u64 id)
 		guest_map(v, &v->windows[i]);
 
 	for (;;) {
-		if (READ_ONCE(CTL->stop) || !(v->nr_ops % OPS_PER_EXIT))
+		if (READ_ONCE(CTL->stop) || !(v->nr_ops % CTL->ops_per_rest))
 			GUEST_UCALL_NONE();
 		if (v->swept != READ_ONCE(CTL->sweep))
 			guest_sweep(v, CTL->sweep);

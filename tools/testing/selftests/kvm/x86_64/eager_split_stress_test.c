@@ -26,6 +26,10 @@
  * -S draws the same ones again.  How threads interleave is up to the scheduler.
  * A seed is good for one VM and some rounds, then it is increased.
  *
+ * A seed is rough or brisk.  In a rough one memory is taken so often that most faults
+ * of vCPUs meet somebody who takes the page, and so they are retried; in a brisk one
+ * logging comes and goes several times as often.
+ *
  * Limits: protection never goes below read-only, as the host reads the memory
  * itself.  Memory that holds page tables is not taken away for good.  Nobody
  * writes anything but the words of the vCPUs, so in most rounds only these are
@@ -80,11 +84,6 @@ static const char * const log_mode_names[] = { "get", "clear", "init-set", "ring
 #define NR_HOST_THREADS		2
 #define GATE_WAIT_US		2000
 #define THOROUGH_ROUNDS		16
-
-/* Of a vCPU now and then, and of the other threads. */
-#define REST_US			200
-#define MEMORY_NAP_US		8000
-#define SETTING_NAP_US		16000
 
 /* Between two harvests. */
 #define HARVEST_NAP_US		400
@@ -145,6 +144,35 @@ struct jar {
 	u64 nr_chunks;
 };
 
+/* How much happens beside the migration. */
+struct pace {
+	const char *name;
+
+	/* Of the same VM. */
+	unsigned int nr_rounds;
+
+	/* How long threads sleep between two operations, at most. */
+	u64 memory_nap_us;
+	u64 setting_nap_us;
+
+	/* One of so many rounds begins when all huge pages are in use. */
+	unsigned int settle_one_in;
+
+	/* At one of so many chances all memory is taken at once. */
+	unsigned int ambush_one_in;
+
+	/* vCPUs do so many operations, and then rest. */
+	unsigned int ops_per_rest;
+	u64 rest_us;
+};
+
+enum pace_name { ROUGH, BRISK, NR_PACES };
+
+static const struct pace paces[NR_PACES] = {
+	[ROUGH] = { "rough", 25, 8000, 16000, 2, 3, 16, 200 },
+	[BRISK] = { "brisk", 100, 200000, 200000, 8, 64, 2, 3000 },
+};
+
 /* Where threads wait for the end of a round. */
 struct gate {
 	pthread_mutex_t lock;
@@ -169,6 +197,7 @@ struct counters {
 	u64 rounds;
 	u64 rounds_of[NR_LOG_MODES];
 	u64 rounds_harvested;
+	u64 rounds_brisk;
 	u64 guest_ops;
 	u64 host_ops;
 	u64 pages;
@@ -185,6 +214,7 @@ struct stress {
 	u64 seed;
 	u64 rng;
 	enum log_mode log_mode;
+	const struct pace *pace;
 
 	/* HugeTLB pages of two banks, or else transparent huge pages. */
 	bool shared;
@@ -241,15 +271,19 @@ static unsigned int option_vcpus = 2;
 /* Of dirty_harvest; drawn if none was chosen. */
 static const char *option_harvest = "any";
 
+/* Drawn if none was chosen. */
+static const struct pace *option_pace;
+
 static const char *how_to_repeat(struct stress *t)
 {
 	static char text[200];
 
 	snprintf(text, sizeof(text),
-		 "round %lu, log mode %s%s, %s; to repeat: -S 0x%lx -m %s -v %u -d %s",
+		 "round %lu, log mode %s%s, %s; to repeat: -S 0x%lx -m %s -v %u -d %s -p %s",
 		 counters.rounds, log_mode_names[t->log_mode],
 		 t->harvested ? " by Dirty bits" : "", t->shared ? "HugeTLB" : "THP",
-		 t->seed, mode_name, t->nr_vcpus, option_harvest);
+		 t->seed, mode_name, t->nr_vcpus, option_harvest,
+		 option_pace ? option_pace->name : "any");
 	return text;
 }
 
@@ -439,7 +473,7 @@ static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 	case KVM_EXIT_IO:
 		check_complaint(t, id);
 		if (!READ_ONCE(t->gate.closed))
-			usleep(REST_US);
+			usleep(t->pace->rest_us);
 		return true;
 	case KVM_EXIT_MMIO:
 		emulate_access(t, id);
@@ -830,7 +864,7 @@ static void ambush(struct stress *t)
 {
 	unsigned int i;
 
-	if (t->shared || below(&t->rng, 3))
+	if (t->shared || below(&t->rng, t->pace->ambush_one_in))
 		return;
 
 	pthread_mutex_lock(&t->gate.lock);
@@ -1230,7 +1264,7 @@ static void one_round(struct stress *t)
 {
 	bool early = below(&t->rng, 2);
 
-	if (below(&t->rng, 2))
+	if (!below(&t->rng, t->pace->settle_one_in))
 		settle(t);
 	start_all_logging(t);
 	migrate(t);
@@ -1245,13 +1279,16 @@ static void one_round(struct stress *t)
 	counters.rounds++;
 	counters.rounds_of[t->log_mode]++;
 	counters.rounds_harvested += t->harvested;
+	counters.rounds_brisk += t->pace == &paces[BRISK];
 }
 
 /*
  * Setting up, and tearing down
  */
 
-#define ROUNDS_PER_SEED		25u
+/* A round takes a fraction of a second, with sanitizers some seconds. */
+#define ROUND_MAX_S		120
+
 #define VCPU_RNG		16
 #define MEMORY_RNG		1
 #define SETTING_RNG		2
@@ -1422,6 +1459,7 @@ static void create_control(struct stress *t)
 	vm_set_user_memory_region(t->vm, CONTROL_SLOT, 0, CONTROL_GPA, CONTROL_SIZE, t->ctl);
 	t->ctl->wp = !!below(&t->rng, 4);
 	t->ctl->views = mode_views;
+	t->ctl->ops_per_rest = t->pace->ops_per_rest;
 	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
 		t->ctl->views &= ~BIT(VIEW_1G);
 	for (i = 0; i < t->nr_vcpus; i++)
@@ -1505,6 +1543,7 @@ static void draw_configuration(struct stress *t)
 	t->harvest = below(&t->rng, 2);
 	if (strcmp(option_harvest, "any"))
 		t->harvest = !strcmp(option_harvest, "on");
+	t->pace = option_pace ?: &paces[below(&t->rng, 4) ? BRISK : ROUGH];
 }
 
 /* What to do at most; 0 if it does not matter. */
@@ -1539,8 +1578,10 @@ static void share_cpu(pthread_t memory, pthread_t ticker)
 static void run_rounds(struct stress *t, const struct bounds *b)
 {
 	struct host_thread host[NR_HOST_THREADS] = {
-		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG), MEMORY_NAP_US, true },
-		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), SETTING_NAP_US, false },
+		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG),
+		  t->pace->memory_nap_us, true },
+		{ t, one_setting_op, seeded(t->seed, SETTING_RNG),
+		  t->pace->setting_nap_us, false },
 	};
 	struct vcpu_thread vcpus[MAX_VCPUS];
 	pthread_t ticker;
@@ -1555,8 +1596,10 @@ static void run_rounds(struct stress *t, const struct bounds *b)
 	start_thread(&ticker, ticker_main, t);
 	share_cpu(host[0].thread, ticker);
 
-	for (i = 0; i < ROUNDS_PER_SEED && !is_over(b); i++)
+	for (i = 0; i < t->pace->nr_rounds && !is_over(b); i++) {
+		alarm(ROUND_MAX_S);
 		one_round(t);
+	}
 
 	stop_world(t);
 	WRITE_ONCE(t->quit, true);
@@ -1605,8 +1648,8 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 		counters.guest_ops + counters.host_ops, counters.host_ops);
 	for (i = 0; i < NR_LOG_MODES; i++)
 		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
-	pr_info(" harvested=%lu retries=%lu mmio=%lu", counters.rounds_harvested,
-		counters.retries, counters.mmio);
+	pr_info(" harvested=%lu brisk=%lu retries=%lu mmio=%lu", counters.rounds_harvested,
+		counters.rounds_brisk, counters.retries, counters.mmio);
 	for (i = 0; i < NR_STATS; i++)
 		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
 	pr_info(" faults=%lu", sum(faults.failed, NR_SITES));
@@ -1617,9 +1660,6 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 }
 
 #define REPORT_MS		10000
-
-/* A seed takes a second or two, and with sanitizers a minute. */
-#define SEED_MAX_S		120
 
 static u64 current_seed;
 
@@ -1643,7 +1683,7 @@ static void run(u64 seed, const struct bounds *b)
 	do {
 		/* Each seed for itself: if threads wait for each other, say which. */
 		current_seed = seed + nr;
-		alarm(SEED_MAX_S);
+		alarm(ROUND_MAX_S);
 		run_seed(seed + nr++, b);
 		count_faults();
 		if (now_ms() >= next) {
@@ -1719,18 +1759,32 @@ static void set_harvest(const char *name)
 	option_harvest = name;
 }
 
+static void set_pace(const char *name)
+{
+	unsigned int i;
+
+	option_pace = NULL;
+	for (i = 0; i < NR_PACES; i++)
+		if (!strcmp(paces[i].name, name))
+			option_pace = &paces[i];
+	if (!option_pace && strcmp(name, "any"))
+		refuse("-p %s: it is rough, brisk or any", name);
+}
+
 static void help(const char *program)
 {
 	unsigned int i;
 
 	printf("usage: %s [-h] [-t SECONDS] [-n ROUNDS] [-S SEED] [-v VCPUS] [-m MODE]\n"
-	       "       [-d on|off|any]\n\n"
+	       "       [-d on|off|any] [-p rough|brisk|any]\n\n"
 	       "It needs %lu free 2MiB HugeTLB pages.\n\n"
 	       " -t: for how long (default: %u).\n"
 	       " -n: no more rounds than this (default: no limit).\n"
 	       " -S: draw the operations that a run with this seed drew.\n"
 	       " -v: how many vCPUs, up to %u (default: %u).\n"
 	       " -d: whether VMs log by Dirty bits, if they can (default: any).\n"
+	       " -p: whether memory is taken all the time, or logging comes and goes\n"
+	       "     more often (default: any, brisk in three of four seeds).\n"
 	       " -m: how the guest maps its memory (default: all):\n",
 	       program, NR_HUGE_NEEDED, DEFAULT_SECONDS, MAX_VCPUS, option_vcpus);
 	for (i = 0; i < ARRAY_SIZE(modes); i++)
@@ -1751,6 +1805,9 @@ static void parse_option(int opt, const char *program, u64 *seed, struct bounds 
 		break;
 	case 'n':
 		b->rounds = parse_number("-n", optarg, 1, ~0ul);
+		break;
+	case 'p':
+		set_pace(optarg);
 		break;
 	case 'S':
 		*seed = parse_number("-S", optarg, 0, ~0ul);
@@ -1776,7 +1833,7 @@ int main(int argc, char *argv[])
 		help(argv[0]);
 
 	opterr = 0;
-	while ((opt = getopt(argc, argv, "d:hm:n:S:t:v:")) != -1)
+	while ((opt = getopt(argc, argv, "d:hm:n:p:S:t:v:")) != -1)
 		parse_option(opt, argv[0], &seed, &b);
 	if (optind < argc)
 		refuse("%s: unknown argument", argv[optind]);
