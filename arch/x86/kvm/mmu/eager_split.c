@@ -524,7 +524,8 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 		if (!sptep)
 			return 0;
 
-		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end)) {
+		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end) ||
+		    kvm_prove_refuse(gfn, level)) {
 			es->kvm->stat.eager_split_invalidated++;
 			return 0;
 		}

@@ -421,3 +421,19 @@ bool __kvm_prove_force(enum kvm_force_site site)
 	atomic_long_inc(&prove_forced[site]);
 	return true;
 }
+
+static bool prove_refuse __read_mostly;
+module_param(prove_refuse, bool, 0644);
+MODULE_PARM_DESC(prove_refuse, "Take the memory of every other huge page for invalidated");
+
+/**
+ * __kvm_prove_refuse - shall a huge page not be split, as if its memory was going?
+ * @gfn: the first one of the huge page
+ * @level: its size
+ *
+ * Return: true for every other one while kvm.prove_refuse is on.
+ */
+bool __kvm_prove_refuse(gfn_t gfn, int level)
+{
+	return READ_ONCE(prove_refuse) && gfn & KVM_PAGES_PER_HPAGE(level);
+}

@@ -65,6 +65,17 @@ static inline bool kvm_prove_force(enum kvm_force_site site)
 	return IS_ENABLED(CONFIG_KVM_PROVE_MMU) && __kvm_prove_force(site);
 }
 
+/*
+ * True for every other huge page, whose memory shall be taken for memory that is being
+ * invalidated, while the module parameter kvm.prove_refuse is on.
+ */
+bool __kvm_prove_refuse(gfn_t gfn, int level);
+
+static inline bool kvm_prove_refuse(gfn_t gfn, int level)
+{
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU) && __kvm_prove_refuse(gfn, level);
+}
+
 static inline void kvm_prove_shadow_mmu(struct kvm *kvm)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))

@@ -20,6 +20,8 @@
  *    kvm.prove_force does that, and kvm.prove_forced tells that each was met.  Two
  *    vCPUs write all the time, and memory is copied by what the log has, which
  *    must come to the same, and must not have more.  The TDP MMU is in it, too.
+ *  - The memory itself, in debug kernels: kvm.prove_refuse takes that of every other
+ *    huge page for memory that is just being taken away.  It is left to vCPUs.
  *
  * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
  * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
@@ -58,6 +60,7 @@
 #define EAGER_PARAM		"/sys/module/kvm/parameters/eager_page_split"
 #define FORCE_PARAM		"/sys/module/kvm/parameters/prove_force"
 #define FORCED_PARAM		"/sys/module/kvm/parameters/prove_forced"
+#define REFUSE_PARAM		"/sys/module/kvm/parameters/prove_refuse"
 #define HARVEST_PARAM		"/sys/module/kvm/parameters/dirty_harvest"
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #define KERNEL_LOG		"/dev/kmsg"
@@ -179,6 +182,9 @@ struct fault_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	u64 nr_huge;
+
+	/* Of these, how many are to be left alone by the splitter. */
+	u64 nr_refused;
 	u64 npages;
 	void *hva;
 	unsigned long *log;
@@ -233,7 +239,8 @@ struct setting {
 
 enum setting_id {
 	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
-	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE, HARVEST, NR_SETTINGS
+	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE, REFUSE, HARVEST,
+	NR_SETTINGS
 };
 
 static struct setting settings[NR_SETTINGS] = {
@@ -247,6 +254,7 @@ static struct setting settings[NR_SETTINGS] = {
 	[PAGE_VERBOSE] = { FAIL_PAGE_ALLOC "verbose" },
 	[EAGER] = { EAGER_PARAM },
 	[FORCE] = { FORCE_PARAM },
+	[REFUSE] = { REFUSE_PARAM },
 	[HARVEST] = { HARVEST_PARAM },
 };
 
@@ -1545,8 +1553,8 @@ static void check_all_split(struct fault_test *t)
 {
 	struct split_stats s = get_stats(t->vm);
 
-	CHECK(t, !s.huge, "%lu huge pages are left", s.huge);
-	CHECK(t, is_tdp_mmu() || s.done == t->nr_huge,
+	CHECK(t, !s.huge || t->nr_refused, "%lu huge pages are left", s.huge);
+	CHECK(t, is_tdp_mmu() || s.done == t->nr_huge - t->nr_refused,
 	      "of %lu huge pages, %lu were split eagerly", t->nr_huge, s.done);
 }
 
@@ -1636,6 +1644,45 @@ static void force_variant(const struct variant *v)
 	destroy_vm(&t);
 }
 
+/* What is left alone because it may be going has to be in the log when it is written. */
+static void refuse_variant(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
+	u64 nr_invalidated;
+
+	set(HARVEST, v->harvest);
+	create_vm(&t, 0);
+	add_writers(&t);
+	t.nr_refused = t.nr_huge / 2;
+	force_migration(&t);
+
+	nr_invalidated = get_stat(t.vm, "eager_split_invalidated");
+	pr_info("%-16s refused  %lu huge pages, %lu times\n", v->name, t.nr_refused,
+		nr_invalidated);
+	CHECK(&t, nr_invalidated >= t.nr_refused,
+	      "of %lu huge pages %lu were to be left alone, and %lu times it was",
+	      t.nr_huge, t.nr_refused, nr_invalidated);
+	destroy_vm(&t);
+}
+
+static const char *run_refuse(void)
+{
+	unsigned int i;
+
+	if (!settings[REFUSE].saved)
+		return "the kernel has no " REFUSE_PARAM ", for want of CONFIG_KVM_PROVE_MMU";
+	if (!settings[HARVEST].saved)
+		return "the kernel has no " HARVEST_PARAM;
+
+	set(REFUSE, "Y");
+	for (i = 0; i < ARRAY_SIZE(variants); i++)
+		if (applies(&variants[i]))
+			refuse_variant(&variants[i]);
+	reset(HARVEST);
+	reset(REFUSE);
+	return NULL;
+}
+
 static const char *run_force(void)
 {
 	unsigned int i;
@@ -1666,6 +1713,7 @@ static const struct part {
 	{ "off", run_cancel, NR_HUGE_MANY },
 	{ "kill", run_kill, NR_HUGE_SOME },
 	{ "force", run_force, NR_HUGE_FORCE, true },
+	{ "refuse", run_refuse, NR_HUGE_FORCE },
 };
 
 static unsigned int nr_huge_free(void)
