@@ -10,7 +10,7 @@ LAB := $(PYTHON) -m lab
 
 help:
 	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
-	@echo 'make test    run the tests: KVM selftests in emulated machines, and the lab itself'
+	@echo 'make test    run the tests: KVM selftests in emulated machines, seeded bugs, and the lab itself'
 	@echo 'make soak    an hour of stress in two machines at a time, new seeds each time'
 	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
 	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
@@ -30,7 +30,7 @@ help:
 	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
-	@echo 'make mutants plant bugs in the kernel and see that the tests find them (about 4 minutes)'
+	@echo 'make mutants only what make test has of seeded bugs: that the tests find them (about 4 minutes)'
 	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 40 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
@@ -63,7 +63,8 @@ peer: setup
 test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not mutants and not migration' tests $(ARGS)
+	@$(LAB) build --kind mutants kvm
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests $(ARGS)
 
 mutants: setup
 	@$(LAB) tree
