@@ -17,8 +17,8 @@ import click
 
 from lab import kernel, machines, selftests
 from lab.errors import LabError, WorkFailed
-from lab.machines import Job, MachineLost
-from lab.paths import LAYOUT, LOG, ROOT
+from lab.machines import Job
+from lab.paths import LAYOUT, ROOT
 from lab.plan import TEST
 from lab.steps import say, step
 
@@ -166,20 +166,9 @@ def collect(runs: Sequence[Run], files: Mapping[str, bytes]) -> list[Output]:
     return found
 
 
-def _save_console(log: str) -> Path:
-    file = LOG / "bpf-console.log"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(log)
-    return file
-
-
 def execute(job: Job, runs: Sequence[Run]) -> list[Output]:
-    """Boot and run. WorkFailed: a tool failed, its workload did, or the machine was lost."""
-    try:
-        result = machines.get(MACHINE).run(job)
-    except MachineLost as lost:
-        log = _save_console(lost.kernel_log)
-        raise WorkFailed(f"{MACHINE} was lost: {lost}; its console: {log}") from lost
+    """Boot and run. WorkFailed: a tool failed, or its workload did."""
+    result = machines.get(MACHINE).run(job)
     result.check(MACHINE)
     return collect(runs, result.files)
 
