@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import cycle
@@ -48,6 +48,10 @@ GRACE_S = 0.5
 TICK_S = 0.5
 SKIPPED = 4
 
+# What kvm.dirty_harvest is; any: what it is by itself, or what the stress test draws.
+ANY = "any"
+HARVEST = (ANY, "on", "off")
+
 # With less time left no run is started, seconds.
 LEAST_S = 10
 # The test needs no longer than this beside the time it is given.
@@ -62,7 +66,8 @@ SCRIPT = """
 set -e -o pipefail
 echo Y > /sys/module/kvm/parameters/eager_page_split
 echo "$1" > /proc/sys/vm/nr_hugepages
-shift
+[ "$2" = any ] || echo "$2" > /sys/module/kvm/parameters/dirty_harvest
+shift 2
 "$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }'
 """
 
@@ -102,7 +107,8 @@ def _tries(output: str) -> dict[str, int]:
 class Program:
     """A test that is run. parse: what its output counts; ValueError if it is unusable.
 
-    argv: its words; {seed} and {seconds} are filled in. may_skip: a race may not happen.
+    argv: its words; {seed}, {seconds} and {harvest} are filled in. may_skip: a race may not
+    happen.
     """
 
     path: str
@@ -110,18 +116,26 @@ class Program:
     parse: Callable[[str], dict[str, int]]
     may_skip: bool = False
 
-    def words(self, seed: int, seconds: int) -> tuple[str, ...]:
-        return tuple(word.format(seed=hex(seed), seconds=seconds) for word in self.argv)
+    def words(self, seed: int, seconds: int, harvest: str) -> tuple[str, ...]:
+        values = {"seed": hex(seed), "seconds": seconds, "harvest": harvest}
+        return tuple(word.format(**values) for word in self.argv)
 
 
-STRESS = Program("x86_64/eager_split_stress_test", ("-S", "{seed}", "-t", "{seconds}"), _stress)
+STRESS = Program(
+    "x86_64/eager_split_stress_test",
+    ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"),
+    _stress,
+)
 FAULT = Program("x86_64/eager_split_fault_test", ("-m", "memory"), _faults)
 RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A boot that recurs. seconds: how long the test runs, about. one_thread: see Job."""
+    """A boot that recurs.
+
+    seconds: how long the test runs, about. one_thread: see Job. harvest: see HARVEST.
+    """
 
     name: str
     program: Program
@@ -130,6 +144,7 @@ class Kind:
     config: str
     seconds: int
     one_thread: bool = False
+    harvest: str = ANY
 
 
 def _kind(
@@ -280,10 +295,10 @@ def make_job(
 ) -> Job:
     """The boot of one run."""
     inside = f"{INSIDE}/{Path(kind.program.path).name}"
-    words = kind.program.words(seed, seconds)
+    words = kind.program.words(seed, seconds, kind.harvest)
     return Job(
         kernel=image,
-        command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), inside, *words),
+        command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), kind.harvest, inside, *words),
         parameters={"kvm_amd.npt": kind.npt, "kvm.tdp_mmu": kind.tdp_mmu},
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
@@ -297,7 +312,8 @@ def make_job(
 def replay(kind: Kind, seed: int, seconds: int) -> str:
     """The command that repeats a run."""
     minutes = max(1, -(-seconds // 60))
-    return f"make soak ARGS='--only {kind.name} --seed {seed:#x} --minutes {minutes}'"
+    mode = "" if kind.harvest == ANY else f" --dirty-harvest {kind.harvest}"
+    return f"make soak ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
 
 
 def _broken(kind: Kind, seed: int, seconds: int, why: str, text: str, lines: int = 0) -> Broken:
@@ -432,6 +448,7 @@ def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None
         "machine": MACHINE,
         "minutes": round(minutes, 2),
         "seed": soak.seed,
+        "dirty_harvest": soak.kinds[0].harvest,
         "ended": ended,
         "complaints": lines,
         "totals": soak.totals(),
@@ -478,12 +495,12 @@ def _seed(context: click.Context, option: click.Parameter, text: str | None) -> 
     return value
 
 
-def chosen(only: Sequence[str]) -> list[Kind]:
+def chosen(only: Sequence[str], harvest: str = ANY) -> list[Kind]:
     """The kinds of these names, or all. LabError names the right ones."""
     for name in only:
         if name not in NAMES:
             raise LabError(f"--only {name}: no such boot; there are {', '.join(NAMES)}")
-    return [kind for kind in KINDS if not only or kind.name in only]
+    return [replace(kind, harvest=harvest) for kind in KINDS if not only or kind.name in only]
 
 
 def _build(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
@@ -512,6 +529,14 @@ def _output_file(output: Path | None, name: str) -> Path:
 )
 @click.option("--seed", callback=_seed, help="Of the first run, instead of a random one.")
 @click.option("--only", multiple=True, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
+@click.option(
+    "--dirty-harvest",
+    "harvest",
+    type=click.Choice(HARVEST),
+    default=ANY,
+    show_default=True,
+    help="Whether VMs log by Dirty bits where they can; any: the stress test draws it, VM by VM.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 @click.option(
@@ -523,6 +548,7 @@ def command(
     minutes: float,
     seed: int,
     only: tuple[str, ...],
+    harvest: str,
     output: Path | None,
     dry_run: bool,
     mutants: bool,
@@ -539,8 +565,10 @@ def command(
 
         if only:
             raise LabError("--mutants: each bug has a boot of its own, --only has no meaning")
+        if harvest != ANY:
+            raise LabError("--mutants: bugs say what they need, --dirty-harvest has no meaning")
         return soak_mutants.run(seed, _output_file(output, "soak-mutants"), dry_run)
-    kinds = chosen(only)
+    kinds = chosen(only, harvest)
     file = _output_file(output, "soak")
     if dry_run:
         for kind in kinds:

@@ -35,12 +35,11 @@ LONGEST = 90
 
 @dataclass(frozen=True)
 class Trial:
-    """One boot. number: of the bug, 0 for none. dirty_harvest: what the stress test is given."""
+    """One boot. number: of the bug, 0 for none."""
 
     number: int
     name: str
     kind: Kind
-    dirty_harvest: str
 
 
 @dataclass(frozen=True)
@@ -55,35 +54,31 @@ class Finding:
     what: str
 
 
-def _kind(words: Sequence[str]) -> Kind:
+def _kind(words: Sequence[str], harvest: str) -> Kind:
     """The paging mode that a mutant's patch asks for."""
     npt = "0" if "kvm_amd.npt=0" in words else "1"
     tdp_mmu = "1" if "kvm.tdp_mmu=1" in words else "0"
     name = f"npt{npt}" + ("-tdp_mmu" if tdp_mmu == "1" else "")
-    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS, one_thread=npt == "1")
+    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS, npt == "1", harvest)
 
 
 def _trial(mutant: Mutant) -> Trial:
-    harvest = "on" if mutant.name.startswith("harvest-") else "any"
-    return Trial(mutant.number, mutant.name, _kind(mutant.check.words), harvest)
+    harvest = "on" if mutant.name.startswith("harvest-") else soak.ANY
+    return Trial(mutant.number, mutant.name, _kind(mutant.check.words, harvest))
 
 
 def trials(found: Sequence[Mutant]) -> list[Trial]:
     """One without a bug in each mode, then one for each bug that svm-qemu can have."""
     bugs = [_trial(each) for each in found if each.check.machine == soak.MACHINE]
-    modes = {bug.kind: None for bug in bugs}
-    return [*(Trial(0, "none", kind, "any") for kind in modes), *bugs]
+    modes = {replace(bug.kind, harvest=soak.ANY): None for bug in bugs}
+    return [*(Trial(0, "none", kind) for kind in modes), *bugs]
 
 
 def make_job(trial: Trial, seed: int, image: Path, tests: Path) -> Job:
     """The boot of a trial."""
     job = soak.make_job(trial.kind, seed, SECONDS, image, tests)
     bug = {"kvm.mutant": str(trial.number)}
-    return replace(
-        job,
-        command=(*job.command, "-d", trial.dirty_harvest),
-        parameters={**job.parameters, **bug},
-    )
+    return replace(job, parameters={**job.parameters, **bug})
 
 
 def _said(output: str) -> str:

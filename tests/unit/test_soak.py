@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,8 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
     ("arguments", "says"),
     [
         (["--mutants", "--only", "stress-kvm-npt0"], "--only has no meaning"),
+        (["--mutants", "--dirty-harvest", "on"], "--dirty-harvest has no meaning"),
+        (["--dirty-harvest", "auto"], "'any', 'on', 'off'"),
         (["--only", "nonsense"], "no such boot"),
         (["--minutes", "0"], "minutes"),
         (["--minutes", "nan"], "not a number"),
@@ -237,6 +239,18 @@ def test_cpus_take_turns_where_a_boot_says_so(run_soak: Callable[..., int]) -> N
     words = {job.parameters["kvm_amd.npt"]: SvmQemu().argv(job, "") for job in machine.jobs}
     assert "tcg,thread=single" in words["1"]
     assert "tcg,thread=multi" in words["0"]
+
+
+def test_dirty_harvest_reaches_the_module_and_the_stress_test(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(answer=lambda job, nr: replace(passed(job, nr), status=1))
+    words = ("--only", "stress-kvm-npt0", "--dirty-harvest", "on")
+    assert run_soak(machine, *words) == 1
+    command = machine.jobs[0].command
+    assert command[5] == "on"
+    assert command[-2:] == ("-d", "on")
+    assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in capsys.readouterr().err
 
 
 def test_names_are_checked() -> None:
