@@ -331,13 +331,16 @@ static __always_inline unsigned long harvest_64(struct kvm *kvm, struct kvm_rmap
 	if (!block)
 		return harvest_slowly(kvm, heads, BITS_PER_LONG);
 
-	any = harvest_any_of_64(block);
+	/* A Dirty bit that is set too late to be found is found the next time. */
+	any = data_race(harvest_any_of_64(block));
 	if (!(any & shadow_dirty_mask))
 		return 0;
-	if (harvest_is_full(block, any))
+	/* A Dirty bit, once found, stays while mmu_lock is held. */
+	if (data_race(harvest_is_full(block, any)))
 		return ~0ul;
 
-	return spte_ad_enabled(*block) ? harvest_gather(heads) : 0;
+	/* Whether an SPTE has Dirty bits doesn't change. */
+	return spte_ad_enabled(data_race(*block)) ? harvest_gather(heads) : 0;
 }
 
 /* Words of the log that are looked at within one hold of mmu_lock, at least. */
@@ -355,7 +358,8 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	write_lock(&kvm->mmu_lock);
 
 	for (i = 0; i < nr_words; i++, heads += BITS_PER_LONG) {
-		if (log[i] != ~0ul)
+		/* Pages leave the log under slots_lock only: a stale word costs a look. */
+		if (data_race(log[i] != ~0ul))
 			harvest_log(&log[i], harvest_64(kvm, heads));
 		if (i % HARVEST_WORDS == HARVEST_WORDS - 1) {
 			kvm_prove_harvested_rmaps(kvm, slot, (i + 1) * BITS_PER_LONG, still);
@@ -405,10 +409,12 @@ static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
 	u64 any;
 
 	if (nr == BITS_PER_LONG) {
-		any = harvest_any_of_64(sptep);
+		/* What is set too late, the next time, as in harvest_64(). */
+		any = data_race(harvest_any_of_64(sptep));
 		if (!(any & shadow_dirty_mask))
 			return 0;
-		if (harvest_is_full(sptep, any))
+		/* It stays while mmu_lock is held, as in harvest_64(). */
+		if (data_race(harvest_is_full(sptep, any)))
 			return ~0ul;
 	}
 

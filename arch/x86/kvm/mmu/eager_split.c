@@ -407,8 +407,11 @@ static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 	u64 any = 0;
 	int i;
 
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4)
-		any |= sp->spt[i] | sp->spt[i + 1] | sp->spt[i + 2] | sp->spt[i + 3];
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4) {
+		/* Who changes an SPTE without mmu_lock leaves it present. */
+		any |= data_race(sp->spt[i] | sp->spt[i + 1] |
+				 sp->spt[i + 2] | sp->spt[i + 3]);
+	}
 
 	return !is_shadow_present_pte(any);
 }

@@ -88,7 +88,8 @@ static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64
 		spte += PAGE_SIZE;
 		sptep++;
 		head++;
-	} while (sptep != end && head->val == (unsigned long)sptep && *sptep == spte);
+	} while (sptep != end && head->val == (unsigned long)sptep &&
+		 data_race(*sptep == spte)); /* either will do, see above */
 
 	return sptep - first;
 }
