@@ -31,6 +31,7 @@ CONFIGS = {
     "pae": ("kvm.config", "pae.config"),
     "bpf": ("kvm.config", "preempt.config", "bpf.config"),
     "leaks": ("kvm.config", "leaks.config"),
+    "kcsan": ("kvm.config", "kcsan.config"),
 }
 # kbuild's ARCH, and where a configuration has another.
 ARCH_64 = "x86_64"
@@ -45,6 +46,7 @@ ESTIMATES = {
     "pae": "5 min",
     "bpf": "4 min",
     "leaks": "5 min",
+    "kcsan": "6 min",
 }
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5

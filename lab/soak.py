@@ -5,6 +5,9 @@ Boots follow each other, two at a time, over all paging modes and kernels, each 
 own. The first failure, or line of a kernel's log that is a complaint, ends everything and says
 how to repeat it. What a boot has counted so far arrives while it runs, so that progress and the
 summary after Ctrl-C have it, too.
+
+`--races` does the same on a kernel that reports data races. One in which the series takes part is a
+failure; the others are counted and kept.
 """
 
 import json
@@ -27,7 +30,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from lab import kernel, machines, report, selftests
+from lab import kernel, machines, races, report, selftests
 from lab.complaints import complaints
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost, process
@@ -47,6 +50,9 @@ INTERRUPTED = 130
 GRACE_S = 0.5
 TICK_S = 0.5
 SKIPPED = 4
+# The kernel that reports data races, and what those are counted as in which only others take part.
+RACES_CONFIG = "kcsan"
+OTHERS = "races_of_others"
 
 # What kvm.dirty_harvest is; any: what it is by itself, or what the stress test draws.
 ANY = "any"
@@ -68,7 +74,12 @@ echo Y > /sys/module/kvm/parameters/eager_page_split
 echo "$1" > /proc/sys/vm/nr_hugepages
 [ "$2" = any ] || echo "$2" > /sys/module/kvm/parameters/dirty_harvest
 shift 2
-"$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }'
+kcsan=/sys/kernel/debug/kcsan
+[ ! -e $kcsan ] || echo on > $kcsan
+status=0
+"$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }' || status=$?
+[ ! -e $kcsan ] || cat $kcsan > "$LAB_OUT/kcsan"
+exit $status
 """
 
 # What an hour on two cores has to come to.
@@ -99,6 +110,10 @@ def _faults(output: str) -> dict[str, int]:
     return {"faults": sum(map(int, re.findall(r" (\d+) failures, ", output)))}
 
 
+def _nothing(output: str) -> dict[str, int]:
+    return {}
+
+
 def _tries(output: str) -> dict[str, int]:
     return {"tries": sum(map(int, re.findall(r"^(\d+) tries, ", output, re.MULTILINE)))}
 
@@ -127,6 +142,8 @@ STRESS = Program(
     _stress,
 )
 FAULT = Program("x86_64/eager_split_fault_test", ("-m", "memory"), _faults)
+MODES = Program("x86_64/eager_split_modes_test", (), _nothing)
+DIRTY_BITS = Program("x86_64/dirty_harvest_test", ("-q", "-n", "20"), _nothing)
 RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
 
 
@@ -184,7 +201,23 @@ KINDS = (
     _turns("stress", STRESS, "1", "1", "fault", 30),
     _kind("fault", FAULT, "1", "0", "fault", 60),
 )
-NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS))
+# With --races. The kernel is slow: it waits at one memory access in some five hundred, and lets
+# another CPU run meanwhile even where they take turns.
+RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
+_RACES = (
+    (STRESS, "stress", 60, _turns),
+    (RACE_BRIEFLY, "race", 60, _kind),
+    (DIRTY_BITS, "harvest", 60, _turns),
+    (MODES, "modes", 60, _turns),
+)
+RACES = tuple(
+    make(what, program, npt, tdp_mmu, RACES_CONFIG, seconds)
+    for npt, tdp_mmu in (("0", "0"), ("1", "0"), ("1", "1"))
+    for program, what, seconds, with_npt in _RACES
+    if tdp_mmu == "0" or program is not RACE_BRIEFLY
+    for make in (with_npt if npt == "1" else _kind,)
+)
+NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 
 
 @dataclass(frozen=True)
@@ -316,13 +349,18 @@ def replay(kind: Kind, seed: int, seconds: int) -> str:
     return f"make soak ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
 
 
+def _log(kind: Kind, seed: int, suffix: str, text: str) -> Path:
+    log = LOG / f"soak-{kind.name}-{seed:#x}{suffix}"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(text)
+    return log
+
+
 def _broken(kind: Kind, seed: int, seconds: int, why: str, text: str, lines: int = 0) -> Broken:
     # The test counts its seeds up, and names the one that matters.
     if match := re.search(r"to repeat: -S (0x[0-9a-f]+)", text):
         seed = int(match[1], 16)
-    log = LOG / f"soak-{kind.name}-{seed:#x}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(text)
+    log = _log(kind, seed, ".log", text)
     return Broken(
         f"{kind.name}, seed {seed:#x}: {why}; all of it: {log}\n"
         f"lab: to repeat: {replay(kind, seed, seconds)}",
@@ -330,27 +368,49 @@ def _broken(kind: Kind, seed: int, seconds: int, why: str, text: str, lines: int
     )
 
 
+def _texts(reports: Sequence[races.Report]) -> str:
+    return "\n".join(report.text for report in reports)
+
+
+def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dict[str, int]:
+    """What a kernel that reports data races counts. ValueError: it didn't look for any."""
+    if kind.config != RACES_CONFIG:
+        return {}
+    match = re.search(rb"^setup_watchpoints: ([1-9]\d*)$", counters, re.MULTILINE)
+    if not match:
+        raise ValueError("the kernel watched no memory access")
+    return {"watchpoints": int(match[1]), OTHERS: len({report.race for report in others})}
+
+
 def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> Run:
     """Boot once. Broken: the test failed, the kernel complained, or the machine was lost."""
     try:
         result = machine.run(job)
     except MachineLost as lost:
-        lines = len(complaints(lost.kernel_log))
+        lines = len(complaints(races.parse(lost.kernel_log)[1]))
         why = f"machine lost, {lost}"
         raise _broken(kind, seed, seconds, why, lost.kernel_log, lines) from lost
     output = result.output.decode(errors="replace")
     everything = f"{output}\n--- kernel log\n{result.kernel_log}"
-    if found := complaints(result.kernel_log):
+    verdict = races.judge(result.kernel_log, job.kernel)
+    if verdict.others:
+        _log(kind, seed, ".races", _texts(verdict.others))
+    if mine := verdict.series:
+        why = f"data race of the series: {mine[0].title}"
+        everything = f"{_texts(mine)}\n--- output\n{everything}"
+        raise _broken(kind, seed, seconds, why, everything, len(mine))
+    if found := complaints(verdict.rest):
         why = f"the kernel complains: {found[0]}"
         raise _broken(kind, seed, seconds, why, everything, len(found))
-    if result.status == SKIPPED and kind.program.may_skip:
-        return Run(kind.name, seed, result.seconds, {})
-    if result.status != 0:
+    skipped = result.status == SKIPPED and kind.program.may_skip
+    if result.status != 0 and not skipped:
         last = output.strip().splitlines()[-6:]
         why = "\n".join([f"exit status {result.status}", *last])
         raise _broken(kind, seed, seconds, why, everything)
     try:
-        return Run(kind.name, seed, result.seconds, kind.program.parse(output))
+        counts = {} if skipped else kind.program.parse(output)
+        counts |= _watched(kind, result.files.get("kcsan", b""), verdict.others)
+        return Run(kind.name, seed, result.seconds, counts)
     except (ValueError, KeyError) as error:
         raise _broken(kind, seed, seconds, f"unusable output: {error}", everything) from error
 
@@ -472,12 +532,21 @@ def _verdicts(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
         yield text + (f"; never: {', '.join(missing)}" if missing else "; each was met with")
 
 
+def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
+    """What was watched, and what is not the series' fault."""
+    watched, others = totals.get("watchpoints", 0), totals.get(OTHERS, 0)
+    yield f"{watched:,} memory accesses were watched for data races in {minutes:.1f} min"
+    yield f"{others} data races, each counted once per boot, without the series: {LOG}/soak-*.races"
+
+
 def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
     """Print the table, judge the goals and keep everything in FILE."""
     soak.give_up()
     save(soak, file, minutes, ended, lines)
     report.show(table_of(soak), Console())
-    for line in _verdicts(soak.totals(), minutes):
+    for line in (_races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts)(
+        soak.totals(), minutes
+    ):
         say(f"soak: {line}")
     say(f"soak: {lines} lines of kernels' logs are complaints")
     say(f"soak: {ended}; every run is in {file}")
@@ -495,12 +564,13 @@ def _seed(context: click.Context, option: click.Parameter, text: str | None) -> 
     return value
 
 
-def chosen(only: Sequence[str], harvest: str = ANY) -> list[Kind]:
-    """The kinds of these names, or all. LabError names the right ones."""
+def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
+    """The kinds of these names, or those AMONG them all. LabError names the right ones."""
     for name in only:
         if name not in NAMES:
             raise LabError(f"--only {name}: no such boot; there are {', '.join(NAMES)}")
-    return [replace(kind, harvest=harvest) for kind in KINDS if not only or kind.name in only]
+    kinds = [kind for kind in KINDS + RACES if kind.name in only] or among
+    return [replace(kind, harvest=harvest) for kind in kinds]
 
 
 def _build(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
@@ -540,6 +610,9 @@ def _output_file(output: Path | None, name: str) -> Path:
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 @click.option(
+    "--races", "look_for_races", is_flag=True, help="On a kernel that reports data races (KCSAN)."
+)
+@click.option(
     "--mutants",
     is_flag=True,
     help="Tell which of the bugs in tests/mutants the stress test finds within a minute each.",
@@ -551,6 +624,7 @@ def command(
     harvest: str,
     output: Path | None,
     dry_run: bool,
+    look_for_races: bool,
     mutants: bool,
 ) -> int:
     """Stress the series with new seeds, two machines at a time, until the time is over.
@@ -563,12 +637,14 @@ def command(
     if mutants:
         from lab import soak_mutants  # it needs this module
 
-        if only:
-            raise LabError("--mutants: each bug has a boot of its own, --only has no meaning")
+        if only or look_for_races:
+            raise LabError(
+                "--mutants: each bug has a boot of its own, --only and --races have no meaning"
+            )
         if harvest != ANY:
             raise LabError("--mutants: bugs say what they need, --dirty-harvest has no meaning")
         return soak_mutants.run(seed, _output_file(output, "soak-mutants"), dry_run)
-    kinds = chosen(only, harvest)
+    kinds = chosen(only, harvest, RACES if look_for_races else KINDS)
     file = _output_file(output, "soak")
     if dry_run:
         for kind in kinds:

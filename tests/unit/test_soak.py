@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, kernel, machines, selftests, soak
+from lab import cli, kernel, machines, races, selftests, soak
 from lab.errors import LabError
 from lab.kernel import Kernel
 from lab.machines import Job, MachineLost, Result
@@ -94,7 +94,7 @@ def test_all_kinds_run_with_seeds_of_their_own(
     content = saved(tmp_path)
     runs = content["runs"]
     assert isinstance(runs, list)
-    assert {run["kind"] for run in runs} == set(soak.NAMES)
+    assert {run["kind"] for run in runs} == {kind.name for kind in soak.KINDS}
     assert sorted(run["seed"] for run in runs) == [
         0x10 + i * soak.SEED_STEP for i in range(len(runs))
     ]
@@ -197,7 +197,8 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--mutants", "--only", "stress-kvm-npt0"], "--only has no meaning"),
+        (["--mutants", "--only", "stress-kvm-npt0"], "--only and --races have no meaning"),
+        (["--mutants", "--races"], "--only and --races have no meaning"),
         (["--mutants", "--dirty-harvest", "on"], "--dirty-harvest has no meaning"),
         (["--dirty-harvest", "auto"], "'any', 'on', 'off'"),
         (["--only", "nonsense"], "no such boot"),
@@ -257,6 +258,90 @@ def test_names_are_checked() -> None:
     with pytest.raises(LabError, match="stress-kvm-npt0"):
         soak.chosen(["x"])
     assert [kind.name for kind in soak.chosen(["race-kvm-npt0"])] == ["race-kvm-npt0"]
+
+
+RACE = """==================================================================
+BUG: KCSAN: data-race in {0} / mark_page_dirty_in_slot
+
+read to 0xffff888004c1a000 of 8 bytes by task 88 on cpu 0:
+ {0}+0x10/0x100
+ kvm_vm_ioctl+0x30/0x400
+
+read-write (marked) to 0xffff888004c1a000 of 8 bytes by task 90 on cpu 1:
+ mark_page_dirty_in_slot+0x20/0x80
+
+Reported by Kernel Concurrency Sanitizer on:
+CPU: 1 UID: 0 PID: 90 Comm: test Not tainted 6.12.0-series #1
+==================================================================
+"""
+
+
+def racing(log: str) -> Callable[[Job, int], Result]:
+    def answer(job: Job, nr: int) -> Result:
+        counters = b"enabled: 1\nused_watchpoints: 0\nsetup_watchpoints: 700\n"
+        return Result(0, output_of(job).encode(), {"kcsan": counters}, log, 1.0)
+
+    return answer
+
+
+@pytest.fixture
+def known_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {
+        "our_harvest+0x10/0x100": [("arch/x86/kvm/mmu/our.c", 7)],
+        "upstream+0x10/0x100": [("virt/kvm/kvm_main.c", 7)],
+        "mark_page_dirty_in_slot+0x20/0x80": [("virt/kvm/kvm_main.c", 9)],
+    }
+    monkeypatch.setattr(races, "locate", lambda frames, image: places)
+    monkeypatch.setattr(races, "lines_of_series", lambda repo: {"arch/x86/kvm/mmu/our.c": {7}})
+
+
+@pytest.mark.usefixtures("known_places")
+def test_races_of_others_are_counted_and_kept(
+    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(racing(RACE.format("upstream")))
+    assert run_soak(machine, "--races") == 0
+    assert "without the series" in (error := capsys.readouterr().err)
+    assert "goal" not in error
+    content = saved(tmp_path)
+    runs = content["runs"]
+    assert isinstance(runs, list)
+    assert {run["kind"] for run in runs} == {kind.name for kind in soak.RACES}
+    assert all(run["counts"]["races_of_others"] == 1 for run in runs)
+    assert all(run["counts"]["watchpoints"] == 700 for run in runs)
+    kept = list((tmp_path / "log").glob("soak-*.races"))
+    assert len(kept) == len(runs)
+    assert "upstream+0x10/0x100  virt/kvm/kvm_main.c:7" in kept[0].read_text()
+
+
+@pytest.mark.usefixtures("known_places")
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (RACE.format("our_harvest"), "data race of the series: data-race in our_harvest / mark_"),
+        (RACE.format("upstream") + "WARNING: CPU: 1\n", "the kernel complains: WARNING"),
+        (RACE.format("upstream").replace("\n kvm", "\nBUG: bad\n kvm"), "complains: BUG: bad"),
+    ],
+)
+def test_a_race_of_the_series_is_a_failure(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str], log: str, says: str
+) -> None:
+    assert run_soak(FakeMachine(racing(log)), "--only", "stress-kcsan-npt0") == 1
+    assert says in capsys.readouterr().err
+
+
+def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
+    assert {kind.config for kind in soak.RACES} == {soak.RACES_CONFIG}
+    shadow = [kind for kind in soak.RACES if kind.npt == "0"]
+    assert {kind.program for kind in shadow} == {kind.program for kind in soak.RACES}
+    assert not any(kind.one_thread for kind in shadow)
+
+
+def test_a_kernel_that_looks_for_no_race_is_noticed(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_soak(FakeMachine(passed), "--races") == 1
+    assert "watched no memory access" in capsys.readouterr().err
 
 
 FOUND = """seed 0x1
