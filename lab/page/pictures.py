@@ -202,6 +202,8 @@ def _x_axis(axes: "Axes", panel: Panel) -> None:
     seen = sorted({x for points in panel.curves.values() for x, _ in points})
     if panel.x_zero:
         axes.set_xscale("symlog", linthresh=1)
+        # 50 and 100 are neighbours.
+        axes.tick_params(axis="x", labelsize=8)
     elif panel.x_log:
         axes.set_xscale("log", base=panel.x_log)
     axes.xaxis.set_major_locator(FixedLocator(seen))
