@@ -27,7 +27,7 @@ help:
 	@echo 'make migrate a live migration by QEMU, as the guest sees it (vmx-bochs: --machine)'
 	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference   measure docs/reference anew and check its bounds (about an hour)'
+	@echo 'make reference   measure docs/reference anew and check its bounds (an hour to an hour and a half)'
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
 	@echo 'make mutants only what make test has of seeded bugs: that the tests find them (about 4 minutes)'

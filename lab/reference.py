@@ -44,7 +44,7 @@ ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100")}
 PARALLEL = 2
 POLL_S = 1.0
 GRACE_S = 1.0
-ESTIMATE = "40 min"
+ESTIMATE = "50 to 80 min"
 
 
 def matrix(vcpus: int, *eager: str) -> Matrix:
@@ -174,7 +174,7 @@ def available(parts: Sequence[str]) -> list[str]:
 def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
     """Measure the reference, check N/Y against its bounds, and put the report in docs/reference.
 
-    About an hour on two cores when all is built, most of it for the lock profile. Two runs of
+    An hour to an hour and a half on two cores, most of it for the lock profile. Two runs of
     the same sources write the same bytes. Nothing is replaced before all is measured.
     """
     check_output(output)
