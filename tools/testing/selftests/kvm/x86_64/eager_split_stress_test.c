@@ -1147,6 +1147,37 @@ static void check_copy(struct stress *t, struct region *r)
 	counters.pages += nr;
 }
 
+/* Where a word is that is not where it belongs: this is what tells about its way. */
+static void look_for(const char *where, const void *p, size_t size, u64 word)
+{
+	const u64 *words = p;
+	u64 i;
+
+	for (i = 0; p && i < size / sizeof(*words); i++)
+		if (words[i] == word)
+			pr_info("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
+				i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
+}
+
+static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, u64 seen)
+{
+	u64 word = v->last[page], chunk = (FIRST_PAGE + page) / PAGES_PER_2M;
+	char name[20];
+	unsigned int i;
+
+	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
+	look_for("the memory taken last", t->jar.mapping, t->jar.nr_chunks * SZ_2M, word);
+	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
+	for (i = 0; t->shared && i < NR_BANKS; i++) {
+		snprintf(name, sizeof(name), "bank %u%s", i,
+			 t->current_bank[chunk] == i ? ", in use" : "");
+		look_for(name, t->banks[i].mapping, DATA_SIZE, word);
+	}
+	FAIL(t, "wrong memory: gfn 0x%lx (page %lu), vCPU %lu: wrote 0x%lx, seen 0x%lx%s",
+	     data_gfn(page), page, v - t->ctl->vcpus, word, seen,
+	     READ_ONCE(t->ctl->taken[page]) ? ", taken in this round" : "");
+}
+
 static void check_words(struct stress *t, struct vcpu_state *v)
 {
 	u64 page, seen, id = v - t->ctl->vcpus;
@@ -1154,9 +1185,8 @@ static void check_words(struct stress *t, struct vcpu_state *v)
 
 	for (page = 0; page < NR_PAGES; page++) {
 		seen = READ_ONCE(*(u64 *)(hva + page * PAGE_SIZE + word_offset(page, id)));
-		CHECK(t, may_be(t->ctl, page, seen, v->last[page]),
-		      "wrong memory: gfn 0x%lx (page %lu), vCPU %lu: wrote 0x%lx, seen 0x%lx",
-		      data_gfn(page), page, id, v->last[page], seen);
+		if (!may_be(t->ctl, page, seen, v->last[page]))
+			report_wrong_word(t, v, page, seen);
 		v->last[page] = seen;
 	}
 }
