@@ -1665,40 +1665,38 @@ static void refuse_variant(const struct variant *v)
 	destroy_vm(&t);
 }
 
-static const char *run_refuse(void)
+/* Return: why nothing could be tried, or NULL. */
+static const char *prove_variants(enum setting_id id, void (*try)(const struct variant *v))
 {
+	static char text[120];
 	unsigned int i;
 
-	if (!settings[REFUSE].saved)
-		return "the kernel has no " REFUSE_PARAM ", for want of CONFIG_KVM_PROVE_MMU";
+	if (!settings[id].saved) {
+		snprintf(text, sizeof(text),
+			 "the kernel has no %s, for want of CONFIG_KVM_PROVE_MMU",
+			 settings[id].path);
+		return text;
+	}
 	if (!settings[HARVEST].saved)
 		return "the kernel has no " HARVEST_PARAM;
 
-	set(REFUSE, "Y");
+	set(id, "Y");
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		if (applies(&variants[i]))
-			refuse_variant(&variants[i]);
+			try(&variants[i]);
 	reset(HARVEST);
-	reset(REFUSE);
+	reset(id);
 	return NULL;
 }
 
 static const char *run_force(void)
 {
-	unsigned int i;
+	return prove_variants(FORCE, force_variant);
+}
 
-	if (!settings[FORCE].saved)
-		return "the kernel has no " FORCE_PARAM ", for want of CONFIG_KVM_PROVE_MMU";
-	if (!settings[HARVEST].saved)
-		return "the kernel has no " HARVEST_PARAM;
-
-	set(FORCE, "Y");
-	for (i = 0; i < ARRAY_SIZE(variants); i++)
-		if (applies(&variants[i]))
-			force_variant(&variants[i]);
-	reset(HARVEST);
-	reset(FORCE);
-	return NULL;
+static const char *run_refuse(void)
+{
+	return prove_variants(REFUSE, refuse_variant);
 }
 
 static const struct part {
