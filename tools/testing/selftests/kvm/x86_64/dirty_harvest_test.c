@@ -1053,9 +1053,12 @@ static void await_write(struct harvest_test *t, u64 page)
 		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
 }
 
-static void spin_round(struct harvest_test *t, u64 page)
+/* GET may have flushed TLBs.  @cached: have the vCPU cache what CLEAR is to flush. */
+static void spin_round(struct harvest_test *t, u64 page, bool cached)
 {
 	get_log(t);
+	if (cached)
+		await_write(t, page);
 	clear_log(t);
 	await_write(t, page);
 	set_bit(page, t->log);
@@ -1078,7 +1081,7 @@ static void run_tlb(struct harvest_test *t)
 
 	await_write(t, page);
 	for (i = 0; i < t->rounds / TLB_ROUNDS_PER; i++)
-		spin_round(t, page);
+		spin_round(t, page, i % 2);
 
 	set_stop(t, 1);
 	pthread_join(thread, NULL);
