@@ -20,7 +20,7 @@ from rich.console import Console
 from lab import kernel, machines, mutants, report, selftests, soak
 from lab.complaints import complaints
 from lab.errors import WorkFailed
-from lab.machines import Job, Machine, MachineLost, Result
+from lab.machines import Job, Machine, MachineLost, Result, Sharing
 from lab.mutants import Mutant
 from lab.paths import LAYOUT
 from lab.report import Table
@@ -58,8 +58,9 @@ def _kind(words: Sequence[str], harvest: str) -> Kind:
     """The paging mode that a mutant's patch asks for."""
     npt = "0" if "kvm_amd.npt=0" in words else "1"
     tdp_mmu = "1" if "kvm.tdp_mmu=1" in words else "0"
+    sharing = Sharing.TURNS if npt == "1" else Sharing.THREADS
     name = f"npt{npt}" + ("-tdp_mmu" if tdp_mmu == "1" else "")
-    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS, npt == "1", harvest)
+    return Kind(name, soak.STRESS, npt, tdp_mmu, "kvm", SECONDS, sharing, harvest)
 
 
 def _trial(mutant: Mutant) -> Trial:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -12,6 +13,21 @@ from lab.errors import WorkFailed
 TAIL = 2000
 
 Reason = Literal["timeout", "died", "crashed", "hung"]
+
+
+class Sharing(Enum):
+    """How the CPUs of a machine share those of the host.
+
+    THREADS: each has a thread of its own. TURNS: they take turns in one thread. Several times
+    as fast where machines share cores, since no CPU waits for one that the host does not run;
+    but they change places at few points, so that few races happen. COUNTED: TURNS, and time is
+    the number of instructions, 2 ns each, and skips what nobody runs in. The same job then does
+    the same each time, to the instruction; slower, and the host needs some ten seconds for one.
+    """
+
+    THREADS = ""
+    TURNS = "turns"
+    COUNTED = "counted"
 
 
 @dataclass(frozen=True)
@@ -29,10 +45,7 @@ class Job:
     init: for a kernel that cannot run busybox, a program that does what guest/init does as
         guest/init32.c does it. Then command is a path and arguments, and there is no
         shell, no $LAB_OUT and no $LAB_PROGRESS.
-    one_thread: on svm-qemu, its CPUs take turns in one thread of the host, where otherwise
-        each has its own. Several times as fast where machines share cores, since no CPU
-        waits for one that the host does not run; but they change places at few points, so
-        that few races happen. The other machines have no choice.
+    sharing: how the CPUs of svm-qemu run. The other machines have no choice.
     """
 
     kernel: Path
@@ -45,7 +58,7 @@ class Job:
     on_progress: Callable[[str], None] | None = None
     cmdline: tuple[str, ...] = ()
     init: Path | None = None
-    one_thread: bool = False
+    sharing: Sharing = Sharing.THREADS
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,16 @@ from types import MappingProxyType
 
 from lab.machines.emulated import COMMON_CMDLINE, CONSOLE, REPORT, EmulatedMachine
 from lab.machines.initramfs import BUSYBOX
-from lab.machines.job import Job
+from lab.machines.job import Job, Sharing
 
 QEMU = Path("/usr/bin/qemu-system-x86_64")
 INITRAMFS = "initramfs"
+# Time and random numbers are the same each time: 2^1 ns for an instruction.
+COUNTED = (
+    *("-icount", "shift=1,sleep=off"),
+    *("-rtc", "base=2026-01-01,clock=vm"),
+    *("-seed", "1"),
+)
 
 
 class SvmQemu(EmulatedMachine):
@@ -36,7 +42,8 @@ class SvmQemu(EmulatedMachine):
         """Return QEMU's command line."""
         return [
             str(QEMU),
-            *("-accel", f"tcg,thread={'single' if job.one_thread else 'multi'}"),
+            *("-accel", f"tcg,thread={'multi' if job.sharing is Sharing.THREADS else 'single'}"),
+            *(COUNTED if job.sharing is Sharing.COUNTED else ()),
             *("-cpu", "EPYC,+svm,+npt"),
             *("-smp", str(job.cpus), "-m", f"{job.memory_mib}M"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),

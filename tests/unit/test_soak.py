@@ -14,7 +14,7 @@ import pytest
 from lab import cli, kernel, machines, races, selftests, soak
 from lab.errors import LabError
 from lab.kernel import Kernel
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineLost, Result, Sharing
 from lab.machines.qemu import SvmQemu
 
 COUNTS = (
@@ -233,13 +233,41 @@ def test_the_plan_can_be_shown_without_running_it(
     assert "eager_split_stress_test" in capsys.readouterr().out
 
 
-def test_cpus_take_turns_where_a_boot_says_so(run_soak: Callable[..., int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "thread", "counted"),
+    [
+        ("stress-kvm-npt0", "multi", False),
+        ("stress-kvm-npt0-turns", "single", False),
+        ("stress-kvm-npt1-counted", "single", True),
+    ],
+)
+def test_cpus_share_those_of_the_host_as_a_boot_says(
+    run_soak: Callable[..., int], name: str, thread: str, *, counted: bool
+) -> None:
     machine = FakeMachine(passed)
-    name = "stress-kvm-npt1-turns"
-    assert run_soak(machine, "--only", name, "--only", "stress-kvm-npt0") == 0
-    words = {job.parameters["kvm_amd.npt"]: SvmQemu().argv(job, "") for job in machine.jobs}
-    assert "tcg,thread=single" in words["1"]
-    assert "tcg,thread=multi" in words["0"]
+    assert run_soak(machine, "--only", name) == 0
+    words = SvmQemu().argv(machine.jobs[0], "")
+    assert f"tcg,thread={thread}" in words
+    assert ("-icount" in words) == counted
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("stress-kvm-npt0-turns", "0x1f"), ("stress-kvm-npt1-counted", "0x10")]
+)
+def test_what_is_repeatable_is_repeated_from_its_beginning(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str], name: str, seed: str
+) -> None:
+    failed = b"FAIL\n to repeat: -S 0x1f -m all\n"
+    machine = FakeMachine(answer=lambda job, nr: replace(passed(job, nr), status=1, output=failed))
+    assert run_soak(machine, "--seed", "0x10", "--only", name) == 1
+    assert f"--only {name} --seed {seed} " in capsys.readouterr().err
+
+
+def test_what_is_repeatable_is_never_cut_short(run_soak: Callable[..., int]) -> None:
+    machine = FakeMachine(passed)
+    assert run_soak(machine, "--minutes", "0.01", "--only", "stress-kvm-npt1-counted") == 0
+    (kind,) = soak.chosen(["stress-kvm-npt1-counted"])
+    assert machine.jobs[0].command[-3] == str(kind.seconds // soak.COUNTED_SLOWNESS)
 
 
 def test_dirty_harvest_reaches_the_module_and_the_stress_test(
@@ -334,7 +362,7 @@ def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
     assert {kind.config for kind in soak.RACES} == {soak.RACES_CONFIG}
     shadow = [kind for kind in soak.RACES if kind.npt == "0"]
     assert {kind.program for kind in shadow} == {kind.program for kind in soak.RACES}
-    assert not any(kind.one_thread for kind in shadow)
+    assert all(kind.sharing is Sharing.THREADS for kind in shadow)
 
 
 def test_a_kernel_that_looks_for_no_race_is_noticed(
