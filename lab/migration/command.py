@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab migrate`: migrate a guest that writes, lazily and eagerly split, and show what it felt.
 
-A boot for each paging mode; in it a migration with eager_page_split=N and one with =Y.
+A boot for each paging mode; in it a migration with eager_page_split=N, one with =Y, and where the
+CPU doesn't log by itself one with dirty_harvest=on.
 """
 
 import json
@@ -26,14 +27,17 @@ from lab.migration.trip import Trip, parse_events, parse_stats, records
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.paths import BUILD
-from lab.plan import MEMORY_MIB, SPARE_MIB, TDP
+from lab.plan import MEMORY_MIB, SPARE_MIB, TDP, Mode, logs_by_itself
+from lab.report import OFF, ON
 from lab.results import complete_or_absent
 from lab.steps import say, step
 
 CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
 INSIDE = "/migrate"
+# Values of eager_page_split, and Y with dirty_harvest=on.
 EAGER = ("N", "Y")
+BITS = "D"
 # A WARN takes half a simulated second on the serial port; it is in the kernel's log all the same.
 QUIET = ("loglevel=4",)
 # Beside one for each vCPU: QEMU's main thread and the one that migrates, and who reads the stream.
@@ -80,6 +84,14 @@ class Boot:
         return f"{self.machine}, {self.kernel}, {mode}"
 
     @property
+    def settings(self) -> tuple[str, ...]:
+        """What is migrated with. On a host nothing is known of PML: N and Y."""
+        if self.tdp is None or self.kernel != "series":
+            return EAGER
+        pml = logs_by_itself(self.machine, Mode(self.tdp, tdp_mmu=False))
+        return EAGER if pml else (*EAGER, BITS)
+
+    @property
     def parameters(self) -> dict[str, str]:
         name = TDP[self.machine]
         if name is None or self.tdp is None:
@@ -101,7 +113,7 @@ def make_job(machine: Machine, boot: Boot, image: Path, load: Path) -> Job:
     script, *programs = files
     return Job(
         kernel=image,
-        command=("sh", script, *programs, *map(str, words), *EAGER),
+        command=("sh", script, *programs, *map(str, words), *boot.settings),
         parameters=boot.parameters,
         cpus=min(boot.load.vcpus + MORE_CPUS, machine.max_cpus),
         memory_mib=max(MEMORY_MIB, mib),
@@ -115,15 +127,16 @@ def _host_facts(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in text.splitlines())
 
 
-def _trip(boot: Boot, eager: str, files: Mapping[str, bytes]) -> Trip:
+def _trip(boot: Boot, setting: str, files: Mapping[str, bytes]) -> Trip:
     """One migration out of the files that came back. WorkFailed: one is missing, or is wrong."""
     try:
         return Trip(
             boot.load,
-            parse_events(files[f"{eager}.qmp"].decode()),
-            guest.parse(files[f"{eager}.source"]),
-            guest.parse(files[f"{eager}.restored"]),
-            parse_stats(files[f"{eager}.stats"].decode()),
+            parse_events(files[f"{setting}.qmp"].decode()),
+            guest.parse(files[f"{setting}.source"]),
+            guest.parse(files[f"{setting}.restored"]),
+            parse_stats(files[f"{setting}.stats"].decode()),
+            harvested=setting == BITS,
         )
     except KeyError as error:
         raise WorkFailed(f"{boot.label}: no file {error}") from error
@@ -145,9 +158,10 @@ def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
         "ept": tdp,
         "tdp_mmu": tdp and facts["tdp_mmu"] in TRUE,
     }
-    for eager in EAGER:
-        for record in records(_trip(boot, eager, files)):
-            yield {"record": record["record"], **origin, "eager": eager == "Y"} | record
+    for setting in boot.settings:
+        set_to = {"eager": setting != "N", "dirty_harvest": ON if setting == BITS else OFF}
+        for record in records(_trip(boot, setting, files)):
+            yield {"record": record["record"], **origin, **set_to} | record
 
 
 def run_boot(machine: Machine, boot: Boot, job: Job) -> list[dict[str, Any]]:
@@ -256,6 +270,8 @@ def command(
 ) -> None:
     """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
 
+    And with dirty_harvest=on, where the CPU doesn't log by itself; not on `host`.
+
     Prints what the guest felt, by its own TSC; writes JSON lines and a timeline. A copy of the
     guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated
     time; svm-qemu: does it work; host: real hardware.
@@ -273,6 +289,6 @@ def command(
     file = output_file(output, "migrate")
     say(
         f"migrate: {load.vcpus} vCPUs x {load.mib_per_vcpu} MiB, {load.rate} requests a second"
-        f" each, N and Y, in {len(plan)} boots of {name}"
+        f" each, {', '.join(plan[-1].settings)}, in {len(plan)} boots of {name}"
     )
     finish(measure(machine, plan), file, refresh=output is None)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S EAGER... - migrate a guest that writes.
+# migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
-# Once for each EAGER, a value of eager_page_split: start IMAGE (lab/migration/guest) in QEMU
+# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on): start IMAGE (lab/migration/guest) in QEMU
 # with VCPUS vCPUs and MIB of memory from HugeTLB, let it work for BEFORE_S seconds, migrate it
 # to a file with at most MIB_PER_S while it works on, then let it go on where it was, for
 # AFTER_S, to see for how long it was stopped. Take its results out of its memory. Restore the
@@ -12,10 +12,10 @@
 # Method: QEMU's monitor (QMP) on FIFOs, so that neither sockets nor another program is needed.
 # Every line that QEMU writes there is kept, with the times that QEMU gave its events.
 #
-# Leaves in $LAB_OUT: host, and for each EAGER (N): N.qmp, N.source, N.restored, N.stats.
+# Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats.
 #
-# Limits: one vendor's KVM; the VM is the only one of this host, as the parameter is global.
-# The pool of huge pages and the parameter are put back on every way out. Needs a POSIX shell
+# Limits: one vendor's KVM; the VM is the only one of this host, as the parameters are global.
+# The pool of huge pages and the parameters are put back on every way out. Needs a POSIX shell
 # and cat, grep, head, mkfifo, mktemp, rm, sleep, uname (busybox's are enough).
 #
 # Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_ROOT, for the tests only: a directory that stands
@@ -30,6 +30,7 @@ HUGE_MIB=2
 root=${MIGRATE_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
+harvest_param=$params/dirty_harvest
 pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 
 say() {
@@ -48,6 +49,7 @@ restore() {
 	set +e
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
 	[ -z "${old_eager-}" ] || echo "$old_eager" >"$eager_param"
+	[ -z "${old_harvest-}" ] || echo "$old_harvest" >"$harvest_param"
 	[ -z "${old_pool-}" ] || echo "$old_pool" >"$pool"
 	rm -rf "$work"
 }
@@ -138,9 +140,21 @@ end_qemu() {
 save_stats() {
 	for file in "$root"/sys/kernel/debug/kvm/*-*/*; do
 		case ${file##*/} in
-		pages_* | eager_split_* | pf_taken | exits) echo "$1 ${file##*/} $(cat "$file")" ;;
+		pages_* | eager_split_* | dirty_harvest | pf_taken | exits) echo "$1 ${file##*/} $(cat "$file")" ;;
 		esac
 	done
+}
+
+# Only the series' kernel has dirty_harvest.
+set_up() {
+	case $1 in
+	N) eager=N harvest=off ;;
+	Y) eager=Y harvest=off ;;
+	D) eager=Y harvest=on ;;
+	*) die "$1: neither N nor Y nor D" ;;
+	esac
+	echo "$eager" >"$eager_param"
+	[ ! -e "$harvest_param" ] || echo "$harvest" >"$harvest_param"
 }
 
 await_guest() {
@@ -189,9 +203,10 @@ trap 'exit 129' HUP
 describe_host >"$LAB_OUT/host"
 reserve
 old_eager=$(cat "$eager_param")
-for eager; do
-	echo "$eager" >"$eager_param"
-	say "$eager: starting the guest"
-	migrate "$eager"
-	check_restored "$eager"
+[ ! -e "$harvest_param" ] || old_harvest=$(cat "$harvest_param")
+for setting; do
+	set_up "$setting"
+	say "$setting: starting the guest"
+	migrate "$setting"
+	check_restored "$setting"
 done

@@ -77,13 +77,17 @@ def parse_stats(text: str) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class Trip:
-    """A migration. source, restored: the notes of the guest that went on, and of its copy."""
+    """A migration. source, restored: the notes of the guest that went on, and of its copy.
+
+    harvested: its pages were to be logged by Dirty bits.
+    """
 
     load: Load
     events: Events
     source: Notes
     restored: Notes
     stats: Mapping[str, Mapping[str, int]]
+    harvested: bool = False
 
     def window_at(self, time: float) -> int:
         """The window that a time of the host's clock is in."""
@@ -120,6 +124,8 @@ class Trip:
         behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
         if behind:
             raise WorkFailed(f"vCPU {behind[0]} of the restored guest did not see all its memory")
+        if bool(self.stats["before"].get("dirty_harvest")) != self.harvested:
+            raise WorkFailed(f"dirty_harvest did not take effect: it was to be {self.harvested}")
         huge = self.stats["before"].get("pages_2m", 0)
         if huge < self.load.vcpus * self.load.mib_per_vcpu // 2:
             raise WorkFailed(f"{huge} huge pages were mapped before the migration: not all were")

@@ -15,6 +15,7 @@ from lab.report import Table
 SIMULATED = ("vmx-bochs",)
 # What the longest request with N is to be of that with Y, at least.
 GOAL = 5
+RATIOS = ("N/Y", "N/Dirty bits")
 Record = Mapping[str, Any]
 
 
@@ -34,6 +35,8 @@ class Trip:
         one = self.records["migration"]
         if one["kernel"] == "peer":
             return pictures.PEER
+        if one.get("dirty_harvest", report.OFF) != report.OFF:
+            return pictures.BITS
         return pictures.EAGER if one["eager"] else pictures.LAZY
 
     def at(self, name: str, key: str) -> float:
@@ -46,11 +49,12 @@ def _same(record: Record) -> tuple[Any, ...]:
 
 
 def _trips(found: Sequence[Record]) -> list[list[Trip]]:
-    """For each machine, kernel and paging mode its migrations: N, then Y."""
-    groups: dict[tuple[Any, ...], dict[bool, list[Record]]] = {}
+    """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
+    groups: dict[tuple[Any, ...], dict[tuple[bool, bool], list[Record]]] = {}
     for one in found:
-        groups.setdefault(_same(one), {}).setdefault(one["eager"], []).append(one)
-    return [[Trip.of(part) for _, part in sorted(both.items())] for both in groups.values()]
+        setting = (one["eager"], one.get("dirty_harvest", report.OFF) != report.OFF)
+        groups.setdefault(_same(one), {}).setdefault(setting, []).append(one)
+    return [[Trip.of(part) for _, part in sorted(each.items())] for each in groups.values()]
 
 
 @dataclass(frozen=True)
@@ -131,22 +135,23 @@ def _dimensions(record: Record) -> str:
 def _cells(row: Row, trips: Sequence[Trip]) -> tuple[str, ...]:
     values = [row.value(trip) for trip in trips]
     cells = [f"{value:.{row.digits}f}" for value in values]
-    if len(values) > 1:
-        cells.append(report.ratio(values[0], values[1]) if row.with_ratio else report.NOTHING)
+    for value in values[1:]:
+        cells.append(report.ratio(values[0], value) if row.with_ratio else report.NOTHING)
     return (row.label, *cells)
 
 
 def _verdict(trips: Sequence[Trip]) -> str:
     row = next(row for row in ROWS if row.strong)
-    lazy, eager = (row.value(trip) for trip in trips)
+    lazy, eager = (row.value(trip) for trip in trips[:2])
     said = "reached" if lazy >= GOAL * eager else "missed"
     return f"{row.label.removesuffix(', ms')}: N is to be at least {GOAL} times Y: {said}"
 
 
 def _table(trips: Sequence[Trip]) -> Table:
     record = trips[0].records["migration"]
-    ratio = ("N/Y",) if len(trips) > 1 else ()
-    table = Table(_title(record), ("", *(trip.style.label for trip in trips), *ratio))
+    table = Table(
+        _title(record), ("", *(trip.style.label for trip in trips), *RATIOS[: len(trips) - 1])
+    )
     table.rows += [_cells(row, trips) for row in ROWS]
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
     simulated = record["machine"] in SIMULATED

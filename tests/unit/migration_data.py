@@ -88,14 +88,15 @@ def trip(
 
 
 def files(tdp: bool = True) -> dict[str, bytes]:
-    """What a boot brings back."""
+    """What a boot brings back, of all settings that there may be."""
     host = f"version 6.12.1-series\ntdp {'Y' if tdp else 'N'}\ntdp_mmu N\nqemu QEMU 7.2\n"
     found = {"host": host.encode()}
-    for eager in command.EAGER:
-        found[f"{eager}.qmp"] = QMP.encode()
-        found[f"{eager}.source"] = notes()
-        found[f"{eager}.restored"] = notes(total=80)
-        found[f"{eager}.stats"] = STATS.encode()
+    for setting in (*command.EAGER, command.BITS):
+        found[f"{setting}.qmp"] = QMP.encode()
+        found[f"{setting}.source"] = notes()
+        found[f"{setting}.restored"] = notes(total=80)
+        found[f"{setting}.stats"] = STATS.encode()
+    found[f"{command.BITS}.stats"] += b"before dirty_harvest 1\n"
     return found
 
 

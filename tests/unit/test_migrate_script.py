@@ -35,7 +35,7 @@ while read -r line <&3; do
     query-status) answer '{"status": "inmigrate"}' "$name"; echo '{"event": "RESUME"}' >&4 ;;
     migrate)
         answer {} "$name"
-        cat "$FAKE_EAGER" >>"$FAKE_LOG"
+        cat "$FAKE_PARAMS/eager_page_split" "$FAKE_PARAMS/dirty_harvest" >>"$FAKE_LOG"
         [ "$FAKE" != hangs ] || continue
         stream=${line##*cat >}
         : >"${stream%%\"*}"
@@ -58,6 +58,7 @@ def host(tmp_path: Path) -> Path:
     """A host with huge pages, of Intel's make."""
     values = {
         "sys/module/kvm/parameters/eager_page_split": "Y",
+        "sys/module/kvm/parameters/dirty_harvest": "auto",
         "sys/module/kvm/parameters/tdp_mmu": "N",
         "sys/module/kvm_intel/parameters/ept": "N",
         "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "7",
@@ -75,7 +76,7 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(host: Path, tmp_path: Path) -> Run:
-    """Run the script for N and Y; the QEMU fails as the argument says."""
+    """Run the script for N, Y and D; the QEMU fails as the argument says."""
     qemu = tmp_path / "qemu"
     qemu.write_text(QEMU)
     qemu.chmod(0o755)
@@ -93,9 +94,9 @@ def run(host: Path, tmp_path: Path) -> Run:
             "FAKE": fake,
             "FAKE_SAYS": says,
             "FAKE_LOG": str(tmp_path / "log"),
-            "FAKE_EAGER": str(host / "sys/module/kvm/parameters/eager_page_split"),
+            "FAKE_PARAMS": str(host / "sys/module/kvm/parameters"),
         }
-        words = [str(qemu), "image", "2", str(mib), "128", "0", "0", "N", "Y"]
+        words = [str(qemu), "image", "2", str(mib), "128", "0", "0", "N", "Y", "D"]
         # TERM after LIMIT seconds, as the lab ends what takes too long.
         command = ["timeout", str(limit), "sh", str(SCRIPT), *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -103,30 +104,32 @@ def run(host: Path, tmp_path: Path) -> Run:
     return started
 
 
-def settings(host: Path) -> tuple[str, str]:
+def settings(host: Path) -> tuple[str, ...]:
     params, mm = host / "sys/module/kvm/parameters", host / "sys/kernel/mm/hugepages"
     pool = mm / "hugepages-2048kB/nr_hugepages"
-    return (params / "eager_page_split").read_text().strip(), pool.read_text().strip()
+    files = (params / "eager_page_split", params / "dirty_harvest", pool)
+    return tuple(file.read_text().strip() for file in files)
 
 
 def assert_put_back(host: Path, tmp_path: Path) -> None:
-    assert settings(host) == ("Y", "7")
+    assert settings(host) == ("Y", "auto", "7")
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_both_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> None:
+def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> None:
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
-    names = ["host"] + [f"{e}.{end}" for e in "NY" for end in ("qmp", "restored", "source")]
+    names = ["host"] + [f"{e}.{end}" for e in "NYD" for end in ("qmp", "restored", "source")]
     found = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert found == sorted([*names, "N.stats", "Y.stats"])
+    assert found == sorted([*names, "N.stats", "Y.stats", "D.stats"])
     facts = (tmp_path / "out/host").read_text()
     assert "tdp N\ntdp_mmu N\nqemu QEMU 7.2\n" in facts
     assert (tmp_path / "out/N.stats").read_text() == "before pages_2m 18\nafter pages_2m 18\n"
     log = (tmp_path / "log").read_text().splitlines()
-    assert log.count("quit") == 4
-    # What eager_page_split was while each migrated.
-    assert [log[i + 1] for i, name in enumerate(log) if name == "migrate"] == ["N", "Y"]
+    assert log.count("quit") == 6
+    # What eager_page_split and dirty_harvest were while each migrated.
+    seen = [log[i + 1 : i + 3] for i, name in enumerate(log) if name == "migrate"]
+    assert seen == [["N", "off"], ["Y", "off"], ["Y", "on"]]
     assert_put_back(host, tmp_path)
 
 

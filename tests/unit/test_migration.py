@@ -121,6 +121,7 @@ def test_phases_are_told_apart() -> None:
         ({"source": data.notes(wrong=2)}, "2 accesses .* in the source"),
         ({"restored": data.notes(total=41)}, "did not see all its memory"),
         ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
+        ({"stats": f"{data.STATS}before dirty_harvest 1\n"}, "dirty_harvest did not take effect"),
         ({"qmp": data.qmp(data.START_S + 100)}, "clocks .* do not agree"),
     ],
 )
@@ -132,7 +133,8 @@ def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: 
 def test_a_boot_gives_both_and_verifies_its_mode() -> None:
     boot = command.Boot("svm-qemu", "series", True, data.LOAD, 128)
     found = list(command.collect(boot, data.files(tdp=True)))
-    assert [one["eager"] for one in found] == [False] * 5 + [True] * 5
+    assert [one["eager"] for one in found] == [False] * 5 + [True] * 10
+    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5
     assert {one["kernel_version"] for one in found} == {"6.12.1-series"}
     with pytest.raises(WorkFailed, match="did not take effect"):
         list(command.collect(boot, data.files(tdp=False)))
@@ -149,7 +151,38 @@ def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
     assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
     assert job.cpus == data.LOAD.vcpus + command.MORE_CPUS
     assert job.memory_mib >= 3 * data.LOAD.mib + 512
-    assert job.command[-2:] == ("N", "Y")
+    assert job.command[-3:] == ("N", "Y", "D")
+
+
+@pytest.mark.parametrize(
+    ("machine", "kernel", "tdp", "settings"),
+    [
+        ("vmx-bochs", "series", True, "NY"),
+        ("vmx-bochs", "series", False, "NYD"),
+        ("svm-qemu", "series", True, "NYD"),
+        ("svm-qemu", "base", True, "NY"),
+        ("host", "series", None, "NY"),
+    ],
+)
+def test_dirty_bits_are_tried_where_the_cpu_does_not_log_by_itself(
+    machine: str, kernel: str, tdp: bool | None, settings: str
+) -> None:
+    boot = command.Boot(machine, kernel, tdp, data.LOAD, 128)
+    assert "".join(boot.settings) == settings
+
+
+def test_a_third_migration_has_columns_of_its_own() -> None:
+    boot = command.Boot("svm-qemu", "series", False, data.LOAD, 128)
+    (table,) = shown.tables(list(command.collect(boot, data.files(tdp=False))))
+    assert table.columns == (
+        "",
+        "N: lazy",
+        "Y: eager",
+        "Y, Dirty bits",
+        "N/Y",
+        "N/Dirty bits",
+    )
+    assert {len(row) for row in table.rows} == {6}
 
 
 def test_the_host_is_migrated_on_as_it_is() -> None:
