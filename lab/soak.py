@@ -217,18 +217,20 @@ KINDS = (
 # With --races. The kernel is slow: it waits at one memory access in some five hundred, and lets
 # another CPU run meanwhile even where they take turns.
 RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
-_RACES = (
-    (STRESS, "stress", 60, _turns),
-    (RACE_BRIEFLY, "race", 60, _kind),
-    (DIRTY_BITS, "harvest", 60, _turns),
-    (MODES, "modes", 60, _turns),
-)
-RACES = tuple(
-    make(what, program, npt, tdp_mmu, RACES_CONFIG, seconds)
-    for npt, tdp_mmu in (("0", "0"), ("1", "0"), ("1", "1"))
-    for program, what, seconds, with_npt in _RACES
-    if tdp_mmu == "0" or program is not RACE_BRIEFLY
-    for make in (with_npt if npt == "1" else _kind,)
+_watch = partial(_kind, config=RACES_CONFIG, seconds=60)
+_watch_turns = partial(_watch, sharing=Sharing.TURNS)
+RACES = (
+    _watch("stress", STRESS, "0", "0"),
+    _watch("race", RACE_BRIEFLY, "0", "0"),
+    _watch("harvest", DIRTY_BITS, "0", "0"),
+    _watch("modes", MODES, "0", "0"),
+    _watch_turns("stress", STRESS, "1", "0"),
+    _watch("race", RACE_BRIEFLY, "1", "0"),
+    _watch_turns("harvest", DIRTY_BITS, "1", "0"),
+    _watch_turns("modes", MODES, "1", "0"),
+    _watch_turns("stress", STRESS, "1", "1"),
+    _watch_turns("harvest", DIRTY_BITS, "1", "1"),
+    _watch_turns("modes", MODES, "1", "1"),
 )
 NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 
