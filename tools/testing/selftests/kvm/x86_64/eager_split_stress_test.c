@@ -1210,9 +1210,11 @@ static void check_round(struct stress *t)
 	harvest(t, true);
 	for (i = 0; i < t->nr_logged; i++)
 		check_copy(t, &t->regions[i]);
+
+	/* Where a word went to tells more than that it is missing. */
+	check_all_poison(t);
 	for (i = 0; i < t->nr_vcpus; i++)
 		check_words(t, &t->ctl->vcpus[i]);
-	check_all_poison(t);
 	memset(t->ctl->taken, 0, sizeof(t->ctl->taken));
 }
 
