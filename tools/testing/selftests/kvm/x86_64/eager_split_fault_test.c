@@ -105,6 +105,11 @@
 #define TOUCH_VALUE		0x100000000ull
 #define WRITE_VALUE		0x200000000ull
 
+/* A slot whose arrays in KVM are larger than what vmalloc() has in use at a time. */
+#define VAST_SLOT		2
+#define VAST_GPA		BIT_ULL(37)
+#define VAST_SIZE		(48ul << 30)
+
 /* Allocations that enabling may need for itself now and then. */
 #define OWN_MARGIN		3
 #define MAX_STEP		16u
@@ -752,6 +757,23 @@ static void try_failure(const struct variant *v, struct site *site, unsigned int
 	check_afterwards(&t);
 }
 
+/*
+ * Enabling allocates the log with vmalloc(), which complains in the kernel's log if
+ * it can't have a page for the kernel's own page tables.  Those are never given back,
+ * and rmaps of 8 bytes per page need more of them than anything that follows.
+ */
+static void fill_kernel_tables(void)
+{
+	void *hva = mmap(NULL, VAST_SIZE, PROT_NONE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct kvm_vm *vm = vm_create_barebones();
+
+	TEST_ASSERT(hva != MAP_FAILED, "Can't reserve addresses, errno %d", errno);
+	vm_set_user_memory_region(vm, VAST_SLOT, 0, VAST_GPA, VAST_SIZE, hva);
+	kvm_vm_free(vm);
+	munmap(hva, VAST_SIZE);
+}
+
 /* How many allocations there are if nothing is split. */
 static void try_without_split(const struct variant *v)
 {
@@ -945,6 +967,7 @@ static const char *run_memory(void)
 		return reason;
 
 	outcome = alloc_shared(sizeof(*outcome));
+	fill_kernel_tables();
 	prepare_injection();
 	if (!can_tell_sites())
 		pr_info("The kernel has no " SLAB "*/failslab: can't tell what failed\n");
