@@ -63,7 +63,7 @@ class Default:
 
 DEFAULTS = {
     "svm-qemu": Default(2, 16, 100, 128, 1, 1, 40),
-    "vmx-bochs": Default(4, 8, 500, 128, 0.5, 0.3, 240),
+    "vmx-bochs": Default(4, 8, 500, 128, 0.5, 0.3, 310),
     "host": Default(4, 16, 5000, 1024, 1, 1, 15),
 }
 

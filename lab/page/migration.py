@@ -19,6 +19,11 @@ RATIOS = ("N/Y", "N/Dirty bits")
 Record = Mapping[str, Any]
 
 
+def _by_bits(record: Record) -> bool:
+    """Whether pages were logged by Dirty bits; older lines don't say that they were not."""
+    return bool(record.get("dirty_harvest", report.OFF) != report.OFF)
+
+
 @dataclass(frozen=True)
 class Trip:
     """The records of one migration, by name; phases by theirs."""
@@ -35,7 +40,7 @@ class Trip:
         one = self.records["migration"]
         if one["kernel"] == "peer":
             return pictures.PEER
-        if one.get("dirty_harvest", report.OFF) != report.OFF:
+        if _by_bits(one):
             return pictures.BITS
         return pictures.EAGER if one["eager"] else pictures.LAZY
 
@@ -52,7 +57,7 @@ def _trips(found: Sequence[Record]) -> list[list[Trip]]:
     """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
     groups: dict[tuple[Any, ...], dict[tuple[bool, bool], list[Record]]] = {}
     for one in found:
-        setting = (one["eager"], one.get("dirty_harvest", report.OFF) != report.OFF)
+        setting = (one["eager"], _by_bits(one))
         groups.setdefault(_same(one), {}).setdefault(setting, []).append(one)
     return [[Trip.of(part) for _, part in sorted(each.items())] for each in groups.values()]
 

@@ -1053,7 +1053,7 @@ static void await_write(struct harvest_test *t, u64 page)
 		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
 }
 
-/* GET may have flushed TLBs.  @cached: have the vCPU cache what CLEAR is to flush. */
+/* The vCPU may leave the guest during GET.  @cached: have it cache what CLEAR is to flush. */
 static void spin_round(struct harvest_test *t, u64 page, bool cached)
 {
 	get_log(t);
