@@ -157,11 +157,12 @@ def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
 
 
 def _until_last(windows: Sequence[Window]) -> list[Window]:
-    """Without the windows that had not begun yet: nothing is noted in them."""
-    end = max((i for i, one in enumerate(windows, 1) if one.longest_stall), default=0)
-    if end == len(windows):
-        raise WorkFailed(f"the guest ran for longer than its {end} windows")
-    return list(windows[:end])
+    """Without the windows that had not begun yet: nothing is noted in them.
+
+    And without the last there is, in which everything later is noted as well.
+    """
+    begun = (i for i, one in enumerate(windows[:-1], 1) if one.longest_stall)
+    return list(windows[: max(begun, default=0)])
 
 
 def parse(data: bytes) -> Notes:

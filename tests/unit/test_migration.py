@@ -74,12 +74,20 @@ def test_notes_are_read_with_the_clock_of_the_host() -> None:
         (b"x" * 4096, "damaged"),
         (data.notes(start=0), "did not get to work"),
         (data.notes()[:-100], "incomplete"),
-        (data.notes(spare=0), "longer than its"),
     ],
 )
 def test_what_are_no_notes_is_refused(bad: bytes, said: str) -> None:
     with pytest.raises(WorkFailed, match=said):
         load.parse(bad)
+
+
+def test_a_last_window_has_what_came_later_and_is_left_out() -> None:
+    assert len(load.parse(data.notes(total=50, spare=0)).vcpus[0].windows) == 49
+
+
+def test_notes_may_be_full_when_all_is_in_them() -> None:
+    full = data.trip(source=data.notes(spare=0), restored=data.notes(total=80, spare=0))
+    assert list(trip.records(full)) == list(trip.records(data.trip()))
 
 
 def test_events_are_read() -> None:
@@ -122,7 +130,9 @@ def test_phases_are_told_apart() -> None:
         ({"restored": data.notes(total=41)}, "did not see all its memory"),
         ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
         ({"stats": f"{data.STATS}before dirty_harvest 1\n"}, "dirty_harvest did not take effect"),
-        ({"qmp": data.qmp(data.START_S + 100)}, "clocks .* do not agree"),
+        ({"qmp": data.qmp(data.START_S - 100)}, "clocks .* do not agree"),
+        ({"qmp": data.qmp(data.START_S + 100)}, "noted only 60: .* took too long"),
+        ({"source": data.notes(total=data.STOP + 4, spare=0)}, "noted only 43: .* took too long"),
     ],
 )
 def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: str) -> None:
