@@ -49,6 +49,7 @@ static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_how how)
  */
 unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn)
 {
+	struct folio *folio;
 	struct page *page;
 
 	kvm_set_pfn_dirty(pfn);
@@ -58,8 +59,10 @@ unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn
 	if (!page)
 		return 1;
 
+	folio = page_folio(page);
 	known->pfn = pfn;
-	known->nr = folio_nr_pages(page_folio(page)) - folio_page_idx(page_folio(page), page);
+	/* Flags of the page, which change, may share a word with what says where it is. */
+	known->nr = data_race(folio_nr_pages(folio) - folio_page_idx(folio, page));
 	return known->nr;
 }
 
