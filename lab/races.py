@@ -3,9 +3,10 @@
 
 A report has one or two sides, a stack each. A side belongs to the series if the series wrote the
 line of its innermost frame in KVM, or a line that the compiler inlined there. Innermost in KVM:
-what is called from there, such as a list or a bitmap, races for its caller. The lines that the
-series wrote are those that git finds added or changed since `base` in the tree that was built, so
-that no list has to be kept. A report that cannot be understood belongs to the series.
+what is called from there, such as a list or a bitmap, races for its caller. What an interrupt
+came upon has called nothing, and its frames are not looked at. The lines that the series wrote are
+those that git finds added or changed since `base` in the tree that was built, so that no list has
+to be kept. A report that cannot be understood belongs to the series.
 """
 
 import os
@@ -30,6 +31,8 @@ _SIDE = re.compile(
     r" to 0x[0-9a-f]+ of \d+ bytes by (?:task \d+|interrupt) on cpu \d+:$"
 )
 _FRAME = re.compile(r" (\S+\+0x[0-9a-f]+/0x[0-9a-f]+)$")
+# Where an interrupt comes in; an exception, such as a page fault, is its cause's doing.
+_INTERRUPT = re.compile(r"asm_(?:sysvec_\w+|common_interrupt|exc_nmi)\+")
 _OTHER = re.compile(
     r"$|value changed: | bits changed: |Reported by Kernel Concurrency Sanitizer on:|CPU: \d"
     r"|Tainted: |Hardware name: |  \||  \+-> reordered to: "
@@ -180,6 +183,8 @@ def _is_of_series(
         understood = understood or bool(here)
         if any(path.startswith(KVM) for path, _ in here):
             return any(line in written.get(path, ()) for path, line in here)
+        if _INTERRUPT.match(frame):
+            break
     return not understood
 
 

@@ -114,6 +114,22 @@ def test_who_calls_kvm_code_of_others_is_not_at_fault() -> None:
     assert others == ["data-race in upstream.constprop.0+0x40/0x80"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "ours"),
+    [
+        ("asm_sysvec_apic_timer_interrupt+0x1b/0x20", False),
+        ("asm_common_interrupt+0x22/0x40", False),
+        ("asm_exc_nmi+0xb3/0x130", False),
+        ("asm_exc_page_fault+0x22/0x30", True),
+    ],
+)
+def test_what_an_interrupt_comes_upon_is_not_at_fault(entry: str, ours: bool) -> None:
+    frames = f"\n _find_next_bit+0x10/0x100\n {entry}\n"
+    log = UNKNOWN.replace("\n upstream.constprop.0+0x40/0x80\n", frames)
+    series, others = sort_out(log)
+    assert (len(series), len(others)) == (int(ours), int(not ours))
+
+
 def test_what_is_inlined_counts() -> None:
     there: list[Place] = [("include/linux/list.h", 9), (OUR_FILE, 3), (MMU, 60)]
     assert sort_out(UNKNOWN, **{"upstream.constprop.0": there})[0]
