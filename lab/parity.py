@@ -3,8 +3,8 @@
 
 Method. The tests are those of Debian's source, built from it, so that both kernels run the same
 programs. One boot per kernel and paging mode runs them all, each with its default arguments and
-a time limit. A test whose verdicts differ is run once more on both kernels, in boots of its own;
-what differs then is a difference.
+a time limit; both kernels at the same time. A test whose verdicts differ is run once more on both
+kernels, in boots of its own; what differs then is a difference.
 
 Limits. A test that the machine is too slow or too poor for ends by the limit, or skips, on both
 kernels: that is parity, and says nothing about the series. The table shows which ones these are.
@@ -23,6 +23,7 @@ from lab.bench import output_file
 from lab.complaints import complaints
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost
+from lab.parallel import for_each
 from lab.plan import TDP
 from lab.progress import duration
 from lab.report import Table
@@ -210,11 +211,14 @@ class Setup:
             )
 
         name = mode.name(self.machine.name)
-        found = {}
-        for kind, image in self.images.items():
-            what = f"{len(tests)} selftests, {kind} kernel, {name}"
-            with step(what, duration(USUAL_S * len(tests))):
-                found[kind] = run(self.machine, job(image), tests)
+        found: dict[str, dict[str, str]] = {}
+
+        def work(kind: str) -> None:
+            found[kind] = run(self.machine, job(self.images[kind]), tests)
+
+        what = f"{len(tests)} selftests, {' and '.join(self.images)} kernel, {name}"
+        with step(what, duration(USUAL_S * len(tests))):
+            for_each(self.images, work)
         return compare(self.machine.name, name, found, repeated)
 
     def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:

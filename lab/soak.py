@@ -16,8 +16,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,14 +25,14 @@ from itertools import cycle
 from pathlib import Path
 
 import click
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from lab import kernel, machines, races, report, selftests
 from lab.complaints import complaints
 from lab.errors import LabError, WorkFailed
-from lab.machines import Job, Machine, MachineLost, Sharing, process
+from lab.machines import Job, Machine, MachineLost, Sharing
+from lab.parallel import in_parallel
 from lab.paths import LOG, RESULTS
 from lab.progress import PLAIN_EVERY_S, duration
 from lab.report import Table
@@ -41,14 +40,11 @@ from lab.results import complete_or_absent
 from lab.steps import console, say
 
 MACHINE = "svm-qemu"
-PARALLEL = 2
 CPUS = 2
 MEMORY_MIB = 1024
 HUGE_2M = 80
 INSIDE = "/soak"
 INTERRUPTED = 130
-GRACE_S = 0.5
-TICK_S = 0.5
 SKIPPED = 4
 # The kernel that reports data races, and what those are counted as in which only others take part.
 RACES_CONFIG = "kcsan"
@@ -452,35 +448,6 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
             say(f"soak: {soak.text()}")
 
     yield tick
-
-
-def _stop(futures: Iterable[Future[None]]) -> None:
-    """End every machine, again and again, because one may just be starting."""
-    futures = list(futures)
-    while not all(future.done() for future in futures):
-        process.end(psutil.Process().children(recursive=True), GRACE_S)
-        wait(futures, timeout=TICK_S)
-
-
-def in_parallel(
-    work: Callable[[], None], stop: Callable[[], None], tick: Callable[[], None]
-) -> None:
-    """Let several threads do the work. The first failure, or Ctrl-C, stops them all."""
-    parallel = min(PARALLEL, psutil.cpu_count() or 1)
-    with process.ends_by_exception(), ThreadPoolExecutor(parallel) as pool:
-        futures = [pool.submit(work) for _ in range(parallel)]
-        try:
-            while not all(future.done() for future in futures):
-                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-                tick()
-        except BaseException:
-            stop()
-            _stop(futures)
-            raise
-        for future in futures:
-            future.result()
 
 
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:

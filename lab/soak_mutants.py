@@ -7,9 +7,7 @@ the test that a patch names finds the bug; this asks what one test finds that no
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +20,7 @@ from lab.complaints import complaints
 from lab.errors import WorkFailed
 from lab.machines import Job, Machine, MachineLost, Result, Sharing
 from lab.mutants import Mutant
+from lab.parallel import for_each
 from lab.paths import LAYOUT
 from lab.report import Table
 from lab.results import complete_or_absent
@@ -151,13 +150,10 @@ def run_all(
     findings: list[Finding],
 ) -> None:
     """Boot for each trial, two at a time, and add to the findings."""
-    left = deque(plan)
     told = 0
 
-    def work() -> None:
-        while left:
-            with suppress(IndexError):  # the other thread took the last one
-                findings.append(try_it(left.popleft()))
+    def work(trial: Trial) -> None:
+        findings.append(try_it(trial))
 
     def tell() -> None:
         nonlocal told
@@ -165,7 +161,7 @@ def run_all(
             told += 1
             say(f"soak: {told} of {len(plan)}: {each.number:02} {each.name}: {each.by}")
 
-    soak.in_parallel(work, left.clear, tell)
+    for_each(plan, work, tell)
 
 
 def run(seed: int, file: Path, dry_run: bool) -> int:

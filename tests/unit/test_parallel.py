@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""lab.parallel: each item once, and the first failure ends the rest."""
+
+import pytest
+
+from lab import parallel
+from lab.errors import WorkFailed
+
+
+def test_each_item_once() -> None:
+    seen: list[int] = []
+    parallel.for_each(range(20), seen.append)
+    assert sorted(seen) == list(range(20))
+
+
+def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 1)
+    seen: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 2:
+            raise WorkFailed("two")
+        seen.append(item)
+
+    with pytest.raises(WorkFailed, match="two"):
+        parallel.for_each(range(20), work)
+    assert seen == [0, 1]
+
+
+def test_an_error_of_the_work_is_not_the_end_of_the_items() -> None:
+    def work(item: int) -> None:
+        [].pop()
+
+    with pytest.raises(IndexError):
+        parallel.for_each(range(2), work)
