@@ -86,7 +86,7 @@ GOALS = {"pages": 10_000_000, "cycles": 100_000, "faults": 10_000}
 COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
 # Each has to be met with. Whoever counts none of them at all could not.
 ALL_OF = (
-    ("get", "clear", "init-set", "ring", "harvested"),
+    ("get", "clear", "init-set", "ring", "harvested", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
 )
 

@@ -19,8 +19,8 @@ from lab.machines.qemu import SvmQemu
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
-    " clear=10 init-set=9 ring=1 harvested=14 faults=5 faults_headers=4 faults_descs=1"
-    " faults_pages=0"
+    " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=4"
+    " faults_descs=1 faults_pages=0"
 )
 STRESS_OUTPUT = f"seed 0x1\nsummary: {COUNTS}\n"
 FAULT_OUTPUT = """enable           all        12 failures,   3 of them for want of memory
@@ -114,7 +114,7 @@ def test_the_summary_says_what_was_never_met_with(
 ) -> None:
     assert run_soak(FakeMachine(passed)) == 0
     error = capsys.readouterr().err
-    assert "harvested; each was met with" in error
+    assert "merged; each was met with" in error
     assert "never: faults_pages" in error
     assert "0 lines of kernels' logs are complaints" in error
 

@@ -36,7 +36,7 @@
 #define NO_FD			(-1)
 
 enum setting_id {
-	EAGER, HARVEST, NX_HUGE_PAGES, KSM,
+	EAGER, HARVEST, NX_HUGE_PAGES, KSM, KSM_PAGES,
 	SLAB_WAIT, SLAB_VERBOSE, SLAB_FILTER, SLAB_TASK, SLAB_PROBABILITY, SLAB_INTERVAL,
 	SLAB_TIMES, SLAB_HEADERS, SLAB_DESCS,
 	PAGE_WAIT, PAGE_VERBOSE, PAGE_ORDER, PAGE_TIMES,
@@ -52,6 +52,7 @@ static struct setting {
 	[HARVEST] = { KVM_PARAM "dirty_harvest" },
 	[NX_HUGE_PAGES] = { KVM_PARAM "nx_huge_pages" },
 	[KSM] = { "/sys/kernel/mm/ksm/run" },
+	[KSM_PAGES] = { "/sys/kernel/mm/ksm/pages_to_scan" },
 	[SLAB_WAIT] = { FAILSLAB "ignore-gfp-wait" },
 	[SLAB_VERBOSE] = { FAILSLAB "verbose" },
 	[SLAB_FILTER] = { FAILSLAB "cache-filter" },

@@ -58,6 +58,7 @@
 #include "eager_split_stress_host.h"
 
 #define COMPACT			"/proc/sys/vm/compact_memory"
+#define MERGED			"/proc/self/ksm_merging_pages"
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE		25
@@ -198,6 +199,7 @@ struct counters {
 	u64 rounds_of[NR_LOG_MODES];
 	u64 rounds_harvested;
 	u64 rounds_brisk;
+	u64 rounds_merged;
 	u64 guest_ops;
 	u64 host_ops;
 	u64 pages;
@@ -807,8 +809,18 @@ static void merge_or_compact(struct stress *t, u64 *rng)
 	if (t->shared || below(rng, 4))
 		return;
 
+	/* A pass over the memory takes a tenth of a second. */
+	set(KSM_PAGES, "500");
 	set(KSM, "1");
 	write_file(COMPACT, "1");
+}
+
+/* Does one page stand for several of this process, as they are the same? */
+static bool have_merged(void)
+{
+	char text[SETTING_MAX];
+
+	return read_file(MERGED, text, sizeof(text)) && atoi(text);
 }
 
 typedef void (*setting_op)(struct stress *t, u64 *rng);
@@ -1312,6 +1324,7 @@ static void one_round(struct stress *t)
 	counters.rounds_of[t->log_mode]++;
 	counters.rounds_harvested += t->harvested;
 	counters.rounds_brisk += t->pace == &paces[BRISK];
+	counters.rounds_merged += have_merged();
 }
 
 /*
@@ -1680,8 +1693,9 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 		counters.guest_ops + counters.host_ops, counters.host_ops);
 	for (i = 0; i < NR_LOG_MODES; i++)
 		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
-	pr_info(" harvested=%lu brisk=%lu retries=%lu mmio=%lu", counters.rounds_harvested,
-		counters.rounds_brisk, counters.retries, counters.mmio);
+	pr_info(" harvested=%lu brisk=%lu merged=%lu retries=%lu mmio=%lu",
+		counters.rounds_harvested, counters.rounds_brisk, counters.rounds_merged,
+		counters.retries, counters.mmio);
 	for (i = 0; i < NR_STATS; i++)
 		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
 	pr_info(" faults=%lu", sum(faults.failed, NR_SITES));
