@@ -11,6 +11,7 @@ kernels: that is parity, and says nothing about the series. The table shows whic
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost
 from lab.parallel import for_each
 from lab.plan import TDP
-from lab.progress import duration
+from lab.progress import PLAIN_EVERY_S, duration
 from lab.report import Table
 from lab.results import complete_or_absent
 from lab.steps import say, step
@@ -99,6 +100,26 @@ class Course:
             self.running = None
 
 
+@dataclass
+class Progress:
+    """How far each kernel is, said now and then. courses: kernel -> all of its boots so far."""
+
+    tests: int
+    courses: Mapping[str, Course]
+    last: float = field(default_factory=time.monotonic)
+
+    def tick(self) -> None:
+        """Say it if it was not said lately."""
+        if time.monotonic() - self.last < PLAIN_EVERY_S:
+            return
+        self.last = time.monotonic()
+        each = (
+            f"{kind} {len(course.verdicts)} of {self.tests}, {course.running or 'between tests'}"
+            for kind, course in self.courses.items()
+        )
+        say(f"parity: {'; '.join(each)}")
+
+
 def programs(directory: Path, wanted: Sequence[str]) -> list[str]:
     """All selftests below DIRECTORY, or those WANTED. LabError names one that there is not."""
     found = sorted(str(f.relative_to(directory)) for f in directory.rglob("*") if f.is_file())
@@ -124,24 +145,28 @@ def make_job(
 
 
 def run(
-    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str]
+    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], so_far: Course
 ) -> dict[str, str]:
     """Run TESTS and return their verdicts; goes on behind a test that the machine got lost in.
 
-    WorkFailed: it was lost before a test had begun.
+    so_far: takes what all boots say, too. WorkFailed: the machine was lost before a test had begun.
     """
     verdicts: dict[str, str] = {}
     complained = False
     while left := [test for test in tests if test not in verdicts]:
         course = Course()
-        job = make(left)
+
+        def note(line: str, course: Course = course) -> None:
+            course.line(line)
+            so_far.line(line)
+
         try:
-            result = machine.run(replace(job, on_progress=course.line))
+            result = machine.run(replace(make(left), on_progress=note))
             log = result.kernel_log
         except MachineLost as lost:
             if course.running is None:
                 raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
-            course.verdicts[course.running] = LOST
+            course.verdicts[course.running] = so_far.verdicts[course.running] = LOST
             log = lost.kernel_log
         verdicts |= course.verdicts
         complained |= bool(complaints(log))
@@ -212,13 +237,14 @@ class Setup:
 
         name = mode.name(self.machine.name)
         found: dict[str, dict[str, str]] = {}
+        courses = {kind: Course() for kind in self.images}
 
         def work(kind: str) -> None:
-            found[kind] = run(self.machine, job(self.images[kind]), tests)
+            found[kind] = run(self.machine, job(self.images[kind]), tests, courses[kind])
 
         what = f"{len(tests)} selftests, {' and '.join(self.images)} kernel, {name}"
         with step(what, duration(USUAL_S * len(tests))):
-            for_each(self.images, work)
+            for_each(self.images, work, Progress(len(tests), courses).tick)
         return compare(self.machine.name, name, found, repeated)
 
     def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:

@@ -2,6 +2,7 @@
 """lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,6 +109,25 @@ def test_both_kernels_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("psutil.cpu_count", lambda: 2)
     assert verdicts(Waiting())["a_test"] == ("pass", "pass", False)
+
+
+def test_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    courses = {kind: parity.Course() for kind in parity.KERNELS}
+    machine = Scripted({("base", "a_test"): [None]})
+    for kind, image in setup(machine).images.items():
+
+        def job(left: Sequence[str], image: Path = image) -> Job:
+            return parity.make_job("svm-qemu", MODES[0], image, Path("/t"), left, 40)
+
+        parity.run(machine, job, TESTS, courses[kind])  # type: ignore[arg-type]
+    courses["series"].line("start c_test")
+    progress = parity.Progress(3, courses)
+    progress.tick()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(parity, "PLAIN_EVERY_S", 0)
+    progress.tick()
+    said = "parity: base 2 of 3, between tests; series 2 of 3, c_test\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_machine_that_runs_nothing() -> None:
