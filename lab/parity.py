@@ -257,6 +257,11 @@ class Setup:
         return [one if one.same else second[one.test] for one in first]
 
 
+def _account(verdicts: Sequence[Verdict]) -> str:
+    differing = sum(not one.same for one in verdicts)
+    return f"{len(verdicts)} verdicts, {differing} differ"
+
+
 @click.command()
 @click.option(
     "--machine",
@@ -294,10 +299,13 @@ def command(
     directory = selftests.build("base")
     tests = programs(directory, wanted)
     setup = Setup(machine, images, directory, limit)
-    found = [verdict for mode in MODES for verdict in setup.settled(mode, tests)]
+    found: list[Verdict] = []
+    for mode in MODES:
+        these = setup.settled(mode, tests)
+        say(f"parity: {mode.name(name)}: {_account(these)}")
+        found += these
     with complete_or_absent(file) as stream:
         stream.writelines(json.dumps(asdict(one)) + "\n" for one in found)
     report.show(table_of(found), Console())
-    differing = sum(not one.same for one in found)
-    say(f"parity: {len(found)} verdicts, {differing} differ; they are in {file}")
-    return 1 if differing else 0
+    say(f"parity: {_account(found)}; they are in {file}")
+    return 0 if all(one.same for one in found) else 1
