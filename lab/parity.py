@@ -85,7 +85,7 @@ MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
 
 @dataclass
 class Course:
-    """What one boot says of its tests while they run. verdicts: test -> verdict."""
+    """What the boots of a kernel say of their tests while they run. verdicts: test -> verdict."""
 
     verdicts: dict[str, str] = field(default_factory=dict)
     running: str | None = None
@@ -102,7 +102,7 @@ class Course:
 
 @dataclass
 class Progress:
-    """How far each kernel is, said now and then. courses: kernel -> all of its boots so far."""
+    """How far each kernel is, said now and then."""
 
     tests: int
     courses: Mapping[str, Course]
@@ -145,34 +145,27 @@ def make_job(
 
 
 def run(
-    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], so_far: Course
+    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], course: Course
 ) -> dict[str, str]:
     """Run TESTS and return their verdicts; goes on behind a test that the machine got lost in.
 
-    so_far: takes what all boots say, too. WorkFailed: the machine was lost before a test had begun.
+    course: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
     """
-    verdicts: dict[str, str] = {}
     complained = False
-    while left := [test for test in tests if test not in verdicts]:
-        course = Course()
-
-        def note(line: str, course: Course = course) -> None:
-            course.line(line)
-            so_far.line(line)
-
+    while left := [test for test in tests if test not in course.verdicts]:
+        course.running = None
         try:
-            result = machine.run(replace(make(left), on_progress=note))
+            result = machine.run(replace(make(left), on_progress=course.line))
             log = result.kernel_log
         except MachineLost as lost:
             if course.running is None:
                 raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
-            course.verdicts[course.running] = so_far.verdicts[course.running] = LOST
+            course.verdicts[course.running] = LOST
             log = lost.kernel_log
-        verdicts |= course.verdicts
         complained |= bool(complaints(log))
-        if not course.verdicts:
+        if not any(test in course.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
-    return verdicts | {LOG: COMPLAINS if complained else SILENT}
+    return course.verdicts | {LOG: COMPLAINS if complained else SILENT}
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@
 # migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
 # Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on): start
-# IMAGE (lab/migration/guest) in QEMU with VCPUS vCPUs and MIB of memory from HugeTLB, let it work for BEFORE_S seconds, migrate it
-# to a file with at most MIB_PER_S while it works on, then let it go on where it was, for
-# AFTER_S, to see for how long it was stopped. Take its results out of its memory. Restore the
-# file in a second QEMU, where the guest checks all of its memory for AFTER_S; take those results.
+# IMAGE (lab/migration/guest) in QEMU with VCPUS vCPUs and MIB of memory from HugeTLB, let it
+# work for BEFORE_S seconds, migrate it to a file with at most MIB_PER_S while it works on, then
+# let it go on where it was, for AFTER_S, to see for how long it was stopped. Take its results
+# out of its memory. Restore the file in a second QEMU, where the guest checks all of its memory
+# for AFTER_S; take those results.
 #
 # Method: QEMU's monitor (QMP) on FIFOs, so that neither sockets nor another program is needed.
 # Every line that QEMU writes there is kept, with the times that QEMU gave its events.

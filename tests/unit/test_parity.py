@@ -2,7 +2,6 @@
 """lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -113,13 +112,10 @@ def test_both_kernels_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     courses = {kind: parity.Course() for kind in parity.KERNELS}
-    machine = Scripted({("base", "a_test"): [None]})
-    for kind, image in setup(machine).images.items():
-
-        def job(left: Sequence[str], image: Path = image) -> Job:
-            return parity.make_job("svm-qemu", MODES[0], image, Path("/t"), left, 40)
-
-        parity.run(machine, job, TESTS, courses[kind])  # type: ignore[arg-type]
+    for course in courses.values():
+        for test in TESTS:
+            course.line(f"start {test}")
+            course.line(f"end {test} 0")
     courses["series"].line("start c_test")
     progress = parity.Progress(3, courses)
     progress.tick()
