@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 from rich.console import Console
 
-from lab import kernel, machines, report, results, selftests
+from lab import kernel, machines, parallel, report, results, selftests
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost, Result, process
 from lab.page import command as page
@@ -53,7 +52,6 @@ FREE_MIB = 4
 TICK_S = 0.25
 # An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
 GRACE_S = {"host": 10.0}
-GRACE_ELSE_S = 0.5
 
 
 class MachineLostError(LabError):
@@ -152,16 +150,6 @@ def build_programs(plan: Sequence[Boot]) -> Programs:
     return Programs(images, selftests.build("series") / TEST)
 
 
-def _stop(futures: Sequence[Future[list[Measurement]]], grace_s: float) -> None:
-    """End every machine. A thread cannot be ended, but its machine can; again and again,
-    because one may just be starting."""
-    for future in futures:
-        future.cancel()
-    while not all(future.done() for future in futures):
-        process.end(psutil.Process().children(recursive=True), grace_s)
-        wait(futures, timeout=TICK_S)
-
-
 def _first_error(futures: Sequence[Future[list[Measurement]]]) -> None:
     for future in futures:
         if future.done():
@@ -194,7 +182,7 @@ def run_plan(
                     _first_error(futures)
                     tick()
         except BaseException:
-            _stop(futures, GRACE_S.get(machine.name, GRACE_ELSE_S))
+            parallel.end_machines(futures, GRACE_S.get(machine.name, parallel.GRACE_S))
             raise
     return [future.result() for future in futures]
 
@@ -278,7 +266,7 @@ def parallel_on(machine: Machine) -> int:
 
     Lockstep machines are single-threaded, and nothing around them changes their figures.
     """
-    return min(2, psutil.cpu_count() or 1) if machine.lockstep else 1
+    return parallel.at_once() if machine.lockstep else 1
 
 
 def make_jobs(machine: Machine, plan: Sequence[Boot], programs: Programs) -> list[tuple[Boot, Job]]:

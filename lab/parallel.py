@@ -4,7 +4,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -17,25 +17,35 @@ TICK_S = 0.5
 Item = TypeVar("Item")
 
 
-def _stop(futures: Iterable[Future[None]]) -> None:
-    """End every machine, again and again, because one may just be starting."""
+def at_once() -> int:
+    """How many machines run at a time: as many as there are CPUs, and PARALLEL at most."""
+    return min(PARALLEL, psutil.cpu_count() or 1)
+
+
+def end_machines(futures: Iterable[Future[Any]], grace_s: float = GRACE_S) -> None:
+    """End every machine. A thread cannot be ended, but its machine can; again and again, because
+    one may just be starting.
+
+    grace_s: seconds that a machine has to put things back before it is killed.
+    """
     futures = list(futures)
+    for future in futures:
+        future.cancel()
     while not all(future.done() for future in futures):
-        process.end(psutil.Process().children(recursive=True), GRACE_S)
+        process.end(psutil.Process().children(recursive=True), grace_s)
         wait(futures, timeout=TICK_S)
 
 
 def in_parallel(
     work: Callable[[], None], stop: Callable[[], None], tick: Callable[[], None]
 ) -> None:
-    """Let several threads do the work, as many as there are CPUs and PARALLEL at most.
+    """Let several threads do the work, at_once().
 
     The first failure, or Ctrl-C, stops them all: stop() has to make work() return once its machine
     has ended. tick() is called now and then meanwhile.
     """
-    parallel = min(PARALLEL, psutil.cpu_count() or 1)
-    with process.ends_by_exception(), ThreadPoolExecutor(parallel) as pool:
-        futures = [pool.submit(work) for _ in range(parallel)]
+    with process.ends_by_exception(), ThreadPoolExecutor(at_once()) as pool:
+        futures = [pool.submit(work) for _ in range(at_once())]
         try:
             while not all(future.done() for future in futures):
                 done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
@@ -44,7 +54,7 @@ def in_parallel(
                 tick()
         except BaseException:
             stop()
-            _stop(futures)
+            end_machines(futures)
             raise
         for future in futures:
             future.result()
