@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.parallel: each item once, and the first failure ends the rest."""
 
+import threading
+
 import pytest
 
 from lab import parallel
@@ -25,6 +27,25 @@ def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkFailed, match="two"):
         parallel.for_each(range(20), work)
     assert seen == [0, 1]
+
+
+def test_a_failure_ends_the_other_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+    runs, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr("lab.machines.process.end", lambda processes, grace_s: ended.set())
+    seen: list[int] = []
+
+    def work(item: int) -> None:
+        seen.append(item)
+        if item == 0:
+            assert runs.wait(10)
+            raise WorkFailed("zero")
+        runs.set()
+        assert ended.wait(10)
+
+    with pytest.raises(WorkFailed, match="zero"):
+        parallel.for_each(range(20), work)
+    assert ended.is_set() and sorted(seen) == [0, 1]
 
 
 def test_an_error_of_the_work_is_not_the_end_of_the_items() -> None:
