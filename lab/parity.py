@@ -11,7 +11,6 @@ kernels: that is parity, and says nothing about the series. The table shows whic
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost
 from lab.parallel import for_each
 from lab.plan import TDP
-from lab.progress import PLAIN_EVERY_S, duration
+from lab.progress import duration, now_and_then
 from lab.report import Table
 from lab.results import complete_or_absent
 from lab.steps import say, step
@@ -100,24 +99,13 @@ class Course:
             self.running = None
 
 
-@dataclass
-class Progress:
-    """How far each kernel is, said now and then."""
-
-    tests: int
-    courses: Mapping[str, Course]
-    last: float = field(default_factory=time.monotonic)
-
-    def tick(self) -> None:
-        """Say it if it was not said lately."""
-        if time.monotonic() - self.last < PLAIN_EVERY_S:
-            return
-        self.last = time.monotonic()
-        each = (
-            f"{kind} {len(course.verdicts)} of {self.tests}, {course.running or 'between tests'}"
-            for kind, course in self.courses.items()
-        )
-        say(f"parity: {'; '.join(each)}")
+def progress(tests: int, courses: Mapping[str, Course]) -> str:
+    """How far each kernel is with so many tests."""
+    each = (
+        f"{kind} {len(course.verdicts)} of {tests}, {course.running or 'between tests'}"
+        for kind, course in courses.items()
+    )
+    return f"parity: {'; '.join(each)}"
 
 
 def programs(directory: Path, wanted: Sequence[str]) -> list[str]:
@@ -237,7 +225,7 @@ class Setup:
 
         what = f"{len(tests)} selftests, {' and '.join(self.images)} kernel, {name}"
         with step(what, duration(USUAL_S * len(tests))):
-            for_each(self.images, work, Progress(len(tests), courses).tick)
+            for_each(self.images, work, now_and_then(lambda: progress(len(tests), courses)))
         return compare(self.machine.name, name, found, repeated)
 
     def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:

@@ -95,19 +95,28 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min"
 
 
-def _plain(watch: Watch) -> Iterator[Callable[[], None]]:
-    last = watch.clock()
+def now_and_then(
+    text: Callable[[], str], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], None]:
+    """Return a function to be called often, which says text() every PLAIN_EVERY_S."""
+    last = clock()
 
     def tick() -> None:
         nonlocal last
-        if watch.clock() - last < PLAIN_EVERY_S:
-            return
-        last = watch.clock()
+        if clock() - last >= PLAIN_EVERY_S:
+            last = clock()
+            say(text())
+
+    return tick
+
+
+def _plain(watch: Watch) -> Iterator[Callable[[], None]]:
+    def text() -> str:
         running = [c for c in watch.courses if c.started is not None and c.ended is None]
         what = "; ".join(f"{c.boot.label}: {c.text}" for c in running)
-        say(f"bench: about {duration(watch.left_s())} left; {what}")
+        return f"bench: about {duration(watch.left_s())} left; {what}"
 
-    yield tick
+    yield now_and_then(text, watch.clock)
 
 
 def _drawn(watch: Watch) -> Iterator[Callable[[], None]]:

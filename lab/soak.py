@@ -34,7 +34,7 @@ from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost, Sharing
 from lab.parallel import in_parallel
 from lab.paths import LOG, RESULTS
-from lab.progress import PLAIN_EVERY_S, duration
+from lab.progress import duration, now_and_then
 from lab.report import Table
 from lab.results import complete_or_absent
 from lab.steps import console, say
@@ -439,15 +439,7 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
                 task, completed=total_s - soak.left_s(), description=soak.text()
             )
         return
-    last = soak.clock()
-
-    def tick() -> None:
-        nonlocal last
-        if soak.clock() - last >= PLAIN_EVERY_S:
-            last = soak.clock()
-            say(f"soak: {soak.text()}")
-
-    yield tick
+    yield now_and_then(lambda: f"soak: {soak.text()}", soak.clock)
 
 
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
