@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
 
+import os
+import subprocess
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,10 +28,12 @@ class Scripted:
     log: str = ""
     name: str = "svm-qemu"
     boots: list[tuple[str, ...]] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
 
     def run(self, job: Job) -> Result:
         tests = job.command[5:]
         self.boots.append((job.kernel.name, *tests))
+        self.limits.append(job.command[4])
         assert job.on_progress is not None
         for test in tests:
             left = self.statuses.get((job.kernel.name, test), [0])
@@ -67,6 +71,7 @@ def test_a_difference_is_run_again_on_both_kernels() -> None:
     machine = Scripted({("series", "a_test"): [1, 0]})
     assert verdicts(machine)["a_test"] == ("pass", "pass", True)
     assert sorted(machine.boots[2:]) == [("base", "a_test"), ("series", "a_test")]
+    assert machine.limits == ["40", "40", "80", "80"]
 
 
 def test_a_difference_that_stays() -> None:
@@ -136,6 +141,27 @@ def test_jobs_have_the_mode_and_the_programs() -> None:
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
     assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
+
+
+def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
+    tests = ["demand_paging_test", "x86_64/b_test"]
+    job = parity.make_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), tests, 7)
+    assert job.command[5:] == ("demand_paging_test -b 16M -v 2", "x86_64/b_test")
+    assert list(job.files) == [f"/selftests/{name}" for name in tests]
+
+
+def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
+    shout = tmp_path / "shout"
+    shout.write_text('#!/bin/sh\necho "$@" >args\nexit 4\n')
+    shout.chmod(0o755)
+    (tmp_path / "vm").mkdir()
+    script = parity.SCRIPT
+    for inside in ("/tmp", parity.INSIDE, "/proc/sys"):
+        script = script.replace(inside, str(tmp_path))
+    env = {"PATH": os.environ["PATH"], "LAB_PROGRESS": str(tmp_path / "progress")}
+    subprocess.run(["sh", "-c", script, "parity", "7", "shout -b 16M"], env=env, check=True)
+    assert (tmp_path / "args").read_text() == "-b 16M\n"
+    assert (tmp_path / "progress").read_text() == "start shout\nend shout 4\n"
 
 
 def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
