@@ -40,7 +40,7 @@ INSIDE = "/selftests"
 LIMIT_S = 40
 BOOT_S = 120
 # Host seconds that a test takes, seen on svm-qemu: for the announcement only.
-USUAL_S = 4.0
+USUAL_S = 14.0
 
 PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
 # Exit statuses of the selftests, and of a process that KILL ended.
@@ -240,7 +240,8 @@ class Setup:
         def work(kind: str) -> None:
             found[kind] = run(self.machine, job(self.images[kind]), tests, courses[kind])
 
-        what = f"{len(tests)} selftests, {' and '.join(self.images)} kernel, {name}"
+        which = f"again {', '.join(tests)}" if repeated else f"{len(tests)} selftests"
+        what = f"{which}, {' and '.join(self.images)} kernel, {name}"
         with step(what, duration(USUAL_S * len(tests))):
             for_each(self.images, work, now_and_then(lambda: progress(len(tests), courses)))
         return compare(self.machine.name, name, found, repeated)
@@ -301,6 +302,9 @@ def command(
     for mode in MODES:
         these = setup.settled(mode, tests)
         say(f"parity: {mode.name(name)}: {_account(these)}")
+        for one in these:
+            if not one.same:
+                say(f"parity: {one.test}: {one.base} unpatched, {one.series} with the series")
         found += these
     with complete_or_absent(file) as stream:
         stream.writelines(json.dumps(asdict(one)) + "\n" for one in found)

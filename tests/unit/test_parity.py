@@ -174,7 +174,11 @@ def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("series", "status"), [([0], 0), ([1], 1)])
 def test_the_exit_status_is_the_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, series: list[int | None], status: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    series: list[int | None],
+    status: int,
 ) -> None:
     machine = Scripted({("series", "a_test"): series})
     (tmp_path / "a_test").touch()
@@ -188,3 +192,6 @@ def test_the_exit_status_is_the_verdict(
     output = tmp_path / "out.jsonl"
     assert cli.main(["parity", "--output", str(output)]) == status
     assert len(output.read_text().splitlines()) == 3 * 2
+    said = capsys.readouterr().err
+    for line in ("again a_test, base and", "parity: a_test: pass unpatched, FAIL with the series"):
+        assert said.count(line) == (6 if line.startswith("again") else 3) * status
