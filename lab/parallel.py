@@ -37,15 +37,19 @@ def end_machines(futures: Iterable[Future[Any]], grace_s: float = GRACE_S) -> No
 
 
 def in_parallel(
-    work: Callable[[], None], stop: Callable[[], None], tick: Callable[[], None]
+    work: Callable[[], None],
+    stop: Callable[[], None],
+    tick: Callable[[], None],
+    threads: int | None = None,
 ) -> None:
-    """Let several threads do the work, at_once().
+    """Let several threads do the work: as many as told, or at_once().
 
     The first failure, or Ctrl-C, stops them all: stop() has to make work() return once its machine
     has ended. tick() is called now and then meanwhile.
     """
-    with process.ends_by_exception(), ThreadPoolExecutor(at_once()) as pool:
-        futures = [pool.submit(work) for _ in range(at_once())]
+    threads = threads or at_once()
+    with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work) for _ in range(threads)]
         try:
             while not all(future.done() for future in futures):
                 done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
@@ -61,9 +65,12 @@ def in_parallel(
 
 
 def for_each(
-    items: Iterable[Item], work: Callable[[Item], None], tick: Callable[[], None] = lambda: None
+    items: Iterable[Item],
+    work: Callable[[Item], None],
+    tick: Callable[[], None] = lambda: None,
+    threads: int | None = None,
 ) -> None:
-    """Do the work for each item, several at a time; see in_parallel()."""
+    """Do the work for each item, so many or at_once() at a time; see in_parallel()."""
     left = deque(items)
 
     def take() -> None:
@@ -74,4 +81,4 @@ def for_each(
                 return
             work(item)
 
-    in_parallel(take, left.clear, tick)
+    in_parallel(take, left.clear, tick, threads)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
 
+import contextlib
 import os
 import subprocess
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab import cli, parity
@@ -27,6 +30,7 @@ class Scripted:
     statuses: dict[tuple[str, str], list[int | None]] = field(default_factory=dict)
     log: str = ""
     name: str = "svm-qemu"
+    lockstep: bool = True
     boots: list[tuple[str, ...]] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
 
@@ -115,6 +119,22 @@ def test_both_kernels_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert verdicts(Waiting())["a_test"] == ("pass", "pass", False)
 
 
+def test_one_at_a_time_where_the_time_is_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = threading.Semaphore(1)
+
+    class Alone(Scripted):
+        def run(self, job: Job) -> Result:
+            assert running.acquire(blocking=False), "two at a time"
+            time.sleep(0.2)
+            running.release()
+            return super().run(job)
+
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+    assert verdicts(Alone(lockstep=False))["a_test"] == ("pass", "pass", False)
+    with pytest.raises(AssertionError, match="two at a time"):
+        verdicts(Alone())
+
+
 def test_how_far_it_is() -> None:
     courses = {kind: parity.Course() for kind in parity.KERNELS}
     for course in courses.values():
@@ -152,7 +172,7 @@ def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
 
 def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
     shout = tmp_path / "shout"
-    shout.write_text('#!/bin/sh\necho "$@" >args\nexit 4\n')
+    shout.write_text('#!/bin/sh\necho "$@" >args\nsleep 600 & echo $! >pid\nexit 4\n')
     shout.chmod(0o755)
     (tmp_path / "vm").mkdir()
     script = parity.SCRIPT
@@ -162,6 +182,8 @@ def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
     subprocess.run(["sh", "-c", script, "parity", "7", "shout -b 16M"], env=env, check=True)
     assert (tmp_path / "args").read_text() == "-b 16M\n"
     assert (tmp_path / "progress").read_text() == "start shout\nend shout 4\n"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(5)
 
 
 def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
