@@ -178,6 +178,7 @@ class _Watch:
         self._directory = directory
         self._channel = Channel(job.on_progress)
         self._report = _Tail(directory / REPORT)
+        self._heard = time.monotonic()
 
     def until_complete(self, emulator: process.Child, deadline: float) -> None:
         """Wait for the last frame. Raises MachineLost and LabError as Machine.run() does."""
@@ -190,7 +191,9 @@ class _Watch:
             if code is not None:
                 raise self._ended_early(code)
             if time.monotonic() >= deadline:
-                raise self._lost(*self._out_of_time())
+                raise self._lost(*self._out_of_time(self._job.timeout_s))
+            if time.monotonic() >= self._heard + self._job.silent_s:
+                raise self._lost(*self._out_of_time(self._job.silent_s, "without a word"))
             emulator.wait(POLL_S)
 
     def result(self, seconds: float) -> Result:
@@ -206,8 +209,10 @@ class _Watch:
         )
 
     def _read(self) -> None:
+        if data := self._report.read():
+            self._heard = time.monotonic()
         try:
-            self._channel.feed(self._report.read())
+            self._channel.feed(data)
         except ReportBroken as error:
             raise self._lost("died", str(error)) from error
         for name, wanted in self._job.parameters.items():
@@ -220,8 +225,8 @@ class _Watch:
                 f"{self._job.memory_mib} MiB: {self._channel.complaint}"
             )
 
-    def _out_of_time(self) -> tuple[Reason, str]:
-        limit = f"{self._job.timeout_s:g} s"
+    def _out_of_time(self, seconds: float, how: str = "") -> tuple[Reason, str]:
+        limit = f"{seconds:g} s {how}".strip()
         if self._channel.is_receiving:
             return "timeout", f"{self._machine}: the results did not arrive within {limit}"
         if self._channel.up:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a machine is asked to do, and what it gives back."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -40,6 +41,7 @@ class Job:
     files: absolute path inside the machine -> host file or directory. Shared libraries
         that dynamic programs among them need come along by themselves.
     timeout_s: seconds of the host's clock, boot included.
+    silent_s: the same, without a word from an emulated machine, its boot and progress included.
     on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
     cmdline: further words for the kernel command line.
     init: for a kernel that cannot run busybox, a program that does what guest/init does as
@@ -55,6 +57,7 @@ class Job:
     memory_mib: int = 1024
     files: Mapping[str, Path] = field(default_factory=dict)
     timeout_s: float = 300
+    silent_s: float = math.inf
     on_progress: Callable[[str], None] | None = None
     cmdline: tuple[str, ...] = ()
     init: Path | None = None

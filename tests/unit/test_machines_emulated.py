@@ -96,6 +96,26 @@ def test_lost_machine(place: Path, script: str, reason: str, detail: str, log: s
 
 
 @pytest.mark.parametrize(
+    ("script", "reason", "detail"),
+    [
+        (STAY, "hung", "did not come up within 1 s without a word"),
+        (f"{UP} {STAY}", "timeout", "the command did not end within 1 s without a word"),
+    ],
+)
+def test_silence_is_a_loss(place: Path, script: str, reason: str, detail: str) -> None:
+    with pytest.raises(MachineLost, match=detail) as lost:
+        Scripted(script).run(dataclasses.replace(job(), silent_s=1))
+    assert lost.value.reason == reason
+    assert_nothing_is_left(place)
+
+
+def test_progress_is_a_word() -> None:
+    script = f"{UP} for i in 1 2 3; do sleep 0.5; echo P $i >>report; done; {UP} {STAY}"
+    with pytest.raises(MachineLost, match="a second time"):
+        Scripted(script).run(dataclasses.replace(job(), silent_s=1))
+
+
+@pytest.mark.parametrize(
     ("frame", "why"),
     [
         ("M kvm.tdp_mmuu", r"kvm.tdp-mmuu: scripted's kernel has no such module parameter"),

@@ -160,6 +160,7 @@ def test_jobs_have_the_mode_and_the_programs() -> None:
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
+    assert (job.silent_s, job.timeout_s) == (60 + 5 * 7, 3 * (60 + 5 * 7))
     assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
 
 
