@@ -45,7 +45,7 @@ LIMIT_S = 40
 BOOT_S = 60
 SLOWNESS = 5
 # Host seconds that a test takes, seen on svm-qemu: for the announcement only.
-USUAL_S = 14.0
+USUAL_S = 5.0
 
 PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
 # Exit statuses of the selftests, and of a process that KILL ended.
