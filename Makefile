@@ -17,7 +17,7 @@ help:
 	@echo
 	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
 	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
-	@echo 'make check   prove that tree and save agree, every mail builds and checkpatch is content'
+	@echo 'make check   prove that tree and save agree, every mail builds and the checkers are content'
 	@echo 'make mail    the series as mails in build/mail, with a cover letter; sends nothing'
 	@echo 'make build   build the kernel and the KVM selftests'
 	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
@@ -31,7 +31,7 @@ help:
 	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
 	@echo 'make mutants only what make test has of seeded bugs: that the tests find them (about 4 minutes)'
-	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 40 minutes)'
+	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 25 minutes)'
 	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo 'make setup   install what all of this needs (the others do it by themselves)'
 	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
@@ -47,7 +47,8 @@ tree: setup
 save: setup
 	@$(LAB) save $(ARGS)
 
-check: setup
+check:
+	@lab/setup.sh check
 	@$(LAB) check $(ARGS)
 
 mail: setup

@@ -3,8 +3,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,11 +34,18 @@ KVM_OBJECTS = (KVM, "virt/kvm/")
 # New files lie below paths that MAINTAINERS covers by directory, which checkpatch
 # does not look up; and the package has no history to look Fixes: up in.
 CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
+# What of the kernel's documentation is built, below Documentation/: all that the series edits but
+# kernel-parameters.txt, which is shown as it is.
+BOOK = "virt/kvm"
+# What coccicheck reads.
+COCCI_DIRECTORIES = (*KVM_OBJECTS, f"{selftests.SELFTESTS}/")
 SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
 
-# Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs.
+# Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs, and of sphinx.
 DEBIAN_BIN = "/usr/bin"
 
+_SPHINX = re.compile(r"^(?:\S*/)?(Documentation/\S+?):(?:\d+:)? ([A-Z]+: .*)$", re.MULTILINE)
+_COCCI = re.compile(r"^(?:\./)?(\S+\.[ch]):[\d:-]+ (.*)$", re.MULTILINE)
 _DIAGNOSTIC = re.compile(r"^(?:\.\./)*([\w./+-]+):\d+(?::\d+)?: (warning|error): (.*)$")
 
 
@@ -187,7 +196,7 @@ def checkpatch_problems(subject: Subject, mails: Iterable[Path]) -> list[str]:
     problems: list[str] = []
     for mail in mails:
         command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
-        done = run((*command, str(mail)), source, {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"})
+        done = run((*command, str(mail)), source, debians_python())
         said = done.stdout.splitlines() + done.stderr.splitlines()
         if done.returncode != 0:
             problems += said or [f"{mail.name}: checkpatch.pl failed"]
@@ -218,6 +227,75 @@ def sparse(subject: Subject) -> Verdict:
     return Verdict(f"{len(sources)} files", tuple(problems))
 
 
+def cocci_messages(output: str) -> Counter[str]:
+    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them."""
+    return Counter(
+        f"{file}: {re.sub(r'[0-9]+', 'N', text)}" for file, text in _COCCI.findall(output)
+    )
+
+
+def semantic_patches(source: Path) -> tuple[list[str], list[str]]:
+    """The kernel's semantic patches: those that Debian's spatch can run, and those in OCaml.
+
+    The latter want a compiler of OCaml, of 400 MiB, for one driver and for what sparse says too.
+    """
+    in_ocaml = {
+        file.relative_to(source).as_posix(): "ocaml" in file.read_text()
+        for file in sorted(source.glob("scripts/coccinelle/**/*.cocci"))
+    }
+    return [f for f, ocaml in in_ocaml.items() if not ocaml], [f for f in in_ocaml if in_ocaml[f]]
+
+
+def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
+    said: Counter[str] = Counter()
+    for directory in COCCI_DIRECTORIES:
+        command = ("make", "-s", "coccicheck", "MODE=report", f"COCCI={patch}", f"M={directory}")
+        done = _run_logged(subject, command, source)
+        if done.returncode != 0:
+            raise WorkFailed(f"coccicheck could not run {patch}; see {subject.log}")
+        said += cocci_messages(done.stdout)
+    return said
+
+
+def coccicheck(subject: Subject) -> Verdict:
+    """coccicheck finds nothing in KVM that it does not find without the series."""
+    source = subject.at(subject.tip)
+    can, cannot = semantic_patches(source)
+    said = {patch: _coccicheck(subject, source, patch) for patch in can}
+    source = subject.at(tree.BASE_TAG)
+    new: Counter[str] = Counter()
+    for patch, messages in said.items():
+        if messages:
+            new += messages - _coccicheck(subject, source, patch)
+    detail = f"{len(can)} semantic patches, {len(cannot)} in OCaml left out"
+    return Verdict(detail, tuple(sorted(new)))
+
+
+def sphinx_messages(output: str) -> Counter[str]:
+    """How often sphinx said what, each as "file: WARNING: text"; line numbers shift."""
+    return Counter(f"{file}: {text}" for file, text in _SPHINX.findall(output))
+
+
+def _build_docs(subject: Subject, commit: str) -> Counter[str]:
+    """Build the documentation of KVM; returns what sphinx says, which it says of new pages only."""
+    source = subject.at(commit)
+    output = source / OBJECTS / "Documentation/output"
+    shutil.rmtree(output, ignore_errors=True)
+    command = kernel.make_command(OBJECTS, "htmldocs", f"SPHINXDIRS={BOOK}")
+    done = _run_logged(subject, command, source, debians_python())
+    # Without sphinx the kernel's Makefile skips the target, and is content.
+    if done.returncode != 0 or not (output / BOOK / "index.html").is_file():
+        raise WorkFailed(f"the documentation of KVM could not be built; see {subject.log}")
+    return sphinx_messages(done.stderr)
+
+
+def docs(subject: Subject) -> Verdict:
+    """sphinx has no more to say about the documentation of KVM than without the series."""
+    before = _build_docs(subject, tree.BASE_TAG)
+    new = _build_docs(subject, subject.tip) - before
+    return Verdict(f"Documentation/{BOOK} ({before.total()} warnings in base)", tuple(sorted(new)))
+
+
 def run(
     command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -231,6 +309,21 @@ def run(
         errors="replace",
         check=False,
     )
+
+
+def _run_logged(
+    subject: Subject, command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As run(); the log has it all."""
+    done = run(command, cwd, env)
+    with subject.log.open("a") as log:
+        print("+", *command, done.stdout, done.stderr, sep="\n", file=log)
+    return done
+
+
+def debians_python() -> dict[str, str]:
+    """Environment in which python3 is the one that has the modules of Debian's packages."""
+    return {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"}
 
 
 def _is_shell(file: Path) -> bool:
@@ -275,6 +368,8 @@ CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
     "compile": (compiles, "3 min, 1 min the next time"),
     "checkpatch": (checkpatch, "5 s"),
     "sparse": (sparse, "10 s"),
+    "coccicheck": (coccicheck, "4 min"),
+    "docs": (docs, "30 s"),
     "scripts": (scripts, "10 s"),
 }
 

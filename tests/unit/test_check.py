@@ -9,11 +9,13 @@ from rich.console import Console
 
 from lab import check
 from lab.check import Subject, Verdict
+from lab.errors import WorkFailed
 from lab.paths import BUILD
 from lab.save import save
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
 
-# Understands just the words that the checks use. C=2 stands for sparse.
+# Understands just the words that the checks use. C=2 stands for sparse; a semantic patch is the
+# word that it looks for, and sphinx says what stands behind ERROR.
 MAKEFILE = """\
 tinyconfig olddefconfig:
 \t@mkdir -p $(O) && touch $(O)/.config
@@ -23,7 +25,16 @@ $(O)/%.o: %.c
 \t@mkdir -p $(@D) && gcc -Iinclude -Wunused -c -o $@ $<
 %.o: %.c
 \t@grep -n context $< | sed 's,^\\([0-9]*\\):.*,$<:\\1:9: warning: context imbalance,' >&2
+coccicheck:
+\t@test $(MODE) = report
+\t@grep -rn -f $(COCCI) $(M) | sed 's,^\\(.*:[0-9]*\\):.*,./\\1:1-3: WARNING: see line 17,'
+htmldocs:
+\t@mkdir -p $(O)/Documentation/output/$(SPHINXDIRS)
+\t@touch $(O)/Documentation/output/$(SPHINXDIRS)/index.html
+\t@grep -rn ERROR Documentation/$(SPHINXDIRS) | sed "s,^\\([^:]*:[0-9]*:\\),$$PWD/\\1 ," >&2
 """
+DOCUMENT = "Documentation/virt/kvm/api.rst"
+PATCH = "scripts/coccinelle/null/words.cocci"
 SELFTESTS = """\
 all:
 \t@mkdir -p $(OUTPUT) && gcc -o $(OUTPUT)/perf_test -c perf_test.c
@@ -41,6 +52,10 @@ FILES = {
     ".gitignore": "obj-*\n",
     "scripts/checkpatch.pl": CHECKPATCH,
     "scripts/kconfig/merge_config.sh": "#!/bin/sh\n",
+    PATCH: "middle\n",
+    "scripts/coccinelle/other.cocci": "@initialize:ocaml@\n",
+    "virt/kvm/kvm_main.c": "int middle;\n",
+    DOCUMENT: "ERROR: Malformed table.\nText\n",
     "tools/testing/selftests/kvm/Makefile": SELFTESTS,
     MMU: BASE_FILES[MMU] + "\nint noisy(void)\n{\n\tint unused;\n\treturn 0;\n}\n",
 }
@@ -142,6 +157,44 @@ def test_sparse_without_whole_files(tmp_path: Path) -> None:
     made = FakeKernel.make(tmp_path, FILES)
     made.make_tree()
     assert check.sparse(subject(made)).problems == ()
+
+
+def test_coccicheck(fake: FakeKernel) -> None:
+    verdict = check.coccicheck(subject(fake))
+    assert verdict == Verdict("1 semantic patches, 1 in OCaml left out")
+    fake.edit(MMU, "int noisy(void)", "int middle_too(void)")
+    fake.write(PROGRAM, "int middle;\n")
+    fake.commit("KVM: say it once more than base, in two files")
+    assert check.coccicheck(subject(fake)).problems == (
+        f"{MMU}: WARNING: see line N",
+        f"{PROGRAM}: WARNING: see line N",
+    )
+
+
+def test_coccicheck_that_cannot_run(fake: FakeKernel) -> None:
+    fake.write("Makefile", MAKEFILE.replace("test $(MODE) = report", "exit 3"))
+    fake.commit("scripts: break")
+    with pytest.raises(WorkFailed, match=rf"could not run {PATCH}; see .*check\.log"):
+        check.coccicheck(subject(fake))
+
+
+def test_docs(fake: FakeKernel) -> None:
+    verdict = check.docs(subject(fake))
+    assert verdict == Verdict("Documentation/virt/kvm (1 warnings in base)")
+    fake.edit(DOCUMENT, "Text\n", "ERROR: Malformed table.\nWARNING: just text\n")
+    fake.write("Documentation/virt/kvm/new.rst", "ERROR: Unknown target\n")
+    fake.commit("KVM: documentation")
+    assert check.docs(subject(fake)).problems == (
+        f"{DOCUMENT}: ERROR: Malformed table.",
+        "Documentation/virt/kvm/new.rst: ERROR: Unknown target",
+    )
+
+
+def test_docs_without_sphinx(fake: FakeKernel) -> None:
+    fake.write("Makefile", MAKEFILE.replace("touch $(O)/Documentation", ": "))
+    fake.commit("Makefile: skip the target")
+    with pytest.raises(WorkFailed, match=r"could not be built; see .*check\.log"):
+        check.docs(subject(fake))
 
 
 def test_diagnostics() -> None:
