@@ -27,6 +27,7 @@ from lab.complaints import complaints
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, Machine, MachineLost
 from lab.parallel import for_each
+from lab.paths import LAYOUT
 from lab.plan import TDP
 from lab.progress import duration, now_and_then
 from lab.report import Table
@@ -106,10 +107,15 @@ MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
 
 @dataclass
 class Course:
-    """What the boots of a kernel say of their tests while they run. verdicts: test -> verdict."""
+    """What the boots of a kernel say of their tests while they run.
+
+    verdicts: test -> verdict; said: of each boot, the end of what tests said that did not pass, and
+    what the kernel complained about.
+    """
 
     verdicts: dict[str, str] = field(default_factory=dict)
     running: str | None = None
+    said: list[str] = field(default_factory=list)
 
     def line(self, text: str) -> None:
         """Take a line of progress."""
@@ -163,18 +169,22 @@ def run(
 
     course: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
     """
-    complained = False
+    complained: list[str] = []
     while left := [test for test in tests if test not in course.verdicts]:
         course.running = None
         try:
             result = machine.run(replace(make(left), on_progress=course.line))
             log = result.kernel_log
+            course.said.append(result.text)
         except MachineLost as lost:
             if course.running is None:
                 raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
             course.verdicts[course.running] = LOST
             log = lost.kernel_log
-        complained |= bool(complaints(log))
+            course.said.append(f"== {course.running}: {lost}\n")
+        found = complaints(log)
+        complained += found
+        course.said += (f"{LOG} {line}\n" for line in found)
         if not any(test in course.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
     return course.verdicts | {LOG: COMPLAINS if complained else SILENT}
@@ -225,12 +235,27 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all boots share. images: kernel -> bzImage; directory: of the built selftests."""
+    """What all boots share.
+
+    images: kernel -> bzImage; directory: of the built selftests; log: directory for what they say.
+    """
 
     machine: Machine
     images: Mapping[str, Path]
     directory: Path
     limit: int
+    log: Path
+
+    def log_file(self, kind: str, mode: str, repeated: bool) -> Path:
+        """What is said on a kernel in a mode, by its name; repeated: the second time."""
+        words = (
+            "parity",
+            self.machine.name,
+            *mode.split(),
+            kind,
+            *(("again",) if repeated else ()),
+        )
+        return self.log / f"{'-'.join(words)}.log"
 
     def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[Verdict]:
         """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
@@ -254,7 +279,12 @@ class Setup:
         with step(what, duration(USUAL_S * len(tests))):
             at_once = None if self.machine.lockstep else 1
             tick = now_and_then(lambda: progress(len(tests), courses))
-            for_each(self.images, work, tick, at_once)
+            try:
+                for_each(self.images, work, tick, at_once)
+            finally:
+                self.log.mkdir(parents=True, exist_ok=True)
+                for kind, course in courses.items():
+                    self.log_file(kind, name, repeated).write_text("".join(course.said))
         return compare(self.machine.name, name, found, repeated)
 
     def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:
@@ -308,14 +338,18 @@ def command(
     images = {kind: kernel.build(kind, "kvm").image for kind in KERNELS}
     directory = selftests.build("base")
     tests = programs(directory, wanted)
-    setup = Setup(machine, images, directory, limit)
+    setup = Setup(machine, images, directory, limit, LAYOUT.log)
     found: list[Verdict] = []
     for mode in MODES:
         these = setup.settled(mode, tests)
         say(f"parity: {mode.name(name)}: {_account(these)}")
         for one in these:
             if not one.same:
-                say(f"parity: {one.test}: {one.base} unpatched, {one.series} with the series")
+                logs = (setup.log_file(kind, one.mode, one.repeated) for kind in KERNELS)
+                say(
+                    f"parity: {one.test}: {one.base} unpatched, {one.series} with the series; "
+                    f"what they said: {' '.join(map(str, logs))}"
+                )
         found += these
     with complete_or_absent(file) as stream:
         stream.writelines(json.dumps(asdict(one)) + "\n" for one in found)

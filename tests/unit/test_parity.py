@@ -16,8 +16,10 @@ from lab import cli, parity
 from lab.errors import LabError, WorkFailed
 from lab.machines import Job, MachineLost, Result
 from lab.parity import MODES, Setup
+from lab.paths import Layout
 
 TESTS = ("a_test", "x86_64/b_test")
+HERE = Layout(Path())
 
 
 @dataclass
@@ -46,12 +48,19 @@ class Scripted:
             if status is None:
                 raise MachineLost("died", "ended before its report", "Oops\n")
             job.on_progress(f"end {test} {status}")
-        return Result(0, b"", {}, self.log, 1.0)
+        return Result(0, b"== a_test: 1\n", {}, self.log, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes to this repository's logs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lab.parity.LAYOUT", HERE)
 
 
 def setup(machine: Scripted) -> Setup:
     images = {kind: Path(kind) for kind in parity.KERNELS}
-    return Setup(machine, images, Path("/t"), 40)  # type: ignore[arg-type]
+    return Setup(machine, images, Path("/t"), 40, HERE.log)  # type: ignore[arg-type]
 
 
 def verdicts(machine: Scripted) -> dict[str, tuple[str, str, bool]]:
@@ -105,6 +114,20 @@ def test_a_kernel_that_complains_differs_from_one_that_does_not() -> None:
             return replace(super().run(job), kernel_log=log)
 
     assert verdicts(Noisy())["(kernel log)"] == ("silent", "COMPLAINS", False)
+
+
+def test_logs_have_what_tests_and_kernels_said() -> None:
+    machine = Scripted({("series", "a_test"): [None, 1]}, log="BUG: bad\nfine\n")
+    assert verdicts(machine)["a_test"] == ("pass", "FAIL", True)
+    name = "parity-svm-qemu-npt=0-tdp_mmu=0"
+    lost = "== a_test: died: ended before its report\n(kernel log) Oops\n"
+    said = "== a_test: 1\n(kernel log) BUG: bad\n"
+    assert {file.name: file.read_text() for file in HERE.log.iterdir()} == {
+        f"{name}-base.log": said,
+        f"{name}-series.log": lost + said,
+        f"{name}-base-again.log": said,
+        f"{name}-series-again.log": said,
+    }
 
 
 def test_both_kernels_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,5 +239,7 @@ def test_the_exit_status_is_the_verdict(
     assert cli.main(["parity", "--output", str(output)]) == status
     assert len(output.read_text().splitlines()) == 3 * 2
     said = capsys.readouterr().err
+    log = HERE.log / "parity-svm-qemu-npt=1-tdp_mmu=0-series-again.log"
+    assert (f" {log}\n" in said) == bool(status)
     for line in ("again a_test, base and", "parity: a_test: pass unpatched, FAIL with the series"):
         assert said.count(line) == (6 if line.startswith("again") else 3) * status
