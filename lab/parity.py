@@ -7,13 +7,16 @@ less to do than by default where the test takes arguments for that and would mee
 kernels run at the same time where the machine's time is its own; where it is the host's, one after
 the other, since vCPUs that wait for one that the host does not run meet the limit. A test whose
 verdicts differ is run once more on both kernels, in boots of its own and with twice the limit; what
-differs then is a difference.
+differs then is a difference. What the kernel complains about while a test runs is part of the
+test's verdict; the row "(kernel log)" has what it complains about otherwise.
 
 Limits. A test that the machine is too slow or too poor for ends by the limit, or skips, on both
 kernels: that is parity, and says nothing about the series. The table shows which ones these are.
 """
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -44,7 +47,7 @@ INSIDE = "/selftests"
 LIMIT_S = 40
 # Host seconds for a boot, and at most for a second of the machine's: when it is taken for lost.
 BOOT_S = 60
-SLOWNESS = 5
+SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 10}
 # Host seconds that a test takes, as seen, on vmx-bochs with --limit 10: for the announcement only.
 USUAL_S = {"svm-qemu": 5.0, "vmx-bochs": 12.0}
 
@@ -53,6 +56,10 @@ PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
 VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
 LOG = "(kernel log)"
 SILENT, COMPLAINS = "silent", "COMPLAINS"
+# Numbers, addresses and times, of which no two boots have the same.
+VARIES = re.compile(r"^\[[^]]*\] *|\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b")
+# What the kernel's log has before what it says while a test runs.
+MARK = "parity: "
 
 # Arguments of tests that meet the limit without: less memory, fewer rounds, a part of the test.
 ARGUMENTS: Mapping[str, Sequence[str]] = {
@@ -74,11 +81,13 @@ cd {INSIDE}
 for line; do
 	test=${{line%% *}}
 	echo "start $test" >>"$LAB_PROGRESS"
+	echo "<4>{MARK}$test" >/dev/kmsg
 	setsid sh -c 'echo $$ >/tmp/group; exec timeout -s KILL "$@"' sh "$limit" ./$line \\
 		>/tmp/log 2>&1 </dev/null
 	status=$?
 	# The limit ends a test, not its children, and these would take the CPUs from the next test.
 	kill -KILL "-$(cat /tmp/group)" 2>/dev/null
+	echo "<4>{MARK}{LOG}" >/dev/kmsg
 	echo "end $test $status" >>"$LAB_PROGRESS"
 	case $status in 0 | 4) ;; *) echo "== $test: $status"; tail -n 5 /tmp/log ;; esac
 done
@@ -105,15 +114,28 @@ class Mode:
 MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What became of a test. complaints: the kernel's meanwhile, without what always differs."""
+
+    verdict: str
+    complaints: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        loud = self.complaints and self.verdict != COMPLAINS
+        return f"{self.verdict}, {COMPLAINS}" if loud else self.verdict
+
+
 @dataclass
 class Course:
     """What the boots of a kernel say of their tests while they run.
 
-    verdicts: test -> verdict; said: of each boot, the end of what tests said that did not pass, and
-    what the kernel complained about.
+    verdicts: test -> verdict; complained: test or LOG -> the kernel's complaints meanwhile;
+    said: of each boot, the end of what failing tests said, and the complaints as they were.
     """
 
     verdicts: dict[str, str] = field(default_factory=dict)
+    complained: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     running: str | None = None
     said: list[str] = field(default_factory=list)
 
@@ -125,6 +147,32 @@ class Course:
         elif words[:1] == ["end"]:
             self.verdicts[words[1]] = VERDICTS.get(int(words[2]), FAIL)
             self.running = None
+
+    def kernel_log(self, text: str) -> None:
+        """Take the kernel's log of a boot.
+
+        It has the console, then the kernel's own buffer: one may know the test of a complaint that
+        the other does not.
+        """
+        test = LOG
+        outside: set[str] = set()
+        for line in text.splitlines():
+            _, mark, name = line.rpartition(MARK)
+            if mark:
+                test = name.strip()
+            elif complaints(line):
+                self.said.append(f"{test}: {line}\n")
+                found = VARIES.sub("", line)
+                (outside if test == LOG else self.complained[test]).add(found)
+        self.complained[LOG] |= outside.difference(*self.complained.values())
+
+    def found(self) -> dict[str, Finding]:
+        """What became of each test, and LOG."""
+        verdicts = self.verdicts | {LOG: COMPLAINS if self.complained[LOG] else SILENT}
+        return {
+            test: Finding(verdict, tuple(sorted(self.complained[test])))
+            for test, verdict in verdicts.items()
+        }
 
 
 def progress(tests: int, courses: Mapping[str, Course]) -> str:
@@ -149,6 +197,7 @@ def make_job(
     machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
 ) -> Job:
     """The boot that runs TESTS."""
+    patience = BOOT_S + SLOWNESS[machine] * limit
     lines = (" ".join((name, *ARGUMENTS.get(name, ()))) for name in tests)
     return Job(
         kernel=image,
@@ -157,19 +206,18 @@ def make_job(
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
         files={f"{INSIDE}/{name}": directory / name for name in tests},
-        timeout_s=(BOOT_S + SLOWNESS * limit) * (1 + len(tests)),
-        silent_s=BOOT_S + SLOWNESS * limit,
+        timeout_s=patience * (1 + len(tests)),
+        silent_s=patience,
     )
 
 
 def run(
     machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], course: Course
-) -> dict[str, str]:
-    """Run TESTS and return their verdicts; goes on behind a test that the machine got lost in.
+) -> dict[str, Finding]:
+    """Run TESTS and return what became of them; goes on behind one that the machine got lost in.
 
     course: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
     """
-    complained: list[str] = []
     while left := [test for test in tests if test not in course.verdicts]:
         course.running = None
         try:
@@ -182,12 +230,10 @@ def run(
             course.verdicts[course.running] = LOST
             log = lost.kernel_log
             course.said.append(f"== {course.running}: {lost}\n")
-        found = complaints(log)
-        complained += found
-        course.said += (f"{LOG} {line}\n" for line in found)
+        course.kernel_log(log)
         if not any(test in course.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
-    return course.verdicts | {LOG: COMPLAINS if complained else SILENT}
+    return course.found()
 
 
 @dataclass(frozen=True)
@@ -197,17 +243,24 @@ class Verdict:
     machine: str
     mode: str
     test: str
-    base: str
-    series: str
+    base: Finding
+    series: Finding
     repeated: bool
 
     @property
     def same(self) -> bool:
         return self.base == self.series
 
+    def as_json(self) -> dict[str, object]:
+        """As it is in the results; complaints only where there are some."""
+        said = {kind: getattr(self, kind).complaints for kind in KERNELS}
+        loud = {f"{kind}_complaints": lines for kind, lines in said.items() if lines}
+        verdicts = {kind: getattr(self, kind).verdict for kind in KERNELS}
+        return asdict(self) | verdicts | loud
+
 
 def compare(
-    machine: str, mode: str, found: Mapping[str, Mapping[str, str]], repeated: bool
+    machine: str, mode: str, found: Mapping[str, Mapping[str, Finding]], repeated: bool
 ) -> list[Verdict]:
     """Both kernels' verdicts side by side."""
     base, series = (found[name] for name in KERNELS)
@@ -221,7 +274,7 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
     modes: dict[str, None] = {}
     for one in verdicts:
         modes[one.mode] = None
-        text = one.base if one.same else f"{one.base} -> {one.series}"
+        text = str(one.base) if one.same else f"{one.base} -> {one.series}"
         cells.setdefault(one.test, {})[one.mode] = text
         if not one.same:
             strong.add(one.test)
@@ -268,7 +321,7 @@ class Setup:
             )
 
         name = mode.name(self.machine.name)
-        found: dict[str, dict[str, str]] = {}
+        found: dict[str, dict[str, Finding]] = {}
         courses = {kind: Course() for kind in self.images}
 
         def work(kind: str) -> None:
@@ -294,7 +347,9 @@ class Setup:
         if not again:
             return first
         second = {one.test: one for one in self.both(mode, again, repeated=True)}
-        return [one if one.same else second[one.test] for one in first]
+        return [one if one.same else second[one.test] for one in first if one.test != LOG] + [
+            one for one in first if one.test == LOG
+        ]
 
 
 def _account(verdicts: Sequence[Verdict]) -> str:
@@ -352,7 +407,7 @@ def command(
                 )
         found += these
     with complete_or_absent(file) as stream:
-        stream.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+        stream.writelines(json.dumps(one.as_json()) + "\n" for one in found)
     report.show(table_of(found), Console())
     say(f"parity: {_account(found)}; they are in {file}")
     return 0 if all(one.same for one in found) else 1

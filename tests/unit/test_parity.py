@@ -65,7 +65,7 @@ def setup(machine: Scripted) -> Setup:
 
 def verdicts(machine: Scripted) -> dict[str, tuple[str, str, bool]]:
     found = setup(machine).settled(MODES[2], TESTS)
-    return {one.test: (one.base, one.series, one.repeated) for one in found}
+    return {one.test: (str(one.base), str(one.series), one.repeated) for one in found}
 
 
 def test_what_exit_statuses_mean() -> None:
@@ -101,27 +101,79 @@ def test_goes_on_behind_a_test_that_kills_the_machine() -> None:
     assert verdicts(machine) == {
         "a_test": ("LOST", "LOST", False),
         "x86_64/b_test": ("pass", "pass", False),
-        "(kernel log)": ("COMPLAINS", "COMPLAINS", False),
+        parity.LOG: ("COMPLAINS", "COMPLAINS", False),
     }
     base = [boot for boot in machine.boots if boot[0] == "base"]
     assert base[:2] == [("base", *TESTS), ("base", "x86_64/b_test")]
 
 
+class Noisy(Scripted):
+    """Its kernels' logs are those told, one after the other, the last again; none for base."""
+
+    def __init__(self, *logs: str) -> None:
+        super().__init__()
+        self.logs = list(logs)
+
+    def run(self, job: Job) -> Result:
+        log = ""
+        if job.kernel.name == "series":
+            log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+        return replace(super().run(job), kernel_log=log)
+
+
 def test_a_kernel_that_complains_differs_from_one_that_does_not() -> None:
-    class Noisy(Scripted):
+    found = verdicts(Noisy("[ 1.0] WARNING: CPU: 0\nparity: a_test\n"))
+    assert found == {
+        "a_test": ("pass", "pass", False),
+        "x86_64/b_test": ("pass", "pass", False),
+        parity.LOG: ("silent", "COMPLAINS", False),
+    }
+
+
+def test_a_complaint_belongs_to_the_test_that_ran() -> None:
+    log = "[ 1.0] parity: a_test\n[ 2.0] WARNING: at x86.c:7\n[ 2.1] parity: (kernel log)\n"
+    # The other half of the log does not have the marks.
+    found = verdicts(Noisy(f"WARNING: at x86.c:7\n{log}"))
+    assert found["a_test"] == ("pass", "pass, COMPLAINS", True)
+    assert found[parity.LOG] == ("silent", "silent", False)
+    assert verdicts(Noisy(log, ""))["a_test"] == ("pass", "pass", True)
+
+
+def test_a_complaint_about_something_else_differs() -> None:
+    class Both(Scripted):
+        what: str = ""
+
         def run(self, job: Job) -> Result:
-            log = "WARNING: CPU: 0\n" if job.kernel.name == "series" else ""
+            what = self.what if job.kernel.name == "series" else "at x86.c:12"
+            log = f"parity: a_test\n[ 1.{len(what)}] WARNING: CPU: 1 PID: {len(what)} {what}\n"
             return replace(super().run(job), kernel_log=log)
 
-    assert verdicts(Noisy())["(kernel log)"] == ("silent", "COMPLAINS", False)
+    def found(what: str) -> parity.Verdict:
+        machine = Both()
+        machine.what = what
+        return setup(machine).settled(MODES[0], TESTS)[0]
+
+    assert found("at x86.c:7").same
+    assert not found("at mmu.c:7").same
+    assert str(found("at mmu.c:7").series) == str(found("at mmu.c:7").base)
+
+
+def test_a_complaint_outside_of_tests_is_not_forgotten_when_a_test_is_run_again() -> None:
+    machine = Noisy("BUG: bad\n", "")
+    machine.statuses[("series", "a_test")] = [1, 0]
+    assert verdicts(machine) == {
+        "a_test": ("pass", "pass", True),
+        "x86_64/b_test": ("pass", "pass", False),
+        parity.LOG: ("silent", "COMPLAINS", False),
+    }
 
 
 def test_logs_have_what_tests_and_kernels_said() -> None:
     machine = Scripted({("series", "a_test"): [None, 1]}, log="BUG: bad\nfine\n")
     assert verdicts(machine)["a_test"] == ("pass", "FAIL", True)
     name = "parity-svm-qemu-npt=0-tdp_mmu=0"
-    lost = "== a_test: died: ended before its report\n(kernel log) Oops\n"
-    said = "== a_test: 1\n(kernel log) BUG: bad\n"
+    lost = "== a_test: died: ended before its report\n(kernel log): Oops\n"
+    said = "== a_test: 1\n(kernel log): BUG: bad\n"
     assert {file.name: file.read_text() for file in HERE.log.iterdir()} == {
         f"{name}-base.log": said,
         f"{name}-series.log": lost + said,
@@ -183,7 +235,7 @@ def test_jobs_have_the_mode_and_the_programs() -> None:
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
-    assert (job.silent_s, job.timeout_s) == (60 + 5 * 7, 3 * (60 + 5 * 7))
+    assert (job.silent_s, job.timeout_s) == (60 + 10 * 7, 3 * (60 + 10 * 7))
     assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
 
 
@@ -202,9 +254,11 @@ def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
     script = parity.SCRIPT
     for inside in ("/tmp", parity.INSIDE, "/proc/sys"):
         script = script.replace(inside, str(tmp_path))
+    script = script.replace("/dev/kmsg", str(tmp_path / "kmsg"))
     env = {"PATH": os.environ["PATH"], "LAB_PROGRESS": str(tmp_path / "progress")}
     subprocess.run(["sh", "-c", script, "parity", "7", "shout -b 16M"], env=env, check=True)
     assert (tmp_path / "args").read_text() == "-b 16M\n"
+    assert (tmp_path / "kmsg").read_text() == "<4>parity: (kernel log)\n"
     assert (tmp_path / "progress").read_text() == "start shout\nend shout 4\n"
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text())).wait(5)
