@@ -37,8 +37,6 @@ CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
 # What of the kernel's documentation is built, below Documentation/: all that the series edits but
 # kernel-parameters.txt, which is shown as it is.
 BOOK = "virt/kvm"
-# What coccicheck reads.
-COCCI_DIRECTORIES = (*KVM_OBJECTS, f"{selftests.SELFTESTS}/")
 SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
 
 # Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs, and of sphinx.
@@ -248,7 +246,7 @@ def semantic_patches(source: Path) -> tuple[list[str], list[str]]:
 
 def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
     said: Counter[str] = Counter()
-    for directory in COCCI_DIRECTORIES:
+    for directory in KVM_OBJECTS:
         command = ("make", "-s", "coccicheck", "MODE=report", f"COCCI={patch}", f"M={directory}")
         done = _run_logged(subject, command, source)
         if done.returncode != 0:
@@ -258,7 +256,10 @@ def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
 
 
 def coccicheck(subject: Subject) -> Verdict:
-    """coccicheck finds nothing in KVM that it does not find without the series."""
+    """coccicheck finds nothing in KVM that it does not find without the series.
+
+    Not in the selftests: it proposes helpers of the kernel's that user space does not have.
+    """
     source = subject.at(subject.tip)
     can, cannot = semantic_patches(source)
     said = {patch: _coccicheck(subject, source, patch) for patch in can}

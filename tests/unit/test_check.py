@@ -163,11 +163,12 @@ def test_coccicheck(fake: FakeKernel) -> None:
     verdict = check.coccicheck(subject(fake))
     assert verdict == Verdict("1 semantic patches, 1 in OCaml left out")
     fake.edit(MMU, "int noisy(void)", "int middle_too(void)")
+    fake.edit("virt/kvm/kvm_main.c", "int middle;", "int middle, middling;\nint middle_too;")
     fake.write(PROGRAM, "int middle;\n")
-    fake.commit("KVM: say it once more than base, in two files")
+    fake.commit("KVM: say it once more than base, in two files, and in user space")
     assert check.coccicheck(subject(fake)).problems == (
         f"{MMU}: WARNING: see line N",
-        f"{PROGRAM}: WARNING: see line N",
+        "virt/kvm/kvm_main.c: WARNING: see line N",
     )
 
 
