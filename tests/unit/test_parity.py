@@ -235,7 +235,7 @@ def test_jobs_have_the_mode_and_the_programs() -> None:
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
-    assert (job.silent_s, job.timeout_s) == (60 + 10 * 7, 3 * (60 + 10 * 7))
+    assert (job.silent_s, job.timeout_s) == (60 + 40 * 7, 3 * (60 + 40 * 7))
     assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
 
 
@@ -267,9 +267,18 @@ def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
 def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x86_64").mkdir()
     (tmp_path / "x86_64/b_test").touch()
-    assert parity.programs(tmp_path, ()) == ["x86_64/b_test"]
+    assert parity.programs(tmp_path, (), "svm-qemu") == ["x86_64/b_test"]
     with pytest.raises(LabError, match="no selftest 'c_test'; there are: x86_64/b_test"):
-        parity.programs(tmp_path, ("c_test",))
+        parity.programs(tmp_path, ("c_test",), "svm-qemu")
+
+
+def test_what_hangs_a_machine_runs_there_if_asked_for(tmp_path: Path) -> None:
+    hangs = parity.HANGS["vmx-bochs"][0]
+    for name in (hangs, "b_test"):
+        (tmp_path / name).touch()
+    assert parity.programs(tmp_path, (), "vmx-bochs") == ["b_test"]
+    assert parity.programs(tmp_path, (hangs,), "vmx-bochs") == [hangs]
+    assert parity.programs(tmp_path, (), "svm-qemu") == ["b_test", hangs]
 
 
 @pytest.mark.parametrize(("series", "status"), [([0], 0), ([1], 1)])
