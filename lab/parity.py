@@ -62,7 +62,10 @@ VARIES = re.compile(r"^\[[^]]*\] *|\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b")
 MARK = "parity: "
 
 # Tests that hang a machine with the unpatched kernel, too, in every mode: they cannot run there.
-HANGS: Mapping[str, Sequence[str]] = {"svm-qemu": (), "vmx-bochs": ("hardware_disable_test",)}
+HANGS: Mapping[str, Sequence[str]] = {
+    "svm-qemu": (),
+    "vmx-bochs": ("hardware_disable_test", "x86_64/hyperv_ipi"),
+}
 
 # Arguments of tests that meet the limit without: less memory, fewer rounds, a part of the test.
 ARGUMENTS: Mapping[str, Sequence[str]] = {
