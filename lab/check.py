@@ -369,7 +369,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
     "compile": (compiles, "3 min, 1 min the next time"),
     "checkpatch": (checkpatch, "5 s"),
     "sparse": (sparse, "10 s"),
-    "coccicheck": (coccicheck, "4 min"),
+    "coccicheck": (coccicheck, "10 min"),
     "docs": (docs, "30 s"),
     "scripts": (scripts, "10 s"),
 }
