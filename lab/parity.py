@@ -355,10 +355,8 @@ class Setup:
         again = [one.test for one in first if not one.same and one.test != LOG]
         if not again:
             return first
-        second = {one.test: one for one in self.both(mode, again, repeated=True)}
-        return [one if one.same else second[one.test] for one in first if one.test != LOG] + [
-            one for one in first if one.test == LOG
-        ]
+        second = {one.test: one for one in self.both(mode, again, repeated=True) if one.test != LOG}
+        return [second.get(one.test, one) for one in first]
 
 
 def _account(verdicts: Sequence[Verdict]) -> str:

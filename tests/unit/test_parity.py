@@ -60,6 +60,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def setup(machine: Scripted) -> Setup:
     images = {kind: Path(kind) for kind in parity.KERNELS}
+    # Scripted has of a Machine what parity uses.
     return Setup(machine, images, Path("/t"), 40, HERE.log)  # type: ignore[arg-type]
 
 
