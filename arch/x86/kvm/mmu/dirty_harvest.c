@@ -21,14 +21,14 @@
  *   cached until the ioctl flushes TLBs before it returns, which is before user
  *   space can rely on a copy of the page.
  *
- * - The SPTE is zapped or replaced.  In each MMU, all of that goes by one place,
- *   which has to see the old SPTE's Dirty bit anyway because the page is the
- *   host's to write back: mmu_spte_clear_track_bits() in the shadow MMU and
- *   handle_changed_spte() in the TDP MMU.  A leaf of the shadow MMU that is replaced
- *   in place by one with fewer rights counts as dirty, see mmu_spte_replaced().  These tell
- *   kvm_dirty_harvest_lost(), within the hold of mmu_lock in which the bit went
- *   away.  Looking for Dirty bits takes mmu_lock for write, so a page has its
- *   Dirty bit or its bit in the log at any time.
+ * - The SPTE is zapped or replaced.  Who does that has read the SPTE before, and the
+ *   CPU may set the Dirty bit up to the moment of the store.  So either the change is
+ *   atomic and leaves the Dirty bit alone (aging, lockless page faults), or what the
+ *   exchange returned, and nothing older, is handed to one function in each MMU:
+ *   mmu_spte_record_dirty() in the shadow MMU and handle_changed_spte() in the TDP
+ *   MMU.  These call kvm_dirty_harvest_record() if a Dirty bit went, within
+ *   the hold of mmu_lock in which it went.  Looking for Dirty bits takes mmu_lock for
+ *   write, so a page has its Dirty bit or its bit in the log at any time.
  *
  * What can't be done with Dirty bits stays write-protected, SPTE by SPTE: those
  * without Dirty bit (spte_ad_enabled()), huge pages until they are split, guest
@@ -38,7 +38,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bits.h>
-#include <linux/jump_label.h>
+#include <linux/jump_label_ratelimit.h>
 #include <linux/kvm_host.h>
 #include <linux/moduleparam.h>
 #include <linux/string.h>
@@ -51,7 +51,10 @@
 #include "tdp_iter.h"
 #include "dirty_harvest.h"
 
-/* Pages looked at before mmu_lock may be dropped because others want it. */
+/*
+ * What has to be looked at before mmu_lock may be dropped because others want it:
+ * pages, or SPTEs where a page has several.
+ */
 #define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
 
 /* What a word of the log covers, in a page table. */
@@ -96,7 +99,8 @@ static const struct kernel_param_ops harvest_ops = {
 module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
 MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
 
-DEFINE_STATIC_KEY_FALSE(kvm_dirty_harvest_vms);
+/* Code isn't patched more than once a second, however often VMs come and go. */
+DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
 
 /* SPTEs have Dirty bits, and the CPU doesn't log by itself. */
 static bool harvest_is_possible(void)
@@ -128,9 +132,8 @@ static bool harvest_is_wanted(void)
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
 	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible();
-	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	if (kvm->arch.dirty_harvest)
-		static_branch_inc(&kvm_dirty_harvest_vms);
+		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
 }
 
 /**
@@ -140,22 +143,21 @@ void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 void kvm_dirty_harvest_uninit_vm(struct kvm *kvm)
 {
 	if (kvm->arch.dirty_harvest)
-		static_branch_dec(&kvm_dirty_harvest_vms);
+		static_branch_slow_dec_deferred(&kvm_dirty_harvest_vms);
 }
 
 /**
- * kvm_arch_dirty_ring_enabled - the VM will have dirty rings
- * @kvm: the VM, which has no vCPUs yet
+ * kvm_dirty_harvest_exit - end what kvm_dirty_harvest_uninit_vm() put off
  *
- * Let the statistic say what kvm_dirty_harvest() does from now on.
+ * KVM is about to be unloaded, or its vendor module; there are no VMs.
  */
-void kvm_arch_dirty_ring_enabled(struct kvm *kvm)
+void kvm_dirty_harvest_exit(void)
 {
-	kvm->stat.dirty_harvest = kvm_dirty_harvest(kvm);
+	static_key_deferred_flush(&kvm_dirty_harvest_vms);
 }
 
 /**
- * __kvm_dirty_harvest_lost - a Dirty bit went away that is in the log only now
+ * __kvm_dirty_harvest_record - a Dirty bit went away that is in the log only now
  * @kvm: the VM
  * @as_id: the address space of the SPTE that had it
  * @gfn: the page that the SPTE maps, or mapped
@@ -163,7 +165,7 @@ void kvm_arch_dirty_ring_enabled(struct kvm *kvm)
  * Unlike mark_page_dirty() it can be called for any reason and by anybody, not
  * just for a write by a running vCPU.
  */
-void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn)
+void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn)
 {
 	struct kvm_memory_slot *slot = __gfn_to_memslot(__kvm_memslots(kvm, as_id), gfn);
 
@@ -310,67 +312,107 @@ static bool harvest_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
 	return harvest_is_dirty(READ_ONCE(*(u64 *)head->val));
 }
 
-/* Which of @nr gfns, from the one that @heads belongs to on, are dirty? */
-static unsigned long harvest_slowly(struct kvm *kvm, struct kvm_rmap_head *heads,
-				    unsigned int nr)
+/* What the look at a gfn costs: a guest decides how many SPTEs map it. */
+static unsigned int harvest_head_work(struct kvm_rmap_head *head)
 {
-	unsigned long dirty = 0;
-	unsigned int i;
-
-	for (i = 0; i < nr; i++)
-		dirty |= (unsigned long)harvest_head_is_dirty(kvm, &heads[i]) << i;
-
-	return dirty;
+	return head->val & KVM_RMAP_MANY ? pte_list_count(head) : 1;
 }
 
-static __always_inline unsigned long harvest_64(struct kvm *kvm, struct kvm_rmap_head *heads)
+struct harvest {
+	struct kvm *kvm;
+
+	/* Stable throughout, along with its rmaps and its log. */
+	const struct kvm_memory_slot *slot;
+
+	/* SPTEs, or gfns without any, looked at since mmu_lock was taken last. */
+	unsigned long work;
+
+	/* See kvm_prove_nr_exits_if_stopped(). */
+	u64 nr_exits_before;
+};
+
+/* Let others have mmu_lock, if enough was done; @nr pages of the memslot were looked at. */
+static void harvest_cond_resched(struct harvest *h, unsigned long nr)
+{
+	if (h->work < HARVEST_MIN_WORK)
+		return;
+
+	h->work = 0;
+	kvm_prove_harvested_rmaps(h->kvm, h->slot, nr, h->nr_exits_before);
+	kvm_mmu_cond_resched(h->kvm, KVM_FORCE_HARVEST_RMAPS);
+}
+
+/*
+ * Look at @nr gfns one by one, from the @rel-th of the memslot on.  Each is in the log
+ * before mmu_lock may be dropped.
+ */
+static void harvest_slow(struct harvest *h, struct kvm_rmap_head *heads, unsigned long rel,
+			 unsigned int nr)
+{
+	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		h->work += harvest_head_work(&heads[i]);
+		if (harvest_head_is_dirty(h->kvm, &heads[i]))
+			harvest_log(word, BIT(i));
+
+		harvest_cond_resched(h, rel + i + 1);
+	}
+}
+
+/* Look at 64 gfns, as harvest_slow() does, which is left to do what is not regular. */
+static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *heads,
+				       unsigned long rel)
 {
 	const u64 *block = IS_ENABLED(CONFIG_X86_64) ? harvest_block(heads) : NULL;
+	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
 	u64 any;
 
-	if (!block)
-		return harvest_slowly(kvm, heads, BITS_PER_LONG);
+	if (!block) {
+		harvest_slow(h, heads, rel, BITS_PER_LONG);
+		return;
+	}
 
+	h->work += BITS_PER_LONG;
 	/* A Dirty bit that is set too late to be found is found the next time. */
 	any = data_race(harvest_any_of_64(block));
 	if (!(any & shadow_dirty_mask))
-		return 0;
+		return;
+
 	/* A Dirty bit, once found, stays while mmu_lock is held. */
 	if (data_race(harvest_is_full(block, any)))
-		return ~0ul;
-
+		harvest_log(word, ~0ul);
 	/* Whether an SPTE has Dirty bits doesn't change. */
-	return spte_ad_enabled(data_race(*block)) ? harvest_gather(heads) : 0;
+	else if (spte_ad_enabled(data_race(*block)))
+		harvest_log(word, harvest_gather(heads));
 }
-
-/* Words of the log that are looked at within one hold of mmu_lock, at least. */
-#define HARVEST_WORDS	(HARVEST_MIN_WORK / BITS_PER_LONG)
 
 static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn, PG_LEVEL_4K, slot);
-	unsigned long nr_words = slot->npages / BITS_PER_LONG;
-	unsigned int rest = slot->npages % BITS_PER_LONG;
-	unsigned long *log = slot->dirty_bitmap;
-	u64 still = kvm_prove_vcpus_still(kvm);
-	unsigned long i;
+	unsigned long in_words = round_down(slot->npages, BITS_PER_LONG);
+	struct harvest h = {
+		.kvm = kvm,
+		.slot = slot,
+		.nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm),
+	};
+	unsigned long rel;
 
 	write_lock(&kvm->mmu_lock);
 
-	for (i = 0; i < nr_words; i++, heads += BITS_PER_LONG) {
+	for (rel = 0; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
 		/* Pages leave the log under slots_lock only: a stale word costs a look. */
-		if (data_race(log[i] != ~0ul))
-			harvest_log(&log[i], harvest_64(kvm, heads));
-		if (i % HARVEST_WORDS == HARVEST_WORDS - 1) {
-			kvm_prove_harvested_rmaps(kvm, slot, (i + 1) * BITS_PER_LONG, still);
-			kvm_mmu_give_way(kvm, KVM_FORCE_HARVEST_RMAPS);
-		}
+		if (data_race(slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
+			harvest_64(&h, heads, rel);
+		else
+			h.work++;
+
+		harvest_cond_resched(&h, rel + BITS_PER_LONG);
 	}
 
-	if (rest)
-		harvest_log(&log[i], harvest_slowly(kvm, heads, rest));
-
-	kvm_prove_harvested_rmaps(kvm, slot, slot->npages, still);
+	harvest_slow(&h, heads, in_words, slot->npages - in_words);
+	kvm_prove_harvested_rmaps(kvm, slot, slot->npages, h.nr_exits_before);
 	write_unlock(&kvm->mmu_lock);
 }
 
@@ -435,13 +477,13 @@ static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
 static void harvest_table(struct kvm_memory_slot *slot, const u64 *sptep,
 			  unsigned long rel, unsigned int nr)
 {
-	unsigned int some, shift;
+	unsigned int batch, shift;
 
-	for (; nr; nr -= some, rel += some, sptep += some) {
+	for (; nr; nr -= batch, rel += batch, sptep += batch) {
 		shift = rel % BITS_PER_LONG;
-		some = min(nr, BITS_PER_LONG - shift);
+		batch = min(nr, BITS_PER_LONG - shift);
 		harvest_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
-			    harvest_sptes(sptep, some) << shift);
+			    harvest_sptes(sptep, batch) << shift);
 	}
 }
 
@@ -453,7 +495,7 @@ static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
 
 static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
-	u64 still = kvm_prove_vcpus_still(kvm);
+	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
 	struct kvm_mmu_page *root;
 	unsigned long rel;
 	unsigned int nr;
@@ -472,8 +514,8 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 		}
 		rcu_read_unlock();
 
-		kvm_prove_harvested_tdp(kvm, slot, rel + nr, still);
-		kvm_mmu_give_way(kvm, KVM_FORCE_HARVEST_TDP);
+		kvm_prove_harvested_tdp(kvm, slot, rel + nr, nr_exits_before);
+		kvm_mmu_cond_resched(kvm, KVM_FORCE_HARVEST_TDP);
 	}
 
 	write_unlock(&kvm->mmu_lock);
@@ -492,8 +534,9 @@ static void harvest_rearm_sptes(u64 *sptep, unsigned long mask)
 		if (!is_shadow_present_pte(spte) || !harvest_is_dirty(spte))
 			continue;
 
+		kvm_prove_window(KVM_WINDOW_TDP_REARM);
 		kvm_mark_folio_dirty(&known, spte_to_pfn(spte));
-		if (kvm_spte_is_plain(spte))
+		if (kvm_spte_may_store(spte))
 			WRITE_ONCE(sptep[i], spte & ~shadow_dirty_mask);
 		else
 			atomic64_andnot(shadow_dirty_mask, (atomic64_t *)&sptep[i]);
@@ -534,7 +577,7 @@ void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_s
 					    BITMAP_LAST_WORD_MASK(left));
 
 		if (!((rel + BITS_PER_LONG) % HARVEST_MIN_WORK))
-			kvm_mmu_give_way(kvm, KVM_FORCE_REARM_TDP);
+			kvm_mmu_cond_resched(kvm, KVM_FORCE_REARM_TDP);
 	}
 
 	write_unlock(&kvm->mmu_lock);

@@ -2,7 +2,7 @@
 #ifndef __KVM_X86_MMU_DIRTY_HARVEST_H
 #define __KVM_X86_MMU_DIRTY_HARVEST_H
 
-#include <linux/jump_label.h>
+#include <linux/jump_label_ratelimit.h>
 #include <linux/kvm_host.h>
 
 /*
@@ -11,24 +11,25 @@
  * Dirty bits and leaves SPTEs writable.
  *
  * The rule that all of it rests on: a page of a logged memslot that was written
- * has its bit set in the log, or an SPTE with a Dirty bit.  So nobody may take
- * away the Dirty bit of a leaf, other than to start the next round of logging for
- * this very page, without telling kvm_dirty_harvest_lost().
+ * has its bit set in the log, or an SPTE with a Dirty bit.  So the Dirty bit
+ * of a leaf may only be taken away to start the next round of logging for this very
+ * page, or by telling kvm_dirty_harvest_record().
  */
 
 /* VMs with arch.dirty_harvest.  Hosts that have none don't pay for the question. */
-DECLARE_STATIC_KEY_FALSE(kvm_dirty_harvest_vms);
+extern struct static_key_false_deferred kvm_dirty_harvest_vms;
 
 /* Does this VM log that way?  Never changes once the VM has a vCPU. */
 static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 {
-	return static_branch_unlikely(&kvm_dirty_harvest_vms) &&
+	return static_branch_unlikely(&kvm_dirty_harvest_vms.key) &&
 	       kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 }
 
 void kvm_dirty_harvest_init_vm(struct kvm *kvm);
 void kvm_dirty_harvest_uninit_vm(struct kvm *kvm);
-void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn);
+void kvm_dirty_harvest_exit(void);
+void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn);
 
 /*
  * A leaf SPTE that had the Dirty bit has it no longer, or is gone.  Locking: the
@@ -38,10 +39,10 @@ void __kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn);
  * Huge pages need nothing.  While their memslot is logged they are writable only
  * as long as the log has all of their pages since the start.
  */
-static __always_inline void kvm_dirty_harvest_lost(struct kvm *kvm, int as_id, gfn_t gfn, int level)
+static __always_inline void kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, int level)
 {
 	if (kvm_dirty_harvest(kvm) && level == PG_LEVEL_4K)
-		__kvm_dirty_harvest_lost(kvm, as_id, gfn);
+		__kvm_dirty_harvest_record(kvm, as_id, gfn);
 }
 
 #ifdef CONFIG_X86_64

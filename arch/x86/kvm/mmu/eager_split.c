@@ -41,6 +41,13 @@
  */
 #define EAGER_SPLIT_MIN_WORK	SPTE_ENT_PER_PAGE
 
+/*
+ * The longest to stay away from mmu_lock.  Splitting a huge page takes microseconds,
+ * so that this bounds a time that isn't splitting's: an IPI for a TLB flush that takes
+ * long, or a host whose own CPU was taken away.
+ */
+#define EAGER_SPLIT_MAX_BACKOFF_NS	(500 * NSEC_PER_USEC)
+
 struct eager_split {
 	struct kvm *kvm;
 
@@ -97,7 +104,7 @@ static void eager_split_start_hold(struct eager_split *es)
 	es->held_since = trace_kvm_eager_split_hold_enabled() ? ktime_get_ns() : 0;
 }
 
-static void eager_split_end_hold(struct eager_split *es, enum eager_split_why why)
+static void eager_split_end_hold(struct eager_split *es, enum eager_split_reason reason)
 {
 	eager_split_flush(es);
 	es->total += es->batch;
@@ -105,13 +112,13 @@ static void eager_split_end_hold(struct eager_split *es, enum eager_split_why wh
 		kvm_prove_shadow_mmu(es->kvm);
 
 	if (es->held_since && trace_kvm_eager_split_hold_enabled() && es->begun)
-		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, why);
+		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, reason);
 }
 
-static void eager_split_unlock(struct eager_split *es, enum eager_split_why why)
+static void eager_split_unlock(struct eager_split *es, enum eager_split_reason reason)
 	__releases(&es->kvm->mmu_lock)
 {
-	eager_split_end_hold(es, why);
+	eager_split_end_hold(es, reason);
 	write_unlock(&es->kvm->mmu_lock);
 }
 
@@ -125,38 +132,46 @@ static void eager_split_lock(struct eager_split *es)
 static bool eager_split_should_yield(struct eager_split *es)
 {
 	return es->work >= EAGER_SPLIT_MIN_WORK &&
-	       kvm_mmu_should_give_way(es->kvm, KVM_FORCE_SPLIT_YIELD);
+	       kvm_mmu_should_yield(es->kvm, KVM_FORCE_SPLIT_YIELD);
 }
 
-/* Stay away from mmu_lock for so many ns. */
-static void eager_split_stay_away(u64 ns)
+/* Stay away from mmu_lock for so many ns, or until the result isn't wanted any more. */
+static void eager_split_backoff(u64 ns)
 {
 	u64 since = ktime_get_ns();
 
 	do {
 		cond_resched();
 		cpu_relax();
-	} while (ktime_get_ns() - since < ns);
+	} while (ktime_get_ns() - since < ns && !fatal_signal_pending(current));
 }
 
 /*
- * Let others have mmu_lock, in the order in which they came.  If they wanted it
- * as soon as there was a chance to give it up, let those have it as well who come
- * back for it at once: for as long as it was held.
+ * How long to stay away from mmu_lock, in ns: as long as it was held if others wanted
+ * it as soon as there was a chance to give it up, so that those have it as well who come
+ * back for it at once.  The lock is fair otherwise, but on PREEMPT_RT, where priorities
+ * decide, it isn't known whether others wait, and a loop would keep the CPU from them.
  */
+static u64 eager_split_backoff_ns(struct eager_split *es)
+{
+	if (es->batch != 1 || !rwlock_is_contended(&es->kvm->mmu_lock))
+		return 0;
+
+	return min(ktime_get_ns() - es->held_since, EAGER_SPLIT_MAX_BACKOFF_NS);
+}
+
+/* Let others have mmu_lock, in the order in which they came. */
 static void eager_split_yield(struct eager_split *es)
 {
-	u64 ns = 0;
+	u64 ns;
 
 	if (!eager_split_should_yield(es))
 		return;
 
-	if (es->batch == 1)
-		ns = ktime_get_ns() - es->held_since;
-
+	ns = eager_split_backoff_ns(es);
 	es->yields++;
 	eager_split_unlock(es, EAGER_SPLIT_YIELD);
-	eager_split_stay_away(ns);
+	eager_split_backoff(ns);
 	eager_split_lock(es);
 }
 

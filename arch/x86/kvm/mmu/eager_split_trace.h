@@ -12,7 +12,7 @@
 #define _KVM_EAGER_SPLIT_WHY
 
 /* Why mmu_lock was released. */
-enum eager_split_why {
+enum eager_split_reason {
 	EAGER_SPLIT_DONE,	/* nothing is left to split */
 	EAGER_SPLIT_YIELD,	/* others want the lock or the CPU */
 	EAGER_SPLIT_ALLOC,	/* the stock of pages or descriptors ran out */
@@ -26,7 +26,7 @@ TRACE_DEFINE_ENUM(EAGER_SPLIT_YIELD);
 TRACE_DEFINE_ENUM(EAGER_SPLIT_ALLOC);
 TRACE_DEFINE_ENUM(EAGER_SPLIT_ERROR);
 
-#define kvm_eager_split_print_why(why)		\
+#define kvm_eager_split_print_reason(why)		\
 	__print_symbolic(why,			\
 		{ EAGER_SPLIT_DONE, "done" },	\
 		{ EAGER_SPLIT_YIELD, "yield" },	\
@@ -54,7 +54,7 @@ TRACE_EVENT(kvm_eager_split_begin,
 
 /* mmu_lock was held for @ns and @pages huge pages were split. */
 TRACE_EVENT(kvm_eager_split_hold,
-	    TP_PROTO(unsigned int pages, u64 ns, enum eager_split_why why),
+	    TP_PROTO(unsigned int pages, u64 ns, enum eager_split_reason why),
 	    TP_ARGS(pages, ns, why),
 
 	    TP_STRUCT__entry(__field(u64, ns)
@@ -66,7 +66,7 @@ TRACE_EVENT(kvm_eager_split_hold,
 			   __entry->why = why;),
 
 	    TP_printk("pages %u ns %llu why %s", __entry->pages, __entry->ns,
-		      kvm_eager_split_print_why(__entry->why))
+		      kvm_eager_split_print_reason(__entry->why))
 );
 
 /* The range is done, or @error says why not: -ENOMEM, -ENOSPC (quota), ... */

@@ -6,15 +6,8 @@
  * of it there is.  Code that changes many of them at once is checked by walking
  * all of both sides: each SPTE is in its rmap once, and as all rmaps together
  * have no more entries than there are SPTEs, they have no others.
- *
- * What a thread meets only if others want mmu_lock at the right moment can be forced,
- * see enum kvm_force_site: dropping the lock wherever it may be dropped.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
-#include <linux/atomic.h>
-#include <linux/moduleparam.h>
-#include <linux/sysfs.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -230,13 +223,13 @@ void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 }
 
 /**
- * __kvm_prove_vcpus_still - note that no vCPU runs
+ * __kvm_prove_nr_exits_if_stopped - note that no vCPU runs
  * @kvm: the VM
  *
  * KVM_RUN holds the vCPU's mutex, and ends in an exit from the guest: no vCPU ran
  * between two calls if they return the same, other than PROVE_VCPUS_RUN.
  */
-u64 __kvm_prove_vcpus_still(struct kvm *kvm)
+u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm)
 {
 	struct kvm_vcpu *vcpu;
 	unsigned long i;
@@ -251,9 +244,9 @@ u64 __kvm_prove_vcpus_still(struct kvm *kvm)
 	return exits;
 }
 
-static bool prove_was_still(struct kvm *kvm, u64 still)
+static bool prove_was_stopped(struct kvm *kvm, u64 nr_exits_before)
 {
-	return still != PROVE_VCPUS_RUN && __kvm_prove_vcpus_still(kvm) == still;
+	return nr_exits_before != PROVE_VCPUS_RUN && __kvm_prove_nr_exits_if_stopped(kvm) == nr_exits_before;
 }
 
 /*
@@ -263,7 +256,7 @@ static bool prove_was_still(struct kvm *kvm, u64 still)
  * after its Dirty bit.
  */
 static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			    unsigned long nr, u64 still, gfn_t gfn, u64 spte)
+			    unsigned long nr, u64 nr_exits_before, gfn_t gfn, u64 spte)
 {
 	gfn_t rel = gfn - slot->base_gfn;
 
@@ -275,7 +268,7 @@ static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
 
 	/* The SPTE first, then the vCPUs. */
 	smp_rmb();
-	WARN_ONCE(prove_was_still(kvm, still),
+	WARN_ONCE(prove_was_stopped(kvm, nr_exits_before),
 		  "SPTE %llx of gfn %llx is dirty, and not in the log\n", spte, gfn);
 }
 
@@ -289,7 +282,7 @@ static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
 
 /* The 4KiB SPTEs of a shadow page, whatever root it is below. */
 static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			       unsigned long nr, u64 still, struct kvm_mmu_page *sp)
+			       unsigned long nr, u64 nr_exits_before, struct kvm_mmu_page *sp)
 {
 	u64 spte;
 	int i;
@@ -297,7 +290,7 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		spte = READ_ONCE(sp->spt[i]);
 		prove_ad_disabled(sp, spte);
-		prove_harvested(kvm, slot, nr, still, kvm_mmu_page_get_gfn(sp, i), spte);
+		prove_harvested(kvm, slot, nr, nr_exits_before, kvm_mmu_page_get_gfn(sp, i), spte);
 	}
 }
 
@@ -306,26 +299,26 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
  * @kvm: the VM
  * @slot: the memslot
  * @nr: how many of its pages were looked at
- * @still: see __kvm_prove_vcpus_still()
+ * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  *
  * Rmaps, by which Dirty bits are looked for, are not used.  Shadow pages of nested
  * guests are on the list like others.  Only roots that were zapped in use are not,
  * and these have no SPTEs any more.
  */
 void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
-				 unsigned long nr, u64 still)
+				 unsigned long nr, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *sp;
 
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	if (!prove_was_still(kvm, still))
+	if (!prove_was_stopped(kvm, nr_exits_before))
 		return;
 
 	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
 		if (sp->role.level == PG_LEVEL_4K && kvm_mmu_page_as_id(sp) == slot->as_id)
-			prove_harvested_sp(kvm, slot, nr, still, sp);
+			prove_harvested_sp(kvm, slot, nr, nr_exits_before, sp);
 }
 
 #ifdef CONFIG_X86_64
@@ -334,10 +327,10 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
  * @kvm: the VM
  * @slot: the memslot
  * @nr: how many of its pages were looked at
- * @still: see __kvm_prove_vcpus_still()
+ * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  */
 void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			       unsigned long nr, u64 still)
+			       unsigned long nr, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *root;
 	struct tdp_iter iter;
@@ -345,7 +338,7 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	if (!prove_was_still(kvm, still))
+	if (!prove_was_stopped(kvm, nr_exits_before))
 		return;
 
 	rcu_read_lock();
@@ -355,85 +348,9 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 
 		for_each_tdp_pte(iter, root, slot->base_gfn, slot->base_gfn + nr)
 			if (iter.level == PG_LEVEL_4K)
-				prove_harvested(kvm, slot, nr, still, iter.gfn,
+				prove_harvested(kvm, slot, nr, nr_exits_before, iter.gfn,
 						iter.old_spte);
 	}
 	rcu_read_unlock();
 }
 #endif
-
-static bool prove_force __read_mostly;
-module_param(prove_force, bool, 0644);
-MODULE_PARM_DESC(prove_force, "Drop mmu_lock wherever it may be dropped on the way");
-
-static const char * const prove_force_sites[] = {
-	[KVM_FORCE_SPLIT_YIELD]		= "split_yield",
-	[KVM_FORCE_SPLIT_ALLOC]		= "split_alloc",
-	[KVM_FORCE_LOG_WORD]		= "log_word",
-	[KVM_FORCE_LOG_SLOT]		= "log_slot",
-	[KVM_FORCE_COLLAPSE]		= "collapse",
-	[KVM_FORCE_HARVEST_RMAPS]	= "harvest_rmaps",
-	[KVM_FORCE_HARVEST_TDP]		= "harvest_tdp",
-	[KVM_FORCE_REARM_TDP]		= "rearm_tdp",
-};
-
-/* How often mmu_lock was forced to be dropped since KVM was loaded, by all VMs. */
-static atomic_long_t prove_forced[KVM_NR_FORCE_SITES];
-
-/* Only ever reached from the kernel's command line. */
-static int prove_set_forced(const char *value, const struct kernel_param *kp)
-{
-	return -EPERM;
-}
-
-static int prove_get_forced(char *buffer, const struct kernel_param *kp)
-{
-	int i, n = 0;
-
-	BUILD_BUG_ON(ARRAY_SIZE(prove_force_sites) != KVM_NR_FORCE_SITES);
-
-	for (i = 0; i < KVM_NR_FORCE_SITES; i++)
-		n += sysfs_emit_at(buffer, n, "%s %ld\n", prove_force_sites[i],
-				   atomic_long_read(&prove_forced[i]));
-
-	return n;
-}
-
-static const struct kernel_param_ops prove_forced_ops = {
-	.set = prove_set_forced,
-	.get = prove_get_forced,
-};
-
-module_param_cb(prove_forced, &prove_forced_ops, NULL, 0444);
-MODULE_PARM_DESC(prove_forced, "How often prove_force had mmu_lock dropped, by place");
-
-/**
- * __kvm_prove_force - shall mmu_lock be dropped here, whether others want it or not?
- * @site: where that is
- *
- * Return: true, and it is counted, while kvm.prove_force is on.
- */
-bool __kvm_prove_force(enum kvm_force_site site)
-{
-	if (!READ_ONCE(prove_force))
-		return false;
-
-	atomic_long_inc(&prove_forced[site]);
-	return true;
-}
-
-static bool prove_refuse __read_mostly;
-module_param(prove_refuse, bool, 0644);
-MODULE_PARM_DESC(prove_refuse, "Take the memory of every other huge page for invalidated");
-
-/**
- * __kvm_prove_refuse - shall a huge page not be split, as if its memory was going?
- * @gfn: the first one of the huge page
- * @level: its size
- *
- * Return: true for every other one while kvm.prove_refuse is on.
- */
-bool __kvm_prove_refuse(gfn_t gfn, int level)
-{
-	return READ_ONCE(prove_refuse) && gfn & KVM_PAGES_PER_HPAGE(level);
-}

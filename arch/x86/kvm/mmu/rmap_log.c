@@ -20,24 +20,51 @@
 #include "rmap_log.h"
 #include "spte.h"
 
-/* Gfns visited before mmu_lock may be dropped because others want it. */
+/*
+ * What has to be visited before mmu_lock may be dropped because others want it: gfns,
+ * or SPTEs where a gfn has several.  A guest decides how many SPTEs a gfn has.
+ */
 #define RMAP_LOG_MIN_WORK	SPTE_ENT_PER_PAGE
 
+struct rmap_log {
+	struct kvm *kvm;
+
+	/* Stable throughout, along with its rmaps. */
+	const struct kvm_memory_slot *slot;
+
+	/* Visited since mmu_lock was taken last, see RMAP_LOG_MIN_WORK. */
+	unsigned long work;
+
+	/* The folio that was marked last, not known to exist once mmu_lock was dropped. */
+	struct kvm_dirty_folio known;
+
+	/* Where mmu_lock is dropped, if that is to be forced. */
+	enum kvm_force_site site;
+};
+
+/* Let others have mmu_lock.  No SPTE that was found before may be used afterwards. */
+static void rmap_log_cond_resched(struct rmap_log *log)
+{
+	log->work = 0;
+	log->known.nr = 0;
+	kvm_mmu_cond_resched(log->kvm, log->site);
+}
+
 /* Two ways to make a write through an SPTE show.  Only ever passed as a constant. */
-enum rmap_log_how {
+enum rmap_log_mode {
 	RMAP_LOG_WRPROT,
 	RMAP_LOG_CLEAR_DIRTY,
 };
 
 /* True if the next write shows already, or the page isn't mapped writable. */
-static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_how how)
+static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_mode mode)
 {
-	return !(spte & (how == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask));
+	return !(spte & (mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask));
 }
 
-static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_how how)
+static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_mode mode)
 {
-	return spte & ~(how == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
+	return spte & ~(mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
 }
 
 /**
@@ -79,7 +106,7 @@ unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn
  */
 static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64 spte,
 						 unsigned int max, bool arm,
-						 enum rmap_log_how how)
+						 enum rmap_log_mode mode)
 {
 	u64 *first = (u64 *)head->val;
 	u64 *end = first + max;
@@ -87,7 +114,7 @@ static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64
 
 	do {
 		if (arm)
-			WRITE_ONCE(*sptep, rmap_log_arm(spte, how));
+			WRITE_ONCE(*sptep, rmap_log_arm(spte, mode));
 		spte += PAGE_SIZE;
 		sptep++;
 		head++;
@@ -114,56 +141,58 @@ static bool rmap_log_is_single(const struct kvm_rmap_head *head)
 	return head->val && !(head->val & KVM_RMAP_MANY);
 }
 
-static void rmap_log_slowly(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			    struct kvm_rmap_head *head, enum rmap_log_how how)
+/* All SPTEs of one gfn, whatever they are. */
+static noinline void rmap_log_slow(struct rmap_log *log, struct kvm_rmap_head *head,
+				   enum rmap_log_mode mode)
 {
-	if (how == RMAP_LOG_WRPROT)
-		rmap_write_protect(head, false);
+	unsigned int nr = pte_list_count(head);
+
+	if (log->work && log->work + nr > RMAP_LOG_MIN_WORK)
+		rmap_log_cond_resched(log);
+	log->work += nr;
+
+	if (mode == RMAP_LOG_WRPROT)
+		rmap_write_protect_for_logging(head);
 	else
-		__rmap_clear_dirty(kvm, head, slot);
+		__rmap_clear_dirty(log->kvm, head, log->slot);
 }
 
 /*
  * Does arming this SPTE take away what told that the page is dirty?  Write
  * protection leaves the Dirty bit, but for SPTEs that have none.
  */
-static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_how how)
+static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_mode mode)
 {
-	return how == RMAP_LOG_CLEAR_DIRTY || !spte_ad_enabled(spte);
+	return mode == RMAP_LOG_CLEAR_DIRTY || !spte_ad_enabled(spte);
 }
 
 /*
  * Arm the only SPTE of one gfn, which was found to be @spte, and those behind it
  * that are alike.  Return how many gfns were done.
  */
-static __always_inline unsigned int rmap_log_single(struct kvm *kvm,
-						    const struct kvm_memory_slot *slot,
+static __always_inline unsigned int rmap_log_single(struct rmap_log *log,
 						    struct kvm_rmap_head *head, u64 spte,
 						    unsigned int max,
-						    struct kvm_dirty_folio *known,
-						    enum rmap_log_how how)
+						    enum rmap_log_mode mode)
 {
-	if (rmap_log_is_armed(spte, how))
-		return rmap_log_run(head, spte, max, false, how);
+	if (rmap_log_is_armed(spte, mode))
+		return rmap_log_run(head, spte, max, false, mode);
 
-	if (unlikely(!kvm_spte_is_plain(spte))) {
-		rmap_log_slowly(kvm, slot, head, how);
+	if (unlikely(!kvm_spte_may_store(spte))) {
+		rmap_log_slow(log, head, mode);
 		return 1;
 	}
 
-	if (rmap_log_loses_dirty(spte, how))
-		max = min(max, kvm_mark_folio_dirty(known, spte_to_pfn(spte)));
+	if (rmap_log_loses_dirty(spte, mode))
+		max = min(max, kvm_mark_folio_dirty(&log->known, spte_to_pfn(spte)));
 
-	return rmap_log_run(head, spte, max, true, how);
+	return rmap_log_run(head, spte, max, true, mode);
 }
 
 /* Arm one gfn, and those behind it that are alike.  Return how many were done. */
-static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
-						  const struct kvm_memory_slot *slot,
-						  struct kvm_rmap_head *head,
-						  unsigned int max,
-						  struct kvm_dirty_folio *known,
-						  enum rmap_log_how how)
+static __always_inline unsigned int rmap_log_batch(struct rmap_log *log,
+						   struct kvm_rmap_head *head,
+						   unsigned int max, enum rmap_log_mode mode)
 {
 	u64 spte;
 
@@ -171,7 +200,7 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 		return rmap_log_empty_run(head, max);
 
 	if (unlikely(!rmap_log_is_single(head))) {
-		rmap_log_slowly(kvm, slot, head, how);
+		rmap_log_slow(log, head, mode);
 		return 1;
 	}
 
@@ -180,64 +209,99 @@ static __always_inline unsigned int rmap_log_some(struct kvm *kvm,
 	 * that shows in the log, and must not pass for what was decided about.
 	 */
 	spte = READ_ONCE(*(u64 *)head->val);
+	kvm_prove_window(KVM_WINDOW_LOG);
 
 	/* Nested guests' pages have to be write-protected even with PML. */
-	if (how == RMAP_LOG_WRPROT || spte_ad_need_write_protect(spte))
-		return rmap_log_single(kvm, slot, head, spte, max, known, RMAP_LOG_WRPROT);
+	if (mode == RMAP_LOG_WRPROT || spte_ad_need_write_protect(spte))
+		return rmap_log_single(log, head, spte, max, RMAP_LOG_WRPROT);
 
-	return rmap_log_single(kvm, slot, head, spte, max, known, RMAP_LOG_CLEAR_DIRTY);
+	return rmap_log_single(log, head, spte, max, RMAP_LOG_CLEAR_DIRTY);
 }
 
-static __always_inline void rmap_log_masked(struct kvm *kvm,
-					    const struct kvm_memory_slot *slot,
-					    gfn_t gfn, unsigned long mask,
-					    enum rmap_log_how how)
+static __always_inline void rmap_log_masked(struct rmap_log *log, gfn_t gfn,
+					    unsigned long mask, enum rmap_log_mode mode)
 {
-	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, slot);
-	struct kvm_dirty_folio known = {};
+	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, log->slot);
 	unsigned int i, end;
+
+	log->known.nr = 0;
+	for_each_set_bitrange(i, end, &mask, BITS_PER_LONG)
+		while (i < end)
+			i += rmap_log_batch(log, &heads[i], end - i, mode);
+}
+
+static __always_inline void rmap_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,
+					  gfn_t gfn, unsigned long mask,
+					  enum rmap_log_mode mode)
+{
+	struct rmap_log log = { .kvm = kvm, .slot = slot, .site = KVM_FORCE_LOG_PAGE };
 
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	for_each_set_bitrange(i, end, &mask, BITS_PER_LONG)
-		while (i < end)
-			i += rmap_log_some(kvm, slot, &heads[i], end - i, &known, how);
+	rmap_log_masked(&log, gfn, mask, mode);
 }
 
-static __always_inline void rmap_log_slot(struct kvm *kvm,
-					  const struct kvm_memory_slot *slot,
-					  enum rmap_log_how how)
+static __always_inline void rmap_log_slot(struct rmap_log *log, enum rmap_log_mode mode)
 {
+	const struct kvm_memory_slot *slot = log->slot;
 	unsigned long done, left;
+
+	lockdep_assert_held_write(&log->kvm->mmu_lock);
 
 	for (done = 0; done < slot->npages; done += BITS_PER_LONG) {
 		left = min(slot->npages - done, BITS_PER_LONG);
-		rmap_log_masked(kvm, slot, slot->base_gfn + done,
-				BITMAP_LAST_WORD_MASK(left), how);
+		rmap_log_masked(log, slot->base_gfn + done, BITMAP_LAST_WORD_MASK(left), mode);
 
-		if (!((done + BITS_PER_LONG) % RMAP_LOG_MIN_WORK))
-			kvm_mmu_give_way(kvm, KVM_FORCE_LOG_SLOT);
+		log->work += BITS_PER_LONG;
+		if (log->work >= RMAP_LOG_MIN_WORK)
+			rmap_log_cond_resched(log);
+	}
+}
+
+/* Write-protect what maps the memslot by huge pages of one size. */
+static void rmap_log_wrprot_huge(struct rmap_log *log, int level)
+{
+	const struct kvm_memory_slot *slot = log->slot;
+	struct kvm_rmap_head *head = gfn_to_rmap(slot->base_gfn, level, slot);
+	struct kvm_rmap_head *last = gfn_to_rmap(slot->base_gfn + slot->npages - 1, level, slot);
+
+	for (; head <= last; head++) {
+		if (head->val)
+			rmap_log_slow(log, head, RMAP_LOG_WRPROT);
+
+		if (++log->work >= RMAP_LOG_MIN_WORK)
+			rmap_log_cond_resched(log);
 	}
 }
 
 void kvm_rmap_log_wrprot(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			 gfn_t gfn, unsigned long mask)
 {
-	rmap_log_masked(kvm, slot, gfn, mask, RMAP_LOG_WRPROT);
+	rmap_log_word(kvm, slot, gfn, mask, RMAP_LOG_WRPROT);
 }
 
 void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			      gfn_t gfn, unsigned long mask)
 {
-	rmap_log_masked(kvm, slot, gfn, mask, RMAP_LOG_CLEAR_DIRTY);
+	rmap_log_word(kvm, slot, gfn, mask, RMAP_LOG_CLEAR_DIRTY);
 }
 
-void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			      int start_level)
 {
-	rmap_log_slot(kvm, slot, RMAP_LOG_WRPROT);
+	struct rmap_log log = { .kvm = kvm, .slot = slot, .site = KVM_FORCE_LOG_SLOT };
+	int level;
+
+	if (start_level == PG_LEVEL_4K)
+		rmap_log_slot(&log, RMAP_LOG_WRPROT);
+
+	for (level = max(start_level, PG_LEVEL_2M); level <= KVM_MAX_HUGEPAGE_LEVEL; level++)
+		rmap_log_wrprot_huge(&log, level);
 }
 
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
 {
-	rmap_log_slot(kvm, slot, RMAP_LOG_CLEAR_DIRTY);
+	struct rmap_log log = { .kvm = kvm, .slot = slot, .site = KVM_FORCE_LOG_SLOT };
+
+	rmap_log_slot(&log, RMAP_LOG_CLEAR_DIRTY);
 }

@@ -12,8 +12,11 @@
  * Dirty bit where the CPU logs for itself (PML) and the SPTE allows it.
  *
  * Locking: the caller holds mmu_lock for write, and slots_lock, or something
- * else that keeps the memslot and its rmaps in place.  TLBs are not flushed: the
- * caller does that before anybody relies on the log.
+ * else that keeps the memslot and its rmaps in place.  mmu_lock is dropped and retaken
+ * on the way if others want it, so the caller must not rely on any SPTE that it found
+ * before.  How much is visited in between doesn't depend on the guest, but for the
+ * SPTEs of a single gfn.  TLBs are not flushed: the caller does that before the log is
+ * relied on.
  */
 
 /* The gfns are @gfn + i for each bit i in @mask, all in @slot. */
@@ -22,8 +25,9 @@ void kvm_rmap_log_wrprot(struct kvm *kvm, const struct kvm_memory_slot *slot,
 void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			      gfn_t gfn, unsigned long mask);
 
-/* All of @slot; mmu_lock is dropped and retaken on the way if others want it. */
-void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
+/* All of @slot; write-protection from @start_level on, huge pages included. */
+void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			      int start_level);
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 
 /*
@@ -53,14 +57,14 @@ static inline unsigned int kvm_mark_folio_dirty(struct kvm_dirty_folio *known, k
 }
 
 /*
- * True if neither CPUs nor lockless page faults change the SPTE, so that a plain
- * store is safe.  CPUs leave an SPTE alone that has both bits, or no such bits at
+ * True if the SPTE may be changed by a store: neither CPUs nor lockless page faults
+ * change it meanwhile.  CPUs leave an SPTE alone that has both bits, or no such bits at
  * all, and lockless page faults a writable one.
  *
  * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
  * functions.
  */
-static __always_inline bool kvm_spte_is_plain(u64 spte)
+static __always_inline bool kvm_spte_may_store(u64 spte)
 {
 	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
 
