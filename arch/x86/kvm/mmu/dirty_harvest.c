@@ -132,6 +132,7 @@ static bool harvest_is_wanted(void)
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
 	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible();
+	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	if (kvm->arch.dirty_harvest)
 		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
 }

@@ -89,6 +89,10 @@ static struct guest_work {
 	/* TSC ticks to wait before the operation, and after each page. */
 	u64 delay;
 	u64 gap;
+
+	/* The page to begin with, and the step to the next one, which is odd. */
+	u64 first;
+	u64 step;
 } works[NR_VCPUS];
 
 /* TSC ticks that the second vCPU's operation took. */
@@ -219,11 +223,11 @@ static bool guest_changes_entries(u64 op)
 
 static void guest_exec_op(struct guest_work *work)
 {
-	u64 page;
+	u64 i;
 
-	for (page = 0; page < NR_PAGES; page++) {
-		guest_exec_op_on(READ_ONCE(work->op), page);
-		guest_delay(READ_ONCE(work->gap));
+	for (i = 0; i < NR_PAGES; i++) {
+		guest_exec_op_on(work->op, (work->first + i * work->step) % NR_PAGES);
+		guest_delay(work->gap);
 	}
 	if (work->op == OP_CR3 || guest_changes_entries(work->op))
 		guest_reload_cr3();
@@ -517,7 +521,7 @@ static void send_works(struct window_test *t, unsigned int nr)
 /* Have one vCPU do one thing, with nothing beside it. */
 static void run_alone(struct window_test *t, struct racer *r, unsigned int id, enum guest_op op)
 {
-	works[id] = (struct guest_work){ .op = op };
+	works[id] = (struct guest_work){ .op = op, .step = 1 };
 	send_works(t, 1);
 	sem_post(&r->go);
 	sem_wait(&r->done);
@@ -530,7 +534,8 @@ static u64 random_below(u64 nr)
 
 /*
  * One vCPU writes while the other, or the host, is busy: from a random moment on, all at
- * once or with pauses.
+ * once or with pauses.  KVM most often goes from the first page to the last.  A write to
+ * a page that KVM is done with waits until all are done, so most often go backwards.
  */
 static struct guest_work writes_for(u64 ticks)
 {
@@ -538,6 +543,8 @@ static struct guest_work writes_for(u64 ticks)
 		.op = OP_WRITE,
 		.delay = random_below(ticks),
 		.gap = random() % 2 ? random_below(ticks / NR_PAGES) : 0,
+		.first = NR_PAGES - 1 - random() % 4,
+		.step = random() % 4 ? NR_PAGES - 1 : random() | 1,
 	};
 }
 
@@ -560,7 +567,7 @@ static void run_race(struct window_test *t, struct racer *racers, const struct e
 	unsigned int i;
 
 	works[0] = writes_for(t->took);
-	works[1] = (struct guest_work){ .op = e->race };
+	works[1] = (struct guest_work){ .op = e->race, .step = 1 };
 	send_works(t, nr);
 	set_pauses(pause_us);
 	for (i = 0; i < nr; i++)
