@@ -8,31 +8,31 @@ from collections.abc import Sequence
 
 import click
 
-from lab.errors import LabError
+from lab.core.errors import LabError
+from lab.core.paths import LOG
 from lab.machines import MachineLost
-from lab.paths import LOG
 
 # One row per command: its name, the module that holds it, the attribute there.
 COMMANDS = {
-    "tree": ("lab.tree", "command"),
-    "save": ("lab.save", "command"),
-    "check": ("lab.check", "command"),
-    "mail": ("lab.mailout", "command"),
-    "build": ("lab.kernel", "command"),
-    "bench": ("lab.bench", "bench"),
-    "cost": ("lab.cost", "command"),
-    "soak": ("lab.soak", "command"),
-    "live": ("lab.live", "command"),
-    "crossover": ("lab.crossover", "command"),
-    "migrate": ("lab.migration.command", "command"),
+    "tree": ("lab.series.tree", "command"),
+    "save": ("lab.series.save", "command"),
+    "check": ("lab.submit.check", "command"),
+    "mail": ("lab.submit.mailout", "command"),
+    "build": ("lab.build.kernel", "command"),
+    "bench": ("lab.measure.bench", "bench"),
+    "cost": ("lab.measure.cost", "command"),
+    "soak": ("lab.verify.soak", "command"),
+    "live": ("lab.measure.live", "command"),
+    "crossover": ("lab.measure.crossover", "command"),
+    "migrate": ("lab.measure.migration.command", "command"),
     "report": ("lab.page.command", "command"),
-    "compare": ("lab.compare", "command"),
-    "reference": ("lab.reference", "command"),
-    "lockprofile": ("lab.lockprofile", "command"),
-    "parity": ("lab.parity", "command"),
-    "deb": ("lab.deb", "command"),
-    "bpf": ("lab.bpf", "command"),
-    "run": ("lab.machines.cli", "run"),
+    "compare": ("lab.results.compare", "command"),
+    "reference": ("lab.measure.reference", "command"),
+    "lockprofile": ("lab.measure.lockprofile", "command"),
+    "parity": ("lab.verify.parity", "command"),
+    "deb": ("lab.submit.packages", "command"),
+    "bpf": ("lab.verify.bpf", "command"),
+    "run": ("lab.build.run", "run"),
 }
 
 INTERRUPTED = 130

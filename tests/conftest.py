@@ -13,11 +13,11 @@ import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from lab import kernel as kernels
-from lab import selftests as tests_of_kvm
-from lab.kernel import Kernel
-from lab.locks import locked
-from lab.paths import BUILD, LAYOUT
+from lab.build import kernel as kernels
+from lab.build import selftests as tests_of_kvm
+from lab.build.kernel import Kernel
+from lab.core.locks import locked
+from lab.core.paths import BUILD, LAYOUT
 from tests.machines.matrix import cases
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
 
 @pytest.fixture(scope="session")
 def kernel() -> Callable[[str, str], Kernel]:
-    """kernel(kind, config): a kernel as lab.kernel.build() makes it, once for all tests."""
+    """kernel(kind, config): a kernel as lab.build.kernel.build() makes it, once for all tests."""
     return _once(kernels.build)
 
 
@@ -91,5 +91,5 @@ def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kerne
 
 @pytest.fixture(scope="session")
 def selftests() -> Callable[[str], Path]:
-    """selftests(kind): the directory that lab.selftests.build() makes, once for all tests."""
+    """selftests(kind): the directory that lab.build.selftests.build() makes, once for all tests."""
     return _once(tests_of_kvm.build)

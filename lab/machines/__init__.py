@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The machines that run a command: svm-qemu and vmx-bochs boot a kernel, host is this computer."""
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.machines.bochs import VmxBochs
 from lab.machines.host import Host
 from lab.machines.job import Job, Machine, MachineLost, Result, Sharing

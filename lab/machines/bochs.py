@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from types import MappingProxyType
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.machines.emulated import COMMON_CMDLINE, CONSOLE, REPORT, EmulatedMachine
 from lab.machines.initramfs import BUSYBOX
 from lab.machines.job import Job

@@ -8,7 +8,7 @@ from lab.machines.job import Job
 from lab.machines.qemu import INITRAMFS, SvmQemu
 
 GUEST = Path(__file__).parent / "guest"
-# Inside the root file system -> what make_root() of lab.deb puts there.
+# Inside the root file system -> what make_root() of lab.submit.packages puts there.
 INSTALLED = {"/lab/init": GUEST / "disk-init", "/lab/guest-init": initramfs.INIT}
 PAYLOAD = "payload"
 SECTOR = 512

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from lab.errors import LabError
-from lab.machines import initramfs, parameters, process
+from lab.core import process
+from lab.core.errors import LabError
+from lab.machines import initramfs, parameters
 from lab.machines.channel import Channel, ReportBroken
 from lab.machines.job import Job, MachineLost, Reason, Result
 

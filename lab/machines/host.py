@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from lab.errors import LabError
-from lab.machines import process
+from lab.core import process
+from lab.core.errors import LabError
 from lab.machines.job import Job, MachineLost, Result
 from lab.machines.parameters import check_names, same_value, sysfs_name
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.machines.job import Job
 from lab.machines.parameters import sysfs_name
 

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
 
-from lab.errors import WorkFailed
+from lab.core.errors import WorkFailed
 
 # How much of a failed command's output is shown, characters.
 TAIL = 2000

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Mapping
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 WORD = re.compile(r"[!-~]+")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from lab.errors import LabError
-from lab.page import render, sections, sources
-from lab.paths import BUILD, RESULTS
-from lab.steps import say
+from lab.core.errors import LabError
+from lab.core.paths import BUILD, RESULTS
+from lab.core.steps import say
+from lab.page import render, sections
+from lab.results import sources
 
 REPORT = BUILD / "report"
 

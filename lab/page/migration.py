@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab import report
 from lab.page import pictures
 from lab.page.model import Block, Grid, Missing, Picture, Section
 from lab.page.pictures import Style, Voyage
-from lab.page.sources import Line, Source, Sources
-from lab.report import Table
+from lab.results import tables
+from lab.results.sources import Line, Source, Sources
+from lab.results.tables import Table
 
 SIMULATED = ("vmx-bochs",)
 # What the longest request with N is to be of that with Y, at least.
@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 
 def _by_bits(record: Record) -> bool:
     """Whether pages were logged by Dirty bits; older lines don't say that they were not."""
-    return bool(record.get("dirty_harvest", report.OFF) != report.OFF)
+    return bool(record.get("dirty_harvest", tables.OFF) != tables.OFF)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ ROWS = (
 
 def _mode(record: Record) -> str:
     tdp_mmu = ", tdp_mmu=Y" if record["tdp_mmu"] else ""
-    return f"{report.paging(record['machine'], record['ept'])}{tdp_mmu}"
+    return f"{tables.paging(record['machine'], record['ept'])}{tdp_mmu}"
 
 
 def _title(record: Record) -> str:
@@ -131,7 +131,7 @@ def _dimensions(record: Record) -> str:
     clock = "simulated time" if record["machine"] in SIMULATED else "wall-clock time"
     return (
         f"{record['machine']} ({clock}), kernel {record['kernel_version']}, {_mode(record)},"
-        f" {record['qemu']}, {record['vcpus']} vCPUs, {report.size(record['bytes_per_vcpu'])}"
+        f" {record['qemu']}, {record['vcpus']} vCPUs, {tables.size(record['bytes_per_vcpu'])}"
         f" each, {record['backing']}, {record['rate']} requests a second and vCPU, each reads"
         f" {record['reads']} pages and writes {record['writes']}"
     )
@@ -141,7 +141,7 @@ def _cells(row: Row, trips: Sequence[Trip]) -> tuple[str, ...]:
     values = [row.value(trip) for trip in trips]
     cells = [f"{value:.{row.digits}f}" for value in values]
     for value in values[1:]:
-        cells.append(report.ratio(values[0], value) if row.with_ratio else report.NOTHING)
+        cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
     return (row.label, *cells)
 
 
@@ -160,13 +160,13 @@ def _table(trips: Sequence[Trip]) -> Table:
     table.rows += [_cells(row, trips) for row in ROWS]
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
     simulated = record["machine"] in SIMULATED
-    table.notes.append(report.LOCKSTEP if simulated else report.WALL_CLOCK)
+    table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
     if simulated and len(trips) > 1:
         table.notes.append(_verdict(trips))
     return table
 
 
-def tables(found: Sequence[Record]) -> list[Table]:
+def migration_tables(found: Sequence[Record]) -> list[Table]:
     """One table for each machine, kernel and paging mode."""
     return [_table(trips) for trips in _trips(found)]
 
@@ -186,7 +186,7 @@ def _voyage(trip: Trip) -> Voyage:
 
 
 def _name(record: Record) -> str:
-    paging = report.paging(record["machine"], record["ept"]).replace("=", "")
+    paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
     return f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
 
 

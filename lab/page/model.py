@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lab.page.sources import Line
+from lab.results.sources import Line
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lab.page.model import (
-    Grid,
-    Missing,
-    Picture,
-    Section,
-    lines_of,
-    ranges,
-)
+from lab.page.model import Grid, Missing, Picture, Section, lines_of, ranges
 from lab.page.pictures import COLOURS
-from lab.page.sources import Line, Source, Sources
+from lab.results.sources import Line, Source, Sources
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML = "index.html"

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab import bounds, report, tradeoff
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import mails, migration, pictures
+from lab.page import migration, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Picture, Section
 from lab.page.pictures import HARVESTED, PROTECTED, Course, Panel, Points, Style
-from lab.page.sources import Line, Source, Sources
-from lab.report import FIRST_CLEAR, Row, Table
-from lab.results import Key, Measurement
-from lab.tradeoff import Tradeoff
+from lab.results import bounds, tables, tradeoff
+from lab.results.jsonl import Key, Measurement
+from lab.results.sources import Line, Source, Sources
+from lab.results.tables import FIRST_CLEAR, Row, Table
+from lab.results.tradeoff import Tradeoff
 
 SIMULATED = ("vmx-bochs",)
 MIB = 1 << 20
@@ -40,7 +40,7 @@ class Family:
     @classmethod
     def of(cls, key: Key) -> "Family":
         key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
-        key = replace(key, dirty_harvest=report.OFF)
+        key = replace(key, dirty_harvest=tables.OFF)
         return cls(replace(key, write_percent=0, phase="", iteration=None))
 
 
@@ -60,7 +60,7 @@ def _grid(source: Source, table: Table) -> Grid:
 
 def _styles(key: Key) -> dict[Style, Key]:
     """The peer first: its markers are to lie below."""
-    lazy, eager, peer, bits = report.Beside.keys(key)
+    lazy, eager, peer, bits = tables.Beside.keys(key)
     return {
         pictures.PEER: peer,
         pictures.LAZY: lazy,
@@ -71,7 +71,7 @@ def _styles(key: Key) -> dict[Style, Key]:
 
 def _without_parameters(keys: Iterable[Key]) -> list[Key]:
     """As if what can be changed at run time had not been."""
-    return [replace(key, eager=False, dirty_harvest=report.OFF) for key in keys]
+    return [replace(key, eager=False, dirty_harvest=tables.OFF) for key in keys]
 
 
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
@@ -87,7 +87,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
         if keys:
             drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
             used += keys
-    mode = report.paging_of(like)
+    mode = tables.paging_of(like)
     mix = _mix(like.write_percent)
     over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
@@ -99,7 +99,7 @@ def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
         return ""
     other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
     most = max(other.keys() & eager.keys(), default=0)
-    return f": {name} = {report.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
+    return f": {name} = {tables.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
 
 
 def _dimensions(source: Source, used: Sequence[Key]) -> str:
@@ -109,7 +109,7 @@ def _dimensions(source: Source, used: Sequence[Key]) -> str:
     init = "" if key.initially_all_set else "without "
     return (
         f"{key.machine} ({_clock(key.machine)}), kernels {versions}, tdp_mmu=N,"
-        f" {report.size(key.bytes_per_vcpu)} per vCPU, {key.backing}, {init}initially-all-set"
+        f" {tables.size(key.bytes_per_vcpu)} per vCPU, {key.backing}, {init}initially-all-set"
     )
 
 
@@ -170,7 +170,7 @@ def _families(source: Source) -> dict[Family, list[int]]:
 
 def _family_blocks(source: Source, family: Family, mixes: list[int], number: int) -> list[Block]:
     ends = f"-{number}" if number else ""
-    row = report.headline(family.key.initially_all_set)
+    row = tables.headline(family.key.initially_all_set)
     found: list[Block] = [_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3])]
     if family.key.initially_all_set:
         found.append(_over_vcpus(source, family, FIRST_CLEAR, f"clear{ends}", mixes[:1]))
@@ -198,8 +198,8 @@ def verdicts(sources: Sources) -> Section:
     source = sources.get("bench")
     if source is not None:
         found = source.measurements
-        tables = (bounds.table(found), report.goals_table(found))
-        section.blocks.extend(_grid(source, table) for table in tables if table)
+        judged = (bounds.table(found), tables.goals_table(found))
+        section.blocks.extend(_grid(source, table) for table in judged if table)
     if not section.blocks:
         section.blocks.append(Missing("the cases that have goals", "make bench"))
     return section
@@ -209,7 +209,7 @@ def _mails_for(source: Source, table: Table) -> list[Grid]:
     key = next(key for keys in table.origins for key in keys if key in source.measured)
     if key.tdp_mmu:
         return []
-    return mails.tables(key.ept, key.write_percent, key.initially_all_set)
+    return quoted.tables(key.ept, key.write_percent, key.initially_all_set)
 
 
 def bench_tables(sources: Sources) -> Section:
@@ -220,11 +220,11 @@ def bench_tables(sources: Sources) -> Section:
         section.blocks.append(Missing("the tables", "make bench"))
         return section
     note = "figures are milliseconds; " + _clock(source.measurements[0].machine)
-    for table in report.main_tables(source.measurements):
+    for table in tables.main_tables(source.measurements):
         grid = _grid(source, table)
         section.blocks.append(replace(grid, notes=[*grid.notes, note]))
         section.blocks.extend(_mails_for(source, table))
-    base = report.base_table(source.measurements)
+    base = tables.base_table(source.measurements)
     if base is not None:
         section.blocks.append(_grid(source, base))
     return section
@@ -306,9 +306,9 @@ def _live_dimensions(runs: Sequence[Run]) -> str:
     return (
         f"{record['machine']} ({_clock(record['machine'])}), kernels"
         f" {_versions(run.timeline.record for run in runs)},"
-        f" {report.paging(record['machine'], record['ept'])}, tdp_mmu=N,"
+        f" {tables.paging(record['machine'], record['ept'])}, tdp_mmu=N,"
         f" {record['vcpus'] - readers} writers ({record['write_percent']}% writes) and"
-        f" {readers} reader, {report.size(record['bytes_per_vcpu'])} per vCPU,"
+        f" {readers} reader, {tables.size(record['bytes_per_vcpu'])} per vCPU,"
         f" {record['backing']}"
     )
 
@@ -367,7 +367,7 @@ def _longest_table(runs: Sequence[Run], mode: str) -> Grid:
             rows.append((f"{kind}, {phase} {iteration or ''}".strip(), *longest))
             origins.append(tuple(lines))
     title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
-    notes = ["an access counts in the phase in which it began", report.LOCKSTEP]
+    notes = ["an access counts in the phase in which it began", tables.LOCKSTEP]
     return Grid(title, ("", *columns), rows, origins, notes)
 
 
@@ -446,7 +446,7 @@ def cost(sources: Sources) -> Section:
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
     rows = [
         (
-            report.paging(one["machine"], one["ept"]),
+            tables.paging(one["machine"], one["ept"]),
             str(one["vcpus"]),
             str(one["vcpus"] * one["mib_per_vcpu"]),
             str(one["pages"]),
@@ -455,7 +455,7 @@ def cost(sources: Sources) -> Section:
         )
         for one in records
     ]
-    notes = ["nobody waits for the lock in these runs, so it is not given up", report.LOCKSTEP]
+    notes = ["nobody waits for the lock in these runs, so it is not given up", tables.LOCKSTEP]
     origins = [(line,) for line in source.lines]
     section.blocks.append(Grid("Cost of a split of 2 MiB", columns, rows, origins, notes))
     return section
@@ -490,22 +490,22 @@ def _waiting(record: Any) -> float:
 
 def _lock_row(one: Any) -> tuple[str, ...]:
     return (
-        f"{report.paging(one['machine'], one['ept'])}, {_mix(one['write_percent'])}",
+        f"{tables.paging(one['machine'], one['ept'])}, {_mix(one['write_percent'])}",
         str(one["vcpus"]),
         str(one["cpus"]),
         "Y" if one["eager"] else "N",
         f"{_waiting(one):.1f}%",
         str(one["waits"]),
         f"{one['longest_wait_seconds'] * 1e3:.3f}",
-        report.milliseconds(one["untraced_seconds"]),
-        report.milliseconds(one["seconds"]),
+        tables.milliseconds(one["untraced_seconds"]),
+        tables.milliseconds(one["seconds"]),
     )
 
 
 def _lock_dimensions(one: Any) -> str:
     return (
         f"{one['machine']} ({_clock(one['machine'])}), kernel {one['kernel']}, tdp_mmu=N,"
-        f" {report.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
+        f" {tables.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
         f" {one['phase']} {one['iteration']}"
     )
 
@@ -533,7 +533,7 @@ def lock(sources: Sources) -> Section:
     rows = [_lock_row(one) for one in records]
     notes = [
         "dirty: the phase without tracing, and with it; all else was measured with tracing",
-        *([report.LOCKSTEP] if records[0]["machine"] in SIMULATED else []),
+        *([tables.LOCKSTEP] if records[0]["machine"] in SIMULATED else []),
     ]
     origins = [(line,) for line in source.lines]
     section.blocks.append(Grid("Lock profile", (*columns, "traced, ms"), rows, origins, notes))
@@ -572,8 +572,8 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
     for mode in found:
         for one, other in mode.pairs:
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
-            cells = (*map(report.milliseconds, times), report.ratio(one.total, other.total))
-            label = report.paging_of(mode.like)
+            cells = (*map(tables.milliseconds, times), tables.ratio(one.total, other.total))
+            label = tables.paging_of(mode.like)
             table.rows.append((label, f"{one.write_percent}%", *cells))
             table.origins.append((*one.keys, *other.keys))
     return table
@@ -592,7 +592,7 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
         for one, other in (mode.pairs[0], mode.pairs[-1]):
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
             cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
-            label = report.paging_of(mode.like)
+            label = tables.paging_of(mode.like)
             cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
             table.rows.append((label, f"{one.write_percent}%", *cells, *cheaper))
             table.origins.append((*one.keys, *other.keys))
@@ -607,7 +607,7 @@ def _crossing(percent: float | None) -> str:
 
 
 def _vm(like: Key) -> str:
-    return f"{like.vcpus} vCPUs x {report.size(like.bytes_per_vcpu)}, {like.backing}"
+    return f"{like.vcpus} vCPUs x {tables.size(like.bytes_per_vcpu)}, {like.backing}"
 
 
 def _tradeoff_dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
@@ -626,7 +626,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         drawn: dict[Style, Points] = {}
         for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
             drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
-        title = f"{report.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
+        title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
         panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
     simulated = found[0].like.machine in SIMULATED
     return Picture(
@@ -656,7 +656,7 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
                 like = replace(style, label=label, hollow=hollow)
                 drawn[like] = [(gib, mode.seconds(one, gib * GIB)) for gib in SIZES_GIB]
                 used += one.keys
-        panels.append(Panel(report.paging_of(mode.like), "GiB of memory", drawn))
+        panels.append(Panel(tables.paging_of(mode.like), "GiB of memory", drawn))
     simulated = "simulated " if found[0].like.machine in SIMULATED else ""
     return Picture(
         "crossover-memory",
@@ -678,8 +678,8 @@ def dirty_bits(sources: Sources) -> Section:
         if source and found:
             section.blocks.append(_tradeoff_picture(source, found))
             section.blocks.append(_memory_picture(source, found))
-            tables = tradeoff_tables(source.measurements)
-            section.blocks.extend(_grid(source, table) for table in tables)
+            compared = tradeoff_tables(source.measurements)
+            section.blocks.extend(_grid(source, table) for table in compared)
             return section
     section.blocks.append(Missing("dirty_harvest=on beside off, over writes", "make crossover"))
     return section

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import machines
-from lab.complaints import complaints
 from lab.machines import Job, Machine, MachineLost, Result
+from lab.machines.complaints import complaints
 
 from .matrix import Case
 

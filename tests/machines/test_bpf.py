@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from lab import bpf, machines
-from lab.kernel import Kernel
+from lab import machines
+from lab.build.kernel import Kernel
 from lab.machines.initramfs import OUT
-from lab.plan import TEST
+from lab.measure.plan import TEST
+from lab.verify import bpf
 
 from .test_selftests import assert_silent
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from lab import machines
-from lab.kernel import Kernel
+from lab.build.kernel import Kernel
 from lab.machines import Job, Result, Sharing
 
 LAST_WORD = "reboot: Power down"

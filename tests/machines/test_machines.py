@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from lab import machines
-from lab.errors import LabError
-from lab.kernel import Kernel
-from lab.machines import Job, MachineLost, Result, process
+from lab.build.kernel import Kernel
+from lab.core import process
+from lab.core.errors import LabError
+from lab.machines import Job, MachineLost, Result
 
 Boot = Callable[..., Result]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab import machines
-from lab.kernel import Kernel
-from lab.migration import command, load
-from lab.migration.load import Load
+from lab.build.kernel import Kernel
+from lab.measure.migration import command, load
+from lab.measure.migration.load import Load
 
 from .test_selftests import assert_silent
 

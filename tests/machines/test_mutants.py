@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Do the tests find bugs? Each mutant of tests/mutants is found, and by whom its patch says.
 
-One kernel has all of them, see lab/mutants.py. A case is one boot: the named test passes as long
-as no bug is there (the control), and then it has to fail, on the same kernel, with the bug
+One kernel has all of them, see lab/build/mutants.py. A case is one boot: the named test passes as
+long as no bug is there (the control), and then it has to fail, on the same kernel, with the bug
 switched on. What is expected is said by the patch: what the test says, what the kernel says, or
 both. It is not enough that anything else goes wrong, a machine that dies included.
 """
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lab import machines, mutants
-from lab.complaints import COMPLAINT, complaints
-from lab.kernel import Kernel
+from lab import machines
+from lab.build import mutants
+from lab.build.kernel import Kernel
+from lab.build.mutants import Mutant
+from lab.core.paths import LAYOUT
 from lab.machines import Job, MachineLost
+from lab.machines.complaints import COMPLAINT, complaints
 from lab.machines.parameters import NAME
-from lab.mutants import Mutant
-from lab.paths import LAYOUT
 
 from .matrix import MEMORY_FOR_1G
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import machines, programs32
-from lab.kernel import Kernel
+from lab import machines
+from lab.build import programs32
+from lab.build.kernel import Kernel
 from lab.machines import Job
 
 from .test_selftests import assert_silent

@@ -10,9 +10,11 @@ with EPT; the other figures of the reference move unseen until `make reference`.
 from collections.abc import Callable
 from pathlib import Path
 
-from lab import bench, bounds, compare, machines, plan, reference
-from lab.compare import Side
-from lab.kernel import Kernel
+from lab import machines
+from lab.build.kernel import Kernel
+from lab.measure import bench, plan, reference
+from lab.results import bounds, compare
+from lab.results.compare import Side
 
 BENCH = reference.DIRECTORY / "bench.jsonl"
 VCPUS = 2

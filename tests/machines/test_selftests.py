@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.complaints import complaints
-from lab.kernel import Kernel
+from lab.build.kernel import Kernel
 from lab.machines import Job, Result
+from lab.machines.complaints import complaints
 
 from .boots import Boots, Outcome, make_job
 from .matrix import Case, cases

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab import machines
-from lab.kernel import Kernel
+from lab.build.kernel import Kernel
 from lab.machines import Job
 
 PAGES = 8192

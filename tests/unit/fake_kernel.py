@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import tree
-from lab.paths import Layout
-from lab.source import Source
+from lab.core.paths import Layout
+from lab.series import tree
+from lab.series.source import Source
 
 MMU = "arch/x86/kvm/mmu/mmu.c"
 HEADER = "include/linux/kvm_host.h"

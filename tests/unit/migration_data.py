@@ -4,9 +4,9 @@
 import json
 from typing import Any
 
-from lab.migration import command, load
-from lab.migration.load import Load
-from lab.migration.trip import Trip, parse_events, parse_stats
+from lab.measure.migration import command, load
+from lab.measure.migration.load import Load
+from lab.measure.migration.trip import Trip, parse_events, parse_stats
 
 REAL_WINDOWS = 4096
 LOAD = Load(vcpus=2, mib_per_vcpu=2, rate=1000, reads=63, writes=1)

@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lab import live
-from lab.results import Measurement, write
+from lab.measure import live
+from lab.results.jsonl import Measurement, write
 from tests.unit import migration_data
 
 MIB = 1 << 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.bench with machines that are made up, split-bench.sh being the real one."""
+"""lab.measure.bench with machines that are made up, split-bench.sh being the real one."""
 
 import _thread
 import os
@@ -14,14 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import bench, cli, kernel, machines, plan, results, selftests
-from lab.errors import LabError
-from lab.kernel import Kernel
+from lab import cli, machines
+from lab.build import kernel, selftests
+from lab.build.kernel import Kernel
+from lab.core.errors import LabError
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
+from lab.measure import bench, plan
+from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
-from lab.plan import FULL, QUICK, SCRIPT, Boot, Matrix
-from lab.results import Measurement
+from lab.results import jsonl
+from lab.results.jsonl import Measurement
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
 
 # The least of every mode and kernel; without, it is four times as many runs.
@@ -114,7 +117,7 @@ class Lab:
         return sorted(path.name for path in self.results.glob("*") if not path.is_dir())
 
     def latest(self) -> list[Measurement]:
-        return results.parse_all((self.results / results.LATEST).read_text(), "latest")
+        return jsonl.parse_all((self.results / jsonl.LATEST).read_text(), "latest")
 
 
 @pytest.fixture
@@ -193,7 +196,7 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
     assert cli.main(["bench", *SMALL]) == 0
     name, latest = lab.result_files()
-    assert latest == results.LATEST
+    assert latest == jsonl.LATEST
     assert name.endswith("Z-vmx-bochs.jsonl")
     assert (lab.results / latest).readlink() == Path(name)
     assert lab.drawn == [lab.results]
@@ -206,9 +209,9 @@ def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     assert cli.main(["bench", "--output", str(file)]) == 0
     # Two modes, one of them with Dirty bits as well.
     runs = 2 * (2 * 2 * 2 + 2 * 2 + 2) + 2
-    assert len(results.parse_all(file.read_text(), "mine")) == 9 * runs
+    assert len(jsonl.parse_all(file.read_text(), "mine")) == 9 * runs
     assert lab.result_files() == []
-    assert not file.with_name(results.LATEST).is_symlink()
+    assert not file.with_name(jsonl.LATEST).is_symlink()
 
 
 def test_options_reach_the_script(lab: Lab) -> None:
@@ -229,7 +232,7 @@ def test_without_y_there_is_nothing_beside_the_peer(lab: Lab) -> None:
     assert {m.kernel for m in lab.latest()} == {"series", "base"}
 
 
-@pytest.mark.parametrize("kind", results.KERNELS)
+@pytest.mark.parametrize("kind", jsonl.KERNELS)
 def test_one_kernel_alone(lab: Lab, kind: str) -> None:
     assert cli.main(["bench", *SMALL, "--kernel", kind]) == 0
     assert lab.built == [f"{kind} kvm", "series selftests"]
@@ -453,7 +456,7 @@ def test_boots_that_are_done_are_not_repeated(
     lab.machine.jobs.clear()
     assert cli.main(["bench", *RESUMED, "--output", str(lab.directory / "all.jsonl")]) == 0
     assert len(lab.machine.jobs) == 4
-    assert resumed == results.parse_all((lab.directory / "all.jsonl").read_text(), "all")
+    assert resumed == jsonl.parse_all((lab.directory / "all.jsonl").read_text(), "all")
 
 
 @pytest.mark.parametrize("change", ["--fresh", "kernel", "other matrix", "damage"])

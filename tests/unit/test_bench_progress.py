@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.progress: how long the rest will take."""
+"""lab.measure.progress: how long the rest will take."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from lab import progress
-from lab.plan import BOOT_S, Boot, Matrix
-from lab.progress import Course, Watch
+from lab.measure import progress
+from lab.measure.plan import BOOT_S, Boot, Matrix
+from lab.measure.progress import Course, Watch
 
 BOOT = Boot("vmx-bochs", "series", True, Matrix())
 LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.report: the tables of `make bench`."""
+"""lab.results.tables: the tables of `make bench`."""
 
 import io
 from dataclasses import replace
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lab import report
-from lab.report import Table
-from lab.results import Measurement
+from lab.results import tables
+from lab.results.jsonl import Measurement
+from lab.results.tables import Table
 
 # phase, iteration -> seconds
 PHASES = {
@@ -62,8 +62,8 @@ def measured(
 
 
 def test_rows_hold_n_y_and_their_ratio() -> None:
-    (table,) = report.main_tables(measured())
-    assert table.columns == ("ms", "vCPUs", "N", "Y", "N/Y", *report.UNIT_COLUMNS)
+    (table,) = tables.main_tables(measured())
+    assert table.columns == ("ms", "vCPUs", "N", "Y", "N/Y", *tables.UNIT_COLUMNS)
     assert [row[:5] for row in table.rows[:4]] == [
         ("dirty, iteration 2", "2", "400.0", "5.00", "80.0"),
         ("dirty, iteration 2", "8", "1600.0", "20.0", "80.0"),
@@ -85,7 +85,7 @@ def test_rows_hold_n_y_and_their_ratio() -> None:
 
 
 def test_without_initially_all_set_iteration_1_pays() -> None:
-    (table,) = report.main_tables(measured(init=False))
+    (table,) = tables.main_tables(measured(init=False))
     assert table.rows[0][0] == "dirty, iteration 1"
     assert not any("CLEAR" in row[0] for row in table.rows)
     assert "iteration 1 is the first that pays" in table.notes[0]
@@ -101,27 +101,27 @@ def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
         measured(vcpus=(2,), init=False),
         [replace(m, bytes_per_vcpu=2 << 20) for m in one],
     ]
-    tables = report.main_tables(m for part in parts for m in part)
-    assert len(tables) == len(parts)
-    assert len({table.title for table in tables}) == len(parts)
-    assert "svm-qemu (series), npt=Y, tdp_mmu=N, all writes" in tables[1].title
-    assert "20% writes" in tables[2].title
-    assert "ept=N" in tables[3].title
-    assert "2 MiB per vCPU" in tables[5].title
+    found = tables.main_tables(m for part in parts for m in part)
+    assert len(found) == len(parts)
+    assert len({table.title for table in found}) == len(parts)
+    assert "svm-qemu (series), npt=Y, tdp_mmu=N, all writes" in found[1].title
+    assert "20% writes" in found[2].title
+    assert "ept=N" in found[3].title
+    assert "2 MiB per vCPU" in found[5].title
 
 
 def test_one_value_of_eager_has_no_ratio() -> None:
-    (table,) = report.main_tables(measured(vcpus=(2,), eager=(True,)))
+    (table,) = tables.main_tables(measured(vcpus=(2,), eager=(True,)))
     assert table.rows[0][2:5] == ("-", "5.00", "-")
 
 
 def test_without_the_series_each_kernel_has_its_table() -> None:
-    tables = report.main_tables(measured(kernel="base") + measured(kernel="peer"))
-    assert [table.title.split(",")[0] for table in tables] == [
+    found = tables.main_tables(measured(kernel="base") + measured(kernel="peer"))
+    assert [table.title.split(",")[0] for table in found] == [
         "vmx-bochs (base)",
         "vmx-bochs (peer)",
     ]
-    assert {table.columns[:5] for table in tables} == {("ms", "vCPUs", "N", "Y", "N/Y")}
+    assert {table.columns[:5] for table in found} == {("ms", "vCPUs", "N", "Y", "N/Y")}
 
 
 def peer(**changes: Any) -> list[Measurement]:
@@ -130,7 +130,7 @@ def peer(**changes: Any) -> list[Measurement]:
 
 
 def test_the_peer_stands_beside_the_series() -> None:
-    (table,) = report.main_tables(measured() + peer())
+    (table,) = tables.main_tables(measured() + peer())
     assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "gates deleted", "N/Y", "peer/Y")
     assert [row[:7] for row in table.rows[:3]] == [
         ("dirty, iteration 2", "2", "400.0", "5.00", "10.0", "80.0", "2.00"),
@@ -147,25 +147,25 @@ def bits(**changes: Any) -> list[Measurement]:
 
 
 def test_dirty_bits_stand_beside_n_and_y() -> None:
-    (table,) = report.main_tables(measured() + bits())
+    (table,) = tables.main_tables(measured() + bits())
     names = ("N", "Y", "D bits", "N/Y", "Y/D", "N:1", "Y:1", "D:1")
     assert table.columns == ("ms", "vCPUs", *names)
     unit = PHASES["dirty", 1] / 100
     times = [PHASES["dirty", 2] / n for n in (1, 80, 100)]
-    in_units = tuple(report.ratio(seconds, unit) for seconds in times)
+    in_units = tuple(tables.ratio(seconds, unit) for seconds in times)
     assert table.rows[0] == (
         *("dirty, iteration 2", "2", "400.0", "5.00", "4.00", "80.0", "1.25"),
         *in_units,
     )
-    assert report.WHAT_ARE_BITS in table.notes
+    assert tables.WHAT_ARE_BITS in table.notes
     assert [key.dirty_harvest for key in table.origins[0]] == ["off", "off", "off", "on"]
-    (table,) = report.main_tables(measured() + peer() + bits())
+    (table,) = tables.main_tables(measured() + peer() + bits())
     assert table.columns[2:9] == ("N", "Y", "D bits", "gates deleted", "N/Y", "Y/D", "peer/Y")
     assert table.rows[0][2:9] == ("400.0", "5.00", "4.00", "10.0", "80.0", "1.25", "2.00")
 
 
 def test_dirty_bits_at_some_counts_only() -> None:
-    (table,) = report.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
+    (table,) = tables.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
     assert [row[1:5] for row in table.rows[:2]] == [
         ("2", "400.0", "5.00", "4.00"),
         ("8", "-", "-", "16.0"),
@@ -175,22 +175,22 @@ def test_dirty_bits_at_some_counts_only() -> None:
 def test_what_is_no_column_has_a_table_of_its_own() -> None:
     lazy = [replace(one, dirty_harvest="on") for one in measured(eager=(False,))]
     auto = [replace(one, dirty_harvest="auto") for one in measured(ept=False)]
-    tables = report.main_tables(measured() + bits() + lazy + auto)
-    assert ["dirty_harvest=" in table.title for table in tables] == [False, True, True]
-    assert "ept=Y, tdp_mmu=N, dirty_harvest=on, all writes" in tables[1].title
-    assert "ept=N, tdp_mmu=N, dirty_harvest=auto, all writes" in tables[2].title
-    (alone,) = report.main_tables(bits())
+    found = tables.main_tables(measured() + bits() + lazy + auto)
+    assert ["dirty_harvest=" in table.title for table in found] == [False, True, True]
+    assert "ept=Y, tdp_mmu=N, dirty_harvest=on, all writes" in found[1].title
+    assert "ept=N, tdp_mmu=N, dirty_harvest=auto, all writes" in found[2].title
+    (alone,) = tables.main_tables(bits())
     assert alone.rows[0][2:5] == ("-", "4.00", "-")
 
 
 def test_without_pml_is_another_table_and_no_goal() -> None:
     other = [replace(one, pml=False) for one in measured()]
-    with_pml, without = report.main_tables(measured() + other)
+    with_pml, without = tables.main_tables(measured() + other)
     assert "tdp_mmu=N, pml=N, all writes" in without.title
     assert "pml" not in with_pml.title
-    assert report.goals_table(other) is None
-    assert report.goals_table([replace(one, dirty_harvest="on") for one in measured()]) is None
-    assert report.goals_table(measured() + bits()) == report.goals_table(measured())
+    assert tables.goals_table(other) is None
+    assert tables.goals_table([replace(one, dirty_harvest="on") for one in measured()]) is None
+    assert tables.goals_table(measured() + bits()) == tables.goals_table(measured())
 
 
 def in_units(table: Table, label: str) -> list[tuple[str, ...]]:
@@ -200,30 +200,30 @@ def in_units(table: Table, label: str) -> list[tuple[str, ...]]:
 def test_dirty_times_in_units_of_the_time_without_logging() -> None:
     """It is iteration 1 with initially-all-set, the shorter one of N and Y."""
     base = PHASES["dirty", 1] / 80
-    wanted = (report.ratio(PHASES["dirty", 2], base), report.ratio(PHASES["dirty", 2] / 80, base))
-    with_set, without = report.main_tables(measured() + measured(init=False))
+    wanted = (tables.ratio(PHASES["dirty", 2], base), tables.ratio(PHASES["dirty", 2] / 80, base))
+    with_set, without = tables.main_tables(measured() + measured(init=False))
     assert in_units(with_set, "dirty, iteration 2") == [wanted, wanted]
     assert in_units(with_set, "dirty, iteration 1") == [("80.0", "1.00")] * 2
     assert in_units(with_set, "first CLEAR") == [("-", "-")] * 2
     assert in_units(without, "dirty, iteration 1") == [("80.0", "1.00")] * 2
-    (alone,) = report.main_tables(measured(init=False))
+    (alone,) = tables.main_tables(measured(init=False))
     assert in_units(alone, "dirty, iteration 1") == [("-", "-")] * 2
 
 
 def test_overcommitted_counts_are_marked() -> None:
     found = [replace(one, overcommitted=one.vcpus == 8) for one in measured()]
-    (table,) = report.main_tables(found)
+    (table,) = tables.main_tables(found)
     assert [row[1] for row in table.rows[:2]] == ["2", "8*"]
-    assert report.OVERCOMMITTED in table.notes
-    (table,) = report.main_tables(measured())
-    assert report.OVERCOMMITTED not in table.notes
+    assert tables.OVERCOMMITTED in table.notes
+    (table,) = tables.main_tables(measured())
+    assert tables.OVERCOMMITTED not in table.notes
 
 
 def test_rows_that_the_peer_lacks() -> None:
-    (table,) = report.main_tables(measured() + peer(vcpus=(8,)))
+    (table,) = tables.main_tables(measured() + peer(vcpus=(8,)))
     assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
     assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
-    (table,) = report.main_tables(measured(eager=(False,)) + peer())
+    (table,) = tables.main_tables(measured(eager=(False,)) + peer())
     assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
 
 
@@ -239,13 +239,13 @@ def test_rows_that_the_peer_lacks() -> None:
     ],
 )
 def test_a_peer_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
-    without = report.tables(measured(), lockstep=True)
-    assert report.tables(measured() + elsewhere, lockstep=True) == without
+    without = tables.bench_tables(measured(), lockstep=True)
+    assert tables.bench_tables(measured() + elsewhere, lockstep=True) == without
 
 
 def test_the_goals_name_the_peer_too() -> None:
     base = measured(kernel="base", eager=(False,))
-    table = report.goals_table(measured(speedup=64) + peer() + base)
+    table = tables.goals_table(measured(speedup=64) + peer() + base)
     assert table
     assert table.columns == ("8 vCPUs x 4 MiB", "N", "Y", "peer", "N/Y", "peer/Y", "goal")
     goal = ("1600.0", "25.0", "40.0", "64.0", "1.60", "at least 60: reached")
@@ -258,13 +258,15 @@ def test_tables_with_the_peer_fit_the_terminal() -> None:
     found = measured() + measured(ept=False, writes=20) + peer() + peer(ept=False, writes=20)
     shadow = {"ept": False, "writes": 50, "speedup": 8}
     found += measured(**shadow) + peer(**shadow) + bits(**shadow)  # type: ignore[arg-type]
-    for table in report.tables(found + measured(kernel="base", eager=(False,)), lockstep=True):
-        rows = [row for row in report.markdown(table).splitlines() if row.startswith("|")]
+    for table in tables.bench_tables(
+        found + measured(kernel="base", eager=(False,)), lockstep=True
+    ):
+        rows = [row for row in tables.markdown(table).splitlines() if row.startswith("|")]
         assert max(map(len, rows)) <= 120
 
 
 def test_vcpus_are_in_numeric_order() -> None:
-    (table,) = report.main_tables(measured(vcpus=(14, 8, 2)))
+    (table,) = tables.main_tables(measured(vcpus=(14, 8, 2)))
     assert [row[1] for row in table.rows[:3]] == ["2", "8", "14"]
 
 
@@ -273,7 +275,7 @@ def test_vcpus_are_in_numeric_order() -> None:
     [(0.185, 0.00259, "71.4"), (1.0, 0.009, "111"), (0.00259, 0.0582, "0.045"), (1.0, 0.0, "-")],
 )
 def test_ratio(over: float, under: float, wanted: str) -> None:
-    assert report.ratio(over, under) == wanted
+    assert tables.ratio(over, under) == wanted
 
 
 @pytest.mark.parametrize(
@@ -288,12 +290,12 @@ def test_ratio(over: float, under: float, wanted: str) -> None:
     ],
 )
 def test_milliseconds(seconds: float | None, wanted: str) -> None:
-    assert report.milliseconds(seconds) == wanted
+    assert tables.milliseconds(seconds) == wanted
 
 
 def test_goals_reached_and_missed() -> None:
     found = measured(speedup=61) + measured(ept=False, writes=20, speedup=4)
-    table = report.goals_table(found)
+    table = tables.goals_table(found)
     assert table
     assert table.rows == [
         ("ept=Y, all writes, dirty ms", "1600.0", "26.2", "61.0", "at least 60: reached"),
@@ -304,7 +306,7 @@ def test_goals_reached_and_missed() -> None:
 
 
 def test_a_goal_in_milliseconds_is_for_y() -> None:
-    table = report.goals_table(measured(ept=False, speedup=2))
+    table = tables.goals_table(measured(ept=False, speedup=2))
     assert table
     assert [row[0::4] for row in table.rows] == [
         ("ept=N, all writes, first CLEAR ms", "at most 10 ms: missed"),
@@ -314,19 +316,19 @@ def test_a_goal_in_milliseconds_is_for_y() -> None:
 
 def test_goals_are_for_the_figures_of_the_issue_only() -> None:
     right = measured()
-    assert report.goals_table(right)
-    assert report.goals_table(measured(vcpus=(2,))) is None
-    assert report.goals_table(measured(writes=20)) is None
-    assert report.goals_table(measured(init=False)) is None
-    assert report.goals_table(measured(eager=(False,))) is None
-    assert report.goals_table(measured(kernel="base")) is None
-    assert report.goals_table([replace(m, tdp_mmu=True) for m in right]) is None
-    assert report.goals_table([replace(m, bytes_per_vcpu=1 << 20) for m in right]) is None
+    assert tables.goals_table(right)
+    assert tables.goals_table(measured(vcpus=(2,))) is None
+    assert tables.goals_table(measured(writes=20)) is None
+    assert tables.goals_table(measured(init=False)) is None
+    assert tables.goals_table(measured(eager=(False,))) is None
+    assert tables.goals_table(measured(kernel="base")) is None
+    assert tables.goals_table([replace(m, tdp_mmu=True) for m in right]) is None
+    assert tables.goals_table([replace(m, bytes_per_vcpu=1 << 20) for m in right]) is None
 
 
 def test_the_unpatched_kernel_beside_n() -> None:
     base = [replace(m, seconds=m.seconds * 1.004) for m in measured(kernel="base", eager=(False,))]
-    table = report.base_table(measured() + base)
+    table = tables.base_table(measured() + base)
     assert table
     index = next(i for i, row in enumerate(table.rows) if "8 vCPUs: dirty, iteration 2" in row[0])
     wanted = ("ept=Y, all writes, 8 vCPUs: dirty, iteration 2", "1606.4", "1600.0", "-0.40%")
@@ -345,42 +347,42 @@ def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str)
     far = [replace(m, seconds=m.seconds * factor) for m in far]
     # Phases that wait for timer ticks are no part of the goal.
     close = [replace(m, seconds=9.0) if m.phase == "enable" else m for m in close]
-    table = report.goals_table(measured() + close + far)
+    table = tables.goals_table(measured() + close + far)
     assert table
     assert table.rows[-1][0] == f"N beside the unpatched kernel, at worst {worst}"
     assert table.rows[-1][-1] == f"at most 1% apart: {verdict}"
 
 
 def test_y_of_the_base_is_no_part_of_the_comparison() -> None:
-    without = report.base_table(measured() + measured(kernel="base", eager=(False,)))
-    assert report.base_table(measured() + measured(kernel="base")) == without
+    without = tables.base_table(measured() + measured(kernel="base", eager=(False,)))
+    assert tables.base_table(measured() + measured(kernel="base")) == without
 
 
 def test_no_base_no_comparison() -> None:
-    assert report.base_table(measured()) is None
-    assert report.base_table(measured(kernel="base")) is None
+    assert tables.base_table(measured()) is None
+    assert tables.base_table(measured(kernel="base")) is None
 
 
 def test_all_tables_say_what_kind_of_time_they_hold() -> None:
-    found = measured() + measured(kernel="base", eager=(False,))
+    times = measured() + measured(kernel="base", eager=(False,))
     for lockstep, words in ((True, "caches, TLBs"), (False, "wall-clock time")):
-        tables = report.tables(found, lockstep)
-        assert [table.title.split(",")[0] for table in tables] == [
+        found = tables.bench_tables(times, lockstep)
+        assert [table.title.split(",")[0] for table in found] == [
             "vmx-bochs (series)",
             "eager_page_split=N beside the unpatched kernel",
             "What the series is to reach",
         ]
-        assert all(words in table.notes[-1] for table in tables)
+        assert all(words in table.notes[-1] for table in found)
 
 
 def test_results_of_the_base_alone_are_shown() -> None:
-    (table,) = report.tables(measured(kernel="base"), lockstep=True)
+    (table,) = tables.bench_tables(measured(kernel="base"), lockstep=True)
     assert "(base)" in table.title
 
 
 def test_markdown_columns_line_up() -> None:
-    (table,) = report.main_tables(measured())
-    lines = [row for row in report.markdown(table).splitlines() if row.startswith("|")]
+    (table,) = tables.main_tables(measured())
+    lines = [row for row in tables.markdown(table).splitlines() if row.startswith("|")]
     assert len({len(row) for row in lines}) == 1
     assert len(lines) == 2 + len(table.rows)
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
@@ -392,8 +394,8 @@ def test_markdown_columns_line_up() -> None:
 def test_drawn_on_a_terminal_markdown_elsewhere(terminal: bool) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100)
-    (table,) = report.main_tables(measured())
-    report.show(table, console)
+    (table,) = tables.main_tables(measured())
+    tables.show(table, console)
     said = stream.getvalue()
     assert ("\x1b[1m" in said) is terminal
     assert ("|---" in said) is not terminal

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.bpf without a machine, and what every tool of tools/bpftrace has to have."""
+"""lab.verify.bpf without a machine, and what every tool of tools/bpftrace has to have."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from lab import bpf, cli, kernel, machines
-from lab.errors import LabError, WorkFailed
+from lab import cli, machines
+from lab.build import kernel
+from lab.core.errors import LabError, WorkFailed
 from lab.machines import Job, MachineLost, Result
+from lab.verify import bpf
 
 SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
 RUNS = bpf.choose(["wpfaults"], "both", "npt")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.cli import INTERRUPTED
-from lab.paths import ROOT, Layout
+from lab.core.paths import ROOT, Layout
 from tests.unit.processes import is_gone, until
 
 # Ends when it is told to, but does not tell its child.
@@ -27,10 +27,11 @@ wait
 LAB = """
 import signal, sys
 from pathlib import Path
-from lab import paths
+from lab.core import paths
 signal.signal(signal.SIGINT, signal.default_int_handler)
 paths.LAYOUT = paths.Layout(Path(sys.argv[1]))
-from lab import cli, kernel
+from lab import cli
+from lab.build import kernel
 kernel.source_tree = lambda _: paths.LAYOUT.linux
 sys.exit(cli.main(["build", sys.argv[2]]))
 """

@@ -3,7 +3,7 @@
 
 import pytest
 
-from lab import cdefs
+from lab.series import cdefs
 
 BODY = "{\n\treturn 0;\n}\n"
 

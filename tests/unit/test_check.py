@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lab import check
-from lab.check import Subject, Verdict
-from lab.errors import WorkFailed
-from lab.paths import BUILD
-from lab.save import save
+from lab.core.errors import WorkFailed
+from lab.core.paths import BUILD
+from lab.series.save import save
+from lab.submit import check
+from lab.submit.check import Subject, Verdict
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
 
 # Understands just the words that the checks use. C=2 stands for sparse; a semantic patch is the

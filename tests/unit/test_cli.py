@@ -10,7 +10,7 @@ import click
 import pytest
 
 from lab import cli
-from lab.errors import LabError, WorkFailed
+from lab.core.errors import LabError, WorkFailed
 from lab.machines import MachineLost
 
 

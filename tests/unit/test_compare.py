@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.compare: what is compared, what counts as moved, and the exit status."""
+"""lab.results.compare: what is compared, what counts as moved, and the exit status."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, compare, results
-from lab.errors import LabError
-from lab.results import Measurement
+from lab import cli
+from lab.core.errors import LabError
+from lab.results import compare, jsonl
+from lab.results.jsonl import Measurement
 from tests.unit.report_data import bench, measurement
 
 
 def file_of(directory: Path, name: str, found: Sequence[Measurement]) -> str:
     file = directory / name
-    file.write_text("".join(map(results.to_line, found)))
+    file.write_text("".join(map(jsonl.to_line, found)))
     return str(file)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.cost: what is run, and how what comes back is read."""
+"""lab.measure.cost: what is run, and how what comes back is read."""
 
 from pathlib import Path
 
 import pytest
 
-from lab import cost
-from lab.cost import Cost, Point
-from lab.errors import LabError, WorkFailed
+from lab.core.errors import LabError, WorkFailed
+from lab.measure import cost
+from lab.measure.cost import Cost, Point
 
 OUTPUT = """point 1 32
 hold pages 0 ns 40000 why alloc

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.crossover and lab.tradeoff: where Dirty bits become cheaper than write protection."""
+"""crossover and tradeoff: where Dirty bits become cheaper than write protection."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lab import cli, crossover, plan, results, tradeoff
-from lab.results import Measurement
-from lab.tradeoff import Tradeoff
+from lab import cli
+from lab.measure import crossover, plan
+from lab.results import jsonl, tradeoff
+from lab.results.jsonl import Measurement
+from lab.results.tradeoff import Tradeoff
 from tests.unit.report_data import measurement
 
 MIB = 1 << 20
@@ -150,7 +152,7 @@ def test_what_was_measured_is_printed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure_into(file: Path, *, fresh: bool) -> None:
-        results.write(file, measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT))
+        jsonl.write(file, measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT))
 
     monkeypatch.setattr(crossover, "measure_into", measure_into)
     file = tmp_path / "x-crossover.jsonl"

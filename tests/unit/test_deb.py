@@ -7,25 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, deb
-from lab.errors import LabError, WorkFailed
+from lab import cli
+from lab.core.errors import LabError, WorkFailed
 from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
+from lab.submit import packages
 
 GIVEN = b"CONFIG_KVM=m\n"
 
 
 @pytest.fixture
-def packages(tmp_path: Path) -> deb.Packages:
+def built(tmp_path: Path) -> packages.Packages:
     for name in ("linux-image-6.12.1-eagersplit_1_amd64.deb", "linux-libc-dev_1_amd64.deb"):
         (tmp_path / name).touch()
-    return deb.found(tmp_path, "6.12.1-eagersplit")
+    return packages.found(tmp_path, "6.12.1-eagersplit")
 
 
 def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
     (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
     (tmp_path / ".config").write_bytes(GIVEN)
-    assert deb.read_config(tmp_path / "config.xz") == deb.read_config(tmp_path / ".config") == GIVEN
+    assert (
+        packages.read_config(tmp_path / "config.xz")
+        == packages.read_config(tmp_path / ".config")
+        == GIVEN
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,24 +45,24 @@ def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(LabError, match=why):
-        deb.read_config(tmp_path / name)
+        packages.read_config(tmp_path / name)
 
 
 def test_the_fragment_has_to_take(tmp_path: Path) -> None:
     config = tmp_path / ".config"
     for text in ("", '# CONFIG_DEBUG_INFO is not set\nCONFIG_SYSTEM_TRUSTED_KEYS=""\n'):
         config.write_text(text)
-        deb.check_effect(config)
+        packages.check_effect(config)
     for text in ("CONFIG_DEBUG_INFO=y\n", 'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs"\n'):
         config.write_text(text)
         with pytest.raises(LabError, match="still"):
-            deb.check_effect(config)
+            packages.check_effect(config)
 
 
 def test_dry_run_builds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(deb, "build", None)
+    monkeypatch.setattr(packages, "build", None)
     (tmp_path / "c").write_bytes(GIVEN)
     assert cli.main(["deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")]) == 0
     said = capsys.readouterr().out
@@ -68,27 +73,27 @@ def test_dry_run_builds_nothing(
 
 def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert deb.compiled(log) == 0
+    assert packages.compiled(log) == 0
     log.write_text("  HOSTCC x\n  CC      a.o\n  AS      b.o\n  CC [M]  c.o\n  LD [M]  d.ko\n")
-    assert deb.compiled(log) == 3
+    assert packages.compiled(log) == 3
 
 
-def test_the_image_is_told_from_the_rest(packages: deb.Packages) -> None:
-    assert packages.image.name == "linux-image-6.12.1-eagersplit_1_amd64.deb"
-    assert len(packages.files) == 2
+def test_the_image_is_told_from_the_rest(built: packages.Packages) -> None:
+    assert built.image.name == "linux-image-6.12.1-eagersplit_1_amd64.deb"
+    assert len(built.files) == 2
 
 
 def test_no_image(tmp_path: Path) -> None:
     (tmp_path / "linux-image-6.12.1-other_1_amd64.deb").touch()
     with pytest.raises(WorkFailed, match="no package of linux-image"):
-        deb.found(tmp_path, "6.12.1-eagersplit")
+        packages.found(tmp_path, "6.12.1-eagersplit")
 
 
-def test_the_package_is_installed_into_the_root(packages: deb.Packages, tmp_path: Path) -> None:
-    words = deb.root_command(packages, tmp_path / "proof")
+def test_the_package_is_installed_into_the_root(built: packages.Packages, tmp_path: Path) -> None:
+    words = packages.root_command(built, tmp_path / "proof")
     hooks = [word.removeprefix("--customize-hook=") for word in words if "hook=" in word]
-    assert hooks.index(f"copy-in {packages.image} /root") < hooks.index(
-        f'chroot "$1" dpkg -i /root/{packages.image.name}'
+    assert hooks.index(f"copy-in {built.image} /root") < hooks.index(
+        f'chroot "$1" dpkg -i /root/{built.image.name}'
     )
     assert words[-2:] == ("bookworm", str(tmp_path / "proof/root.ext2"))
 
@@ -110,13 +115,13 @@ def test_the_second_disk_has_the_job_and_no_library(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_another_is_no_proof(
-    packages: deb.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: packages.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Other:
         def run(self, job: Job) -> Result:
             return Result(0, b"6.1.0-debian\n", {}, "", 1.0)
 
-    monkeypatch.setattr(deb, "make_root", lambda *_: Other())
-    monkeypatch.setattr("lab.selftests.build", lambda _: tmp_path)
+    monkeypatch.setattr(packages, "make_root", lambda *_: Other())
+    monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     with pytest.raises(WorkFailed, match=r"is not 6\.12\.1-eagersplit:\n6\.1\.0-debian"):
-        deb.prove(packages, tmp_path)
+        packages.prove(built, tmp_path)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel, results, steps
-from lab.errors import LabError, WorkFailed
-from lab.git import IDENTITY, Repo, signature
-from lab.paths import Layout
+from lab.build import kernel
+from lab.core import steps
+from lab.core.errors import LabError, WorkFailed
+from lab.core.git import IDENTITY, Repo, signature
+from lab.core.paths import Layout
+from lab.results import jsonl
 
 # Takes what merge_config.sh hands over, but has no symbol CONFIG_GONE and turns
 # CONFIG_OFF on: what a dependency or a `select` does in the real one.
@@ -259,7 +261,7 @@ def test_unknown_names() -> None:
 
 def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Path) -> None:
     # A kernel that is wrong on purpose is never measured.
-    assert set(kernel.KINDS) - {"mutants"} == set(results.KERNELS)
+    assert set(kernel.KINDS) - {"mutants"} == set(jsonl.KERNELS)
     assert len({Layout(tmp_path).tree_of(kind) for kind in kernel.KINDS}) == len(kernel.KINDS)
 
 

@@ -17,7 +17,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from lab.paths import ROOT
+from lab.core.paths import ROOT
 
 PARSER = MarkdownIt("commonmark").enable("table")
 TARGETS = {"a": "href", "img": "src"}

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.live: what is run, and what is kept of what comes back."""
+"""lab.measure.live: what is run, and what is kept of what comes back."""
 
 from pathlib import Path
 
 import pytest
 
-from lab import cli, live
-from lab.errors import LabError, WorkFailed
+from lab import cli
+from lab.core.errors import LabError, WorkFailed
+from lab.measure import live
 from tests.unit.report_data import live_text
 
 ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.lockprofile and lab.locktrace: small made-up traces, and what is said about bad ones."""
+"""lockprofile and locktrace: small made-up traces, and what is said about bad ones."""
 
 import gzip
 from dataclasses import replace
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import lockprofile, locktrace
-from lab.errors import LabError, WorkFailed
-from lab.lockprofile import Profile, Run
-from lab.locktrace import TraceError, Waiting
+from lab.core.errors import LabError, WorkFailed
+from lab.measure import lockprofile, locktrace
+from lab.measure.lockprofile import Profile, Run
+from lab.measure.locktrace import TraceError, Waiting
 
 LOCK = 0xFFFFC90000123000
 STATS = """entries: 12
@@ -189,7 +189,7 @@ def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
 
 def test_the_table_has_lazy_above_eager() -> None:
     eager = replace(one(), eager=True, waits=0, wait_seconds=0.0)
-    first, second = lockprofile.tables([one(), eager, replace(one(), ept=False, vcpus=32)])
+    first, second = lockprofile.profile_tables([one(), eager, replace(one(), ept=False, vcpus=32)])
     assert first.rows[0][:5] == ("2", "N", "21.3%", "-", "3")
     assert first.rows[1][:5] == ("2", "Y", "0.0%", "-", "0")
     assert len(first.rows[0]) == len(first.columns)
@@ -198,17 +198,17 @@ def test_the_table_has_lazy_above_eager() -> None:
 
 def test_one_vcpu_says_what_the_others_do_without() -> None:
     alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
-    (table,) = lockprofile.tables([alone, one(), replace(one(), vcpus=3)])
+    (table,) = lockprofile.profile_tables([alone, one(), replace(one(), vcpus=3)])
     assert [row[3] for row in table.rows] == ["0.0%", "75.0%", "-"]
     some = [replace(each, write_percent=20) for each in (alone, one())]
-    assert [row[3] for row in lockprofile.tables(some)[0].rows] == ["-", "-"]
+    assert [row[3] for row in lockprofile.profile_tables(some)[0].rows] == ["-", "-"]
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "lock.jsonl"
     file.write_text(lockprofile.to_line(one()))
     assert lockprofile.read(file) == [one()]
-    assert lockprofile.tables_of(file)[0].rows == lockprofile.tables([one()])[0].rows
+    assert lockprofile.tables_of(file)[0].rows == lockprofile.profile_tables([one()])[0].rows
     file.write_text("{}\n")
     with pytest.raises(LabError, match="line 1: not a lock profile"):
         lockprofile.read(file)

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab.errors import LabError
-from lab.machines import process
+from lab.core import process
+from lab.core.errors import LabError
 from lab.machines.emulated import EmulatedMachine
 from lab.machines.job import Job, MachineLost
 from tests.unit.test_machines_channel import RUN, archive_frames

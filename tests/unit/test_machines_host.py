@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import LabError
-from lab.machines import host, process
+from lab.core import process
+from lab.core.errors import LabError
+from lab.machines import host
 from lab.machines.host import Host, here, new_messages
 from lab.machines.job import Job, MachineLost
 from tests.unit.processes import is_gone

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.machines import bochs, initramfs
 from lab.machines.job import Job
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab import kernel, machines, paths
-from lab.errors import LabError, WorkFailed
-from lab.machines import emulated, parameters, process
-from lab.machines.cli import run
+from lab import machines
+from lab.build import kernel
+from lab.build.run import run
+from lab.core import paths, process
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import LAYOUT
+from lab.machines import emulated, parameters
 from lab.machines.job import TAIL, Job, Result
-from lab.paths import LAYOUT
 
 JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lab.machines import process
-from lab.paths import ROOT
+from lab.core import process
+from lab.core.paths import ROOT
 from tests.unit.processes import is_gone, until
 
 # Ignores SIGTERM, and has a child that left the session.
@@ -21,7 +21,7 @@ STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > pid; while :; do sleep 1
 RUN = """
 import sys
 from pathlib import Path
-from lab.machines import process
+from lab.core import process
 process.TEMPORARY = Path(sys.argv[1])
 with process.ends_by_exception(), process.workspace() as directory:
     with process.Child(["sleep", "1000"], directory) as child:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, mailout, report, results
-from lab.check import Subject
-from lab.errors import LabError, WorkFailed
-from lab.mailout import Cover, choose_results, load_results, read_cover, tables_text
-from lab.paths import ROOT
-from lab.results import Measurement
-from lab.save import save
+from lab import cli
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import ROOT
+from lab.results import jsonl, tables
+from lab.results.jsonl import Measurement
+from lab.series.save import save
+from lab.submit import mailout
+from lab.submit.check import Subject
+from lab.submit.mailout import Cover, choose_results, load_results, read_cover, tables_text
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
 from tests.unit.test_check import FILES
 
@@ -172,7 +174,7 @@ def measured(**changes: object) -> list[Measurement]:
 
 def test_the_tables_are_those_of_the_report() -> None:
     text = tables_text(measured(), "x")
-    (table,) = report.main_tables(measured())
+    (table,) = tables.main_tables(measured())
     assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +98.3", text)
     assert " ".join(text.split()).count(f"{table.title}:") == 1
     assert "simulated time" in text
@@ -187,7 +189,7 @@ def test_dirty_bits_and_the_peer_fit_a_mail() -> None:
     text = tables_text([*found, replace(eager, kernel="peer")], "x")
     assert re.search(r"vCPUs +N +Y +D bits +gates deleted +N/Y\n", text)
     assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +1.00 +2.35 +98.3$", text)
-    assert f"{report.WHAT_ARE_BITS}." in " ".join(text.split())
+    assert f"{tables.WHAT_ARE_BITS}." in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
 
 
@@ -212,7 +214,7 @@ def test_which_results(tmp_path: Path) -> None:
         choose_results(None, tmp_path, kept)
     kept.write_text("")
     assert choose_results(None, tmp_path, kept) == kept
-    latest = tmp_path / results.LATEST
+    latest = tmp_path / jsonl.LATEST
     latest.write_text("")
     assert choose_results(None, tmp_path, kept) == latest
     assert choose_results(given, tmp_path, kept) == given
@@ -277,7 +279,7 @@ def test_dry_run_prints_the_letter_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bench.jsonl"
-    results.write(file, measured())
+    jsonl.write(file, measured())
     monkeypatch.setattr(mailout, "make", None)
     monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
     assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab/migration/migrate.sh with a QEMU that only talks: what it asks, keeps and puts back."""
+"""migrate.sh with a QEMU that only talks: what it asks, keeps and puts back."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.migration.command import SCRIPT
+from lab.measure.migration.command import SCRIPT
 
 # Speaks as much of QMP as the script hears; FAKE says how it is to fail.
 QEMU = r"""#!/bin/sh

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.migration: the guest's image, its notes, QEMU's events, and what is made of them."""
+"""lab.measure.migration: the guest's image, its notes, QEMU's events, and what is made of them."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lab import cli, machines
-from lab.errors import LabError, WorkFailed
-from lab.migration import command, load, trip
-from lab.migration.load import Load
+from lab.core.errors import LabError, WorkFailed
+from lab.measure.migration import command, load, trip
+from lab.measure.migration.load import Load
 from lab.page import migration as shown
 from tests.unit import migration_data as data
 
@@ -183,7 +183,7 @@ def test_dirty_bits_are_tried_where_the_cpu_does_not_log_by_itself(
 
 def test_a_third_migration_has_columns_of_its_own() -> None:
     boot = command.Boot("svm-qemu", "series", False, data.LOAD, 128)
-    (table,) = shown.tables(list(command.collect(boot, data.files(tdp=False))))
+    (table,) = shown.migration_tables(list(command.collect(boot, data.files(tdp=False))))
     assert table.columns == (
         "",
         "N: lazy",
@@ -218,15 +218,15 @@ def test_the_script_has_the_address_of_the_notes() -> None:
 
 
 def test_the_table_judges_simulated_time_only() -> None:
-    (table,) = shown.tables(data.records())
+    (table,) = shown.migration_tables(data.records())
     assert any("reached" in note for note in table.notes)
     assert table.columns[-1] == "N/Y"
     row = next(row for row in table.rows if row[0].startswith("longest request during"))
     assert row[1:] == ("25.00", "1.00", "25.0")
     slow = [{**one, "eager": True} for one in data.records() if not one["eager"]]
-    (table,) = shown.tables([*(o for o in data.records() if not o["eager"]), *slow])
+    (table,) = shown.migration_tables([*(o for o in data.records() if not o["eager"]), *slow])
     assert any("missed" in note for note in table.notes)
-    (table,) = shown.tables([{**one, "machine": "svm-qemu"} for one in data.records()])
+    (table,) = shown.migration_tables([{**one, "machine": "svm-qemu"} for one in data.records()])
     assert not any("reached" in note or "missed" in note for note in table.notes)
 
 

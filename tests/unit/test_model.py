@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.paths import ROOT
+from lab.core.paths import ROOT
 
 MODEL = ROOT / "tests" / "model" / "eager_split.pml"
 # Twice what the largest takes. More would only hide that a change made the model explode.

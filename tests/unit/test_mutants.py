@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import mutants, tree
-from lab.errors import LabError
-from lab.git import Repo
-from lab.paths import LAYOUT
+from lab.build import mutants
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import LAYOUT
+from lab.series import tree
 from tests.machines.matrix import cases
 from tests.unit.fake_kernel import MMU, FakeKernel
 

@@ -10,12 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lab import cli, results
-from lab.errors import LabError
-from lab.page import command, model, pictures, render, sections, sources
+from lab import cli
+from lab.core.errors import LabError
+from lab.page import command, model, pictures, render, sections
 from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import Panel
-from lab.page.sources import Line
+from lab.results import jsonl, sources
+from lab.results.sources import Line
 from tests.unit import report_data as data
 
 VOID = {"meta", "link", "br", "img", "hr"}
@@ -173,7 +174,7 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
     shadow = [one for one in found if one.eager and one.kernel == "series" and not one.ept]
     bits = [replace(one, dirty_harvest="on", seconds=0.0005) for one in shadow]
     lone = [replace(one, ept=True, pml=False, dirty_harvest="on") for one in shadow]
-    results.write(tmp_path / data.BENCH, [*found, *bits, *lone])
+    jsonl.write(tmp_path / data.BENCH, [*found, *bits, *lone])
     section = sections.bench_pictures(sources.load_all([tmp_path / data.BENCH]))
     with_bits = {p.title.partition(":")[0] for p in drawn["dirty"] if pictures.BITS in p.curves}
     assert with_bits == {"ept=N, all writes", "ept=N, 20% writes"}
@@ -218,13 +219,13 @@ def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_crossover_may_be_in_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn_panels(monkeypatch)
     file = tmp_path / data.BENCH
-    results.write(file, data.crossover())
+    jsonl.write(file, data.crossover())
     section = sections.dirty_bits(sources.load_all([file]))
     assert [block.name for block in section.blocks if isinstance(block, Picture)] == [
         "crossover",
         "crossover-memory",
     ]
-    results.write(file, data.bench())
+    jsonl.write(file, data.bench())
     assert isinstance(sections.dirty_bits(sources.load_all([file])).blocks[0], Missing)
 
 

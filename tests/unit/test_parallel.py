@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.parallel: each item once, and the first failure ends the rest."""
+"""lab.core.parallel: each item once, and the first failure ends the rest."""
 
 import threading
 
 import pytest
 
-from lab import parallel
-from lab.errors import WorkFailed
+from lab.core import parallel
+from lab.core.errors import WorkFailed
 
 
 def test_each_item_once() -> None:
@@ -32,7 +32,7 @@ def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failure_ends_the_other_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.cpu_count", lambda: 2)
     runs, ended = threading.Event(), threading.Event()
-    monkeypatch.setattr("lab.machines.process.end", lambda processes, grace_s: ended.set())
+    monkeypatch.setattr("lab.core.process.end", lambda processes, grace_s: ended.set())
     seen: list[int] = []
 
     def work(item: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.parity: which tests run where, how lost machines are survived, what counts as the same."""
+"""lab.verify.parity: which tests run where, how lost machines are survived, what is the same."""
 
 import contextlib
 import os
@@ -12,11 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import cli, parity
-from lab.errors import LabError, WorkFailed
+from lab import cli
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import Layout
 from lab.machines import Job, MachineLost, Result
-from lab.parity import MODES, Setup
-from lab.paths import Layout
+from lab.verify import parity
+from lab.verify.parity import MODES, Setup
 
 TESTS = ("a_test", "x86_64/b_test")
 HERE = Layout(Path())
@@ -55,7 +56,7 @@ class Scripted:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes to this repository's logs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lab.parity.LAYOUT", HERE)
+    monkeypatch.setattr("lab.verify.parity.LAYOUT", HERE)
 
 
 def setup(machine: Scripted) -> Setup:
@@ -297,8 +298,8 @@ def test_the_exit_status_is_the_verdict(
         return type("Kernel", (), {"image": Path(kind)})()
 
     monkeypatch.setattr("lab.machines.get", lambda _: machine)
-    monkeypatch.setattr("lab.kernel.build", build)
-    monkeypatch.setattr("lab.selftests.build", lambda _: tmp_path)
+    monkeypatch.setattr("lab.build.kernel.build", build)
+    monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     output = tmp_path / "out.jsonl"
     assert cli.main(["parity", "--output", str(output)]) == status
     assert len(output.read_text().splitlines()) == 3 * 2

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel, tree
-from lab.errors import LabError
-from lab.git import Repo
-from lab.peer import EDITS, MMU
+from lab.build import kernel
+from lab.build.peer import EDITS, MMU
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.series import tree
 from tests.unit.fake_kernel import BASE_FILES, FakeKernel
 
 # {...}: what an edit looks for. The gate stands in a function that keeps it, too.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import races
-from lab.git import IDENTITY, Repo, signature
-from lab.races import Place, Report
+from lab.core.git import IDENTITY, Repo, signature
+from lab.verify import races
+from lab.verify.races import Place, Report
 
 TITLE = "data-race in our_harvest / mark_page_dirty_in_slot"
 KNOWN = f"""\

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.reference and lab.bounds: the plan, the bounds, and that the committed pages are current."""
+"""reference and bounds: the plan, the bounds, and that the committed pages are current."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import bounds, cli, reference, results
-from lab.errors import WorkFailed
+from lab import cli
+from lab.core.errors import WorkFailed
+from lab.measure import reference
+from lab.results import bounds, jsonl
 from tests.unit.report_data import measurement
 
 
@@ -17,7 +19,7 @@ def write(file: Path, gains: dict[int, float]) -> Path:
     both = [
         (n, eager, 0.001 * (1 if eager else gain)) for n, gain in gains.items() for eager in (0, 1)
     ]
-    results.write(file, [measurement(vcpus=n, eager=bool(e), seconds=s) for n, e, s in both])
+    jsonl.write(file, [measurement(vcpus=n, eager=bool(e), seconds=s) for n, e, s in both])
     return file
 
 

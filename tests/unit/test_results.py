@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.results: what counts as a measurement, and files that are complete or absent."""
+"""lab.results.jsonl: what counts as a measurement, and files that are complete or absent."""
 
 import json
 import re
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lab import results
-from lab.errors import LabError
-from lab.paths import ROOT
-from lab.results import Measurement
+from lab.core.errors import LabError
+from lab.core.paths import ROOT
+from lab.results import jsonl
+from lab.results.jsonl import Measurement
 
 GOOD: dict[str, Any] = {
     "machine": "vmx-bochs",
@@ -37,22 +37,22 @@ def line(**changes: Any) -> str:
 
 
 def test_reads_a_line() -> None:
-    assert results.parse(line()) == Measurement(**GOOD)
+    assert jsonl.parse(line()) == Measurement(**GOOD)
 
 
 def test_what_is_written_reads_back_to_the_nanosecond() -> None:
     for seconds in (0.0, 0.000000001, 0.184512345, 123.999999999):
-        found = results.parse(line(seconds=seconds))
-        assert results.parse(results.to_line(found)) == found
-    assert results.to_line(results.parse(line())).endswith('"seconds": 0.184512345}\n')
+        found = jsonl.parse(line(seconds=seconds))
+        assert jsonl.parse(jsonl.to_line(found)) == found
+    assert jsonl.to_line(jsonl.parse(line())).endswith('"seconds": 0.184512345}\n')
 
 
 def test_whole_seconds_are_a_time() -> None:
-    assert results.parse(line(seconds=3)).seconds == 3
+    assert jsonl.parse(line(seconds=3)).seconds == 3
 
 
 def test_keys_that_came_later_are_ignored() -> None:
-    assert results.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
+    assert jsonl.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
 
 
 LATER = {
@@ -67,50 +67,50 @@ LATER_DIMENSIONS = ("dirty_harvest", "pml")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
-    assert set(LATER) == results.LATER
-    found = results.parse(line(**LATER))
+    assert set(LATER) == jsonl.LATER
+    found = jsonl.parse(line(**LATER))
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
-    assert list(json.loads(results.to_line(found))) == [*list(GOOD)[:-1], *LATER, "seconds"]
-    assert results.parse(line(cpus=9)).pinned is None
-    assert found.key != results.parse(line()).key
+    assert list(json.loads(jsonl.to_line(found))) == [*list(GOOD)[:-1], *LATER, "seconds"]
+    assert jsonl.parse(line(cpus=9)).pinned is None
+    assert found.key != jsonl.parse(line()).key
     rest = {name: value for name, value in LATER.items() if name not in LATER_DIMENSIONS}
-    assert results.parse(line(**rest)).key == results.parse(line()).key
-    with pytest.raises(results.BadResultError, match="'pinned' is 1 instead of true or false"):
-        results.parse(line(pinned=1))
-    with pytest.raises(results.BadResultError, match="'cpus' cannot be 0"):
-        results.parse(line(cpus=0))
+    assert jsonl.parse(line(**rest)).key == jsonl.parse(line()).key
+    with pytest.raises(jsonl.BadResultError, match="'pinned' is 1 instead of true or false"):
+        jsonl.parse(line(pinned=1))
+    with pytest.raises(jsonl.BadResultError, match="'cpus' cannot be 0"):
+        jsonl.parse(line(cpus=0))
 
 
 def test_a_line_without_a_dimension_that_came_later_is_as_it_was() -> None:
     """dirty_harvest is off, and pml says something only where it's off."""
-    old, new = results.parse(line()), results.parse(line(dirty_harvest="off", pml=True))
+    old, new = jsonl.parse(line()), jsonl.parse(line(dirty_harvest="off", pml=True))
     assert old == new
     assert (old.dirty_harvest, old.pml) == ("off", True)
     for name, value in (("dirty_harvest", "auto"), ("pml", False)):
-        other = results.parse(line(**{name: value}))
+        other = jsonl.parse(line(**{name: value}))
         assert other.key != old.key
-        assert json.loads(results.to_line(other))[name] == value
-    assert "pml" not in json.loads(results.to_line(old))
+        assert json.loads(jsonl.to_line(other))[name] == value
+    assert "pml" not in json.loads(jsonl.to_line(old))
 
 
 def test_the_key_is_all_but_time_and_version() -> None:
-    one = results.parse(line())
-    assert one.key == results.parse(line(seconds=1, kernel_version="7.0")).key
-    names = {field.name for field in fields(results.Key)}
+    one = jsonl.parse(line())
+    assert one.key == jsonl.parse(line(seconds=1, kernel_version="7.0")).key
+    names = {field.name for field in fields(jsonl.Key)}
     assert set(GOOD) - names == {"seconds", "kernel_version"}
     assert names < set(GOOD) | set(LATER_DIMENSIONS)
 
 
 def test_a_line_begins_as_split_bench_writes_it() -> None:
     wanted = [*list(GOOD)[:-1], "dirty_harvest", "seconds"]
-    assert list(json.loads(results.to_line(Measurement(**GOOD)))) == wanted
+    assert list(json.loads(jsonl.to_line(Measurement(**GOOD)))) == wanted
 
 
 @pytest.mark.parametrize("name", list(GOOD))
 def test_no_key_may_be_missing(name: str) -> None:
     rest = {key: value for key, value in GOOD.items() if key != name}
-    with pytest.raises(results.BadResultError, match=f"lacks '{name}'"):
-        results.parse(json.dumps(rest))
+    with pytest.raises(jsonl.BadResultError, match=f"lacks '{name}'"):
+        jsonl.parse(json.dumps(rest))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_no_key_may_be_missing(name: str) -> None:
     ],
 )
 def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(results.BadResultError, match=re.escape(said)):
-        results.parse(line(**changes))
+    with pytest.raises(jsonl.BadResultError, match=re.escape(said)):
+        jsonl.parse(line(**changes))
 
 
 @pytest.mark.parametrize(
@@ -160,48 +160,48 @@ def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
     ],
 )
 def test_lines_that_are_no_object(text: str, said: str) -> None:
-    with pytest.raises(results.BadResultError, match=said):
-        results.parse(text)
+    with pytest.raises(jsonl.BadResultError, match=said):
+        jsonl.parse(text)
 
 
 def test_errors_name_file_and_line() -> None:
-    with pytest.raises(results.BadResultError, match=r"^x\.jsonl, line 2: is not JSON"):
-        results.parse_all(f"{line()}\nnonsense\n", "x.jsonl")
+    with pytest.raises(jsonl.BadResultError, match=r"^x\.jsonl, line 2: is not JSON"):
+        jsonl.parse_all(f"{line()}\nnonsense\n", "x.jsonl")
 
 
 def test_half_a_line_is_noticed_even_if_it_is_json() -> None:
-    with pytest.raises(results.BadResultError, match=r"x\.jsonl: ends in half a line"):
-        results.parse_all(line(), "x.jsonl")
+    with pytest.raises(jsonl.BadResultError, match=r"x\.jsonl: ends in half a line"):
+        jsonl.parse_all(line(), "x.jsonl")
 
 
 def test_nothing_is_measured_twice() -> None:
-    with pytest.raises(results.BadResultError, match="line 2: measures again"):
-        results.parse_all(f"{line()}\n{line(seconds=1)}\n", "x.jsonl")
-    assert len(results.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
+    with pytest.raises(jsonl.BadResultError, match="line 2: measures again"):
+        jsonl.parse_all(f"{line()}\n{line(seconds=1)}\n", "x.jsonl")
+    assert len(jsonl.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
 
 
 def test_a_written_file_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "new" / "run.jsonl"
-    found = [results.parse(line(vcpus=vcpus)) for vcpus in (2, 4)]
-    results.write(file, found)
-    assert results.parse_all(file.read_text(), "run") == found
+    found = [jsonl.parse(line(vcpus=vcpus)) for vcpus in (2, 4)]
+    jsonl.write(file, found)
+    assert jsonl.parse_all(file.read_text(), "run") == found
     assert [path.name for path in file.parent.iterdir()] == ["run.jsonl"]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> Any:
-        yield results.parse(line())
+        yield jsonl.parse(line())
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        results.write(tmp_path / "run.jsonl", failing())
+        jsonl.write(tmp_path / "run.jsonl", failing())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(name)
-        results.name_latest(tmp_path / name)
+        jsonl.name_latest(tmp_path / name)
     latest = tmp_path / "latest.jsonl"
     assert latest.readlink() == Path("b.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -212,14 +212,14 @@ def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
 
 
 def test_errors_are_for_the_user() -> None:
-    assert issubclass(results.BadResultError, LabError)
+    assert issubclass(jsonl.BadResultError, LabError)
 
 
 def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() -> None:
     text = (ROOT / "docs" / "results-format.md").read_text()
-    for name in [*GOOD, *LATER, *results.PHASES]:
+    for name in [*GOOD, *LATER, *jsonl.PHASES]:
         assert f"| `{name}` |" in text
     example = next(row for row in text.splitlines() if row.startswith("    {"))
     assert list(json.loads(example)) == [*list(GOOD)[:-1], *LATER, "seconds"]
-    assert results.parse(example).dirty_harvest == "on"
-    assert results.to_line(results.parse(example)) == f"{example.strip()}\n"
+    assert jsonl.parse(example).dirty_harvest == "on"
+    assert jsonl.to_line(jsonl.parse(example)) == f"{example.strip()}\n"

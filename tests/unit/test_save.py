@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import LabError
-from lab.extract import changed_lines
-from lab.git import Repo
-from lab.mail import Mail, Removal, file_name, format_mail, parse
-from lab.save import save
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.series.extract import changed_lines
+from lab.series.mail import Mail, Removal, file_name, format_mail, parse
+from lab.series.save import save
 from tests.unit.fake_kernel import BASE_FILES, MMU, MMU_TEXT, PROGRAM, SPLITTER, FakeKernel
 
 SPLIT_ONE = MMU_TEXT[MMU_TEXT.index("/*\n * Splits") : MMU_TEXT.index("static int middle")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.soak with a machine that is made up."""
+"""lab.verify.soak with a machine that is made up."""
 
 import _thread
 import json
@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, kernel, machines, races, selftests, soak
-from lab.errors import LabError
-from lab.kernel import Kernel
+from lab import cli, machines
+from lab.build import kernel, selftests
+from lab.build.kernel import Kernel
+from lab.core.errors import LabError
 from lab.machines import Job, MachineLost, Result, Sharing
 from lab.machines.qemu import SvmQemu
+from lab.verify import races, soak
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import source, tree
-from lab.errors import LabError
-from lab.git import Repo
-from lab.paths import Layout
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import Layout
+from lab.series import source, tree
 from tests.unit.fake_kernel import (
     BASE_FILES,
     HEADER,

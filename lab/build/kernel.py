@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Configure and build the kernels.
+
+Objects lie in a directory of the source tree, so that kbuild calls the
+compiler with relative paths and ccache recognises a file in every tree.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lab.build import mutants, peer
+from lab.core import space
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.locks import locked
+from lab.core.paths import CONFIG, LAYOUT, Layout
+from lab.core.steps import run_logged, say, step
+from lab.series import tree
+
+# What each configuration puts over tinyconfig, later fragments winning.
+CONFIGS = {
+    "kvm": ("kvm.config",),
+    "kvm-preempt": ("kvm.config", "preempt.config"),
+    "debug": ("kvm.config", "debug.config"),
+    "fault": ("kvm.config", "fault.config"),
+    "pae": ("kvm.config", "pae.config"),
+    "bpf": ("kvm.config", "preempt.config", "bpf.config"),
+    "leaks": ("kvm.config", "leaks.config"),
+    "kcsan": ("kvm.config", "kcsan.config"),
+}
+# kbuild's ARCH, and where a configuration has another.
+ARCH_64 = "x86_64"
+ARCHITECTURES = {"pae": "i386"}
+KINDS = ("series", "base", "peer", "mutants")
+# With two cores and an empty ccache.
+ESTIMATES = {
+    "kvm": "4 min",
+    "kvm-preempt": "4 min",
+    "debug": "5 min",
+    "fault": "4 min",
+    "pae": "5 min",
+    "bpf": "4 min",
+    "leaks": "5 min",
+    "kcsan": "6 min",
+}
+# The largest of them, debug, takes half of it.
+NEEDED_GIB = 0.5
+
+# The user's other variables could reach kbuild: MAKEFLAGS, ARCH, KCFLAGS...
+PASSED_ON = re.compile(r"PATH|HOME|USER|TMPDIR|CCACHE_\w+|XDG_\w+")
+REPRODUCIBLE = {
+    "KBUILD_BUILD_TIMESTAMP": "Thu Jan  1 00:00:00 UTC 2026",
+    "KBUILD_BUILD_USER": "lab",
+    "KBUILD_BUILD_HOST": "lab",
+    "KBUILD_BUILD_VERSION": "1",
+    "LC_ALL": "C",
+}
+# Without it ccache preprocesses whatever it has to compile twice.
+FASTER = {"CCACHE_DEPEND": "1"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that is built. image: its bzImage. release: what uname -r says."""
+
+    kind: str
+    config: str
+    image: Path
+    release: str
+
+
+def build_environment() -> dict[str, str]:
+    """Environment for make: of the user's only what does not change the result."""
+    kept = {key: value for key, value in os.environ.items() if PASSED_ON.fullmatch(key)}
+    return FASTER | kept | REPRODUCIBLE
+
+
+def arch_of(config: str) -> str:
+    """Return what kbuild calls the architecture of a configuration."""
+    return ARCHITECTURES.get(config, ARCH_64)
+
+
+def make_command(
+    objects: str, *targets: str, jobs: int | None = None, arch: str = ARCH_64
+) -> tuple[str, ...]:
+    """The kbuild command for TARGETS, objects being a directory below the tree."""
+    return (
+        "make",
+        f"-j{jobs or os.cpu_count()}",
+        f"O={objects}",
+        f"ARCH={arch}",
+        "CC=ccache gcc",
+        "HOSTCC=ccache gcc",
+        *targets,
+    )
+
+
+def _commit_of(kind: str, layout: Layout) -> str:
+    repo = Repo(layout.linux)
+    if kind == "peer":
+        return peer.commit(repo)
+    if kind == "mutants":
+        return mutants.commit(repo, mutants.load(layout))
+    return tree.BASE_TAG
+
+
+def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
+    """The up-to-date work tree of a kind of kernel, one of KINDS.
+
+    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.peer and of
+    lab.build.mutants raise.
+    """
+    if kind not in KINDS:
+        raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
+    if kind in ("series", "mutants") or not layout.linux.exists():
+        tree.make(layout, tree.current_source(layout))
+    path = layout.tree_of(kind)
+    if kind != "series":
+        commit = _commit_of(kind, layout)
+        with locked(tree.lock(path)):
+            tree.work_tree(layout, path, commit)
+    return path
+
+
+def wanted(fragments: Iterable[Path]) -> dict[str, str]:
+    """Symbol -> value, "n" when it must be off, as the fragments ask for it."""
+    values: dict[str, str] = {}
+    for fragment in fragments:
+        for line in fragment.read_text().splitlines():
+            if match := re.fullmatch(r"(CONFIG_\w+)=(.*)", line):
+                values[match[1]] = match[2]
+            elif match := re.fullmatch(r"# (CONFIG_\w+) is not set", line):
+                values[match[1]] = "n"
+    return values
+
+
+def verify(config: Path, asked: Mapping[str, str]) -> None:
+    """Compare a .config with what was asked for. LabError names what did not take."""
+    effective = wanted([config])
+    failed = [
+        f"{symbol}={value}"
+        for symbol, value in asked.items()
+        if effective.get(symbol, "n") != value
+    ]
+    if failed:
+        raise LabError(
+            f"{config}: did not take: {' '.join(failed)}; a symbol that this one depends on"
+            " is missing from the fragments, or the kernel has it no longer"
+        )
+
+
+def configure(
+    source: Path, objects: str, fragments: Sequence[Path], log: Path, arch: str = ARCH_64
+) -> None:
+    """Make OBJECTS/.config of tinyconfig and the fragments, or bring it up to date.
+
+    LabError: a symbol that a fragment asks for did not take.
+    """
+    digest = hashlib.sha256(b"".join(fragment.read_bytes() for fragment in fragments)).hexdigest()
+    stamp = source / objects / ".lab-config"
+    env = build_environment()
+    config = source / objects / ".config"
+    if not config.exists() or not stamp.exists() or stamp.read_text() != digest:
+        stamp.unlink(missing_ok=True)
+        run_logged("tinyconfig", make_command(objects, "tinyconfig", arch=arch), log, source, env)
+        merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", objects, f"{objects}/.config")
+        run_logged("merge_config", (*merge, *map(str, fragments)), log, source, env)
+    run_logged("olddefconfig", make_command(objects, "olddefconfig", arch=arch), log, source, env)
+    verify(config, wanted(fragments))
+    stamp.write_text(digest)
+
+
+def fragments_of(config: str) -> list[Path]:
+    """The files of a configuration. LabError names the right ones."""
+    if config not in CONFIGS:
+        raise LabError(f"no configuration {config!r}; there are {', '.join(CONFIGS)}")
+    return [CONFIG / name for name in CONFIGS[config]]
+
+
+def image_in(source: Path, config: str) -> Path:
+    """Return where the kernel of a configuration is once it is built."""
+    return source / f"obj-{config}" / "arch/x86/boot/bzImage"
+
+
+def _estimate(image: Path, config: str) -> str:
+    return "1 min or less" if image.exists() else f"{ESTIMATES[config]}, less with a warm ccache"
+
+
+def _commit_in(source: Path) -> str | None:
+    """The commit that a work tree holds, None if there is anything else in it but objects."""
+    repo = Repo(source)
+    extra = repo.lines("status", "--porcelain", "--ignored")
+    if any(not line.startswith("!! obj-") for line in extra):
+        return None
+    return repo.text("rev-parse", "HEAD")
+
+
+def _tool_versions() -> list[str]:
+    found = []
+    for tool in ("gcc", "ld", "make"):
+        command = (tool, "--version")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found.append(done.stdout)
+    return found
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    return (file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else (0, 0)
+
+
+def _stamp_of(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> str | None:
+    """All that decides a kernel, and the files that came of it; None if it is not fixed.
+
+    The sources of base and peer are fixed by a commit. Those of the series are for editing,
+    and Debian's ignore list hides new files in them, so only make knows what has changed.
+    """
+    commit = None if kind == "series" else _commit_in(source)
+    if commit is None:
+        return None
+    objects = f"obj-{config}"
+    built = source / objects
+    results = ("arch/x86/boot/bzImage", ".config", "include/config/kernel.release")
+    parts = (
+        commit,
+        [fragment.read_text() for fragment in fragments],
+        make_command(objects, arch=arch_of(config)),
+        sorted(REPRODUCIBLE.items()),
+        _tool_versions(),
+        [_identity(built / name) for name in results],
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _is_built(stamp: Path, wanted_stamp: str | None) -> bool:
+    return wanted_stamp is not None and stamp.exists() and stamp.read_text() == wanted_stamp
+
+
+def _write_stamp(stamp: Path, content: str | None) -> None:
+    if content is not None:
+        stamp.write_text(content)
+
+
+def _make(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> None:
+    objects = f"obj-{config}"
+    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
+    log.unlink(missing_ok=True)
+    what = f"Building the {kind} kernel, configuration {config}"
+    with step(what, _estimate(image_in(source, config), config)):
+        arch = arch_of(config)
+        configure(source, objects, fragments, log, arch)
+        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
+        run_logged(what, command, log, source, build_environment())
+
+
+def build(kind: str, config: str) -> Kernel:
+    """Build a kernel, incrementally; make is not even asked where a stamp tells that it is built.
+
+    kind: one of KINDS. config: a name in CONFIGS.
+    LabError: no such kind or configuration, or one that does not take effect.
+    WorkFailed: it does not compile; the end of the log has been shown.
+    """
+    fragments = fragments_of(config)
+    source = source_tree(kind)
+    objects = f"obj-{config}"
+    image = image_in(source, config)
+    if not image.exists():
+        space.need(source, NEEDED_GIB, "a kernel")
+    stamp = source / objects / ".lab-built"
+    with locked(tree.lock(source)):
+        if not _is_built(stamp, _stamp_of(kind, config, source, fragments)):
+            stamp.unlink(missing_ok=True)
+            _make(kind, config, source, fragments)
+            _write_stamp(stamp, _stamp_of(kind, config, source, fragments))
+    release = (source / objects / "include/config/kernel.release").read_text().strip()
+    return Kernel(kind, config, image, release)
+
+
+@click.command()
+@click.argument("what", nargs=-1, type=click.Choice([*CONFIGS, "selftests"]))
+@click.option("--kind", type=click.Choice(KINDS), default="series", show_default=True)
+def command(what: tuple[str, ...], kind: str) -> None:
+    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
+    from lab.build import selftests  # it needs this module
+
+    for name in what or ("kvm", "selftests"):
+        if name == "selftests":
+            say(str(selftests.build(kind)))
+        else:
+            kernel = build(kind, name)
+            say(f"{kernel.image}: {kernel.release}")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A kernel that is wrong on purpose: the series with all of tests/mutants in it.
+
+A mutant is a mail like those of series/ that seeds one bug. As a kernel for each would take too
+long to build, one has them all, each behind kvm_mutant(N), which is true while the module
+parameter kvm.mutant is N. The first patch, 00, adds that; with 0 the kernel is the series.
+
+The changelog of a mutant ends with lines that say who has to notice:
+
+    Caught-by: PROGRAM ARGUMENT...      the selftest
+    Machine: NAME WORD...               MODULE.PARAMETER=VALUE, or for the kernel command line
+    Output: REGEX                       the selftest fails and says this
+    Kernel-log: REGEX                   the kernel says this
+
+There is an Output or a Kernel-log; if both, both have to be seen.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import Layout
+from lab.series.apply import commit_mails
+from lab.series.files import WholeFile, read_text
+from lab.series.mail import Mail, parse
+
+KEYS = ("Caught-by", "Machine", "Output", "Kernel-log")
+FILE_NAME = re.compile(r"(\d\d)-([a-z0-9-]+)\.patch")
+SWITCH = re.compile(r"^\+.*\bkvm_mutant\((\d+)\)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What has to notice a mutant.
+
+    program, arguments: the selftest. machine: its name. words: the machine's parameters and
+    words of its command line. output, kernel_log: expected there, None if nothing is.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    machine: str
+    words: tuple[str, ...]
+    output: re.Pattern[str] | None
+    kernel_log: re.Pattern[str] | None
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug. number: of the switch. path: as messages name the patch."""
+
+    number: int
+    name: str
+    path: str
+    mail: Mail
+    check: Check
+
+
+@dataclass(frozen=True)
+class Mutants:
+    """All of tests/mutants. switch: path and mail of the patch 00."""
+
+    switch: tuple[str, Mail]
+    mutants: tuple[Mutant, ...]
+
+
+def _trailers(path: str, mail: Mail) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in mail.message.split("\n\n")[-1].splitlines():
+        key, _, value = line.partition(": ")
+        if key not in KEYS or not value.strip():
+            raise LabError(f"{path}: {line!r}: expected one of {', '.join(KEYS)} and a value")
+        if key in found:
+            raise LabError(f"{path}: more than one {key}:")
+        found[key] = value.strip()
+    return found
+
+
+def _pattern(path: str, key: str, text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text, re.MULTILINE) if text else None
+    except re.error as error:
+        raise LabError(f"{path}: {key}: {text!r} is no regular expression: {error}") from error
+
+
+def _check(path: str, mail: Mail) -> Check:
+    given = _trailers(path, mail)
+    for key in ("Caught-by", "Machine"):
+        if key not in given:
+            raise LabError(f"{path}: the changelog has no {key}:")
+    output = _pattern(path, "Output", given.get("Output"))
+    kernel_log = _pattern(path, "Kernel-log", given.get("Kernel-log"))
+    if not output and not kernel_log:
+        raise LabError(f"{path}: neither Output: nor Kernel-log: says what is seen of the bug")
+    program, *arguments = given["Caught-by"].split()
+    machine, *words = given["Machine"].split()
+    return Check(program, tuple(arguments), machine, tuple(words), output, kernel_log)
+
+
+def _check_switch(path: str, number: int, mail: Mail) -> None:
+    used = {int(found) for found in SWITCH.findall(mail.diff)}
+    if used != {number}:
+        numbers = ", ".join(map(str, sorted(used))) or "none"
+        raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
+
+
+def _read(layout: Layout) -> Iterator[tuple[int, str, str, Mail]]:
+    """Number, name, path and mail of each patch, in order. LabError: one that is none."""
+    for file in sorted(layout.mutant_patches.glob("*.patch")):
+        path = file.relative_to(layout.root).as_posix()
+        match = FILE_NAME.fullmatch(file.name)
+        if not match:
+            raise LabError(f"{path}: a mutant is called NN-name.patch")
+        mail = parse(path, read_text(file))
+        if mail.whole or mail.deletes or mail.removes:
+            raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
+        yield int(match[1]), match[2], path, mail
+
+
+def load(layout: Layout) -> Mutants:
+    """Read tests/mutants. LabError: a patch that is not as the top of this file says."""
+    switches: list[tuple[str, Mail]] = []
+    mutants: dict[int, Mutant] = {}
+    for number, name, path, mail in _read(layout):
+        if number == 0:
+            switches.append((path, mail))
+            continue
+        if number in mutants:
+            raise LabError(f"{path}: {mutants[number].path} has the number {number:02d} already")
+        _check_switch(path, number, mail)
+        mutants[number] = Mutant(number, name, path, mail, _check(path, mail))
+    if len(switches) != 1:
+        raise LabError(f"{layout.mutant_patches}: needs one patch 00, has {len(switches)}")
+    return Mutants(switches[0], tuple(mutants.values()))
+
+
+def _no_whole_file(path: str) -> WholeFile:
+    raise AssertionError(path)
+
+
+def commit(repo: Repo, all_of_them: Mutants) -> str:
+    """The id of a commit on top of the series that holds all mutants.
+
+    The same input gives the same id; no ref, index or work tree changes. LabError: a hunk does
+    not apply.
+    """
+    mails = [all_of_them.switch, *((each.path, each.mail) for each in all_of_them.mutants)]
+    return commit_mails(repo, repo.text("rev-parse", "HEAD"), mails, _no_whole_file)

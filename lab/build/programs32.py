@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Static 32-bit programs for machines with a 32-bit kernel.
+
+The host has no 32-bit libc, so the only one is the kernel's nolibc: header files.
+"""
+
+from pathlib import Path
+
+from lab.build.kernel import arch_of, build_environment, make_command, source_tree
+from lab.core.locks import locked
+from lab.core.paths import LAB, LAYOUT
+from lab.core.steps import run_logged
+from lab.series import tree
+
+CONFIG = "pae"
+OBJECTS = f"obj-{CONFIG}"
+INIT = LAB / "machines" / "guest" / "init32.c"
+NOLIBC = "tools/include/nolibc"
+FLAGS = (
+    *("-m32", "-static", "-no-pie", "-fno-pie", "-Os", "-s", "-Wall", "-Wextra", "-Werror"),
+    *("-ffreestanding", "-nostdlib", "-fno-stack-protector"),
+)
+
+
+def compiler_command(source: Path, file: Path, program: Path) -> tuple[str, ...]:
+    """The command that makes PROGRAM of FILE, with the headers of the kernel tree SOURCE."""
+    headers = source / OBJECTS / "usr/include"
+    nolibc = ("-I", str(source / NOLIBC), "-include", "nolibc.h")
+    return ("gcc", *FLAGS, *nolibc, "-isystem", str(headers), "-o", str(program), str(file))
+
+
+def program_of(file: Path) -> Path:
+    """Return where build() puts the program of one C file."""
+    return LAYOUT.linux / OBJECTS / "programs" / file.stem
+
+
+def build(file: Path) -> Path:
+    """Build the program of one C file. WorkFailed: it does not compile."""
+    source = source_tree("series")
+    program = program_of(file)
+    log = LAYOUT.log / f"programs32-{file.stem}.log"
+    log.unlink(missing_ok=True)
+    env = build_environment()
+    with locked(tree.lock(source)):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        headers = make_command(OBJECTS, "headers", arch=arch_of(CONFIG))
+        run_logged("make headers", headers, log, source, env)
+        command = compiler_command(source, file.resolve(), program)
+        run_logged(f"building {file.name}", command, log, source, env)
+    return program

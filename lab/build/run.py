@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`python -m lab run`: one command in one machine."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lab import machines
+from lab.build import kernel, programs32
+from lab.core.errors import LabError
+from lab.core.paths import LAYOUT
+from lab.machines.job import Job, Machine, MachineLost
+
+
+def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
+    """Split words of the form NAME=VALUE. Raises LabError, showing the form."""
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise LabError(f"{word}: must look like {form}")
+        pairs[name] = value
+    return pairs
+
+
+def _image(machine: Machine, kind: str, config: str, dry_run: bool) -> Path:
+    if machine.name == "host":
+        return Path()
+    if not dry_run:
+        return kernel.build(kind, config).image
+    kernel.fragments_of(config)
+    return kernel.image_in(LAYOUT.tree_of(kind), config)
+
+
+def _init(machine: Machine, config: str, dry_run: bool) -> Path | None:
+    """Return the init of a 32-bit kernel, which cannot run the usual one."""
+    if machine.name == "host" or kernel.arch_of(config) == kernel.ARCH_64:
+        return None
+    return programs32.program_of(programs32.INIT) if dry_run else programs32.build(programs32.INIT)
+
+
+def _show_progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _run(machine: Machine, job: Job) -> int:
+    try:
+        result = machine.run(job)
+    except MachineLost as lost:
+        click.echo(lost.kernel_log, err=True)
+        click.echo(f"lab: {machine.name} was lost: {lost}", err=True)
+        return lost.exit_code
+    sys.stdout.buffer.write(result.output)
+    sys.stdout.buffer.flush()
+    return result.status
+
+
+@click.command()
+@click.argument("machine")
+@click.argument("command", nargs=-1, required=True)
+@click.option("-k", "--kind", type=click.Choice(kernel.KINDS), default="series", show_default=True)
+@click.option("-c", "--config", default="kvm", show_default=True, help="The kernel's.")
+@click.option("-p", "--parameter", multiple=True, metavar="MODULE.NAME=VALUE")
+@click.option("--cpus", type=int, default=2, show_default=True)
+@click.option("--memory", type=int, default=1024, show_default=True, metavar="MIB")
+@click.option("--file", "files", multiple=True, metavar="GUEST=HOST", help="File or directory.")
+@click.option("--cmdline", multiple=True, metavar="WORD", help="For the kernel's command line.")
+@click.option("--timeout", type=float, default=300, show_default=True, metavar="S")
+@click.option("--dry-run", is_flag=True, help="Say what would run; build and start nothing.")
+def run(
+    machine: str,
+    command: tuple[str, ...],
+    kind: str,
+    config: str,
+    parameter: tuple[str, ...],
+    cpus: int,
+    memory: int,
+    files: tuple[str, ...],
+    cmdline: tuple[str, ...],
+    timeout: float,
+    dry_run: bool,
+) -> int:
+    """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
+
+    Its output goes to stdout, its progress to stderr. A machine that is lost on the way
+    makes the exit status 3. Put -- before a COMMAND with options of its own. A 32-bit kernel
+    (-c pae) has no shell: COMMAND is a static 32-bit program brought along with --file.
+    """
+    chosen = machines.get(machine)
+    parameters = _pairs(parameter, "kvm.tdp_mmu=0")
+    places = _pairs(files, "/bench/run=scripts/run")
+    job = Job(
+        kernel=_image(chosen, kind, config, dry_run),
+        command=command,
+        parameters=parameters,
+        cpus=cpus,
+        memory_mib=memory,
+        files={inside: Path(file) for inside, file in places.items()},
+        timeout_s=timeout,
+        on_progress=_show_progress,
+        cmdline=cmdline,
+        init=_init(chosen, config, dry_run),
+    )
+    if dry_run:
+        click.echo(chosen.describe(job))
+        return 0
+    return _run(chosen, job)

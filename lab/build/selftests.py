@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build the KVM selftests of a kernel tree."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from lab.build.kernel import build_environment, make_command, source_tree
+from lab.core.locks import locked
+from lab.core.paths import LAYOUT
+from lab.core.steps import run_logged, step
+from lab.series import tree
+
+OBJECTS = "obj-selftests"
+SELFTESTS = "tools/testing/selftests/kvm"
+
+
+def compile_in(source: Path, log: Path) -> Path:
+    """Build the selftests of the tree SOURCE; returns where they are.
+
+    WorkFailed: they do not compile.
+    """
+    env = build_environment()
+    output = source / OBJECTS / "kvm"
+    output.mkdir(parents=True, exist_ok=True)
+    run_logged("make headers", make_command(OBJECTS, "headers"), log, source, env)
+    command = (
+        "make",
+        f"-j{os.cpu_count()}",
+        "ARCH=x86_64",
+        "CC=ccache gcc",
+        "EXTRA_CFLAGS=-g0",
+        f"OUTPUT={output}",
+        f"KHDR_INCLUDES=-isystem {source / OBJECTS / 'usr/include'}",
+    )
+    run_logged("building the selftests", command, log, source / SELFTESTS, env)
+    return output
+
+
+def _is_program(file: Path) -> bool:
+    return file.suffix == "" and file.is_file() and os.access(file, os.X_OK)
+
+
+def _strip_new(built: Path, stripped: Path) -> None:
+    """Bring the stripped copies up to date, and drop those of tests that are gone."""
+    programs = {file.relative_to(built): file for file in built.rglob("*") if _is_program(file)}
+    for old in stripped.rglob("*"):
+        if old.is_file() and old.relative_to(stripped) not in programs:
+            old.unlink()
+    for name, file in programs.items():
+        target = stripped / name
+        if not target.exists() or target.stat().st_mtime < file.stat().st_mtime:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["strip", "-o", target, file], check=True)
+
+
+def build(kind: str) -> Path:
+    """Build the selftests of a kind of kernel, incrementally.
+
+    Returns a directory with the stripped programs at their selftest-relative
+    paths, as in x86_64/nx_huge_pages_test. Raises like lab.build.kernel.build().
+    """
+    source = source_tree(kind)
+    log = LAYOUT.log / f"selftests-{kind}.log"
+    log.unlink(missing_ok=True)
+    with locked(tree.lock(source)), step(f"Building the {kind} selftests", "30 s"):
+        built = compile_in(source, log)
+        stripped = source / OBJECTS / "stripped"
+        _strip_new(built, stripped)
+    return stripped

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A thin layer over git that nobody's configuration can change."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.core.errors import WorkFailed
+from lab.core.space import complain_if_full
+
+# What a user's own configuration, hooks and templates could change is shut out,
+# so that the same input makes the same commits and the same text everywhere.
+ISOLATED = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "LC_ALL": "C",
+}
+IDENTITY = ("Kernel lab", "lab@localhost")
+EPOCH = 1_750_000_000
+
+
+class GitFailed(WorkFailed):
+    """git ended with an error; `output` is all that it said on stderr."""
+
+    def __init__(self, command: str, output: str) -> None:
+        self.output = output.strip()
+        super().__init__(
+            f"git {command}: {self.output.splitlines()[0] if self.output else 'failed'}"
+        )
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    return inherited | ISOLATED | dict(extra)
+
+
+def signature(name: str, email: str, number: int) -> dict[str, str]:
+    """Environment of the NUMBERth commit: dates are fixed, so that ids repeat."""
+    date = f"@{EPOCH + 60 * number} +0000"
+    return {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_AUTHOR_DATE": date,
+        "GIT_COMMITTER_NAME": IDENTITY[0],
+        "GIT_COMMITTER_EMAIL": IDENTITY[1],
+        "GIT_COMMITTER_DATE": date,
+    }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file as a commit holds it. mode: git's, as in "100644"."""
+
+    mode: str
+    blob: str
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A git work tree. env: added to the environment of every call."""
+
+    path: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def run(
+        self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Run git and return its stdout; raises GitFailed, LabError when the disk is full."""
+        done = subprocess.run(
+            ("git", "-c", "core.hooksPath=/dev/null", *arguments),
+            cwd=self.path,
+            env=_environment({**self.env, **(env or {})}),
+            input=stdin,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            complain_if_full(self.path)
+            raise GitFailed(arguments[0], done.stderr.decode(errors="replace"))
+        return done.stdout
+
+    def text(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+        """The same for output that is text, without the last newline."""
+        return self.run(*arguments, env=env).decode(errors="surrogateescape").removesuffix("\n")
+
+    def lines(self, *arguments: str) -> list[str]:
+        return self.text(*arguments).splitlines()
+
+    def tree_of(self, commit: str) -> str:
+        return self.text("rev-parse", f"{commit}^{{tree}}")
+
+    def entry(self, commit: str, path: str) -> Entry | None:
+        """The file PATH of a commit or tree, None when it has none there."""
+        listed = self.text("ls-tree", commit, "--", path)
+        if not listed:
+            return None
+        mode, _, rest = listed.split(" ", 2)
+        return Entry(mode, rest.split("\t")[0])
+
+    def content(self, blob: str) -> bytes:
+        return self.run("cat-file", "blob", blob)
+
+    def store(self, content: bytes) -> str:
+        """Store a blob and return its id."""
+        return self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()
+
+    @contextmanager
+    def index_of(self, commit: str) -> Iterator["Repo"]:
+        """This repository with an index of its own, filled from a commit.
+
+        The work tree and its index stay as they are.
+        """
+        with tempfile.TemporaryDirectory(prefix="lab-index-") as directory:
+            index = Repo(self.path, {**self.env, "GIT_INDEX_FILE": f"{directory}/index"})
+            index.run("read-tree", commit)
+            yield index
+
+    def put(self, path: str, entry: Entry) -> None:
+        """Set a file in the index."""
+        self.run("update-index", "--add", "--cacheinfo", f"{entry.mode},{entry.blob},{path}")
+
+    def drop(self, path: str) -> None:
+        """Take a file out of the index."""
+        self.run("update-index", "--force-remove", "--", path)

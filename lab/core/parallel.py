@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Work that several threads do, each with a machine of its own."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+import psutil
+
+from lab.core import process
+
+PARALLEL = 2
+GRACE_S = 0.5
+TICK_S = 0.5
+
+Item = TypeVar("Item")
+
+
+def at_once() -> int:
+    """How many machines run at a time: as many as there are CPUs, and PARALLEL at most."""
+    return min(PARALLEL, psutil.cpu_count() or 1)
+
+
+def end_machines(futures: Iterable[Future[Any]], grace_s: float = GRACE_S) -> None:
+    """End every machine. A thread cannot be ended, but its machine can; again and again, because
+    one may just be starting.
+
+    grace_s: seconds that a machine has to put things back before it is killed.
+    """
+    futures = list(futures)
+    for future in futures:
+        future.cancel()
+    while not all(future.done() for future in futures):
+        process.end(psutil.Process().children(recursive=True), grace_s)
+        wait(futures, timeout=TICK_S)
+
+
+def in_parallel(
+    work: Callable[[], None],
+    stop: Callable[[], None],
+    tick: Callable[[], None],
+    threads: int | None = None,
+) -> None:
+    """Let several threads do the work: as many as told, or at_once().
+
+    The first failure, or Ctrl-C, stops them all: stop() has to make work() return once its machine
+    has ended. tick() is called now and then meanwhile.
+    """
+    threads = threads or at_once()
+    with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work) for _ in range(threads)]
+        try:
+            while not all(future.done() for future in futures):
+                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                tick()
+        except BaseException:
+            stop()
+            end_machines(futures)
+            raise
+        for future in futures:
+            future.result()
+
+
+def for_each(
+    items: Iterable[Item],
+    work: Callable[[Item], None],
+    tick: Callable[[], None] = lambda: None,
+    threads: int | None = None,
+) -> None:
+    """Do the work for each item, so many or at_once() at a time; see in_parallel()."""
+    left = deque(items)
+
+    def take() -> None:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            work(item)
+
+    in_parallel(take, left.clear, tick, threads)

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Processes and directories that do not outlive the run they were made for.
+
+Whatever way a run ends, its processes are ended and its directory is removed: an
+exception and Ctrl-C through `with`, SIGTERM and SIGHUP by turning them into an
+exception, SIGKILL by the kernel (the child asked to die with its parent; the
+directory goes when the next run starts).
+"""
+
+import contextlib
+import fcntl
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Self
+
+import psutil
+
+from lab.core.errors import LabError
+from lab.core.paths import BUILD
+
+TEMPORARY = BUILD / "tmp"
+PREFIX = "machine-"
+LOCK = ".lock"
+# Setpriv asks for SIGKILL when the parent dies; if it had died before that, nothing starts.
+UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
+# Where a child without a terminal writes its output.
+MESSAGES = "messages"
+
+Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How often processes are asked whether they have ended, seconds.
+POLL_S = 0.02
+# How long a process may take to die of SIGKILL, seconds.
+KILLED_S = 5.0
+# How long run() gives: make removes what it has half made.
+GRACE_S = 10.0
+
+
+@contextlib.contextmanager
+def _directories_are_ours() -> Iterator[None]:
+    """Keep others from making and sweeping directories meanwhile."""
+    TEMPORARY.mkdir(parents=True, exist_ok=True)
+    with (TEMPORARY / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_in_use(directory: Path) -> bool:
+    try:
+        with (directory / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _sweep() -> None:
+    """Remove what runs left behind that were killed."""
+    for directory in TEMPORARY.glob(f"{PREFIX}*"):
+        if not _is_in_use(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_directory(stack: contextlib.ExitStack) -> Path:
+    """Make a directory that is in use, and removed, with the stack."""
+    with _directories_are_ours():
+        _sweep()
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        lock = stack.enter_context((directory / LOCK).open("wb"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """Give a directory of its own below build/tmp, for as long as the `with` lasts."""
+    with contextlib.ExitStack() as stack:
+        yield _make_directory(stack)
+
+
+def _raise_exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Give signals these handlers for as long as the `with` lasts.
+
+    Only the main thread can; elsewhere the signals keep their meaning.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ends_by_exception() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, unless somebody handles them already."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    with _handled(dict.fromkeys(numbers, _raise_exit)):
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, SIGTERM and SIGHUP: somebody is already ending what they are meant to end."""
+    with _handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
+        yield
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
+
+    They are neither blocked nor ignored, since a child would inherit that.
+    """
+    came: list[int] = []
+    numbers = [n for n in ENDING_SIGNALS if callable(signal.getsignal(n))]
+    try:
+        with _handled(dict.fromkeys(numbers, lambda number, _: came.append(number))):
+            yield
+    finally:
+        for late in came:
+            signal.raise_signal(late)
+
+
+def _is_in_session(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def family(leader: int) -> list[psutil.Process]:
+    """Return what lives of a session and below its leader, given the leader's process number.
+
+    The leader itself may be gone: the kernel does not use the number of a session again
+    while it has members.
+    """
+    members = {process for process in psutil.process_iter() if _is_in_session(process, leader)}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        members.update(psutil.Process(leader).children(recursive=True))
+    return sorted(members, key=lambda process: process.pid)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    # psutil compares start times, so that a number used again is not hit.
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.AccessDenied:
+        # Started through sudo by `host`.
+        argv = ["sudo", "-n", "kill", "-s", number.name.removeprefix("SIG"), str(process.pid)]
+        subprocess.run(argv, capture_output=True, check=False)
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        _signal(process, number)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; who adopts one in a container may never wait for it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _alive_after(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, this long at most; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    while (alive := list(filter(_lives, processes))) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return alive
+
+
+def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    """End processes: SIGTERM, and SIGKILL for those still there grace_s seconds later."""
+    _signal_all(processes, signal.SIGTERM)
+    alive = _alive_after(processes, grace_s)
+    _signal_all(alive, signal.SIGKILL)
+    _alive_after(alive, KILLED_S)
+
+
+class Child:
+    """A program in a session of its own, ended with everything it started when `with` ends.
+
+    argv: the program and its words. directory: where it runs, and where its output goes
+    (file MESSAGES). terminal: give it a terminal instead; what it shows there is thrown away.
+    stdout, stderr: open files for its output instead; without stderr it goes where stdout goes.
+    env: its environment, without one this process's. grace_s: seconds it gets to end by itself
+    when it is told to.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        directory: Path,
+        *,
+        terminal: bool = False,
+        stdout: IO[Any] | None = None,
+        stderr: IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 0.5,
+    ) -> None:
+        self._argv = ["setpriv", "--pdeathsig", "KILL", "--"]
+        self._argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
+        self._directory = directory
+        self._terminal = terminal
+        self._stdout = stdout
+        self._stderr = stderr
+        self._env = env
+        self._grace_s = grace_s
+        self._master: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            # An exception before Popen() returns would lose a child that runs already.
+            with _signals_wait():
+                self._process = self._start_on_terminal() if self._terminal else self._start()
+        except FileNotFoundError as error:
+            raise LabError(f"{error.filename}: not installed; run `make setup`") from error
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with contextlib.ExitStack() as stack:
+            messages = self._directory / MESSAGES
+            return subprocess.Popen(
+                self._argv,
+                cwd=self._directory,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._stdout or stack.enter_context(messages.open("wb")),
+                stderr=self._stderr or subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _start_on_terminal(self) -> subprocess.Popen[bytes]:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        try:
+            return subprocess.Popen(
+                self._argv,
+                cwd=self._directory,
+                env={**os.environ, "TERM": "vt100", "LINES": "25", "COLUMNS": "80"},
+                # Bochs waits a millisecond for input whenever its processors are idle, half of
+                # its time altogether; here there is always something: the end of the file.
+                stdin=subprocess.DEVNULL,
+                stdout=slave,
+                stderr=slave,
+                start_new_session=True,
+            )
+        finally:
+            os.close(slave)
+
+    def _drain_terminal(self) -> None:
+        if self._master is None:
+            return
+        with contextlib.suppress(OSError):
+            while os.read(self._master, 65536):
+                pass
+
+    @property
+    def pid(self) -> int:
+        """The program's process number."""
+        assert self._process
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, -n after signal n, or None as long as the program runs."""
+        assert self._process
+        self._drain_terminal()
+        return self._process.poll()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Sleep for this long, or until the program has ended."""
+        assert self._process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        with _undisturbed():
+            if self._process:
+                end(family(self._process.pid), self._grace_s)
+                self._process.wait()
+        if self._master is not None:
+            os.close(self._master)
+
+
+def run(
+    argv: Sequence[str],
+    directory: Path,
+    stdout: IO[Any],
+    *,
+    stderr: IO[Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a program to its end; returns its exit code, -n after signal n. See Child.
+
+    Ctrl-C, SIGTERM and SIGHUP end it with everything it started before they end this process.
+    """
+    with (
+        ends_by_exception(),
+        Child(argv, directory, stdout=stdout, stderr=stderr, env=env, grace_s=GRACE_S) as child,
+    ):
+        child.wait()
+        code = child.exit_code()
+    assert code is not None
+    return code

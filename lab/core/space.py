@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Room on the disk: asked for beforehand, and looked at when something failed."""
+
+import shutil
+from pathlib import Path
+
+from lab.core.errors import LabError
+
+GIB = 2**30
+# Less than this is as good as nothing: some writer has just failed.
+FULL_BELOW = 16 * 2**20
+
+
+def need(directory: Path, gib: float, what: str) -> None:
+    """LabError unless DIRECTORY, which exists, has that much room for WHAT."""
+    free = shutil.disk_usage(directory).free / GIB
+    if free < gib:
+        raise LabError(f"{what} needs about {gib:g} GiB in {directory}, {free:.1f} GiB are free")
+
+
+def complain_if_full(directory: Path) -> None:
+    """LabError if a failure in DIRECTORY, which exists, came from a full disk."""
+    if shutil.disk_usage(directory).free < FULL_BELOW:
+        raise LabError(f"no space left in {directory}; make room and run it again")

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make bench`: eager_page_split=N beside =Y, measured by real kernels that run real guests.
+
+One boot per paging mode (ept/npt is fixed when KVM loads); inside, split-bench.sh runs the
+matrix. The unpatched kernel and the peer measure a part of it for comparison, with the same test
+program.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core import parallel, process
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import LOG, PARTIAL, RESULTS
+from lab.core.steps import say
+from lab.machines import Job, Machine, MachineLost, Result
+from lab.measure.partial import Store
+from lab.measure.plan import (
+    FULL,
+    MIB,
+    OFF,
+    OUTPUT,
+    QUICK,
+    QUICK_MODES,
+    TEST,
+    Boot,
+    check_harvest,
+    check_matrix,
+    check_modes,
+    expected_keys,
+    make_job,
+    make_plan,
+    modes_of,
+    with_bits,
+    without_name,
+)
+from lab.measure.progress import Course, Watch, duration, shown
+from lab.page import command as page
+from lab.results import jsonl, tables
+from lab.results.jsonl import Measurement
+
+CONFIG = "kvm"
+FREE_MIB = 4
+TICK_S = 0.25
+# An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
+GRACE_S = {"host": 10.0}
+
+
+class MachineLostError(LabError):
+    """A machine died or hung, which says nothing about the kernel's figures."""
+
+    exit_code = 3
+
+
+def _log_of(boot: Boot) -> Path:
+    words = re.findall(r"\w+", boot.label)
+    return LOG / f"bench-{'-'.join([boot.machine, *words])}.log"
+
+
+def _save_log(boot: Boot, text: str) -> Path:
+    log = _log_of(boot)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(text)
+    return log
+
+
+def checked(boot: Boot, result: Result) -> list[Measurement]:
+    """The measurements of a boot.
+
+    LabError: split-bench.sh refused. WorkFailed: a run failed, or the results are not
+    those of the plan, as when a module parameter did not take effect.
+    """
+    said = result.output.decode(errors="replace").strip()
+    if result.status == 2:
+        raise LabError(f"{boot.label}: {without_name(said)}")
+    if result.status != 0:
+        say(said)
+        log = _save_log(boot, result.kernel_log)
+        raise WorkFailed(f"{boot.label}: a test run failed (see above; kernel log: {log})")
+    try:
+        text = result.files[OUTPUT].decode()
+        found = jsonl.parse_all(text, boot.label)
+    except (KeyError, UnicodeDecodeError, LabError) as error:
+        raise WorkFailed(f"{boot.label}: unusable results: {error}") from error
+    _check_complete(boot, found)
+    return found
+
+
+def _check_complete(boot: Boot, found: list[Measurement]) -> None:
+    if not found:
+        raise WorkFailed(f"{boot.label}: no results")
+    seen = found[0]
+    if boot.ept not in (None, seen.ept):
+        mode = tables.paging(boot.machine, seen.ept)
+        raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
+    like = seen.key
+    if boot.parameters:
+        like = replace(like, tdp_mmu=boot.tdp_mmu, pml=boot.pml, dirty_harvest=OFF)
+    differing = expected_keys(boot, like) ^ {one.key for one in found}
+    if differing:
+        count = f"{len(differing)} measurements are missing or were not asked for"
+        raise WorkFailed(f"{boot.label}: {count}, such as {min(differing, key=str)}")
+
+
+def _reused(store: Store | None, boot: Boot, job: Job) -> list[Measurement] | None:
+    """What an earlier invocation found, if it is what this one wants."""
+    found = store.find(boot, job) if store else None
+    try:
+        if found is not None:
+            _check_complete(boot, found)
+    except WorkFailed:
+        return None
+    return found
+
+
+def run_boot(
+    machine: Machine, boot: Boot, job: Job, on_progress: Callable[[str], None]
+) -> list[Measurement]:
+    """Run one boot and return its measurements. Raises what checked() raises, and
+
+    MachineLostError: with the reason and where the console is kept.
+    """
+    try:
+        return checked(boot, machine.run(replace(job, on_progress=on_progress)))
+    except MachineLost as lost:
+        log = _save_log(boot, lost.kernel_log)
+        raise MachineLostError(f"{boot.label}: machine lost, {lost}; its console: {log}") from lost
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What goes into the machines: kernel kind -> image, and the test."""
+
+    images: Mapping[str, Path]
+    test: Path
+
+
+def build_programs(plan: Sequence[Boot]) -> Programs:
+    """Build what the plan needs; every kernel is measured by the series' own test."""
+    kinds = dict.fromkeys(boot.kernel for boot in plan if boot.machine != "host")
+    images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
+    return Programs(images, selftests.build("series") / TEST)
+
+
+def _first_error(futures: Sequence[Future[list[Measurement]]]) -> None:
+    for future in futures:
+        if future.done():
+            future.result()
+
+
+def run_plan(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None = None
+) -> list[list[Measurement]]:
+    """Run all boots, as many at a time as the watch says; the results have the jobs' order.
+
+    store: keeps the results of each boot as it ends. The first that fails, or Ctrl-C, ends the
+    others. Raises what run_boot() raises.
+    """
+
+    def one(index: int, boot: Boot, job: Job) -> list[Measurement]:
+        watch.start(index)
+        result = run_boot(machine, boot, job, lambda line: watch.line(index, line))
+        if store:
+            store.keep(boot, job, result)
+        watch.end(index)
+        return result
+
+    with process.ends_by_exception(), ThreadPoolExecutor(watch.parallel) as pool:
+        futures = [pool.submit(one, i, boot, job) for i, (boot, job) in enumerate(jobs)]
+        try:
+            with shown(watch) as tick:
+                while not all(future.done() for future in futures):
+                    wait(futures, timeout=TICK_S, return_when=FIRST_EXCEPTION)
+                    _first_error(futures)
+                    tick()
+        except BaseException:
+            parallel.end_machines(futures, GRACE_S.get(machine.name, parallel.GRACE_S))
+            raise
+    return [future.result() for future in futures]
+
+
+def _words(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.replace(",", " ").split())
+
+
+def numbers(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    words = _words(context, option, text)
+    try:
+        return None if words is None else tuple(map(int, words))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
+
+
+def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
+    estimates = [boot.estimate_s for boot in plan]
+    return duration(max(sum(estimates) / parallel_on(machine), *estimates))
+
+
+def _runs(plan: Iterable[Boot]) -> int:
+    return sum(len(matrix.runs) for boot in plan for matrix in boot.matrices)
+
+
+def announce(machine: Machine, plan: Sequence[Boot]) -> None:
+    """Say what is going to happen and how long it takes."""
+    kind = "simulated time" if machine.lockstep else "wall-clock time, for orientation only"
+    say("bench: build what has changed, then measure eager_page_split=N beside =Y:")
+    say(
+        f"bench: {_runs(plan)} test runs in {len(plan)} boots of {machine.name} ({kind}),"
+        f" about {_estimate(machine, plan)} when all is built"
+    )
+
+
+def announce_reused(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], to_do: Sequence[tuple[Boot, Job]]
+) -> None:
+    """Say what need not be measured again."""
+    left = [boot for boot, _ in to_do]
+    say(
+        f"bench: {len(jobs) - len(left)} of {len(jobs)} boots were measured before an interruption,"
+        " with the same kernels and programs: reused (--fresh measures them again)"
+    )
+    if left:
+        say(f"bench: {_runs(left)} test runs are left, about {_estimate(machine, left)}")
+
+
+def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
+    """Print what would be run."""
+    for boot in plan:
+        job = make_job(machine, boot, Path("bzImage"), Path(TEST))
+        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
+        click.echo(
+            f"{boot.label}: {machine.name}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}"
+        )
+        click.echo(f"  {job.command[-1]}")
+
+
+def output_file(output: Path | None, machine: str) -> Path:
+    """Where the results go. LabError: they could not, which is better known beforehand."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = output or RESULTS / f"{stamp}-{machine}.jsonl"
+    if output is None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+    if not file.parent.is_dir():
+        raise LabError(f"--output: there is no directory {file.parent}")
+    if file.exists():
+        raise LabError(f"--output: {file} exists; results are never overwritten")
+    if shutil.disk_usage(file.parent).free < FREE_MIB * MIB:
+        raise LabError(f"no space left in {file.parent}: {FREE_MIB} MiB are needed")
+    return file
+
+
+def parallel_on(machine: Machine) -> int:
+    """How many boots may run at a time.
+
+    Lockstep machines are single-threaded, and nothing around them changes their figures.
+    """
+    return parallel.at_once() if machine.lockstep else 1
+
+
+def make_jobs(machine: Machine, plan: Sequence[Boot], programs: Programs) -> list[tuple[Boot, Job]]:
+    """What the machine is asked to do, in the order of the plan."""
+    image = programs.images.get
+    # `host` has no image: it runs the kernel it runs.
+    return [(b, make_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
+
+
+def measure(
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], store: Store | None, *, fresh: bool = False
+) -> list[Measurement]:
+    """Run the jobs and return their results, in the order of the jobs.
+
+    store: where boots are kept as they end, and found again unless `fresh`.
+    """
+    known = [None if fresh else _reused(store, boot, job) for boot, job in jobs]
+    left = [pair for pair, found in zip(jobs, known, strict=True) if found is None]
+    if len(left) < len(jobs):
+        announce_reused(machine, jobs, left)
+    watch = Watch([Course(boot) for boot, _ in left], parallel_on(machine))
+    measured = iter(run_plan(machine, left, watch, store) if left else [])
+    return [one for found in known for one in (next(measured) if found is None else found)]
+
+
+def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
+    """Keep the results in FILE, complete or not at all, and print the tables."""
+    jsonl.write(file, found)
+    if latest:
+        jsonl.name_latest(file)
+    for table in tables.bench_tables(found, machine.lockstep):
+        tables.show(table, Console())
+    say(f"bench: every figure is in {file}")
+    if latest:
+        page.refresh(file.parent)
+
+
+@click.command()
+@click.option(
+    "--machine", "name", default="vmx-bochs", show_default=True, help=", ".join(machines.NAMES)
+)
+@click.option(
+    "--quick", "preset", flag_value="quick", default="quick", help="The small matrix (default)."
+)
+@click.option(
+    "--full",
+    "preset",
+    flag_value="full",
+    help="More vCPUs and write mixes, both log modes, the TDP MMU, no PML, dirty_harvest: takes"
+    " hours.",
+)
+@click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
+@click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
+@click.option("--eager", callback=_words, help="Values of eager_page_split: 'N Y'.")
+@click.option(
+    "--harvest",
+    callback=_words,
+    help="Values of dirty_harvest: 'off on auto', for the series and where there is no PML."
+    " Default: off, with --full 'off on'.",
+)
+@click.option("--init-set", help="Initially-all-set: yes, no or both.")
+@click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
+@click.option(
+    "--backing", callback=_words, help="Memory behind the guest, as in anonymous_hugetlb_2mb."
+)
+@click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
+@click.option(
+    "--kernel",
+    "kernels",
+    type=click.Choice(["all", *jsonl.KERNELS]),
+    default="all",
+    show_default=True,
+    help="All: the series, beside it N of the unpatched kernel and Y of the peer.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option(
+    "--modes",
+    callback=_words,
+    help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
+    " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: 'ept1 ept0', with --full all.",
+)
+@click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+def bench(
+    name: str,
+    preset: str,
+    kernels: str,
+    output: Path | None,
+    modes: tuple[str, ...] | None,
+    fresh: bool,
+    dry_run: bool,
+    **chosen: Any,
+) -> None:
+    """Measure dirty logging with eager_page_split=N beside =Y and print the tables.
+
+    Interrupted on a machine with simulated time, it goes on where it was when called again.
+
+    Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine got lost, 130 interrupted.
+    """
+    given = {k: v for k, v in chosen.items() if v is not None}
+    if name == "host":
+        # Its kernel may have no dirty_harvest.
+        given.setdefault("harvest", ())
+    matrix = replace(FULL if preset == "full" else QUICK, **given)
+    machine = machines.get(name)
+    check_matrix(matrix)
+    chosen_modes = check_modes(name, modes) or (modes_of(name) if preset == "full" else QUICK_MODES)
+    if chosen["harvest"] is not None:
+        check_harvest(name, kernels, chosen_modes, matrix.harvest)
+    plan = make_plan(name, kernels, matrix, chosen_modes)
+    if matrix == QUICK and machine.lockstep:
+        plan = list(map(with_bits, plan))
+    if dry_run:
+        show_plan(machine, plan)
+        return
+    file = output_file(output, name)
+    announce(machine, plan)
+    jobs = make_jobs(machine, plan, build_programs(plan))
+    # What another run of the same job would not repeat to the digit is not to be mixed.
+    store = Store(PARTIAL) if machine.lockstep else None
+    found = measure(machine, jobs, store, fresh=fresh)
+    finish(found, file, machine, latest=output is None)
+    if store:
+        store.drop(jobs)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab cost`: what the split of one huge page costs while mmu_lock is held.
+
+The kernel says it itself: its tracepoint kvm_eager_split_hold has the huge pages that were split
+and the time for which the lock was held. On the lockstep machine that time is a number of
+instructions. Logging is enabled without initially-all-set, so all of the memory is split at once.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core.errors import LabError, WorkFailed
+from lab.core.steps import say, step
+from lab.machines import Job
+from lab.machines.bochs import IPS
+from lab.measure.bench import numbers, output_file
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TEST
+from lab.page import sections
+from lab.results import tables
+from lab.results.jsonl import complete_or_absent
+from lab.results.tables import Table
+
+MACHINE = "vmx-bochs"
+INSIDE = "/cost"
+# Each vCPU's memory where their number varies.
+PER_VCPU_MIB = 32
+HUGE_MIB = 2
+SCRIPT = """
+set -e
+cd /sys/kernel/tracing
+echo 1 > events/kvm_eager_split/kvm_eager_split_hold/enable
+echo Y > /sys/module/kvm/parameters/eager_page_split
+echo "$1" > /proc/sys/vm/nr_hugepages
+shift
+while [ $# -gt 0 ]; do
+    echo > trace
+    "$TEST" -s anonymous_hugetlb_2mb -g -i 2 -w 0 -v "$1" -b "$2M" > "$LAB_OUT/log" 2>&1 ||
+        { cat "$LAB_OUT/log"; exit 1; }
+    echo "point $1 $2"
+    sed -n 's/.* kvm_eager_split_hold: /hold /p' trace
+    shift 2
+done
+"""
+POINT = re.compile(r"point (\d+) (\d+)")
+HOLD = re.compile(r"hold pages (\d+) ns (\d+) why \w+")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run: so many vCPUs with so much memory each."""
+
+    vcpus: int
+    mib_per_vcpu: int
+
+    @property
+    def mib(self) -> int:
+        return self.vcpus * self.mib_per_vcpu
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took. pages: huge pages split. held_ns: mmu_lock held for that, altogether.
+
+    longest_ns: the longest single hold; nobody waits for the lock here, so it is not given up.
+    """
+
+    machine: str
+    ept: bool
+    vcpus: int
+    mib_per_vcpu: int
+    pages: int
+    held_ns: int
+    longest_ns: int
+
+    @property
+    def instructions(self) -> float:
+        """Per huge page, holds that found the stock empty included."""
+        return self.held_ns * IPS / 1e9 / self.pages
+
+
+def points(sizes: Sequence[int], vcpus: Sequence[int]) -> list[Point]:
+    """One vCPU with each size in MiB, and each number of vCPUs with the same memory each."""
+    wanted = [Point(1, size) for size in sizes] + [Point(n, PER_VCPU_MIB) for n in vcpus]
+    return list(dict.fromkeys(wanted))
+
+
+def check(wanted: Iterable[Point], cpus: int) -> None:
+    """LabError: a run that the machine can't do."""
+    for point in wanted:
+        if point.mib_per_vcpu < HUGE_MIB or point.mib_per_vcpu % HUGE_MIB:
+            raise LabError(f"--sizes: {point.mib_per_vcpu} MiB is not a multiple of {HUGE_MIB}")
+        if not 1 <= point.vcpus < cpus:
+            raise LabError(f"--vcpus: {point.vcpus} is not between 1 and {cpus - 1}")
+
+
+def make_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job:
+    """One boot for all runs of one paging mode."""
+    mib = max(point.mib for point in wanted)
+    words = [str(mib // HUGE_MIB)]
+    for point in wanted:
+        words += [str(point.vcpus), str(point.mib_per_vcpu)]
+    program = f"{INSIDE}/{TEST}"
+    return Job(
+        kernel=image,
+        command=("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "cost", *words),
+        parameters={"kvm_intel.ept": str(int(ept)), "kvm.tdp_mmu": "0"},
+        cpus=1 + max(point.vcpus for point in wanted),
+        memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
+        files={program: test},
+        timeout_s=1800,
+    )
+
+
+def parse(text: str, ept: bool) -> Iterator[Cost]:
+    """The runs in the output of a boot. WorkFailed: a run without a split, or no run at all."""
+    point = None
+    holds: dict[Point, list[tuple[int, int]]] = {}
+    for line in text.splitlines():
+        if match := POINT.fullmatch(line):
+            point = Point(int(match[1]), int(match[2]))
+            holds[point] = []
+        elif (match := HOLD.fullmatch(line)) and point:
+            holds[point].append((int(match[1]), int(match[2])))
+    if not holds:
+        raise WorkFailed(f"nothing was measured:\n{text[-2000:]}")
+    for point, found in holds.items():
+        pages = sum(pages for pages, _ in found)
+        if pages != point.mib // HUGE_MIB:
+            raise WorkFailed(f"{point}: {pages} huge pages were split")
+        held = [ns for _, ns in found]
+        yield Cost(MACHINE, ept, point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
+
+
+def table_of(costs: Iterable[Cost]) -> Table:
+    """Instructions per split, and how many splits the longest hold was worth."""
+    table = Table(
+        "What a split of 2 MiB costs under mmu_lock",
+        ("mode", "vCPUs", "MiB", "pages", "instructions per page"),
+        notes=[tables.LOCKSTEP],
+    )
+    for cost in costs:
+        table.rows.append(
+            (
+                tables.paging(cost.machine, cost.ept),
+                str(cost.vcpus),
+                str(cost.vcpus * cost.mib_per_vcpu),
+                str(cost.pages),
+                f"{cost.instructions:.0f}",
+            )
+        )
+    return table
+
+
+def record_of(cost: Cost) -> dict[str, object]:
+    """A run as it is kept."""
+    return asdict(cost) | {"instructions": round(cost.instructions)}
+
+
+def draw(costs: Sequence[Cost], file: Path) -> None:
+    """The report's picture of the costs, as SVG."""
+    with complete_or_absent(file) as stream:
+        stream.write(sections.cost_picture([record_of(cost) for cost in costs]))
+
+
+@click.command()
+@click.option(
+    "--sizes",
+    callback=numbers,
+    default="32 128 512 4096",
+    show_default=True,
+    help="MiB of a single vCPU.",
+)
+@click.option(
+    "--vcpus",
+    callback=numbers,
+    default="1 2 4 8 14",
+    show_default=True,
+    help=f"vCPU counts, {PER_VCPU_MIB} MiB each.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
+    """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
+
+    Prints a table; writes JSON lines, and a picture beside them. Simulated instructions, on the
+    lockstep machine only.
+    """
+    machine = machines.get(MACHINE)
+    wanted = points(sizes, vcpus)
+    check(wanted, machine.max_cpus)
+    file = output_file(output, "cost")
+    image, test = kernel.build("series", "kvm").image, selftests.build("series") / TEST
+    found: list[Cost] = []
+    for ept in (True, False):
+        mode = tables.paging(MACHINE, ept)
+        with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
+            result = machine.run(make_job(ept, wanted, image, test))
+        result.check(mode)
+        found += parse(result.text, ept)
+    with complete_or_absent(file) as stream:
+        for cost in found:
+            stream.write(json.dumps(record_of(cost)) + "\n")
+    draw(found, file.with_suffix(".svg"))
+    tables.show(table_of(found), Console())
+    say(f"cost: figures are in {file}, the picture in {file.with_suffix('.svg')}")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab crossover`: dirty logging by Dirty bits beside write protection, over what is written.
+
+The matrix of split-bench.sh with dirty_harvest off and on, for every MMU: shadow paging, and
+EPT without PML with either MMU. On the lockstep machine, so that figures repeat; the results have
+the format of `make bench`. What is computed from them is in lab.results.tradeoff.
+"""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.core.paths import PARTIAL
+from lab.core.steps import say
+from lab.measure.bench import build_programs, make_jobs, measure, output_file, show_plan
+from lab.measure.partial import Store
+from lab.measure.plan import BASE_VCPUS, Boot, Matrix, make_plan
+from lab.measure.progress import duration
+from lab.page import sections
+from lab.results import jsonl, tables, tradeoff
+
+MACHINE = "vmx-bochs"
+MODES = ("ept0", "ept1-nopml", "tdp-nopml")
+# Around the crossing, and then up to all.
+MATRIX = Matrix(
+    vcpus=(BASE_VCPUS,),
+    writes=(0, 1, 2, 5, 10, 20, 50, 100),
+    eager=("Y",),
+    iterations=tradeoff.ROUND,
+    harvest=("off", "on"),
+)
+
+
+def boots() -> list[Boot]:
+    """One for each mode."""
+    return make_plan(MACHINE, "series", MATRIX, MODES)
+
+
+def measure_into(file: Path, *, fresh: bool = False) -> None:
+    """Measure all of it, FILE being complete or absent. What was interrupted is not repeated."""
+    machine, plan = machines.get(MACHINE), boots()
+    runs = sum(len(boot.matrix.runs) for boot in plan)
+    seconds = sum(boot.estimate_s for boot in plan) / 2
+    say(
+        f"crossover: {runs} test runs in {len(plan)} boots of {MACHINE} (simulated time), about"
+        f" {duration(seconds)} on two cores when all is built"
+    )
+    jobs = make_jobs(machine, plan, build_programs(plan))
+    store = Store(PARTIAL)
+    jsonl.write(file, measure(machine, jobs, store, fresh=fresh))
+    store.drop(jobs)
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
+    """Measure dirty_harvest=on beside off over write percentages, and print where they cross.
+
+    Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
+    """
+    if dry_run:
+        show_plan(machines.get(MACHINE), boots())
+        return
+    file = output_file(output, "crossover")
+    measure_into(file, fresh=fresh)
+    found = jsonl.parse_all(file.read_text(), file.name)
+    for table in sections.tradeoff_tables(found):
+        tables.show(table, Console())
+    say(f"crossover: figures are in {file}; `make report` draws them")

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab lockprofile`: how much of their time vCPUs spend waiting for mmu_lock.
+
+Method. dirty_log_perf_test runs for two iterations with initially-all-set, once without and once
+with tracing; the second iteration is the first that pays for splitting. lab.measure.locktrace reads
+the waits of vCPU threads out of the trace. The trace is stamped by the TSC, which on the lockstep
+machine counts instructions. It comes back compressed: the serial line takes a kilobyte a second.
+
+Limits. Tracing takes time itself, a part of it while mmu_lock is held (contention_end comes right
+after the lock was taken), so a contended phase gets longer; by how much is measured and shown, and
+so is the share of waiting that follows from the times without tracing. A vCPU that loses its
+processor while others wait behind it in the queue makes them wait: that is what the overcommitted
+runs are for.
+"""
+
+import gzip
+import json
+import re
+import shlex
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core.errors import LabError, WorkFailed
+from lab.core.steps import say, step
+from lab.machines import Job
+from lab.machines.bochs import IPS
+from lab.measure import locktrace
+from lab.measure.bench import numbers, output_file
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TEST
+from lab.measure.progress import duration
+from lab.results import tables
+from lab.results.jsonl import complete_or_absent
+from lab.results.tables import MIB, Table
+
+MACHINE = "vmx-bochs"
+KERNEL = "series"
+BACKING = "anonymous_hugetlb_2mb"
+INSIDE = "/lockprofile"
+HUGE_MIB = 2
+MOST_VCPUS = 64
+# The first that pays for splitting.
+ITERATION = 2
+# Host seconds for the announcement: to boot, and for one vCPU of one run, traced and not.
+BOOT_S = 30
+VCPU_S = 5
+# No event may be lost, which is checked; per processor.
+BUFFER_KIB = 4096
+# Events of other locks would only cost time: 6 is LCB_F_READ|LCB_F_WRITE, and mmu_lock lies at
+# the beginning of a page. What remains beside mmu_lock is told apart by lab.measure.locktrace.
+SCRIPT = f"""
+set -e
+cd /sys/kernel/tracing
+echo x86-tsc > trace_clock
+echo {BUFFER_KIB} > buffer_size_kb
+echo 0 > options/hash-ptr
+echo 0 > options/record-cmd
+echo 'flags & 6' > events/lock/contention_begin/filter
+echo '!(lock_addr & 4095)' > events/lock/contention_end/filter
+echo 'prev_comm ~ "dirty_log_perf*" || next_comm ~ "dirty_log_perf*"' \
+    > events/sched/sched_switch/filter
+echo {IPS} > "$LAB_OUT/speed"
+echo "$1" > /proc/sys/vm/nr_hugepages
+size=$2
+shift 2
+
+tracing() {{
+    for event in lock/contention_begin lock/contention_end kvm/kvm_userspace_exit \
+        sched/sched_switch; do
+        echo "$1" > "events/$event/enable"
+    done
+}}
+
+measure() {{
+    "$TEST" -s {BACKING} -i {ITERATION} -v "$1" -w "$2" -b "$size" > "$LAB_OUT/$name.$4" 2>&1 ||
+        {{ cat "$LAB_OUT/$name.$4"; exit 1; }}
+}}
+
+while [ $# -gt 0 ]; do
+    name=$1-$2-$3
+    echo "$3" > /sys/module/kvm/parameters/eager_page_split
+    measure "$1" "$2" "$3" untraced
+    echo > trace
+    tracing 1
+    measure "$1" "$2" "$3" traced
+    tracing 0
+    cat per_cpu/cpu*/stats > "$LAB_OUT/$name.stats"
+    gzip < trace > "$LAB_OUT/$name.trace.gz"
+    echo "$name" >> "$LAB_PROGRESS"
+    shift 3
+done
+"""
+DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})s$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the test; the values are those of its options."""
+
+    vcpus: int
+    write_percent: int
+    eager: bool
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        return str(self.vcpus), str(self.write_percent), "Y" if self.eager else "N"
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.words)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Who waited how long in the dirty phase of the second iteration; a line of the results.
+
+    cpus: processors of the machine; with as many vCPUs or more it is overcommitted.
+    seconds, untraced_seconds: the phase, with and without tracing. vcpu_seconds: processor time
+    of all vCPUs in it. wait_seconds: the part of that spent waiting for mmu_lock, in `waits`
+    waits, the longest of them longest_wait_seconds.
+    """
+
+    machine: str
+    kernel: str
+    ept: bool
+    tdp_mmu: bool
+    vcpus: int
+    cpus: int
+    bytes_per_vcpu: int
+    backing: str
+    write_percent: int
+    initially_all_set: bool
+    eager: bool
+    phase: str
+    iteration: int
+    seconds: float
+    untraced_seconds: float
+    vcpu_seconds: float
+    wait_seconds: float
+    waits: int
+    longest_wait_seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of the vCPUs' processor time."""
+        return self.wait_seconds / self.vcpu_seconds
+
+    @property
+    def overcommitted(self) -> bool:
+        """One processor is the test's own."""
+        return self.vcpus >= self.cpus
+
+
+def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
+    """LabError: a run that the machine or the test can't do."""
+    for name, found, low, high in (
+        ("--vcpus", vcpus, 1, MOST_VCPUS),
+        ("--writes", writes, 0, 100),
+    ):
+        if not found:
+            raise LabError(f"{name}: the list is empty")
+        if len(set(found)) != len(found):
+            raise LabError(f"{name}: a number is given twice")
+        for one in found:
+            if not low <= one <= high:
+                raise LabError(f"{name}: {one} is not between {low} and {high}")
+    if mib < HUGE_MIB or mib % HUGE_MIB:
+        raise LabError(f"--mib: {mib} is not a multiple of {HUGE_MIB}")
+
+
+def cpus_for(vcpus: Sequence[int], wanted: int | None) -> int:
+    """Processors of the machine. LabError: it can't have as many as WANTED."""
+    most = machines.get(MACHINE).max_cpus
+    if wanted is not None and not 1 <= wanted <= most:
+        raise LabError(f"--cpus: {wanted} is not between 1 and {most}")
+    return wanted or min(max(vcpus) + 1, most)
+
+
+def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, test: Path) -> Job:
+    """One boot for all runs of one paging mode."""
+    most = max(run.vcpus for run in runs)
+    words = [word for run in runs for word in run.words]
+    program = f"{INSIDE}/{TEST}"
+    return Job(
+        kernel=image,
+        command=(
+            *("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "lockprofile"),
+            *(str(most * mib // HUGE_MIB), f"{mib}M", *words),
+        ),
+        parameters={"kvm_intel.ept": str(int(ept)), "kvm.tdp_mmu": "0"},
+        cpus=cpus,
+        memory_mib=max(MEMORY_MIB, most * mib + SPARE_MIB + cpus * BUFFER_KIB // 1024),
+        files={program: test},
+        timeout_s=10 * estimate_s(runs),
+    )
+
+
+def estimate_s(runs: Sequence[Run]) -> float:
+    return BOOT_S + VCPU_S * sum(map(_weight, runs))
+
+
+def _weight(run: Run) -> int:
+    return run.vcpus + 2
+
+
+def _dirty_ticks(text: str, what: str) -> int:
+    match = DIRTY.search(text)
+    if not match:
+        raise WorkFailed(f"{what}: no time of iteration {ITERATION} in the test's output")
+    return int(match[1] + match[2]) * IPS // 10**9
+
+
+def profile(ept: bool, run: Run, mib: int, cpus: int, files: Mapping[str, bytes]) -> Profile:
+    """What the files of one run say. WorkFailed: they are incomplete, or contradict themselves."""
+
+    def data(kind: str) -> bytes:
+        try:
+            return files[f"{run.name}.{kind}"]
+        except KeyError:
+            raise WorkFailed(f"{run.name}: no {kind} came back") from None
+
+    def text(kind: str) -> str:
+        return data(kind).decode(errors="replace")
+
+    try:
+        locktrace.check_complete(text("stats"))
+        ticks = _dirty_ticks(text("traced"), run.name)
+        trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks)
+    except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
+        raise WorkFailed(f"{tables.paging(MACHINE, ept)}, {run.name}: {error}") from error
+    return Profile(
+        machine=MACHINE,
+        kernel=KERNEL,
+        ept=ept,
+        tdp_mmu=False,
+        vcpus=run.vcpus,
+        cpus=cpus,
+        bytes_per_vcpu=mib * MIB,
+        backing=BACKING,
+        write_percent=run.write_percent,
+        initially_all_set=True,
+        eager=run.eager,
+        phase="dirty",
+        iteration=ITERATION,
+        seconds=ticks / IPS,
+        untraced_seconds=_dirty_ticks(text("untraced"), run.name) / IPS,
+        vcpu_seconds=waiting.running / IPS,
+        wait_seconds=waiting.waited / IPS,
+        waits=waiting.waits,
+        longest_wait_seconds=waiting.longest / IPS,
+    )
+
+
+def to_line(found: Profile) -> str:
+    return f"{json.dumps(asdict(found))}\n"
+
+
+def read(file: Path) -> list[Profile]:
+    """The profiles of a file that `lab lockprofile` wrote. Keys that are not known are ignored.
+
+    LabError: it is not such a file.
+    """
+    found = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            record = json.loads(line)
+            found.append(Profile(**{field.name: record[field.name] for field in fields(Profile)}))
+        except (ValueError, KeyError, TypeError) as error:
+            raise LabError(f"{file}, line {number}: not a lock profile ({error})") from error
+    return found
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def excess(one: Profile, alone: Profile | None) -> float | None:
+    """The share of the untraced phase that a single vCPU does without.
+
+    Without caches in the machine it is waiting for each other, whatever for. Only if each page is
+    written do all vCPUs have the same to do.
+    """
+    if alone is None or one.write_percent != 100 or one.overcommitted:
+        return None
+    return 1 - alone.untraced_seconds / one.untraced_seconds
+
+
+COLUMNS = ("vCPUs", "eager", "waiting", "by times", "waits", "longest us", "dirty ms", "traced")
+NOTES = (
+    "waiting: share of the vCPUs' processor time that they wait for mmu_lock, in the dirty phase"
+    " that is the first to pay for splitting",
+    "by times, to compare with: share of the phase that a single vCPU does without",
+    "dirty ms: without tracing; traced: how much longer with it, as it was for all but by times",
+    tables.LOCKSTEP,
+)
+
+
+def _row(one: Profile, alone: Profile | None) -> tuple[str, ...]:
+    where = f" on {one.cpus} CPUs" if one.overcommitted else ""
+    by_times = excess(one, alone)
+    return (
+        f"{one.vcpus}{where}",
+        "Y" if one.eager else "N",
+        _percent(one.share),
+        tables.NOTHING if by_times is None else _percent(by_times),
+        str(one.waits),
+        f"{1e6 * one.longest_wait_seconds:.0f}",
+        tables.milliseconds(one.untraced_seconds),
+        tables.percent(one.seconds, one.untraced_seconds),
+    )
+
+
+def profile_tables(profiles: Iterable[Profile]) -> list[Table]:
+    """One table per paging mode and write mix, N above Y."""
+    known = {(one.ept, one.write_percent, one.vcpus, one.eager): one for one in profiles}
+    found: dict[tuple[bool, int], Table] = {}
+    for (ept, writes, _, eager), one in known.items():
+        title = f"Who waits for mmu_lock: {one.machine}, {tables.paging(one.machine, ept)}, "
+        title += f"{writes}% writes, {one.bytes_per_vcpu // MIB} MiB per vCPU"
+        table = found.setdefault((ept, writes), Table(title, COLUMNS, notes=list(NOTES)))
+        table.rows.append(_row(one, known.get((ept, writes, 1, eager))))
+    return list(found.values())
+
+
+def tables_of(file: Path) -> list[Table]:
+    """The tables of a file that `lab lockprofile` wrote. LabError: it is not such a file."""
+    return profile_tables(read(file))
+
+
+class Course:
+    """Tells the user how far a boot is, as it says the names of its runs that are done."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._weights = {run.name: _weight(run) for run in runs}
+        self._total = sum(self._weights.values())
+        self._started = time.monotonic()
+
+    def line(self, name: str) -> None:
+        self._weights.pop(name, None)
+        left = sum(self._weights.values())
+        spent = time.monotonic() - self._started
+        # Booting is done, too.
+        seconds = spent * left / (BOOT_S / VCPU_S + self._total - left)
+        say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
+
+
+def _measure(ept: bool, runs: Sequence[Run], mib: int, job: Job) -> list[Profile]:
+    mode = tables.paging(MACHINE, ept)
+    with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
+        result = machines.get(MACHINE).run(replace(job, on_progress=Course(runs).line))
+    result.check(mode)
+    return [profile(ept, run, mib, job.cpus, result.files) for run in runs]
+
+
+def show_plan(runs: Sequence[Run], mib: int, cpus: int) -> None:
+    """Print what would be run."""
+    for ept in (True, False):
+        job = make_job(ept, runs, mib, cpus, Path("bzImage"), Path(TEST))
+        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
+        click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+        for run in runs:
+            vcpus, writes, eager = run.words
+            click.echo(f"  -v {vcpus} -w {writes} -b {mib}M, eager_page_split={eager}")
+
+
+@click.command()
+@click.option(
+    "--vcpus",
+    callback=numbers,
+    default="1 2 4 8 14 16 32",
+    show_default=True,
+    help="vCPU counts; more than 14 share 15 CPUs. 1 is what the others are compared with.",
+)
+@click.option(
+    "--writes", callback=numbers, default="100 20", show_default=True, help="Write percentages."
+)
+@click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
+@click.option("--mib", default=2, show_default=True, help="Memory of each vCPU, MiB.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+def command(
+    vcpus: tuple[int, ...],
+    writes: tuple[int, ...],
+    cpus: int | None,
+    mib: int,
+    output: Path | None,
+    dry_run: bool,
+) -> None:
+    """Measure how much of their time vCPUs wait for mmu_lock, lazy beside eager.
+
+    Prints tables and writes JSON lines. Simulated time, on the lockstep machine only.
+    """
+    check(vcpus, writes, mib)
+    cpus = cpus_for(vcpus, cpus)
+    runs = [Run(*values) for values in product(vcpus, writes, (False, True))]
+    if dry_run:
+        show_plan(runs, mib, cpus)
+        return
+    file = output_file(output, "lock")
+    image, test = kernel.build(KERNEL, "kvm").image, selftests.build(KERNEL) / TEST
+    found: list[Profile] = []
+    for ept in (True, False):
+        found += _measure(ept, runs, mib, make_job(ept, runs, mib, cpus, image, test))
+    with complete_or_absent(file) as stream:
+        stream.writelines(map(to_line, found))
+    for table in profile_tables(found):
+        tables.show(table, Console())
+    say(f"lockprofile: figures are in {file}")

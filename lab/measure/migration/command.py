@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab migrate`: migrate a guest that writes, lazily and eagerly split, and show what it felt.
+
+A boot for each paging mode; in it a migration with eager_page_split=N, one with =Y, and where the
+CPU doesn't log by itself one with dirty_harvest=on.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.build import kernel
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import BUILD
+from lab.core.steps import say, step
+from lab.machines import Job, Machine
+from lab.machines.parameters import TRUE
+from lab.machines.qemu import QEMU
+from lab.measure.bench import output_file
+from lab.measure.migration import load as guest
+from lab.measure.migration.load import Load
+from lab.measure.migration.trip import Trip, parse_events, parse_stats, records
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TDP, Mode, logs_by_itself
+from lab.page import command as page
+from lab.page import migration as shown
+from lab.results import tables
+from lab.results.jsonl import complete_or_absent
+from lab.results.tables import OFF, ON
+
+CONFIG = "kvm"
+SCRIPT = Path(__file__).parent / "migrate.sh"
+INSIDE = "/migrate"
+# Values of eager_page_split, and Y with dirty_harvest=on.
+EAGER = ("N", "Y")
+BITS = "D"
+# A WARN takes half a simulated second on the serial port; it is in the kernel's log all the same.
+QUIET = ("loglevel=4",)
+# Beside one for each vCPU: QEMU's main thread and the one that migrates, and who reads the stream.
+MORE_CPUS = 3
+
+
+@dataclass(frozen=True)
+class Default:
+    """What suits a machine. vcpus, mib, rate: see Load. mib_per_s: what a migration may send.
+
+    before_s, after_s: seconds in which the guest works before it is migrated, and after that and
+    after being restored. estimate_s: for one paging mode, by the host's clock, two cores.
+    """
+
+    vcpus: int
+    mib: int
+    rate: int
+    mib_per_s: int
+    before_s: float
+    after_s: float
+    estimate_s: int
+
+
+DEFAULTS = {
+    "svm-qemu": Default(2, 16, 100, 128, 1, 1, 40),
+    "vmx-bochs": Default(4, 8, 500, 128, 0.5, 0.3, 310),
+    "host": Default(4, 16, 5000, 1024, 1, 1, 15),
+}
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What one boot migrates. tdp: the value of ept or npt, None for that of the host."""
+
+    machine: str
+    kernel: str
+    tdp: bool | None
+    load: Load
+    mib_per_s: int
+
+    @property
+    def label(self) -> str:
+        mode = "its own paging mode" if self.tdp is None else tables.paging(self.machine, self.tdp)
+        return f"{self.machine}, {self.kernel}, {mode}"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What is migrated with. On a host nothing is known of PML: N and Y."""
+        if self.tdp is None or self.kernel != "series":
+            return EAGER
+        pml = logs_by_itself(self.machine, Mode(self.tdp, tdp_mmu=False))
+        return EAGER if pml else (*EAGER, BITS)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        name = TDP[self.machine]
+        if name is None or self.tdp is None:
+            return {}
+        return {name: str(int(self.tdp)), "kvm.tdp_mmu": "0"}
+
+
+def make_job(machine: Machine, boot: Boot, image: Path, load: Path) -> Job:
+    """What the machine is asked to do for one boot."""
+    usual = DEFAULTS[machine.name]
+    words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
+    # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
+    mib = 3 * boot.load.mib + SPARE_MIB
+    files = {
+        f"{INSIDE}/migrate.sh": SCRIPT,
+        f"{INSIDE}/qemu": QEMU,
+        f"{INSIDE}/load.bin": load,
+    }
+    script, *programs = files
+    return Job(
+        kernel=image,
+        command=("sh", script, *programs, *map(str, words), *boot.settings),
+        parameters=boot.parameters,
+        cpus=min(boot.load.vcpus + MORE_CPUS, machine.max_cpus),
+        memory_mib=max(MEMORY_MIB, mib),
+        files=files,
+        timeout_s=1800,
+        cmdline=QUIET if machine.lockstep else (),
+    )
+
+
+def _host_facts(text: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in text.splitlines())
+
+
+def _trip(boot: Boot, setting: str, files: Mapping[str, bytes]) -> Trip:
+    """One migration out of the files that came back. WorkFailed: one is missing, or is wrong."""
+    try:
+        return Trip(
+            boot.load,
+            parse_events(files[f"{setting}.qmp"].decode()),
+            guest.parse(files[f"{setting}.source"]),
+            guest.parse(files[f"{setting}.restored"]),
+            parse_stats(files[f"{setting}.stats"].decode()),
+            harvested=setting == BITS,
+        )
+    except KeyError as error:
+        raise WorkFailed(f"{boot.label}: no file {error}") from error
+
+
+def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
+    """The records of a boot. WorkFailed: they are not those of what was asked for."""
+    if "host" not in files:
+        raise WorkFailed(f"{boot.label}: no file 'host'")
+    facts = _host_facts(files["host"].decode())
+    tdp = facts["tdp"] in TRUE
+    if boot.tdp not in (None, tdp):
+        raise WorkFailed(f"{boot.label}: the paging mode did not take effect")
+    origin = {
+        "machine": boot.machine,
+        "kernel": boot.kernel,
+        "kernel_version": facts["version"],
+        "qemu": facts["qemu"],
+        "ept": tdp,
+        "tdp_mmu": tdp and facts["tdp_mmu"] in TRUE,
+    }
+    for setting in boot.settings:
+        set_to = {"eager": setting != "N", "dirty_harvest": ON if setting == BITS else OFF}
+        for record in records(_trip(boot, setting, files)):
+            yield {"record": record["record"], **origin, **set_to} | record
+
+
+def run_boot(machine: Machine, boot: Boot, job: Job) -> list[dict[str, Any]]:
+    """Migrate in one boot. WorkFailed: something did not go as it has to."""
+    result = machine.run(job)
+    result.check(boot.label)
+    return list(collect(boot, result.files))
+
+
+def measure(machine: Machine, plan: Sequence[Boot]) -> list[dict[str, Any]]:
+    """Build what is needed, run all boots, and return the records in the order of the plan."""
+    load = guest.build(plan[0].load, BUILD / "migrate")
+    image = Path() if machine.name == "host" else kernel.build(plan[0].kernel, CONFIG).image
+    estimate = f"{DEFAULTS[machine.name].estimate_s} s"
+    found: list[dict[str, Any]] = []
+    for number, boot in enumerate(plan, 1):
+        with step(f"Migrating, {number} of {len(plan)}: {boot.label}", estimate):
+            found += run_boot(machine, boot, make_job(machine, boot, image, load))
+    return found
+
+
+def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
+    """Print what would be run."""
+    for boot in plan:
+        job = make_job(machine, boot, Path("bzImage"), Path("load.bin"))
+        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
+        click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+        click.echo(f"  {' '.join(job.command)}")
+
+
+def make_plan(
+    machine: Machine, kind: str, modes: Sequence[bool], load: Load, mib_per_s: int
+) -> list[Boot]:
+    """The boots: one for each value of ept or npt; `host` has one mode only.
+
+    LabError: a guest that the machine has no room for.
+    """
+    load.check()
+    if not 1 <= mib_per_s <= 1 << 20:
+        raise LabError(f"--bandwidth: {mib_per_s} is not between 1 and {1 << 20}")
+    if load.vcpus > machine.max_cpus:
+        raise LabError(f"--vcpus: {load.vcpus}; {machine.name} has up to {machine.max_cpus} CPUs")
+    chosen = [None] if machine.name == "host" else modes
+    return [Boot(machine.name, kind, tdp, load, mib_per_s) for tdp in chosen]
+
+
+def finish(found: Sequence[Mapping[str, Any]], file: Path, *, refresh: bool) -> None:
+    """Keep the records in FILE, complete or not at all, draw them beside it, and print tables."""
+    with complete_or_absent(file) as stream:
+        stream.writelines(f"{json.dumps(record)}\n" for record in found)
+    for name, svg in shown.drawings(found).items():
+        picture = file.with_name(f"{file.stem}-{name.removeprefix('migration-')}.svg")
+        with complete_or_absent(picture) as stream:
+            stream.write(svg)
+        say(f"migrate: the timeline is in {picture}")
+    for table in shown.migration_tables(found):
+        tables.show(table, Console())
+    say(f"migrate: every figure is in {file}")
+    if refresh:
+        page.refresh(file.parent)
+
+
+def _or(given: int | None, usual: int) -> int:
+    return usual if given is None else given
+
+
+def _need_qemu() -> None:
+    if not shutil.which(str(QEMU)):
+        raise LabError(f"needs {QEMU}: apt-get install --no-install-recommends qemu-system-x86")
+
+
+@click.command()
+@click.option(
+    "--machine", "name", default="svm-qemu", show_default=True, help=", ".join(machines.NAMES)
+)
+@click.option(
+    "--tdp",
+    type=click.Choice(["Y", "N", "both"]),
+    default="both",
+    show_default=True,
+    help="EPT or NPT, shadow paging, or one after the other; host: as it is.",
+)
+@click.option("--kernel", "kind", type=click.Choice(kernel.KINDS[:3]), default="series")
+@click.option("--vcpus", type=int, help="Of the guest.")
+@click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
+@click.option("--rate", type=int, help="Requests of each vCPU in a second.")
+@click.option("--reads", type=int, default=63, show_default=True, help="Pages read in a request.")
+@click.option("--writes", type=int, default=1, show_default=True, help="Pages written in one.")
+@click.option("--bandwidth", "mib_per_s", type=int, help="MiB a second for the migration, at most.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+def command(
+    name: str,
+    tdp: str,
+    kind: str,
+    vcpus: int | None,
+    mib_per_vcpu: int | None,
+    rate: int | None,
+    reads: int,
+    writes: int,
+    mib_per_s: int | None,
+    output: Path | None,
+    dry_run: bool,
+) -> None:
+    """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
+
+    And with dirty_harvest=on, where the CPU doesn't log by itself; not on `host`.
+
+    Prints what the guest felt, by its own TSC; writes JSON lines and a timeline. A copy of the
+    guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated
+    time; svm-qemu: does it work; host: real hardware.
+    """
+    machine = machines.get(name)
+    usual = DEFAULTS[name]
+    mib = _or(mib_per_vcpu, usual.mib)
+    load = Load(_or(vcpus, usual.vcpus), mib, _or(rate, usual.rate), reads, writes)
+    modes = {"Y": [True], "N": [False], "both": [True, False]}[tdp]
+    plan = make_plan(machine, kind, modes, load, _or(mib_per_s, usual.mib_per_s))
+    if dry_run:
+        show_plan(machine, plan)
+        return
+    _need_qemu()
+    file = output_file(output, "migrate")
+    say(
+        f"migrate: {load.vcpus} vCPUs x {load.mib_per_vcpu} MiB, {load.rate} requests a second"
+        f" each, {', '.join(plan[-1].settings)}, in {len(plan)} boots of {name}"
+    )
+    finish(measure(machine, plan), file, refresh=output is None)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The guest of `make migrate`: an image for QEMU's -bios, and the notes that it takes.
+
+The layout of the notes is that of struct results in guest/load.c.
+"""
+
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.core.errors import LabError, WorkFailed
+
+GUEST = Path(__file__).parent / "guest"
+SOURCES = (GUEST / "start.S", GUEST / "load.c")
+SCRIPT = GUEST / "load.lds.S"
+FLAGS = (
+    *("-m64", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pic", "-fno-pie"),
+    *("-mno-red-zone", "-mgeneral-regs-only", "-fno-stack-protector", "-fcf-protection=none"),
+    *("-fno-asynchronous-unwind-tables", "-nostdlib", "-static", "-no-pie"),
+    *("-Wl,--build-id=none", "-Wl,--no-warn-rwx-segments"),
+)
+
+MIB = 1 << 20
+PAGE = 4096
+# MEMORY in load.h: page tables, the image, the notes.
+BELOW_MIB = 4
+# As long as the mapping of 2 MiB pages, and the address space below the devices, reach.
+MOST_MIB = 2048
+# Where the stacks and notes of all vCPUs end.
+MOST_VCPUS = 16
+
+MAGIC = 0x3174736F676D6967
+HEADER = struct.Struct("<Q4I3Q3II8xQQ8x")
+VCPU = struct.Struct("<5Q")
+WINDOW = struct.Struct("<IIQQ")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the guest does. rate: requests of a vCPU in a second; reads, writes: pages of each."""
+
+    vcpus: int
+    mib_per_vcpu: int
+    rate: int
+    reads: int
+    writes: int
+
+    @property
+    def pages(self) -> int:
+        """Pages of each vCPU, a power of two."""
+        return self.mib_per_vcpu * MIB // PAGE
+
+    @property
+    def mib(self) -> int:
+        """The guest's memory."""
+        return BELOW_MIB + self.vcpus * self.mib_per_vcpu
+
+    def check(self) -> None:
+        """LabError: a load that the guest cannot be built for."""
+        if not 1 <= self.vcpus <= MOST_VCPUS:
+            raise LabError(f"--vcpus: {self.vcpus} is not between 1 and {MOST_VCPUS}")
+        if self.mib_per_vcpu < 2 or self.mib_per_vcpu & (self.mib_per_vcpu - 1):
+            raise LabError(f"--mib: {self.mib_per_vcpu} is not a power of two, 2 or more")
+        if self.mib > MOST_MIB:
+            raise LabError(f"--mib: a guest of {self.mib} MiB; {MOST_MIB} can be had")
+        for name in ("rate", "reads", "writes"):
+            least = 0 if name == "reads" else 1
+            if not least <= getattr(self, name) <= 1_000_000:
+                value = getattr(self, name)
+                raise LabError(f"--{name}: {value} is not between {least} and 1000000")
+
+    def definitions(self) -> list[str]:
+        """The words for the compiler."""
+        values = {
+            "VCPUS": self.vcpus,
+            "PAGES": self.pages,
+            "RATE": self.rate,
+            "READS": self.reads,
+            "WRITES": self.writes,
+        }
+        return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise LabError(f"{command[0]}: not installed; run `make setup`") from None
+    if done.returncode:
+        raise WorkFailed(f"the migrated guest cannot be built:\n{done.stderr.strip()}")
+
+
+def build(load: Load, directory: Path) -> Path:
+    """Build the image for LOAD below DIRECTORY. WorkFailed: it does not compile or link."""
+    load.check()
+    directory.mkdir(parents=True, exist_ok=True)
+    script, program, image = (directory / f"load.{end}" for end in ("lds", "elf", "bin"))
+    definitions = load.definitions()
+    preprocess = ("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script))
+    _run(preprocess)
+    sources = map(str, SOURCES)
+    _run(("gcc", *FLAGS, *definitions, "-T", str(script), *sources, "-o", str(program)))
+    sections = ("-j", ".text", "-j", ".reset")
+    _run(("objcopy", "-O", "binary", *sections, str(program), str(image)))
+    return image
+
+
+@dataclass(frozen=True)
+class Window:
+    """What began in one window on one vCPU. The longest ones are in seconds."""
+
+    accesses: int
+    requests: int
+    longest_stall: float
+    longest_request: float
+
+
+@dataclass(frozen=True)
+class Vcpu:
+    """What one vCPU has noted. wrong: accesses that did not find what was written last."""
+
+    reads: int
+    writes: int
+    wrong: int
+    wrong_page: int
+    windows: list[Window]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The guest's notes. start: when the first window began, seconds of the host's clock."""
+
+    start: float
+    window_us: int
+    tsc_khz: int
+    pages: int
+    vcpus: list[Vcpu]
+
+    @property
+    def wrong(self) -> int:
+        return sum(vcpu.wrong for vcpu in self.vcpus)
+
+
+def vcpu_size(windows: int) -> int:
+    """Bytes of a vCPU's notes: whole pages. The first one's begin after a page with the header."""
+    return -(-(VCPU.size + windows * WINDOW.size) // PAGE) * PAGE
+
+
+def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
+    reads, writes, wrong, page, _ = VCPU.unpack_from(data, offset)
+    offset += VCPU.size
+    found = WINDOW.iter_unpack(data[offset : offset + count * WINDOW.size])
+    windows = [Window(a, n, stall / khz / 1e3, busy / khz / 1e3) for a, n, stall, busy in found]
+    return Vcpu(reads, writes, wrong, page, _until_last(windows))
+
+
+def _until_last(windows: Sequence[Window]) -> list[Window]:
+    """Without the windows that had not begun yet: nothing is noted in them.
+
+    And without the last there is, in which everything later is noted as well.
+    """
+    begun = (i for i, one in enumerate(windows[:-1], 1) if one.longest_stall)
+    return list(windows[: max(begun, default=0)])
+
+
+def parse(data: bytes) -> Notes:
+    """Read the guest's notes. WorkFailed: they are not, or the guest did not get to work."""
+    if len(data) < HEADER.size:
+        raise WorkFailed("the guest's notes are missing")
+    magic, vcpus, pages, windows, window_us, start, *clock = HEADER.unpack_from(data)
+    khz = clock[1]
+    if magic != MAGIC or not start or not khz:
+        raise WorkFailed("the guest did not get to work, or its notes are damaged")
+    size = vcpu_size(windows)
+    if len(data) < PAGE + vcpus * size:
+        raise WorkFailed("the guest's notes are incomplete")
+    each = range(PAGE, PAGE + vcpus * size, size)
+    found = [_vcpu(data, offset, windows, khz) for offset in each]
+    return Notes(_host_time(start, clock), window_us, khz, pages, found)
+
+
+def _host_time(tsc: int, clock: Sequence[int]) -> float:
+    """The time of the host's clock at a value of the guest's TSC."""
+    then, khz, _, seconds, ns, _, _, since = clock
+    return seconds + (ns + since) / 1e9 + (tsc - then) / khz / 1e3

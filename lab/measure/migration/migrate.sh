@@ -1,0 +1,213 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
+#
+# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on): start
+# IMAGE (lab/measure/migration/guest) in QEMU with VCPUS vCPUs and MIB of memory from HugeTLB, let it
+# work for BEFORE_S seconds, migrate it to a file with at most MIB_PER_S while it works on, then
+# let it go on where it was, for AFTER_S, to see for how long it was stopped. Take its results
+# out of its memory. Restore the file in a second QEMU, where the guest checks all of its memory
+# for AFTER_S; take those results.
+#
+# Method: QEMU's monitor (QMP) on FIFOs, so that neither sockets nor another program is needed.
+# Every line that QEMU writes there is kept, with the times that QEMU gave its events.
+#
+# Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats.
+#
+# Limits: one vendor's KVM; the VM is the only one of this host, as the parameters are global.
+# The pool of huge pages and the parameters are put back on every way out. Needs a POSIX shell
+# and cat, grep, head, mkfifo, mktemp, rm, sleep, uname (busybox's are enough).
+#
+# Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_ROOT, for the tests only: a directory that stands
+# for / when /sys and /proc are read or written.
+
+set -eu
+
+qemu=$1 image=$2 vcpus=$3 mib=$4 mib_per_s=$5 before_s=$6 after_s=$7
+shift 7
+
+HUGE_MIB=2
+root=${MIGRATE_ROOT-}
+params=$root/sys/module/kvm/parameters
+eager_param=$params/eager_page_split
+harvest_param=$params/dirty_harvest
+pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+
+say() {
+	echo "$*" >>"${LAB_PROGRESS:-/dev/null}"
+}
+
+die() {
+	echo "migrate: $*" >&2
+	cat "$work/qemu.err" >&2 2>/dev/null || :
+	exit 1
+}
+
+# Nothing may end this early, and a setting that cannot be put back keeps none from it.
+restore() {
+	trap '' INT TERM HUP
+	set +e
+	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
+	[ -z "${old_eager-}" ] || echo "$old_eager" >"$eager_param"
+	[ -z "${old_harvest-}" ] || echo "$old_harvest" >"$harvest_param"
+	[ -z "${old_pool-}" ] || echo "$old_pool" >"$pool"
+	rm -rf "$work"
+}
+
+# The vendor's module is the one whose KVM found its processor.
+two_dimensional() {
+	if grep -q '^flags.* svm' "$root/proc/cpuinfo"; then
+		cat "$root/sys/module/kvm_amd/parameters/npt"
+	else
+		cat "$root/sys/module/kvm_intel/parameters/ept"
+	fi
+}
+
+describe_host() {
+	echo "version $(uname -r)"
+	echo "tdp $(two_dimensional)"
+	echo "tdp_mmu $(cat "$params/tdp_mmu")"
+	echo "qemu $("$qemu" --version | head -n 1)"
+}
+
+reserve() {
+	old_pool=$(cat "$pool")
+	free=$(cat "${pool%/*}/free_hugepages")
+	missing=$((mib / HUGE_MIB - free))
+	[ "$missing" -le 0 ] || echo $((old_pool + missing)) >"$pool"
+	[ "$(cat "${pool%/*}/free_hugepages")" -ge $((mib / HUGE_MIB)) ] ||
+		die "no $((mib / HUGE_MIB)) free huge pages of $HUGE_MIB MiB: memory is fragmented or short"
+}
+
+# start_qemu LOG OPTION...: QEMU with its monitor on descriptors 5 and 6, the guest's console on 7.
+start_qemu() {
+	log=$1
+	shift
+	rm -f "$work"/qmp.* "$work"/con.*
+	mkfifo "$work/qmp.in" "$work/qmp.out" "$work/con.in" "$work/con.out"
+	# Open for reading and writing, so that nothing waits for QEMU to open them.
+	exec 5<>"$work/qmp.in" 6<>"$work/qmp.out" 7<>"$work/con.out"
+	machine=microvm,pit=off,pic=off,rtc=off,isa-serial=off,acpi=off,x-option-roms=off
+	memory=memory-backend-memfd,id=ram,size=${mib}M,hugetlb=on,hugetlbsize=${HUGE_MIB}M,prealloc=on
+	{
+		"$qemu" -nodefaults -no-user-config -display none \
+			-accel kvm -cpu host,vmx=off,svm=off -smp "$vcpus" -m "${mib}M" \
+			-M "$machine,auto-kernel-cmdline=off,memory-backend=ram" -object "$memory" \
+			-bios "$image" \
+			-chardev "pipe,id=qmp,path=$work/qmp" -mon chardev=qmp,mode=control \
+			-chardev "pipe,id=con,path=$work/con" -device isa-debugcon,iobase=0xe9,chardev=con \
+			"$@" 2>>"$work/qemu.err" 5>&- 6>&- 7>&- &
+		echo $! >"$work/pid"
+		wait $! || :
+		echo '{"gone"}' >>"$work/qmp.out"
+		echo gone >>"$work/con.out"
+	} &
+	await '"QMP"'
+	ask '"qmp_capabilities"'
+}
+
+# await TEXT: read QEMU's lines up to one that has TEXT in it.
+await() {
+	while IFS= read -r line <&6; do
+		printf '%s\n' "$line" >>"$log"
+		case $line in
+		*'{"gone"}'*) die "QEMU ended unexpectedly" ;;
+		*'"error"'* | *'"status": "failed"'*) die "QEMU: $line" ;;
+		*"$1"*) return ;;
+		esac
+	done
+}
+
+# ask '"COMMAND"' [', "arguments": {...}']: run a command of QMP.
+ask() {
+	printf '{"execute": %s%s, "id": %s}\n' "$1" "${2-}" "$1" >&5
+	await "\"id\": $1"
+}
+
+# The guest's results lie in the second 2 MiB of its memory (guest/load.h).
+save_results() {
+	ask '"stop"'
+	ask '"pmemsave"' ", \"arguments\": {\"val\": 2097152, \"size\": 2097152, \"filename\": \"$1\"}"
+}
+
+end_qemu() {
+	ask '"quit"'
+	wait $!
+	rm -f "$work/pid"
+}
+
+# KVM's own account of the VM: page sizes, splits, faults.
+save_stats() {
+	for file in "$root"/sys/kernel/debug/kvm/*-*/*; do
+		case ${file##*/} in
+		pages_* | eager_split_* | dirty_harvest | pf_taken | exits) echo "$1 ${file##*/} $(cat "$file")" ;;
+		esac
+	done
+}
+
+# Only the series' kernel has dirty_harvest.
+set_up() {
+	case $1 in
+	N) eager=N harvest=off ;;
+	Y) eager=Y harvest=off ;;
+	D) eager=Y harvest=on ;;
+	*) die "$1: neither N nor Y nor D" ;;
+	esac
+	echo "$eager" >"$eager_param"
+	[ ! -e "$harvest_param" ] || echo "$harvest" >"$harvest_param"
+}
+
+await_guest() {
+	IFS= read -r line <&7
+	[ "$line" = ready ] || die "the guest says: $line"
+}
+
+migrate() {
+	start_qemu "$LAB_OUT/$1.qmp"
+	await_guest
+	sleep "$before_s"
+	save_stats before >"$LAB_OUT/$1.stats"
+	say "$1: migrating"
+	ask '"migrate-set-capabilities"' \
+		', "arguments": {"capabilities": [{"capability": "events", "state": true}]}'
+	ask '"migrate-set-parameters"' ", \"arguments\": {\"max-bandwidth\": $((mib_per_s << 20))}"
+	ask '"migrate"' ", \"arguments\": {\"uri\": \"exec:exec cat >$work/stream\"}"
+	await '"status": "completed"'
+	ask '"cont"'
+	ask '"query-migrate"'
+	save_stats after >>"$LAB_OUT/$1.stats"
+	sleep "$after_s"
+	save_results "$LAB_OUT/$1.source"
+	end_qemu
+}
+
+check_restored() {
+	say "$1: restoring what was migrated"
+	start_qemu "$work/restored.qmp" -incoming "exec:exec cat $work/stream"
+	ask '"query-status"'
+	case $line in
+	*'"inmigrate"'*) await '"RESUME"' ;;
+	esac
+	rm "$work/stream"
+	sleep "$after_s"
+	save_results "$LAB_OUT/$1.restored"
+	end_qemu
+}
+
+work=$(mktemp -d)
+trap restore EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+describe_host >"$LAB_OUT/host"
+reserve
+old_eager=$(cat "$eager_param")
+[ ! -e "$harvest_param" ] || old_harvest=$(cat "$harvest_param")
+for setting; do
+	set_up "$setting"
+	say "$setting: starting the guest"
+	migrate "$setting"
+	check_restored "$setting"
+done

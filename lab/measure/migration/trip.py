@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One migration, of the guest's notes and QEMU's events: what happened when, as records.
+
+Three phases: "before" the migration, "precopy" while memory is being sent and the guest works
+on, and the "blackout" in which it is stopped. What begins so late in precopy that it may end
+in the blackout only, is left to the blackout: its length is not precopy's doing.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.core.errors import WorkFailed
+from lab.measure.migration.load import Load, Notes, Vcpu, Window
+
+# Windows in which all vCPUs have begun, and are not disturbed by each other's beginning.
+SETTLED = 5
+# How many windows before and after QEMU says that the guest is stopped it may be: QEMU says so
+# when all vCPUs are, and the clocks of guest and host may differ a little.
+NEAR = 3
+BACKING = "anonymous_hugetlb_2mb"
+
+
+@dataclass(frozen=True)
+class Events:
+    """What QEMU said. begin, stop, resume, end: seconds of the host's clock.
+
+    passes: when each pass over the memory began. answer: that of query-migrate.
+    """
+
+    begin: float
+    passes: list[float]
+    stop: float
+    end: float
+    resume: float
+    answer: Mapping[str, Any]
+
+
+def _lines(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        found = json.loads(line)
+        if isinstance(found, dict):
+            yield found
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    stamp = event["timestamp"]
+    return float(stamp["seconds"] + stamp["microseconds"] / 1e6)
+
+
+def parse_events(text: str) -> Events:
+    """Read the log of QEMU's monitor. WorkFailed: an event or an answer is missing."""
+    try:
+        lines = list(_lines(text))
+        events = [one for one in lines if "event" in one]
+        answer = next(o["return"] for o in lines if o.get("id") == "query-migrate")
+        status = {
+            one["data"]["status"]: _time(one) for one in events if one["event"] == "MIGRATION"
+        }
+        first = {one["event"]: _time(one) for one in reversed(events)}
+        passes = [_time(one) for one in events if one["event"] == "MIGRATION_PASS"]
+        begin, end = status["setup"], status["completed"]
+        return Events(begin, passes, first["STOP"], end, first["RESUME"], answer)
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise WorkFailed(f"QEMU's monitor did not say all of a migration: {error!r}") from error
+
+
+def parse_stats(text: str) -> dict[str, dict[str, int]]:
+    """KVM's statistics: "before" and "after" -> name -> value."""
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        when, name, value = line.split()
+        found.setdefault(when, {})[name] = int(value)
+    return found
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A migration. source, restored: the notes of the guest that went on, and of its copy.
+
+    harvested: its pages were to be logged by Dirty bits.
+    """
+
+    load: Load
+    events: Events
+    source: Notes
+    restored: Notes
+    stats: Mapping[str, Mapping[str, int]]
+    harvested: bool = False
+
+    def window_at(self, time: float) -> int:
+        """The window that a time of the host's clock is in."""
+        return int((time - self.source.start) * 1e6 // self.source.window_us)
+
+    @property
+    def first(self) -> int:
+        return self.window_at(self.events.begin)
+
+    @property
+    def stop(self) -> int:
+        """The window in which the guest is stopped."""
+        return self.window_at(self.events.stop)
+
+    def checked(self, vcpu: int) -> int:
+        """Reads that the restored guest made on this vCPU, at least."""
+        before = sum(one.accesses for one in self.source.vcpus[vcpu].windows[: self.stop + 1])
+        copy = self.restored.vcpus[vcpu]
+        share = self.load.reads / (self.load.reads + self.load.writes)
+        return int((copy.reads + copy.writes - before) * share)
+
+    def check(self) -> None:
+        """WorkFailed: something is not as it was to be, so that figures would mislead."""
+        notes = (self.source, self.restored)
+        if any((len(n.vcpus), n.pages) != (self.load.vcpus, self.load.pages) for n in notes):
+            raise WorkFailed("the guest that ran is not the guest that was asked for")
+        lost = {"in the source": self.source.wrong, "after restoring": self.restored.wrong}
+        for where, wrong in lost.items():
+            if wrong:
+                raise WorkFailed(f"{wrong} accesses found a page without its last write, {where}")
+        if not SETTLED < self.first < self.stop - NEAR:
+            raise WorkFailed("the clocks of guest and host do not agree, or nothing was measured")
+        noted = min(len(vcpu.windows) for vcpu in self.source.vcpus)
+        if noted <= self.stop + NEAR:
+            raise WorkFailed(
+                f"the guest was stopped in window {self.stop}, but noted only {noted}: the"
+                " migration took too long (run nothing beside it), or the clocks of guest and"
+                " host do not agree"
+            )
+        behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
+        if behind:
+            raise WorkFailed(f"vCPU {behind[0]} of the restored guest did not see all its memory")
+        if bool(self.stats["before"].get("dirty_harvest")) != self.harvested:
+            raise WorkFailed(f"dirty_harvest did not take effect: it was to be {self.harvested}")
+        huge = self.stats["before"].get("pages_2m", 0)
+        if huge < self.load.vcpus * self.load.mib_per_vcpu // 2:
+            raise WorkFailed(f"{huge} huge pages were mapped before the migration: not all were")
+
+
+def _phase_of(windows: Iterable[Window], begin: int, length_us: int) -> dict[str, Any]:
+    """The longest of WINDOWS, and where."""
+    found = list(windows)
+    stall = max((one.longest_stall for one in found), default=0.0)
+    busy = max((one.longest_request for one in found), default=0.0)
+    at = next((i for i, one in enumerate(found) if one.longest_request == busy), 0)
+    return {
+        "longest_stall_us": round(stall * 1e6, 1),
+        "longest_request_us": round(busy * 1e6, 1),
+        "longest_request_at_us": (begin + at) * length_us,
+    }
+
+
+def _ends_before(index: int, window: Window, stop: int, window_us: int) -> Window:
+    """WINDOW, the index-th, without what may have lasted until window STOP."""
+
+    def kept(longest: float) -> float:
+        return longest if (index + 1) * window_us + longest * 1e6 <= stop * window_us else 0.0
+
+    return Window(
+        window.accesses,
+        window.requests,
+        kept(window.longest_stall),
+        kept(window.longest_request),
+    )
+
+
+def _part(vcpu: Vcpu, first: int, last: int, window_us: int) -> list[Window]:
+    """The windows from FIRST up to LAST, of what ends before LAST; they were all there."""
+    part = vcpu.windows[first:last]
+    part += [Window(0, 0, 0.0, 0.0)] * (last - first - len(part))
+    return [_ends_before(first + i, one, last, window_us) for i, one in enumerate(part)]
+
+
+def _together(parts: Sequence[Sequence[Window]]) -> list[Window]:
+    """Windows of several vCPUs as those of one: sums, and the longest."""
+    return [
+        Window(
+            sum(one.accesses for one in same),
+            sum(one.requests for one in same),
+            max(one.longest_stall for one in same),
+            max(one.longest_request for one in same),
+        )
+        for same in zip(*parts, strict=True)
+    ]
+
+
+def _phase(trip: Trip, name: str, first: int, last: int) -> dict[str, Any]:
+    """The record of a phase in which the guest works: windows from FIRST up to LAST."""
+    us = trip.source.window_us
+    windows = _together([_part(vcpu, first, last, us) for vcpu in trip.source.vcpus])
+    counts = [one.requests for one in windows]
+    seconds = len(windows) * us / 1e6
+    return {
+        "record": "phase",
+        "phase": name,
+        "begin_us": first * us,
+        "seconds": seconds,
+        "requests": sum(counts),
+        "requests_per_second": round(sum(counts) / seconds, 1),
+        "accesses_per_second": round(sum(one.accesses for one in windows) / seconds, 1),
+        "lowest_per_window": min(counts),
+        **_phase_of(windows, first, us),
+    }
+
+
+def _blackout(trip: Trip) -> dict[str, Any]:
+    """The stall that began when the guest was stopped, the longest of all vCPUs."""
+    us = trip.source.window_us
+    near = range(trip.stop - NEAR, trip.stop + NEAR + 1)
+    each = (v.windows[i].longest_stall for v in trip.source.vcpus for i in near)
+    return {
+        "record": "phase",
+        "phase": "blackout",
+        "begin_us": trip.stop * us,
+        "seconds": trip.events.resume - trip.events.stop,
+        "longest_stall_us": round(max(each) * 1e6, 1),
+    }
+
+
+def _migration(trip: Trip) -> dict[str, Any]:
+    events, answer = trip.events, trip.events.answer
+    us = trip.source.start
+    return {
+        "record": "migration",
+        "seconds": round(events.end - events.begin, 6),
+        "downtime_seconds": answer["downtime"] / 1e3,
+        "passes": answer["ram"]["dirty-sync-count"],
+        "sent_bytes": answer["ram"]["transferred"],
+        "begin_us": round((events.begin - us) * 1e6),
+        "pass_us": [round((each - us) * 1e6) for each in events.passes],
+        "stop_us": round((events.stop - us) * 1e6),
+        "resume_us": round((events.resume - us) * 1e6),
+        "restored_reads": [trip.checked(n) for n in range(trip.load.vcpus)],
+        "wrong_pages": trip.source.wrong + trip.restored.wrong,
+        "kvm_stats_before": dict(trip.stats["before"]),
+        "kvm_stats_after": dict(trip.stats["after"]),
+    }
+
+
+def _timeline(trip: Trip) -> dict[str, Any]:
+    """Every window up to the one in which the guest is stopped, all vCPUs together."""
+    us = trip.source.window_us
+    windows = _together([_part(vcpu, 0, trip.stop, us) for vcpu in trip.source.vcpus])
+    return {
+        "record": "timeline",
+        "requests": [one.requests for one in windows],
+        "longest_request_us": [round(one.longest_request * 1e6, 1) for one in windows],
+        "longest_stall_us": [round(one.longest_stall * 1e6, 1) for one in windows],
+    }
+
+
+def records(trip: Trip) -> Iterator[dict[str, Any]]:
+    """What is kept of a migration. WorkFailed: see Trip.check()."""
+    trip.check()
+    load = trip.load
+    dimensions = {
+        "vcpus": load.vcpus,
+        "bytes_per_vcpu": load.mib_per_vcpu << 20,
+        "backing": BACKING,
+        "rate": load.rate,
+        "reads": load.reads,
+        "writes": load.writes,
+        "window_us": trip.source.window_us,
+        "tsc_khz": trip.source.tsc_khz,
+    }
+    found = [
+        _migration(trip),
+        _phase(trip, "before", SETTLED, trip.first),
+        _phase(trip, "precopy", trip.first, trip.stop - NEAR),
+        _blackout(trip),
+        _timeline(trip),
+    ]
+    for one in found:
+        yield {"record": one["record"]} | dimensions | one

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab reference`: measure what docs/reference holds, check it against the bounds, draw it.
+
+Everything is of the lockstep machine, so that whoever runs this from the same sources gets the
+same bytes, and `git diff docs/reference` says what changed. Each number of vCPUs has boots of its
+own, since the number of CPUs of a machine, and what ran before in it, change its figures a
+little: so the test of docs/reference boots exactly one of these jobs, a small one.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import psutil
+
+from lab import cli, machines
+from lab.core import process
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import BUILD, LOG, PARTIAL, ROOT
+from lab.core.steps import say, step
+from lab.measure import crossover
+from lab.measure.bench import announce, build_programs, make_jobs, measure
+from lab.measure.partial import Store
+from lab.measure.plan import BASE_VCPUS, Boot, Matrix
+from lab.page import render, sections
+from lab.page.command import check_output
+from lab.results import bounds, jsonl, sources
+
+MACHINE = "vmx-bochs"
+DIRECTORY = ROOT / "docs" / "reference"
+VCPUS = tuple(bounds.RATIOS)
+WRITES = (100, 20)
+# A page that is larger is not kept; the Markdown twin is.
+MOST_HTML = 1 << 20
+PARTS = ("bench", "lock", "live", "cost", "crossover")
+# Those that run two machines at a time by themselves.
+BOTH_CORES = ("bench", "crossover")
+COMMANDS = {"live": "live", "cost": "cost", "lock": "lockprofile"}
+# Less than they do by themselves: more makes nothing clearer here, but the run longer.
+ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100")}
+# Of the others each is one machine at a time, so that two of them suit two cores.
+PARALLEL = 2
+POLL_S = 1.0
+GRACE_S = 1.0
+ESTIMATE = "50 to 80 min"
+
+
+def matrix(vcpus: int, *eager: str) -> Matrix:
+    """What one boot measures."""
+    return Matrix(vcpus=(vcpus,), writes=WRITES, eager=eager, bytes_per_vcpu="2M")
+
+
+def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
+    """The boot that has the figures of KERNEL for a mode and a number of vCPUs."""
+    eager = {"series": ("N", "Y"), "peer": ("Y",), "base": ("N",)}[kernel]
+    return Boot(MACHINE, kernel, ept, matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
+
+
+def make_plan() -> list[Boot]:
+    """All boots, the long ones first, so that two at a time end together."""
+    kinds = [(kernel, n) for kernel in ("series", "peer") for n in reversed(VCPUS)]
+    kinds.append(("base", BASE_VCPUS))
+    return [boot(kernel, ept, n) for kernel, n in kinds for ept in (True, False)]
+
+
+def measure_bench(file: Path) -> None:
+    """The matrix, into FILE."""
+    machine, plan = machines.get(MACHINE), make_plan()
+    announce(machine, plan)
+    jobs = make_jobs(machine, plan, build_programs(plan))
+    store = Store(PARTIAL)
+    jsonl.write(file, measure(machine, jobs, store))
+    # What is asked for again is measured again.
+    store.drop(jobs)
+
+
+@contextmanager
+def _ended() -> Iterator[None]:
+    """On every way out, no child is left running."""
+    with process.ends_by_exception():
+        try:
+            yield
+        finally:
+            process.end(psutil.Process().children(recursive=True), GRACE_S)
+
+
+def _log(part: str) -> Path:
+    return LOG / f"reference-{part}.log"
+
+
+def _start(part: str, file: Path) -> psutil.Popen:
+    """Start the command that measures PART into FILE; what it says goes to its log."""
+    words = [COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file)]
+    LOG.mkdir(parents=True, exist_ok=True)
+    with _log(part).open("wb") as output:
+        return psutil.Popen(
+            [sys.executable, "-m", "lab", *words],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _some_ended(running: Mapping[str, psutil.Popen]) -> set[str]:
+    """Wait for a moment. WorkFailed: one failed. Returns which have ended."""
+    gone, _ = psutil.wait_procs(list(running.values()), timeout=POLL_S)
+    ended = {part for part, child in running.items() if child in gone}
+    for part in ended:
+        if running[part].returncode:
+            say("\n".join(_log(part).read_text(errors="replace").splitlines()[-5:]))
+            raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {_log(part)}")
+    return ended
+
+
+def measure_others(files: Mapping[str, Path]) -> None:
+    """Run the commands that measure the other parts, some at a time. WorkFailed: one failed."""
+    waiting = [part for part in PARTS if part in files]
+    if not waiting:
+        return
+    running: dict[str, psutil.Popen] = {}
+    with _ended(), step(f"Measuring {' and '.join(waiting)}", ESTIMATE):
+        while waiting or running:
+            while waiting and len(running) < PARALLEL:
+                part = waiting.pop(0)
+                running[part] = _start(part, files[part])
+            for part in _some_ended(running):
+                del running[part]
+
+
+def render_to(files: Sequence[Path], directory: Path) -> None:
+    """Draw FILES into DIRECTORY, the HTML page only if it is small."""
+    found = sources.load_all(files)
+    contents = render.files(found, sections.build(found))
+    if len(contents[render.HTML]) >= MOST_HTML:
+        say(f"reference: {render.HTML} is left out, it has {len(contents[render.HTML])} bytes")
+        del contents[render.HTML]
+    render.replace_directory(directory, contents)
+
+
+def check_bounds(file: Path) -> None:
+    """Print the bounds and how they are met. WorkFailed: one is not."""
+    found = sources.load(file).measurements
+    table = bounds.table(found)
+    for row in table.rows if table else ():
+        vcpus, lazy, eager, gain, least, verdict = row
+        click.echo(f"{vcpus} vCPUs: N {lazy} ms, Y {eager} ms, N/Y {gain}, {least}: {verdict}")
+    if lines := bounds.missed(found):
+        raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
+
+
+def available(parts: Sequence[str]) -> list[str]:
+    """PARTS, or all that there are commands for."""
+    return [part for part in parts or PARTS if COMMANDS.get(part, "bench") in cli.COMMANDS]
+
+
+@click.command()
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(PARTS),
+    help="Measure this only, keep the other files; can be repeated. All if not given.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DIRECTORY,
+    help="Directory, instead of docs/reference.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be measured.")
+def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
+    """Measure the reference, check N/Y against its bounds, and put the report in docs/reference.
+
+    An hour to an hour and a half on two cores, most of it for the lock profile. Two runs of
+    the same sources write the same bytes. Nothing is replaced before all is measured.
+    """
+    check_output(output)
+    wanted = available(parts)
+    if dry_run:
+        click.echo("\n".join(one.label for one in make_plan()))
+        click.echo(f"parts: {' '.join(wanted)}")
+        return
+    BUILD.mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
+        files = {part: Path(scratch, f"{part}.jsonl") for part in wanted}
+        if "bench" in files:
+            measure_bench(files["bench"])
+        if "crossover" in files:
+            crossover.measure_into(files["crossover"])
+        measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
+        kept = {part: output / f"{part}.jsonl" for part in PARTS}
+        chosen = [files.get(part, file) for part, file in kept.items()]
+        render_to([file for file in chosen if file.exists()], output)
+    say(f"reference: {output / render.MARKDOWN} is new")
+    if not (output / "bench.jsonl").exists():
+        raise LabError("the bounds were not checked: there is no bench.jsonl")
+    check_bounds(output / "bench.jsonl")

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab compare A B`: two files of results side by side, and what moved between them.
+
+Only what both measured, with the same dimensions, is compared. What counts as moved depends on
+the clock. A lockstep machine repeats to the last digit, so any difference is another kernel,
+test or compiler; but code that does the same elsewhere in memory already moves figures, so a
+difference counts beyond a threshold of its phase (LIMITS). With the host's clock it counts beyond
+what repeated runs of one side differ by, and where nothing was repeated nothing is judged.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.core.errors import LabError, WorkFailed
+from lab.core.steps import say
+from lab.results import sources, tables
+from lab.results.jsonl import Key
+from lab.results.tables import Table
+
+# Of the kernel's timer: what waits for grace periods or is hit by a tick moves by whole ones.
+TICK_S = 0.004
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A difference within either is none. relative: of the smaller time. seconds: absolute."""
+
+    relative: float
+    seconds: float
+
+    def allows(self, before: float, after: float) -> bool:
+        apart = abs(after - before)
+        return apart <= max(self.seconds, self.relative * min(before, after))
+
+
+# By phase, from what the unpatched kernel and N, which do the same, differ by: up to 3.5%, and
+# for phases that contain a wait or a start of threads, one tick. A tick's interrupt takes 42 us,
+# and short phases meet one more or less: seen is 53 us, with the same kernel and test in an
+# initramfs of other bytes. See docs/measuring.md.
+LIMITS = {
+    "populate": Limit(0.04, 2 * TICK_S),
+    "enable": Limit(0.04, 2 * TICK_S),
+    "dirty": Limit(0.04, 100e-6),
+    "get": Limit(0.04, 5e-6),
+    "clear": Limit(0.04, 100e-6),
+    "disable": Limit(0.04, 2 * TICK_S),
+}
+# Dirty memory time of an iteration that pays for nothing: short, so one tick shows.
+UNPAID = Limit(0.04, 2 * TICK_S)
+
+Times = dict[Key, list[float]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One set of results. times: every value that a key was measured with, in order."""
+
+    name: str
+    times: Times
+    versions: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What both measured. before, after: medians, seconds. spread: None if it is not known."""
+
+    key: Key
+    before: float
+    after: float
+    moved: bool
+    judged: bool = True
+
+    @property
+    def change(self) -> float:
+        """By which factor it grew or shrank, always at least 1."""
+        low, high = sorted((self.before, self.after))
+        return high / low if low > 0 else float("inf") if high > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """pairs: in the order of A. only: name of a side -> keys that it alone has."""
+
+    pairs: list[Pair]
+    only: Mapping[str, list[Key]] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> list[Pair]:
+        """What moved, most first."""
+        return sorted((p for p in self.pairs if p.moved), key=lambda p: p.change, reverse=True)
+
+
+def load(files: Sequence[Path]) -> Side:
+    """Read one side: a file, and perhaps others that repeat it. Lines may repeat, too.
+
+    LabError: a file that cannot be read, or a line that is no measurement.
+    """
+    times: Times = {}
+    versions: set[str] = set()
+    for file in files:
+        for one, _ in sources.load(file).each():
+            times.setdefault(one.key, []).append(one.seconds)
+            versions.add(one.kernel_version)
+    return Side(str(files[0]), times, frozenset(versions))
+
+
+def machine_of(*sides: Side) -> str:
+    """The machine of all results. LabError: there is more than one."""
+    found = sorted({key.machine for side in sides for key in side.times})
+    if len(found) != 1:
+        raise LabError(f"results of {' and '.join(found)}: times of different machines say nothing")
+    return found[0]
+
+
+def is_lockstep(machine: str) -> bool:
+    """Whether times are simulated. A label that is none of the lab's machines is a real one."""
+    return machine in machines.NAMES and machines.get(machine).lockstep
+
+
+def limit_for(key: Key) -> Limit:
+    """How far a lockstep figure may be off."""
+    paying = tables.headline(key.initially_all_set).iteration or 0
+    if key.phase == "dirty" and (key.iteration or 0) < paying:
+        return UNPAID
+    return LIMITS[key.phase]
+
+
+def _pair_lockstep(key: Key, before: Sequence[float], after: Sequence[float]) -> Pair:
+    first, second = statistics.median(before), statistics.median(after)
+    return Pair(key, first, second, not limit_for(key).allows(first, second))
+
+
+def _pair_wall_clock(key: Key, before: Sequence[float], after: Sequence[float]) -> Pair:
+    first, second = statistics.median(before), statistics.median(after)
+    if min(len(before), len(after)) < 2:
+        return Pair(key, first, second, moved=False, judged=False)
+    spread = max(max(before) - min(before), max(after) - min(after))
+    return Pair(key, first, second, abs(second - first) > spread)
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Everything that both have, judged. LabError: machines differ, or nothing is common."""
+    pair = _pair_lockstep if is_lockstep(machine_of(a, b)) else _pair_wall_clock
+    pairs = [pair(key, a.times[key], b.times[key]) for key in a.times if key in b.times]
+    if not pairs:
+        raise LabError(f"{a.name} and {b.name} measured nothing with the same dimensions")
+    only = {
+        "A": [key for key in a.times if key not in b.times],
+        "B": [key for key in b.times if key not in a.times],
+    }
+    return Comparison(pairs, only)
+
+
+def label(key: Key) -> str:
+    """A measurement in a few words, without what all of a table has in common."""
+    mode = tables.paging_of(key) + tables.harvest_of(key)
+    phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
+    init = "" if key.initially_all_set else ", without initially-all-set"
+    return (
+        f"{key.kernel}, {mode}, {key.vcpus} vCPUs x {tables.size(key.bytes_per_vcpu)},"
+        f" {key.write_percent}% writes{init}, {'Y' if key.eager else 'N'}: {phase}"
+    )
+
+
+def _mark(pair: Pair) -> str:
+    return "moved" if pair.moved else "" if pair.judged else "?"
+
+
+def table_of(found: Comparison, a: Side, b: Side) -> Table:
+    """Both sides, side by side."""
+    table = Table("What both measured", ("ms", "A", "B", "B - A", ""))
+    for name, side in (("A", a), ("B", b)):
+        table.notes.append(f"{name}: {side.name}, {', '.join(sorted(side.versions))}")
+    for index, pair in enumerate(found.pairs):
+        if pair.moved:
+            table.strong.add(index)
+        cells = (tables.milliseconds(pair.before), tables.milliseconds(pair.after))
+        change = tables.percent(pair.after, pair.before)
+        table.rows.append((label(pair.key), *cells, change, _mark(pair)))
+    return table
+
+
+def moves(found: Comparison) -> list[str]:
+    """What moved, most first, one line each."""
+    return [
+        f"{label(p.key)}: {tables.milliseconds(p.before)} ms -> {tables.milliseconds(p.after)} ms"
+        f" ({tables.percent(p.after, p.before)})"
+        for p in found.moved
+    ]
+
+
+def _groups(keys: Iterable[Key]) -> list[str]:
+    """Keys without their phases, in words, once each."""
+    named = (label(replace(key, phase="", iteration=None)).removesuffix(": ") for key in keys)
+    return list(dict.fromkeys(named))
+
+
+def notes(found: Comparison) -> list[str]:
+    """What was left out of the comparison, one line each."""
+    lines = []
+    for name, keys in found.only.items():
+        if keys:
+            groups = _groups(keys)
+            shown = "; ".join(groups[:3]) + ("; ..." if len(groups) > 3 else "")
+            lines.append(f"only in {name}: {len(keys)} measurements ({shown})")
+    unknown = sum(not pair.judged for pair in found.pairs)
+    if unknown:
+        lines.append(
+            f"{unknown} of {len(found.pairs)} are not judged: wall-clock times need a second run"
+            " on each side (--again-a, --again-b)"
+        )
+    return lines
+
+
+def summary(found: Comparison) -> str:
+    """One line. Raised as an error when something moved."""
+    count, total = len(found.moved), len(found.pairs)
+    return f"{count} of {total} figures moved" if count else f"{total} figures, none moved"
+
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("a", type=_FILE)
+@click.argument("b", type=_FILE)
+@click.option("--again-a", multiple=True, type=_FILE, help="Another run of what A is of.")
+@click.option("--again-b", multiple=True, type=_FILE, help="Another run of what B is of.")
+@click.option("--brief", is_flag=True, help="Only what moved, not the table.")
+def command(
+    a: Path, b: Path, again_a: tuple[Path, ...], again_b: tuple[Path, ...], brief: bool
+) -> None:
+    """Show results A and B (JSON lines of `make bench`) side by side and mark what moved.
+
+    Exit status: 0 nothing moved, 1 something did, 2 bad input, such as two kinds of machines.
+    """
+    before, after = load([a, *again_a]), load([b, *again_b])
+    found = compare(before, after)
+    if not brief:
+        tables.show(table_of(found, before, after), Console())
+    for line in notes(found):
+        say(f"compare: {line}")
+    for line in moves(found):
+        click.echo(f"moved: {line}")
+    if found.moved:
+        raise WorkFailed(summary(found))
+    say(f"compare: {summary(found)}")

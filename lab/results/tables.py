@@ -1,0 +1,527 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tables of results: N beside Y beside their ratio, as in the mails about eager splitting.
+
+Figures of machines with simulated time and of machines with the host's clock never
+share a table: a table holds one machine, one paging mode, one write mix. It holds one kernel
+too, and beside the series the peer.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from lab.results.jsonl import HARVESTS, Key, Measurement
+
+LOCKSTEP = (
+    "simulated time: work, faults and waiting for locks count; caches, TLBs and the time"
+    " an interrupt takes are not modelled"
+)
+WALL_CLOCK = (
+    "wall-clock time of an emulator or a shared host: for orientation, varies from run to run"
+)
+
+OFF, ON, _ = HARVESTS
+NOTHING = "-"
+MIB = 1 << 20
+
+Times = dict[Key, float]
+
+
+@dataclass
+class Table:
+    """title and notes: lines above. strong: indices of the rows to look at first.
+
+    origins: for each row the keys of the measurements that its figures come from.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    strong: set[int] = field(default_factory=set)
+    origins: list[tuple[Key, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row of times shows: one phase in one iteration, or in the one it has."""
+
+    label: str
+    phase: str
+    iteration: int | None = None
+
+
+FIRST_CLEAR = Row("first CLEAR", "clear", 1)
+SECOND_CLEAR = Row("second CLEAR", "clear", 2)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the series is to reach, for 8 vCPUs with 4 MiB each, initially all set.
+
+    Either N/Y is at least `ratio`, or Y takes at most `most_ms` milliseconds. A row of None is
+    the dirty time that is the first to pay for splitting.
+    """
+
+    ept: bool
+    write_percent: int
+    row: Row | None = None
+    ratio: float = 0
+    most_ms: float = 0
+
+    @property
+    def of(self) -> Row:
+        return self.row or headline(True)
+
+    def label(self, machine: str) -> str:
+        what = self.row.label if self.row else "dirty"
+        return f"{paging(machine, self.ept)}, {_writes(self.write_percent)}, {what} ms"
+
+    def judge(self, lazy: float, eager: float) -> str:
+        if self.ratio:
+            return f"at least {self.ratio:g}: {_verdict(lazy >= self.ratio * eager)}"
+        return f"at most {self.most_ms:g} ms: {_verdict(eager * 1000 <= self.most_ms)}"
+
+
+GOALS = (
+    Goal(True, 100, ratio=60),
+    Goal(False, 20, ratio=5),
+    Goal(True, 100, FIRST_CLEAR, most_ms=10),
+    Goal(False, 100, FIRST_CLEAR, most_ms=10),
+    Goal(True, 100, SECOND_CLEAR, most_ms=6),
+    Goal(False, 100, SECOND_CLEAR, most_ms=5),
+)
+# By how many percent the dirty times may differ between the unpatched kernel and N.
+BASE_LIMIT = 1.0
+PEER = "gates deleted"
+WHO_IS_THE_PEER = (
+    "gates deleted, the peer: the unpatched kernel without what keeps its eager splitting to"
+    " nested guests; eager_page_split=Y"
+)
+BITS = "D bits"
+WHAT_ARE_BITS = (
+    "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
+    " for the Dirty bits that CPUs set"
+)
+TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
+
+
+def _precision(value: float) -> int:
+    # A little less than 10 and 1, since 9.998 is printed as 10.0.
+    return 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A time in milliseconds, with about three digits."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds * 1000:.{_precision(seconds * 1000)}f}"
+
+
+def ratio(over: float | None, under: float | None) -> str:
+    """OVER/UNDER with about three digits."""
+    if over is None or not under:
+        return NOTHING
+    value = over / under
+    return f"{value:.0f}" if value >= 100 else f"{value:.{_precision(value)}f}"
+
+
+def percent(now: float | None, before: float | None) -> str:
+    """How much more NOW is than BEFORE."""
+    if now is None or not before:
+        return NOTHING
+    return f"{100 * (now / before - 1):+.2f}%"
+
+
+def headline(initially_all_set: bool) -> Row:
+    """The dirty time that is the first to pay for splitting.
+
+    With initially-all-set nothing is write-protected before the first CLEAR.
+    """
+    iteration = 2 if initially_all_set else 1
+    return Row(f"dirty, iteration {iteration}", "dirty", iteration)
+
+
+def shown_rows(initially_all_set: bool) -> list[Row]:
+    clears = [FIRST_CLEAR, SECOND_CLEAR]
+    return [
+        headline(initially_all_set),
+        *(clears if initially_all_set else []),
+        Row("first GET", "get", 1),
+        Row("second GET", "get", 2),
+        Row("enabling", "enable"),
+        Row("disabling", "disable"),
+        Row("dirty, iteration 1", "dirty", 1)
+        if initially_all_set
+        else Row("dirty, iteration 2", "dirty", 2),
+    ]
+
+
+def _letter(flag: bool) -> str:
+    return "Y" if flag else "N"
+
+
+def size(count: int) -> str:
+    return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // 1024} KiB"
+
+
+def _writes(write_percent: int) -> str:
+    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
+
+
+def paging(machine: str, ept: bool) -> str:
+    """The paging mode as people who know the machine say it."""
+    return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
+
+
+def paging_of(key: Key) -> str:
+    """The same with what else decides how vCPUs are logged, where it's not as usual."""
+    tdp_mmu = ", tdp_mmu=Y" if key.tdp_mmu else ""
+    return f"{paging(key.machine, key.ept)}{tdp_mmu}{'' if key.pml else ', pml=N'}"
+
+
+def harvest_of(key: Key) -> str:
+    """dirty_harvest, where it's not off."""
+    return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
+
+
+def _title(key: Key) -> str:
+    init = "initially-all-set" if key.initially_all_set else "without initially-all-set"
+    return (
+        f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
+        f"tdp_mmu={_letter(key.tdp_mmu)}{'' if key.pml else ', pml=N'}{harvest_of(key)}, "
+        f"{_writes(key.write_percent)}, {init}, "
+        f"{size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
+    )
+
+
+def _group(key: Key) -> Key:
+    """What all of a table has in common."""
+    return replace(key, vcpus=0, eager=False, phase="", iteration=None)
+
+
+Groups = dict[Key, list[Key]]
+
+
+def _grouped(keys: Iterable[Key]) -> Groups:
+    found: Groups = {}
+    for key in keys:
+        found.setdefault(_group(key), []).append(key)
+    return found
+
+
+def _why(initially_all_set: bool) -> str:
+    if initially_all_set:
+        return "iteration 2 is the first that pays for splitting: only CLEAR write-protects"
+    return "iteration 1 is the first that pays for splitting: enabling write-protects everything"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Seconds that stand side by side, None where not measured.
+
+    N, Y, Y of the peer, and Y with dirty_harvest=on.
+    """
+
+    lazy: float | None
+    eager: float | None
+    peer: float | None = None
+    bits: float | None = None
+
+    @classmethod
+    def at(cls, key: Key, times: Times) -> "Beside":
+        """What was measured at KEY, whatever its value of eager."""
+        return cls(*map(times.get, cls.keys(key)))
+
+    @staticmethod
+    def keys(key: Key) -> tuple[Key, Key, Key, Key]:
+        """The keys of those that stand side by side at KEY."""
+        lazy, eager = (replace(key, eager=value) for value in (False, True))
+        return lazy, eager, replace(eager, kernel="peer"), replace(eager, dirty_harvest=ON)
+
+    @staticmethod
+    def columns(with_peer: bool, with_bits: bool = False, peer: str = PEER) -> tuple[str, ...]:
+        """The headings of cells(). peer: that of the peer's times."""
+        times = ["N", "Y", *([BITS] if with_bits else []), *([peer] if with_peer else [])]
+        ratios = ["N/Y", *(["Y/D"] if with_bits else []), *(["peer/Y"] if with_peer else [])]
+        return (*times, *ratios)
+
+    def cells(self, with_peer: bool, with_bits: bool = False) -> tuple[str, ...]:
+        times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
+        if with_bits:
+            times.append(self.bits)
+            ratios.append(ratio(self.eager, self.bits))
+        if with_peer:
+            times.append(self.peer)
+            ratios.append(ratio(self.peer, self.eager))
+        return (*map(milliseconds, times), *ratios)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Which columns a table has beyond those of N and Y."""
+
+    peer: bool
+    bits: bool
+
+    @classmethod
+    def of(cls, group: Key, groups: Groups) -> "Extra":
+        """Those that anything was measured for in a group of the series."""
+
+        def eagerly(other: Key) -> bool:
+            return group.kernel == "series" and any(key.eager for key in groups.get(other, ()))
+
+        bits = group.dirty_harvest == OFF and eagerly(replace(group, dirty_harvest=ON))
+        return cls(eagerly(replace(group, kernel="peer")), bits)
+
+
+def _table_of(group: Key, groups: Groups, times: Times) -> Table:
+    extra = Extra.of(group, groups)
+    members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
+    counts = sorted({key.vcpus for key in members})
+    table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.peer, extra.bits)))
+    table.notes += [_why(group.initially_all_set), *([WHO_IS_THE_PEER] if extra.peer else [])]
+    table.notes += [WHAT_ARE_BITS] if extra.bits else []
+    for row in shown_rows(group.initially_all_set):
+        for vcpus in counts:
+            key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
+            beside = Beside.at(key, times)
+            if {beside.lazy, beside.eager, beside.bits} == {None}:
+                continue
+            if row == headline(group.initially_all_set):
+                table.strong.add(len(table.rows))
+            table.rows.append((row.label, str(vcpus), *beside.cells(extra.peer, extra.bits)))
+            table.origins.append(Beside.keys(key))
+    _add_units(table, group, extra, times)
+    return table
+
+
+UNIT_COLUMNS = ("N:1", "Y:1")
+UNIT_OF_BITS = "D:1"
+WHAT_IS_THE_UNIT = (
+    "N:1, Y:1: in units of the time without dirty logging, that of iteration 1 with"
+    " initially-all-set, the shortest one of a row: nothing is write-protected yet"
+)
+OVERCOMMITTED = (
+    "*: overcommitted, fewer CPUs than vCPUs and the test need: times hold waits for one"
+)
+
+
+def unlogged(key: Key, times: Times) -> float | None:
+    """The dirty time that KEY would have without dirty logging, None if not measured."""
+    first = replace(key, phase="dirty", iteration=1, initially_all_set=True)
+    modes = product((False, True), HARVESTS)
+    found = (times.get(replace(first, eager=e, dirty_harvest=value)) for e, value in modes)
+    return min((seconds for seconds in found if seconds is not None), default=None)
+
+
+def _add_units(table: Table, group: Key, extra: Extra, times: Times) -> None:
+    """Put the dirty times of a group's table in units of the time without dirty logging."""
+    phases = {row.label: row for row in shown_rows(group.initially_all_set)}
+    table.columns += (*UNIT_COLUMNS, *([UNIT_OF_BITS] if extra.bits else []))
+    table.notes.append(WHAT_IS_THE_UNIT)
+    for index, cells in enumerate(table.rows):
+        row = phases[cells[0]]
+        key = replace(group, vcpus=int(cells[1]), phase=row.phase, iteration=row.iteration)
+        unit = unlogged(key, times) if row.phase == "dirty" else None
+        beside = Beside.at(key, times)
+        shown = [beside.lazy, beside.eager, *([beside.bits] if extra.bits else [])]
+        table.rows[index] = (*cells, *(ratio(seconds, unit) for seconds in shown))
+
+
+def _mark(table: Table, counts: Collection[int]) -> None:
+    """Mark the rows of these numbers of vCPUs as overcommitted."""
+    table.notes += [OVERCOMMITTED] if counts else []
+    for index, (label, vcpus, *rest) in enumerate(table.rows):
+        table.rows[index] = (label, f"{vcpus}*" if int(vcpus) in counts else vcpus, *rest)
+
+
+def _is_column(group: Key, groups: Groups) -> bool:
+    """All of the group is a column in another one's table."""
+    other = replace(group, dirty_harvest=OFF)
+    beside = group.dirty_harvest == ON and other in groups
+    return beside and all(key.eager for key in groups[group])
+
+
+def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
+    """One table per paging mode and write mix, in the order of the results.
+
+    Those of the series, the peer and dirty_harvest=on beside them; without the series one for
+    every kernel.
+    """
+    found = list(measurements)
+    times = {one.key: one.seconds for one in found}
+    groups = _grouped(times)
+    series = [group for group in groups if group.kernel == "series"]
+    tables = []
+    for group in series or groups:
+        if _is_column(group, groups):
+            continue
+        table = _table_of(group, groups, times)
+        _mark(table, {m.vcpus for m in found if m.overcommitted and _group(m.key) == group})
+        tables.append(table)
+    return tables
+
+
+def _goal_key(goal: Goal, key: Key) -> bool:
+    row = goal.of
+    usual = (False, True, OFF)
+    wanted = (goal.ept, *usual, 8, 4 * MIB, goal.write_percent, True, row.phase, row.iteration)
+    return wanted == (
+        key.ept,
+        key.tdp_mmu,
+        key.pml,
+        key.dirty_harvest,
+        key.vcpus,
+        key.bytes_per_vcpu,
+        key.write_percent,
+        key.initially_all_set,
+        key.phase,
+        key.iteration,
+    )
+
+
+def goals_table(measurements: Iterable[Measurement]) -> Table | None:
+    """The ratios that the series is judged by; None when they were not measured."""
+    times = {one.key: one.seconds for one in measurements}
+    verdicts = [*_speed_goals(times), *_base_goal(times)]
+    with_peer = any(verdict.times.peer is not None for verdict in verdicts)
+    columns = ("8 vCPUs x 4 MiB", *Beside.columns(with_peer, peer="peer"), "goal")
+    table = Table("What the series is to reach", columns)
+    table.notes += [WHO_IS_THE_PEER] if with_peer else []
+    table.rows += [(one.label, *one.times.cells(with_peer), one.said) for one in verdicts]
+    table.origins += [one.keys for one in verdicts]
+    return table if table.rows else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A goal that was measured. keys: of the measurements that it was judged by."""
+
+    label: str
+    times: Beside
+    said: str
+    keys: tuple[Key, ...]
+
+
+def _speed_goals(times: Times) -> Iterator[Verdict]:
+    """For each goal that was measured how it was met."""
+    for goal in GOALS:
+        for key in times:
+            if key.kernel != "series" or key.eager or not _goal_key(goal, key):
+                continue
+            beside = Beside.at(key, times)
+            if beside.lazy is not None and beside.eager is not None:
+                said = goal.judge(beside.lazy, beside.eager)
+                yield Verdict(goal.label(key.machine), beside, said, Beside.keys(key)[:3])
+
+
+def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
+    """What both the unpatched kernel and N measured: its key, its row, the two times."""
+    for base, before in times.items():
+        now = times.get(replace(base, kernel="series"))
+        row = _row_for(base)
+        if base.kernel == "base" and not base.eager and now is not None and row:
+            yield base, row, before, now
+
+
+def base_table(measurements: Iterable[Measurement]) -> Table | None:
+    """eager_page_split=N of the series beside the unpatched kernel; None without the latter."""
+    times = {one.key: one.seconds for one in measurements}
+    title = "eager_page_split=N beside the unpatched kernel"
+    table = Table(title, ("ms", "base", "series, N", "difference"))
+    for key, row, before, now in _base_pairs(times):
+        if row == headline(key.initially_all_set):
+            table.strong.add(len(table.rows))
+        cells = (milliseconds(before), milliseconds(now), percent(now, before))
+        table.rows.append((_base_label(key, row), *cells))
+        table.origins.append((key, replace(key, kernel="series")))
+    if not table.rows:
+        return None
+    table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]
+    return table
+
+
+def _base_goal(times: Times) -> Iterator[Verdict]:
+    """The same for N beside the unpatched kernel, if measured: the worst dirty time."""
+    pairs = [
+        (key, before, now)
+        for key, row, before, now in _base_pairs(times)
+        if row == headline(key.initially_all_set)
+    ]
+    if not pairs:
+        return
+    key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
+    reached = abs(now / before - 1) * 100 <= BASE_LIMIT
+    said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
+    label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
+    yield Verdict(label, Beside(now, None), said, (key, replace(key, kernel="series")))
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "missed"
+
+
+def _row_for(key: Key) -> Row | None:
+    rows = shown_rows(key.initially_all_set)
+    return next((r for r in rows if (r.phase, r.iteration) == (key.phase, key.iteration)), None)
+
+
+def _base_label(key: Key, row: Row) -> str:
+    where = f"{paging_of(key)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+    return f"{where}: {row.label}"
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown that also reads well as it is."""
+    grid = [table.columns, *(_emphasise(table, i, row) for i, row in enumerate(table.rows))]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
+    lines = [_markdown_line(row, widths) for row in grid]
+    rule = (
+        "|" + "|".join("-" * (w + 1) + ("-" if i == 0 else ":") for i, w in enumerate(widths)) + "|"
+    )
+    notes = [f"({note})" for note in table.notes]
+    return "\n".join([f"### {table.title}", *notes, "", lines[0], rule, *lines[1:], ""])
+
+
+def _emphasise(table: Table, index: int, row: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"**{row[0]}**", *row[1:]) if index in table.strong else row
+
+
+def _markdown_line(row: tuple[str, ...], widths: list[int]) -> str:
+    first = row[0].ljust(widths[0])
+    rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+    return "| " + " | ".join([first, *rest]) + " |"
+
+
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(box=box.SIMPLE_HEAD)
+    for index, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for index, row in enumerate(table.rows):
+        shown.add_row(*row, style="bold" if index in table.strong else None)
+    return shown
+
+
+def show(table: Table, console: Console) -> None:
+    """Print a table: drawn on a terminal, Markdown elsewhere."""
+    if not console.is_terminal:
+        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+        return
+    console.print(table.title, style="bold", markup=False, highlight=False)
+    for note in table.notes:
+        console.print(f"({note})", style="dim", markup=False, highlight=False)
+    console.print(_rich(table))
+
+
+def bench_tables(measurements: Sequence[Measurement], lockstep: bool) -> list[Table]:
+    """Every table of one machine's results, the verdicts last, where a terminal's user looks."""
+    found = main_tables(measurements)
+    found += filter(None, (base_table(measurements), goals_table(measurements)))
+    for table in found:
+        table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
+    return found

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Dirty bits against write protection: what a round of dirty logging costs, by what is written.
+
+A round is what comes again and again while a guest is migrated: its vCPUs write, then the log is
+read (GET), then cleared (CLEAR). With write protection vCPUs pay, for each page that they write.
+With dirty_harvest=on whoever reads the log pays, for each page that there is. Where few pages
+are written, looking at all of them is dearer than a few faults; the crossing says where.
+
+Taken is the second round, the first that comes after a CLEAR. Its time is the sum of the three
+phases, though they are not spent by the same threads; all vCPUs write side by side, so their
+processor time is a multiple of that phase. What is computed for more memory is the
+time per page, times the pages: with as many vCPUs, and nothing else that grows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lab.measure.plan import BASE_VCPUS
+from lab.results.jsonl import Key
+from lab.results.tables import OFF, ON, Times
+
+ROUND = 2
+PHASES = ("dirty", "get", "clear")
+PAGE = 4096
+# Fewer write percentages are no course.
+LEAST_POINTS = 3
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a VM, seconds. keys: of the measurements, in the order of PHASES."""
+
+    write_percent: int
+    dirty: float
+    get: float
+    clear: float
+    keys: tuple[Key, ...]
+
+    @property
+    def total(self) -> float:
+        return self.busy(1)
+
+    def busy(self, vcpus: int) -> float:
+        """Processor time, if VCPUS are busy for as long as the last one of them."""
+        return vcpus * self.dirty + self.get + self.clear
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """A mode measured both ways: rounds with the same write percentages, ascending.
+
+    like: what their keys have in common, but for dirty_harvest.
+    """
+
+    like: Key
+    protected: Sequence[Round]
+    bits: Sequence[Round]
+
+    @property
+    def pages(self) -> int:
+        return self.like.vcpus * self.like.bytes_per_vcpu // PAGE
+
+    @property
+    def pairs(self) -> list[tuple[Round, Round]]:
+        return list(zip(self.protected, self.bits, strict=True))
+
+    def crossing(self, vcpus: int = 1) -> float | None:
+        """The write percentage from which on Dirty bits are cheaper, None if they never are.
+
+        By time that passes, or by processor time of so many vCPUs and the thread that asks.
+        Between two percentages that were measured both are taken for straight lines.
+        """
+        apart = [(a.write_percent, b.busy(vcpus) - a.busy(vcpus)) for a, b in self.pairs]
+        dearer = [index for index, (_, difference) in enumerate(apart) if difference > 0]
+        if not dearer:
+            return float(apart[0][0])
+        if dearer[-1] == len(apart) - 1:
+            return None
+        (low, above), (high, below) = apart[dearer[-1]], apart[dearer[-1] + 1]
+        return low + (high - low) * above / (above - below)
+
+    def seconds(self, one: Round, size: int) -> float:
+        """A round like ONE of a VM with SIZE bytes. Computed."""
+        return one.total / self.pages * (size // PAGE)
+
+
+def _round(like: Key, times: Times) -> Round | None:
+    """The round of this VM, if all of it was measured."""
+    keys = tuple(replace(like, phase=phase, iteration=ROUND) for phase in PHASES)
+    if not all(key in times for key in keys):
+        return None
+    dirty, get, clear = (times[key] for key in keys)
+    return Round(like.write_percent, dirty, get, clear, keys)
+
+
+def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
+    rounds = (_round(replace(like, write_percent=mix), times) for mix in sorted(mixes))
+    return {one.write_percent: one for one in rounds if one}
+
+
+def _mode(key: Key) -> Key:
+    return replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
+
+
+def _vm(key: Key) -> tuple[str, int, int, str]:
+    return key.machine, key.vcpus, key.bytes_per_vcpu, key.backing
+
+
+def of_one_vm(found: Sequence[Tradeoff]) -> list[Tradeoff]:
+    """Those that differ by their mode only: of the VM with BASE_VCPUS, or else of the first."""
+    usual = [mode for mode in found if mode.like.vcpus == BASE_VCPUS]
+    first = (usual or found)[:1]
+    return [mode for mode in found for one in first if _vm(mode.like) == _vm(one.like)]
+
+
+def find(times: Times) -> list[Tradeoff]:
+    """Every mode of the series that was measured both ways, over enough write percentages."""
+    mixes: dict[Key, set[int]] = {}
+    for key in times:
+        if key.kernel == "series" and key.eager and key.initially_all_set:
+            mixes.setdefault(_mode(key), set()).add(key.write_percent)
+    found = []
+    for like, seen in mixes.items():
+        protected, bits = (
+            _rounds(replace(like, dirty_harvest=value), seen, times) for value in (OFF, ON)
+        )
+        both = [mix for mix in protected if mix in bits]
+        if len(both) >= LEAST_POINTS:
+            found.append(Tradeoff(like, [protected[m] for m in both], [bits[m] for m in both]))
+    return found

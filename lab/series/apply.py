@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Mail -> commit, without touching a work tree, strictly: all of it or nothing."""
+
+import re
+from collections.abc import Callable, Iterable
+
+from lab.core.errors import LabError
+from lab.core.git import IDENTITY, Entry, GitFailed, Repo, signature
+from lab.series import cdefs
+from lab.series.files import WholeFile
+from lab.series.mail import Mail, Removal
+
+FetchWhole = Callable[[str], WholeFile]
+
+_FAILED_HUNK = re.compile(r"patch failed: (.+):(\d+)$", re.MULTILINE)
+
+
+def _existing(index: Repo, path: str, wanted_by: str) -> Entry:
+    mode, blob = "", ""
+    for line in index.lines("ls-files", "-s", "--", path):
+        mode, blob = line.split()[:2]
+    if not blob:
+        raise LabError(f"{wanted_by}: the kernel has no {path} at this point")
+    return Entry(mode, blob)
+
+
+def remove_definitions(index: Repo, removals: Iterable[Removal], wanted_by: str) -> None:
+    """Remove definitions by name in the index. LabError: no such file or name."""
+    for removal in removals:
+        entry = _existing(index, removal.path, wanted_by)
+        text = index.content(entry.blob).decode("utf-8", "surrogateescape")
+        try:
+            text = cdefs.remove(text, removal.symbol)
+        except KeyError as error:
+            raise LabError(
+                f"{wanted_by}: {removal.path} defines no {removal.symbol} at top level;"
+                " drop or correct its Removes: line"
+            ) from error
+        blob = index.store(text.encode("utf-8", "surrogateescape"))
+        index.put(removal.path, Entry(entry.mode, blob))
+
+
+def _hunk_header(diff: str, path: str, line: str) -> str:
+    """The header of the hunk of PATH that begins at LINE of the old file."""
+    part = diff.partition(f"--- a/{path}\n")[2].split("\ndiff --git ")[0]
+    match = re.search(rf"^@@ -{line}\b.* @@", part, re.MULTILINE)
+    return match[0] if match else f"at line {line}"
+
+
+def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
+    remedy = f"correct {wanted_by} by hand, or install a version that base.pin names as proved"
+    if match := _FAILED_HUNK.search(error.output):
+        hunk = _hunk_header(mail.diff, match[1], match[2])
+        return LabError(f"{wanted_by}: hunk {hunk} of {match[1]} does not apply; {remedy}")
+    reason = error.output.splitlines()[0].removeprefix("error: ")
+    return LabError(f"{wanted_by}: {reason}; {remedy}")
+
+
+def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
+    if not mail.diff:
+        return
+    patch = mail.diff.encode("utf-8", "surrogateescape")
+    try:
+        index.run("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)
+    except GitFailed as error:
+        raise _refused(mail, error, wanted_by) from error
+
+
+def _put_whole(index: Repo, mail: Mail, whole: FetchWhole, wanted_by: str) -> None:
+    for path in mail.replaces:
+        _existing(index, path, wanted_by)
+    for path in mail.adds:
+        if index.lines("ls-files", "--", path):
+            raise LabError(f"{wanted_by}: the kernel has {path} already: Replaces:, not Adds:")
+    for path in mail.whole:
+        file = whole(path)
+        index.put(path, Entry(file.mode, index.store(file.content)))
+
+
+def tree_of_mail(repo: Repo, parent: str, mail: Mail, whole: FetchWhole, wanted_by: str) -> str:
+    """The id of the tree that the mail makes of its parent.
+
+    wanted_by: what to call the mail in a LabError, which says what does not fit.
+    """
+    with repo.index_of(parent) as index:
+        remove_definitions(index, mail.removes, wanted_by)
+        for path in mail.deletes:
+            _existing(index, path, wanted_by)
+            index.drop(path)
+        _apply_diff(index, mail, wanted_by)
+        _put_whole(index, mail, whole, wanted_by)
+        return index.text("write-tree")
+
+
+def commit_mails(
+    repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole: FetchWhole
+) -> str:
+    """Put one commit per mail on BASE and return the id of the last.
+
+    mails: what to call each, and the mail. The same input gives the same ids.
+    No ref, index or work tree changes. LabError: something does not apply.
+    """
+    parent = base
+    for number, (name, mail) in enumerate(mails, 1):
+        tree = tree_of_mail(repo, parent, mail, whole, name)
+        env = signature(*(mail.author or IDENTITY), number)
+        message = f"{mail.message}\n".encode("utf-8", "surrogateescape")
+        made = repo.run("commit-tree", tree, "-p", parent, "-F", "-", stdin=message, env=env)
+        parent = made.decode().strip()
+    return parent

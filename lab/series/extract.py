@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commit -> mail: the reverse of lab.series.apply, with as little text of the kernel as can be."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from lab.core.errors import LabError, WorkFailed
+from lab.core.git import Entry, Repo
+from lab.series import cdefs
+from lab.series.apply import remove_definitions, tree_of_mail
+from lab.series.files import WholeFile
+from lab.series.mail import Mail, Removal
+
+UNFINISHED = ("fixup!", "squash!", "amend!")
+REGULAR = ("100644", "100755")
+# Below this share of the lines of `base` that survive, a file is ours.
+OURS_BELOW = 0.3
+# The same text whatever git's defaults become.
+DIFF = (
+    *("--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"),
+    *("--diff-algorithm=histogram", "--indent-heuristic", "--inter-hunk-context=0"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
+)
+
+IsOurs = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A commit as the repository keeps it: the mail and the whole files it owns."""
+
+    mail: Mail
+    files: Mapping[str, WholeFile]
+
+
+@dataclass
+class _Change:
+    """Paths that a commit touches, by what becomes of them."""
+
+    adds: list[str] = field(default_factory=list)
+    replaces: list[str] = field(default_factory=list)
+    deletes: list[str] = field(default_factory=list)
+    edits: list[str] = field(default_factory=list)
+
+
+def changed_lines(repo: Repo, old: str, new: str) -> tuple[int, int]:
+    """Lines that the diff between two blobs adds and removes."""
+    if old == new:
+        return 0, 0
+    added, removed, _ = repo.text("diff", "--numstat", *DIFF, old, new).split("\t")
+    return (int(added), int(removed)) if added != "-" else (1, 1)
+
+
+def _is_rewritten(repo: Repo, old: Entry, new: str) -> bool:
+    total = repo.content(old.blob).count(b"\n")
+    _, removed = changed_lines(repo, old.blob, new)
+    return total > 0 and (total - removed) / total < OURS_BELOW
+
+
+def _message(repo: Repo, commit: str) -> str:
+    message = repo.text("log", "-1", "--format=%B", commit).strip("\n")
+    subject, *body = message.split("\n")
+    if subject.startswith(UNFINISHED):
+        raise LabError(
+            f'commit "{subject}" is not folded in yet;'
+            " in build/linux: git rebase -i --autosquash base"
+        )
+    if body and body[0]:
+        raise LabError(f'commit "{subject}": its subject needs a blank line below it')
+    if "---" in body:
+        raise LabError(f'commit "{subject}": a line "---" would end the mail there; change it')
+    return message
+
+
+class Extractor:
+    """Turns the commits on top of BASE into mails, oldest first.
+
+    is_ours: whether the repository has a file of its own at a path already.
+    """
+
+    def __init__(self, repo: Repo, base: str, is_ours: IsOurs) -> None:
+        self.repo = repo
+        self.base = base
+        self.is_ours = is_ours
+        self.owner: dict[str, str] = {}
+
+    def extract(self, commit: str) -> Extract:
+        """The mail of a commit whose parent came before.
+
+        LabError: a message or a change that the repository cannot keep.
+        WorkFailed: the mail would not make the same commit again (a mistake here).
+        """
+        message = _message(self.repo, commit)
+        parent = self.repo.text("rev-parse", f"{commit}^")
+        change = self._classify(message.split("\n")[0], parent, commit)
+        removes = [found for path in change.edits for found in self._removals(parent, commit, path)]
+        mail = Mail(
+            message,
+            tuple(removes),
+            tuple(change.deletes),
+            self._diff(parent, commit, removes, change.edits),
+            tuple(change.adds),
+            tuple(change.replaces),
+        )
+        files = {path: self._whole(commit, path) for path in mail.whole}
+        self._prove(parent, commit, Extract(mail, files))
+        return Extract(mail, files)
+
+    def _classify(self, subject: str, parent: str, commit: str) -> _Change:
+        change = _Change()
+        raw = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit)
+        fields = raw.split("\0")
+        for information, path in zip(fields[0::2], fields[1::2], strict=False):
+            _, mode, _, blob, status = information.split(" ")
+            self._check_path(subject, path, mode, status)
+            if status == "D":
+                change.deletes.append(path)
+            elif status == "A":
+                change.adds.append(path)
+            elif self._becomes_ours(path, blob):
+                change.replaces.append(path)
+            else:
+                change.edits.append(path)
+        self.owner.update((path, subject) for path in change.adds + change.replaces)
+        return change
+
+    def _check_path(self, subject: str, path: str, mode: str, status: str) -> None:
+        if path in self.owner:
+            raise LabError(
+                f'commit "{subject}" changes {path}, a whole file that belongs to'
+                f' "{self.owner[path]}": make the edit there (git commit --fixup, then'
+                " git rebase -i --autosquash base)"
+            )
+        if status != "D" and mode not in REGULAR:
+            raise LabError(f'commit "{subject}": {path} is no regular file; only those are kept')
+
+    def _becomes_ours(self, path: str, blob: str) -> bool:
+        old = self.repo.entry(self.base, path)
+        return self.is_ours(path) or (old is not None and _is_rewritten(self.repo, old, blob))
+
+    def _text(self, commit: str, path: str) -> tuple[str, str]:
+        entry = self.repo.entry(commit, path)
+        assert entry is not None, "an edited file exists on both sides"
+        return entry.blob, self.repo.content(entry.blob).decode("utf-8", "surrogateescape")
+
+    def _removals(self, parent: str, commit: str, path: str) -> list[Removal]:
+        """Definitions that are gone, where removing them by name shortens the diff.
+
+        It does not where a function was only renamed.
+        """
+        if PurePosixPath(path).suffix not in (".c", ".h"):
+            return []
+        blob, text = self._text(parent, path)
+        target, target_text = self._text(commit, path)
+        left = {definition.name for definition in cdefs.definitions(target_text)}
+        gone = dict.fromkeys(definition.name for definition in cdefs.definitions(text))
+        found = []
+        cost = sum(changed_lines(self.repo, blob, target))
+        for symbol in (name for name in gone if name not in left):
+            shorter = cdefs.remove(text, symbol)
+            candidate = self.repo.store(shorter.encode("utf-8", "surrogateescape"))
+            if (new_cost := sum(changed_lines(self.repo, candidate, target))) < cost:
+                text, cost = shorter, new_cost
+                found.append(Removal(path, symbol))
+        return found
+
+    def _diff(self, parent: str, commit: str, removes: list[Removal], paths: list[str]) -> str:
+        """Edits after the removals, without blob ids and without function names."""
+        if not paths:
+            return ""
+        with self.repo.index_of(parent) as index:
+            remove_definitions(index, removes, "save")
+            before = index.text("write-tree")
+        diff = self.repo.run("diff-tree", "-p", "-U1", *DIFF, before, commit, "--", *paths)
+        text = diff.decode("utf-8", "surrogateescape")
+        text = re.sub(r"^index [0-9a-f]+\.\.[0-9a-f]+( \d+)?\n", "", text, flags=re.MULTILINE)
+        return re.sub(r"^(@@ -\S+ \+\S+ @@).*", r"\1", text, flags=re.MULTILINE)
+
+    def _whole(self, commit: str, path: str) -> WholeFile:
+        entry = self.repo.entry(commit, path)
+        assert entry is not None, "the commit adds or replaces it"
+        return WholeFile(entry.mode, self.repo.content(entry.blob))
+
+    def _prove(self, parent: str, commit: str, extract: Extract) -> None:
+        subject = extract.mail.subject
+        made = tree_of_mail(
+            self.repo, parent, extract.mail, extract.files.__getitem__, f'"{subject}"'
+        )
+        if made != self.repo.tree_of(commit):
+            raise WorkFailed(
+                f'"{subject}" as a mail would not make the same commit: a fault of save'
+            )
+
+
+def extract_all(repo: Repo, base: str, head: str, is_ours: IsOurs) -> list[Extract]:
+    """The mails of base..head, oldest first. LabError: what Extractor.extract() raises."""
+    if merges := repo.lines("log", "--merges", "--format=%s", f"{base}..{head}"):
+        raise LabError(f'"{merges[0]}" is a merge; a series is a line: git rebase base')
+    extractor = Extractor(repo, base, is_ours)
+    return [
+        extractor.extract(commit)
+        for commit in repo.lines("rev-list", "--reverse", f"{base}..{head}")
+    ]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write the commits of build/linux back to series/ and the whole files."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.locks import locked
+from lab.core.paths import LAYOUT, Layout
+from lab.core.steps import say
+from lab.series import files, tree
+from lab.series.extract import Extract, extract_all
+from lab.series.files import WholeFile
+from lab.series.mail import file_name, format_mail
+
+Files = Mapping[str, WholeFile]
+
+
+def render(extracts: Iterable[Extract]) -> dict[str, WholeFile]:
+    """All files of the repository that the mails make, by path."""
+    made: dict[str, WholeFile] = {}
+    for number, extract in enumerate(extracts, 1):
+        text = format_mail(extract.mail).encode("utf-8", "surrogateescape")
+        made[f"series/{file_name(extract.mail, number)}"] = WholeFile("100644", text)
+        made.update(extract.files)
+    return made
+
+
+def present(layout: Layout) -> dict[str, WholeFile]:
+    """The same files as the repository holds them now."""
+    loaded = files.load(layout)
+    paths = [f"series/{name}" for name, _ in loaded.mails] + list(loaded.whole)
+    return {path: files.read_whole(layout.root, path) for path in paths}
+
+
+def _write_all(root: Path, made: Files) -> None:
+    """All or nothing as far as the disk allows: everything is written, then renamed."""
+    staged = {path: root / f"{path}.lab-new" for path in made}
+    try:
+        for path, file in made.items():
+            staged[path].parent.mkdir(parents=True, exist_ok=True)
+            staged[path].write_bytes(file.content)
+            staged[path].chmod(int(file.mode, 8) & 0o777)
+        for path, new in staged.items():
+            new.rename(root / path)
+    finally:
+        for new in staged.values():
+            new.unlink(missing_ok=True)
+
+
+def _remove_all(root: Path, paths: Iterable[str]) -> None:
+    for path in paths:
+        (root / path).unlink()
+        for directory in (root / path).parents:
+            if directory == root or any(directory.iterdir()):
+                break
+            directory.rmdir()
+
+
+def differences(old: Files, new: Files) -> tuple[list[str], list[str]]:
+    """Paths to write and paths to remove on the way from OLD to NEW."""
+    written = [path for path, file in new.items() if old.get(path) != file]
+    return written, [path for path in old if path not in new]
+
+
+def _check_unchanged(layout: Layout, state: tree.State) -> None:
+    if files.fingerprint(layout, files.load(layout)) != state.inputs:
+        raise LabError(
+            "series/ or a whole file has changed since build/linux was made of it; keep that with"
+            " make tree ARGS=--discard, or replace it with make save ARGS=--overwrite"
+        )
+
+
+def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
+    """Bring the repository in step with build/linux; returns what changed, a line each.
+
+    overwrite: even where the repository has changed since the tree was made.
+    LabError, and nothing changes: uncommitted or unfinished work, a commit that
+    the repository cannot keep, or a repository that has changed.
+    """
+    if not layout.linux.exists():
+        raise LabError("there is no build/linux yet; make tree makes it")
+    with locked(tree.lock(layout.linux)):
+        repo = Repo(layout.linux)
+        state = tree.read_state(layout.linux)
+        if reason := tree.uncommitted(repo):
+            raise LabError(f"{layout.linux} has {reason}: commit first")
+        if not overwrite:
+            _check_unchanged(layout, state)
+        old = present(layout)
+        head = repo.text("rev-parse", "HEAD")
+        new = render(extract_all(repo, tree.BASE_TAG, head, lambda path: path in old))
+        written, removed = differences(old, new)
+        _write_all(layout.root, {path: new[path] for path in written})
+        _remove_all(layout.root, removed)
+        inputs = files.fingerprint(layout, files.load(layout))
+        tree.write_state(layout.linux, tree.State(head, inputs, state.sha256))
+        return [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
+
+
+@click.command()
+@click.option("--overwrite", is_flag=True, help="Even if the repository changed meanwhile.")
+def command(overwrite: bool) -> None:
+    """Write the commits of build/linux back to series/ and the whole files."""
+    for line in save(LAYOUT, overwrite=overwrite) or ["nothing to save"]:
+        say(line)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""build/linux: the packaged source and the series as a git tree to work in.
+
+Work that exists only there is never overwritten. A file in its .git records
+which commit and which input it was last in step with the repository; whatever
+differs from that is unsaved.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from lab.core import space
+from lab.core.errors import LabError, WorkFailed
+from lab.core.git import IDENTITY, Repo, signature
+from lab.core.locks import locked
+from lab.core.paths import LAYOUT, Layout
+from lab.core.steps import run_logged, say, step
+from lab.series import files, source
+from lab.series.apply import commit_mails
+from lab.series.source import Source
+
+BRANCH = "series"
+BASE_TAG = "refs/tags/base"
+# The source with its git objects, then the objects of a few kernels.
+NEEDED_GIB = 4
+# Another copy of the source without git objects.
+WORK_TREE_GIB = 2
+
+# Objects are built inside the work trees, see lab.build.kernel.
+EXCLUDES = "/obj-*/\n"
+# Nobody else has the objects of this tree: losing it in a crash costs a minute.
+SETTINGS = {"core.looseCompression": "1", "core.fsync": "none", "gc.auto": "0"}
+IN_PROGRESS = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD")
+
+
+@dataclass(frozen=True)
+class State:
+    """What build/linux was last in step with.
+
+    head: the commit. inputs: fingerprint of the repository. sha256: of the source.
+    """
+
+    head: str
+    inputs: str
+    sha256: str
+
+
+def lock(work_tree: Path) -> Path:
+    """Held while the files of a work tree change or are compiled."""
+    return work_tree.parent / f".{work_tree.name}-lock"
+
+
+def _state_file(linux: Path) -> Path:
+    return linux / ".git" / "lab-state"
+
+
+def read_state(linux: Path) -> State:
+    """LabError: this is not a tree that the lab made."""
+    try:
+        return State(**json.loads(_state_file(linux).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise LabError(f"{linux} was not made by `make tree`; move it away and run that") from error
+
+
+def write_state(linux: Path, state: State) -> None:
+    file = _state_file(linux)
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(state)) + "\n")
+    fresh.rename(file)
+
+
+def uncommitted(repo: Repo) -> str | None:
+    """Why the work tree is not clean, None when it is."""
+    git = repo.path / ".git"
+    if any((git / name).exists() for name in IN_PROGRESS):
+        return "a rebase, merge or cherry-pick in progress"
+    changed = repo.lines("status", "--porcelain")
+    return f"uncommitted changes ({changed[0][3:]}...)" if changed else None
+
+
+def unsaved(layout: Layout) -> str | None:
+    """What build/linux holds that the repository does not, None when nothing."""
+    repo = Repo(layout.linux)
+    if reason := uncommitted(repo):
+        return reason
+    if repo.text("rev-parse", "HEAD") != read_state(layout.linux).head:
+        return "commits that are not saved"
+    return None
+
+
+def current_source(layout: Layout) -> Source:
+    """The source that base.pin and the installed package give."""
+    pin = source.read_pin(layout.pin)
+    found = source.find(pin, source.installed_version(pin.package))
+    if not found.proved:
+        say(
+            f"{found.package} is {found.version}, newer than {pin.newest}, which base.pin proves:"
+            " used if the whole series applies; make check and make test tell whether it still fits"
+        )
+    return found
+
+
+def _unpack(found: Source, target: Path, log: Path) -> None:
+    target.mkdir(parents=True)
+    command = ("tar", "-xf", str(found.tarball), "--strip-components=1", "-C", str(target))
+    try:
+        run_logged("unpacking", command, log, target)
+    except WorkFailed as error:
+        raise LabError(
+            f"{found.tarball} does not unpack; apt-get install --reinstall {found.package}"
+        ) from error
+    if not (target / "Kbuild").is_file():
+        raise LabError(f"{found.tarball} is no kernel source; expected {found.package}")
+
+
+def _commit_base(repo: Repo, found: Source) -> None:
+    repo.run("init", "-q", "-b", BRANCH, "--template=")
+    for key, value in SETTINGS.items():
+        repo.run("config", key, value)
+    exclude = repo.path / ".git" / "info" / "exclude"
+    exclude.parent.mkdir()
+    exclude.write_text(EXCLUDES)
+    repo.run("add", "-A", "-f")
+    message = f"base\n\n{found.package} {found.version}\n"
+    repo.run("commit", "-q", "-m", message, env=signature(*IDENTITY, 0))
+    repo.run("update-ref", BASE_TAG, "HEAD")
+
+
+def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
+    """Put the repository's series on `base`, without moving a branch; returns the tip."""
+    named = ((f"series/{name}", mail) for name, mail in mails.mails)
+    base = repo.text("rev-parse", BASE_TAG)
+    return commit_mails(repo, base, named, lambda path: files.read_whole(layout.root, path))
+
+
+def _check_out(repo: Repo, head: str, discard: bool) -> None:
+    """Move the branch and touch only the files that differ: kbuild goes by mtimes."""
+    if discard:
+        for name in IN_PROGRESS:
+            stale = repo.path / ".git" / name
+            shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
+        repo.run("clean", "-fdq")
+    repo.run("checkout", "-q", *(["-f"] if discard else []), "-B", BRANCH, head)
+
+
+def _replace(layout: Layout, fresh: Path) -> None:
+    """Put a complete tree in its place; further work trees belong to the old one."""
+    old = layout.build / "linux.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if layout.linux.exists():
+        layout.linux.rename(old)
+    fresh.rename(layout.linux)
+    for stale in (old, layout.base, layout.peer, layout.mutants, layout.check):
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def _create(layout: Layout, found: Source, mails: files.Series, inputs: str) -> None:
+    space.need(layout.build, NEEDED_GIB, "the kernel tree and its objects")
+    fresh = layout.build / "linux.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    repo = Repo(fresh)
+    try:
+        with step(f"Unpacking {found.package} {found.version}", "1 min"):
+            _unpack(found, fresh, layout.log / "tree.log")
+            _commit_base(repo, found)
+        head = commit_series(layout, repo, mails)
+        _check_out(repo, head, discard=False)
+        write_state(fresh, State(head, inputs, found.sha256))
+        _replace(layout, fresh)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _update(layout: Layout, mails: files.Series, state: State, inputs: str, discard: bool) -> None:
+    repo = Repo(layout.linux)
+    head = commit_series(layout, repo, mails)
+    _check_out(repo, head, discard)
+    write_state(layout.linux, State(head, inputs, state.sha256))
+
+
+def _refuse_unsaved(layout: Layout) -> None:
+    if reason := unsaved(layout):
+        raise LabError(
+            f"{layout.linux} holds {reason}, and the repository has changed: commit and"
+            " `make save`, or discard it with make tree ARGS=--discard"
+        )
+
+
+def make(layout: Layout, found: Source, *, discard: bool = False) -> str:
+    """Bring build/linux in step with the repository and say what was done.
+
+    discard: give up what is unsaved in build/linux. Without it LabError, and
+    nothing changes, when that would be overwritten; a tree whose input is
+    unchanged stays as it is, unsaved work and all.
+    LabError too: something does not apply, no space, a source that is none.
+    """
+    layout.build.mkdir(exist_ok=True)
+    with locked(lock(layout.linux)):
+        mails = files.load(layout)
+        inputs = files.fingerprint(layout, mails)
+        count = f"{len(mails.mails)} mails on {found.package} {found.version}"
+        if not layout.linux.exists():
+            _create(layout, found, mails, inputs)
+            return f"{layout.linux}: {count}"
+        state = read_state(layout.linux)
+        if (state.inputs, state.sha256) == (inputs, found.sha256) and not discard:
+            reason = unsaved(layout)
+            return f"{layout.linux}: {f'used as it is, with {reason}' if reason else 'up to date'}"
+        if not discard:
+            _refuse_unsaved(layout)
+        if state.sha256 != found.sha256:
+            _create(layout, found, mails, inputs)
+        else:
+            _update(layout, mails, state, inputs, discard)
+        return f"{layout.linux}: {count}"
+
+
+def _is_work_tree_of(path: Path, linux: Path) -> bool:
+    try:
+        return (path / ".git").read_text().startswith(f"gitdir: {linux}/.git/worktrees/")
+    except OSError:
+        return False
+
+
+def work_tree(layout: Layout, path: Path, commit: str) -> Path:
+    """Make PATH a further work tree of build/linux, with COMMIT checked out.
+
+    The caller holds lock(path). What was edited there is lost; files that do
+    not differ are not touched.
+    """
+    repo = Repo(layout.linux)
+    if not _is_work_tree_of(path, layout.linux):
+        shutil.rmtree(path, ignore_errors=True)
+        space.need(layout.build, WORK_TREE_GIB, "another copy of the kernel tree")
+        repo.run("worktree", "prune")
+        repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
+    repo = Repo(path)
+    # By itself -f writes every file that looks touched, whatever is in it.
+    repo.run("update-index", "-q", "--refresh")
+    repo.run("checkout", "-q", "-f", "--detach", commit)
+    return path
+
+
+@click.command()
+@click.option("--discard", is_flag=True, help="Give up what is not saved in build/linux.")
+@click.option("--unsaved", "ask", is_flag=True, help="Only complain if there is unsaved work.")
+def command(discard: bool, ask: bool) -> None:
+    """Make or update build/linux: the packaged source plus one commit per mail."""
+    if ask:
+        if reason := unsaved(LAYOUT):
+            raise LabError(f"{LAYOUT.linux} holds {reason}: make save, or remove it by hand")
+        return
+    say(make(LAYOUT, current_source(LAYOUT), discard=discard))

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make check`: is the series as it is saved fit to be mailed?"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lab.build import kernel, selftests
+from lab.core import process
+from lab.core.errors import WorkFailed
+from lab.core.git import Repo
+from lab.core.locks import locked
+from lab.core.paths import LAYOUT, Layout
+from lab.core.steps import say, step
+from lab.series import files, save, tree
+from lab.series.extract import extract_all
+from lab.series.files import Series
+
+OBJECTS = "obj-check"
+KVM = "arch/x86/kvm/"
+# Where kbuild puts what it compiles for the target KVM.
+KVM_OBJECTS = (KVM, "virt/kvm/")
+# New files lie below paths that MAINTAINERS covers by directory, which checkpatch
+# does not look up; and the package has no history to look Fixes: up in.
+CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
+# What of the kernel's documentation is built, below Documentation/: all that the series edits but
+# kernel-parameters.txt, which is shown as it is.
+BOOK = "virt/kvm"
+SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
+
+# Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs, and of sphinx.
+DEBIAN_BIN = "/usr/bin"
+
+_SPHINX = re.compile(r"^(?:\S*/)?(Documentation/\S+?):(?:\d+:)? ([A-Z]+: .*)$", re.MULTILINE)
+_COCCI = re.compile(r"^(?:\./)?(\S+\.[ch]):[\d:-]+ (.*)$", re.MULTILINE)
+_DIAGNOSTIC = re.compile(r"^(?:\.\./)*([\w./+-]+):\d+(?::\d+)?: (warning|error): (.*)$")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one check found. problems: a line each, none when it passed."""
+
+    detail: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What make came to. complaints: its standard error."""
+
+    status: int
+    complaints: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: the series of the repository, as commits of build/linux.
+
+    fragments: the configuration that the mails are compiled with.
+    """
+
+    layout: Layout
+    loaded: Series
+    commits: tuple[str, ...]
+    fragments: tuple[Path, ...]
+
+    @classmethod
+    def load(cls, layout: Layout, fragments: Iterable[Path]) -> "Subject":
+        loaded = files.load(layout)
+        repo = Repo(layout.linux)
+        tip = tree.commit_series(layout, repo, loaded)
+        commits = repo.lines("rev-list", "--reverse", f"{tree.BASE_TAG}..{tip}")
+        return cls(layout, loaded, tuple(commits), tuple(fragments))
+
+    @property
+    def tip(self) -> str:
+        return self.commits[-1] if self.commits else tree.BASE_TAG
+
+    @cached_property
+    def repo(self) -> Repo:
+        return Repo(self.layout.linux)
+
+    @property
+    def log(self) -> Path:
+        return self.layout.log / "check.log"
+
+    def at(self, commit: str) -> Path:
+        """The work tree for checks, at a commit."""
+        return tree.work_tree(self.layout, self.layout.check, commit)
+
+    def title(self, commit: str) -> str:
+        return self.repo.text("log", "-1", "--format=%s", commit)
+
+
+def round_trip(subject: Subject) -> Verdict:
+    """Tree -> save changes nothing, and every whole file belongs to a mail."""
+    old = save.present(subject.layout)
+    extracts = extract_all(subject.repo, tree.BASE_TAG, subject.tip, lambda path: path in old)
+    written, removed = save.differences(old, save.render(extracts))
+    problems = [f"{path}: save would write it differently" for path in written]
+    problems += [f"{path}: save would remove it" for path in removed]
+    problems += [
+        f"{path}: no mail adds or replaces it"
+        for path in files.orphans(subject.layout, subject.loaded)
+    ]
+    return Verdict(f"{len(old)} files", tuple(problems))
+
+
+def diagnostics(output: str) -> set[tuple[str, str]]:
+    """The compiler's warnings and errors as (file, text); line numbers shift, so not those."""
+    matches = map(_DIAGNOSTIC.match, output.splitlines())
+    return {(match[1], f"{match[2]}: {match[3]}") for match in matches if match}
+
+
+def _make(subject: Subject, source: Path, *words: str) -> Made:
+    """Run kbuild for the checks; all that it says goes to the log. See process.run()."""
+    command, env = kernel.make_command(OBJECTS, *words), kernel.build_environment()
+    with subject.log.open("a") as log, TemporaryFile("w+", errors="replace") as errors:
+        print("+", *command, sep="\n", file=log, flush=True)
+        status = process.run(command, source, log, stderr=errors, env=env)
+        errors.seek(0)
+        said = errors.read()
+        log.write(said)
+    return Made(status, said)
+
+
+def _compile_base(subject: Subject) -> set[tuple[str, str]]:
+    """Compile KVM without the series from scratch; returns all of its warnings."""
+    source = subject.at(tree.BASE_TAG)
+    kernel.configure(source, OBJECTS, subject.fragments, subject.log)
+    for directory in KVM_OBJECTS:
+        for built in (source / OBJECTS / directory).rglob("*.o"):
+            built.unlink()
+    done = _make(subject, source, "W=1", KVM)
+    if done.status != 0:
+        raise WorkFailed(f"KVM does not compile without the series; see {subject.log}")
+    return diagnostics(done.complaints)
+
+
+def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) -> list[str]:
+    """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
+    title, source = subject.title(commit), subject.at(commit)
+    done = _make(subject, source, "W=1", KVM)
+    found = diagnostics(done.complaints) - known
+    known |= found
+    problems = [f'"{title}": {path}: {text}' for path, text in sorted(found)]
+    if done.status != 0 and not found:
+        problems.append(f'"{title}" does not compile; see {subject.log}')
+    touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
+    if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
+        try:
+            selftests.compile_in(source, subject.log)
+        except WorkFailed as error:
+            problems.append(f'"{title}": {error}')
+    return problems
+
+
+def compiles(subject: Subject) -> Verdict:
+    """Every mail compiles on those before it, with no warning that base has not."""
+    known = _compile_base(subject)
+    in_base = len(known)
+    problems = [
+        problem for commit in subject.commits for problem in _compile_mail(subject, commit, known)
+    ]
+    return Verdict(
+        f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)", tuple(problems)
+    )
+
+
+def _write_mails(subject: Subject) -> list[Path]:
+    directory = subject.layout.checked_mail
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.patch"):
+        old.unlink()
+    subject.repo.run("format-patch", "-q", "-o", str(directory), f"{tree.BASE_TAG}..{subject.tip}")
+    return sorted(directory.glob("*.patch"))
+
+
+def checkpatch_problems(subject: Subject, mails: Iterable[Path]) -> list[str]:
+    """What checkpatch.pl --strict has to say about MAILS."""
+    source = subject.at(subject.tip)
+    options = ("--strict", "--terse", "--show-types", "--no-summary")
+    problems: list[str] = []
+    for mail in mails:
+        command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
+        done = run((*command, str(mail)), source, debians_python())
+        said = done.stdout.splitlines() + done.stderr.splitlines()
+        if done.returncode != 0:
+            problems += said or [f"{mail.name}: checkpatch.pl failed"]
+    return problems
+
+
+def checkpatch(subject: Subject) -> Verdict:
+    """checkpatch.pl --strict has nothing to say about any mail."""
+    mails = _write_mails(subject)
+    return Verdict(f"{len(mails)} mails, --strict", tuple(checkpatch_problems(subject, mails)))
+
+
+def sparse(subject: Subject) -> Verdict:
+    """sparse has nothing to say about our whole files of the kernel."""
+    ours = [path for path in subject.loaded.whole if not path.startswith("tools/")]
+    sources = [path for path in ours if path.endswith(".c")]
+    if not sources:
+        return Verdict("no whole file in C")
+    source = subject.at(subject.tip)
+    kernel.configure(source, OBJECTS, subject.fragments, subject.log)
+    objects = [path.removesuffix(".c") + ".o" for path in sources]
+    done = _make(subject, source, "C=2", *objects)
+    problems = [
+        f"{path}: {text}" for path, text in sorted(diagnostics(done.complaints)) if path in ours
+    ]
+    if done.status != 0 and not problems:
+        problems.append(f"sparse or the compiler failed; see {subject.log}")
+    return Verdict(f"{len(sources)} files", tuple(problems))
+
+
+def cocci_messages(output: str) -> Counter[str]:
+    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them."""
+    return Counter(
+        f"{file}: {re.sub(r'[0-9]+', 'N', text)}" for file, text in _COCCI.findall(output)
+    )
+
+
+def semantic_patches(source: Path) -> tuple[list[str], list[str]]:
+    """The kernel's semantic patches: those that Debian's spatch can run, and those in OCaml.
+
+    The latter want a compiler of OCaml, of 400 MiB, for one driver and for what sparse says too.
+    """
+    in_ocaml = {
+        file.relative_to(source).as_posix(): "ocaml" in file.read_text()
+        for file in sorted(source.glob("scripts/coccinelle/**/*.cocci"))
+    }
+    return [f for f, ocaml in in_ocaml.items() if not ocaml], [f for f in in_ocaml if in_ocaml[f]]
+
+
+def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
+    said: Counter[str] = Counter()
+    for directory in KVM_OBJECTS:
+        command = ("make", "-s", "coccicheck", "MODE=report", f"COCCI={patch}", f"M={directory}")
+        done = _run_logged(subject, command, source)
+        if done.returncode != 0:
+            raise WorkFailed(f"coccicheck could not run {patch}; see {subject.log}")
+        said += cocci_messages(done.stdout)
+    return said
+
+
+def coccicheck(subject: Subject) -> Verdict:
+    """coccicheck finds nothing in KVM that it does not find without the series.
+
+    Not in the selftests: it proposes helpers of the kernel's that user space does not have.
+    """
+    source = subject.at(subject.tip)
+    can, cannot = semantic_patches(source)
+    said = {patch: _coccicheck(subject, source, patch) for patch in can}
+    source = subject.at(tree.BASE_TAG)
+    new: Counter[str] = Counter()
+    for patch, messages in said.items():
+        if messages:
+            new += messages - _coccicheck(subject, source, patch)
+    detail = f"{len(can)} semantic patches, {len(cannot)} in OCaml left out"
+    return Verdict(detail, tuple(sorted(new)))
+
+
+def sphinx_messages(output: str) -> Counter[str]:
+    """How often sphinx said what, each as "file: WARNING: text"; line numbers shift."""
+    return Counter(f"{file}: {text}" for file, text in _SPHINX.findall(output))
+
+
+def _build_docs(subject: Subject, commit: str) -> Counter[str]:
+    """Build the documentation of KVM; returns what sphinx says, which it says of new pages only."""
+    source = subject.at(commit)
+    output = source / OBJECTS / "Documentation/output"
+    shutil.rmtree(output, ignore_errors=True)
+    command = kernel.make_command(OBJECTS, "htmldocs", f"SPHINXDIRS={BOOK}")
+    done = _run_logged(subject, command, source, debians_python())
+    # Without sphinx the kernel's Makefile skips the target, and is content.
+    if done.returncode != 0 or not (output / BOOK / "index.html").is_file():
+        raise WorkFailed(f"the documentation of KVM could not be built; see {subject.log}")
+    return sphinx_messages(done.stderr)
+
+
+def docs(subject: Subject) -> Verdict:
+    """sphinx has no more to say about the documentation of KVM than without the series."""
+    before = _build_docs(subject, tree.BASE_TAG)
+    new = _build_docs(subject, subject.tip) - before
+    return Verdict(f"Documentation/{BOOK} ({before.total()} warnings in base)", tuple(sorted(new)))
+
+
+def run(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """env: added to the user's own."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | dict(env or {}),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _run_logged(
+    subject: Subject, command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As run(); the log has it all."""
+    done = run(command, cwd, env)
+    with subject.log.open("a") as log:
+        print("+", *command, done.stdout, done.stderr, sep="\n", file=log)
+    return done
+
+
+def debians_python() -> dict[str, str]:
+    """Environment in which python3 is the one that has the modules of Debian's packages."""
+    return {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"}
+
+
+def _is_shell(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        first = opened.readline(80)
+    return file.suffix == ".sh" or re.match(rb"#!.*\b(ba|da)?sh\b", first) is not None
+
+
+def shell_scripts(root: Path) -> list[str]:
+    """Our shell scripts, told by suffix or first line."""
+    return [
+        file.relative_to(root).as_posix()
+        for directory in SCRIPT_DIRECTORIES
+        for file in sorted((root / directory).rglob("*"))
+        if _is_shell(file)
+    ]
+
+
+def scripts(subject: Subject) -> Verdict:
+    """ruff, mypy and shellcheck have nothing to say about our own scripts."""
+    root = subject.layout.root
+    shell = shell_scripts(root)
+    python = (sys.executable, "-m")
+    commands = [
+        (*python, "ruff", "check", "--output-format=concise", "."),
+        (*python, "ruff", "format", "--check", "--output-format=concise", "."),
+        (*python, "mypy"),
+        *([("shellcheck", "-f", "gcc", *shell)] if shell else []),
+    ]
+    problems: list[str] = []
+    for command in commands:
+        done = run(command, root)
+        if done.returncode != 0:
+            problems += (done.stdout + done.stderr).splitlines()
+    return Verdict(f"ruff, mypy, shellcheck ({len(shell)} shell scripts)", tuple(problems))
+
+
+CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
+    "round-trip": (round_trip, "5 s"),
+    "compile": (compiles, "3 min, 1 min the next time"),
+    "checkpatch": (checkpatch, "5 s"),
+    "sparse": (sparse, "10 s"),
+    "coccicheck": (coccicheck, "10 min"),
+    "docs": (docs, "30 s"),
+    "scripts": (scripts, "10 s"),
+}
+
+
+def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, Verdict]:
+    """Run checks by their names in CHECKS, each to its end whatever it finds."""
+    subject.log.parent.mkdir(parents=True, exist_ok=True)
+    subject.log.unlink(missing_ok=True)
+    verdicts = {}
+    with locked(tree.lock(subject.layout.check)):
+        for name in names:
+            function, estimate = CHECKS[name]
+            with step(f"Checking: {name}", estimate):
+                verdicts[name] = function(subject)
+    return verdicts
+
+
+def show(verdicts: dict[str, Verdict], console: Console) -> None:
+    table = Table("check", "result", "of what")
+    for name, verdict in verdicts.items():
+        table.add_row(name, "FAILED" if verdict.problems else "passed", verdict.detail)
+    console.print(table)
+    for name, verdict in verdicts.items():
+        for problem in verdict.problems:
+            console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Just this one.")
+def command(only: tuple[str, ...]) -> None:
+    """Check that the saved series is fit to be mailed."""
+    if not LAYOUT.linux.exists():
+        tree.make(LAYOUT, tree.current_source(LAYOUT))
+    if reason := tree.unsaved(LAYOUT):
+        say(f"{LAYOUT.linux} holds {reason}: what is checked is the series as it is saved")
+    subject = Subject.load(LAYOUT, kernel.fragments_of("kvm"))
+    verdicts = run_checks(subject, only or CHECKS)
+    show(verdicts, Console(highlight=False))
+    failed = [name for name, verdict in verdicts.items() if verdict.problems]
+    if failed:
+        raise WorkFailed(f"failed: {', '.join(failed)}")

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian packages of a kernel with the series, and the proof that they work.
+
+The kernel's own target makes them, of Debian's configuration for clouds. The proof installs the
+image into a new Debian root file system and boots that with Debian's own initramfs.
+"""
+
+import lzma
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lab.build import kernel, selftests
+from lab.core import space
+from lab.core.errors import LabError, WorkFailed
+from lab.core.locks import locked
+from lab.core.paths import BUILD, CONFIG, LAYOUT
+from lab.core.steps import run_logged, say, step
+from lab.machines import Job
+from lab.machines.disk import INSTALLED, SvmQemuDisk
+from lab.series import tree
+from lab.series.source import Source
+
+DIRECTORY = BUILD / "deb"
+DEBIANS = Path("/usr/src/linux-config-6.12/config.amd64_none_cloud-amd64.xz")
+FRAGMENT = CONFIG / "deb.config"
+SUITE = "bookworm"
+LOCALVERSION = "-eagersplit"
+# With two cores and an empty ccache; objects, then packages and the root file system.
+ESTIMATE = "an hour"
+PROVE_ESTIMATE = "3 min"
+NEEDED_GIB = 8
+SAY_EVERY_S = 60.0
+
+TEST = "dirty_log_perf_test"
+INSIDE = f"/test/{TEST}"
+# -V is the test's own verdict: pages in the log, and the sizes of pages.
+PROOF = f"""
+set -e
+export PATH=/bin:/sbin
+uname -r
+dpkg-query -W -f '${{Package}} ${{Version}}: ${{db:Status-Status}}\\n' 'linux-image-*'
+modprobe kvm_amd npt=0
+echo 4 >/proc/sys/vm/nr_hugepages
+for eager in N Y; do
+	echo $eager >/sys/module/kvm/parameters/eager_page_split
+	echo "eager_page_split=$(cat /sys/module/kvm/parameters/eager_page_split)," \
+		"npt=$(cat /sys/module/kvm_amd/parameters/npt)"
+	{INSIDE} -V -s anonymous_hugetlb_2mb -b 4M -v 1 -i 2
+done
+"""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What was built. release: what uname -r says. files: all packages, sorted."""
+
+    release: str
+    files: tuple[Path, ...]
+
+    @property
+    def image(self) -> Path:
+        """The package with the kernel itself."""
+        return next(f for f in self.files if f.name.startswith(f"linux-image-{self.release}_"))
+
+
+def read_config(file: Path) -> bytes:
+    """Return a .config, unpacked if its name ends in .xz. LabError: there is none."""
+    try:
+        data = file.read_bytes()
+        text = lzma.decompress(data) if file.suffix == ".xz" else data
+    except (OSError, lzma.LZMAError) as error:
+        raise LabError(f"{file}: no configuration of a kernel: {error}") from error
+    if b"CONFIG_KVM" not in text:
+        raise LabError(f"{file}: not the .config of a kernel that has KVM")
+    return text
+
+
+def version_of(source: Source) -> str:
+    """The packages' version: the source's, and what is newer about it."""
+    return f"{source.version}+eagersplit"
+
+
+def command_of(objects: Path, version: str) -> tuple[str, ...]:
+    """The kbuild command; the packages land beside OBJECTS."""
+    return kernel.make_command(
+        str(objects),
+        f"LOCALVERSION={LOCALVERSION}",
+        f"KDEB_PKGVERSION={version}",
+        f"KDEB_CHANGELOG_DIST={SUITE}",
+        "bindeb-pkg",
+    )
+
+
+def check_effect(config: Path) -> None:
+    """LabError: the fragment did not take. A configuration may lack its symbols altogether."""
+    values = kernel.wanted([config])
+    if values.get("CONFIG_DEBUG_INFO", "n") != "n":
+        raise LabError(f"{config}: debug information is still built")
+    if values.get("CONFIG_SYSTEM_TRUSTED_KEYS", '""') != '""':
+        raise LabError(f"{config}: still wants a file of trusted keys")
+
+
+def _configure(linux: Path, objects: Path, config: bytes, log: Path) -> None:
+    """Bring OBJECTS/.config up to date; left alone, nothing is compiled again."""
+    objects.mkdir(parents=True, exist_ok=True)
+    given = objects / ".lab-config"
+    wanted = config + FRAGMENT.read_bytes()
+    env = kernel.build_environment()
+    if not given.exists() or given.read_bytes() != wanted:
+        (objects / ".config").write_bytes(config)
+        merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", str(objects))
+        run_logged("merge_config", (*merge, f"{objects}/.config", str(FRAGMENT)), log, linux, env)
+    command = kernel.make_command(str(objects), "olddefconfig")
+    run_logged("olddefconfig", command, log, linux, env)
+    check_effect(objects / ".config")
+    given.write_bytes(wanted)
+
+
+def compiled(log: Path) -> int:
+    """How many files kbuild's output in LOG says were compiled or assembled."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return sum(line.startswith(("  CC ", "  AS ")) for line in lines)
+
+
+@contextmanager
+def _progress(log: Path) -> Iterator[None]:
+    """Say now and then how far a long build is."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SAY_EVERY_S):
+            say(f"deb: {compiled(log)} files compiled so far")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def found(directory: Path, release: str) -> Packages:
+    """What bindeb-pkg left. WorkFailed: no image among it."""
+    packages = Packages(release, tuple(sorted(directory.glob("*.deb"))))
+    if not any(f.name.startswith(f"linux-image-{release}_") for f in packages.files):
+        raise WorkFailed(f"{directory}: there is no package of linux-image-{release}")
+    return packages
+
+
+def build(config: bytes, directory: Path) -> Packages:
+    """Make the packages in DIRECTORY. WorkFailed: it does not compile."""
+    linux = kernel.source_tree("series")
+    version = version_of(tree.current_source(LAYOUT))
+    objects, log = directory / "objects", LAYOUT.log / "deb.log"
+    log.unlink(missing_ok=True)
+    what = "Building Debian packages"
+    env = kernel.build_environment() | {"DEB_BUILD_OPTIONS": "terse"}
+    with locked(tree.lock(linux)), step(what, f"{ESTIMATE}, less with a warm ccache"):
+        _configure(linux, objects, config, log)
+        for old in directory.glob("*.deb"):
+            old.unlink()
+        with _progress(log):
+            run_logged(what, command_of(objects, version), log, linux, env)
+    release = (objects / "include/config/kernel.release").read_text().strip()
+    return found(directory, release)
+
+
+def root_command(packages: Packages, directory: Path) -> tuple[str, ...]:
+    """mmdebstrap's command line, for DIRECTORY/root.ext2 and the kernel's files beside it."""
+    image = packages.image
+    boot = [f"/boot/{name}-{packages.release}" for name in ("vmlinuz", "initrd.img")]
+    hooks = [
+        'mkdir -p "$1/lab"',
+        *(f'cp {source} "$1{inside}"' for inside, source in INSTALLED.items()),
+        'chmod 755 "$1/lab/init" "$1/lab/guest-init"',
+        f"copy-in {image} /root",
+        f'chroot "$1" dpkg -i /root/{image.name}',
+        f"copy-out {' '.join(boot)} {directory}",
+    ]
+    return (
+        "mmdebstrap",
+        "--variant=minbase",
+        "--format=ext2",
+        "--include=busybox-static,initramfs-tools,kmod",
+        *(f"--customize-hook={hook}" for hook in hooks),
+        SUITE,
+        str(directory / "root.ext2"),
+    )
+
+
+def make_root(packages: Packages, directory: Path) -> SvmQemuDisk:
+    """Install the kernel into a new root file system, and return the machine that has it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    log = LAYOUT.log / "deb-root.log"
+    log.unlink(missing_ok=True)
+    with step("Installing the package into a Debian root file system", PROVE_ESTIMATE):
+        run_logged("mmdebstrap", root_command(packages, directory), log, directory)
+    return SvmQemuDisk(directory / "root.ext2", directory / f"initrd.img-{packages.release}")
+
+
+def prove(packages: Packages, directory: Path) -> str:
+    """Boot what is installed and split pages in it; return what it said. WorkFailed: it did not."""
+    machine = make_root(packages, directory)
+    job = Job(
+        kernel=directory / f"vmlinuz-{packages.release}",
+        command=("sh", "-c", PROOF),
+        files={INSIDE: selftests.build("series") / TEST},
+        timeout_s=600,
+    )
+    with step("Booting the installed kernel on svm-qemu", "1 min"):
+        result = machine.run(job)
+    result.check("the installed kernel")
+    if packages.release not in result.text.splitlines()[:1]:
+        raise WorkFailed(f"the kernel that booted is not {packages.release}:\n{result.text}")
+    return result.text
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=DEBIANS,
+    show_default=True,
+    help="The kernel's .config; of it only debug information and Debian's keys are left out.",
+)
+@click.option("--prove/--no-prove", default=True, help="Install and boot the result, or not.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; build nothing.")
+def command(config: Path, prove: bool, dry_run: bool) -> None:
+    """Build installable Debian packages of the kernel with the series, in build/deb.
+
+    With Debian's configuration for clouds it takes an hour on two cores, and 8 GiB of disk.
+    Then the image is installed into a new Debian root file system, which is booted on svm-qemu.
+    """
+    text = read_config(config)
+    if dry_run:
+        version = version_of(tree.current_source(LAYOUT))
+        click.echo(f"configuration: {config}, {FRAGMENT}")
+        click.echo(f"build:         {' '.join(command_of(DIRECTORY / 'objects', version))}")
+        click.echo(f"packages:      {DIRECTORY}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")
+        click.echo(f"proof:         {f'boot on svm-qemu, {PROVE_ESTIMATE}' if prove else 'none'}")
+        return
+    if not (DIRECTORY / "objects/vmlinux").exists():
+        space.need(BUILD, NEEDED_GIB, "building Debian packages")
+    say(f"deb: {ESTIMATE} on two cores when nothing is built, and {NEEDED_GIB} GiB of disk")
+    packages = build(text, DIRECTORY)
+    for file in packages.files:
+        say(f"deb: {file}")
+    if prove:
+        click.echo(run_proof(packages))
+
+
+def run_proof(packages: Packages) -> str:
+    """prove() in the build directory; its root file system goes, the packages stay."""
+    directory = DIRECTORY / "proof"
+    try:
+        return prove(packages, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab bpf`: try the bpftrace tools in an emulated machine, each with a workload.
+
+The packaged bpftrace runs in svm-qemu, on the kernel of configuration `bpf`. It starts
+dirty_log_perf_test itself and ends with it, so that all of a run is seen and nothing else.
+One boot for all runs of one paging mode. Counts are real; times are those of an emulator.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import LAYOUT, ROOT
+from lab.core.steps import say, step
+from lab.machines import Job
+from lab.measure.plan import TEST
+
+MACHINE = "svm-qemu"
+CONFIG = "bpf"
+BPFTRACE = Path("/usr/bin/bpftrace")
+TOOLS = ROOT / "tools" / "bpftrace"
+INSIDE = "/tools"
+# What bpftrace includes if the kernel has no BTF; made for the selftests.
+INCLUDE = LAYOUT.linux / selftests.OBJECTS / "usr" / "include"
+HEADERS = (
+    "asm",
+    "asm-generic",
+    *(f"linux/{name}.h" for name in ("types", "posix_types", "stddef")),
+)
+HUGE_PAGES = 64
+CPUS = 3
+# LLVM comes along, once in the archive and once unpacked.
+MEMORY_MIB = 2048
+# Host seconds, for the announcement.
+BOOT_S = 10
+RUN_S = 10
+
+Format = Literal["text", "json"]
+
+PAGING = {
+    "npt": {"kvm_amd.npt": "1", "kvm.tdp_mmu": "0"},
+    "shadow": {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"},
+    "tdp": {"kvm_amd.npt": "1", "kvm.tdp_mmu": "1"},
+}
+
+BACKING = ("-s", "anonymous_hugetlb_2mb")
+# vCPUs pause while memory is split: all counts are known beforehand.
+PHASES = (*BACKING, "-v", "2", "-b", "8M", "-i", "2", "-w", "100")
+# vCPUs run on while all of memory is split; one of them only reads what is not mapped yet, so
+# that each of its reads needs mmu_lock.
+LIVE = (*BACKING, "-v", "2", "-b", "32M", "-l", "10000", "-D", "100", "-R", "1", "-F", "-g")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a tool. workload: arguments of dirty_log_perf_test.
+
+    paging: the modes in which it has something to show.
+    """
+
+    tool: str
+    eager: bool
+    workload: tuple[str, ...]
+    paging: tuple[str, ...] = tuple(PAGING)
+
+    @property
+    def setting(self) -> str:
+        return "Y" if self.eager else "N"
+
+    @property
+    def name(self) -> str:
+        return f"{self.tool}-{self.setting}"
+
+
+# What each tool is tried with. splitlat has nothing to show of lazy splitting, nor of the TDP MMU.
+RUNS = (
+    Run("mmulock", False, LIVE),
+    Run("mmulock", True, LIVE),
+    Run("splitlat", True, LIVE, ("npt", "shadow")),
+    Run("wpfaults", False, PHASES),
+    Run("wpfaults", True, PHASES),
+)
+NAMES = tuple(dict.fromkeys(run.tool for run in RUNS))
+
+# As bpftrace says it, in text and in JSON.
+LOST = re.compile(r"Lost \d+ events|lost_events")
+# What changes while other processors run it is what QEMU stumbles over, see kvm.config: no
+# kprobe becomes a jump.
+SCRIPT = f"""
+set -e
+echo 0 > /proc/sys/debug/kprobes-optimization
+echo {HUGE_PAGES} > /proc/sys/vm/nr_hugepages
+format=$1
+shift
+while [ $# -gt 0 ]; do
+    echo "$2" > /sys/module/kvm/parameters/eager_page_split
+    {INSIDE}/bpftrace -f "$format" -o "$LAB_OUT/$1-$2.tool" \\
+        -c "{INSIDE}/{TEST} $3" "{INSIDE}/$1.bt" > "$LAB_OUT/$1-$2.said" 2>&1 ||
+        {{ cat "$LAB_OUT/$1-$2.said"; exit 1; }}
+    echo "$1, eager_page_split=$2" >> "$LAB_PROGRESS"
+    shift 3
+done
+"""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run left. tool: the tool's own output. said: the workload's, and complaints."""
+
+    tool: str
+    said: str
+
+
+def make_job(
+    runs: Sequence[Run], paging: str, image: Path, test: Path, shape: Format = "text"
+) -> Job:
+    """One boot for RUNS. shape: of the tools' output, bpftrace's -f."""
+    words = [word for run in runs for word in (run.tool, run.setting, shlex.join(run.workload))]
+    return Job(
+        kernel=image,
+        command=("sh", "-c", SCRIPT, "bpf", shape, *words),
+        parameters=PAGING[paging],
+        cpus=CPUS,
+        memory_mib=MEMORY_MIB,
+        files={
+            f"{INSIDE}/bpftrace": BPFTRACE,
+            f"{INSIDE}/{TEST}": test,
+            **{f"{INSIDE}/{run.tool}.bt": TOOLS / f"{run.tool}.bt" for run in runs},
+            **{f"/usr/include/{name}": INCLUDE / name for name in HEADERS},
+        },
+        timeout_s=10 * estimate_s(runs),
+        on_progress=lambda line: say(f"bpf: {line}: done"),
+    )
+
+
+def estimate_s(runs: Sequence[Run]) -> float:
+    return BOOT_S + RUN_S * len(runs)
+
+
+def check_host() -> None:
+    """LabError: bpftrace is not installed."""
+    if not BPFTRACE.exists():
+        raise LabError(f"no {BPFTRACE}: apt-get install bpftrace, or `make bpf`, which does that")
+
+
+def collect(runs: Sequence[Run], files: Mapping[str, bytes]) -> list[Output]:
+    """What each run left, in order. WorkFailed: nothing came back, or bpftrace lost events."""
+    found = []
+    for run in runs:
+        try:
+            tool, said = (
+                files[f"{run.name}.{kind}"].decode(errors="replace") for kind in ("tool", "said")
+            )
+        except KeyError as error:
+            raise WorkFailed(f"{run.name}: no file {error} came back") from None
+        if LOST.search(said + tool):
+            raise WorkFailed(f"{run.name}: bpftrace lost events:\n{said}")
+        found.append(Output(tool, said))
+    return found
+
+
+def execute(job: Job, runs: Sequence[Run]) -> list[Output]:
+    """Boot and run. WorkFailed: a tool failed, or its workload did."""
+    result = machines.get(MACHINE).run(job)
+    result.check(MACHINE)
+    return collect(runs, result.files)
+
+
+def choose(tools: Sequence[str], eager: str, paging: str) -> list[Run]:
+    """The runs of these tools, of all if there is none. LabError: nothing is left to run."""
+    runs = [
+        run
+        for run in RUNS
+        if (not tools or run.tool in tools)
+        and eager in ("both", run.setting)
+        and paging in run.paging
+    ]
+    if not runs:
+        what = f"eager_page_split={eager} and --paging {paging}"
+        raise LabError(f"{' '.join(tools)} has nothing to show with {what}; try Y and npt")
+    return runs
+
+
+def _title(run: Run) -> str:
+    return (
+        f"# eager_page_split={run.setting}\n"
+        f"# bpftrace -c '{TEST} {shlex.join(run.workload)}' {run.tool}.bt"
+    )
+
+
+def show(runs: Sequence[Run], outputs: Sequence[Output]) -> None:
+    for run, output in zip(runs, outputs, strict=True):
+        click.echo(f"{_title(run)}\n{output.tool.rstrip()}\n")
+
+
+def show_plan(runs: Sequence[Run], paging: str) -> None:
+    """Print what would be run."""
+    job = make_job(runs, paging, Path("bzImage"), Path(TEST))
+    parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
+    click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+    for run in runs:
+        click.echo(_title(run))
+
+
+@click.command()
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice(NAMES),
+    multiple=True,
+    help="This one only; may be given more than once.",
+)
+@click.option(
+    "--paging",
+    type=click.Choice([*PAGING]),
+    default="npt",
+    show_default=True,
+    help="NPT or shadow paging by the shadow MMU, or the TDP MMU.",
+)
+@click.option(
+    "--eager",
+    type=click.Choice(["Y", "N", "both"]),
+    default="both",
+    show_default=True,
+    help="eager_page_split.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> None:
+    """Run the bpftrace tools of tools/bpftrace in an emulated machine and print what they say.
+
+    Builds the kernel of configuration bpf, starts dirty_log_perf_test below each tool. What is
+    counted is real, the times are an emulator's and tell nothing about hardware.
+    """
+    runs = choose(tools, eager, paging)
+    if dry_run:
+        show_plan(runs, paging)
+        return
+    check_host()
+    image, test = kernel.build("series", CONFIG).image, selftests.build("series") / TEST
+    with step(f"Tracing on {MACHINE}, {len(runs)} runs", f"{estimate_s(runs):.0f} s"):
+        outputs = execute(make_job(runs, paging, image, test), runs)
+    show(runs, outputs)

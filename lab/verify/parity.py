@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab parity`: the packaged KVM selftests on the unpatched kernel and on the series.
+
+Method. The tests are those of Debian's source, built from it, so that both kernels run the same
+programs. One boot per kernel and paging mode runs them all, with a time limit for each, and with
+less to do than by default where the test takes arguments for that and would meet the limit. Both
+kernels run at the same time where the machine's time is its own; where it is the host's, one after
+the other, since vCPUs that wait for one that the host does not run meet the limit. A test whose
+verdicts differ is run once more on both kernels, in boots of its own and with twice the limit; what
+differs then is a difference. What the kernel complains about while a test runs is part of the
+test's verdict; the row "(kernel log)" has what it complains about otherwise.
+
+Limits. A test that the machine is too slow or too poor for ends by the limit, or skips, on both
+kernels: that is parity, and says nothing about the series. The table shows which ones these are.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core.errors import LabError, WorkFailed
+from lab.core.parallel import for_each
+from lab.core.paths import LAYOUT
+from lab.core.steps import say, step
+from lab.machines import Job, Machine, MachineLost
+from lab.machines.complaints import complaints
+from lab.measure.bench import output_file
+from lab.measure.plan import TDP
+from lab.measure.progress import duration, now_and_then
+from lab.results import tables
+from lab.results.jsonl import complete_or_absent
+from lab.results.tables import Table
+
+KERNELS = ("base", "series")
+# As many as the host has for a machine whose CPUs run at the same time.
+CPUS = 2
+MEMORY_MIB = 3072
+HUGE_PAGES = 128
+INSIDE = "/selftests"
+# Of the machine's time, for one test.
+LIMIT_S = 40
+# Host seconds for a boot, and at most for a second of the machine's: when it is taken for lost.
+BOOT_S = 60
+SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 40}
+# Host seconds that a test takes, as seen, on vmx-bochs with --limit 10: for the announcement only.
+USUAL_S = {"svm-qemu": 5.0, "vmx-bochs": 12.0}
+
+PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
+# Exit statuses of the selftests, and of a process that KILL ended.
+VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
+LOG = "(kernel log)"
+SILENT, COMPLAINS = "silent", "COMPLAINS"
+# Numbers, addresses and times, of which no two boots have the same.
+VARIES = re.compile(r"^\[[^]]*\] *|\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b")
+# What the kernel's log has before what it says while a test runs.
+MARK = "parity: "
+
+# Tests that hang a machine with the unpatched kernel, too, in every mode: they cannot run there.
+HANGS: Mapping[str, Sequence[str]] = {
+    "svm-qemu": (),
+    "vmx-bochs": ("hardware_disable_test", "x86_64/hyperv_ipi"),
+}
+
+# Arguments of tests that meet the limit without: less memory, fewer rounds, a part of the test.
+ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "access_tracking_perf_test": ("-b", "16M", "-v", "2"),
+    "demand_paging_test": ("-b", "16M", "-v", "2"),
+    "dirty_log_perf_test": ("-b", "16M", "-v", "2"),
+    "dirty_log_test": ("-i", "3", "-M", "clear-log"),
+    "kvm_page_table_test": ("-b", "16M", "-v", "2"),
+    "max_guest_memory_test": ("-c", "2", "-m", "1", "-s", "1"),
+    "memslot_modification_stress_test": ("-b", "16M", "-v", "2", "-i", "20"),
+    "memslot_perf_test": ("-s", "64", "-l", "1", "-f", "3"),
+}
+
+SCRIPT = f"""
+echo {HUGE_PAGES} >/proc/sys/vm/nr_hugepages
+limit=$1
+shift
+cd {INSIDE}
+for line; do
+	test=${{line%% *}}
+	echo "start $test" >>"$LAB_PROGRESS"
+	echo "<4>{MARK}$test" >/dev/kmsg
+	setsid sh -c 'echo $$ >/tmp/group; exec timeout -s KILL "$@"' sh "$limit" ./$line \\
+		>/tmp/log 2>&1 </dev/null
+	status=$?
+	# The limit ends a test, not its children, and these would take the CPUs from the next test.
+	kill -KILL "-$(cat /tmp/group)" 2>/dev/null
+	echo "<4>{MARK}{LOG}" >/dev/kmsg
+	echo "end $test $status" >>"$LAB_PROGRESS"
+	case $status in 0 | 4) ;; *) echo "== $test: $status"; tail -n 5 /tmp/log ;; esac
+done
+"""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How KVM maps guests. tdp: EPT or NPT."""
+
+    tdp: bool
+    tdp_mmu: bool
+
+    def name(self, machine: str) -> str:
+        """As in "npt=1 tdp_mmu=0"."""
+        return f"{TDP[machine]}={self.tdp:d} tdp_mmu={self.tdp_mmu:d}".partition(".")[2]
+
+    def parameters(self, machine: str) -> dict[str, str]:
+        """The module parameters of the mode."""
+        return {str(TDP[machine]): f"{self.tdp:d}", "kvm.tdp_mmu": f"{self.tdp_mmu:d}"}
+
+
+# Without EPT or NPT there is no TDP MMU.
+MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a test. complaints: the kernel's meanwhile, without what always differs."""
+
+    verdict: str
+    complaints: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        loud = self.complaints and self.verdict != COMPLAINS
+        return f"{self.verdict}, {COMPLAINS}" if loud else self.verdict
+
+
+@dataclass
+class Course:
+    """What the boots of a kernel say of their tests while they run.
+
+    verdicts: test -> verdict; complained: test or LOG -> the kernel's complaints meanwhile;
+    said: of each boot, the end of what failing tests said, and the complaints as they were.
+    """
+
+    verdicts: dict[str, str] = field(default_factory=dict)
+    complained: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    running: str | None = None
+    said: list[str] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        """Take a line of progress."""
+        words = text.split()
+        if words[:1] == ["start"]:
+            self.running = words[1]
+        elif words[:1] == ["end"]:
+            self.verdicts[words[1]] = VERDICTS.get(int(words[2]), FAIL)
+            self.running = None
+
+    def kernel_log(self, text: str) -> None:
+        """Take the kernel's log of a boot.
+
+        It has the console, then the kernel's own buffer: one may know the test of a complaint that
+        the other does not.
+        """
+        test = LOG
+        outside: set[str] = set()
+        for line in text.splitlines():
+            _, mark, name = line.rpartition(MARK)
+            if mark:
+                test = name.strip()
+            elif complaints(line):
+                self.said.append(f"{test}: {line}\n")
+                found = VARIES.sub("", line)
+                (outside if test == LOG else self.complained[test]).add(found)
+        self.complained[LOG] |= outside.difference(*self.complained.values())
+
+    def found(self) -> dict[str, Finding]:
+        """What became of each test, and LOG."""
+        verdicts = self.verdicts | {LOG: COMPLAINS if self.complained[LOG] else SILENT}
+        return {
+            test: Finding(verdict, tuple(sorted(self.complained[test])))
+            for test, verdict in verdicts.items()
+        }
+
+
+def progress(tests: int, courses: Mapping[str, Course]) -> str:
+    """How far each kernel is with so many tests."""
+    each = (
+        f"{kind} {len(course.verdicts)} of {tests}, {course.running or 'between tests'}"
+        for kind, course in courses.items()
+    )
+    return f"parity: {'; '.join(each)}"
+
+
+def programs(directory: Path, wanted: Sequence[str], machine: str) -> list[str]:
+    """All selftests below DIRECTORY that MACHINE can run, or those WANTED.
+
+    LabError names one that there is not.
+    """
+    found = sorted(str(f.relative_to(directory)) for f in directory.rglob("*") if f.is_file())
+    unknown = [name for name in wanted if name not in found]
+    if unknown:
+        raise LabError(f"no selftest {unknown[0]!r}; there are: {' '.join(found)}")
+    return [name for name in found if name in (wanted or set(found).difference(HANGS[machine]))]
+
+
+def make_job(
+    machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
+) -> Job:
+    """The boot that runs TESTS."""
+    patience = BOOT_S + SLOWNESS[machine] * limit
+    lines = (" ".join((name, *ARGUMENTS.get(name, ()))) for name in tests)
+    return Job(
+        kernel=image,
+        command=("sh", "-c", SCRIPT, "parity", str(limit), *lines),
+        parameters=mode.parameters(machine),
+        cpus=CPUS,
+        memory_mib=MEMORY_MIB,
+        files={f"{INSIDE}/{name}": directory / name for name in tests},
+        timeout_s=patience * (1 + len(tests)),
+        silent_s=patience,
+    )
+
+
+def run(
+    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], course: Course
+) -> dict[str, Finding]:
+    """Run TESTS and return what became of them; goes on behind one that the machine got lost in.
+
+    course: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
+    """
+    while left := [test for test in tests if test not in course.verdicts]:
+        course.running = None
+        try:
+            result = machine.run(replace(make(left), on_progress=course.line))
+            log = result.kernel_log
+            course.said.append(result.text)
+        except MachineLost as lost:
+            if course.running is None:
+                raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
+            course.verdicts[course.running] = LOST
+            log = lost.kernel_log
+            course.said.append(f"== {course.running}: {lost}\n")
+        course.kernel_log(log)
+        if not any(test in course.verdicts for test in left):
+            raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
+    return course.found()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the results. repeated: after a first time in which the kernels differed."""
+
+    machine: str
+    mode: str
+    test: str
+    base: Finding
+    series: Finding
+    repeated: bool
+
+    @property
+    def same(self) -> bool:
+        return self.base == self.series
+
+    def as_json(self) -> dict[str, object]:
+        """As it is in the results; complaints only where there are some."""
+        said = {kind: getattr(self, kind).complaints for kind in KERNELS}
+        loud = {f"{kind}_complaints": lines for kind, lines in said.items() if lines}
+        verdicts = {kind: getattr(self, kind).verdict for kind in KERNELS}
+        return asdict(self) | verdicts | loud
+
+
+def compare(
+    machine: str, mode: str, found: Mapping[str, Mapping[str, Finding]], repeated: bool
+) -> list[Verdict]:
+    """Both kernels' verdicts side by side."""
+    base, series = (found[name] for name in KERNELS)
+    return [Verdict(machine, mode, t, base[t], series[t], repeated) for t in base]
+
+
+def table_of(verdicts: Iterable[Verdict]) -> Table:
+    """A row per test, a column per mode; a difference is "unpatched -> series"."""
+    cells: dict[str, dict[str, str]] = {}
+    strong: set[str] = set()
+    modes: dict[str, None] = {}
+    for one in verdicts:
+        modes[one.mode] = None
+        text = str(one.base) if one.same else f"{one.base} -> {one.series}"
+        cells.setdefault(one.test, {})[one.mode] = text
+        if not one.same:
+            strong.add(one.test)
+    table = Table("Packaged KVM selftests, unpatched and with the series", ("test", *modes))
+    for test, row in cells.items():
+        if test in strong:
+            table.strong.add(len(table.rows))
+        table.rows.append((test, *(row.get(mode, "") for mode in modes)))
+    return table
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all boots share.
+
+    images: kernel -> bzImage; directory: of the built selftests; log: directory for what they say.
+    """
+
+    machine: Machine
+    images: Mapping[str, Path]
+    directory: Path
+    limit: int
+    log: Path
+
+    def log_file(self, kind: str, mode: str, repeated: bool) -> Path:
+        """What is said on a kernel in a mode, by its name; repeated: the second time."""
+        words = (
+            "parity",
+            self.machine.name,
+            *mode.split(),
+            kind,
+            *(("again",) if repeated else ()),
+        )
+        return self.log / f"{'-'.join(words)}.log"
+
+    def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[Verdict]:
+        """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
+        have met."""
+        limit = self.limit * (1 + repeated)
+
+        def job(image: Path) -> Callable[[Sequence[str]], Job]:
+            return lambda left: make_job(
+                self.machine.name, mode, image, self.directory, left, limit
+            )
+
+        name = mode.name(self.machine.name)
+        found: dict[str, dict[str, Finding]] = {}
+        courses = {kind: Course() for kind in self.images}
+
+        def work(kind: str) -> None:
+            found[kind] = run(self.machine, job(self.images[kind]), tests, courses[kind])
+
+        which = f"again {', '.join(tests)}" if repeated else f"{len(tests)} selftests"
+        what = f"{which}, {' and '.join(self.images)} kernel, {name}"
+        with step(what, duration(USUAL_S[self.machine.name] * len(tests))):
+            at_once = None if self.machine.lockstep else 1
+            tick = now_and_then(lambda: progress(len(tests), courses))
+            try:
+                for_each(self.images, work, tick, at_once)
+            finally:
+                self.log.mkdir(parents=True, exist_ok=True)
+                for kind, course in courses.items():
+                    self.log_file(kind, name, repeated).write_text("".join(course.said))
+        return compare(self.machine.name, name, found, repeated)
+
+    def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:
+        """Both kernels' verdicts, those that differ after a second time."""
+        first = self.both(mode, tests, repeated=False)
+        again = [one.test for one in first if not one.same and one.test != LOG]
+        if not again:
+            return first
+        second = {one.test: one for one in self.both(mode, again, repeated=True) if one.test != LOG}
+        return [second.get(one.test, one) for one in first]
+
+
+def _account(verdicts: Sequence[Verdict]) -> str:
+    differing = sum(not one.same for one in verdicts)
+    return f"{len(verdicts)} verdicts, {differing} differ"
+
+
+@click.command()
+@click.option(
+    "--machine",
+    "name",
+    type=click.Choice([key for key, value in TDP.items() if value]),
+    default="svm-qemu",
+    show_default=True,
+)
+@click.option("--test", "wanted", multiple=True, help="This selftest only; can be repeated.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 3600),
+    default=LIMIT_S,
+    show_default=True,
+    help="Seconds for one test.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
+@click.option("--dry-run", is_flag=True, help="Show the boots; build and start nothing.")
+def command(
+    name: str, wanted: tuple[str, ...], limit: int, output: Path | None, dry_run: bool
+) -> int:
+    """Run the packaged KVM selftests on the unpatched kernel and on the series, and compare.
+
+    Prints a table and writes JSON lines. Exit status: 0 the same verdicts everywhere, 1 not.
+    """
+    machine = machines.get(name)
+    if dry_run:
+        for mode in MODES:
+            click.echo(f"{name}, {mode.name(name)}: {' and '.join(KERNELS)}, {limit} s per test")
+        return 0
+    file = output_file(output, "parity")
+    images = {kind: kernel.build(kind, "kvm").image for kind in KERNELS}
+    directory = selftests.build("base")
+    tests = programs(directory, wanted, name)
+    for test in HANGS[name]:
+        if test not in tests:
+            say(f"parity: {test} is left out: it hangs {name} with the unpatched kernel, too")
+    setup = Setup(machine, images, directory, limit, LAYOUT.log)
+    found: list[Verdict] = []
+    for mode in MODES:
+        these = setup.settled(mode, tests)
+        say(f"parity: {mode.name(name)}: {_account(these)}")
+        for one in these:
+            if not one.same:
+                logs = (setup.log_file(kind, one.mode, one.repeated) for kind in KERNELS)
+                say(
+                    f"parity: {one.test}: {one.base} unpatched, {one.series} with the series; "
+                    f"what they said: {' '.join(map(str, logs))}"
+                )
+        found += these
+    with complete_or_absent(file) as stream:
+        stream.writelines(json.dumps(one.as_json()) + "\n" for one in found)
+    tables.show(table_of(found), Console())
+    say(f"parity: {_account(found)}; they are in {file}")
+    return 0 if all(one.same for one in found) else 1

@@ -1,0 +1,650 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make soak`: the stress, fault injection and race tests, for as long as asked for.
+
+Boots follow each other, two at a time, over all paging modes and kernels, each with a seed of its
+own. The first failure, or line of a kernel's log that is a complaint, ends everything and says
+how to repeat it. What a boot has counted so far arrives while it runs, so that progress and the
+summary after Ctrl-C have it, too.
+
+`--races` does the same on a kernel that reports data races. One in which the series takes part is a
+failure; the others are counted and kept.
+"""
+
+import json
+import math
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from lab import machines
+from lab.build import kernel, selftests
+from lab.core.errors import LabError, WorkFailed
+from lab.core.parallel import in_parallel
+from lab.core.paths import LOG, RESULTS
+from lab.core.steps import console, say
+from lab.machines import Job, Machine, MachineLost, Sharing
+from lab.machines.complaints import complaints
+from lab.measure.progress import duration, now_and_then
+from lab.results import tables
+from lab.results.jsonl import complete_or_absent
+from lab.results.tables import Table
+from lab.verify import races
+
+MACHINE = "svm-qemu"
+CPUS = 2
+MEMORY_MIB = 1024
+HUGE_2M = 80
+INSIDE = "/soak"
+INTERRUPTED = 130
+SKIPPED = 4
+# The kernel that reports data races, and what those are counted as in which only others take part.
+RACES_CONFIG = "kcsan"
+OTHERS = "races_of_others"
+
+# What kvm.dirty_harvest is; any: what it is by itself, or what the stress test draws.
+ANY = "any"
+HARVEST = (ANY, "on", "off")
+
+# With less time left no run is started, seconds.
+LEAST_S = 10
+# The test needs no longer than this beside the time it is given.
+PATIENCE_S = 240
+# How many seconds of the host one takes where instructions are counted, and at the very most.
+COUNTED_SLOWNESS = 10
+COUNTED_LIMIT = 5
+# Far enough apart: a test counts its seeds up.
+SEED_STEP = 1 << 20
+SEED_BITS = 40
+MOST_MINUTES = 100_000
+
+# The status is the test's; what it counts so far goes to the host at once.
+SCRIPT = """
+set -e -o pipefail
+echo Y > /sys/module/kvm/parameters/eager_page_split
+echo "$1" > /proc/sys/vm/nr_hugepages
+[ "$2" = any ] || echo "$2" > /sys/module/kvm/parameters/dirty_harvest
+shift 2
+kcsan=/sys/kernel/debug/kcsan
+[ ! -e $kcsan ] || echo on > $kcsan
+status=0
+"$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }' || status=$?
+[ ! -e $kcsan ] || cat $kcsan > "$LAB_OUT/kcsan"
+exit $status
+"""
+
+# What an hour on two cores has to come to.
+GOALS = {"pages": 10_000_000, "cycles": 100_000, "faults": 10_000}
+COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
+# Each has to be met with. Whoever counts none of them at all could not.
+ALL_OF = (
+    ("get", "clear", "init-set", "ring", "harvested", "merged"),
+    ("faults_headers", "faults_descs", "faults_pages"),
+)
+
+
+def _pairs(line: str) -> dict[str, int]:
+    """NAME=NUMBER each. ValueError: there is something else."""
+    found = {name: int(number, 0) for name, number in (w.split("=") for w in line.split())}
+    del found["seed"]
+    return found
+
+
+def _stress(output: str) -> dict[str, int]:
+    match = re.search(r"^summary: (.*)$", output, re.MULTILINE)
+    if not match:
+        raise ValueError("no summary")
+    return _pairs(match[1])
+
+
+def _faults(output: str) -> dict[str, int]:
+    return {"faults": sum(map(int, re.findall(r" (\d+) failures, ", output)))}
+
+
+def _nothing(output: str) -> dict[str, int]:
+    return {}
+
+
+def _tries(output: str) -> dict[str, int]:
+    return {"tries": sum(map(int, re.findall(r"^(\d+) tries, ", output, re.MULTILINE)))}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A test that is run. parse: what its output counts; ValueError if it is unusable.
+
+    argv: its words; {seed}, {seconds} and {harvest} are filled in. may_skip: a race may not
+    happen.
+    """
+
+    path: str
+    argv: tuple[str, ...]
+    parse: Callable[[str], dict[str, int]]
+    may_skip: bool = False
+
+    def words(self, seed: int, seconds: int, harvest: str) -> tuple[str, ...]:
+        values = {"seed": hex(seed), "seconds": seconds, "harvest": harvest}
+        return tuple(word.format(**values) for word in self.argv)
+
+
+STRESS = Program(
+    "x86_64/eager_split_stress_test",
+    ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"),
+    _stress,
+)
+FAULT = Program("x86_64/eager_split_fault_test", ("-m", "memory"), _faults)
+MODES = Program("x86_64/eager_split_modes_test", (), _nothing)
+DIRTY_BITS = Program("x86_64/dirty_harvest_test", ("-q", "-n", "20"), _nothing)
+RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A boot that recurs.
+
+    seconds: how long the test runs, about, by the host's clock. harvest: see HARVEST.
+    """
+
+    name: str
+    program: Program
+    npt: str
+    tdp_mmu: str
+    config: str
+    seconds: int
+    sharing: Sharing = Sharing.THREADS
+    harvest: str = ANY
+
+    @property
+    def counted(self) -> bool:
+        """With the same seed it does the same."""
+        return self.sharing is Sharing.COUNTED
+
+    def cut(self, left: int) -> int:
+        """How long it runs if so many seconds are left: what is repeatable stays as it is."""
+        return self.seconds if self.counted else max(LEAST_S, min(self.seconds, left))
+
+
+def _kind(
+    what: str,
+    program: Program,
+    npt: str,
+    tdp_mmu: str,
+    config: str,
+    seconds: int,
+    *,
+    sharing: Sharing = Sharing.THREADS,
+) -> Kind:
+    mmu = "-tdp_mmu" if tdp_mmu == "1" else ""
+    how = f"-{sharing.value}" if sharing.value else ""
+    name = f"{what}-{config}-npt{npt}{mmu}{how}"
+    return Kind(name, program, npt, tdp_mmu, config, seconds, sharing)
+
+
+_turns = partial(_kind, sharing=Sharing.TURNS)
+_counted = partial(_kind, sharing=Sharing.COUNTED)
+
+# The debug kernel is very slow: it is there for its sanitizers. Where CPUs take turns there are
+# many cycles; where they run at the same time there are races. QEMU's NPT is fit for neither, see
+# docs/developing.md: what fails there has to be repeatable.
+KINDS = (
+    _counted("stress", STRESS, "1", "0", "kvm", 80),
+    _kind("stress", STRESS, "0", "0", "kvm", 60),
+    _turns("stress", STRESS, "0", "0", "fault", 180),
+    _turns("stress", STRESS, "0", "0", "kvm", 240),
+    _kind("stress", STRESS, "0", "0", "debug", 60),
+    _counted("stress", STRESS, "1", "1", "kvm", 80),
+    _kind("fault", FAULT, "0", "0", "fault", 60),
+    _kind("race", RACE, "1", "0", "kvm", 20),
+    _kind("race", RACE, "0", "0", "kvm", 20),
+    _counted("stress", STRESS, "1", "0", "fault", 50),
+    _counted("stress", STRESS, "1", "0", "debug", 60),
+    _kind("stress", STRESS, "0", "0", "fault", 30),
+    _counted("stress", STRESS, "1", "1", "fault", 50),
+    _kind("fault", FAULT, "1", "0", "fault", 60),
+)
+# With --races. The kernel is slow: it waits at one memory access in some five hundred, and lets
+# another CPU run meanwhile even where they take turns.
+RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
+_watch = partial(_kind, config=RACES_CONFIG, seconds=60)
+_watch_turns = partial(_watch, sharing=Sharing.TURNS)
+RACES = (
+    _watch("stress", STRESS, "0", "0"),
+    _watch("race", RACE_BRIEFLY, "0", "0"),
+    _watch("harvest", DIRTY_BITS, "0", "0"),
+    _watch("modes", MODES, "0", "0"),
+    _watch_turns("stress", STRESS, "1", "0"),
+    _watch("race", RACE_BRIEFLY, "1", "0"),
+    _watch_turns("harvest", DIRTY_BITS, "1", "0"),
+    _watch_turns("modes", MODES, "1", "0"),
+    _watch_turns("stress", STRESS, "1", "1"),
+    _watch_turns("harvest", DIRTY_BITS, "1", "1"),
+    _watch_turns("modes", MODES, "1", "1"),
+)
+NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One boot that was done, and what it counted. finished: it came to its end."""
+
+    kind: str
+    seed: int
+    seconds: float
+    counts: Mapping[str, int]
+    finished: bool = True
+
+
+@dataclass
+class Running:
+    """A boot that is not over, and what it has counted so far."""
+
+    kind: Kind
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Broken(WorkFailed):
+    """A test failed, or the kernel complained.
+
+    lines: how many lines of the kernel's log are complaints.
+    """
+
+    def __init__(self, text: str, lines: int = 0) -> None:
+        super().__init__(text)
+        self.lines = lines
+
+
+@dataclass
+class Soak:
+    """What is done, and what comes next; the machines' threads share it.
+
+    end: when nothing is started any more, by clock().
+    """
+
+    kinds: Sequence[Kind]
+    seed: int
+    end: float
+    clock: Callable[[], float] = time.monotonic
+    runs: list[Run] = field(default_factory=list)
+    running: dict[int, Running] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    nr: int = 0
+
+    def __post_init__(self) -> None:
+        self._kinds: Iterator[Kind] = cycle(self.kinds)
+
+    def left_s(self) -> float:
+        return max(0.0, self.end - self.clock())
+
+    def next(self) -> tuple[Kind, int, int] | None:
+        """The next boot, its seed, and its seconds; None when the time is over."""
+        with self.lock:
+            left = self.left_s()
+            if self.nr and (left < LEAST_S or left == 0):
+                return None
+            kind = next(self._kinds)
+            seed = self.seed + self.nr * SEED_STEP
+            self.nr += 1
+            self.running[seed] = Running(kind)
+            return kind, seed, kind.cut(int(left))
+
+    def done(self, run: Run) -> None:
+        with self.lock:
+            self.running.pop(run.seed, None)
+            self.runs.append(run)
+
+    def so_far(self, seed: int, line: str) -> None:
+        """Take what a boot that is running says of itself."""
+        with self.lock, suppress(ValueError, KeyError):
+            self.running[seed].counts = _pairs(line.removeprefix("so far: "))
+
+    def give_up(self) -> None:
+        """Everything has ended: keep what those have counted that did not come to their end."""
+        with self.lock:
+            for seed, each in self.running.items():
+                self.runs.append(Run(each.kind.name, seed, 0.0, each.counts, finished=False))
+            self.running.clear()
+
+    def totals(self) -> dict[str, int]:
+        """Everything that was counted, boots that are running included."""
+        with self.lock:
+            counts = [run.counts for run in self.runs]
+            counts += [each.counts for each in self.running.values()]
+        names = dict.fromkeys([*COUNTERS, *(name for each in counts for name in each)])
+        return {name: sum(each.get(name, 0) for each in counts) for name in names}
+
+    def text(self) -> str:
+        """How far it is, in one line."""
+        with self.lock:
+            running = ", ".join(each.kind.name for each in self.running.values())
+        totals = self.totals()
+        sums = ", ".join(f"{totals[name]:,} {name}" for name in COUNTERS[:4])
+        return f"about {duration(self.left_s())} left; {sums}; now {running}"
+
+
+def make_job(
+    kind: Kind,
+    seed: int,
+    seconds: int,
+    image: Path,
+    tests: Path,
+    on_progress: Callable[[str], None] | None = None,
+) -> Job:
+    """The boot of one run."""
+    inside = f"{INSIDE}/{Path(kind.program.path).name}"
+    inner, limit = seconds, seconds + PATIENCE_S
+    if kind.counted:
+        inner, limit = seconds // COUNTED_SLOWNESS, seconds * COUNTED_LIMIT + PATIENCE_S
+    words = kind.program.words(seed, inner, kind.harvest)
+    return Job(
+        kernel=image,
+        command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), kind.harvest, inside, *words),
+        parameters={"kvm_amd.npt": kind.npt, "kvm.tdp_mmu": kind.tdp_mmu},
+        cpus=CPUS,
+        memory_mib=MEMORY_MIB,
+        files={inside: tests / kind.program.path},
+        timeout_s=limit,
+        on_progress=on_progress,
+        sharing=kind.sharing,
+    )
+
+
+def replay(kind: Kind, seed: int, seconds: int) -> str:
+    """The command that repeats a run."""
+    minutes = max(1, -(-seconds // 60))
+    mode = "" if kind.harvest == ANY else f" --dirty-harvest {kind.harvest}"
+    return f"make soak ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
+
+
+def _log(kind: Kind, seed: int, suffix: str, text: str) -> Path:
+    log = LOG / f"soak-{kind.name}-{seed:#x}{suffix}"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(text)
+    return log
+
+
+def _broken(kind: Kind, seed: int, seconds: int, why: str, text: str, lines: int = 0) -> Broken:
+    # The test counts its seeds up, and names the one that matters. What is repeatable is so from
+    # its first seed on.
+    if not kind.counted and (match := re.search(r"to repeat: -S (0x[0-9a-f]+)", text)):
+        seed = int(match[1], 16)
+    log = _log(kind, seed, ".log", text)
+    return Broken(
+        f"{kind.name}, seed {seed:#x}: {why}; all of it: {log}\n"
+        f"lab: to repeat: {replay(kind, seed, seconds)}",
+        lines,
+    )
+
+
+def _texts(reports: Sequence[races.Report]) -> str:
+    return "\n".join(report.text for report in reports)
+
+
+def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dict[str, int]:
+    """What a kernel that reports data races counts. ValueError: it didn't look for any."""
+    if kind.config != RACES_CONFIG:
+        return {}
+    match = re.search(rb"^setup_watchpoints: ([1-9]\d*)$", counters, re.MULTILINE)
+    if not match:
+        raise ValueError("the kernel watched no memory access")
+    return {"watchpoints": int(match[1]), OTHERS: len({report.race for report in others})}
+
+
+def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> Run:
+    """Boot once. Broken: the test failed, the kernel complained, or the machine was lost."""
+    try:
+        result = machine.run(job)
+    except MachineLost as lost:
+        lines = len(complaints(races.parse(lost.kernel_log)[1]))
+        why = f"machine lost, {lost}"
+        raise _broken(kind, seed, seconds, why, lost.kernel_log, lines) from lost
+    output = result.output.decode(errors="replace")
+    everything = f"{output}\n--- kernel log\n{result.kernel_log}"
+    verdict = races.judge(result.kernel_log, job.kernel)
+    if verdict.others:
+        _log(kind, seed, ".races", _texts(verdict.others))
+    if mine := verdict.series:
+        why = f"data race of the series: {mine[0].title}"
+        everything = f"{_texts(mine)}\n--- output\n{everything}"
+        raise _broken(kind, seed, seconds, why, everything, len(mine))
+    if found := complaints(verdict.rest):
+        why = f"the kernel complains: {found[0]}"
+        raise _broken(kind, seed, seconds, why, everything, len(found))
+    skipped = result.status == SKIPPED and kind.program.may_skip
+    if result.status != 0 and not skipped:
+        last = output.strip().splitlines()[-6:]
+        why = "\n".join([f"exit status {result.status}", *last])
+        raise _broken(kind, seed, seconds, why, everything)
+    try:
+        counts = {} if skipped else kind.program.parse(output)
+        counts |= _watched(kind, result.files.get("kcsan", b""), verdict.others)
+        return Run(kind.name, seed, result.seconds, counts)
+    except (ValueError, KeyError) as error:
+        raise _broken(kind, seed, seconds, f"unusable output: {error}", everything) from error
+
+
+def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
+    if console.is_terminal:
+        columns = (TextColumn("soak"), BarColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("", total=total_s)
+            yield lambda: progress.update(
+                task, completed=total_s - soak.left_s(), description=soak.text()
+            )
+        return
+    yield now_and_then(lambda: f"soak: {soak.text()}", soak.clock)
+
+
+def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
+    """Run until the time is over. The first failure, or Ctrl-C, ends what is running."""
+
+    def work() -> None:
+        while (item := soak.next()) is not None:
+            kind, seed, seconds = item
+            note = partial(soak.so_far, seed)
+            job = make_job(kind, seed, seconds, images[kind.config], tests, note)
+            soak.done(run_one(machine, kind, seed, seconds, job))
+
+    def stop() -> None:
+        soak.end = soak.clock()
+
+    for tick in _shown(soak, soak.left_s()):
+        in_parallel(work, stop, tick)
+
+
+def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    """Rates are those of boots that came to their end: of others the time is not known."""
+    sums = [sum(run.counts.get(counter, 0) for run in runs) for counter in COUNTERS]
+    seconds = sum(run.seconds for run in runs)
+    finished = [run for run in runs if run.finished]
+    done = [sum(run.counts.get(counter, 0) for run in finished) for counter in COUNTERS[:2]]
+    rates = [f"{nr / seconds:,.1f}" if seconds else "-" for nr in done]
+    return (name, str(len(runs)), f"{seconds:.0f}", *(f"{n:,}" for n in sums), *rates)
+
+
+def table_of(soak: Soak) -> Table:
+    """Everything that was done, per kind of boot."""
+    columns = ("boot", "boots", "s", *COUNTERS, "cycles/s", "pages/s")
+    table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
+    for name in dict.fromkeys(run.kind for run in soak.runs):
+        table.rows.append(_row(name, [run for run in soak.runs if run.kind == name]))
+    table.rows.append(_row("all", soak.runs))
+    table.strong.add(len(table.rows) - 1)
+    return table
+
+
+def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
+    """Keep the totals and all runs as JSON."""
+    content = {
+        "machine": MACHINE,
+        "minutes": round(minutes, 2),
+        "seed": soak.seed,
+        "dirty_harvest": soak.kinds[0].harvest,
+        "ended": ended,
+        "complaints": lines,
+        "totals": soak.totals(),
+        "goals_per_hour": GOALS,
+        "runs": [asdict(run) for run in soak.runs],
+    }
+    with complete_or_absent(file) as stream:
+        json.dump(content, stream, indent=1)
+        stream.write("\n")
+
+
+def _verdicts(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
+    """The goals, and what has to be met with at all."""
+    for name, goal in GOALS.items():
+        seen, wanted = totals[name], goal * minutes / 60
+        verdict = "met" if seen >= wanted else "missed"
+        yield f"{seen:,} {name} in {minutes:.1f} min, goal {wanted:,.0f}: {verdict}"
+    for names in ALL_OF:
+        text = ", ".join(f"{totals.get(name, 0):,} {name}" for name in names)
+        missing = [name for name in names if not totals.get(name)]
+        yield text + (f"; never: {', '.join(missing)}" if missing else "; each was met with")
+
+
+def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
+    """What was watched, and what is not the series' fault."""
+    watched, others = totals.get("watchpoints", 0), totals.get(OTHERS, 0)
+    yield f"{watched:,} memory accesses were watched for data races in {minutes:.1f} min"
+    yield f"{others} data races, each counted once per boot, without the series: {LOG}/soak-*.races"
+
+
+def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
+    """Print the table, judge the goals and keep everything in FILE."""
+    soak.give_up()
+    save(soak, file, minutes, ended, lines)
+    tables.show(table_of(soak), Console())
+    for line in (_races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts)(
+        soak.totals(), minutes
+    ):
+        say(f"soak: {line}")
+    say(f"soak: {lines} lines of kernels' logs are complaints")
+    say(f"soak: {ended}; every run is in {file}")
+
+
+def _seed(context: click.Context, option: click.Parameter, text: str | None) -> int:
+    if text is None:
+        return secrets.randbits(SEED_BITS)
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << 63:
+        raise click.BadParameter(f"{text!r} is not a whole number from 0 to 2^63-1")
+    return value
+
+
+def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
+    """The kinds of these names, or those AMONG them all. LabError names the right ones."""
+    for name in only:
+        if name not in NAMES:
+            raise LabError(f"--only {name}: no such boot; there are {', '.join(NAMES)}")
+    kinds = [kind for kind in KINDS + RACES if kind.name in only] or among
+    return [replace(kind, harvest=harvest) for kind in kinds]
+
+
+def _build(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
+    configs = dict.fromkeys(kind.config for kind in kinds)
+    images = {config: kernel.build("series", config).image for config in configs}
+    return images, selftests.build("series")
+
+
+def _output_file(output: Path | None, name: str) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = output or RESULTS / f"{stamp}-{name}.json"
+    if output is not None and not file.parent.is_dir():
+        raise LabError(f"--output: there is no directory {file.parent}")
+    if file.exists():
+        raise LabError(f"--output: {file} exists; results are never overwritten")
+    return file
+
+
+@click.command()
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, MOST_MINUTES, min_open=True),
+    default=60,
+    show_default=True,
+    help="For how long, after what has changed was built.",
+)
+@click.option("--seed", callback=_seed, help="Of the first run, instead of a random one.")
+@click.option("--only", multiple=True, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
+@click.option(
+    "--dirty-harvest",
+    "harvest",
+    type=click.Choice(HARVEST),
+    default=ANY,
+    show_default=True,
+    help="Whether VMs log by Dirty bits where they can; any: the stress test draws it, VM by VM.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run.")
+@click.option(
+    "--races", "look_for_races", is_flag=True, help="On a kernel that reports data races (KCSAN)."
+)
+@click.option(
+    "--mutants",
+    is_flag=True,
+    help="Tell which of the bugs in tests/mutants the stress test finds within a minute each.",
+)
+def command(
+    minutes: float,
+    seed: int,
+    only: tuple[str, ...],
+    harvest: str,
+    output: Path | None,
+    dry_run: bool,
+    look_for_races: bool,
+    mutants: bool,
+) -> int:
+    """Stress the series with new seeds, two machines at a time, until the time is over.
+
+    Exit status: 0 nothing was found, 1 something was, 2 bad input, 130 interrupted; the last with
+    the summary of what was done so far.
+    """
+    if math.isnan(minutes):
+        raise LabError("--minutes: not a number")
+    if mutants:
+        from lab.verify import soak_mutants  # it needs this module
+
+        if only or look_for_races:
+            raise LabError(
+                "--mutants: each bug has a boot of its own, --only and --races have no meaning"
+            )
+        if harvest != ANY:
+            raise LabError("--mutants: bugs say what they need, --dirty-harvest has no meaning")
+        return soak_mutants.run(seed, _output_file(output, "soak-mutants"), dry_run)
+    kinds = chosen(only, harvest, RACES if look_for_races else KINDS)
+    file = _output_file(output, "soak")
+    if dry_run:
+        for kind in kinds:
+            click.echo(f"{kind.name}: {kind.seconds} s of {kind.program.path}")
+        return 0
+    machine = machines.get(MACHINE)
+    images, tests = _build(kinds)
+    say(f"soak: {minutes:g} min on {MACHINE}, first seed {seed:#x}")
+    started = time.monotonic()
+    soak = Soak(kinds, seed, started + minutes * 60)
+    status, ended, lines = 1, "failed", 0
+    try:
+        run_all(machine, soak, images, tests)
+        status, ended = 0, "nothing was found"
+    except KeyboardInterrupt:
+        status, ended = INTERRUPTED, "interrupted"
+    except Broken as broken:
+        lines = broken.lines
+        raise
+    finally:
+        summarise(soak, file, (time.monotonic() - started) / 60, ended, lines)
+    return status
