@@ -13,15 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from lab.build import mutants, peer
 from lab.core import space
 from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.core.locks import locked
 from lab.core.paths import CONFIG, LAYOUT, Layout
-from lab.core.steps import run_logged, say, step
+from lab.core.steps import run_logged, step
 from lab.series import tree
 
 # What each configuration puts over tinyconfig, later fragments winning.
@@ -280,18 +278,3 @@ def build(kind: str, config: str) -> Kernel:
             _write_stamp(stamp, _stamp_of(kind, config, source, fragments))
     release = (source / objects / "include/config/kernel.release").read_text().strip()
     return Kernel(kind, config, image, release)
-
-
-@click.command()
-@click.argument("what", nargs=-1, type=click.Choice([*CONFIGS, "selftests"]))
-@click.option("--kind", type=click.Choice(KINDS), default="series", show_default=True)
-def command(what: tuple[str, ...], kind: str) -> None:
-    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
-    from lab.build import selftests  # it needs this module
-
-    for name in what or ("kvm", "selftests"):
-        if name == "selftests":
-            say(str(selftests.build(kind)))
-        else:
-            kernel = build(kind, name)
-            say(f"{kernel.image}: {kernel.release}")

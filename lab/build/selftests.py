@@ -12,6 +12,8 @@ from lab.core.steps import run_logged, step
 from lab.series import tree
 
 OBJECTS = "obj-selftests"
+# The one that measures.
+PERF_TEST = "dirty_log_perf_test"
 SELFTESTS = "tools/testing/selftests/kvm"
 
 

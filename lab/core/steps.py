@@ -2,7 +2,7 @@
 """Long steps: shown while they run, their output kept in a log."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from lab.core.errors import WorkFailed
 from lab.core.space import complain_if_full
 
 TAIL_LINES = 20
+PLAIN_EVERY_S = 20.0
 
 console = Console(stderr=True, highlight=False)
 
@@ -21,6 +22,28 @@ console = Console(stderr=True, highlight=False)
 def say(line: str) -> None:
     """Tell the user one line, on stderr: stdout belongs to results."""
     console.print(line, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """For people: "40 s", "3 min"."""
+    if seconds < 90:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    return f"{round(seconds / 60)} min"
+
+
+def now_and_then(
+    text: Callable[[], str], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], None]:
+    """Return a function to be called often, which says text() every PLAIN_EVERY_S."""
+    last = clock()
+
+    def tick() -> None:
+        nonlocal last
+        if clock() - last >= PLAIN_EVERY_S:
+            last = clock()
+            say(text())
+
+    return tick
 
 
 @contextmanager

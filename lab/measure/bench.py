@@ -7,11 +7,9 @@ program.
 """
 
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,20 @@ from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core import parallel, process
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import LOG, PARTIAL, RESULTS
-from lab.core.steps import say
+from lab.core.paths import LOG, PARTIAL
+from lab.core.steps import duration, say
 from lab.machines import Job, Machine, MachineLost, Result
+from lab.measure.options import numbers, words
 from lab.measure.partial import Store
 from lab.measure.plan import (
     FULL,
-    MIB,
     OFF,
     OUTPUT,
     QUICK,
     QUICK_MODES,
-    TEST,
     Boot,
     check_harvest,
     check_matrix,
@@ -45,13 +43,12 @@ from lab.measure.plan import (
     with_bits,
     without_name,
 )
-from lab.measure.progress import Course, Watch, duration, shown
+from lab.measure.progress import Course, Watch, shown
 from lab.page import command as page
-from lab.results import jsonl, tables
+from lab.results import files, jsonl, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
-FREE_MIB = 4
 TICK_S = 0.25
 # An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
 GRACE_S = {"host": 10.0}
@@ -150,7 +147,7 @@ def build_programs(plan: Sequence[Boot]) -> Programs:
     """Build what the plan needs; every kernel is measured by the series' own test."""
     kinds = dict.fromkeys(boot.kernel for boot in plan if boot.machine != "host")
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    return Programs(images, selftests.build("series") / TEST)
+    return Programs(images, selftests.build("series") / PERF_TEST)
 
 
 def _first_error(futures: Sequence[Future[list[Measurement]]]) -> None:
@@ -190,22 +187,6 @@ def run_plan(
     return [future.result() for future in futures]
 
 
-def _words(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> tuple[str, ...] | None:
-    return None if text is None else tuple(text.replace(",", " ").split())
-
-
-def numbers(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
-    words = _words(context, option, text)
-    try:
-        return None if words is None else tuple(map(int, words))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
-
-
 def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
     estimates = [boot.estimate_s for boot in plan]
     return duration(max(sum(estimates) / parallel_on(machine), *estimates))
@@ -241,27 +222,12 @@ def announce_reused(
 def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = make_job(machine, boot, Path("bzImage"), Path(TEST))
+        job = make_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(
             f"{boot.label}: {machine.name}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}"
         )
         click.echo(f"  {job.command[-1]}")
-
-
-def output_file(output: Path | None, machine: str) -> Path:
-    """Where the results go. LabError: they could not, which is better known beforehand."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    file = output or RESULTS / f"{stamp}-{machine}.jsonl"
-    if output is None:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-    if not file.parent.is_dir():
-        raise LabError(f"--output: there is no directory {file.parent}")
-    if file.exists():
-        raise LabError(f"--output: {file} exists; results are never overwritten")
-    if shutil.disk_usage(file.parent).free < FREE_MIB * MIB:
-        raise LabError(f"no space left in {file.parent}: {FREE_MIB} MiB are needed")
-    return file
 
 
 def parallel_on(machine: Machine) -> int:
@@ -299,7 +265,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     """Keep the results in FILE, complete or not at all, and print the tables."""
     jsonl.write(file, found)
     if latest:
-        jsonl.name_latest(file)
+        files.name_latest(file)
     for table in tables.bench_tables(found, machine.lockstep):
         tables.show(table, Console())
     say(f"bench: every figure is in {file}")
@@ -323,17 +289,17 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 )
 @click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
 @click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
-@click.option("--eager", callback=_words, help="Values of eager_page_split: 'N Y'.")
+@click.option("--eager", callback=words, help="Values of eager_page_split: 'N Y'.")
 @click.option(
     "--harvest",
-    callback=_words,
+    callback=words,
     help="Values of dirty_harvest: 'off on auto', for the series and where there is no PML."
     " Default: off, with --full 'off on'.",
 )
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
 @click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
 @click.option(
-    "--backing", callback=_words, help="Memory behind the guest, as in anonymous_hugetlb_2mb."
+    "--backing", callback=words, help="Memory behind the guest, as in anonymous_hugetlb_2mb."
 )
 @click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
 @click.option(
@@ -349,7 +315,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 )
 @click.option(
     "--modes",
-    callback=_words,
+    callback=words,
     help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
     " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: 'ept1 ept0', with --full all.",
 )
@@ -387,7 +353,7 @@ def bench(
     if dry_run:
         show_plan(machine, plan)
         return
-    file = output_file(output, name)
+    file = files.output_file(output, name)
     announce(machine, plan)
     jobs = make_jobs(machine, plan, build_programs(plan))
     # What another run of the same job would not repeat to the digit is not to be mixed.

@@ -18,15 +18,16 @@ from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import IPS
-from lab.measure.bench import numbers, output_file
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TEST
+from lab.measure.options import numbers
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.page import sections
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent, output_file
 from lab.results.tables import Table
 
 MACHINE = "vmx-bochs"
@@ -108,7 +109,7 @@ def make_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
     words = [str(mib // HUGE_MIB)]
     for point in wanted:
         words += [str(point.vcpus), str(point.mib_per_vcpu)]
-    program = f"{INSIDE}/{TEST}"
+    program = f"{INSIDE}/{PERF_TEST}"
     return Job(
         kernel=image,
         command=("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "cost", *words),
@@ -199,7 +200,7 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     wanted = points(sizes, vcpus)
     check(wanted, machine.max_cpus)
     file = output_file(output, "cost")
-    image, test = kernel.build("series", "kvm").image, selftests.build("series") / TEST
+    image, test = kernel.build("series", "kvm").image, selftests.build("series") / PERF_TEST
     found: list[Cost] = []
     for ept in (True, False):
         mode = tables.paging(MACHINE, ept)

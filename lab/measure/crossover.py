@@ -13,13 +13,14 @@ from rich.console import Console
 
 from lab import machines
 from lab.core.paths import PARTIAL
-from lab.core.steps import say
-from lab.measure.bench import build_programs, make_jobs, measure, output_file, show_plan
+from lab.core.steps import duration, say
+from lab.measure.bench import build_programs, make_jobs, measure, show_plan
 from lab.measure.partial import Store
-from lab.measure.plan import BASE_VCPUS, Boot, Matrix, make_plan
-from lab.measure.progress import duration
+from lab.measure.plan import Boot, Matrix, make_plan
 from lab.page import sections
 from lab.results import jsonl, tables, tradeoff
+from lab.results.files import output_file
+from lab.results.tables import BASE_VCPUS
 
 MACHINE = "vmx-bochs"
 MODES = ("ept0", "ept1-nopml", "tdp-nopml")

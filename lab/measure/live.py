@@ -19,14 +19,15 @@ import click
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
-from lab.measure.bench import output_file
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TDP, TEST
+from lab.machines.parameters import TDP
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent, output_file
 
 MACHINE = "vmx-bochs"
 CONFIG = "kvm"
@@ -81,7 +82,7 @@ def make_plan(modes: Sequence[bool]) -> list[Boot]:
 
 def test_command(mib_per_vcpu: int) -> str:
     """How the test is called, but for the file that it writes."""
-    words = [f"{INSIDE}/{TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
+    words = [f"{INSIDE}/{PERF_TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
     words += ["-v", str(VCPUS), "-b", f"{mib_per_vcpu}M", "-R", str(READERS), "-F"]
     words += ["-i", str(ITERATIONS), "-r", str(SEED)]
     words += ["-l", str(WINDOW_US), "-D", str(STRETCH_MS)]
@@ -100,7 +101,7 @@ def make_job(boot: Boot, mib_per_vcpu: int, image: Path, test: Path) -> Job:
         parameters={vendor: str(int(boot.ept)), "kvm.tdp_mmu": "0"},
         cpus=VCPUS + 1,
         memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
-        files={f"{INSIDE}/{TEST}": test},
+        files={f"{INSIDE}/{PERF_TEST}": test},
         timeout_s=1800,
     )
 
@@ -157,7 +158,7 @@ def check(mib_per_vcpu: int) -> None:
 def show_plan(plan: Iterable[Boot], mib_per_vcpu: int) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = make_job(boot, mib_per_vcpu, Path("bzImage"), Path(TEST))
+        job = make_job(boot, mib_per_vcpu, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(mib_per_vcpu)}")
@@ -167,7 +168,7 @@ def measure(plan: Sequence[Boot], mib_per_vcpu: int) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     kinds = dict.fromkeys(boot.kernel for boot in plan)
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    test = selftests.build("series") / TEST
+    test = selftests.build("series") / PERF_TEST
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):

@@ -29,16 +29,16 @@ from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
-from lab.core.steps import say, step
+from lab.core.steps import duration, say, step
 from lab.machines import Job
 from lab.machines.bochs import IPS
 from lab.measure import locktrace
-from lab.measure.bench import numbers, output_file
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TEST
-from lab.measure.progress import duration
+from lab.measure.options import numbers
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent, output_file
 from lab.results.tables import MIB, Table
 
 MACHINE = "vmx-bochs"
@@ -188,7 +188,7 @@ def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, t
     """One boot for all runs of one paging mode."""
     most = max(run.vcpus for run in runs)
     words = [word for run in runs for word in run.words]
-    program = f"{INSIDE}/{TEST}"
+    program = f"{INSIDE}/{PERF_TEST}"
     return Job(
         kernel=image,
         command=(
@@ -364,7 +364,7 @@ def _measure(ept: bool, runs: Sequence[Run], mib: int, job: Job) -> list[Profile
 def show_plan(runs: Sequence[Run], mib: int, cpus: int) -> None:
     """Print what would be run."""
     for ept in (True, False):
-        job = make_job(ept, runs, mib, cpus, Path("bzImage"), Path(TEST))
+        job = make_job(ept, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         for run in runs:
@@ -408,7 +408,7 @@ def command(
         show_plan(runs, mib, cpus)
         return
     file = output_file(output, "lock")
-    image, test = kernel.build(KERNEL, "kvm").image, selftests.build(KERNEL) / TEST
+    image, test = kernel.build(KERNEL, "kvm").image, selftests.build(KERNEL) / PERF_TEST
     found: list[Profile] = []
     for ept in (True, False):
         found += _measure(ept, runs, mib, make_job(ept, runs, mib, cpus, image, test))

@@ -8,25 +8,23 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.machines import Job, Machine
 from lab.machines.bochs import VmxBochs
+from lab.machines.parameters import TDP
 from lab.results import jsonl, tables
 from lab.results.jsonl import Key
+from lab.results.tables import BASE_VCPUS, MIB
 
 SCRIPT = ROOT / "scripts" / "split-bench.sh"
-TEST = "dirty_log_perf_test"
 # Where they are inside the machine, and what comes back.
 INSIDE = "/bench"
 OUTPUT = "results.jsonl"
 
-# Vendor parameter that turns two-dimensional paging off; `host` cannot change its own.
-TDP = {"vmx-bochs": "kvm_intel.ept", "svm-qemu": "kvm_amd.npt", "host": None}
 PML = "kvm_intel.pml"
 
-BASE_VCPUS = 8
-MIB = 1 << 20
 MEMORY_MIB = 1024
 # For the kernel, the initramfs and the selftest beside the guest's memory.
 SPARE_MIB = 512
@@ -341,7 +339,7 @@ def cpus_for(machine: Machine, matrix: Matrix) -> int:
 
 def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
     """What the machine is asked to do for one boot."""
-    words = ["sh", f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{TEST}"]
+    words = ["sh", f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{PERF_TEST}"]
     words += [f"--machine={machine.name}", f"--kernel={boot.kernel}"]
     *first, last = (
         f'{shlex.join([*words, *matrix.arguments()])} --output="$LAB_OUT/{OUTPUT}"'
@@ -355,7 +353,7 @@ def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
         parameters=boot.parameters,
         cpus=cpus_for(machine, boot.matrix),
         memory_mib=max(MEMORY_MIB, guest_mib + SPARE_MIB),
-        files={f"{INSIDE}/split-bench.sh": SCRIPT, f"{INSIDE}/{TEST}": test},
+        files={f"{INSIDE}/split-bench.sh": SCRIPT, f"{INSIDE}/{PERF_TEST}": test},
         timeout_s=PATIENCE * boot.estimate_s,
     )
 

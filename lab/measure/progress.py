@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lab.core.steps import console, say
+from lab.core.steps import console, duration, now_and_then
 from lab.measure.plan import Boot
-
-PLAIN_EVERY_S = 20.0
 
 PROGRESS_LINE = re.compile(r"(\d+)% (.*)")
 
@@ -86,28 +84,6 @@ class Watch:
         speed = spent / sum(done) if sum(done) > 0 else 1.0
         left = [c.boot.estimate_s - part for c, part in zip(self.courses, done, strict=True)]
         return speed * max(sum(left) / self.parallel, max(left))
-
-
-def duration(seconds: float) -> str:
-    """For people: "40 s", "3 min"."""
-    if seconds < 90:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    return f"{round(seconds / 60)} min"
-
-
-def now_and_then(
-    text: Callable[[], str], clock: Callable[[], float] = time.monotonic
-) -> Callable[[], None]:
-    """Return a function to be called often, which says text() every PLAIN_EVERY_S."""
-    last = clock()
-
-    def tick() -> None:
-        nonlocal last
-        if clock() - last >= PLAIN_EVERY_S:
-            last = clock()
-            say(text())
-
-    return tick
 
 
 def _plain(watch: Watch) -> Iterator[Callable[[], None]]:

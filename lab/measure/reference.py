@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import click
 import psutil
 
-from lab import cli, machines
+from lab import machines
 from lab.core import process
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LOG, PARTIAL, ROOT
@@ -25,10 +25,11 @@ from lab.core.steps import say, step
 from lab.measure import crossover
 from lab.measure.bench import announce, build_programs, make_jobs, measure
 from lab.measure.partial import Store
-from lab.measure.plan import BASE_VCPUS, Boot, Matrix
+from lab.measure.plan import Boot, Matrix
 from lab.page import render, sections
 from lab.page.command import check_output
 from lab.results import bounds, jsonl, sources
+from lab.results.tables import BASE_VCPUS
 
 MACHINE = "vmx-bochs"
 DIRECTORY = ROOT / "docs" / "reference"
@@ -153,11 +154,6 @@ def check_bounds(file: Path) -> None:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 
 
-def available(parts: Sequence[str]) -> list[str]:
-    """PARTS, or all that there are commands for."""
-    return [part for part in parts or PARTS if COMMANDS.get(part, "bench") in cli.COMMANDS]
-
-
 @click.command()
 @click.option(
     "--part",
@@ -180,7 +176,7 @@ def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
     the same sources write the same bytes. Nothing is replaced before all is measured.
     """
     check_output(output)
-    wanted = available(parts)
+    wanted = parts or PARTS
     if dry_run:
         click.echo("\n".join(one.label for one in make_plan()))
         click.echo(f"parts: {' '.join(wanted)}")

@@ -6,10 +6,9 @@ For EPT with 2 MiB per vCPU, one huge page each, all writes, initially-all-set.
 
 from collections.abc import Iterable
 
-from lab.measure.plan import MIB
 from lab.results import tables
 from lab.results.jsonl import Key, Measurement
-from lab.results.tables import OFF, Beside, Table
+from lab.results.tables import MIB, OFF, Beside, Table
 
 # vCPUs -> N/Y at least.
 RATIOS = {2: 20, 4: 30, 8: 60, 14: 100}

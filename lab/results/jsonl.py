@@ -3,15 +3,14 @@
 
 import json
 import math
-import os
 import types
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from lab.core.errors import LabError
+from lab.results.files import complete_or_absent
 
 KERNELS = ("series", "peer", "base")
 # Phase -> whether it is repeated, and so has an iteration.
@@ -25,7 +24,6 @@ PHASES = {
 }
 # Values of kvm.dirty_harvest, the one of older lines first.
 HARVESTS = ("off", "on", "auto")
-LATEST = "latest.jsonl"
 # Where a line begins; the rest has the order of the fields. As split-bench.sh writes them.
 FIRST = ("machine", "kernel", "kernel_version")
 
@@ -183,31 +181,7 @@ def to_line(found: Measurement) -> str:
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 
 
-@contextmanager
-def complete_or_absent(file: Path) -> Iterator[IO[str]]:
-    """A file to write that gets its name when it is complete, and is removed otherwise."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with partial.open("x") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(file)
-    finally:
-        with suppress(FileNotFoundError):
-            partial.unlink()
-
-
 def write(file: Path, measurements: Iterable[Measurement]) -> None:
     """Write FILE, replacing it: completely or, when an exception is raised, not at all."""
     with complete_or_absent(file) as stream:
         stream.writelines(map(to_line, measurements))
-
-
-def name_latest(file: Path) -> None:
-    """Make `latest.jsonl` beside FILE a link to it; at no moment is there none."""
-    fresh = file.with_name(f".{LATEST}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(file.name)
-    fresh.replace(file.with_name(LATEST))

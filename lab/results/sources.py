@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.core.errors import LabError
-from lab.results import jsonl
+from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
 # What the names of files end in, before ".jsonl"; "bench" is what ends in none of the others.
@@ -128,7 +128,7 @@ def load_all(files: Iterable[Path]) -> Sources:
 
 def newest(directory: Path) -> list[Path]:
     """The newest file of each kind that there is in a directory of results."""
-    latest = directory / jsonl.LATEST
+    latest = directory / files.LATEST
     found = [latest] if latest.exists() else []
     for kind in KINDS[1:]:
         # Names begin with the time.

@@ -27,6 +27,8 @@ WALL_CLOCK = (
 OFF, ON, _ = HARVESTS
 NOTHING = "-"
 MIB = 1 << 20
+# Of the VM that goals are for, and that kernels are compared with.
+BASE_VCPUS = 8
 
 Times = dict[Key, float]
 
@@ -61,7 +63,7 @@ SECOND_CLEAR = Row("second CLEAR", "clear", 2)
 
 @dataclass(frozen=True)
 class Goal:
-    """What the series is to reach, for 8 vCPUs with 4 MiB each, initially all set.
+    """What the series is to reach, for BASE_VCPUS with 4 MiB each, initially all set.
 
     Either N/Y is at least `ratio`, or Y takes at most `most_ms` milliseconds. A row of None is
     the dirty time that is the first to pay for splitting.
@@ -370,7 +372,8 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
 def _goal_key(goal: Goal, key: Key) -> bool:
     row = goal.of
     usual = (False, True, OFF)
-    wanted = (goal.ept, *usual, 8, 4 * MIB, goal.write_percent, True, row.phase, row.iteration)
+    vm = (BASE_VCPUS, 4 * MIB, goal.write_percent)
+    wanted = (goal.ept, *usual, *vm, True, row.phase, row.iteration)
     return wanted == (
         key.ept,
         key.tdp_mmu,

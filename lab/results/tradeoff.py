@@ -15,9 +15,8 @@ time per page, times the pages: with as many vCPUs, and nothing else that grows.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lab.measure.plan import BASE_VCPUS
 from lab.results.jsonl import Key
-from lab.results.tables import OFF, ON, Times
+from lab.results.tables import BASE_VCPUS, OFF, ON, Times
 
 ROUND = 2
 PHASES = ("dirty", "get", "clear")

@@ -21,7 +21,7 @@ from lab.core.git import IDENTITY, GitFailed, Repo, signature
 from lab.core.locks import locked
 from lab.core.paths import LAYOUT, RESULTS, ROOT
 from lab.core.steps import say, step
-from lab.results import jsonl, tables
+from lab.results import files, jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import tree
@@ -63,7 +63,7 @@ def choose_results(given: Path | None, directory: Path = RESULTS, kept: Path = R
     """
     if given:
         return given
-    for file in (directory / jsonl.LATEST, kept):
+    for file in (directory / files.LATEST, kept):
         if file.is_file():
             return file
     raise LabError("no results for the cover letter: run `make bench`, or name a file: --results")

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
@@ -37,8 +38,7 @@ PROVE_ESTIMATE = "3 min"
 NEEDED_GIB = 8
 SAY_EVERY_S = 60.0
 
-TEST = "dirty_log_perf_test"
-INSIDE = f"/test/{TEST}"
+INSIDE = f"/test/{PERF_TEST}"
 # -V is the test's own verdict: pages in the log, and the sizes of pages.
 PROOF = f"""
 set -e
@@ -212,7 +212,7 @@ def prove(packages: Packages, directory: Path) -> str:
     job = Job(
         kernel=directory / f"vmlinuz-{packages.release}",
         command=("sh", "-c", PROOF),
-        files={INSIDE: selftests.build("series") / TEST},
+        files={INSIDE: selftests.build("series") / PERF_TEST},
         timeout_s=600,
     )
     with step("Booting the installed kernel on svm-qemu", "1 min"):

@@ -17,11 +17,11 @@ import click
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LAYOUT, ROOT
 from lab.core.steps import say, step
 from lab.machines import Job
-from lab.measure.plan import TEST
 
 MACHINE = "svm-qemu"
 CONFIG = "bpf"
@@ -103,7 +103,7 @@ shift
 while [ $# -gt 0 ]; do
     echo "$2" > /sys/module/kvm/parameters/eager_page_split
     {INSIDE}/bpftrace -f "$format" -o "$LAB_OUT/$1-$2.tool" \\
-        -c "{INSIDE}/{TEST} $3" "{INSIDE}/$1.bt" > "$LAB_OUT/$1-$2.said" 2>&1 ||
+        -c "{INSIDE}/{PERF_TEST} $3" "{INSIDE}/$1.bt" > "$LAB_OUT/$1-$2.said" 2>&1 ||
         {{ cat "$LAB_OUT/$1-$2.said"; exit 1; }}
     echo "$1, eager_page_split=$2" >> "$LAB_PROGRESS"
     shift 3
@@ -132,7 +132,7 @@ def make_job(
         memory_mib=MEMORY_MIB,
         files={
             f"{INSIDE}/bpftrace": BPFTRACE,
-            f"{INSIDE}/{TEST}": test,
+            f"{INSIDE}/{PERF_TEST}": test,
             **{f"{INSIDE}/{run.tool}.bt": TOOLS / f"{run.tool}.bt" for run in runs},
             **{f"/usr/include/{name}": INCLUDE / name for name in HEADERS},
         },
@@ -192,7 +192,7 @@ def choose(tools: Sequence[str], eager: str, paging: str) -> list[Run]:
 def _title(run: Run) -> str:
     return (
         f"# eager_page_split={run.setting}\n"
-        f"# bpftrace -c '{TEST} {shlex.join(run.workload)}' {run.tool}.bt"
+        f"# bpftrace -c '{PERF_TEST} {shlex.join(run.workload)}' {run.tool}.bt"
     )
 
 
@@ -203,7 +203,7 @@ def show(runs: Sequence[Run], outputs: Sequence[Output]) -> None:
 
 def show_plan(runs: Sequence[Run], paging: str) -> None:
     """Print what would be run."""
-    job = make_job(runs, paging, Path("bzImage"), Path(TEST))
+    job = make_job(runs, paging, Path("bzImage"), Path(PERF_TEST))
     parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
     click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
     for run in runs:
@@ -244,7 +244,7 @@ def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> N
         show_plan(runs, paging)
         return
     check_host()
-    image, test = kernel.build("series", CONFIG).image, selftests.build("series") / TEST
+    image, test = kernel.build("series", CONFIG).image, selftests.build("series") / PERF_TEST
     with step(f"Tracing on {MACHINE}, {len(runs)} runs", f"{estimate_s(runs):.0f} s"):
         outputs = execute(make_job(runs, paging, image, test), runs)
     show(runs, outputs)

@@ -29,14 +29,12 @@ from lab.build import kernel, selftests
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import for_each
 from lab.core.paths import LAYOUT
-from lab.core.steps import say, step
+from lab.core.steps import duration, now_and_then, say, step
 from lab.machines import Job, Machine, MachineLost
 from lab.machines.complaints import complaints
-from lab.measure.bench import output_file
-from lab.measure.plan import TDP
-from lab.measure.progress import duration, now_and_then
+from lab.machines.parameters import TDP
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent, output_file
 from lab.results.tables import Table
 
 KERNELS = ("base", "series")

@@ -11,34 +11,28 @@ failure; the others are counted and kept.
 """
 
 import json
-import math
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from lab import machines
 from lab.build import kernel, selftests
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import in_parallel
-from lab.core.paths import LOG, RESULTS
-from lab.core.steps import console, say
+from lab.core.paths import LOG
+from lab.core.steps import console, duration, now_and_then, say
 from lab.machines import Job, Machine, MachineLost, Sharing
 from lab.machines.complaints import complaints
-from lab.measure.progress import duration, now_and_then
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent
 from lab.results.tables import Table
 from lab.verify import races
 
@@ -66,8 +60,6 @@ COUNTED_SLOWNESS = 10
 COUNTED_LIMIT = 5
 # Far enough apart: a test counts its seeds up.
 SEED_STEP = 1 << 20
-SEED_BITS = 40
-MOST_MINUTES = 100_000
 
 # The status is the test's; what it counts so far goes to the host at once.
 SCRIPT = """
@@ -533,18 +525,6 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
     say(f"soak: {ended}; every run is in {file}")
 
 
-def _seed(context: click.Context, option: click.Parameter, text: str | None) -> int:
-    if text is None:
-        return secrets.randbits(SEED_BITS)
-    try:
-        value = int(text, 0)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 1 << 63:
-        raise click.BadParameter(f"{text!r} is not a whole number from 0 to 2^63-1")
-    return value
-
-
 def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
     """The kinds of these names, or those AMONG them all. LabError names the right ones."""
     for name in only:
@@ -554,97 +534,8 @@ def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KIND
     return [replace(kind, harvest=harvest) for kind in kinds]
 
 
-def _build(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
+def build_for(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
+    """Images by configuration, and the directory of the tests."""
     configs = dict.fromkeys(kind.config for kind in kinds)
     images = {config: kernel.build("series", config).image for config in configs}
     return images, selftests.build("series")
-
-
-def _output_file(output: Path | None, name: str) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    file = output or RESULTS / f"{stamp}-{name}.json"
-    if output is not None and not file.parent.is_dir():
-        raise LabError(f"--output: there is no directory {file.parent}")
-    if file.exists():
-        raise LabError(f"--output: {file} exists; results are never overwritten")
-    return file
-
-
-@click.command()
-@click.option(
-    "--minutes",
-    type=click.FloatRange(0, MOST_MINUTES, min_open=True),
-    default=60,
-    show_default=True,
-    help="For how long, after what has changed was built.",
-)
-@click.option("--seed", callback=_seed, help="Of the first run, instead of a random one.")
-@click.option("--only", multiple=True, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
-@click.option(
-    "--dirty-harvest",
-    "harvest",
-    type=click.Choice(HARVEST),
-    default=ANY,
-    show_default=True,
-    help="Whether VMs log by Dirty bits where they can; any: the stress test draws it, VM by VM.",
-)
-@click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run.")
-@click.option(
-    "--races", "look_for_races", is_flag=True, help="On a kernel that reports data races (KCSAN)."
-)
-@click.option(
-    "--mutants",
-    is_flag=True,
-    help="Tell which of the bugs in tests/mutants the stress test finds within a minute each.",
-)
-def command(
-    minutes: float,
-    seed: int,
-    only: tuple[str, ...],
-    harvest: str,
-    output: Path | None,
-    dry_run: bool,
-    look_for_races: bool,
-    mutants: bool,
-) -> int:
-    """Stress the series with new seeds, two machines at a time, until the time is over.
-
-    Exit status: 0 nothing was found, 1 something was, 2 bad input, 130 interrupted; the last with
-    the summary of what was done so far.
-    """
-    if math.isnan(minutes):
-        raise LabError("--minutes: not a number")
-    if mutants:
-        from lab.verify import soak_mutants  # it needs this module
-
-        if only or look_for_races:
-            raise LabError(
-                "--mutants: each bug has a boot of its own, --only and --races have no meaning"
-            )
-        if harvest != ANY:
-            raise LabError("--mutants: bugs say what they need, --dirty-harvest has no meaning")
-        return soak_mutants.run(seed, _output_file(output, "soak-mutants"), dry_run)
-    kinds = chosen(only, harvest, RACES if look_for_races else KINDS)
-    file = _output_file(output, "soak")
-    if dry_run:
-        for kind in kinds:
-            click.echo(f"{kind.name}: {kind.seconds} s of {kind.program.path}")
-        return 0
-    machine = machines.get(MACHINE)
-    images, tests = _build(kinds)
-    say(f"soak: {minutes:g} min on {MACHINE}, first seed {seed:#x}")
-    started = time.monotonic()
-    soak = Soak(kinds, seed, started + minutes * 60)
-    status, ended, lines = 1, "failed", 0
-    try:
-        run_all(machine, soak, images, tests)
-        status, ended = 0, "nothing was found"
-    except KeyboardInterrupt:
-        status, ended = INTERRUPTED, "interrupted"
-    except Broken as broken:
-        lines = broken.lines
-        raise
-    finally:
-        summarise(soak, file, (time.monotonic() - started) / 60, ended, lines)
-    return status

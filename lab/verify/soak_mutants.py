@@ -25,7 +25,7 @@ from lab.core.steps import say
 from lab.machines import Job, Machine, MachineLost, Result, Sharing
 from lab.machines.complaints import complaints
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent
 from lab.results.tables import Table
 from lab.verify import soak
 from lab.verify.soak import Kind

@@ -14,8 +14,8 @@ import pytest
 
 from lab import machines
 from lab.build.kernel import Kernel
+from lab.build.selftests import PERF_TEST
 from lab.machines.initramfs import OUT
-from lab.measure.plan import TEST
 from lab.verify import bpf
 
 from .test_selftests import assert_silent
@@ -73,7 +73,7 @@ def trace(image: Path, selftests: Callable[[str], Path]) -> Trace:
     def traced(tool: str, eager: bool, paging: str, workload: tuple[str, ...]) -> Seen:
         options = ("--stats", "-j", f"{OUT}/{STATISTICS}")
         run = bpf.Run(tool, eager, (*workload, *options))
-        test = selftests("series") / TEST
+        test = selftests("series") / PERF_TEST
         job = bpf.make_job([run], paging, image, test, "json")
         result = machines.get(bpf.MACHINE).run(replace(job, timeout_s=120))
         assert_silent(result)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lab import machines
 from lab.build.kernel import Kernel
+from lab.build.selftests import PERF_TEST
 from lab.measure import bench, plan, reference
 from lab.results import bounds, compare
 from lab.results.compare import Side
@@ -25,7 +26,7 @@ def test_the_figures_are_those_of_the_reference(
 ) -> None:
     boot = reference.boot("series", True, VCPUS)
     machine = machines.get(boot.machine)
-    test = selftests("series") / plan.TEST
+    test = selftests("series") / PERF_TEST
     job = plan.make_job(machine, boot, kernel("series", bench.CONFIG).image, test)
     measured = bench.checked(boot, machine.run(job))
 

@@ -17,13 +17,15 @@ import pytest
 from lab import cli, machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
+from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
+from lab.machines.parameters import TDP
 from lab.measure import bench, plan
 from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
-from lab.results import jsonl
+from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
 
@@ -76,7 +78,7 @@ class FakeMachine:
         out.mkdir()
         lines = host.root / "progress"
         files = {inside: file for inside, file in job.files.items() if file.exists()}
-        files[f"{plan.INSIDE}/{plan.TEST}"] = host.root / "fake_test"
+        files[f"{plan.INSIDE}/{PERF_TEST}"] = host.root / "fake_test"
         done = subprocess.run(
             here(job.command, files),
             env=os.environ
@@ -117,7 +119,7 @@ class Lab:
         return sorted(path.name for path in self.results.glob("*") if not path.is_dir())
 
     def latest(self) -> list[Measurement]:
-        return jsonl.parse_all((self.results / jsonl.LATEST).read_text(), "latest")
+        return jsonl.parse_all((self.results / files.LATEST).read_text(), "latest")
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     lab = Lab(tmp_path, FakeMachine(tmp_path))
 
     def get(name: str) -> FakeMachine:
-        if name not in plan.TDP:
+        if name not in TDP:
             raise LabError(f"{name}: no such machine")
         lab.machine.name = name
         lab.machine.lockstep = name == "vmx-bochs"
@@ -144,7 +146,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(machines, "get", get)
     monkeypatch.setattr(kernel, "build", build_kernel)
     monkeypatch.setattr(selftests, "build", build_selftests)
-    monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
     monkeypatch.setattr(page, "refresh", lab.drawn.append)
@@ -196,7 +198,7 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
     assert cli.main(["bench", *SMALL]) == 0
     name, latest = lab.result_files()
-    assert latest == jsonl.LATEST
+    assert latest == files.LATEST
     assert name.endswith("Z-vmx-bochs.jsonl")
     assert (lab.results / latest).readlink() == Path(name)
     assert lab.drawn == [lab.results]
@@ -211,7 +213,7 @@ def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     runs = 2 * (2 * 2 * 2 + 2 * 2 + 2) + 2
     assert len(jsonl.parse_all(file.read_text(), "mine")) == 9 * runs
     assert lab.result_files() == []
-    assert not file.with_name(jsonl.LATEST).is_symlink()
+    assert not file.with_name(files.LATEST).is_symlink()
 
 
 def test_options_reach_the_script(lab: Lab) -> None:
@@ -720,4 +722,4 @@ def test_wall_clock_machines_share_their_cpus(lab: Lab) -> None:
 
 def test_every_machine_has_estimates_and_a_parameter() -> None:
     names = set(machines.NAMES)
-    assert set(plan.TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names
+    assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names

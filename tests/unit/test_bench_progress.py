@@ -6,6 +6,8 @@ import io
 import pytest
 from rich.console import Console
 
+from lab.core import steps
+from lab.core.steps import duration
 from lab.measure import progress
 from lab.measure.plan import BOOT_S, Boot, Matrix
 from lab.measure.progress import Course, Watch
@@ -86,14 +88,14 @@ def test_lines_of_others_are_ignored() -> None:
     ("seconds", "wanted"), [(0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min")]
 )
 def test_duration(seconds: float, wanted: str) -> None:
-    assert progress.duration(seconds) == wanted
+    assert duration(seconds) == wanted
 
 
 def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120)
     monkeypatch.setattr(progress, "console", console)
-    monkeypatch.setattr(progress, "say", lambda line: console.print(line, highlight=False))
+    monkeypatch.setattr(steps, "say", lambda line: console.print(line, highlight=False))
     course, clock = watch(2, 2)
     with progress.shown(course) as tick:
         course.start(0)

@@ -12,7 +12,7 @@ import pytest
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import ROOT
-from lab.results import jsonl, tables
+from lab.results import files, jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.series.save import save
 from lab.submit import mailout
@@ -214,7 +214,7 @@ def test_which_results(tmp_path: Path) -> None:
         choose_results(None, tmp_path, kept)
     kept.write_text("")
     assert choose_results(None, tmp_path, kept) == kept
-    latest = tmp_path / jsonl.LATEST
+    latest = tmp_path / files.LATEST
     latest.write_text("")
     assert choose_results(None, tmp_path, kept) == latest
     assert choose_results(given, tmp_path, kept) == given

@@ -11,7 +11,7 @@ import pytest
 
 from lab.core.errors import LabError
 from lab.core.paths import ROOT
-from lab.results import jsonl
+from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
 
 GOOD: dict[str, Any] = {
@@ -201,7 +201,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(name)
-        jsonl.name_latest(tmp_path / name)
+        files.name_latest(tmp_path / name)
     latest = tmp_path / "latest.jsonl"
     assert latest.readlink() == Path("b.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -17,6 +17,7 @@ from lab.build.kernel import Kernel
 from lab.core.errors import LabError
 from lab.machines import Job, MachineLost, Result, Sharing
 from lab.machines.qemu import SvmQemu
+from lab.results import files
 from lab.verify import races, soak
 
 COUNTS = (
@@ -66,7 +67,7 @@ def passed(job: Job, nr: int) -> Result:
 
 @pytest.fixture
 def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    monkeypatch.setattr(soak, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(soak, "LOG", tmp_path / "log")
     monkeypatch.setattr(soak, "LEAST_S", 0.0)
     monkeypatch.setattr(

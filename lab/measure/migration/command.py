@@ -21,17 +21,16 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD
 from lab.core.steps import say, step
 from lab.machines import Job, Machine
-from lab.machines.parameters import TRUE
+from lab.machines.parameters import TDP, TRUE
 from lab.machines.qemu import QEMU
-from lab.measure.bench import output_file
 from lab.measure.migration import load as guest
 from lab.measure.migration.load import Load
 from lab.measure.migration.trip import Trip, parse_events, parse_stats, records
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB, TDP, Mode, logs_by_itself
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB, Mode, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.results import tables
-from lab.results.jsonl import complete_or_absent
+from lab.results.files import complete_or_absent, output_file
 from lab.results.tables import OFF, ON
 
 CONFIG = "kvm"

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab build`: kernels and the KVM selftests."""
+
+import click
+
+from lab.build import kernel, selftests
+from lab.core.steps import say
+
+
+@click.command()
+@click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
+@click.option("--kind", type=click.Choice(kernel.KINDS), default="series", show_default=True)
+def command(what: tuple[str, ...], kind: str) -> None:
+    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
+    for name in what or ("kvm", "selftests"):
+        if name == "selftests":
+            say(str(selftests.build(kind)))
+        else:
+            built = kernel.build(kind, name)
+            say(f"{built.image}: {built.release}")

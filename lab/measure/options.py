@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Options that are lists: words or numbers, separated by spaces or commas."""
+
+import click
+
+
+def words(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.replace(",", " ").split())
+
+
+def numbers(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    found = words(context, option, text)
+    try:
+        return None if found is None else tuple(map(int, found))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None

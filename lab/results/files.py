@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Files of results: where they go, complete or absent, and which is the latest."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from lab.core.errors import LabError
+from lab.core.paths import RESULTS
+
+LATEST = "latest.jsonl"
+FREE_MIB = 4
+MIB = 1 << 20
+
+
+def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
+    """Where the results go. LabError: they could not, which is better known beforehand.
+
+    name: of what is measured, the last part of the file's name.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = output or RESULTS / f"{stamp}-{name}.{ending}"
+    if output is None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+    if not file.parent.is_dir():
+        raise LabError(f"--output: there is no directory {file.parent}")
+    if file.exists():
+        raise LabError(f"--output: {file} exists; results are never overwritten")
+    if shutil.disk_usage(file.parent).free < FREE_MIB * MIB:
+        raise LabError(f"no space left in {file.parent}: {FREE_MIB} MiB are needed")
+    return file
+
+
+@contextmanager
+def complete_or_absent(file: Path) -> Iterator[IO[str]]:
+    """A file to write that gets its name when it is complete, and is removed otherwise."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with partial.open("x") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+
+
+def name_latest(file: Path) -> None:
+    """Make `latest.jsonl` beside FILE a link to it; at no moment is there none."""
+    fresh = file.with_name(f".{LATEST}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(file.name)
+    fresh.replace(file.with_name(LATEST))
