@@ -6,9 +6,6 @@ from collections.abc import Mapping
 
 from lab.core.errors import LabError
 
-# Vendor parameter that turns two-dimensional paging off; `host` cannot change its own.
-TDP = {"vmx-bochs": "kvm_intel.ept", "svm-qemu": "kvm_amd.npt", "host": None}
-
 NAME = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 WORD = re.compile(r"[!-~]+")
 TRUE = {"1", "Y", "y"}

@@ -33,17 +33,17 @@ from lab.measure.plan import (
     QUICK,
     QUICK_MODES,
     Boot,
+    bench_boots,
+    bench_job,
     check_harvest,
     check_matrix,
     check_modes,
     expected_keys,
-    make_job,
-    make_plan,
     modes_of,
     with_bits,
     without_name,
 )
-from lab.measure.progress import Course, Watch, shown
+from lab.measure.progress import BootProgress, Watch, shown
 from lab.page import command as page
 from lab.results import files, jsonl, tables
 from lab.results.jsonl import Measurement
@@ -222,7 +222,7 @@ def announce_reused(
 def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = make_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
+        job = bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(
             f"{boot.label}: {machine.name}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}"
@@ -242,7 +242,7 @@ def make_jobs(machine: Machine, plan: Sequence[Boot], programs: Programs) -> lis
     """What the machine is asked to do, in the order of the plan."""
     image = programs.images.get
     # `host` has no image: it runs the kernel it runs.
-    return [(b, make_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
+    return [(b, bench_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
 
 
 def measure(
@@ -256,7 +256,7 @@ def measure(
     left = [pair for pair, found in zip(jobs, known, strict=True) if found is None]
     if len(left) < len(jobs):
         announce_reused(machine, jobs, left)
-    watch = Watch([Course(boot) for boot, _ in left], parallel_on(machine))
+    watch = Watch([BootProgress(boot) for boot, _ in left], parallel_on(machine))
     measured = iter(run_plan(machine, left, watch, store) if left else [])
     return [one for found in known for one in (next(measured) if found is None else found)]
 
@@ -347,7 +347,7 @@ def bench(
     chosen_modes = check_modes(name, modes) or (modes_of(name) if preset == "full" else QUICK_MODES)
     if chosen["harvest"] is not None:
         check_harvest(name, kernels, chosen_modes, matrix.harvest)
-    plan = make_plan(name, kernels, matrix, chosen_modes)
+    plan = bench_boots(name, kernels, matrix, chosen_modes)
     if matrix == QUICK and machine.lockstep:
         plan = list(map(with_bits, plan))
     if dry_run:

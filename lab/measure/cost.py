@@ -103,7 +103,7 @@ def check(wanted: Iterable[Point], cpus: int) -> None:
             raise LabError(f"--vcpus: {point.vcpus} is not between 1 and {cpus - 1}")
 
 
-def make_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job:
+def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job:
     """One boot for all runs of one paging mode."""
     mib = max(point.mib for point in wanted)
     words = [str(mib // HUGE_MIB)]
@@ -205,7 +205,7 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     for ept in (True, False):
         mode = tables.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
-            result = machine.run(make_job(ept, wanted, image, test))
+            result = machine.run(cost_job(ept, wanted, image, test))
         result.check(mode)
         found += parse(result.text, ept)
     with complete_or_absent(file) as stream:

@@ -16,7 +16,7 @@ from lab.core.paths import PARTIAL
 from lab.core.steps import duration, say
 from lab.measure.bench import build_programs, make_jobs, measure, show_plan
 from lab.measure.partial import Store
-from lab.measure.plan import Boot, Matrix, make_plan
+from lab.measure.plan import Boot, Matrix, bench_boots
 from lab.page import sections
 from lab.results import jsonl, tables, tradeoff
 from lab.results.files import output_file
@@ -36,7 +36,7 @@ MATRIX = Matrix(
 
 def boots() -> list[Boot]:
     """One for each mode."""
-    return make_plan(MACHINE, "series", MATRIX, MODES)
+    return bench_boots(MACHINE, "series", MATRIX, MODES)
 
 
 def measure_into(file: Path, *, fresh: bool = False) -> None:

@@ -24,7 +24,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
-from lab.machines.parameters import TDP
+from lab.machines.paging import TDP
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
 from lab.results.files import complete_or_absent, output_file
@@ -59,7 +59,7 @@ KEPT = ("kind", "dip")
 
 
 @dataclass(frozen=True)
-class Boot:
+class LiveBoot:
     """Runs that share a boot. eager: the values of eager_page_split, in order."""
 
     kernel: str
@@ -71,10 +71,10 @@ class Boot:
         return f"{self.kernel}, {tables.paging(MACHINE, self.ept)}"
 
 
-def make_plan(modes: Sequence[bool]) -> list[Boot]:
+def live_boots(modes: Sequence[bool]) -> list[LiveBoot]:
     """The boots: for each value of ept the series lazily and eagerly, and the peer."""
     return [
-        Boot(kind, ept, eager)
+        LiveBoot(kind, ept, eager)
         for ept in modes
         for kind, eager in (("series", ("N", "Y")), ("peer", ("Y",)))
     ]
@@ -89,7 +89,7 @@ def test_command(mib_per_vcpu: int) -> str:
     return shlex.join(words)
 
 
-def make_job(boot: Boot, mib_per_vcpu: int, image: Path, test: Path) -> Job:
+def live_job(boot: LiveBoot, mib_per_vcpu: int, image: Path, test: Path) -> Job:
     """One CPU for each vCPU and one for the test's main thread."""
     mib = VCPUS * mib_per_vcpu
     vendor = TDP[MACHINE]
@@ -132,7 +132,7 @@ def condense(text: str, origin: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         raise WorkFailed(f"unusable results: {error!r}") from error
 
 
-def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
+def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     """The records of a boot. WorkFailed: a run's file is missing, or not what was asked for."""
     try:
         version = files["version"].decode().strip()
@@ -155,16 +155,16 @@ def check(mib_per_vcpu: int) -> None:
         )
 
 
-def show_plan(plan: Iterable[Boot], mib_per_vcpu: int) -> None:
+def show_plan(plan: Iterable[LiveBoot], mib_per_vcpu: int) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = make_job(boot, mib_per_vcpu, Path("bzImage"), Path(PERF_TEST))
+        job = live_job(boot, mib_per_vcpu, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(mib_per_vcpu)}")
 
 
-def measure(plan: Sequence[Boot], mib_per_vcpu: int) -> list[dict[str, Any]]:
+def measure(plan: Sequence[LiveBoot], mib_per_vcpu: int) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     kinds = dict.fromkeys(boot.kernel for boot in plan)
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
@@ -172,7 +172,7 @@ def measure(plan: Sequence[Boot], mib_per_vcpu: int) -> list[dict[str, Any]]:
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
-        job = make_job(boot, mib_per_vcpu, images[boot.kernel], test)
+        job = live_job(boot, mib_per_vcpu, images[boot.kernel], test)
         with step(f"Live, {number} of {len(plan)}: {boot.label}", f"{RUN_S * len(boot.eager)} s"):
             result = machine.run(job)
         result.check(boot.label)
@@ -201,7 +201,7 @@ def command(ept: str, mib_per_vcpu: int, output: Path | None, dry_run: bool) -> 
     Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
     """
     check(mib_per_vcpu)
-    plan = make_plan({"Y": [True], "N": [False], "both": [True, False]}[ept])
+    plan = live_boots({"Y": [True], "N": [False], "both": [True, False]}[ept])
     if dry_run:
         show_plan(plan, mib_per_vcpu)
         return

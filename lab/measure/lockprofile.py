@@ -102,7 +102,7 @@ DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})
 
 
 @dataclass(frozen=True)
-class Run:
+class TracedRun:
     """One run of the test; the values are those of its options."""
 
     vcpus: int
@@ -184,7 +184,9 @@ def cpus_for(vcpus: Sequence[int], wanted: int | None) -> int:
     return wanted or min(max(vcpus) + 1, most)
 
 
-def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, test: Path) -> Job:
+def trace_job(
+    ept: bool, runs: Sequence[TracedRun], mib: int, cpus: int, image: Path, test: Path
+) -> Job:
     """One boot for all runs of one paging mode."""
     most = max(run.vcpus for run in runs)
     words = [word for run in runs for word in run.words]
@@ -203,11 +205,11 @@ def make_job(ept: bool, runs: Sequence[Run], mib: int, cpus: int, image: Path, t
     )
 
 
-def estimate_s(runs: Sequence[Run]) -> float:
+def estimate_s(runs: Sequence[TracedRun]) -> float:
     return BOOT_S + VCPU_S * sum(map(_weight, runs))
 
 
-def _weight(run: Run) -> int:
+def _weight(run: TracedRun) -> int:
     return run.vcpus + 2
 
 
@@ -218,7 +220,7 @@ def _dirty_ticks(text: str, what: str) -> int:
     return int(match[1] + match[2]) * IPS // 10**9
 
 
-def profile(ept: bool, run: Run, mib: int, cpus: int, files: Mapping[str, bytes]) -> Profile:
+def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes]) -> Profile:
     """What the files of one run say. WorkFailed: they are incomplete, or contradict themselves."""
 
     def data(kind: str) -> bytes:
@@ -336,10 +338,10 @@ def tables_of(file: Path) -> list[Table]:
     return profile_tables(read(file))
 
 
-class Course:
+class TracingProgress:
     """Tells the user how far a boot is, as it says the names of its runs that are done."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[TracedRun]) -> None:
         self._weights = {run.name: _weight(run) for run in runs}
         self._total = sum(self._weights.values())
         self._started = time.monotonic()
@@ -353,18 +355,18 @@ class Course:
         say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
 
 
-def _measure(ept: bool, runs: Sequence[Run], mib: int, job: Job) -> list[Profile]:
+def _measure(ept: bool, runs: Sequence[TracedRun], mib: int, job: Job) -> list[Profile]:
     mode = tables.paging(MACHINE, ept)
     with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
-        result = machines.get(MACHINE).run(replace(job, on_progress=Course(runs).line))
+        result = machines.get(MACHINE).run(replace(job, on_progress=TracingProgress(runs).line))
     result.check(mode)
     return [profile(ept, run, mib, job.cpus, result.files) for run in runs]
 
 
-def show_plan(runs: Sequence[Run], mib: int, cpus: int) -> None:
+def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
     """Print what would be run."""
     for ept in (True, False):
-        job = make_job(ept, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
+        job = trace_job(ept, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         for run in runs:
@@ -403,7 +405,7 @@ def command(
     """
     check(vcpus, writes, mib)
     cpus = cpus_for(vcpus, cpus)
-    runs = [Run(*values) for values in product(vcpus, writes, (False, True))]
+    runs = [TracedRun(*values) for values in product(vcpus, writes, (False, True))]
     if dry_run:
         show_plan(runs, mib, cpus)
         return
@@ -411,7 +413,7 @@ def command(
     image, test = kernel.build(KERNEL, "kvm").image, selftests.build(KERNEL) / PERF_TEST
     found: list[Profile] = []
     for ept in (True, False):
-        found += _measure(ept, runs, mib, make_job(ept, runs, mib, cpus, image, test))
+        found += _measure(ept, runs, mib, trace_job(ept, runs, mib, cpus, image, test))
     with complete_or_absent(file) as stream:
         stream.writelines(map(to_line, found))
     for table in profile_tables(found):

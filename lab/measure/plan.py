@@ -13,7 +13,7 @@ from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.machines import Job, Machine
 from lab.machines.bochs import VmxBochs
-from lab.machines.parameters import TDP
+from lab.machines.paging import Mode
 from lab.results import jsonl, tables
 from lab.results.jsonl import Key
 from lab.results.tables import BASE_VCPUS, MIB
@@ -23,7 +23,6 @@ SCRIPT = ROOT / "scripts" / "split-bench.sh"
 INSIDE = "/bench"
 OUTPUT = "results.jsonl"
 
-PML = "kvm_intel.pml"
 
 MEMORY_MIB = 1024
 # For the kernel, the initramfs and the selftest beside the guest's memory.
@@ -125,18 +124,6 @@ FULL = Matrix(
 )
 
 
-@dataclass(frozen=True)
-class Mode:
-    """A paging mode. tdp_mmu: only with ept, which stands for npt as well.
-
-    pml: False where Intel's EPT is to do without.
-    """
-
-    ept: bool
-    tdp_mmu: bool = False
-    pml: bool = True
-
-
 # By the names that --modes takes.
 MODES = {
     "ept1": Mode(True),
@@ -192,11 +179,9 @@ class Boot:
     @property
     def parameters(self) -> dict[str, str]:
         """Module parameters to boot with."""
-        vendor = TDP[self.machine]
-        if self.ept is None or vendor is None:
+        if self.ept is None:
             return {}
-        found = {"kvm.tdp_mmu": str(int(self.tdp_mmu)), vendor: str(int(self.ept))}
-        return found if self.pml else found | {PML: "0"}
+        return Mode(self.ept, self.tdp_mmu, self.pml).parameters(self.machine)
 
     @property
     def _slowness(self) -> float:
@@ -263,7 +248,7 @@ def _means_something(kernel: str, mode: Mode) -> bool:
     return not (kernel == "peer" and mode.tdp_mmu)
 
 
-def make_plan(
+def bench_boots(
     machine: str, kernels: str, matrix: Matrix, modes: Sequence[str] = QUICK_MODES
 ) -> list[Boot]:
     """The boots for one invocation.
@@ -337,7 +322,7 @@ def cpus_for(machine: Machine, matrix: Matrix) -> int:
     return min(max(matrix.vcpus) + 1, machine.max_cpus)
 
 
-def make_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
+def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
     """What the machine is asked to do for one boot."""
     words = ["sh", f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{PERF_TEST}"]
     words += [f"--machine={machine.name}", f"--kernel={boot.kernel}"]

@@ -17,7 +17,7 @@ PROGRESS_LINE = re.compile(r"(\d+)% (.*)")
 
 
 @dataclass
-class Course:
+class BootProgress:
     """How far one boot is. percent, text: as split-bench.sh says; started: monotonic."""
 
     boot: Boot
@@ -48,21 +48,21 @@ class Course:
 class Watch:
     """The progress of all boots; the machines' threads write, the main thread reads."""
 
-    courses: list[Course]
+    boots: list[BootProgress]
     parallel: int
     clock: Callable[[], float] = time.monotonic
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, index: int) -> None:
         with self.lock:
-            self.courses[index].started = self.clock()
-            self.courses[index].text = "booting"
+            self.boots[index].started = self.clock()
+            self.boots[index].text = "booting"
 
     def end(self, index: int) -> None:
         with self.lock:
-            self.courses[index].ended = self.clock()
-            self.courses[index].percent = 100
-            self.courses[index].text = "done"
+            self.boots[index].ended = self.clock()
+            self.boots[index].percent = 100
+            self.boots[index].text = "done"
 
     def line(self, index: int, line: str) -> None:
         """Take a line that split-bench.sh wrote to LAB_PROGRESS.
@@ -71,24 +71,24 @@ class Watch:
         """
         if match := PROGRESS_LINE.fullmatch(line.strip()):
             with self.lock:
-                course = self.courses[index]
-                course.percent = max(course.percent, int(match[1]))
-                course.text = match[2]
+                one = self.boots[index]
+                one.percent = max(one.percent, int(match[1]))
+                one.text = match[2]
 
     def left_s(self) -> float:
         """Seconds until all is done: the estimate, at the speed seen so far."""
         with self.lock:
             now = self.clock()
-            done = [course.done_s(now) for course in self.courses]
-            spent = sum(course.spent_s(now) for course in self.courses)
+            done = [one.done_s(now) for one in self.boots]
+            spent = sum(one.spent_s(now) for one in self.boots)
         speed = spent / sum(done) if sum(done) > 0 else 1.0
-        left = [c.boot.estimate_s - part for c, part in zip(self.courses, done, strict=True)]
+        left = [c.boot.estimate_s - part for c, part in zip(self.boots, done, strict=True)]
         return speed * max(sum(left) / self.parallel, max(left))
 
 
 def _plain(watch: Watch) -> Iterator[Callable[[], None]]:
     def text() -> str:
-        running = [c for c in watch.courses if c.started is not None and c.ended is None]
+        running = [c for c in watch.boots if c.started is not None and c.ended is None]
         what = "; ".join(f"{c.boot.label}: {c.text}" for c in running)
         return f"bench: about {duration(watch.left_s())} left; {what}"
 
@@ -98,12 +98,12 @@ def _plain(watch: Watch) -> Iterator[Callable[[], None]]:
 def _drawn(watch: Watch) -> Iterator[Callable[[], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console, transient=True) as progress:
-        tasks = [progress.add_task(c.boot.label, total=100, text=c.text) for c in watch.courses]
+        tasks = [progress.add_task(c.boot.label, total=100, text=c.text) for c in watch.boots]
         left: TaskID = progress.add_task("time left", total=None, text="")
 
         def tick() -> None:
-            for task, course in zip(tasks, watch.courses, strict=True):
-                progress.update(task, completed=course.percent, text=course.text)
+            for task, one in zip(tasks, watch.boots, strict=True):
+                progress.update(task, completed=one.percent, text=one.text)
             progress.update(left, text=f"about {duration(watch.left_s())}")
 
         yield tick

@@ -61,7 +61,7 @@ def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     return Boot(MACHINE, kernel, ept, matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
 
 
-def make_plan() -> list[Boot]:
+def reference_boots() -> list[Boot]:
     """All boots, the long ones first, so that two at a time end together."""
     kinds = [(kernel, n) for kernel in ("series", "peer") for n in reversed(VCPUS)]
     kinds.append(("base", BASE_VCPUS))
@@ -70,7 +70,7 @@ def make_plan() -> list[Boot]:
 
 def measure_bench(file: Path) -> None:
     """The matrix, into FILE."""
-    machine, plan = machines.get(MACHINE), make_plan()
+    machine, plan = machines.get(MACHINE), reference_boots()
     announce(machine, plan)
     jobs = make_jobs(machine, plan, build_programs(plan))
     store = Store(PARTIAL)
@@ -178,7 +178,7 @@ def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
     check_output(output)
     wanted = parts or PARTS
     if dry_run:
-        click.echo("\n".join(one.label for one in make_plan()))
+        click.echo("\n".join(one.label for one in reference_boots()))
         click.echo(f"parts: {' '.join(wanted)}")
         return
     BUILD.mkdir(exist_ok=True)

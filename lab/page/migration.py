@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.page import pictures
 from lab.page.model import Block, Grid, Missing, Picture, Section
-from lab.page.pictures import Style, Voyage
+from lab.page.pictures import MigrationTimeline, Style
 from lab.results import tables
 from lab.results.sources import Line, Source, Sources
 from lab.results.tables import Table
@@ -25,13 +25,13 @@ def _by_bits(record: Record) -> bool:
 
 
 @dataclass(frozen=True)
-class Trip:
+class MigrationRecords:
     """The records of one migration, by name; phases by theirs."""
 
     records: Mapping[str, Record]
 
     @classmethod
-    def of(cls, found: Iterable[Record]) -> "Trip":
+    def of(cls, found: Iterable[Record]) -> "MigrationRecords":
         return cls({one.get("phase", one["record"]): one for one in found})
 
     @property
@@ -53,13 +53,15 @@ def _same(record: Record) -> tuple[Any, ...]:
     return tuple(record[key] for key in ("machine", "kernel", "ept", "tdp_mmu"))
 
 
-def _trips(found: Sequence[Record]) -> list[list[Trip]]:
+def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
     """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
     groups: dict[tuple[Any, ...], dict[tuple[bool, bool], list[Record]]] = {}
     for one in found:
         setting = (one["eager"], _by_bits(one))
         groups.setdefault(_same(one), {}).setdefault(setting, []).append(one)
-    return [[Trip.of(part) for _, part in sorted(each.items())] for each in groups.values()]
+    return [
+        [MigrationRecords.of(part) for _, part in sorted(each.items())] for each in groups.values()
+    ]
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,24 @@ class Row:
     """A row of the table. digits: decimals of a figure in the unit that the label says."""
 
     label: str
-    value: Callable[[Trip], float]
+    value: Callable[[MigrationRecords], float]
     digits: int = 2
     with_ratio: bool = True
     strong: bool = False
 
 
-def _dip(trip: Trip) -> float:
+def _dip(migration: MigrationRecords) -> float:
     """The lowest window, in percent of the average before."""
-    window_s = trip.at("precopy", "window_us") / 1e6
-    usual = trip.at("before", "requests_per_second") * window_s
-    return 100 * trip.at("precopy", "lowest_per_window") / usual
+    window_s = migration.at("precopy", "window_us") / 1e6
+    usual = migration.at("before", "requests_per_second") * window_s
+    return 100 * migration.at("precopy", "lowest_per_window") / usual
 
 
-def _during(name: str) -> Callable[[Trip], float]:
+def _during(name: str) -> Callable[[MigrationRecords], float]:
     """How much one of KVM's statistics grew from before the migration to after it."""
 
-    def grown(trip: Trip) -> float:
-        whole = trip.records["migration"]
+    def grown(migration: MigrationRecords) -> float:
+        whole = migration.records["migration"]
         after, before = (whole[f"kvm_stats_{when}"] for when in ("after", "before"))
         return float(after.get(name, 0) - before.get(name, 0))
 
@@ -137,45 +139,46 @@ def _dimensions(record: Record) -> str:
     )
 
 
-def _cells(row: Row, trips: Sequence[Trip]) -> tuple[str, ...]:
-    values = [row.value(trip) for trip in trips]
+def _cells(row: Row, migrations: Sequence[MigrationRecords]) -> tuple[str, ...]:
+    values = [row.value(migration) for migration in migrations]
     cells = [f"{value:.{row.digits}f}" for value in values]
     for value in values[1:]:
         cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
     return (row.label, *cells)
 
 
-def _verdict(trips: Sequence[Trip]) -> str:
+def _verdict(migrations: Sequence[MigrationRecords]) -> str:
     row = next(row for row in ROWS if row.strong)
-    lazy, eager = (row.value(trip) for trip in trips[:2])
+    lazy, eager = (row.value(migration) for migration in migrations[:2])
     said = "reached" if lazy >= GOAL * eager else "missed"
     return f"{row.label.removesuffix(', ms')}: N is to be at least {GOAL} times Y: {said}"
 
 
-def _table(trips: Sequence[Trip]) -> Table:
-    record = trips[0].records["migration"]
+def _table(migrations: Sequence[MigrationRecords]) -> Table:
+    record = migrations[0].records["migration"]
     table = Table(
-        _title(record), ("", *(trip.style.label for trip in trips), *RATIOS[: len(trips) - 1])
+        _title(record),
+        ("", *(migration.style.label for migration in migrations), *RATIOS[: len(migrations) - 1]),
     )
-    table.rows += [_cells(row, trips) for row in ROWS]
+    table.rows += [_cells(row, migrations) for row in ROWS]
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
     simulated = record["machine"] in SIMULATED
     table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
-    if simulated and len(trips) > 1:
-        table.notes.append(_verdict(trips))
+    if simulated and len(migrations) > 1:
+        table.notes.append(_verdict(migrations))
     return table
 
 
 def migration_tables(found: Sequence[Record]) -> list[Table]:
     """One table for each machine, kernel and paging mode."""
-    return [_table(trips) for trips in _trips(found)]
+    return [_table(migrations) for migrations in _migrations(found)]
 
 
-def _voyage(trip: Trip) -> Voyage:
-    line, whole = trip.records["timeline"], trip.records["migration"]
-    return Voyage(
-        trip.style.label,
-        trip.style,
+def _timeline(migration: MigrationRecords) -> MigrationTimeline:
+    line, whole = migration.records["timeline"], migration.records["migration"]
+    return MigrationTimeline(
+        migration.style.label,
+        migration.style,
         line["window_us"],
         line["requests"],
         line["longest_request_us"],
@@ -190,22 +193,24 @@ def _name(record: Record) -> str:
     return f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
 
 
-def _draw(trips: Sequence[Trip]) -> tuple[str, str]:
-    record = trips[0].records["migration"]
+def _draw(migrations: Sequence[MigrationRecords]) -> tuple[str, str]:
+    record = migrations[0].records["migration"]
     name = _name(record)
     simulated = record["machine"] in SIMULATED
-    return name, pictures.voyages(name, [_voyage(trip) for trip in trips], simulated)
+    return name, pictures.migration_timelines(
+        name, [_timeline(migration) for migration in migrations], simulated
+    )
 
 
 def drawings(found: Sequence[Record]) -> dict[str, str]:
     """The pictures: name -> SVG."""
-    return dict(_draw(trips) for trips in _trips(found))
+    return dict(_draw(migrations) for migrations in _migrations(found))
 
 
-def _blocks(trips: Sequence[Trip], lines: Sequence[Line]) -> list[Block]:
-    record = trips[0].records["migration"]
+def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
+    record = migrations[0].records["migration"]
     origins = tuple(line for line in lines if _same(line.record) == _same(record))
-    name, svg = _draw(trips)
+    name, svg = _draw(migrations)
     reading = (
         "Left: how many requests the guest serves; a dip after the migration begins is what it"
         " cannot serve because its pages are being split under it. Right: the longest request in"
@@ -213,15 +218,15 @@ def _blocks(trips: Sequence[Trip], lines: Sequence[Line]) -> list[Block]:
         " passes over the memory, the last line is where it is stopped."
     )
     picture = Picture(name, _title(record), svg, _dimensions(record), reading, origins)
-    table = _table(trips)
+    table = _table(migrations)
     each = [origins] * len(table.rows)
     strong = frozenset(table.strong)
     return [picture, Grid(table.title, table.columns, table.rows, each, table.notes, strong)]
 
 
 def _all_blocks(source: Source) -> list[Block]:
-    found = _trips([line.record for line in source.lines])
-    return [block for trips in found for block in _blocks(trips, source.lines)]
+    found = _migrations([line.record for line in source.lines])
+    return [block for migrations in found for block in _blocks(migrations, source.lines)]
 
 
 def section(sources: Sources) -> Section:

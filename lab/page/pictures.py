@@ -89,7 +89,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Course:
+class Timeline:
     """The timeline of one run. windows: accesses per window of writers and readers.
 
     phases: name, begin and end of what the host did, microseconds from the first window on.
@@ -104,7 +104,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Voyage:
+class MigrationTimeline:
     """The timeline of a migrated guest. requests, longest_us: per window of window_us.
 
     begin_us, pass_us, stop_us: when the migration began, each of its passes, when the guest was
@@ -280,39 +280,39 @@ def _band_handles() -> list[Any]:
     return [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
 
 
-def _bands(axes: "Axes", course: Course) -> None:
+def _bands(axes: "Axes", timeline: Timeline) -> None:
     """Shade what the host does; the edge keeps what is short visible."""
-    for phase, begin, end in course.phases:
+    for phase, begin, end in timeline.phases:
         if phase in BANDS:
             colour = COLOURS[phase][0]
             axes.axvspan(begin / 1e3, end / 1e3, facecolor=colour, alpha=0.45, edgecolor="none")
             axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
 
 
-def _course(axes: "Axes", course: Course, counts: Sequence[int]) -> None:
-    window_ms = course.window_us / 1e3
+def _timeline(axes: "Axes", timeline: Timeline, counts: Sequence[int]) -> None:
+    window_ms = timeline.window_us / 1e3
     edges = [i * window_ms for i in range(len(counts) + 1)]
     rates = [count / window_ms for count in counts]
-    _bands(axes, course)
-    axes.stairs(rates, edges, baseline=None, color=COLOURS[course.style.colour][0], linewidth=1.3)
+    _bands(axes, timeline)
+    axes.stairs(rates, edges, baseline=None, color=COLOURS[timeline.style.colour][0], linewidth=1.3)
     axes.set_xlim(0, edges[-1])
     axes.margins(y=0.08)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
 
 
-def timelines(name: str, courses: Sequence[Course]) -> str:
+def timelines(name: str, found: Sequence[Timeline]) -> str:
     """For each run a row: accesses per millisecond of the writers, and of the readers."""
-    figure, grid = _grid(len(courses), 2, 0.7 + 1.9 * len(courses), sharex=True, sharey="col")
-    for (left, right), course in zip(grid, courses, strict=True):
-        _course(left, course, course.writers)
-        _course(right, course, course.readers)
-        left.set_title(f"{course.label}; writers", loc="left")
-        right.set_title(f"{course.label}; reader of unmapped pages", loc="left")
+    figure, grid = _grid(len(found), 2, 0.7 + 1.9 * len(found), sharex=True, sharey="col")
+    for (left, right), timeline in zip(grid, found, strict=True):
+        _timeline(left, timeline, timeline.writers)
+        _timeline(right, timeline, timeline.readers)
+        left.set_title(f"{timeline.label}; writers", loc="left")
+        right.set_title(f"{timeline.label}; reader of unmapped pages", loc="left")
         left.set_ylabel("accesses per ms")
     for axes in grid[-1]:
         axes.set_xlabel("ms since the baseline began, simulated")
-        axes.set_xlim(0, max(len(c.writers) * c.window_us / 1e3 for c in courses))
+        axes.set_xlim(0, max(len(t.writers) * t.window_us / 1e3 for t in found))
     handles = _band_handles()
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
@@ -320,37 +320,37 @@ def timelines(name: str, courses: Sequence[Course]) -> str:
     return _svg(figure, name)
 
 
-def _events(axes: "Axes", voyage: Voyage) -> None:
+def _events(axes: "Axes", timeline: MigrationTimeline) -> None:
     """Lines where the migration begins, passes and stops the guest."""
-    for end in (voyage.begin_us, voyage.stop_us):
+    for end in (timeline.begin_us, timeline.stop_us):
         axes.axvline(end / 1e3, color=INK, linewidth=1.0)
-    for each in voyage.pass_us:
+    for each in timeline.pass_us:
         axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
 
 
-def _voyage(left: "Axes", right: "Axes", voyage: Voyage) -> None:
+def _migration_timeline(left: "Axes", right: "Axes", timeline: MigrationTimeline) -> None:
     """Requests per window, and the longest request of each window that has one."""
-    window_ms = voyage.window_us / 1e3
-    edges = [i * window_ms for i in range(len(voyage.requests) + 1)]
-    colour = COLOURS[voyage.style.colour][0]
-    left.stairs(voyage.requests, edges, baseline=None, color=colour, linewidth=1.0)
+    window_ms = timeline.window_us / 1e3
+    edges = [i * window_ms for i in range(len(timeline.requests) + 1)]
+    colour = COLOURS[timeline.style.colour][0]
+    left.stairs(timeline.requests, edges, baseline=None, color=colour, linewidth=1.0)
     left.set_ylim(bottom=0)
-    left.set_title(f"{voyage.label}; requests per {window_ms:g} ms", loc="left")
-    longest = [us / 1e3 or math.nan for us in voyage.longest_us]
+    left.set_title(f"{timeline.label}; requests per {window_ms:g} ms", loc="left")
+    longest = [us / 1e3 or math.nan for us in timeline.longest_us]
     right.plot(edges[:-1], longest, color=colour, marker=".", markersize=2.5, linestyle="")
     right.set_yscale("log")
     _log_axis(right.yaxis, 10)
-    right.set_title(f"{voyage.label}; longest request, ms", loc="left")
+    right.set_title(f"{timeline.label}; longest request, ms", loc="left")
     for axes in (left, right):
-        _events(axes, voyage)
+        _events(axes, timeline)
         axes.grid(axis="y")
 
 
-def voyages(name: str, found: Sequence[Voyage], simulated: bool) -> str:
+def migration_timelines(name: str, found: Sequence[MigrationTimeline], simulated: bool) -> str:
     """A row for each migration: what the guest served, and how long that took."""
     figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
-    for (left, right), voyage in zip(grid, found, strict=True):
-        _voyage(left, right, voyage)
+    for (left, right), timeline in zip(grid, found, strict=True):
+        _migration_timeline(left, right, timeline)
     for axes in grid[-1]:
         axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
         axes.set_xlim(left=0)

@@ -14,7 +14,7 @@ from lab.core.errors import LabError
 from lab.machines.bochs import IPS
 from lab.page import migration, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Picture, Section
-from lab.page.pictures import HARVESTED, PROTECTED, Course, Panel, Points, Style
+from lab.page.pictures import HARVESTED, PROTECTED, Panel, Points, Style, Timeline
 from lab.results import bounds, tables, tradeoff
 from lab.results.jsonl import Key, Measurement
 from lab.results.sources import Line, Source, Sources
@@ -231,7 +231,7 @@ def bench_tables(sources: Sources) -> Section:
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """The lines of one run in a live file."""
 
     timeline: Line
@@ -249,14 +249,14 @@ class Run:
         return [line for line in self.kinds if line.record["kind"] == kind]
 
 
-def _runs(source: Source, ept: bool) -> list[Run]:
+def _runs(source: Source, ept: bool) -> list[LiveRun]:
     """N, Y, and the peer, as far as they are there."""
     found = []
     for timeline in source.of("timeline"):
         me = _same_run(timeline)
         parts = [[o for o in source.of(name) if _same_run(o) == me] for name in ("kind", "dip")]
         if timeline.record["ept"] == ept:
-            found.append(Run(timeline, *parts))
+            found.append(LiveRun(timeline, *parts))
     order = (pictures.LAZY, pictures.EAGER, pictures.PEER)
     return sorted(found, key=lambda run: order.index(run.style))
 
@@ -265,13 +265,13 @@ def _same_run(line: Line) -> tuple[Any, ...]:
     return tuple(line.record[name] for name in ("machine", "kernel", "ept", "tdp_mmu", "eager"))
 
 
-def _course(run: Run) -> Course:
+def _timeline(run: LiveRun) -> Timeline:
     record = run.timeline.record
     phases = [
         (p["phase"], p["begin_us"], p["begin_us"] + p["seconds"] * 1e6)
         for p in (line.record for line in run.phases("writer"))
     ]
-    return Course(
+    return Timeline(
         run.style.label,
         run.style,
         record["window_us"],
@@ -282,7 +282,7 @@ def _course(run: Run) -> Course:
     )
 
 
-def _exceeding(run: Run, kind: str) -> Points:
+def _exceeding(run: LiveRun, kind: str) -> Points:
     """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
 
     Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
@@ -300,7 +300,7 @@ def _exceeding(run: Run, kind: str) -> Points:
     return points
 
 
-def _live_dimensions(runs: Sequence[Run]) -> str:
+def _live_dimensions(runs: Sequence[LiveRun]) -> str:
     record = runs[0].timeline.record
     readers = record["readers"]
     return (
@@ -313,13 +313,13 @@ def _live_dimensions(runs: Sequence[Run]) -> str:
     )
 
 
-def _timeline_picture(runs: Sequence[Run], mode: str) -> Picture:
+def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"timeline-{mode}"
     origins = [run.timeline for run in runs] + [o for run in runs for o in run.phases("writer")]
     return Picture(
         name,
         f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
-        pictures.timelines(name, [_course(run) for run in runs]),
+        pictures.timelines(name, [_timeline(run) for run in runs]),
         _live_dimensions(runs),
         "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
         " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
@@ -328,7 +328,7 @@ def _timeline_picture(runs: Sequence[Run], mode: str) -> Picture:
     )
 
 
-def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
+def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"stalls-{mode}"
     panels = []
     for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
@@ -350,7 +350,7 @@ def _stall_picture(runs: Sequence[Run], mode: str) -> Picture:
     )
 
 
-def _longest_table(runs: Sequence[Run], mode: str) -> Grid:
+def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
     """The longest stall in each phase of the host's actions, by kind of vCPU."""
     columns = tuple(run.style.label for run in runs)
     rows: list[tuple[str, ...]] = []

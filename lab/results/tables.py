@@ -402,7 +402,7 @@ def goals_table(measurements: Iterable[Measurement]) -> Table | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JudgedGoal:
     """A goal that was measured. keys: of the measurements that it was judged by."""
 
     label: str
@@ -411,7 +411,7 @@ class Verdict:
     keys: tuple[Key, ...]
 
 
-def _speed_goals(times: Times) -> Iterator[Verdict]:
+def _speed_goals(times: Times) -> Iterator[JudgedGoal]:
     """For each goal that was measured how it was met."""
     for goal in GOALS:
         for key in times:
@@ -420,7 +420,7 @@ def _speed_goals(times: Times) -> Iterator[Verdict]:
             beside = Beside.at(key, times)
             if beside.lazy is not None and beside.eager is not None:
                 said = goal.judge(beside.lazy, beside.eager)
-                yield Verdict(goal.label(key.machine), beside, said, Beside.keys(key)[:3])
+                yield JudgedGoal(goal.label(key.machine), beside, said, Beside.keys(key)[:3])
 
 
 def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
@@ -449,7 +449,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     return table
 
 
-def _base_goal(times: Times) -> Iterator[Verdict]:
+def _base_goal(times: Times) -> Iterator[JudgedGoal]:
     """The same for N beside the unpatched kernel, if measured: the worst dirty time."""
     pairs = [
         (key, before, now)
@@ -462,7 +462,7 @@ def _base_goal(times: Times) -> Iterator[Verdict]:
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
     said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
-    yield Verdict(label, Beside(now, None), said, (key, replace(key, kernel="series")))
+    yield JudgedGoal(label, Beside(now, None), said, (key, replace(key, kernel="series")))
 
 
 def _verdict(reached: bool) -> str:

@@ -21,7 +21,7 @@ from lab.results.tables import BASE_VCPUS, OFF, ON, Times
 ROUND = 2
 PHASES = ("dirty", "get", "clear")
 PAGE = 4096
-# Fewer write percentages are no course.
+# Fewer write percentages are no curve.
 LEAST_POINTS = 3
 
 

@@ -49,7 +49,7 @@ _DIAGNOSTIC = re.compile(r"^(?:\.\./)*([\w./+-]+):\d+(?::\d+)?: (warning|error):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What one check found. problems: a line each, none when it passed."""
 
     detail: str
@@ -104,7 +104,7 @@ class Subject:
         return self.repo.text("log", "-1", "--format=%s", commit)
 
 
-def round_trip(subject: Subject) -> Verdict:
+def round_trip(subject: Subject) -> CheckResult:
     """Tree -> save changes nothing, and every whole file belongs to a mail."""
     old = save.present(subject.layout)
     extracts = extract_all(subject.repo, tree.BASE_TAG, subject.tip, lambda path: path in old)
@@ -115,7 +115,7 @@ def round_trip(subject: Subject) -> Verdict:
         f"{path}: no mail adds or replaces it"
         for path in files.orphans(subject.layout, subject.loaded)
     ]
-    return Verdict(f"{len(old)} files", tuple(problems))
+    return CheckResult(f"{len(old)} files", tuple(problems))
 
 
 def diagnostics(output: str) -> set[tuple[str, str]]:
@@ -167,14 +167,14 @@ def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) ->
     return problems
 
 
-def compiles(subject: Subject) -> Verdict:
+def compiles(subject: Subject) -> CheckResult:
     """Every mail compiles on those before it, with no warning that base has not."""
     known = _compile_base(subject)
     in_base = len(known)
     problems = [
         problem for commit in subject.commits for problem in _compile_mail(subject, commit, known)
     ]
-    return Verdict(
+    return CheckResult(
         f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)", tuple(problems)
     )
 
@@ -202,18 +202,18 @@ def checkpatch_problems(subject: Subject, mails: Iterable[Path]) -> list[str]:
     return problems
 
 
-def checkpatch(subject: Subject) -> Verdict:
+def checkpatch(subject: Subject) -> CheckResult:
     """checkpatch.pl --strict has nothing to say about any mail."""
     mails = _write_mails(subject)
-    return Verdict(f"{len(mails)} mails, --strict", tuple(checkpatch_problems(subject, mails)))
+    return CheckResult(f"{len(mails)} mails, --strict", tuple(checkpatch_problems(subject, mails)))
 
 
-def sparse(subject: Subject) -> Verdict:
+def sparse(subject: Subject) -> CheckResult:
     """sparse has nothing to say about our whole files of the kernel."""
     ours = [path for path in subject.loaded.whole if not path.startswith("tools/")]
     sources = [path for path in ours if path.endswith(".c")]
     if not sources:
-        return Verdict("no whole file in C")
+        return CheckResult("no whole file in C")
     source = subject.at(subject.tip)
     kernel.configure(source, OBJECTS, subject.fragments, subject.log)
     objects = [path.removesuffix(".c") + ".o" for path in sources]
@@ -223,7 +223,7 @@ def sparse(subject: Subject) -> Verdict:
     ]
     if done.status != 0 and not problems:
         problems.append(f"sparse or the compiler failed; see {subject.log}")
-    return Verdict(f"{len(sources)} files", tuple(problems))
+    return CheckResult(f"{len(sources)} files", tuple(problems))
 
 
 def cocci_messages(output: str) -> Counter[str]:
@@ -256,7 +256,7 @@ def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
     return said
 
 
-def coccicheck(subject: Subject) -> Verdict:
+def coccicheck(subject: Subject) -> CheckResult:
     """coccicheck finds nothing in KVM that it does not find without the series.
 
     Not in the selftests: it proposes helpers of the kernel's that user space does not have.
@@ -270,7 +270,7 @@ def coccicheck(subject: Subject) -> Verdict:
         if messages:
             new += messages - _coccicheck(subject, source, patch)
     detail = f"{len(can)} semantic patches, {len(cannot)} in OCaml left out"
-    return Verdict(detail, tuple(sorted(new)))
+    return CheckResult(detail, tuple(sorted(new)))
 
 
 def sphinx_messages(output: str) -> Counter[str]:
@@ -291,11 +291,13 @@ def _build_docs(subject: Subject, commit: str) -> Counter[str]:
     return sphinx_messages(done.stderr)
 
 
-def docs(subject: Subject) -> Verdict:
+def docs(subject: Subject) -> CheckResult:
     """sphinx has no more to say about the documentation of KVM than without the series."""
     before = _build_docs(subject, tree.BASE_TAG)
     new = _build_docs(subject, subject.tip) - before
-    return Verdict(f"Documentation/{BOOK} ({before.total()} warnings in base)", tuple(sorted(new)))
+    return CheckResult(
+        f"Documentation/{BOOK} ({before.total()} warnings in base)", tuple(sorted(new))
+    )
 
 
 def run(
@@ -346,7 +348,7 @@ def shell_scripts(root: Path) -> list[str]:
     ]
 
 
-def scripts(subject: Subject) -> Verdict:
+def scripts(subject: Subject) -> CheckResult:
     """ruff, mypy and shellcheck have nothing to say about our own scripts."""
     root = subject.layout.root
     shell = shell_scripts(root)
@@ -362,10 +364,10 @@ def scripts(subject: Subject) -> Verdict:
         done = run(command, root)
         if done.returncode != 0:
             problems += (done.stdout + done.stderr).splitlines()
-    return Verdict(f"ruff, mypy, shellcheck ({len(shell)} shell scripts)", tuple(problems))
+    return CheckResult(f"ruff, mypy, shellcheck ({len(shell)} shell scripts)", tuple(problems))
 
 
-CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
+CHECKS: dict[str, tuple[Callable[[Subject], CheckResult], str]] = {
     "round-trip": (round_trip, "5 s"),
     "compile": (compiles, "3 min, 1 min the next time"),
     "checkpatch": (checkpatch, "5 s"),
@@ -376,7 +378,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], Verdict], str]] = {
 }
 
 
-def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, Verdict]:
+def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult]:
     """Run checks by their names in CHECKS, each to its end whatever it finds."""
     subject.log.parent.mkdir(parents=True, exist_ok=True)
     subject.log.unlink(missing_ok=True)
@@ -389,7 +391,7 @@ def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, Verdict]:
     return verdicts
 
 
-def show(verdicts: dict[str, Verdict], console: Console) -> None:
+def show(verdicts: dict[str, CheckResult], console: Console) -> None:
     table = Table("check", "result", "of what")
     for name, verdict in verdicts.items():
         table.add_row(name, "FAILED" if verdict.problems else "passed", verdict.detail)

@@ -60,7 +60,7 @@ LIVE = (*BACKING, "-v", "2", "-b", "32M", "-l", "10000", "-D", "100", "-R", "1",
 
 
 @dataclass(frozen=True)
-class Run:
+class ToolRun:
     """One run of a tool. workload: arguments of dirty_log_perf_test.
 
     paging: the modes in which it has something to show.
@@ -82,11 +82,11 @@ class Run:
 
 # What each tool is tried with. splitlat has nothing to show of lazy splitting, nor of the TDP MMU.
 RUNS = (
-    Run("mmulock", False, LIVE),
-    Run("mmulock", True, LIVE),
-    Run("splitlat", True, LIVE, ("npt", "shadow")),
-    Run("wpfaults", False, PHASES),
-    Run("wpfaults", True, PHASES),
+    ToolRun("mmulock", False, LIVE),
+    ToolRun("mmulock", True, LIVE),
+    ToolRun("splitlat", True, LIVE, ("npt", "shadow")),
+    ToolRun("wpfaults", False, PHASES),
+    ToolRun("wpfaults", True, PHASES),
 )
 NAMES = tuple(dict.fromkeys(run.tool for run in RUNS))
 
@@ -119,8 +119,8 @@ class Output:
     said: str
 
 
-def make_job(
-    runs: Sequence[Run], paging: str, image: Path, test: Path, shape: Format = "text"
+def bpf_job(
+    runs: Sequence[ToolRun], paging: str, image: Path, test: Path, shape: Format = "text"
 ) -> Job:
     """One boot for RUNS. shape: of the tools' output, bpftrace's -f."""
     words = [word for run in runs for word in (run.tool, run.setting, shlex.join(run.workload))]
@@ -141,7 +141,7 @@ def make_job(
     )
 
 
-def estimate_s(runs: Sequence[Run]) -> float:
+def estimate_s(runs: Sequence[ToolRun]) -> float:
     return BOOT_S + RUN_S * len(runs)
 
 
@@ -151,7 +151,7 @@ def check_host() -> None:
         raise LabError(f"no {BPFTRACE}: apt-get install bpftrace, or `make bpf`, which does that")
 
 
-def collect(runs: Sequence[Run], files: Mapping[str, bytes]) -> list[Output]:
+def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[Output]:
     """What each run left, in order. WorkFailed: nothing came back, or bpftrace lost events."""
     found = []
     for run in runs:
@@ -167,14 +167,14 @@ def collect(runs: Sequence[Run], files: Mapping[str, bytes]) -> list[Output]:
     return found
 
 
-def execute(job: Job, runs: Sequence[Run]) -> list[Output]:
+def execute(job: Job, runs: Sequence[ToolRun]) -> list[Output]:
     """Boot and run. WorkFailed: a tool failed, or its workload did."""
     result = machines.get(MACHINE).run(job)
     result.check(MACHINE)
     return collect(runs, result.files)
 
 
-def choose(tools: Sequence[str], eager: str, paging: str) -> list[Run]:
+def choose(tools: Sequence[str], eager: str, paging: str) -> list[ToolRun]:
     """The runs of these tools, of all if there is none. LabError: nothing is left to run."""
     runs = [
         run
@@ -189,21 +189,21 @@ def choose(tools: Sequence[str], eager: str, paging: str) -> list[Run]:
     return runs
 
 
-def _title(run: Run) -> str:
+def _title(run: ToolRun) -> str:
     return (
         f"# eager_page_split={run.setting}\n"
         f"# bpftrace -c '{PERF_TEST} {shlex.join(run.workload)}' {run.tool}.bt"
     )
 
 
-def show(runs: Sequence[Run], outputs: Sequence[Output]) -> None:
+def show(runs: Sequence[ToolRun], outputs: Sequence[Output]) -> None:
     for run, output in zip(runs, outputs, strict=True):
         click.echo(f"{_title(run)}\n{output.tool.rstrip()}\n")
 
 
-def show_plan(runs: Sequence[Run], paging: str) -> None:
+def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
     """Print what would be run."""
-    job = make_job(runs, paging, Path("bzImage"), Path(PERF_TEST))
+    job = bpf_job(runs, paging, Path("bzImage"), Path(PERF_TEST))
     parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
     click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
     for run in runs:
@@ -246,5 +246,5 @@ def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> N
     check_host()
     image, test = kernel.build("series", CONFIG).image, selftests.build("series") / PERF_TEST
     with step(f"Tracing on {MACHINE}, {len(runs)} runs", f"{estimate_s(runs):.0f} s"):
-        outputs = execute(make_job(runs, paging, image, test), runs)
+        outputs = execute(bpf_job(runs, paging, image, test), runs)
     show(runs, outputs)

@@ -32,7 +32,7 @@ from lab.core.paths import LAYOUT
 from lab.core.steps import duration, now_and_then, say, step
 from lab.machines import Job, Machine, MachineLost
 from lab.machines.complaints import complaints
-from lab.machines.parameters import TDP
+from lab.machines.paging import TDP, Mode
 from lab.results import tables
 from lab.results.files import complete_or_absent, output_file
 from lab.results.tables import Table
@@ -100,28 +100,17 @@ done
 """
 
 
-@dataclass(frozen=True)
-class Mode:
-    """How KVM maps guests. tdp: EPT or NPT."""
-
-    tdp: bool
-    tdp_mmu: bool
-
-    def name(self, machine: str) -> str:
-        """As in "npt=1 tdp_mmu=0"."""
-        return f"{TDP[machine]}={self.tdp:d} tdp_mmu={self.tdp_mmu:d}".partition(".")[2]
-
-    def parameters(self, machine: str) -> dict[str, str]:
-        """The module parameters of the mode."""
-        return {str(TDP[machine]): f"{self.tdp:d}", "kvm.tdp_mmu": f"{self.tdp_mmu:d}"}
-
-
 # Without EPT or NPT there is no TDP MMU.
-MODES = (Mode(True, True), Mode(True, False), Mode(False, False))
+MODES = (Mode(True, True), Mode(True), Mode(False))
+
+
+def name_of(mode: Mode, machine: str) -> str:
+    """As in "npt=1 tdp_mmu=0"."""
+    return f"{TDP[machine]}={mode.ept:d} tdp_mmu={mode.tdp_mmu:d}".partition(".")[2]
 
 
 @dataclass(frozen=True)
-class Finding:
+class TestOutcome:
     """What became of a test. complaints: the kernel's meanwhile, without what always differs."""
 
     verdict: str
@@ -133,7 +122,7 @@ class Finding:
 
 
 @dataclass
-class Course:
+class KernelProgress:
     """What the boots of a kernel say of their tests while they run.
 
     verdicts: test -> verdict; complained: test or LOG -> the kernel's complaints meanwhile;
@@ -172,20 +161,20 @@ class Course:
                 (outside if test == LOG else self.complained[test]).add(found)
         self.complained[LOG] |= outside.difference(*self.complained.values())
 
-    def found(self) -> dict[str, Finding]:
+    def found(self) -> dict[str, TestOutcome]:
         """What became of each test, and LOG."""
         verdicts = self.verdicts | {LOG: COMPLAINS if self.complained[LOG] else SILENT}
         return {
-            test: Finding(verdict, tuple(sorted(self.complained[test])))
+            test: TestOutcome(verdict, tuple(sorted(self.complained[test])))
             for test, verdict in verdicts.items()
         }
 
 
-def progress(tests: int, courses: Mapping[str, Course]) -> str:
+def progress(tests: int, states: Mapping[str, KernelProgress]) -> str:
     """How far each kernel is with so many tests."""
     each = (
-        f"{kind} {len(course.verdicts)} of {tests}, {course.running or 'between tests'}"
-        for kind, course in courses.items()
+        f"{kind} {len(state.verdicts)} of {tests}, {state.running or 'between tests'}"
+        for kind, state in states.items()
     )
     return f"parity: {'; '.join(each)}"
 
@@ -202,7 +191,7 @@ def programs(directory: Path, wanted: Sequence[str], machine: str) -> list[str]:
     return [name for name in found if name in (wanted or set(found).difference(HANGS[machine]))]
 
 
-def make_job(
+def parity_job(
     machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
 ) -> Job:
     """The boot that runs TESTS."""
@@ -221,39 +210,42 @@ def make_job(
 
 
 def run(
-    machine: Machine, make: Callable[[Sequence[str]], Job], tests: Sequence[str], course: Course
-) -> dict[str, Finding]:
+    machine: Machine,
+    make: Callable[[Sequence[str]], Job],
+    tests: Sequence[str],
+    state: KernelProgress,
+) -> dict[str, TestOutcome]:
     """Run TESTS and return what became of them; goes on behind one that the machine got lost in.
 
-    course: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
+    state: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
     """
-    while left := [test for test in tests if test not in course.verdicts]:
-        course.running = None
+    while left := [test for test in tests if test not in state.verdicts]:
+        state.running = None
         try:
-            result = machine.run(replace(make(left), on_progress=course.line))
+            result = machine.run(replace(make(left), on_progress=state.line))
             log = result.kernel_log
-            course.said.append(result.text)
+            state.said.append(result.text)
         except MachineLost as lost:
-            if course.running is None:
+            if state.running is None:
                 raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
-            course.verdicts[course.running] = LOST
+            state.verdicts[state.running] = LOST
             log = lost.kernel_log
-            course.said.append(f"== {course.running}: {lost}\n")
-        course.kernel_log(log)
-        if not any(test in course.verdicts for test in left):
+            state.said.append(f"== {state.running}: {lost}\n")
+        state.kernel_log(log)
+        if not any(test in state.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
-    return course.found()
+    return state.found()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TestOnBoth:
     """One line of the results. repeated: after a first time in which the kernels differed."""
 
     machine: str
     mode: str
     test: str
-    base: Finding
-    series: Finding
+    base: TestOutcome
+    series: TestOutcome
     repeated: bool
 
     @property
@@ -269,14 +261,14 @@ class Verdict:
 
 
 def compare(
-    machine: str, mode: str, found: Mapping[str, Mapping[str, Finding]], repeated: bool
-) -> list[Verdict]:
+    machine: str, mode: str, found: Mapping[str, Mapping[str, TestOutcome]], repeated: bool
+) -> list[TestOnBoth]:
     """Both kernels' verdicts side by side."""
     base, series = (found[name] for name in KERNELS)
-    return [Verdict(machine, mode, t, base[t], series[t], repeated) for t in base]
+    return [TestOnBoth(machine, mode, t, base[t], series[t], repeated) for t in base]
 
 
-def table_of(verdicts: Iterable[Verdict]) -> Table:
+def table_of(verdicts: Iterable[TestOnBoth]) -> Table:
     """A row per test, a column per mode; a difference is "unpatched -> series"."""
     cells: dict[str, dict[str, str]] = {}
     strong: set[str] = set()
@@ -319,37 +311,37 @@ class Setup:
         )
         return self.log / f"{'-'.join(words)}.log"
 
-    def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[Verdict]:
+    def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[TestOnBoth]:
         """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
         have met."""
         limit = self.limit * (1 + repeated)
 
         def job(image: Path) -> Callable[[Sequence[str]], Job]:
-            return lambda left: make_job(
+            return lambda left: parity_job(
                 self.machine.name, mode, image, self.directory, left, limit
             )
 
-        name = mode.name(self.machine.name)
-        found: dict[str, dict[str, Finding]] = {}
-        courses = {kind: Course() for kind in self.images}
+        name = name_of(mode, self.machine.name)
+        found: dict[str, dict[str, TestOutcome]] = {}
+        states = {kind: KernelProgress() for kind in self.images}
 
         def work(kind: str) -> None:
-            found[kind] = run(self.machine, job(self.images[kind]), tests, courses[kind])
+            found[kind] = run(self.machine, job(self.images[kind]), tests, states[kind])
 
         which = f"again {', '.join(tests)}" if repeated else f"{len(tests)} selftests"
         what = f"{which}, {' and '.join(self.images)} kernel, {name}"
         with step(what, duration(USUAL_S[self.machine.name] * len(tests))):
             at_once = None if self.machine.lockstep else 1
-            tick = now_and_then(lambda: progress(len(tests), courses))
+            tick = now_and_then(lambda: progress(len(tests), states))
             try:
                 for_each(self.images, work, tick, at_once)
             finally:
                 self.log.mkdir(parents=True, exist_ok=True)
-                for kind, course in courses.items():
-                    self.log_file(kind, name, repeated).write_text("".join(course.said))
+                for kind, state in states.items():
+                    self.log_file(kind, name, repeated).write_text("".join(state.said))
         return compare(self.machine.name, name, found, repeated)
 
-    def settled(self, mode: Mode, tests: Sequence[str]) -> list[Verdict]:
+    def settled(self, mode: Mode, tests: Sequence[str]) -> list[TestOnBoth]:
         """Both kernels' verdicts, those that differ after a second time."""
         first = self.both(mode, tests, repeated=False)
         again = [one.test for one in first if not one.same and one.test != LOG]
@@ -359,7 +351,7 @@ class Setup:
         return [second.get(one.test, one) for one in first]
 
 
-def _account(verdicts: Sequence[Verdict]) -> str:
+def _account(verdicts: Sequence[TestOnBoth]) -> str:
     differing = sum(not one.same for one in verdicts)
     return f"{len(verdicts)} verdicts, {differing} differ"
 
@@ -394,7 +386,8 @@ def command(
     machine = machines.get(name)
     if dry_run:
         for mode in MODES:
-            click.echo(f"{name}, {mode.name(name)}: {' and '.join(KERNELS)}, {limit} s per test")
+            words = f"{name}, {name_of(mode, name)}: {' and '.join(KERNELS)}"
+            click.echo(f"{words}, {limit} s per test")
         return 0
     file = output_file(output, "parity")
     images = {kind: kernel.build(kind, "kvm").image for kind in KERNELS}
@@ -404,10 +397,10 @@ def command(
         if test not in tests:
             say(f"parity: {test} is left out: it hangs {name} with the unpatched kernel, too")
     setup = Setup(machine, images, directory, limit, LAYOUT.log)
-    found: list[Verdict] = []
+    found: list[TestOnBoth] = []
     for mode in MODES:
         these = setup.settled(mode, tests)
-        say(f"parity: {mode.name(name)}: {_account(these)}")
+        say(f"parity: {name_of(mode, name)}: {_account(these)}")
         for one in these:
             if not one.same:
                 logs = (setup.log_file(kind, one.mode, one.repeated) for kind in KERNELS)

@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SortedLog:
     """A log that is sorted out. rest: its lines that belong to no report."""
 
     series: list[Report]
@@ -199,10 +199,10 @@ def _text(report: Report, places: Mapping[str, list[Place]]) -> str:
 
 def sort_out(
     log: str, places: Mapping[str, list[Place]], written: Mapping[str, set[int]]
-) -> Verdict:
+) -> SortedLog:
     """Tell the reports of a log apart."""
     reports, rest = parse(log)
-    verdict = Verdict([], [], rest)
+    verdict = SortedLog([], [], rest)
     for report in reports:
         report.text = _text(report, places)
         ours = not report.sides or any(
@@ -212,7 +212,7 @@ def sort_out(
     return verdict
 
 
-def judge(log: str, image: Path) -> Verdict:
+def judge(log: str, image: Path) -> SortedLog:
     """Tell the reports of a log apart, by the kernel that it is of. WorkFailed: locate() does."""
     frames = [frame for report in parse(log)[0] for side in report.sides for frame in side]
     if not frames:

@@ -227,7 +227,7 @@ NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 
 
 @dataclass(frozen=True)
-class Run:
+class BootRecord:
     """One boot that was done, and what it counted. finished: it came to its end."""
 
     kind: str
@@ -238,7 +238,7 @@ class Run:
 
 
 @dataclass
-class Running:
+class RunningBoot:
     """A boot that is not over, and what it has counted so far."""
 
     kind: Kind
@@ -267,8 +267,8 @@ class Soak:
     seed: int
     end: float
     clock: Callable[[], float] = time.monotonic
-    runs: list[Run] = field(default_factory=list)
-    running: dict[int, Running] = field(default_factory=dict)
+    runs: list[BootRecord] = field(default_factory=list)
+    running: dict[int, RunningBoot] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     nr: int = 0
 
@@ -287,10 +287,10 @@ class Soak:
             kind = next(self._kinds)
             seed = self.seed + self.nr * SEED_STEP
             self.nr += 1
-            self.running[seed] = Running(kind)
+            self.running[seed] = RunningBoot(kind)
             return kind, seed, kind.cut(int(left))
 
-    def done(self, run: Run) -> None:
+    def done(self, run: BootRecord) -> None:
         with self.lock:
             self.running.pop(run.seed, None)
             self.runs.append(run)
@@ -304,7 +304,7 @@ class Soak:
         """Everything has ended: keep what those have counted that did not come to their end."""
         with self.lock:
             for seed, each in self.running.items():
-                self.runs.append(Run(each.kind.name, seed, 0.0, each.counts, finished=False))
+                self.runs.append(BootRecord(each.kind.name, seed, 0.0, each.counts, finished=False))
             self.running.clear()
 
     def totals(self) -> dict[str, int]:
@@ -324,7 +324,7 @@ class Soak:
         return f"about {duration(self.left_s())} left; {sums}; now {running}"
 
 
-def make_job(
+def soak_job(
     kind: Kind,
     seed: int,
     seconds: int,
@@ -392,7 +392,7 @@ def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dic
     return {"watchpoints": int(match[1]), OTHERS: len({report.race for report in others})}
 
 
-def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> Run:
+def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> BootRecord:
     """Boot once. Broken: the test failed, the kernel complained, or the machine was lost."""
     try:
         result = machine.run(job)
@@ -420,7 +420,7 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
     try:
         counts = {} if skipped else kind.program.parse(output)
         counts |= _watched(kind, result.files.get("kcsan", b""), verdict.others)
-        return Run(kind.name, seed, result.seconds, counts)
+        return BootRecord(kind.name, seed, result.seconds, counts)
     except (ValueError, KeyError) as error:
         raise _broken(kind, seed, seconds, f"unusable output: {error}", everything) from error
 
@@ -444,7 +444,7 @@ def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Pat
         while (item := soak.next()) is not None:
             kind, seed, seconds = item
             note = partial(soak.so_far, seed)
-            job = make_job(kind, seed, seconds, images[kind.config], tests, note)
+            job = soak_job(kind, seed, seconds, images[kind.config], tests, note)
             soak.done(run_one(machine, kind, seed, seconds, job))
 
     def stop() -> None:
@@ -454,7 +454,7 @@ def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Pat
         in_parallel(work, stop, tick)
 
 
-def _row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
+def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
     """Rates are those of boots that came to their end: of others the time is not known."""
     sums = [sum(run.counts.get(counter, 0) for run in runs) for counter in COUNTERS]
     seconds = sum(run.seconds for run in runs)

@@ -45,7 +45,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TrialOutcome:
     """What came of a trial. by: who noticed, "-" if nobody. what: how it was said."""
 
     number: int
@@ -77,9 +77,9 @@ def trials(found: Sequence[Mutant]) -> list[Trial]:
     return [*(Trial(0, "none", kind) for kind in modes), *bugs]
 
 
-def make_job(trial: Trial, seed: int, image: Path, tests: Path) -> Job:
+def mutant_job(trial: Trial, seed: int, image: Path, tests: Path) -> Job:
     """The boot of a trial."""
-    job = soak.make_job(trial.kind, seed, SECONDS, image, tests)
+    job = soak.soak_job(trial.kind, seed, SECONDS, image, tests)
     bug = {"kvm.mutant": str(trial.number)}
     return replace(job, parameters={**job.parameters, **bug})
 
@@ -104,7 +104,7 @@ def judge(result: Result) -> tuple[str, str]:
     return ", ".join(by), said[:LONGEST]
 
 
-def try_one(machine: Machine, trial: Trial, job: Job) -> Finding:
+def try_one(machine: Machine, trial: Trial, job: Job) -> TrialOutcome:
     """Boot once, and see who notices. That the machine is lost counts as noticed, too."""
     try:
         result = machine.run(job)
@@ -113,10 +113,10 @@ def try_one(machine: Machine, trial: Trial, job: Job) -> Finding:
         by, what, seconds = "machine lost", found[0] if found else str(lost), job.timeout_s
     else:
         (by, what), seconds = judge(result), result.seconds
-    return Finding(trial.number, trial.name, trial.kind.name, by, round(seconds, 1), what)
+    return TrialOutcome(trial.number, trial.name, trial.kind.name, by, round(seconds, 1), what)
 
 
-def table_of(findings: Sequence[Finding]) -> Table:
+def table_of(findings: Sequence[TrialOutcome]) -> Table:
     """What was found, by number."""
     columns = ("bug", "mode", "found by", "s", "said")
     table = Table("Seeded bugs and the stress test", columns, notes=[tables.WALL_CLOCK])
@@ -126,7 +126,7 @@ def table_of(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def save(findings: Sequence[Finding], seed: int, file: Path) -> None:
+def save(findings: Sequence[TrialOutcome], seed: int, file: Path) -> None:
     """Keep everything as JSON."""
     content = {
         "machine": soak.MACHINE,
@@ -139,7 +139,7 @@ def save(findings: Sequence[Finding], seed: int, file: Path) -> None:
         stream.write("\n")
 
 
-def _summarise(findings: Sequence[Finding], seed: int, file: Path) -> None:
+def _summarise(findings: Sequence[TrialOutcome], seed: int, file: Path) -> None:
     save(findings, seed, file)
     tables.show(table_of(findings), Console())
     bugs = [each for each in findings if each.number]
@@ -149,8 +149,8 @@ def _summarise(findings: Sequence[Finding], seed: int, file: Path) -> None:
 
 def run_all(
     plan: Sequence[Trial],
-    try_it: Callable[[Trial], Finding],
-    findings: list[Finding],
+    try_it: Callable[[Trial], TrialOutcome],
+    findings: list[TrialOutcome],
 ) -> None:
     """Boot for each trial, two at a time, and add to the findings."""
     told = 0
@@ -178,11 +178,11 @@ def run(seed: int, file: Path, dry_run: bool) -> int:
     tests = selftests.build("series")
     machine = machines.get(soak.MACHINE)
     say(f"soak: {len(plan)} boots of at most {SECONDS} s, two at a time, seed {seed:#x}")
-    findings: list[Finding] = []
+    findings: list[TrialOutcome] = []
     try:
         run_all(
             plan,
-            lambda trial: try_one(machine, trial, make_job(trial, seed, image, tests)),
+            lambda trial: try_one(machine, trial, mutant_job(trial, seed, image, tests)),
             findings,
         )
     except KeyboardInterrupt:

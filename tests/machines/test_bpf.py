@@ -72,9 +72,9 @@ def trace(image: Path, selftests: Callable[[str], Path]) -> Trace:
 
     def traced(tool: str, eager: bool, paging: str, workload: tuple[str, ...]) -> Seen:
         options = ("--stats", "-j", f"{OUT}/{STATISTICS}")
-        run = bpf.Run(tool, eager, (*workload, *options))
+        run = bpf.ToolRun(tool, eager, (*workload, *options))
         test = selftests("series") / PERF_TEST
-        job = bpf.make_job([run], paging, image, test, "json")
+        job = bpf.bpf_job([run], paging, image, test, "json")
         result = machines.get(bpf.MACHINE).run(replace(job, timeout_s=120))
         assert_silent(result)
         assert result.status == 0, result.output.decode(errors="replace")

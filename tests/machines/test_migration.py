@@ -25,9 +25,9 @@ LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
 @pytest.mark.parametrize("npt", [True, False])
 def test_migration(kernel: Callable[[str, str], Kernel], tmp_path: Path, npt: bool) -> None:
     machine = machines.get("svm-qemu")
-    (boot,) = command.make_plan(machine, "series", [npt], LOAD, 128)
+    (boot,) = command.migration_boots(machine, "series", [npt], LOAD, 128)
     image = kernel("series", command.CONFIG).image
-    job = command.make_job(machine, boot, image, load.build(LOAD, tmp_path))
+    job = command.migration_job(machine, boot, image, load.build(LOAD, tmp_path))
     result = machine.run(job)
     assert_silent(result)
     assert result.status == 0, result.output.decode(errors="replace")

@@ -27,7 +27,7 @@ def test_the_figures_are_those_of_the_reference(
     boot = reference.boot("series", True, VCPUS)
     machine = machines.get(boot.machine)
     test = selftests("series") / PERF_TEST
-    job = plan.make_job(machine, boot, kernel("series", bench.CONFIG).image, test)
+    job = plan.bench_job(machine, boot, kernel("series", bench.CONFIG).image, test)
     measured = bench.checked(boot, machine.run(job))
 
     now = Side("this run", {one.key: [one.seconds] for one in measured}, frozenset())

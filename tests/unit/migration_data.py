@@ -6,7 +6,7 @@ from typing import Any
 
 from lab.measure.migration import command, load
 from lab.measure.migration.load import Load
-from lab.measure.migration.trip import Trip, parse_events, parse_stats
+from lab.measure.migration.timeline import Migration, parse_events, parse_stats
 
 REAL_WINDOWS = 4096
 LOAD = Load(vcpus=2, mib_per_vcpu=2, rate=1000, reads=63, writes=1)
@@ -71,14 +71,14 @@ QMP = qmp(START_S)
 STATS = "before pages_2m 3\nbefore pages_4k 9\nafter pages_2m 0\nafter pages_4k 1024\n"
 
 
-def trip(
+def migration(
     qmp: str = QMP,
     source: bytes | None = None,
     restored: bytes | None = None,
     stats: str = STATS,
-) -> Trip:
+) -> Migration:
     """A migration that went well, but for what is given."""
-    return Trip(
+    return Migration(
         LOAD,
         parse_events(qmp),
         load.parse(source or notes()),
@@ -102,7 +102,7 @@ def files(tdp: bool = True) -> dict[str, bytes]:
 
 def records() -> list[dict[str, Any]]:
     """What `lab migrate` keeps of N and Y with EPT on vmx-bochs; Y is what N is before."""
-    boot = command.Boot("vmx-bochs", "series", True, LOAD, 128)
+    boot = command.MigrationBoot("vmx-bochs", "series", True, LOAD, 128)
     found = list(command.collect(boot, files()))
     for one in found:
         if one["eager"] and one.get("phase") == "precopy":

@@ -21,7 +21,7 @@ from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
 from lab.machines import Job, MachineLost, Result
 from lab.machines.host import here
-from lab.machines.parameters import TDP
+from lab.machines.paging import TDP
 from lab.measure import bench, plan
 from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
@@ -259,9 +259,9 @@ def test_svm_has_its_own_parameter(lab: Lab) -> None:
 
 def test_memory_grows_with_the_guest(lab: Lab) -> None:
     boot = Boot("vmx-bochs", "series", True, Matrix(bytes_per_vcpu="256M"))
-    job = plan.make_job(lab.machine, boot, Path("k"), Path("t"))
+    job = plan.bench_job(lab.machine, boot, Path("k"), Path("t"))
     assert job.memory_mib == 8 * 256 + plan.SPARE_MIB
-    small = plan.make_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
+    small = plan.bench_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
     assert small.memory_mib == plan.MEMORY_MIB
 
 
@@ -301,7 +301,7 @@ def test_the_presets_are_those_of_the_script() -> None:
 
 
 def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
-    boots = plan.make_plan("vmx-bochs", "series", FULL, plan.modes_of("vmx-bochs"))
+    boots = plan.bench_boots("vmx-bochs", "series", FULL, plan.modes_of("vmx-bochs"))
     assert len({boot.label for boot in boots}) == len(boots) == 5 * 2 * 6
     without = replace(FULL, harvest=())
     for mode in plan.MODES.values():
@@ -319,7 +319,7 @@ def test_more_cpus_in_lockstep_take_longer() -> None:
 
 
 def test_small_boots_are_not_split() -> None:
-    boots = plan.make_plan("vmx-bochs", "all", QUICK)
+    boots = plan.bench_boots("vmx-bochs", "all", QUICK)
     assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK, QUICK]
     assert {boot.part for boot in boots} == {""}
 

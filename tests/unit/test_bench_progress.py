@@ -10,7 +10,7 @@ from lab.core import steps
 from lab.core.steps import duration
 from lab.measure import progress
 from lab.measure.plan import BOOT_S, Boot, Matrix
-from lab.measure.progress import Course, Watch
+from lab.measure.progress import BootProgress, Watch
 
 BOOT = Boot("vmx-bochs", "series", True, Matrix())
 LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
@@ -26,7 +26,7 @@ class Clock:
 
 def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
     clock = Clock()
-    return Watch([Course(BOOT) for _ in range(boots)], parallel, clock), clock
+    return Watch([BootProgress(BOOT) for _ in range(boots)], parallel, clock), clock
 
 
 def test_at_first_the_estimate_counts() -> None:
@@ -36,52 +36,52 @@ def test_at_first_the_estimate_counts() -> None:
 
 
 def test_as_announced() -> None:
-    course, clock = watch(1, 1)
-    course.start(0)
+    watched, clock = watch(1, 1)
+    watched.start(0)
     clock.now = BOOT_S["vmx-bochs"] + BOOT.runs_s / 2
-    course.line(0, f"50% 6/12 {LINE}\n")
-    assert course.left_s() == pytest.approx(BOOT.runs_s / 2)
+    watched.line(0, f"50% 6/12 {LINE}\n")
+    assert watched.left_s() == pytest.approx(BOOT.runs_s / 2)
 
 
 def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
-    course, _ = watch(1, 1)
-    course.start(0)
+    watched, _ = watch(1, 1)
+    watched.start(0)
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
-        course.line(0, line)
-    assert (course.courses[0].percent, course.courses[0].text) == (100, f"1/2 {LINE}")
+        watched.line(0, line)
+    assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
 
 
 def test_a_slow_host_takes_longer() -> None:
-    course, clock = watch(1, 1)
-    course.start(0)
+    watched, clock = watch(1, 1)
+    watched.start(0)
     clock.now = 3 * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
-    course.line(0, f"50% 6/12 {LINE}")
-    assert course.left_s() == pytest.approx(3 * BOOT.runs_s / 2)
+    watched.line(0, f"50% 6/12 {LINE}")
+    assert watched.left_s() == pytest.approx(3 * BOOT.runs_s / 2)
 
 
 def test_a_boot_that_hangs_does_not_look_done() -> None:
-    course, clock = watch(1, 1)
-    course.start(0)
+    watched, clock = watch(1, 1)
+    watched.start(0)
     clock.now = 100 * BOOT.estimate_s
-    assert course.left_s() > 0.9 * BOOT.runs_s
+    assert watched.left_s() > 0.9 * BOOT.runs_s
 
 
 def test_nothing_is_left_at_the_end() -> None:
-    course, clock = watch(2, 2)
+    watched, clock = watch(2, 2)
     for index in range(2):
-        course.start(index)
+        watched.start(index)
         clock.now += 10
-        course.end(index)
-    assert course.left_s() == 0
-    assert {c.percent for c in course.courses} == {100}
+        watched.end(index)
+    assert watched.left_s() == 0
+    assert {c.percent for c in watched.boots} == {100}
 
 
 def test_lines_of_others_are_ignored() -> None:
-    course, _ = watch(1, 1)
-    course.line(0, "hello")
-    assert (course.courses[0].percent, course.courses[0].text) == (0, "waiting")
-    course.line(0, f"37% 5/12 {LINE}")
-    assert (course.courses[0].percent, course.courses[0].text) == (37, f"5/12 {LINE}")
+    watched, _ = watch(1, 1)
+    watched.line(0, "hello")
+    assert (watched.boots[0].percent, watched.boots[0].text) == (0, "waiting")
+    watched.line(0, f"37% 5/12 {LINE}")
+    assert (watched.boots[0].percent, watched.boots[0].text) == (37, f"5/12 {LINE}")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     console = Console(file=stream, force_terminal=terminal, width=120)
     monkeypatch.setattr(progress, "console", console)
     monkeypatch.setattr(steps, "say", lambda line: console.print(line, highlight=False))
-    course, clock = watch(2, 2)
-    with progress.shown(course) as tick:
-        course.start(0)
-        course.line(0, f"37% 5/12 {LINE}")
+    watched, clock = watch(2, 2)
+    with progress.shown(watched) as tick:
+        watched.start(0)
+        watched.line(0, f"37% 5/12 {LINE}")
         for _ in range(45):
             clock.now += 1
             tick()

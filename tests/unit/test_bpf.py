@@ -22,7 +22,7 @@ FILES = {
 }
 
 
-def names(runs: list[bpf.Run]) -> list[str]:
+def names(runs: list[bpf.ToolRun]) -> list[str]:
     return [run.name for run in runs]
 
 
@@ -68,7 +68,7 @@ def test_bpftrace_is_missing(
 
 
 def test_one_boot_for_all_runs() -> None:
-    job = bpf.make_job(RUNS, "shadow", Path("bzImage"), Path("test"), "json")
+    job = bpf.bpf_job(RUNS, "shadow", Path("bzImage"), Path("test"), "json")
     assert job.command[3:7] == ("bpf", "json", "wpfaults", "N")
     assert job.command[9] == "Y"
     assert job.parameters == {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}
@@ -111,7 +111,7 @@ class _Machine:
 
 def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineLost) -> list[bpf.Output]:
     monkeypatch.setattr(machines, "get", lambda _: _Machine(outcome))
-    job = bpf.make_job(RUNS, "npt", Path("bzImage"), Path("test"))
+    job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("test"))
     return bpf.execute(job, RUNS)
 
 

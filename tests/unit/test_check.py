@@ -11,7 +11,7 @@ from lab.core.errors import WorkFailed
 from lab.core.paths import BUILD
 from lab.series.save import save
 from lab.submit import check
-from lab.submit.check import Subject, Verdict
+from lab.submit.check import CheckResult, Subject
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
 
 # Understands just the words that the checks use. C=2 stands for sparse; a semantic patch is the
@@ -78,7 +78,7 @@ def subject(fake: FakeKernel) -> Subject:
 
 
 def test_round_trip(fake: FakeKernel) -> None:
-    assert check.round_trip(subject(fake)) == Verdict("2 files")
+    assert check.round_trip(subject(fake)) == CheckResult("2 files")
 
 
 def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
@@ -97,7 +97,7 @@ def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
 
 def test_compiles(fake: FakeKernel) -> None:
     verdict = check.compiles(subject(fake))
-    assert verdict == Verdict("1 mails, W=1 (1 warnings in base)")
+    assert verdict == CheckResult("1 mails, W=1 (1 warnings in base)")
 
 
 def test_a_mail_that_does_not_compile_alone(fake: FakeKernel) -> None:
@@ -125,7 +125,7 @@ def test_a_selftest_that_does_not_compile(fake: FakeKernel) -> None:
 
 
 def test_checkpatch(fake: FakeKernel) -> None:
-    assert check.checkpatch(subject(fake)) == Verdict("1 mails, --strict")
+    assert check.checkpatch(subject(fake)) == CheckResult("1 mails, --strict")
     fake.edit(MMU, "pages[3]", "pages[4] /* BAD */")
     fake.commit("KVM: second")
     (problem,) = check.checkpatch(subject(fake)).problems
@@ -161,7 +161,7 @@ def test_sparse_without_whole_files(tmp_path: Path) -> None:
 
 def test_coccicheck(fake: FakeKernel) -> None:
     verdict = check.coccicheck(subject(fake))
-    assert verdict == Verdict("1 semantic patches, 1 in OCaml left out")
+    assert verdict == CheckResult("1 semantic patches, 1 in OCaml left out")
     fake.edit(MMU, "int noisy(void)", "int middle_too(void)")
     fake.edit("virt/kvm/kvm_main.c", "int middle;", "int middle, middling;\nint middle_too;")
     fake.write(PROGRAM, "int middle;\n")
@@ -181,7 +181,7 @@ def test_coccicheck_that_cannot_run(fake: FakeKernel) -> None:
 
 def test_docs(fake: FakeKernel) -> None:
     verdict = check.docs(subject(fake))
-    assert verdict == Verdict("Documentation/virt/kvm (1 warnings in base)")
+    assert verdict == CheckResult("Documentation/virt/kvm (1 warnings in base)")
     fake.edit(DOCUMENT, "Text\n", "ERROR: Malformed table.\nWARNING: just text\n")
     fake.write("Documentation/virt/kvm/new.rst", "ERROR: Unknown target\n")
     fake.commit("KVM: documentation")
@@ -238,7 +238,10 @@ def test_scripts(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_table() -> None:
     output = io.StringIO()
-    verdicts = {"first": Verdict("3 files"), "second": Verdict("2 mails", ("[a] is wrong",))}
+    verdicts = {
+        "first": CheckResult("3 files"),
+        "second": CheckResult("2 mails", ("[a] is wrong",)),
+    }
     check.show(verdicts, Console(file=output, width=80))
     text = output.getvalue()
     assert "passed" in text

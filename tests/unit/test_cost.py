@@ -45,7 +45,7 @@ def test_what_the_machine_cannot_do_is_refused(point: Point) -> None:
 
 
 def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
-    job = cost.make_job(False, [Point(1, 4096), Point(8, 4)], Path("bzImage"), Path("test"))
+    job = cost.cost_job(False, [Point(1, 4096), Point(8, 4)], Path("bzImage"), Path("test"))
     assert job.command[-5:] == ("2048", "1", "4096", "8", "4")
     assert job.cpus == 9
     assert job.memory_mib > 4096

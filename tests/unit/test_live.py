@@ -14,7 +14,7 @@ ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}
 
 
 def test_lazy_and_eager_share_a_boot_and_the_peer_has_its_own() -> None:
-    plan = live.make_plan([True, False])
+    plan = live.live_boots([True, False])
     assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == [
         ("series", True, ("N", "Y")),
         ("peer", True, ("Y",)),
@@ -24,7 +24,7 @@ def test_lazy_and_eager_share_a_boot_and_the_peer_has_its_own() -> None:
 
 
 def test_a_cpu_for_each_vcpu_and_one_for_main() -> None:
-    job = live.make_job(live.Boot("series", False, ("N", "Y")), 16, Path("bz"), Path("test"))
+    job = live.live_job(live.LiveBoot("series", False, ("N", "Y")), 16, Path("bz"), Path("test"))
     assert job.cpus == live.VCPUS + 1
     assert job.command[-3:] == (str(live.VCPUS * 8), "N", "Y")
     assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
@@ -57,7 +57,7 @@ def test_what_is_no_run_is_no_result(text: str) -> None:
 
 
 def test_a_parameter_that_did_not_take_effect_is_found() -> None:
-    boot = live.Boot("series", True, ("N", "Y"))
+    boot = live.LiveBoot("series", True, ("N", "Y"))
     files = {"version": b"6.12\n", "N.json": live_text(False).encode()}
     with pytest.raises(WorkFailed, match=r"no file 'Y\.json'"):
         list(live.collect(boot, files))

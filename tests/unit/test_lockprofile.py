@@ -9,7 +9,7 @@ import pytest
 
 from lab.core.errors import LabError, WorkFailed
 from lab.measure import lockprofile, locktrace
-from lab.measure.lockprofile import Profile, Run
+from lab.measure.lockprofile import Profile, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 
 LOCK = 0xFFFFC90000123000
@@ -155,7 +155,7 @@ def test_lost_events_are_no_result(kind: str) -> None:
         locktrace.check_complete("")
 
 
-RUN = Run(2, 100, False)
+RUN = TracedRun(2, 100, False)
 FILES = {
     "2-100-N.untraced": b"Iteration 2 dirty memory time: 0.000018000s\n",
     "2-100-N.traced": b"Iteration 1 dirty memory time: 0.1s\n"
@@ -241,7 +241,7 @@ def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:
 
 
 def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
-    runs = [RUN, Run(32, 20, True)]
-    job = lockprofile.make_job(False, runs, 2, 15, Path("bzImage"), Path("test"))
+    runs = [RUN, TracedRun(32, 20, True)]
+    job = lockprofile.trace_job(False, runs, 2, 15, Path("bzImage"), Path("test"))
     assert job.command[-8:] == ("32", "2M", "2", "100", "N", "32", "20", "Y")
     assert (job.cpus, job.parameters["kvm_intel.ept"]) == (15, "0")

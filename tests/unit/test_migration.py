@@ -12,7 +12,7 @@ import pytest
 
 from lab import cli, machines
 from lab.core.errors import LabError, WorkFailed
-from lab.measure.migration import command, load, trip
+from lab.measure.migration import command, load, timeline
 from lab.measure.migration.load import Load
 from lab.page import migration as shown
 from tests.unit import migration_data as data
@@ -86,12 +86,12 @@ def test_a_last_window_has_what_came_later_and_is_left_out() -> None:
 
 
 def test_notes_may_be_full_when_all_is_in_them() -> None:
-    full = data.trip(source=data.notes(spare=0), restored=data.notes(total=80, spare=0))
-    assert list(trip.records(full)) == list(trip.records(data.trip()))
+    full = data.migration(source=data.notes(spare=0), restored=data.notes(total=80, spare=0))
+    assert list(timeline.records(full)) == list(timeline.records(data.migration()))
 
 
 def test_events_are_read() -> None:
-    events = trip.parse_events(data.QMP)
+    events = timeline.parse_events(data.QMP)
     offset = data.START_S
     assert events.begin - offset == pytest.approx(0.1)
     assert events.stop - offset == pytest.approx(0.405)
@@ -101,7 +101,7 @@ def test_events_are_read() -> None:
 @pytest.mark.parametrize("word", ["STOP", "setup", "completed", "query-migrate"])
 def test_a_missing_event_is_found(word: str) -> None:
     with pytest.raises(WorkFailed, match="did not say all"):
-        trip.parse_events(data.QMP.replace(f'"{word}"', '"else"'))
+        timeline.parse_events(data.QMP.replace(f'"{word}"', '"else"'))
 
 
 def _by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -109,7 +109,7 @@ def _by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_phases_are_told_apart() -> None:
-    found = _by_name(list(trip.records(data.trip())))
+    found = _by_name(list(timeline.records(data.migration())))
     assert list(found) == ["migration", "before", "precopy", "blackout", "timeline"]
     assert found["before"]["requests_per_second"] == 2000
     assert found["before"]["longest_request_us"] == 1000
@@ -137,11 +137,11 @@ def test_phases_are_told_apart() -> None:
 )
 def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: str) -> None:
     with pytest.raises(WorkFailed, match=said):
-        list(trip.records(data.trip(**change)))
+        list(timeline.records(data.migration(**change)))
 
 
 def test_a_boot_gives_both_and_verifies_its_mode() -> None:
-    boot = command.Boot("svm-qemu", "series", True, data.LOAD, 128)
+    boot = command.MigrationBoot("svm-qemu", "series", True, data.LOAD, 128)
     found = list(command.collect(boot, data.files(tdp=True)))
     assert [one["eager"] for one in found] == [False] * 5 + [True] * 10
     assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5
@@ -156,8 +156,8 @@ def test_a_boot_gives_both_and_verifies_its_mode() -> None:
 
 def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
     machine = machines.get("vmx-bochs")
-    (boot,) = command.make_plan(machine, "series", [False], data.LOAD, 128)
-    job = command.make_job(machine, boot, Path("bz"), Path("load"))
+    (boot,) = command.migration_boots(machine, "series", [False], data.LOAD, 128)
+    job = command.migration_job(machine, boot, Path("bz"), Path("load"))
     assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
     assert job.cpus == data.LOAD.vcpus + command.MORE_CPUS
     assert job.memory_mib >= 3 * data.LOAD.mib + 512
@@ -177,12 +177,12 @@ def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
 def test_dirty_bits_are_tried_where_the_cpu_does_not_log_by_itself(
     machine: str, kernel: str, tdp: bool | None, settings: str
 ) -> None:
-    boot = command.Boot(machine, kernel, tdp, data.LOAD, 128)
+    boot = command.MigrationBoot(machine, kernel, tdp, data.LOAD, 128)
     assert "".join(boot.settings) == settings
 
 
 def test_a_third_migration_has_columns_of_its_own() -> None:
-    boot = command.Boot("svm-qemu", "series", False, data.LOAD, 128)
+    boot = command.MigrationBoot("svm-qemu", "series", False, data.LOAD, 128)
     (table,) = shown.migration_tables(list(command.collect(boot, data.files(tdp=False))))
     assert table.columns == (
         "",
@@ -198,7 +198,7 @@ def test_a_third_migration_has_columns_of_its_own() -> None:
 def test_the_host_is_migrated_on_as_it_is() -> None:
     machine = machines.get("host")
     small = replace(data.LOAD, vcpus=1)
-    (boot,) = command.make_plan(machine, "series", [True, False], small, 128)
+    (boot,) = command.migration_boots(machine, "series", [True, False], small, 128)
     assert boot.tdp is None and boot.parameters == {}
 
 

@@ -150,7 +150,7 @@ def test_a_complaint_about_something_else_differs() -> None:
             log = f"parity: a_test\n[ 1.{len(what)}] WARNING: CPU: 1 PID: {len(what)} {what}\n"
             return replace(super().run(job), kernel_log=log)
 
-    def found(what: str) -> parity.Verdict:
+    def found(what: str) -> parity.TestOnBoth:
         machine = Both()
         machine.what = what
         return setup(machine).settled(MODES[0], TESTS)[0]
@@ -213,14 +213,14 @@ def test_one_at_a_time_where_the_time_is_the_host_s(monkeypatch: pytest.MonkeyPa
 
 
 def test_how_far_it_is() -> None:
-    courses = {kind: parity.Course() for kind in parity.KERNELS}
-    for course in courses.values():
+    states = {kind: parity.KernelProgress() for kind in parity.KERNELS}
+    for state in states.values():
         for test in TESTS:
-            course.line(f"start {test}")
-            course.line(f"end {test} 0")
-    courses["series"].line("start c_test")
+            state.line(f"start {test}")
+            state.line(f"end {test} 0")
+    states["series"].line("start c_test")
     said = "parity: base 2 of 3, between tests; series 2 of 3, c_test"
-    assert parity.progress(3, courses) == said
+    assert parity.progress(3, states) == said
 
 
 def test_a_machine_that_runs_nothing() -> None:
@@ -233,17 +233,17 @@ def test_a_machine_that_runs_nothing() -> None:
 
 
 def test_jobs_have_the_mode_and_the_programs() -> None:
-    job = parity.make_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), TESTS, 7)
+    job = parity.parity_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), TESTS, 7)
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
     assert (job.silent_s, job.timeout_s) == (60 + 40 * 7, 3 * (60 + 40 * 7))
-    assert MODES[1].name("vmx-bochs") == "ept=1 tdp_mmu=0"
+    assert parity.name_of(MODES[1], "vmx-bochs") == "ept=1 tdp_mmu=0"
 
 
 def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
     tests = ["demand_paging_test", "x86_64/b_test"]
-    job = parity.make_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), tests, 7)
+    job = parity.parity_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), tests, 7)
     assert job.command[5:] == ("demand_paging_test -b 16M -v 2", "x86_64/b_test")
     assert list(job.files) == [f"/selftests/{name}" for name in tests]
 

@@ -27,7 +27,7 @@ GOOD = {2: 20.0, 4: 31.0, 8: 60.5, 14: 150.0}
 
 
 def test_each_number_of_vcpus_has_its_own_boots() -> None:
-    plan = reference.make_plan()
+    plan = reference.reference_boots()
     assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
     series = {(b.ept, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
     assert series == {(ept, n) for ept in (True, False) for n in bounds.RATIOS}

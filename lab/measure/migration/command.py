@@ -21,12 +21,13 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD
 from lab.core.steps import say, step
 from lab.machines import Job, Machine
-from lab.machines.parameters import TDP, TRUE
+from lab.machines.paging import TDP, Mode
+from lab.machines.parameters import TRUE
 from lab.machines.qemu import QEMU
 from lab.measure.migration import load as guest
 from lab.measure.migration.load import Load
-from lab.measure.migration.trip import Trip, parse_events, parse_stats, records
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB, Mode, logs_by_itself
+from lab.measure.migration.timeline import Migration, parse_events, parse_stats, records
+from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.results import tables
@@ -70,7 +71,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Boot:
+class MigrationBoot:
     """What one boot migrates. tdp: the value of ept or npt, None for that of the host."""
 
     machine: str
@@ -100,7 +101,7 @@ class Boot:
         return {name: str(int(self.tdp)), "kvm.tdp_mmu": "0"}
 
 
-def make_job(machine: Machine, boot: Boot, image: Path, load: Path) -> Job:
+def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path) -> Job:
     """What the machine is asked to do for one boot."""
     usual = DEFAULTS[machine.name]
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
@@ -128,10 +129,10 @@ def _host_facts(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in text.splitlines())
 
 
-def _trip(boot: Boot, setting: str, files: Mapping[str, bytes]) -> Trip:
+def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) -> Migration:
     """One migration out of the files that came back. WorkFailed: one is missing, or is wrong."""
     try:
-        return Trip(
+        return Migration(
             boot.load,
             parse_events(files[f"{setting}.qmp"].decode()),
             guest.parse(files[f"{setting}.source"]),
@@ -143,7 +144,7 @@ def _trip(boot: Boot, setting: str, files: Mapping[str, bytes]) -> Trip:
         raise WorkFailed(f"{boot.label}: no file {error}") from error
 
 
-def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
+def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     """The records of a boot. WorkFailed: they are not those of what was asked for."""
     if "host" not in files:
         raise WorkFailed(f"{boot.label}: no file 'host'")
@@ -161,18 +162,18 @@ def collect(boot: Boot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     }
     for setting in boot.settings:
         set_to = {"eager": setting != "N", "dirty_harvest": ON if setting == BITS else OFF}
-        for record in records(_trip(boot, setting, files)):
+        for record in records(_migration(boot, setting, files)):
             yield {"record": record["record"], **origin, **set_to} | record
 
 
-def run_boot(machine: Machine, boot: Boot, job: Job) -> list[dict[str, Any]]:
+def run_boot(machine: Machine, boot: MigrationBoot, job: Job) -> list[dict[str, Any]]:
     """Migrate in one boot. WorkFailed: something did not go as it has to."""
     result = machine.run(job)
     result.check(boot.label)
     return list(collect(boot, result.files))
 
 
-def measure(machine: Machine, plan: Sequence[Boot]) -> list[dict[str, Any]]:
+def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     load = guest.build(plan[0].load, BUILD / "migrate")
     image = Path() if machine.name == "host" else kernel.build(plan[0].kernel, CONFIG).image
@@ -180,22 +181,22 @@ def measure(machine: Machine, plan: Sequence[Boot]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
         with step(f"Migrating, {number} of {len(plan)}: {boot.label}", estimate):
-            found += run_boot(machine, boot, make_job(machine, boot, image, load))
+            found += run_boot(machine, boot, migration_job(machine, boot, image, load))
     return found
 
 
-def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
+def show_plan(machine: Machine, plan: Sequence[MigrationBoot]) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = make_job(machine, boot, Path("bzImage"), Path("load.bin"))
+        job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         click.echo(f"  {' '.join(job.command)}")
 
 
-def make_plan(
+def migration_boots(
     machine: Machine, kind: str, modes: Sequence[bool], load: Load, mib_per_s: int
-) -> list[Boot]:
+) -> list[MigrationBoot]:
     """The boots: one for each value of ept or npt; `host` has one mode only.
 
     LabError: a guest that the machine has no room for.
@@ -206,7 +207,7 @@ def make_plan(
     if load.vcpus > machine.max_cpus:
         raise LabError(f"--vcpus: {load.vcpus}; {machine.name} has up to {machine.max_cpus} CPUs")
     chosen = [None] if machine.name == "host" else modes
-    return [Boot(machine.name, kind, tdp, load, mib_per_s) for tdp in chosen]
+    return [MigrationBoot(machine.name, kind, tdp, load, mib_per_s) for tdp in chosen]
 
 
 def finish(found: Sequence[Mapping[str, Any]], file: Path, *, refresh: bool) -> None:
@@ -282,7 +283,7 @@ def command(
     mib = _or(mib_per_vcpu, usual.mib)
     load = Load(_or(vcpus, usual.vcpus), mib, _or(rate, usual.rate), reads, writes)
     modes = {"Y": [True], "N": [False], "both": [True, False]}[tdp]
-    plan = make_plan(machine, kind, modes, load, _or(mib_per_s, usual.mib_per_s))
+    plan = migration_boots(machine, kind, modes, load, _or(mib_per_s, usual.mib_per_s))
     if dry_run:
         show_plan(machine, plan)
         return

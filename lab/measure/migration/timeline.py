@@ -76,7 +76,7 @@ def parse_stats(text: str) -> dict[str, dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class Trip:
+class Migration:
     """A migration. source, restored: the notes of the guest that went on, and of its copy.
 
     harvested: its pages were to be logged by Dirty bits.
@@ -184,10 +184,10 @@ def _together(parts: Sequence[Sequence[Window]]) -> list[Window]:
     ]
 
 
-def _phase(trip: Trip, name: str, first: int, last: int) -> dict[str, Any]:
+def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, Any]:
     """The record of a phase in which the guest works: windows from FIRST up to LAST."""
-    us = trip.source.window_us
-    windows = _together([_part(vcpu, first, last, us) for vcpu in trip.source.vcpus])
+    us = migration.source.window_us
+    windows = _together([_part(vcpu, first, last, us) for vcpu in migration.source.vcpus])
     counts = [one.requests for one in windows]
     seconds = len(windows) * us / 1e6
     return {
@@ -203,23 +203,23 @@ def _phase(trip: Trip, name: str, first: int, last: int) -> dict[str, Any]:
     }
 
 
-def _blackout(trip: Trip) -> dict[str, Any]:
+def _blackout(migration: Migration) -> dict[str, Any]:
     """The stall that began when the guest was stopped, the longest of all vCPUs."""
-    us = trip.source.window_us
-    near = range(trip.stop - NEAR, trip.stop + NEAR + 1)
-    each = (v.windows[i].longest_stall for v in trip.source.vcpus for i in near)
+    us = migration.source.window_us
+    near = range(migration.stop - NEAR, migration.stop + NEAR + 1)
+    each = (v.windows[i].longest_stall for v in migration.source.vcpus for i in near)
     return {
         "record": "phase",
         "phase": "blackout",
-        "begin_us": trip.stop * us,
-        "seconds": trip.events.resume - trip.events.stop,
+        "begin_us": migration.stop * us,
+        "seconds": migration.events.resume - migration.events.stop,
         "longest_stall_us": round(max(each) * 1e6, 1),
     }
 
 
-def _migration(trip: Trip) -> dict[str, Any]:
-    events, answer = trip.events, trip.events.answer
-    us = trip.source.start
+def _migration(migration: Migration) -> dict[str, Any]:
+    events, answer = migration.events, migration.events.answer
+    us = migration.source.start
     return {
         "record": "migration",
         "seconds": round(events.end - events.begin, 6),
@@ -230,17 +230,17 @@ def _migration(trip: Trip) -> dict[str, Any]:
         "pass_us": [round((each - us) * 1e6) for each in events.passes],
         "stop_us": round((events.stop - us) * 1e6),
         "resume_us": round((events.resume - us) * 1e6),
-        "restored_reads": [trip.checked(n) for n in range(trip.load.vcpus)],
-        "wrong_pages": trip.source.wrong + trip.restored.wrong,
-        "kvm_stats_before": dict(trip.stats["before"]),
-        "kvm_stats_after": dict(trip.stats["after"]),
+        "restored_reads": [migration.checked(n) for n in range(migration.load.vcpus)],
+        "wrong_pages": migration.source.wrong + migration.restored.wrong,
+        "kvm_stats_before": dict(migration.stats["before"]),
+        "kvm_stats_after": dict(migration.stats["after"]),
     }
 
 
-def _timeline(trip: Trip) -> dict[str, Any]:
+def _timeline(migration: Migration) -> dict[str, Any]:
     """Every window up to the one in which the guest is stopped, all vCPUs together."""
-    us = trip.source.window_us
-    windows = _together([_part(vcpu, 0, trip.stop, us) for vcpu in trip.source.vcpus])
+    us = migration.source.window_us
+    windows = _together([_part(vcpu, 0, migration.stop, us) for vcpu in migration.source.vcpus])
     return {
         "record": "timeline",
         "requests": [one.requests for one in windows],
@@ -249,10 +249,10 @@ def _timeline(trip: Trip) -> dict[str, Any]:
     }
 
 
-def records(trip: Trip) -> Iterator[dict[str, Any]]:
-    """What is kept of a migration. WorkFailed: see Trip.check()."""
-    trip.check()
-    load = trip.load
+def records(migration: Migration) -> Iterator[dict[str, Any]]:
+    """What is kept of a migration. WorkFailed: see Migration.check()."""
+    migration.check()
+    load = migration.load
     dimensions = {
         "vcpus": load.vcpus,
         "bytes_per_vcpu": load.mib_per_vcpu << 20,
@@ -260,15 +260,15 @@ def records(trip: Trip) -> Iterator[dict[str, Any]]:
         "rate": load.rate,
         "reads": load.reads,
         "writes": load.writes,
-        "window_us": trip.source.window_us,
-        "tsc_khz": trip.source.tsc_khz,
+        "window_us": migration.source.window_us,
+        "tsc_khz": migration.source.tsc_khz,
     }
     found = [
-        _migration(trip),
-        _phase(trip, "before", SETTLED, trip.first),
-        _phase(trip, "precopy", trip.first, trip.stop - NEAR),
-        _blackout(trip),
-        _timeline(trip),
+        _migration(migration),
+        _phase(migration, "before", SETTLED, migration.first),
+        _phase(migration, "precopy", migration.first, migration.stop - NEAR),
+        _blackout(migration),
+        _timeline(migration),
     ]
     for one in found:
         yield {"record": one["record"]} | dimensions | one
