@@ -10,7 +10,7 @@ import click
 
 from lab.core.errors import LabError
 from lab.core.paths import LOG
-from lab.machines import MachineLost
+from lab.machines import MachineFailed
 
 # One row per command: its name, the module that holds it, the attribute there.
 COMMANDS = {
@@ -63,19 +63,19 @@ def _complain(line: str, status: int) -> int:
     return status
 
 
-def _complain_of_loss(lost: MachineLost) -> int:
-    log = LOG / "lost-machine.log"
+def _complain_of_machine(failure: MachineFailed) -> int:
+    log = LOG / "failed-machine.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(lost.kernel_log)
-    return _complain(f"the machine was lost, {lost}; its console: {log}", lost.exit_code)
+    log.write_text(failure.kernel_log)
+    return _complain(f"{failure}; its console: {log}", failure.exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     arguments: the words after `python -m lab`; the process's own without it.
-    0: done. 1: the work failed. 2: bad input, nothing changed. 3: the machine was
-    lost. 130: interrupted.
+    0: done. 1: the work failed. 2: bad input, nothing changed. 3: the machine
+    crashed or timed out. 130: interrupted.
     """
     try:
         status = cli.main(arguments, prog_name="lab", standalone_mode=False)
@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.format_message(), error.exit_code)
     except LabError as error:
         return _complain(str(error), error.exit_code)
-    except MachineLost as lost:
-        return _complain_of_loss(lost)
+    except MachineFailed as failure:
+        return _complain_of_machine(failure)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A kernel that is wrong on purpose: the series with all of tests/mutants in it.
 
-A mutant is a mail like those of series/ that seeds one bug. As a kernel for each would take too
+A mutant is a mail like those of series/ that makes one mistake. As a kernel for each would take too
 long to build, one has them all, each behind kvm_mutant(N), which is true while the module
 parameter kvm.mutant is N. The first patch, 00, adds that; with 0 the kernel is the series.
 
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug. number: of the switch. path: as messages name the patch."""
+    """One mistake. number: of the switch. path: as messages name the patch."""
 
     number: int
     name: str
@@ -93,7 +93,7 @@ def _check(path: str, mail: Mail) -> Check:
     output = _pattern(path, "Output", given.get("Output"))
     kernel_log = _pattern(path, "Kernel-log", given.get("Kernel-log"))
     if not output and not kernel_log:
-        raise LabError(f"{path}: neither Output: nor Kernel-log: says what is seen of the bug")
+        raise LabError(f"{path}: neither Output: nor Kernel-log: says what is seen of the mistake")
     program, *arguments = given["Caught-by"].split()
     machine, *words = given["Machine"].split()
     return Check(program, tuple(arguments), machine, tuple(words), output, kernel_log)

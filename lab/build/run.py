@@ -11,7 +11,7 @@ from lab import machines
 from lab.build import kernel, programs32
 from lab.core.errors import LabError
 from lab.core.paths import LAYOUT
-from lab.machines.job import Job, Machine, MachineLost
+from lab.machines.job import Job, Machine, MachineFailed
 
 
 def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
@@ -48,10 +48,10 @@ def _show_progress(line: str) -> None:
 def _run(machine: Machine, job: Job) -> int:
     try:
         result = machine.run(job)
-    except MachineLost as lost:
-        click.echo(lost.kernel_log, err=True)
-        click.echo(f"lab: {machine.name} was lost: {lost}", err=True)
-        return lost.exit_code
+    except MachineFailed as failure:
+        click.echo(failure.kernel_log, err=True)
+        click.echo(f"lab: {machine.name}: {failure}", err=True)
+        return failure.exit_code
     sys.stdout.buffer.write(result.output)
     sys.stdout.buffer.flush()
     return result.status
@@ -84,7 +84,7 @@ def run(
 ) -> int:
     """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
 
-    Its output goes to stdout, its progress to stderr. A machine that is lost on the way
+    Its output goes to stdout, its progress to stderr. A machine that crashes or times out
     makes the exit status 3. Put -- before a COMMAND with options of its own. A 32-bit kernel
     (-c pae) has no shell: COMMAND is a static 32-bit program brought along with --file.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A thin layer over git that nobody's configuration can change."""
+"""A thin layer over git that no user's configuration can change."""
 
 import os
 import subprocess

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file PATH, made when missing, waiting for whoever holds it.
+    """Hold the lock file PATH, made when missing, waiting for the process that holds it.
 
     The kernel drops the lock when the process ends, however it ends.
     Not recursive: a second call in one process waits for ever.

@@ -4,10 +4,10 @@
 from lab.core.errors import LabError
 from lab.machines.bochs import VmxBochs
 from lab.machines.host import Host
-from lab.machines.job import Job, Machine, MachineLost, Result, Sharing
+from lab.machines.job import Job, Machine, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 
-__all__ = ["NAMES", "Job", "Machine", "MachineLost", "Result", "Sharing", "get"]
+__all__ = ["NAMES", "Job", "Machine", "MachineFailed", "Result", "Sharing", "get"]
 
 _MACHINES: dict[str, type[SvmQemu] | type[VmxBochs] | type[Host]] = {
     "svm-qemu": SvmQemu,

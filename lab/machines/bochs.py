@@ -63,7 +63,7 @@ CMDLINE = (
 
 
 def _installed_mib(job: Job) -> int:
-    """What lies behind the hole below 4 GiB is installed but nobody's."""
+    """What lies behind the hole below 4 GiB is installed but not used."""
     return job.memory_mib + (HOLE_MIB if job.memory_mib > BELOW_HOLE_MIB else 0)
 
 

@@ -15,7 +15,7 @@ from lab.core import process
 from lab.core.errors import LabError
 from lab.machines import initramfs, parameters
 from lab.machines.channel import Channel, ReportBroken
-from lab.machines.job import Job, MachineLost, Reason, Result
+from lab.machines.job import Job, MachineFailed, Reason, Result
 
 LEAST_MEMORY_MIB = 256
 # What an emulator takes beside the machine's memory, and what its files take beside the image.
@@ -35,7 +35,7 @@ COMMON_CMDLINE = (
     # A panic ends the machine at once: starting again is not allowed by either emulator.
     "panic=-1",
     "tsc=reliable",
-    # A terminal device costs time to set up, and nobody uses any of these 256.
+    # A terminal device costs time to set up, and none of these 256 is used.
     "pty.legacy_count=0",
 )
 
@@ -182,7 +182,7 @@ class _Watch:
         self._heard = time.monotonic()
 
     def until_complete(self, emulator: process.Child, deadline: float) -> None:
-        """Wait for the last frame. Raises MachineLost and LabError as Machine.run() does."""
+        """Wait for the last frame. Raises MachineFailed and LabError as Machine.run() does."""
         while True:
             # Asked before reading: what an emulator wrote before it ended is read below.
             code = emulator.exit_code()
@@ -192,9 +192,9 @@ class _Watch:
             if code is not None:
                 raise self._ended_early(code)
             if time.monotonic() >= deadline:
-                raise self._lost(*self._out_of_time(self._job.timeout_s))
+                raise self._failed(*self._out_of_time(self._job.timeout_s))
             if time.monotonic() >= self._heard + self._job.silent_s:
-                raise self._lost(*self._out_of_time(self._job.silent_s, "without a word"))
+                raise self._failed(*self._out_of_time(self._job.silent_s, "without a word"))
             emulator.wait(POLL_S)
 
     def result(self, seconds: float) -> Result:
@@ -215,7 +215,7 @@ class _Watch:
         try:
             self._channel.feed(data)
         except ReportBroken as error:
-            raise self._lost("died", str(error)) from error
+            raise self._failed("machine crashed", str(error)) from error
         for name, wanted in self._job.parameters.items():
             if (known := parameters.sysfs_name(name)) in self._channel.parameters:
                 found = self._channel.parameters[known]
@@ -229,24 +229,28 @@ class _Watch:
     def _out_of_time(self, seconds: float, how: str = "") -> tuple[Reason, str]:
         limit = f"{seconds:g} s {how}".strip()
         if self._channel.is_receiving:
-            return "timeout", f"{self._machine}: the results did not arrive within {limit}"
+            return (
+                "command timed out",
+                f"{self._machine}: the results did not arrive within {limit}",
+            )
         if self._channel.up:
-            return "timeout", f"{self._machine}: the command did not end within {limit}"
-        return "hung", f"{self._machine}: did not come up within {limit}"
+            return "command timed out", f"{self._machine}: the command did not end within {limit}"
+        return "boot timed out", f"{self._machine}: did not come up within {limit}"
 
-    def _ended_early(self, code: int) -> MachineLost:
+    def _ended_early(self, code: int) -> MachineFailed:
         """Tell an emulator that crashed from a machine that restarted or switched itself off."""
         if code < 0:
             name = signal.Signals(-code).name
-            return self._lost(
-                "crashed", f"{name} ended the emulator before the report was complete"
+            return self._failed(
+                "emulator crashed", f"{name} ended the emulator before the report was complete"
             )
-        return self._lost(
-            "died", f"the emulator ended before the report was complete, exit code {code}"
+        return self._failed(
+            "machine crashed",
+            f"the emulator ended before the report was complete, exit code {code}",
         )
 
-    def _lost(self, reason: Reason, detail: str) -> MachineLost:
-        return MachineLost(reason, detail, self._console())
+    def _failed(self, reason: Reason, detail: str) -> MachineFailed:
+        return MachineFailed(reason, detail, self._console())
 
     def _console(self) -> str:
         try:

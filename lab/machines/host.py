@@ -19,7 +19,7 @@ import psutil
 
 from lab.core import process
 from lab.core.errors import LabError
-from lab.machines.job import Job, MachineLost, Result
+from lab.machines.job import Job, MachineFailed, Result
 from lab.machines.parameters import check_names, same_value, sysfs_name
 
 KVM = Path("/dev/kvm")
@@ -235,6 +235,6 @@ class Host:
                 if time.monotonic() >= deadline:
                     log = new_messages(before, _kernel_messages())
                     detail = f"host: the command did not end within {job.timeout_s:g} s"
-                    raise MachineLost("timeout", detail, log)
+                    raise MachineFailed("command timed out", detail, log)
                 child.wait(POLL_S)
         return SIGNALLED - code if code < 0 else code

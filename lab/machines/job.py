@@ -13,7 +13,7 @@ from lab.core.errors import WorkFailed
 # How much of a failed command's output is shown, characters.
 TAIL = 2000
 
-Reason = Literal["timeout", "died", "crashed", "hung"]
+Reason = Literal["machine crashed", "emulator crashed", "boot timed out", "command timed out"]
 
 
 class Sharing(Enum):
@@ -22,7 +22,7 @@ class Sharing(Enum):
     THREADS: each has a thread of its own. TURNS: they take turns in one thread. Several times
     as fast where machines share cores, since no CPU waits for one that the host does not run;
     but they change places at few points, so that few races happen. COUNTED: TURNS, and time is
-    the number of instructions, 2 ns each, and skips what nobody runs in. The same job then does
+    the number of instructions, 2 ns each, and skips what no CPU runs in. The same job then does
     the same each time, to the instruction; slower, and the host needs some ten seconds for one.
     """
 
@@ -93,12 +93,12 @@ class Result:
             raise WorkFailed(f"{what}: exit status {self.status}:\n{self.text[-TAIL:]}")
 
 
-class MachineLost(Exception):
-    """The machine ended, or its time ran out, before the report of its run was complete.
+class MachineFailed(Exception):
+    """The machine crashed or timed out before the report of its run was complete.
 
-    reason: "died": it ended or started again by itself; "crashed": a signal ended the
-        emulator, which is not the machine's doing; "hung": out of time without
-        ever having come up; "timeout": out of time while the command ran.
+    reason: "machine crashed": it ended or started again by itself; "emulator crashed": a
+        signal ended the emulator, which is not the machine's doing; "boot timed out": it
+        never came up; "command timed out": it did.
     kernel_log: what its console had shown by then.
     exit_code: of a command that ends by it.
     """
@@ -127,8 +127,8 @@ class Machine(Protocol):
     def run(self, job: Job) -> Result:
         """Run job to its end and leave nothing behind.
 
-        Raises LabError when the job cannot be run as asked for and MachineLost when
-        the machine got lost on the way. A command that fails raises nothing here, but in
+        Raises LabError when the job cannot be run as asked for and MachineFailed when
+        the machine crashed or timed out. A command that fails raises nothing here, but in
         Result.check().
         """
         ...

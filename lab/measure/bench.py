@@ -23,7 +23,7 @@ from lab.core import parallel, process
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LOG, PARTIAL
 from lab.core.steps import duration, say
-from lab.machines import Job, Machine, MachineLost, Result
+from lab.machines import Job, Machine, MachineFailed, Result
 from lab.measure.options import numbers, words
 from lab.measure.partial import Store
 from lab.measure.plan import (
@@ -54,8 +54,8 @@ TICK_S = 0.25
 GRACE_S = {"host": 10.0}
 
 
-class MachineLostError(LabError):
-    """A machine died or hung, which says nothing about the kernel's figures."""
+class MachineFailedError(LabError):
+    """A machine crashed or timed out, which says nothing about the kernel's figures."""
 
     exit_code = 3
 
@@ -126,13 +126,13 @@ def run_boot(
 ) -> list[Measurement]:
     """Run one boot and return its measurements. Raises what checked() raises, and
 
-    MachineLostError: with the reason and where the console is kept.
+    MachineFailedError: with the reason and where the console is kept.
     """
     try:
         return checked(boot, machine.run(replace(job, on_progress=on_progress)))
-    except MachineLost as lost:
-        log = _save_log(boot, lost.kernel_log)
-        raise MachineLostError(f"{boot.label}: machine lost, {lost}; its console: {log}") from lost
+    except MachineFailed as failure:
+        log = _save_log(boot, failure.kernel_log)
+        raise MachineFailedError(f"{boot.label}: {failure}; its console: {log}") from failure
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,8 @@ def bench(
 
     Interrupted on a machine with simulated time, it goes on where it was when called again.
 
-    Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine got lost, 130 interrupted.
+    Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine crashed or timed out,
+    130 interrupted.
     """
     given = {k: v for k, v in chosen.items() if v is not None}
     if name == "host":

@@ -32,7 +32,7 @@ SPARE_MIB = 512
 # vCPU of one run. The time left is corrected by how fast the boots really get on.
 BOOT_S = {"vmx-bochs": 25.0, "svm-qemu": 2.0, "host": 0.0}
 VCPU_S = {"vmx-bochs": 1.3, "svm-qemu": 0.5, "host": 0.5}
-# A machine that takes this many times as long as announced is lost.
+# A machine that takes this many times as long as announced has hung.
 PATIENCE = 10
 
 

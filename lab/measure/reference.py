@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab reference`: measure what docs/reference holds, check it against the bounds, draw it.
 
-Everything is of the lockstep machine, so that whoever runs this from the same sources gets the
+Everything is of the lockstep machine, so that another run from the same sources gives the
 same bytes, and `git diff docs/reference` says what changed. Each number of vCPUs has boots of its
 own, since the number of CPUs of a machine, and what ran before in it, change its figures a
 little: so the test of docs/reference boots exactly one of these jobs, a small one.

@@ -455,7 +455,7 @@ def cost(sources: Sources) -> Section:
         )
         for one in records
     ]
-    notes = ["nobody waits for the lock in these runs, so it is not given up", tables.LOCKSTEP]
+    notes = ["no thread waits for the lock in these runs, so it is not given up", tables.LOCKSTEP]
     origins = [(line,) for line in source.lines]
     section.blocks.append(Grid("Cost of a split of 2 MiB", columns, rows, origins, notes))
     return section
@@ -580,7 +580,7 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
 
 
 def _page_table(found: Sequence[Tradeoff]) -> Table:
-    """What whoever asks for the log pays, and vCPUs, per page of 4 KiB."""
+    """What the thread that asks for the log pays, and vCPUs, per page of 4 KiB."""
     unit = "instructions" if found[0].like.machine in SIMULATED else "ns"
     scale = IPS if unit == "instructions" else 1e9
     phases = ROUND_COLUMNS[:-1]

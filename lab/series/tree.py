@@ -32,7 +32,7 @@ WORK_TREE_GIB = 2
 
 # Objects are built inside the work trees, see lab.build.kernel.
 EXCLUDES = "/obj-*/\n"
-# Nobody else has the objects of this tree: losing it in a crash costs a minute.
+# No other tree has its objects: losing it in a crash costs a minute.
 SETTINGS = {"core.looseCompression": "1", "core.fsync": "none", "gc.auto": "0"}
 IN_PROGRESS = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD")
 

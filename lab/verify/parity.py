@@ -30,7 +30,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import for_each
 from lab.core.paths import LAYOUT
 from lab.core.steps import duration, now_and_then, say, step
-from lab.machines import Job, Machine, MachineLost
+from lab.machines import Job, Machine, MachineFailed
 from lab.machines.complaints import complaints
 from lab.machines.paging import TDP, Mode
 from lab.results import tables
@@ -45,13 +45,14 @@ HUGE_PAGES = 128
 INSIDE = "/selftests"
 # Of the machine's time, for one test.
 LIMIT_S = 40
-# Host seconds for a boot, and at most for a second of the machine's: when it is taken for lost.
+# Host seconds for a boot, and at most for a second of the machine's: when it has timed out.
 BOOT_S = 60
 SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 40}
 # Host seconds that a test takes, as seen, on vmx-bochs with --limit 10: for the announcement only.
 USUAL_S = {"svm-qemu": 5.0, "vmx-bochs": 12.0}
 
-PASS, SKIP, FAIL, LIMIT, LOST = "pass", "skip", "FAIL", "limit", "LOST"
+# The last means that the machine crashed or timed out.
+PASS, SKIP, FAIL, LIMIT, CRASHED = "pass", "skip", "FAIL", "limit", "LOST"
 # Exit statuses of the selftests, and of a process that KILL ended.
 VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
 LOG = "(kernel log)"
@@ -215,9 +216,9 @@ def run(
     tests: Sequence[str],
     state: KernelProgress,
 ) -> dict[str, TestOutcome]:
-    """Run TESTS and return what became of them; goes on behind one that the machine got lost in.
+    """Run TESTS and return what became of them; goes on behind one in which the machine crashed.
 
-    state: empty; says meanwhile how far it is. WorkFailed: lost before a test had begun.
+    state: empty; says meanwhile how far it is. WorkFailed: it crashed before a test had begun.
     """
     while left := [test for test in tests if test not in state.verdicts]:
         state.running = None
@@ -225,12 +226,12 @@ def run(
             result = machine.run(replace(make(left), on_progress=state.line))
             log = result.kernel_log
             state.said.append(result.text)
-        except MachineLost as lost:
+        except MachineFailed as failure:
             if state.running is None:
-                raise WorkFailed(f"{machine.name} was lost between tests: {lost}") from lost
-            state.verdicts[state.running] = LOST
-            log = lost.kernel_log
-            state.said.append(f"== {state.running}: {lost}\n")
+                raise WorkFailed(f"{machine.name} failed between tests: {failure}") from failure
+            state.verdicts[state.running] = CRASHED
+            log = failure.kernel_log
+            state.said.append(f"== {state.running}: {failure}\n")
         state.kernel_log(log)
         if not any(test in state.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")

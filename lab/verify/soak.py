@@ -29,7 +29,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import in_parallel
 from lab.core.paths import LOG
 from lab.core.steps import console, duration, now_and_then, say
-from lab.machines import Job, Machine, MachineLost, Sharing
+from lab.machines import Job, Machine, MachineFailed, Sharing
 from lab.machines.complaints import complaints
 from lab.results import tables
 from lab.results.files import complete_or_absent
@@ -79,7 +79,7 @@ exit $status
 # What an hour on two cores has to come to.
 GOALS = {"pages": 10_000_000, "cycles": 100_000, "faults": 10_000}
 COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
-# Each has to be met with. Whoever counts none of them at all could not.
+# Each has to be met with by what counts any of them.
 ALL_OF = (
     ("get", "clear", "init-set", "ring", "harvested", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
@@ -393,13 +393,13 @@ def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dic
 
 
 def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> BootRecord:
-    """Boot once. Broken: the test failed, the kernel complained, or the machine was lost."""
+    """Boot once. Broken: the test failed, the kernel complained, or the machine failed."""
     try:
         result = machine.run(job)
-    except MachineLost as lost:
-        lines = len(complaints(races.parse(lost.kernel_log)[1]))
-        why = f"machine lost, {lost}"
-        raise _broken(kind, seed, seconds, why, lost.kernel_log, lines) from lost
+    except MachineFailed as failure:
+        lines = len(complaints(races.parse(failure.kernel_log)[1]))
+        why = str(failure)
+        raise _broken(kind, seed, seconds, why, failure.kernel_log, lines) from failure
     output = result.output.decode(errors="replace")
     everything = f"{output}\n--- kernel log\n{result.kernel_log}"
     verdict = races.judge(result.kernel_log, job.kernel)

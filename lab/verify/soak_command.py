@@ -37,10 +37,10 @@ def _soak_mutants(
 ) -> int:
     if only or races:
         raise LabError(
-            "--mutants: each bug has a boot of its own, --only and --races have no meaning"
+            "--mutants: each mutant has a boot of its own, --only and --races have no meaning"
         )
     if harvest != soak.ANY:
-        raise LabError("--mutants: bugs say what they need, --dirty-harvest has no meaning")
+        raise LabError("--mutants: mutants say what they need, --dirty-harvest has no meaning")
     return soak_mutants.run(seed, output_file(output, "soak-mutants", "json"), dry_run)
 
 
@@ -90,7 +90,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 @click.option(
     "--mutants",
     is_flag=True,
-    help="Tell which of the bugs in tests/mutants the stress test finds within a minute each.",
+    help="Tell which mutants the stress test finds within a minute each.",
 )
 def command(
     minutes: float,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`make soak ARGS=--mutants`: which bugs does the stress test find?
+"""`make soak ARGS=--mutants`: which mutants does the stress test find?
 
-Each bug of tests/mutants is there from the boot on, in the paging mode that its patch names, and
+Each of tests/mutants is there from the boot on, in the paging mode that its patch names, and
 the stress test has a minute to fail, or to make the kernel complain. `make mutants` asks whether
-the test that a patch names finds the bug; this asks what one test finds that nobody aimed at it.
+the test that a patch names finds the mutant; this asks what a test finds that was not
+written for it.
 """
 
 import json
@@ -22,7 +23,7 @@ from lab.core.errors import WorkFailed
 from lab.core.parallel import for_each
 from lab.core.paths import LAYOUT
 from lab.core.steps import say
-from lab.machines import Job, Machine, MachineLost, Result, Sharing
+from lab.machines import Job, Machine, MachineFailed, Result, Sharing
 from lab.machines.complaints import complaints
 from lab.results import tables
 from lab.results.files import complete_or_absent
@@ -31,13 +32,13 @@ from lab.verify import soak
 from lab.verify.soak import Kind
 
 SECONDS = 60
-NOBODY = "-"
+UNNOTICED = "-"
 LONGEST = 90
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One boot. number: of the bug, 0 for none."""
+    """One boot. number: of the mutant, 0 for none."""
 
     number: int
     name: str
@@ -46,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a trial. by: who noticed, "-" if nobody. what: how it was said."""
+    """What came of a trial. by: what noticed, "-" if nothing did. what: how it was said."""
 
     number: int
     name: str
@@ -71,17 +72,17 @@ def _trial(mutant: Mutant) -> Trial:
 
 
 def trials(found: Sequence[Mutant]) -> list[Trial]:
-    """One without a bug in each mode, then one for each bug that svm-qemu can have."""
-    bugs = [_trial(each) for each in found if each.check.machine == soak.MACHINE]
-    modes = {replace(bug.kind, harvest=soak.ANY): None for bug in bugs}
-    return [*(Trial(0, "none", kind) for kind in modes), *bugs]
+    """One without a mutant in each mode, then one for each mutant that svm-qemu can have."""
+    planned = [_trial(each) for each in found if each.check.machine == soak.MACHINE]
+    modes = {replace(each.kind, harvest=soak.ANY): None for each in planned}
+    return [*(Trial(0, "none", kind) for kind in modes), *planned]
 
 
 def mutant_job(trial: Trial, seed: int, image: Path, tests: Path) -> Job:
     """The boot of a trial."""
     job = soak.soak_job(trial.kind, seed, SECONDS, image, tests)
-    bug = {"kvm.mutant": str(trial.number)}
-    return replace(job, parameters={**job.parameters, **bug})
+    switch = {"kvm.mutant": str(trial.number)}
+    return replace(job, parameters={**job.parameters, **switch})
 
 
 def _said(output: str) -> str:
@@ -94,23 +95,24 @@ def _said(output: str) -> str:
 
 
 def judge(result: Result) -> tuple[str, str]:
-    """Who noticed, and how it was said."""
+    """What noticed, and how it was said."""
     found = complaints(result.kernel_log)
     by = ["test"] if result.status not in (0, soak.SKIPPED) else []
     by += ["kernel"] if found else []
     if not by:
-        return NOBODY, ""
+        return UNNOTICED, ""
     said = _said(result.output.decode(errors="replace")) if by[0] == "test" else found[0].strip()
     return ", ".join(by), said[:LONGEST]
 
 
 def try_one(machine: Machine, trial: Trial, job: Job) -> TrialOutcome:
-    """Boot once, and see who notices. That the machine is lost counts as noticed, too."""
+    """Boot once, and see what notices. That the machine crashes or times out counts, too."""
     try:
         result = machine.run(job)
-    except MachineLost as lost:
-        found = complaints(lost.kernel_log)
-        by, what, seconds = "machine lost", found[0] if found else str(lost), job.timeout_s
+    except MachineFailed as failure:
+        found = complaints(failure.kernel_log)
+        by, what = str(failure.reason), found[0] if found else str(failure)
+        seconds = job.timeout_s
     else:
         (by, what), seconds = judge(result), result.seconds
     return TrialOutcome(trial.number, trial.name, trial.kind.name, by, round(seconds, 1), what)
@@ -118,8 +120,8 @@ def try_one(machine: Machine, trial: Trial, job: Job) -> TrialOutcome:
 
 def table_of(findings: Sequence[TrialOutcome]) -> Table:
     """What was found, by number."""
-    columns = ("bug", "mode", "found by", "s", "said")
-    table = Table("Seeded bugs and the stress test", columns, notes=[tables.WALL_CLOCK])
+    columns = ("mutant", "mode", "found by", "s", "said")
+    table = Table("Mutants and the stress test", columns, notes=[tables.WALL_CLOCK])
     for each in sorted(findings, key=lambda finding: finding.number):
         name = f"{each.number:02} {each.name}"
         table.rows.append((name, each.mode, each.by, f"{each.seconds:.0f}", each.what))
@@ -142,9 +144,10 @@ def save(findings: Sequence[TrialOutcome], seed: int, file: Path) -> None:
 def _summarise(findings: Sequence[TrialOutcome], seed: int, file: Path) -> None:
     save(findings, seed, file)
     tables.show(table_of(findings), Console())
-    bugs = [each for each in findings if each.number]
-    seen = sum(each.by != NOBODY for each in bugs)
-    say(f"soak: {seen} of {len(bugs)} bugs were noticed within {SECONDS} s; all of it is in {file}")
+    tried = [each for each in findings if each.number]
+    seen = sum(each.by != UNNOTICED for each in tried)
+    counts = f"{seen} of {len(tried)} mutants were noticed within {SECONDS} s"
+    say(f"soak: {counts}; all of it is in {file}")
 
 
 def run_all(
@@ -168,7 +171,7 @@ def run_all(
 
 
 def run(seed: int, file: Path, dry_run: bool) -> int:
-    """What the command does. WorkFailed: something was noticed without any bug."""
+    """What the command does. WorkFailed: something was noticed without any mutant."""
     plan = trials(mutants.load(LAYOUT).mutants)
     if dry_run:
         for trial in plan:
@@ -189,6 +192,6 @@ def run(seed: int, file: Path, dry_run: bool) -> int:
         return soak.INTERRUPTED
     finally:
         _summarise(findings, seed, file)
-    if any(each.by != NOBODY for each in findings if not each.number):
-        raise WorkFailed("without a bug something was noticed, too, see the table")
+    if any(each.by != UNNOTICED for each in findings if not each.number):
+        raise WorkFailed("without a mutant something was noticed, too, see the table")
     return 0

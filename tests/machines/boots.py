@@ -2,8 +2,8 @@
 """Boots that are shared: cases that want the same machine run in it one after the other.
 
 To boot takes longer than many a case. Each case has settings, HugeTLB pages, time limit, kernel
-log and exit status of its own, as if it had the machine for itself. If the machine is lost, so is
-the case that was running; all others run in a new boot.
+log and exit status of its own, as if it had the machine for itself. If the machine crashes, the
+case fails that was running; all others run in a new boot.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import machines
-from lab.machines import Job, Machine, MachineLost, Result
+from lab.machines import Job, Machine, MachineFailed, Result
 from lab.machines.complaints import complaints
 
 from .matrix import Case
@@ -112,7 +112,7 @@ def make_job(
 def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
     """What each case left behind, by its id.
 
-    What the kernel complains about that no case's log has is everybody's: nobody knows whose.
+    What the kernel complains about that no case's log has is added to all of them.
     """
     result.check("a boot that cases share")
     text = {name: data.decode(errors="replace") for name, data in result.files.items()}
@@ -138,22 +138,24 @@ class Boots:
     ) -> None:
         self._wanted = list(wanted)
         self._job = job
-        self._known: dict[str, Outcome | MachineLost] = {}
+        self._known: dict[str, Outcome | MachineFailed] = {}
 
     def outcome(self, case: Case) -> Outcome:
-        """What CASE left behind. MachineLost: the machine, while it ran."""
+        """What CASE left behind. MachineFailed: the machine, while it ran."""
         while (found := self._known.get(case.id)) is None:
             same = [one for one in self._wanted if one.boot == case.boot]
             left = [one for one in same if one.id not in self._known]
             self._known |= self._run(machines.get(case.mode.machine), left or [case])
-        if isinstance(found, MachineLost):
+        if isinstance(found, MachineFailed):
             raise found
         return found
 
-    def _run(self, machine: Machine, cases: Sequence[Case]) -> Mapping[str, Outcome | MachineLost]:
+    def _run(
+        self, machine: Machine, cases: Sequence[Case]
+    ) -> Mapping[str, Outcome | MachineFailed]:
         started: list[str] = []
         try:
             result = machine.run(self._job(cases, started.append))
-        except MachineLost as lost:
-            return {started[-1] if started else cases[0].id: lost}
+        except MachineFailed as failure:
+            return {started[-1] if started else cases[0].id: failure}
         return outcomes(cases, result)

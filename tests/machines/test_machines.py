@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The emulated machines, really booted: what comes back, and that a lost machine is no failed test.
+"""The emulated machines, really booted: what comes back, and that a crash is no failed test.
 
 Each case is one boot. vmx-bochs has only those that its own emulator decides.
 """
@@ -15,7 +15,7 @@ from lab import machines
 from lab.build.kernel import Kernel
 from lab.core import process
 from lab.core.errors import LabError
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineFailed, Result
 
 Boot = Callable[..., Result]
 
@@ -87,10 +87,10 @@ def test_virtualization_is_there(boot: Boot, machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ALL)
 def test_panic_is_a_lost_machine(boot: Boot, machine: str) -> None:
-    with pytest.raises(MachineLost) as lost:
+    with pytest.raises(MachineFailed) as failure:
         boot(machine, "true", cmdline=("rdinit=/bin/false",))
-    assert lost.value.reason == "died"
-    assert "Attempted to kill init" in lost.value.kernel_log
+    assert failure.value.reason == "machine crashed"
+    assert "Attempted to kill init" in failure.value.kernel_log
 
 
 @pytest.mark.parametrize(

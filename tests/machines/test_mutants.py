@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Do the tests find bugs? Each mutant of tests/mutants is found, and by whom its patch says.
+"""Do the tests find bugs? Each mutant of tests/mutants is found, by the test that its patch names.
 
 One kernel has all of them, see lab/build/mutants.py. A case is one boot: the named test passes as
-long as no bug is there (the control), and then it has to fail, on the same kernel, with the bug
+long as no mutant is on (the control), and then it has to fail, on the same kernel, with the mutant
 switched on. What is expected is said by the patch: what the test says, what the kernel says, or
-both. It is not enough that anything else goes wrong, a machine that dies included.
+both. It is not enough that anything else goes wrong, a machine that crashes included.
 """
 
 import re
@@ -18,7 +18,7 @@ from lab.build import mutants
 from lab.build.kernel import Kernel
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
-from lab.machines import Job, MachineLost
+from lab.machines import Job, MachineFailed
 from lab.machines.complaints import COMPLAINT, complaints
 from lab.machines.parameters import NAME
 
@@ -87,15 +87,15 @@ def run(mutant: Mutant, kernel: Kernel, selftests: Path) -> tuple[Outcome, Outco
     progress: list[str] = []
     try:
         result = machines.get(mutant.check.machine).run(job(mutant, kernel, selftests, progress))
-    except MachineLost as lost:
+    except MachineFailed as failure:
         running = progress[-1] if progress else "boot"
-        pytest.fail(f"machine lost ({lost}) during: {running}\n{lost.kernel_log[-2000:]}")
+        pytest.fail(f"{failure}, during: {running}\n{failure.kernel_log[-2000:]}")
     return Outcome(result.files, "control"), Outcome(result.files, "mutant")
 
 
 def assert_clean(outcome: Outcome) -> None:
-    assert outcome.status == 0, f"without the bug: {outcome}"
-    assert not COMPLAINT.search(outcome.log), f"without the bug, the kernel complains: {outcome}"
+    assert outcome.status == 0, f"without the mutant: {outcome}"
+    assert not COMPLAINT.search(outcome.log), f"without the mutant, the kernel complains: {outcome}"
 
 
 def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of: Outcome) -> None:
@@ -113,13 +113,13 @@ def test_mutant_is_caught(
     kernel: Callable[[str, str], Kernel],
     selftests: Callable[[str], Path],
 ) -> None:
-    control, bug = run(mutant, kernel("mutants", "kvm"), selftests("series"))
+    control, found = run(mutant, kernel("mutants", "kvm"), selftests("series"))
     assert_clean(control)
     check = mutant.check
-    survived = bug.status == 0 and not COMPLAINT.search(bug.log)
-    assert not survived, f"nobody noticed: {bug}"
-    assert bug.status != SKIPPED, f"skipped with the bug: {bug}"
-    assert_found(check.kernel_log, bug.log, "the kernel's log", bug)
+    survived = found.status == 0 and not COMPLAINT.search(found.log)
+    assert not survived, f"no test noticed: {found}"
+    assert found.status != SKIPPED, f"skipped with the mutant: {found}"
+    assert_found(check.kernel_log, found.log, "the kernel's log", found)
     if check.output:
-        assert bug.status != 0, f"the kernel complains, but {check.program} passes: {bug}"
-        assert_found(check.output, bug.output, "the test's output", bug)
+        assert found.status != 0, f"the kernel complains, but {check.program} passes: {found}"
+        assert_found(check.output, found.output, "the test's output", found)

@@ -80,7 +80,7 @@ BASE_FILES = {
     MMU: MMU_TEXT,
     HEADER: HEADER_TEXT,
     PROGRAM: PROGRAM_TEXT,
-    "scripts/obsolete.txt": "nobody reads this\n",
+    "scripts/obsolete.txt": "no longer read\n",
 }
 
 

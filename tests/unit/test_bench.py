@@ -19,7 +19,7 @@ from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineFailed, Result
 from lab.machines.host import here
 from lab.machines.paging import TDP
 from lab.measure import bench, plan
@@ -422,11 +422,11 @@ RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both"]
 
 
 def lose_from(lab: Lab, count: int) -> None:
-    """Boots are lost from the COUNTth on."""
+    """Machines crash from the COUNTth on."""
 
     def lose(host: Host, job: Job) -> None:
         if len(lab.machine.jobs) >= count:
-            raise MachineLost("died", "the emulator ended", "")
+            raise MachineFailed("machine crashed", "the emulator ended", "")
 
     lab.machine.spoil = lose
 
@@ -641,12 +641,12 @@ def test_no_result_file_comes_back(lab: Lab, capsys: pytest.CaptureFixture[str])
 
 def test_a_lost_machine_is_not_a_failed_run(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     def lose(host: Host, job: Job) -> None:
-        raise MachineLost("hung", "did not come up within 300 s", "Booting...\n")
+        raise MachineFailed("boot timed out", "did not come up within 300 s", "Booting...\n")
 
     lab.machine.spoil = lose
     assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "machine lost, hung: did not come up within 300 s" in last
+    assert "boot timed out: did not come up within 300 s" in last
     (log, *_) = sorted((lab.directory / "log").iterdir())
     assert log.read_text() == "Booting...\n"
     assert str(lab.directory / "log") in last
@@ -664,12 +664,12 @@ class Hanging(FakeMachine):
             with subprocess.Popen(["sleep", "600"]) as child:
                 self.pid = child.pid
                 self.running.set()
-            raise MachineLost("died", "the emulator ended", "")
+            raise MachineFailed("machine crashed", "the emulator ended", "")
         assert self.running.wait(20)
         return self.first()
 
     def first(self) -> Result:
-        raise MachineLost("timeout", "too slow", "")
+        raise MachineFailed("command timed out", "too slow", "")
 
 
 class Interrupted(Hanging):
@@ -679,7 +679,7 @@ class Interrupted(Hanging):
         _thread.interrupt_main()
         with subprocess.Popen(["sleep", "600"]):
             pass
-        raise MachineLost("died", "the emulator ended", "")
+        raise MachineFailed("machine crashed", "the emulator ended", "")
 
 
 @pytest.mark.timeout(60)
@@ -687,7 +687,7 @@ def test_a_failure_ends_the_other_machine(lab: Lab, capsys: pytest.CaptureFixtur
     lab.machine = machine = Hanging(lab.directory)
     machine.running.clear()
     assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
-    assert "series, ept=Y: machine lost, timeout" in capsys.readouterr().err
+    assert "series, ept=Y: command timed out" in capsys.readouterr().err
     with pytest.raises(ProcessLookupError):
         os.kill(machine.pid, 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import machines
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineFailed, Result
 from tests.machines.boots import Boots, make_job, outcomes
 from tests.machines.matrix import SVM_MODES, Case, Selftest, cases
 
@@ -29,7 +29,7 @@ def result(*cases: Case, logs: dict[str, str] | None = None, between: str = "") 
 
 
 class Fake:
-    """A machine that is lost while BAD runs."""
+    """A machine that crashes while BAD runs."""
 
     def __init__(self, bad: Case | None = None) -> None:
         self.bad = bad
@@ -44,7 +44,7 @@ class Fake:
         for case in self.boots[-1]:
             self.note(case.id)
             if case == self.bad:
-                raise MachineLost("died", "it ended", "")
+                raise MachineFailed("machine crashed", "it ended", "")
         return result(*self.boots[-1])
 
 
@@ -65,13 +65,13 @@ def test_a_lost_machine_is_the_fault_of_who_was_running(fake: Fake) -> None:
     fake.bad = SECOND
     boots = Boots(ALL, fake.job)
     assert boots.outcome(FIRST).status == 0
-    with pytest.raises(MachineLost):
+    with pytest.raises(MachineFailed):
         boots.outcome(SECOND)
     assert boots.outcome(THIRD).output == "three"
     assert fake.boots == [list(ALL), [FIRST, THIRD]]
 
 
-def test_a_case_that_nobody_announced_boots_alone(fake: Fake) -> None:
+def test_a_case_that_was_not_announced_boots_alone(fake: Fake) -> None:
     assert Boots((), fake.job).outcome(FIRST).output == "one"
     assert fake.boots == [[FIRST]]
 

@@ -9,7 +9,7 @@ import pytest
 from lab import cli, machines
 from lab.build import kernel
 from lab.core.errors import LabError, WorkFailed
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineFailed, Result
 from lab.verify import bpf
 
 SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
@@ -100,16 +100,16 @@ def test_lost_events_are_no_result(name: str, said: bytes) -> None:
 
 
 class _Machine:
-    def __init__(self, outcome: Result | MachineLost) -> None:
+    def __init__(self, outcome: Result | MachineFailed) -> None:
         self._outcome = outcome
 
     def run(self, job: Job) -> Result:
-        if isinstance(self._outcome, MachineLost):
+        if isinstance(self._outcome, MachineFailed):
             raise self._outcome
         return self._outcome
 
 
-def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineLost) -> list[bpf.Output]:
+def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineFailed) -> list[bpf.Output]:
     monkeypatch.setattr(machines, "get", lambda _: _Machine(outcome))
     job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("test"))
     return bpf.execute(job, RUNS)
@@ -121,9 +121,9 @@ def test_a_tool_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert execute(monkeypatch, Result(0, b"", FILES, "", 1.0))[1].said == ""
 
 
-def test_a_lost_machine_is_nobodys_but_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MachineLost):
-        execute(monkeypatch, MachineLost("died", "why", "Oops"))
+def test_a_crash_is_left_to_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MachineFailed):
+        execute(monkeypatch, MachineFailed("machine crashed", "why", "Oops"))
 
 
 def test_every_tool_can_be_tried() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
-from lab.machines import MachineLost
+from lab.machines import MachineFailed
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ def test_errors(
     assert capsys.readouterr().err.strip() == line
 
 
-def test_a_lost_machine_is_said_in_a_line(
+def test_a_machine_that_crashed_is_said_in_a_line(
     raising: list[BaseException],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(cli, "LOG", tmp_path / "log")
-    raising.append(MachineLost("died", "it ended by itself", "Kernel panic\n"))
+    raising.append(MachineFailed("machine crashed", "it ended by itself", "Kernel panic\n"))
     assert cli.main(["tree"]) == 3
-    log = tmp_path / "log" / "lost-machine.log"
+    log = tmp_path / "log" / "failed-machine.log"
     said = capsys.readouterr().err.strip()
-    assert said == f"lab: the machine was lost, died: it ended by itself; its console: {log}"
+    assert said == f"lab: machine crashed: it ended by itself; its console: {log}"
     assert log.read_text() == "Kernel panic\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 from lab.core import process
 from lab.core.errors import LabError
 from lab.machines.emulated import EmulatedMachine
-from lab.machines.job import Job, MachineLost
+from lab.machines.job import Job, MachineFailed
 from tests.unit.test_machines_channel import RUN, archive_frames
 
 UP = "echo booting >console; echo 'H 1' >>report;"
@@ -78,40 +78,52 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
 @pytest.mark.parametrize(
     ("script", "reason", "detail", "log"),
     [
-        ("echo Panic >console; exit 0", "died", "ended before", "Panic\n"),
-        (f"{UP} kill -KILL $$", "crashed", "SIGKILL ended", "booting\n"),
-        (f"{UP} cat frames >>report; printf 'E 4' >>report", "died", "ended before", "booting\n"),
-        (f"{UP} {UP} {STAY}", "died", "a second time", "booting\n"),
-        (f"echo waiting >console; {STAY}", "hung", "did not come up", "waiting\n"),
-        (f"{UP} {STAY}", "timeout", "the command did not end", "booting\n"),
-        (f"{UP} echo A 0 >>report; {STAY}", "timeout", "the results did not arrive", "booting\n"),
+        ("echo Panic >console; exit 0", "machine crashed", "ended before", "Panic\n"),
+        (f"{UP} kill -KILL $$", "emulator crashed", "SIGKILL ended", "booting\n"),
+        (
+            f"{UP} cat frames >>report; printf 'E 4' >>report",
+            "machine crashed",
+            "ended before",
+            "booting\n",
+        ),
+        (f"{UP} {UP} {STAY}", "machine crashed", "a second time", "booting\n"),
+        (f"echo waiting >console; {STAY}", "boot timed out", "did not come up", "waiting\n"),
+        (f"{UP} {STAY}", "command timed out", "the command did not end", "booting\n"),
+        (
+            f"{UP} echo A 0 >>report; {STAY}",
+            "command timed out",
+            "the results did not arrive",
+            "booting\n",
+        ),
     ],
 )
-def test_lost_machine(place: Path, script: str, reason: str, detail: str, log: str) -> None:
-    with pytest.raises(MachineLost, match=detail) as lost:
+def test_a_machine_that_crashes_or_times_out(
+    place: Path, script: str, reason: str, detail: str, log: str
+) -> None:
+    with pytest.raises(MachineFailed, match=detail) as failure:
         Scripted(script).run(job(timeout_s=1))
-    assert lost.value.reason == reason
-    assert lost.value.kernel_log == log
+    assert failure.value.reason == reason
+    assert failure.value.kernel_log == log
     assert_nothing_is_left(place)
 
 
 @pytest.mark.parametrize(
     ("script", "reason", "detail"),
     [
-        (STAY, "hung", "did not come up within 1 s without a word"),
-        (f"{UP} {STAY}", "timeout", "the command did not end within 1 s without a word"),
+        (STAY, "boot timed out", "did not come up within 1 s without a word"),
+        (f"{UP} {STAY}", "command timed out", "the command did not end within 1 s without a word"),
     ],
 )
 def test_silence_is_a_loss(place: Path, script: str, reason: str, detail: str) -> None:
-    with pytest.raises(MachineLost, match=detail) as lost:
+    with pytest.raises(MachineFailed, match=detail) as failure:
         Scripted(script).run(dataclasses.replace(job(), silent_s=1))
-    assert lost.value.reason == reason
+    assert failure.value.reason == reason
     assert_nothing_is_left(place)
 
 
 def test_progress_is_a_word() -> None:
     script = f"{UP} for i in 1 2 3; do sleep 0.5; echo P $i >>report; done; {UP} {STAY}"
-    with pytest.raises(MachineLost, match="a second time"):
+    with pytest.raises(MachineFailed, match="a second time"):
         Scripted(script).run(dataclasses.replace(job(), silent_s=1))
 
 
@@ -140,6 +152,6 @@ def test_progress_is_live() -> None:
         seen.append(line)
         next(process.TEMPORARY.glob("machine-*/report")).with_name("seen").touch()
 
-    with pytest.raises(MachineLost, match="a second time"):
+    with pytest.raises(MachineFailed, match="a second time"):
         Scripted(script).run(dataclasses.replace(job(), on_progress=on_progress))
     assert seen == ["one"]

@@ -12,7 +12,7 @@ from lab.core import process
 from lab.core.errors import LabError
 from lab.machines import host
 from lab.machines.host import Host, here, new_messages
-from lab.machines.job import Job, MachineLost
+from lab.machines.job import Job, MachineFailed
 from tests.unit.processes import is_gone
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs commands as root")
@@ -76,9 +76,9 @@ def test_missing_command_gives_127(modules: Path) -> None:
 
 def test_timeout_is_a_lost_machine_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:
     script = f"sleep 1000 & echo $! >{tmp_path}/pid; wait"
-    with pytest.raises(MachineLost) as lost:
+    with pytest.raises(MachineFailed) as failure:
         Host().run(shell(script, timeout_s=0.5))
-    assert lost.value.reason == "timeout"
+    assert failure.value.reason == "command timed out"
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.verify.parity: which tests run where, how lost machines are survived, what is the same."""
+"""lab.verify.parity: which tests run where, how crashes are survived, what is the same."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import pytest
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import Layout
-from lab.machines import Job, MachineLost, Result
+from lab.machines import Job, MachineFailed, Result
 from lab.verify import parity
 from lab.verify.parity import MODES, Setup
 
@@ -25,7 +25,7 @@ HERE = Layout(Path())
 
 @dataclass
 class Scripted:
-    """A machine whose tests end as told: by kernel and test, None is lost.
+    """A machine whose tests end as told: by kernel and test, None is a crash.
 
     statuses: (kernel, test) -> exit statuses of its runs, one after the other, the last again.
     """
@@ -47,7 +47,7 @@ class Scripted:
             status = left.pop(0) if len(left) > 1 else left[0]
             job.on_progress(f"start {test}")
             if status is None:
-                raise MachineLost("died", "ended before its report", "Oops\n")
+                raise MachineFailed("machine crashed", "ended before its report", "Oops\n")
             job.on_progress(f"end {test} {status}")
         return Result(0, b"== a_test: 1\n", {}, self.log, 1.0)
 
@@ -174,11 +174,11 @@ def test_logs_have_what_tests_and_kernels_said() -> None:
     machine = Scripted({("series", "a_test"): [None, 1]}, log="BUG: bad\nfine\n")
     assert verdicts(machine)["a_test"] == ("pass", "FAIL", True)
     name = "parity-svm-qemu-npt=0-tdp_mmu=0"
-    lost = "== a_test: died: ended before its report\n(kernel log): Oops\n"
+    crash = "== a_test: machine crashed: ended before its report\n(kernel log): Oops\n"
     said = "== a_test: 1\n(kernel log): BUG: bad\n"
     assert {file.name: file.read_text() for file in HERE.log.iterdir()} == {
         f"{name}-base.log": said,
-        f"{name}-series.log": lost + said,
+        f"{name}-series.log": crash + said,
         f"{name}-base-again.log": said,
         f"{name}-series-again.log": said,
     }
@@ -226,9 +226,9 @@ def test_how_far_it_is() -> None:
 def test_a_machine_that_runs_nothing() -> None:
     class Dead(Scripted):
         def run(self, job: Job) -> Result:
-            raise MachineLost("hung", "did not come up", "")
+            raise MachineFailed("boot timed out", "did not come up", "")
 
-    with pytest.raises(WorkFailed, match="lost between tests"):
+    with pytest.raises(WorkFailed, match="failed between tests"):
         verdicts(Dead())
 
 

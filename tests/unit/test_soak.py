@@ -15,7 +15,7 @@ from lab import cli, machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.core.errors import LabError
-from lab.machines import Job, MachineLost, Result, Sharing
+from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.results import files
 from lab.verify import races, soak
@@ -151,11 +151,11 @@ def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
 def test_a_lost_machine_is_a_finding(
     run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lost(job: Job, nr: int) -> Result:
-        raise MachineLost("died", "no report", "console")
+    def crash(job: Job, nr: int) -> Result:
+        raise MachineFailed("machine crashed", "no report", "console")
 
-    assert run_soak(FakeMachine(lost)) == 1
-    assert "machine lost, died" in capsys.readouterr().err
+    assert run_soak(FakeMachine(crash)) == 1
+    assert "machine crashed" in capsys.readouterr().err
 
 
 def test_a_race_that_does_not_happen_is_none(run_soak: Callable[..., int]) -> None:
@@ -185,7 +185,7 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
         job.on_progress("so far: seed=0x1 cycles=gar")
         _thread.interrupt_main()
         time.sleep(0.7)
-        raise MachineLost("crashed", "ended", "")
+        raise MachineFailed("emulator crashed", "ended", "")
 
     assert run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0") == 130
     content = saved(tmp_path)
@@ -387,14 +387,14 @@ round 40, log mode get; to repeat: -S 0x1 -m all -v 2
 
 
 def mutants_answer(job: Job, nr: int) -> Result:
-    """Bug 1 makes the test fail, bug 2 the kernel complain, bug 3 the machine disappear."""
-    bug = job.parameters["kvm.mutant"]
-    if bug == "1":
+    """Mutant 1 makes the test fail, 2 the kernel complain, 3 the machine crash."""
+    mutant = job.parameters["kvm.mutant"]
+    if mutant == "1":
         return Result(254, FOUND.encode(), {}, "", 3.0)
-    if bug == "2":
+    if mutant == "2":
         return Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: hole\n", 60.0)
-    if bug == "3":
-        raise MachineLost("died", "no report", "console")
+    if mutant == "3":
+        raise MachineFailed("machine crashed", "no report", "console")
     return passed(job, nr)
 
 
@@ -408,9 +408,9 @@ def test_which_mutants_the_stress_test_finds(
     by = {finding["number"]: (finding["by"], finding["what"]) for finding in findings}
     assert by[1] == ("test", "lost write: gfn 0x40353")
     assert by[2] == ("kernel", "WARNING: hole")
-    assert by[3][0] == "machine lost"
+    assert by[3][0] == "machine crashed"
     assert by[4] == ("-", "")
-    assert f"3 of {len(set(by)) - 1} bugs were noticed" in capsys.readouterr().err
+    assert f"3 of {len(set(by)) - 1} mutants were noticed" in capsys.readouterr().err
     harvest = [job for job in machine.jobs if job.command[-2:] == ("-d", "on")]
     assert 0 < len(harvest) < len(machine.jobs)
 
@@ -420,4 +420,4 @@ def test_a_finding_without_a_bug_is_a_failure(
 ) -> None:
     machine = FakeMachine(lambda job, nr: Result(254, FOUND.encode(), {}, "", 3.0))
     assert run_soak(machine, "--mutants") == 1
-    assert "without a bug something was noticed" in capsys.readouterr().err
+    assert "without a mutant something was noticed" in capsys.readouterr().err

@@ -309,7 +309,7 @@ def test_space_that_runs_out_in_git(fake: FakeKernel, monkeypatch: pytest.Monkey
     assert error.value.exit_code == 2
 
 
-def test_a_tree_of_somebody_else(fake: FakeKernel) -> None:
+def test_a_tree_of_another_user(fake: FakeKernel) -> None:
     fake.linux.mkdir(parents=True)
     with pytest.raises(LabError, match="move it away"):
         fake.make_tree()

@@ -169,7 +169,7 @@ int main(void)
 	int lines = 0, status;
 
 	mount_all();
-	/* Without a report the machine ends by a panic, and counts as lost. */
+	/* Without a report the machine ends by a panic, and counts as crashed. */
 	if (open_report())
 		return 1;
 	fprintf(report, "H 1\n");
