@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.build import mutants, peer
+from lab.build import mutants, ungated
 from lab.core import space
 from lab.core.errors import LabError
 from lab.core.git import Repo
@@ -103,7 +103,7 @@ def make_command(
 def _commit_of(kind: str, layout: Layout) -> str:
     repo = Repo(layout.linux)
     if kind == "peer":
-        return peer.commit(repo)
+        return ungated.commit(repo)
     if kind == "mutants":
         return mutants.commit(repo, mutants.load(layout))
     return tree.BASE_TAG
@@ -112,8 +112,8 @@ def _commit_of(kind: str, layout: Layout) -> str:
 def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     """The up-to-date work tree of a kind of kernel, one of KINDS.
 
-    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.peer and of
-    lab.build.mutants raise.
+    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.ungated
+    and of lab.build.mutants raise.
     """
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")

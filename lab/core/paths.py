@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def peer(self) -> Path:
-        """A work tree of `linux`, at `base` with the edits of lab.build.peer."""
+        """A work tree of `linux`, at `base` with the edits of lab.build.ungated."""
         return self.build / "peer"
 
     @property

@@ -2,8 +2,8 @@
 """`make bench`: eager_page_split=N beside =Y, measured by real kernels that run real guests.
 
 One boot per paging mode (ept/npt is fixed when KVM loads); inside, split-bench.sh runs the
-matrix. The unpatched kernel and the peer measure a part of it for comparison, with the same test
-program.
+matrix. The unpatched kernel and the ungated baseline measure a part of it for comparison, with the
+same test program.
 """
 
 import re
@@ -308,7 +308,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     type=click.Choice(["all", *jsonl.KERNELS]),
     default="all",
     show_default=True,
-    help="All: the series, beside it N of the unpatched kernel and Y of the peer.",
+    help="All: the series, beside it N of the unpatched kernel and Y of the ungated one (peer).",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."

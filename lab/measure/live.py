@@ -3,8 +3,8 @@
 
 Runs the live mode of dirty_log_perf_test on the lockstep machine: three vCPUs that write all
 of their memory without end, and one that only reads pages KVM has not mapped, so that each of
-its reads needs mmu_lock. eager_page_split=N and =Y of the series and =Y of the peer, with EPT
-and with shadow paging. A run's timeline becomes one line; lines of single vCPUs are left out,
+its reads needs mmu_lock. eager_page_split=N and =Y of the series and =Y of the ungated one, with
+EPT and with shadow paging. A run's timeline becomes one line; lines of single vCPUs are left out,
 since those of their kind add them up.
 """
 
@@ -72,7 +72,7 @@ class LiveBoot:
 
 
 def live_boots(modes: Sequence[bool]) -> list[LiveBoot]:
-    """The boots: for each value of ept the series lazily and eagerly, and the peer."""
+    """The boots: for each value of ept the series lazily and eagerly, and the ungated baseline."""
     return [
         LiveBoot(kind, ept, eager)
         for ept in modes

@@ -244,7 +244,7 @@ def with_bits(boot: Boot) -> Boot:
 
 
 def _means_something(kernel: str, mode: Mode) -> bool:
-    """The gates that the peer lacks do not matter to the TDP MMU."""
+    """The gates that the ungated baseline lacks do not matter to the TDP MMU."""
     return not (kernel == "peer" and mode.tdp_mmu)
 
 
@@ -253,8 +253,8 @@ def bench_boots(
 ) -> list[Boot]:
     """The boots for one invocation.
 
-    kernels: a kind of kernel, or "all" for the series with Y of the peer and N of the base
-    beside it. modes: keys of MODES. `host` has one kernel and one mode only. dirty_harvest is
+    kernels: a kind of kernel, or "all" for the series with Y of the ungated baseline and N of the
+    base beside it. modes: keys of MODES. `host` has one kernel and one mode only. dirty_harvest is
     left alone where the CPU logs by itself.
     """
     first = "series" if kernels == "all" else kernels

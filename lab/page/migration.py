@@ -39,7 +39,7 @@ class MigrationRecords:
         """How its curve looks."""
         one = self.records["migration"]
         if one["kernel"] == "peer":
-            return pictures.PEER
+            return pictures.UNGATED
         if _by_bits(one):
             return pictures.BITS
         return pictures.EAGER if one["eager"] else pictures.LAZY

@@ -24,7 +24,7 @@ COLOURS = {
     "grid": ("#c9cdd2", "#3c444d"),
     "lazy": ("#d55e00", "#ff8b3d"),
     "eager": ("#0072b2", "#56b4e9"),
-    "peer": ("#009e73", "#3fd0a4"),
+    "ungated": ("#009e73", "#3fd0a4"),
     "enable": ("#f0e442", "#f0e442"),
     "clear": ("#cc79a7", "#e39cc4"),
     "disable": ("#56b4e8", "#3a8cc0"),
@@ -62,7 +62,7 @@ class Style:
 
 LAZY = Style("N: lazy", "lazy", "o")
 # Drawn first and larger, since the series' eager splitting often lies exactly on it.
-PEER = Style("gates deleted, Y", "peer", "s", "--", hollow=True)
+UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
 # Where only Y is drawn, by how it logs.

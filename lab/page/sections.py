@@ -59,10 +59,10 @@ def _grid(source: Source, table: Table) -> Grid:
 
 
 def _styles(key: Key) -> dict[Style, Key]:
-    """The peer first: its markers are to lie below."""
-    lazy, eager, peer, bits = tables.Beside.keys(key)
+    """The ungated baseline first: its markers are to lie below."""
+    lazy, eager, ungated, bits = tables.Beside.keys(key)
     return {
-        pictures.PEER: peer,
+        pictures.UNGATED: ungated,
         pictures.LAZY: lazy,
         pictures.EAGER: eager,
         pictures.BITS: bits,
@@ -89,7 +89,9 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
             used += keys
     mode = tables.paging_of(like)
     mix = _mix(like.write_percent)
-    over = ("peer/Y", pictures.PEER) if row is FIRST_CLEAR else ("N/Y", pictures.LAZY)
+    over = ("N/Y", pictures.LAZY)
+    if row is FIRST_CLEAR:
+        over = (tables.RATIO_OF_UNGATED, pictures.UNGATED)
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
 
@@ -137,7 +139,7 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
         drawn = [[panel for panels in drawn for panel in panels]]
         reading = (
             "This is where eager splitting does its work (once per migration), so Y lies above N;"
-            " the further Y lies below the peer's squares, the cheaper a split is."
+            " the further Y lies below the squares of the ungated baseline, the cheaper a split is."
         )
     else:
         reading = (
@@ -178,7 +180,7 @@ def _family_blocks(source: Source, family: Family, mixes: list[int], number: int
 
 
 def bench_pictures(sources: Sources) -> Section:
-    """Dirty time and first CLEAR over vCPUs, N against Y against the peer."""
+    """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
     section = Section("vcpus", "Over the number of vCPUs", [])
     source = sources.get("bench")
     if source is None:
@@ -242,7 +244,7 @@ class LiveRun:
     def style(self) -> Style:
         record = self.timeline.record
         if record["kernel"] == "peer":
-            return pictures.PEER
+            return pictures.UNGATED
         return pictures.EAGER if record["eager"] else pictures.LAZY
 
     def phases(self, kind: str) -> list[Line]:
@@ -250,14 +252,14 @@ class LiveRun:
 
 
 def _runs(source: Source, ept: bool) -> list[LiveRun]:
-    """N, Y, and the peer, as far as they are there."""
+    """N, Y, and the ungated baseline, as far as they are there."""
     found = []
     for timeline in source.of("timeline"):
         me = _same_run(timeline)
         parts = [[o for o in source.of(name) if _same_run(o) == me] for name in ("kind", "dip")]
         if timeline.record["ept"] == ept:
             found.append(LiveRun(timeline, *parts))
-    order = (pictures.LAZY, pictures.EAGER, pictures.PEER)
+    order = (pictures.LAZY, pictures.EAGER, pictures.UNGATED)
     return sorted(found, key=lambda run: order.index(run.style))
 
 
@@ -332,8 +334,8 @@ def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"stalls-{mode}"
     panels = []
     for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
-        # The peer first, since it is drawn wider.
-        below = sorted(runs, key=lambda run: run.style is not pictures.PEER)
+        # The ungated baseline first, since it is drawn wider.
+        below = sorted(runs, key=lambda run: run.style is not pictures.UNGATED)
         drawn = {run.style: _exceeding(run, kind) for run in below}
         label = "time that an access takes, simulated"
         panels.append(Panel(title, label, {s: p for s, p in drawn.items() if p}))

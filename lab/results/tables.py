@@ -3,7 +3,7 @@
 
 Figures of machines with simulated time and of machines with the host's clock never
 share a table: a table holds one machine, one paging mode, one write mix. It holds one kernel
-too, and beside the series the peer.
+too, and beside the series the ungated baseline.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -99,9 +99,10 @@ GOALS = (
 )
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
-PEER = "gates deleted"
-WHO_IS_THE_PEER = (
-    "gates deleted, the peer: the unpatched kernel without what keeps its eager splitting to"
+UNGATED = "ungated"
+RATIO_OF_UNGATED = "U/Y"
+WHAT_IS_UNGATED = (
+    "ungated (U), the baseline: the unpatched kernel without what keeps its eager splitting to"
     " nested guests; eager_page_split=Y"
 )
 BITS = "D bits"
@@ -226,12 +227,12 @@ def _why(initially_all_set: bool) -> str:
 class Beside:
     """Seconds that stand side by side, None where not measured.
 
-    N, Y, Y of the peer, and Y with dirty_harvest=on.
+    N, Y, Y of the ungated baseline, and Y with dirty_harvest=on.
     """
 
     lazy: float | None
     eager: float | None
-    peer: float | None = None
+    ungated: float | None = None
     bits: float | None = None
 
     @classmethod
@@ -246,20 +247,24 @@ class Beside:
         return lazy, eager, replace(eager, kernel="peer"), replace(eager, dirty_harvest=ON)
 
     @staticmethod
-    def columns(with_peer: bool, with_bits: bool = False, peer: str = PEER) -> tuple[str, ...]:
-        """The headings of cells(). peer: that of the peer's times."""
-        times = ["N", "Y", *([BITS] if with_bits else []), *([peer] if with_peer else [])]
-        ratios = ["N/Y", *(["Y/D"] if with_bits else []), *(["peer/Y"] if with_peer else [])]
+    def columns(with_ungated: bool, with_bits: bool = False) -> tuple[str, ...]:
+        """The headings of cells()."""
+        times = ["N", "Y", *([BITS] if with_bits else []), *([UNGATED] if with_ungated else [])]
+        ratios = [
+            "N/Y",
+            *(["Y/D"] if with_bits else []),
+            *([RATIO_OF_UNGATED] if with_ungated else []),
+        ]
         return (*times, *ratios)
 
-    def cells(self, with_peer: bool, with_bits: bool = False) -> tuple[str, ...]:
+    def cells(self, with_ungated: bool, with_bits: bool = False) -> tuple[str, ...]:
         times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
         if with_bits:
             times.append(self.bits)
             ratios.append(ratio(self.eager, self.bits))
-        if with_peer:
-            times.append(self.peer)
-            ratios.append(ratio(self.peer, self.eager))
+        if with_ungated:
+            times.append(self.ungated)
+            ratios.append(ratio(self.ungated, self.eager))
         return (*map(milliseconds, times), *ratios)
 
 
@@ -267,7 +272,7 @@ class Beside:
 class Extra:
     """Which columns a table has beyond those of N and Y."""
 
-    peer: bool
+    ungated: bool
     bits: bool
 
     @classmethod
@@ -285,8 +290,8 @@ def _table_of(group: Key, groups: Groups, times: Times) -> Table:
     extra = Extra.of(group, groups)
     members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
     counts = sorted({key.vcpus for key in members})
-    table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.peer, extra.bits)))
-    table.notes += [_why(group.initially_all_set), *([WHO_IS_THE_PEER] if extra.peer else [])]
+    table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.ungated, extra.bits)))
+    table.notes += [_why(group.initially_all_set), *([WHAT_IS_UNGATED] if extra.ungated else [])]
     table.notes += [WHAT_ARE_BITS] if extra.bits else []
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:
@@ -296,7 +301,7 @@ def _table_of(group: Key, groups: Groups, times: Times) -> Table:
                 continue
             if row == headline(group.initially_all_set):
                 table.strong.add(len(table.rows))
-            table.rows.append((row.label, str(vcpus), *beside.cells(extra.peer, extra.bits)))
+            table.rows.append((row.label, str(vcpus), *beside.cells(extra.ungated, extra.bits)))
             table.origins.append(Beside.keys(key))
     _add_units(table, group, extra, times)
     return table
@@ -352,8 +357,8 @@ def _is_column(group: Key, groups: Groups) -> bool:
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
-    Those of the series, the peer and dirty_harvest=on beside them; without the series one for
-    every kernel.
+    Those of the series, the ungated baseline and dirty_harvest=on beside them; without the series
+    one for every kernel.
     """
     found = list(measurements)
     times = {one.key: one.seconds for one in found}
@@ -392,11 +397,11 @@ def goals_table(measurements: Iterable[Measurement]) -> Table | None:
     """The ratios that the series is judged by; None when they were not measured."""
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times)]
-    with_peer = any(verdict.times.peer is not None for verdict in verdicts)
-    columns = ("8 vCPUs x 4 MiB", *Beside.columns(with_peer, peer="peer"), "goal")
+    with_ungated = any(verdict.times.ungated is not None for verdict in verdicts)
+    columns = ("8 vCPUs x 4 MiB", *Beside.columns(with_ungated), "goal")
     table = Table("What the series is to reach", columns)
-    table.notes += [WHO_IS_THE_PEER] if with_peer else []
-    table.rows += [(one.label, *one.times.cells(with_peer), one.said) for one in verdicts]
+    table.notes += [WHAT_IS_UNGATED] if with_ungated else []
+    table.rows += [(one.label, *one.times.cells(with_ungated), one.said) for one in verdicts]
     table.origins += [one.keys for one in verdicts]
     return table if table.rows else None
 

@@ -41,7 +41,7 @@ KERNEL_CODE = ("arch", "include", "virt")
 # What of the matrix a cover letter shows; `make report` shows everything.
 WRITES = (100, 20)
 ROWS = {tables.headline(True).label, tables.FIRST_CLEAR.label, tables.SECOND_CLEAR.label}
-COLUMNS = ("vCPUs", "N", "Y", tables.BITS, tables.PEER, "N/Y")
+COLUMNS = ("vCPUs", "N", "Y", tables.BITS, tables.UNGATED, "N/Y")
 
 EMULATED = {name for name in machines.NAMES if name != "host"}
 
@@ -136,7 +136,7 @@ def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
     if EMULATED.issuperset(clocks):
         notes.append("Nothing of this was measured on real hardware.")
     if any(one.kernel == "peer" for one in measurements):
-        notes.append(f"{tables.WHO_IS_THE_PEER}.")
+        notes.append(f"{tables.WHAT_IS_UNGATED}.")
     if any(one.dirty_harvest == tables.ON for one in measurements):
         notes.append(f"{tables.WHAT_ARE_BITS}.")
     return [*notes, f"Kernels: {', '.join(versions)}. Times are in milliseconds."]

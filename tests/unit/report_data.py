@@ -42,7 +42,7 @@ def measurement(**values: Any) -> Measurement:
 
 
 def bench() -> Iterator[Measurement]:
-    """N, Y and the peer for two numbers of vCPUs, both modes and two mixes."""
+    """N, Y and the ungated baseline for two numbers of vCPUs, both modes and two mixes."""
     kernels = (("series", False), ("series", True), ("peer", True))
     phases = (("dirty", 2), ("clear", 1), ("clear", 2), ("get", 1), ("enable", None))
     for ept, mix, n, (kernel, eager) in product((True, False), (100, 20), (2, 4), kernels):
@@ -103,7 +103,7 @@ def live_text(eager: bool, ept: bool = True) -> str:
 
 
 def live_records() -> Iterator[dict[str, Any]]:
-    """A live file with N, Y and the peer, with EPT only."""
+    """A live file with N, Y and the ungated baseline, with EPT only."""
     for kernel, eager in (("series", False), ("series", True), ("peer", True)):
         origin = {"machine": "vmx-bochs", "kernel": kernel, "kernel_version": f"6.12-{kernel}"}
         yield from live.condense(live_text(eager), origin)

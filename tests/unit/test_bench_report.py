@@ -125,19 +125,19 @@ def test_without_the_series_each_kernel_has_its_table() -> None:
 
 
 def peer(**changes: Any) -> list[Measurement]:
-    """What is measured of the peer: its Y, half as fast as that of the series."""
+    """What is measured of the ungated baseline: its Y, half as fast as that of the series."""
     return measured(kernel="peer", eager=(True,), **{"speedup": 40} | changes)
 
 
-def test_the_peer_stands_beside_the_series() -> None:
+def test_the_ungated_baseline_stands_beside_the_series() -> None:
     (table,) = tables.main_tables(measured() + peer())
-    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "gates deleted", "N/Y", "peer/Y")
+    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "ungated", "N/Y", "U/Y")
     assert [row[:7] for row in table.rows[:3]] == [
         ("dirty, iteration 2", "2", "400.0", "5.00", "10.0", "80.0", "2.00"),
         ("dirty, iteration 2", "8", "1600.0", "20.0", "40.0", "80.0", "2.00"),
         ("first CLEAR", "2", "5.18", "0.065", "0.130", "80.0", "2.00"),
     ]
-    assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
+    assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
 def bits(**changes: Any) -> list[Measurement]:
@@ -160,7 +160,7 @@ def test_dirty_bits_stand_beside_n_and_y() -> None:
     assert tables.WHAT_ARE_BITS in table.notes
     assert [key.dirty_harvest for key in table.origins[0]] == ["off", "off", "off", "on"]
     (table,) = tables.main_tables(measured() + peer() + bits())
-    assert table.columns[2:9] == ("N", "Y", "D bits", "gates deleted", "N/Y", "Y/D", "peer/Y")
+    assert table.columns[2:9] == ("N", "Y", "D bits", "ungated", "N/Y", "Y/D", "U/Y")
     assert table.rows[0][2:9] == ("400.0", "5.00", "4.00", "10.0", "80.0", "1.25", "2.00")
 
 
@@ -247,11 +247,11 @@ def test_the_goals_name_the_peer_too() -> None:
     base = measured(kernel="base", eager=(False,))
     table = tables.goals_table(measured(speedup=64) + peer() + base)
     assert table
-    assert table.columns == ("8 vCPUs x 4 MiB", "N", "Y", "peer", "N/Y", "peer/Y", "goal")
+    assert table.columns == ("8 vCPUs x 4 MiB", "N", "Y", "ungated", "N/Y", "U/Y", "goal")
     goal = ("1600.0", "25.0", "40.0", "64.0", "1.60", "at least 60: reached")
     assert table.rows[0] == ("ept=Y, all writes, dirty ms", *goal)
     assert table.rows[-1][1:-1] == ("400.0", "-", "-", "-", "-")
-    assert any(note.startswith("gates deleted, the peer: ") for note in table.notes)
+    assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
 def test_tables_with_the_peer_fit_the_terminal() -> None:

@@ -183,11 +183,11 @@ def test_the_tables_are_those_of_the_report() -> None:
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
 
 
-def test_dirty_bits_and_the_peer_fit_a_mail() -> None:
+def test_dirty_bits_and_the_baseline_fit_a_mail() -> None:
     lazy, eager = measured(ept=False)
     found = [lazy, eager, replace(eager, dirty_harvest="on", seconds=0.001)]
     text = tables_text([*found, replace(eager, kernel="peer")], "x")
-    assert re.search(r"vCPUs +N +Y +D bits +gates deleted +N/Y\n", text)
+    assert re.search(r"vCPUs +N +Y +D bits +ungated +N/Y\n", text)
     assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +1.00 +2.35 +98.3$", text)
     assert f"{tables.WHAT_ARE_BITS}." in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= mailout.WIDTH

@@ -99,7 +99,7 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
     )
     head = next(line for line in text.splitlines() if line.startswith("| ms | vCPUs | N "))
     cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
-    shown = [float(cells[name]) for name in ("N", "Y", "gates deleted")]
+    shown = [float(cells[name]) for name in ("N", "Y", "ungated")]
     numbers = [int(n) for n in re.findall(r"#L(\d+)\)", row)]
     lines = (made / data.BENCH).read_text().splitlines()
     records = [json.loads(lines[n - 1]) for n in numbers]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The peer: the packaged kernel, its own eager splitter let loose on every shadow page.
+"""The ungated baseline, kind "peer": the packaged kernel, its own splitter for every shadow page.
 
 The kernel splits shadow pages of nested guests only, and only while the TDP MMU is on. Deleting
 the gates that see to it is the least that can be done for the others, hence what the series is
@@ -14,7 +14,7 @@ from lab.series.cdefs import definitions
 from lab.series.tree import BASE_TAG
 
 MMU = "arch/x86/kvm/mmu/mmu.c"
-MESSAGE = "peer: base with its gates deleted"
+MESSAGE = "ungated: base without the gates of its eager splitting"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ EDITS = (
 
 def _refused(edit: Edit, reason: str) -> LabError:
     return LabError(
-        f"{MMU}: {edit.function}() {reason}; correct lab/build/peer.py,"
+        f"{MMU}: {edit.function}() {reason}; correct lab/build/ungated.py,"
         " or install a version that base.pin names as proved"
     )
 
@@ -73,13 +73,13 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def commit(repo: Repo) -> str:
-    """The id of a commit on top of `base` that holds the peer; the same base gives the same id.
+    """The id of a commit on top of `base` that holds the baseline; the same base gives the same id.
 
     No ref, index or work tree changes. LabError: an edit does not fit.
     """
     entry = repo.entry(BASE_TAG, MMU)
     if entry is None:
-        raise LabError(f"{MMU}: the kernel has no such file; correct lab/build/peer.py")
+        raise LabError(f"{MMU}: the kernel has no such file; correct lab/build/ungated.py")
     text = repo.content(entry.blob).decode("utf-8", "surrogateescape")
     for edit in EDITS:
         text = apply(text, edit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The peer: every edit fits exactly once or nothing is made, and what is made stays as it is."""
+"""The ungated baseline: every edit fits exactly once or nothing is made; what is made stays."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.build import kernel
-from lab.build.peer import EDITS, MMU
+from lab.build.ungated import EDITS, MMU
 from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.series import tree
