@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Results of scripts/split-bench.sh: one JSON object per line, see docs/results-format.md."""
+"""Results of scripts/split-bench.sh: one JSON object per line, see docs/results-format.md.
+
+msgspec checks each value by its field's type. It knows nothing of keys that come twice, and of
+values that cannot be beside each other: these are checked here.
+"""
 
 import json
-import math
-import types
+import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from lab.core.errors import LabError
 from lab.results.files import complete_or_absent
@@ -28,6 +34,15 @@ HARVESTS = ("off", "on", "auto")
 FIRST = ("machine", "kernel", "kernel_version")
 
 
+def _one_of(words: Iterable[str]) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(words)})\Z")
+
+
+Count = Annotated[int, Meta(ge=1)]
+# What JSON has no number for is no time either.
+Seconds = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+
+
 class BadResultError(LabError):
     """A line that is no measurement, or a measurement that is not the one expected."""
 
@@ -43,18 +58,18 @@ class Key:
     """
 
     machine: str
-    kernel: str
+    kernel: Annotated[str, _one_of(KERNELS)]
     ept: bool
     tdp_mmu: bool
-    vcpus: int
-    bytes_per_vcpu: int
+    vcpus: Count
+    bytes_per_vcpu: Count
     backing: str
-    write_percent: int
+    write_percent: Annotated[int, Meta(ge=0, le=100)]
     initially_all_set: bool
     eager: bool
-    phase: str
-    iteration: int | None
-    dirty_harvest: str = field(default=HARVESTS[0], kw_only=True)
+    phase: Annotated[str, _one_of(PHASES)]
+    iteration: Count | None
+    dirty_harvest: Annotated[str, _one_of(HARVESTS)] = field(default=HARVESTS[0], kw_only=True)
     pml: bool = field(default=True, kw_only=True)
 
 
@@ -68,8 +83,8 @@ class Measurement(Key):
     """
 
     kernel_version: str
-    seconds: float
-    cpus: int | None = None
+    seconds: Seconds
+    cpus: Count | None = None
     overcommitted: bool | None = None
     pinned: bool | None = None
 
@@ -78,49 +93,17 @@ class Measurement(Key):
         return Key(**{field.name: getattr(self, field.name) for field in fields(Key)})
 
 
-def _types_of(hint: Any) -> tuple[type, ...]:
-    return get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-
-
-HINTS = {name: _types_of(hint) for name, hint in get_type_hints(Measurement).items()}
 # Keys that came after the first results were written.
 LATER = {field.name for field in fields(Measurement) if field.default is not MISSING}
-NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
-def _has_type(value: object, wanted: tuple[type, ...]) -> bool:
-    # In Python True is an int; in JSON it is not a number. A time may be a whole one.
-    return type(value) in wanted or (float in wanted and type(value) is int)
-
-
-def _check_types(record: dict[str, Any]) -> None:
-    for name, wanted in HINTS.items():
-        if name not in record:
-            if name in LATER:
-                continue
-            raise BadResultError(f"lacks {name!r}")
-        if not _has_type(record[name], wanted):
-            names = " or ".join(NAMES.get(kind, "null") for kind in wanted)
-            raise BadResultError(f"{name!r} is {record[name]!r} instead of {names}")
-
-
-def _check_values(found: Measurement) -> None:
-    checks = {
-        "kernel": found.kernel in KERNELS,
-        "phase": found.phase in PHASES,
-        "vcpus": found.vcpus >= 1,
-        "bytes_per_vcpu": found.bytes_per_vcpu >= 1,
-        "write_percent": 0 <= found.write_percent <= 100,
-        "seconds": found.seconds >= 0,
-        "cpus": found.cpus is None or found.cpus >= 1,
-        "tdp_mmu": found.ept or not found.tdp_mmu,
-        "dirty_harvest": found.dirty_harvest in HARVESTS,
-        "pml": found.ept or found.pml,
-    }
-    for name, good in checks.items():
-        if not good:
-            raise BadResultError(f"{name!r} cannot be {getattr(found, name)!r}")
-    if PHASES[found.phase] != ((found.iteration or 0) >= 1) or found.iteration == 0:
+def _check_together(found: Measurement) -> None:
+    """BadResultError: values that cannot be beside each other."""
+    if found.tdp_mmu and not found.ept:
+        raise BadResultError("'tdp_mmu' cannot be True without 'ept'")
+    if not found.pml and not found.ept:
+        raise BadResultError("'pml' cannot be False without 'ept'")
+    if PHASES[found.phase] != (found.iteration is not None):
         raise BadResultError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
 
 
@@ -140,14 +123,11 @@ def parse(line: str) -> Measurement:
         record = json.loads(line, object_pairs_hook=_no_duplicates)
     except ValueError as error:
         raise BadResultError(f"is not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise BadResultError("is not a JSON object")
-    _check_types(record)
-    known = {field.name for field in fields(Measurement)} & record.keys()
-    found = Measurement(**{name: record[name] for name in known})
-    if not math.isfinite(found.seconds):
-        raise BadResultError(f"'seconds' cannot be {found.seconds!r}")
-    _check_values(found)
+    try:
+        found = msgspec.convert(record, Measurement)
+    except msgspec.ValidationError as error:
+        raise BadResultError(str(error)) from error
+    _check_together(found)
     return found
 
 

@@ -260,9 +260,9 @@ def test_inlined_pictures_take_the_colours_of_the_page() -> None:
         ('{"machine": 1', "is empty or ends in half a line"),
         ("nonsense\n", "line 1: is not JSON"),
         ("[1]\n", "line 1: is not a JSON object"),
-        ('{"a": 1}\n', "line 1: lacks 'machine'"),
+        ('{"a": 1}\n', "line 1: Object missing required field `machine`"),
         ('{"phase": "teleport"}\n', "has no measurement"),
-        ('{"phase": "dirty"}\n', "line 1: lacks 'machine'"),
+        ('{"phase": "dirty"}\n', "line 1: Object missing required field `machine`"),
     ],
 )
 def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str, complaint: str) -> None:

@@ -75,9 +75,11 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert found.key != jsonl.parse(line()).key
     rest = {name: value for name, value in LATER.items() if name not in LATER_DIMENSIONS}
     assert jsonl.parse(line(**rest)).key == jsonl.parse(line()).key
-    with pytest.raises(jsonl.BadResultError, match="'pinned' is 1 instead of true or false"):
+    with pytest.raises(
+        jsonl.BadResultError, match=r"Expected `bool \| null`, got `int` - at `\$.pinned`"
+    ):
         jsonl.parse(line(pinned=1))
-    with pytest.raises(jsonl.BadResultError, match="'cpus' cannot be 0"):
+    with pytest.raises(jsonl.BadResultError, match=r"Expected `int` >= 1 - at `\$.cpus`"):
         jsonl.parse(line(cpus=0))
 
 
@@ -109,40 +111,44 @@ def test_a_line_begins_as_split_bench_writes_it() -> None:
 @pytest.mark.parametrize("name", list(GOOD))
 def test_no_key_may_be_missing(name: str) -> None:
     rest = {key: value for key, value in GOOD.items() if key != name}
-    with pytest.raises(jsonl.BadResultError, match=f"lacks '{name}'"):
+    with pytest.raises(jsonl.BadResultError, match=f"missing required field `{name}`"):
         jsonl.parse(json.dumps(rest))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"ept": 1}, "'ept' is 1 instead of true or false"),
-        ({"eager": "Y"}, "'eager' is 'Y' instead of true or false"),
-        ({"vcpus": True}, "'vcpus' is True instead of a whole number"),
-        ({"vcpus": 8.0}, "'vcpus' is 8.0 instead of a whole number"),
-        ({"vcpus": 0}, "'vcpus' cannot be 0"),
-        ({"bytes_per_vcpu": 0}, "'bytes_per_vcpu' cannot be 0"),
-        ({"write_percent": 101}, "'write_percent' cannot be 101"),
-        ({"write_percent": -1}, "'write_percent' cannot be -1"),
-        ({"kernel": "mine"}, "'kernel' cannot be 'mine'"),
-        ({"machine": None}, "'machine' is None instead of a string"),
-        ({"phase": "lunch"}, "'phase' cannot be 'lunch'"),
+        ({"ept": 1}, "Expected `bool`, got `int` - at `$.ept`"),
+        ({"eager": "Y"}, "Expected `bool`, got `str` - at `$.eager`"),
+        ({"vcpus": True}, "Expected `int`, got `bool` - at `$.vcpus`"),
+        ({"vcpus": 8.0}, "Expected `int`, got `float` - at `$.vcpus`"),
+        ({"vcpus": 0}, "Expected `int` >= 1 - at `$.vcpus`"),
+        ({"bytes_per_vcpu": 0}, "Expected `int` >= 1 - at `$.bytes_per_vcpu`"),
+        ({"write_percent": 101}, "Expected `int` <= 100 - at `$.write_percent`"),
+        ({"write_percent": -1}, "Expected `int` >= 0 - at `$.write_percent`"),
+        ({"kernel": "mine"}, "matching regex '^(series|peer|base)\\\\Z' - at `$.kernel`"),
+        ({"machine": None}, "Expected `str`, got `null` - at `$.machine`"),
+        ({"phase": "lunch"}, "|disable)\\\\Z' - at `$.phase`"),
         ({"iteration": None}, "'iteration' cannot be None in phase 'dirty'"),
-        ({"iteration": 0}, "'iteration' cannot be 0 in phase 'dirty'"),
-        ({"iteration": "2"}, "'iteration' is '2' instead of a whole number or null"),
+        ({"iteration": 0}, "Expected `int` >= 1 - at `$.iteration`"),
+        ({"iteration": "2"}, "Expected `int | null`, got `str` - at `$.iteration`"),
         ({"phase": "enable"}, "'iteration' cannot be 2 in phase 'enable'"),
-        ({"phase": "enable", "iteration": 0}, "'iteration' cannot be 0 in phase 'enable'"),
-        ({"seconds": "0.1"}, "'seconds' is '0.1' instead of a number"),
-        ({"seconds": False}, "'seconds' is False instead of a number"),
-        ({"seconds": -0.1}, "'seconds' cannot be -0.1"),
-        ({"seconds": float("nan")}, "'seconds' cannot be nan"),
-        ({"seconds": float("inf")}, "'seconds' cannot be inf"),
-        ({"ept": False, "tdp_mmu": True}, "'tdp_mmu' cannot be True"),
-        ({"dirty_harvest": "perhaps"}, "'dirty_harvest' cannot be 'perhaps'"),
-        ({"dirty_harvest": True}, "'dirty_harvest' is True instead of a string"),
-        ({"dirty_harvest": None}, "'dirty_harvest' is None instead of a string"),
-        ({"pml": "N"}, "'pml' is 'N' instead of true or false"),
-        ({"ept": False, "pml": False}, "'pml' cannot be False"),
+        ({"phase": "enable", "iteration": 0}, "Expected `int` >= 1 - at `$.iteration`"),
+        ({"phase": "enable", "iteration": -1}, "Expected `int` >= 1 - at `$.iteration`"),
+        ({"seconds": "0.1"}, "Expected `float`, got `str` - at `$.seconds`"),
+        ({"seconds": False}, "Expected `float`, got `bool` - at `$.seconds`"),
+        ({"seconds": -0.1}, "Expected `float` >= 0.0 - at `$.seconds`"),
+        ({"seconds": float("nan")}, "Expected `float` >= 0.0 - at `$.seconds`"),
+        ({"seconds": float("inf")}, "Expected `float` <= 1.7976931348623157e+308"),
+        ({"ept": False, "tdp_mmu": True}, "'tdp_mmu' cannot be True without 'ept'"),
+        (
+            {"dirty_harvest": "perhaps"},
+            "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`",
+        ),
+        ({"dirty_harvest": True}, "Expected `str`, got `bool` - at `$.dirty_harvest`"),
+        ({"dirty_harvest": None}, "Expected `str`, got `null` - at `$.dirty_harvest`"),
+        ({"pml": "N"}, "Expected `bool`, got `str` - at `$.pml`"),
+        ({"ept": False, "pml": False}, "'pml' cannot be False without 'ept'"),
     ],
 )
 def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
@@ -155,7 +161,7 @@ def test_values_that_cannot_be(changes: dict[str, Any], said: str) -> None:
     [
         ("", "is not JSON"),
         ('{"machine": ', "is not JSON"),
-        ("[1]", "is not a JSON object"),
+        ("[1]", "Expected `object`, got `array`"),
         (line()[:-1] + ', "vcpus": 8}', "has a key twice"),
     ],
 )
