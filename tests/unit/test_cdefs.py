@@ -28,6 +28,7 @@ def names(text: str) -> list[str]:
         ("#define MACRO(x) \\\n\tdo { x; } while (0)\n", "MACRO"),
         ("static bool __read_mostly flag = true;\n", "flag"),
         ("static const int table[] = {\n\t1,\n};\n", "table"),
+        ("static const struct pair pairs = { {\n\t1,\n}, {\n\t2,\n} };\n", "pairs"),
         ("static struct kmem_cache *cache;\n", "cache"),
         ("struct thing {\n\tint a;\n};\n", "struct thing"),
         ("union either { int a; };\n", "union either"),
@@ -47,6 +48,8 @@ def test_names(text: str, name: str) -> None:
         "EXPORT_SYMBOL_GPL(elsewhere);\n",
         '#include "x.h"\n',
         "int a, b;\n",
+        "enum {\n\tFIRST,\n};\n",
+        "struct {\n\tint a;\n} both;\n",
     ],
 )
 def test_leaves_alone_what_it_cannot_name(text: str) -> None:
