@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Locks between commands that run at the same time."""
+"""Locks between commands that run at the same time.
+
+filelock would be no less code, and asks for the lock again and again; flock() waits in the kernel.
+"""
 
 import fcntl
 import sys

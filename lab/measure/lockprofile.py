@@ -20,7 +20,7 @@ import shlex
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -266,21 +266,6 @@ def to_line(found: Profile) -> str:
     return f"{json.dumps(asdict(found))}\n"
 
 
-def read(file: Path) -> list[Profile]:
-    """The profiles of a file that `lab lockprofile` wrote. Keys that are not known are ignored.
-
-    LabError: it is not such a file.
-    """
-    found = []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            record = json.loads(line)
-            found.append(Profile(**{field.name: record[field.name] for field in fields(Profile)}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise LabError(f"{file}, line {number}: not a lock profile ({error})") from error
-    return found
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
@@ -331,11 +316,6 @@ def profile_tables(profiles: Iterable[Profile]) -> list[Table]:
         table = found.setdefault((ept, writes), Table(title, COLUMNS, notes=list(NOTES)))
         table.rows.append(_row(one, known.get((ept, writes, 1, eager))))
     return list(found.values())
-
-
-def tables_of(file: Path) -> list[Table]:
-    """The tables of a file that `lab lockprofile` wrote. LabError: it is not such a file."""
-    return profile_tables(read(file))
 
 
 class TracingProgress:
