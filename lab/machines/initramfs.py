@@ -29,7 +29,7 @@ PROGRESS = "/lab/progress"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArchiveEntry:
     """One name in the archive. path has no leading slash; data is a symlink's target too."""
 
     path: str
@@ -38,27 +38,27 @@ class Entry:
     device: tuple[int, int] = (0, 0)
 
 
-def _directory(path: str) -> Entry:
-    return Entry(path, stat.S_IFDIR | 0o755)
+def _directory(path: str) -> ArchiveEntry:
+    return ArchiveEntry(path, stat.S_IFDIR | 0o755)
 
 
-def _program(path: str, data: bytes) -> Entry:
-    return Entry(path, stat.S_IFREG | 0o755, data)
+def _program(path: str, data: bytes) -> ArchiveEntry:
+    return ArchiveEntry(path, stat.S_IFREG | 0o755, data)
 
 
-def _text(path: str, text: str) -> Entry:
-    return Entry(path, stat.S_IFREG | 0o644, text.encode())
+def _text(path: str, text: str) -> ArchiveEntry:
+    return ArchiveEntry(path, stat.S_IFREG | 0o644, text.encode())
 
 
-def _symlink(path: str, target: str) -> Entry:
-    return Entry(path, stat.S_IFLNK | 0o777, target.encode())
+def _symlink(path: str, target: str) -> ArchiveEntry:
+    return ArchiveEntry(path, stat.S_IFLNK | 0o777, target.encode())
 
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _record(entry: Entry, inode: int) -> bytes:
+def _record(entry: ArchiveEntry, inode: int) -> bytes:
     name = entry.path.encode() + b"\0"
     links = 2 if stat.S_ISDIR(entry.mode) else 1
     size = len(entry.data)
@@ -68,7 +68,7 @@ def _record(entry: Entry, inode: int) -> bytes:
     return _padded(header + name) + _padded(entry.data)
 
 
-def cpio(entries: Iterable[Entry]) -> bytes:
+def cpio(entries: Iterable[ArchiveEntry]) -> bytes:
     """Return entries as an archive in the "newc" format, parents before what they hold.
 
     Of two entries for one path the later one counts.
@@ -76,10 +76,10 @@ def cpio(entries: Iterable[Entry]) -> bytes:
     unique = {entry.path: entry for entry in entries}
     ordered = [unique[path] for path in sorted(unique, key=lambda path: path.split("/"))]
     records = [_record(entry, inode) for inode, entry in enumerate(ordered, start=1)]
-    return b"".join(records) + _record(Entry("TRAILER!!!", 0), 0)
+    return b"".join(records) + _record(ArchiveEntry("TRAILER!!!", 0), 0)
 
 
-def _with_parents(entries: Sequence[Entry]) -> Iterator[Entry]:
+def _with_parents(entries: Sequence[ArchiveEntry]) -> Iterator[ArchiveEntry]:
     for entry in entries:
         for parent in PurePosixPath(entry.path).parents:
             if str(parent) != ".":
@@ -95,7 +95,7 @@ def _applets() -> list[str]:
 @cache
 def _common() -> bytes:
     entries = [_directory(path) for path in DIRECTORIES]
-    entries.append(Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)))
+    entries.append(ArchiveEntry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)))
     entries.append(_program("bin/busybox", BUSYBOX.read_bytes()))
     entries += [_symlink(f"bin/{name}", "busybox") for name in _applets()]
     entries.append(_program("init", INIT.read_bytes()))
@@ -160,16 +160,16 @@ def _with_libraries(chosen: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
     return [(str(library).lstrip("/"), library) for library in loaded] + chosen
 
 
-def _entries(chosen: Iterable[tuple[str, Path]]) -> list[Entry]:
+def _entries(chosen: Iterable[tuple[str, Path]]) -> list[ArchiveEntry]:
     entries = []
     for path, source in chosen:
         executable = source.stat().st_mode & stat.S_IXUSR
         mode = stat.S_IFREG | (0o755 if executable else 0o644)
-        entries.append(Entry(path, mode, source.read_bytes()))
+        entries.append(ArchiveEntry(path, mode, source.read_bytes()))
     return entries
 
 
-def _instructions(job: Job, machine: str, levels: str) -> list[Entry]:
+def _instructions(job: Job, machine: str, levels: str) -> list[ArchiveEntry]:
     variables = {
         "LAB_MACHINE": machine,
         "LAB_OUT": OUT,
@@ -189,7 +189,7 @@ def _instructions(job: Job, machine: str, levels: str) -> list[Entry]:
     ]
 
 
-def _other_init(job: Job) -> list[Entry]:
+def _other_init(job: Job) -> list[ArchiveEntry]:
     """Return what replaces our init, nothing if nothing does."""
     if job.init is None:
         return []

@@ -65,7 +65,7 @@ def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A row of the table. digits: decimals of a figure in the unit that the label says."""
 
     label: str
@@ -94,28 +94,36 @@ def _during(name: str) -> Callable[[MigrationRecords], float]:
 
 
 ROWS = (
-    Row("longest request before, ms", lambda t: t.at("before", "longest_request_us") / 1e3),
-    Row(
+    FigureRow("longest request before, ms", lambda t: t.at("before", "longest_request_us") / 1e3),
+    FigureRow(
         "longest request during precopy, ms",
         lambda t: t.at("precopy", "longest_request_us") / 1e3,
         strong=True,
     ),
-    Row("longest stall before, ms", lambda t: t.at("before", "longest_stall_us") / 1e3, 3),
-    Row("longest stall during precopy, ms", lambda t: t.at("precopy", "longest_stall_us") / 1e3, 3),
-    Row("requests a second before", lambda t: t.at("before", "requests_per_second"), 0, False),
-    Row(
+    FigureRow("longest stall before, ms", lambda t: t.at("before", "longest_stall_us") / 1e3, 3),
+    FigureRow(
+        "longest stall during precopy, ms", lambda t: t.at("precopy", "longest_stall_us") / 1e3, 3
+    ),
+    FigureRow(
+        "requests a second before", lambda t: t.at("before", "requests_per_second"), 0, False
+    ),
+    FigureRow(
         "requests a second during precopy",
         lambda t: t.at("precopy", "requests_per_second"),
         0,
         False,
     ),
-    Row("lowest window, % of before", _dip, 0, False),
-    Row("page faults that KVM handled", _during("pf_taken"), 0),
-    Row("huge pages split ahead of writes", _during("eager_split_done"), 0, False),
-    Row("migration, ms", lambda t: t.at("migration", "seconds") * 1e3, 0),
-    Row("passes over memory", lambda t: t.at("migration", "passes"), 0, False),
-    Row("downtime, QEMU's account, ms", lambda t: t.at("migration", "downtime_seconds") * 1e3, 0),
-    Row("stopped, as the guest sees it, ms", lambda t: t.at("blackout", "longest_stall_us") / 1e3),
+    FigureRow("lowest window, % of before", _dip, 0, False),
+    FigureRow("page faults that KVM handled", _during("pf_taken"), 0),
+    FigureRow("huge pages split ahead of writes", _during("eager_split_done"), 0, False),
+    FigureRow("migration, ms", lambda t: t.at("migration", "seconds") * 1e3, 0),
+    FigureRow("passes over memory", lambda t: t.at("migration", "passes"), 0, False),
+    FigureRow(
+        "downtime, QEMU's account, ms", lambda t: t.at("migration", "downtime_seconds") * 1e3, 0
+    ),
+    FigureRow(
+        "stopped, as the guest sees it, ms", lambda t: t.at("blackout", "longest_stall_us") / 1e3
+    ),
 )
 
 
@@ -139,7 +147,7 @@ def _dimensions(record: Record) -> str:
     )
 
 
-def _cells(row: Row, migrations: Sequence[MigrationRecords]) -> tuple[str, ...]:
+def _cells(row: FigureRow, migrations: Sequence[MigrationRecords]) -> tuple[str, ...]:
     values = [row.value(migration) for migration in migrations]
     cells = [f"{value:.{row.digits}f}" for value in values]
     for value in values[1:]:

@@ -10,7 +10,7 @@ from lab.core.errors import LabError
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelSource:
     """A kernel source as it lies on this machine.
 
     sha256: of the tarball. proved: base.pin names exactly this file.
@@ -80,7 +80,7 @@ def _checksum(tarball: Path) -> str:
         raise LabError(f"{tarball} is missing; reinstall its package") from error
 
 
-def find(pin: Pin, version: str) -> Source:
+def find(pin: Pin, version: str) -> KernelSource:
     """The source that the pin names, in the version that is installed.
 
     LabError: it is older than what was proved, or is not the file that was.
@@ -97,4 +97,4 @@ def find(pin: Pin, version: str) -> Source:
             f"{pin.tarball} has sha256 {sha256}, base.pin expects {expected} for {version};"
             f" apt-get install --reinstall {pin.package}"
         )
-    return Source(pin.package, version, pin.tarball, sha256, expected is not None)
+    return KernelSource(pin.package, version, pin.tarball, sha256, expected is not None)

@@ -21,7 +21,7 @@ from lab.core.paths import LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
 from lab.series import files, source
 from lab.series.apply import commit_mails
-from lab.series.source import Source
+from lab.series.source import KernelSource
 
 BRANCH = "series"
 BASE_TAG = "refs/tags/base"
@@ -92,7 +92,7 @@ def unsaved(layout: Layout) -> str | None:
     return None
 
 
-def current_source(layout: Layout) -> Source:
+def current_source(layout: Layout) -> KernelSource:
     """The source that base.pin and the installed package give."""
     pin = source.read_pin(layout.pin)
     found = source.find(pin, source.installed_version(pin.package))
@@ -104,7 +104,7 @@ def current_source(layout: Layout) -> Source:
     return found
 
 
-def _unpack(found: Source, target: Path, log: Path) -> None:
+def _unpack(found: KernelSource, target: Path, log: Path) -> None:
     target.mkdir(parents=True)
     command = ("tar", "-xf", str(found.tarball), "--strip-components=1", "-C", str(target))
     try:
@@ -117,7 +117,7 @@ def _unpack(found: Source, target: Path, log: Path) -> None:
         raise LabError(f"{found.tarball} is no kernel source; expected {found.package}")
 
 
-def _commit_base(repo: Repo, found: Source) -> None:
+def _commit_base(repo: Repo, found: KernelSource) -> None:
     repo.run("init", "-q", "-b", BRANCH, "--template=")
     for key, value in SETTINGS.items():
         repo.run("config", key, value)
@@ -158,7 +158,7 @@ def _replace(layout: Layout, fresh: Path) -> None:
         shutil.rmtree(stale, ignore_errors=True)
 
 
-def _create(layout: Layout, found: Source, mails: files.Series, inputs: str) -> None:
+def _create(layout: Layout, found: KernelSource, mails: files.Series, inputs: str) -> None:
     space.need(layout.build, NEEDED_GIB, "the kernel tree and its objects")
     fresh = layout.build / "linux.new"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -190,7 +190,7 @@ def _refuse_unsaved(layout: Layout) -> None:
         )
 
 
-def make(layout: Layout, found: Source, *, discard: bool = False) -> str:
+def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
     """Bring build/linux in step with the repository and say what was done.
 
     discard: give up what is unsaved in build/linux. Without it LabError, and

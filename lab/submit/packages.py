@@ -25,7 +25,7 @@ from lab.core.steps import run_logged, say, step
 from lab.machines import Job
 from lab.machines.disk import INSTALLED, SvmQemuDisk
 from lab.series import tree
-from lab.series.source import Source
+from lab.series.source import KernelSource
 
 DIRECTORY = BUILD / "deb"
 DEBIANS = Path("/usr/src/linux-config-6.12/config.amd64_none_cloud-amd64.xz")
@@ -81,7 +81,7 @@ def read_config(file: Path) -> bytes:
     return text
 
 
-def version_of(source: Source) -> str:
+def version_of(source: KernelSource) -> str:
     """The packages' version: the source's, and what is newer about it."""
     return f"{source.version}+eagersplit"
 

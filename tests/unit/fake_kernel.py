@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.core.paths import Layout
 from lab.series import tree
-from lab.series.source import Source
+from lab.series.source import KernelSource
 
 MMU = "arch/x86/kvm/mmu/mmu.c"
 HEADER = "include/linux/kvm_host.h"
@@ -101,7 +101,7 @@ class FakeKernel:
     """A repository below `layout.root` and the source that goes with it."""
 
     layout: Layout
-    source: Source
+    source: KernelSource
 
     @classmethod
     def make(cls, directory: Path, files: Mapping[str, str] = BASE_FILES) -> "FakeKernel":
@@ -110,7 +110,7 @@ class FakeKernel:
         tarball = directory / "linux-source.tar.xz"
         write_tarball(tarball, files)
         sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
-        return cls(Layout(root), Source("linux-source", "1.0", tarball, sha256, True))
+        return cls(Layout(root), KernelSource("linux-source", "1.0", tarball, sha256, True))
 
     @property
     def linux(self) -> Path:
