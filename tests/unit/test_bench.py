@@ -692,6 +692,7 @@ def test_a_failure_ends_the_other_machine(lab: Lab, capsys: pytest.CaptureFixtur
         os.kill(machine.pid, 0)
 
 
+@pytest.mark.usefixtures("terminal_signals")
 @pytest.mark.timeout(60)
 def test_ctrl_c_ends_all_machines(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.machine = machine = Interrupted(lab.directory)

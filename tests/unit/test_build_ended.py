@@ -13,7 +13,7 @@ import pytest
 
 from lab.cli import INTERRUPTED
 from lab.core.paths import ROOT, Layout
-from tests.unit.processes import is_gone, until
+from tests.unit.processes import is_gone, started, until
 
 # Ends when it is told to, but does not tell its child.
 MAKE = """\
@@ -23,12 +23,10 @@ echo $$ $! > pids.new
 mv pids.new pids
 wait
 """
-# A shell may have left SIGINT ignored to all that it started in the background.
 LAB = """
-import signal, sys
+import sys
 from pathlib import Path
 from lab.core import paths
-signal.signal(signal.SIGINT, signal.default_int_handler)
 paths.LAYOUT = paths.Layout(Path(sys.argv[1]))
 from lab import cli
 from lab.build import kernel
@@ -54,16 +52,13 @@ def layout(tmp_path: Path) -> Layout:
 def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
     """`lab build`, busy with make."""
     path = f"{layout.root / 'bin'}:{os.environ['PATH']}"
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", LAB, layout.root, what],
         stderr=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
     ) as running:
-        try:
-            assert until((layout.linux / "pids").exists)
-            yield running
-        finally:
-            running.kill()
+        assert until((layout.linux / "pids").exists)
+        yield running
 
 
 @pytest.fixture(params=["kvm", "selftests"])

@@ -12,10 +12,10 @@ import pytest
 
 from lab.core import process
 from lab.core.paths import ROOT
-from tests.unit.processes import is_gone, until
+from tests.unit.processes import is_gone, started, until
 
 # Ignores SIGTERM, and has a child that left the session.
-STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > pid; while :; do sleep 1; done"
+STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > new; mv new pid; while :; do sleep 1; done"
 
 # What a run does, for a test to end in its own way.
 RUN = """
@@ -60,6 +60,7 @@ def test_child_left_behind_by_its_leader_ends(tmp_path: Path) -> None:
     assert is_gone(orphan)
 
 
+@pytest.mark.usefixtures("terminal_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_child_starts_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -153,19 +154,17 @@ def test_workspaces_in_use_are_kept_and_others_swept() -> None:
     ],
 )
 def test_run_ended_from_outside(own_directory: Path, number: signal.Signals, code: int) -> None:
-    run = subprocess.Popen(
+    with started(
         [sys.executable, "-c", RUN, own_directory],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        text=True,
-    )
-    assert run.stdout
-    with run, run.stdout:
-        pid, directory = run.stdout.readline().split()
+    ) as run:
+        assert run.stdout
+        pid, directory = run.stdout.readline().decode().split()
         assert not is_gone(int(pid))
         run.send_signal(number)
-    assert run.returncode == code
+        assert run.wait(timeout=20) == code
     assert until(lambda: is_gone(int(pid)))
     if number == signal.SIGKILL:
         with process.workspace():

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, furnish, set_cpus
+from tests.unit.processes import default_signals, started
 
 # Of a run of two iterations: populate, enable, disable; dirty, get, clear of each.
 RECORDS = 3 + 3 * 2
@@ -787,15 +788,13 @@ def test_interrupted_run_restores_all_and_ends_the_test(
     before = host.settings()
     matrix = ["--vcpus", "2", "--eager", "N", "--harvest", "on"]
     command = host.command(*matrix, "--output", f"{host.root}/out.jsonl")
-    process = subprocess.Popen(
-        command, env=host.environment, stderr=subprocess.PIPE, start_new_session=True
-    )
-    child = int(wait_for(host.root / "pid"))
-    assert host.eager.read_text() == "N\n"
-    assert host.harvest.read_text() == "on\n"
-    assert host.pool().read_text() == "5\n"
-    process.send_signal(number)
-    _, said = process.communicate(timeout=10)
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        child = int(wait_for(host.root / "pid"))
+        assert host.eager.read_text() == "N\n"
+        assert host.harvest.read_text() == "on\n"
+        assert host.pool().read_text() == "5\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=10)
     assert process.returncode == status
     assert host.settings() == before
     assert not is_alive(child)
@@ -806,15 +805,11 @@ def test_control_c_on_a_terminal(host: Host) -> None:
     """The whole foreground group gets SIGINT, as the test's own process does."""
     host.mode("hang")
     before = host.settings()
-    process = subprocess.Popen(
-        host.command("--vcpus", "2"),
-        env=host.environment,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    child = int(wait_for(host.root / "pid"))
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=10) == 130
+    command = host.command("--vcpus", "2")
+    with started(command, env=host.environment, stderr=subprocess.DEVNULL) as process:
+        child = int(wait_for(host.root / "pid"))
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=10) == 130
     assert host.settings() == before
     assert not is_alive(child)
 
@@ -888,6 +883,7 @@ class Moments:
             capture_output=True,
             timeout=60,
             start_new_session=True,
+            preexec_fn=default_signals,
             check=False,
         ).returncode
 
