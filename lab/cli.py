@@ -10,6 +10,7 @@ import click
 
 from lab.core.errors import LabError
 from lab.core.paths import LOG
+from lab.core.process import ends_by_exception
 from lab.machines import MachineFailed
 
 # One row per command: its name, the module that holds it, the attribute there.
@@ -75,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     arguments: the words after `python -m lab`; the process's own without it.
     0: done. 1: the work failed. 2: bad input, nothing changed. 3: the machine
-    crashed or timed out. 130: interrupted.
+    crashed or timed out. 130: interrupted. 128+n: signal n told it to end (SystemExit).
     """
     try:
-        status = cli.main(arguments, prog_name="lab", standalone_mode=False)
+        with ends_by_exception():
+            status = cli.main(arguments, prog_name="lab", standalone_mode=False)
     except click.Abort:
         return _complain("interrupted", INTERRUPTED)
     except click.ClickException as error:

@@ -49,8 +49,11 @@ def in_parallel(
     """
     threads = threads or at_once()
     with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(work) for _ in range(threads)]
+        futures: list[Future[None]] = []
         try:
+            # An exception in between would leave a thread that nothing ends.
+            with process.signals_wait():
+                futures += [pool.submit(work) for _ in range(threads)]
             while not all(future.done() for future in futures):
                 done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
                 for future in done:

@@ -127,7 +127,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
+def signals_wait() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
 
     They are neither blocked nor ignored, since a child would inherit that.
@@ -236,7 +236,7 @@ class Child:
     def __enter__(self) -> Self:
         try:
             # An exception before Popen() returns would lose a child that runs already.
-            with _signals_wait():
+            with signals_wait():
                 self._process = self._start_on_terminal() if self._terminal else self._start()
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: not installed; run `make setup`") from error

@@ -174,8 +174,11 @@ def run_plan(
         return result
 
     with process.ends_by_exception(), ThreadPoolExecutor(watch.parallel) as pool:
-        futures = [pool.submit(one, i, boot, job) for i, (boot, job) in enumerate(jobs)]
+        futures: list[Future[list[Measurement]]] = []
         try:
+            # See in_parallel().
+            with process.signals_wait():
+                futures += [pool.submit(one, i, boot, job) for i, (boot, job) in enumerate(jobs)]
             with shown(watch) as tick:
                 while not all(future.done() for future in futures):
                     wait(futures, timeout=TICK_S, return_when=FIRST_EXCEPTION)

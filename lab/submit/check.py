@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 import click
 from rich.console import Console
@@ -303,16 +304,16 @@ def docs(subject: Subject) -> CheckResult:
 def run(
     command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """env: added to the user's own."""
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | dict(env or {}),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    """env: added to the user's own. What ends this ends all that the command has started."""
+    with TemporaryFile() as out, TemporaryFile() as err:
+        environment = os.environ | dict(env or {})
+        status = process.run(command, cwd, out, stderr=err, env=environment)
+        return subprocess.CompletedProcess(command, status, _text(out), _text(err))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _run_logged(

@@ -267,8 +267,9 @@ class Soak:
     seed: int
     end: float
     clock: Callable[[], float] = time.monotonic
-    runs: list[BootRecord] = field(default_factory=list)
-    running: dict[int, RunningBoot] = field(default_factory=dict)
+    # Thousands, and every job refers to all of them: to show that would take gigabytes.
+    runs: list[BootRecord] = field(default_factory=list, repr=False)
+    running: dict[int, RunningBoot] = field(default_factory=dict, repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
     nr: int = 0
 

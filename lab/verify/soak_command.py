@@ -56,6 +56,10 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
         status, ended = 0, "nothing was found"
     except KeyboardInterrupt:
         status, ended = soak.INTERRUPTED, "interrupted"
+    except SystemExit:
+        # Told to end by a signal: where Ctrl-C is ignored, as under nohup, that is how.
+        ended = "interrupted"
+        raise
     except soak.Broken as broken:
         lines = broken.lines
         raise

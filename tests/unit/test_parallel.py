@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.core.parallel: each item once, and the first failure ends the rest."""
 
+import signal
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,31 @@ def test_a_failure_ends_the_other_thread_as_well(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(WorkFailed, match="zero"):
         parallel.for_each(range(20), work)
     assert ended.is_set() and sorted(seen) == [0, 1]
+
+
+@pytest.mark.usefixtures("terminal_signals")
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_while_threads_start_ends_them(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("lab.core.process.end", lambda processes, grace_s: ended.set())
+    seen: list[bool] = []
+
+    class Signalled(ThreadPoolExecutor):
+        """The signal comes when a thread runs, and before anything else knows of it."""
+
+        def submit(self, *arguments: Any, **words: Any) -> Future[Any]:
+            future = super().submit(*arguments, **words)
+            signal.raise_signal(number)
+            return future
+
+    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Signalled)
+    with pytest.raises(error):
+        parallel.for_each(range(2), lambda item: seen.append(ended.wait(5)), threads=2)
+    assert seen and all(seen)
 
 
 def test_an_error_of_the_work_is_not_the_end_of_the_items() -> None:
