@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the tests inside machines boot. Unit tests use none of this."""
+"""Bounds of a test run, and what the tests inside machines boot, which no unit test uses."""
 
+import faulthandler
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from lab.build import selftests as tests_of_kvm
 from lab.build.kernel import Kernel
 from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT
+from tests import guards
 from tests.machines.matrix import cases
 
 T = TypeVar("T")
@@ -39,6 +41,33 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootScheduling:
     """What xdist asks for a scheduler."""
     return BootScheduling(config, log)
+
+
+def pytest_configure() -> None:
+    """Bound what the process of a test run, or of one of its workers, takes."""
+    guards.limit_memory()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let signals end it."""
+    guards.Ending(session)
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing running."""
+    guards.end_what_is_left()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Beside what pytest-timeout does."""
+    guards.end_without_exception(item, settings.timeout)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer() -> None:
+    """The test has ended in time."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _once(make: Callable[..., T]) -> Callable[..., T]:

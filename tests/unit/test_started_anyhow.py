@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab and its tests do the same however they were started: under nohup, in the background of a
+shell without job control, by cron, without a terminal, with a closed standard input.
+
+`bare` is all of that at once. What is ignored there stays ignored, by convention, so that SIGTERM
+is what ends a program, and has to end everything that it has started.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+from lab.core.paths import ROOT
+from tests.unit.fake_kvm_host import Host, furnish
+from tests.unit.processes import ignored_signals, is_gone, started, until
+from tests.unit.test_build_ended import LAB, MAKE
+
+PR_SET_CHILD_SUBREAPER = 36
+PATH = "/usr/bin:/bin"
+# Those that send signals, to themselves and to what they start.
+SENDERS = (
+    "tests/unit/test_build_ended.py",
+    "tests/unit/test_machines_process.py",
+    "tests/unit/test_soak.py::test_ctrl_c_ends_with_the_summary_so_far",
+    "tests/unit/test_bench.py::test_ctrl_c_ends_all_machines",
+    "tests/unit/test_split_bench.py::test_control_c_on_a_terminal",
+)
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--rootdir", ROOT)
+
+
+@pytest.fixture
+def left() -> Iterator[Callable[[], list[psutil.Process]]]:
+    """left(): what runs that was started below this process, whoever its parent was."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+    def found() -> list[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if not is_gone(child.pid)]
+
+    before = found()
+    try:
+        yield lambda: [child for child in found() if child not in before]
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def bare() -> None:
+    """For preexec_fn."""
+    ignored_signals()
+    os.close(0)
+
+
+def bare_environment(**variables: object) -> dict[str, str]:
+    """What cron gives, about."""
+    return {"PATH": PATH} | {name: str(value) for name, value in variables.items()}
+
+
+def run_bare(command: Sequence[object], **options: object) -> tuple[int, str]:
+    """The exit status and the output of COMMAND, started bare."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": ROOT}
+    with started(command, bare, **{"env": bare_environment()} | streams | options) as running:
+        said, _ = running.communicate(timeout=300)
+        return running.returncode, said.decode()
+
+
+# ---- the tests ---------------------------------------------------------------
+
+
+def verdicts(file: Path) -> dict[str, str]:
+    """Test -> "passed", or what else."""
+    cases = ElementTree.parse(file).iter("testcase")
+    return {
+        f"{case.get('classname')}::{case.get('name')}": next((c.tag for c in case), "passed")
+        for case in cases
+    }
+
+
+def test_tests_that_send_signals_have_the_same_verdicts(
+    tmp_path: Path, left: Callable[[], list[psutil.Process]]
+) -> None:
+    found: list[dict[str, str]] = []
+    for preexec in (bare, None):
+        file = tmp_path / f"{len(found)}.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-n2", f"--junitxml={file}", *SENDERS]
+        environment = bare_environment() if preexec else dict(os.environ)
+        kind = {"preexec_fn": preexec} if preexec else {}
+        with started(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, **kind
+        ) as running:
+            running.wait(timeout=300)
+        found.append(verdicts(file))
+        assert until(lambda: not left())
+    assert found[0] == found[1]
+    assert len(found[0]) > 30
+    assert set(found[0].values()) == {"passed"}
+
+
+SLEEPER = """
+import subprocess, time
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("nr", range(4))
+def test_sleeper(nr):
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(__file__).with_name(f"pid{nr}").write_text(f"{child.pid}\\n")
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_term_ends_a_test_run_and_what_its_tests_started(
+    tmp_path: Path, left: Callable[[], list[psutil.Process]], workers: str
+) -> None:
+    (tmp_path / "test_sleeper.py").write_text(SLEEPER)
+    wanted = 1 if workers == "-n0" else 2
+    with started(
+        [*PYTEST, workers, tmp_path], bare, cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE
+    ) as running:
+        assert until(lambda: len(list(tmp_path.glob("pid*"))) == wanted, 60)
+        running.send_signal(signal.SIGHUP)
+        running.send_signal(signal.SIGINT)
+        running.terminate()
+        said, _ = running.communicate(timeout=30)
+        assert running.returncode == pytest.ExitCode.INTERRUPTED, said
+        assert left() == []
+    assert len(list(tmp_path.glob("pid*"))) == wanted
+
+
+GREEDY = """
+def test_greedy():
+    assert len(bytearray(3 << 30)) == 3 << 30
+
+def test_modest():
+    assert len(bytearray(1 << 20)) == 1 << 20
+"""
+
+
+def test_a_test_that_takes_gigabytes_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_greedy.py").write_text(GREEDY)
+    status, said = run_bare([*PYTEST, "-n2", tmp_path])
+    assert status == 1
+    assert "MemoryError" in said
+    assert "1 failed, 1 passed" in said
+
+
+# Neither an exception nor the end of its child ends it.
+DEAF = """
+import subprocess, time
+from tests import guards
+
+guards.LAST_RESORT_S = 1
+
+def test_deaf():
+    while True:
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+"""
+
+
+def test_a_test_that_nothing_ends_ends(tmp_path: Path) -> None:
+    (tmp_path / "test_deaf.py").write_text(DEAF)
+    status, said = run_bare([*PYTEST, "-n1", "--timeout", "1", tmp_path])
+    assert status == 1
+    assert "crashed while running" in said
+    assert "test_deaf.py" in said
+
+
+# ---- the lab -----------------------------------------------------------------
+
+
+def test_the_lab_answers_as_ever() -> None:
+    status, said = run_bare([sys.executable, "-m", "lab", "soak", "--dry-run"])
+    assert status == 0
+    assert "stress-kvm-npt0" in said
+    status, said = run_bare([sys.executable, "-m", "lab", "build", "nonsense"])
+    assert (status, len(said.splitlines())) == (2, 1)
+
+
+def test_no_file_of_the_lab_is_taken_for_standard_input() -> None:
+    script = "import os, sys, lab.cli; sys.argv = ['lab']; lab.cli.main = lambda: 0\n" + (
+        "try: import lab.__main__\nexcept SystemExit: print(os.readlink('/proc/self/fd/0'))"
+    )
+    assert run_bare([sys.executable, "-c", script]) == (0, "/dev/null\n")
+
+
+def test_term_ends_a_build(tmp_path: Path, left: Callable[[], list[psutil.Process]]) -> None:
+    image = tmp_path / "build/linux/obj-kvm/arch/x86/boot/bzImage"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    make = tmp_path / "make"
+    make.write_text(MAKE)
+    make.chmod(0o755)
+    environment = bare_environment(PYTHONPATH=ROOT) | {"PATH": f"{tmp_path}:{PATH}"}
+    command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
+    with started(command, bare, env=environment, stderr=subprocess.DEVNULL) as running:
+        assert until(lambda: any(tmp_path.rglob("pids")))
+        running.send_signal(signal.SIGHUP)
+        running.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(timeout=0.5)
+        running.terminate()
+        assert running.wait(timeout=30) == 128 + signal.SIGTERM
+        assert left() == []
+
+
+# ---- the benchmark's script --------------------------------------------------
+
+
+@pytest.fixture(params=["dash", "busybox sh"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    """A made-up host, and a shell."""
+    made = Host(tmp_path, request.param.split())
+    made.environment = bare_environment(SPLIT_BENCH_ROOT=tmp_path, TMPDIR=tmp_path / "tmp")
+    furnish(made)
+    return made
+
+
+def test_the_script_measures_the_same(host: Host) -> None:
+    output = host.root / "out.jsonl"
+    command = host.command("--vcpus", "2", "--writes", "20", "--output", str(output))
+    status, said = run_bare(command, env=host.environment)
+    measured = output.read_text()
+    output.unlink()
+    done = host.run("--vcpus", "2", "--writes", "20", "--output", str(output))
+    assert (status, said, measured) == (0, done.stdout, output.read_text())
+
+
+@pytest.mark.parametrize("mode", ["hang", "stubborn"])
+def test_term_ends_the_script_and_restores_the_host(
+    host: Host, left: Callable[[], list[psutil.Process]], mode: str
+) -> None:
+    host.mode(mode)
+    before = host.settings()
+    with started(
+        host.command("--vcpus", "2", "--eager", "N"),
+        bare,
+        env=host.environment,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        assert until((host.root / "pid").exists)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            running.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(timeout=0.5)
+        running.terminate()
+        assert running.wait(timeout=10) == 128 + signal.SIGTERM
+        # Of the one that is no program itself, as it ought to be, `sleep 0.1` may end later.
+        assert until(lambda: not left(), 1)
+    assert host.settings() == before
