@@ -5,7 +5,7 @@ import faulthandler
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import psutil
@@ -69,7 +69,9 @@ class Ending:
         self._session.shouldstop = f"told to end by {signal.Signals(number).name}"
         # Workers; in a worker, what its test waits for.
         for child in psutil.Process().children():
-            child.terminate()
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
+        faulthandler.dump_traceback_later(LAST_RESORT_S, exit=True)
         raise KeyboardInterrupt
 
 

@@ -3,6 +3,8 @@
 
 import _thread
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -174,6 +176,22 @@ def test_ctrl_c_ends_with_the_summary_so_far(
         return passed(job, nr)
 
     assert run_soak(FakeMachine(interrupting), "--minutes", "5") == 130
+    assert saved(tmp_path)["ended"] == "interrupted"
+    assert "cycles" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("terminal_signals")
+def test_term_ends_with_the_summary_so_far(
+    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ending(job: Job, nr: int) -> Result:
+        if nr == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return passed(job, nr)
+
+    with pytest.raises(SystemExit) as ended:
+        run_soak(FakeMachine(ending), "--minutes", "5")
+    assert ended.value.code == 128 + signal.SIGTERM
     assert saved(tmp_path)["ended"] == "interrupted"
     assert "cycles" in capsys.readouterr().out
 

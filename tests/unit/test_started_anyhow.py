@@ -36,6 +36,11 @@ SENDERS = (
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--rootdir", ROOT)
 
 
+def own_temporary(directory: Path) -> str:
+    """Option: pytest is not to remove what earlier runs left, which takes its time."""
+    return f"--basetemp={directory / 'basetemp'}"
+
+
 @pytest.fixture
 def left() -> Iterator[Callable[[], list[psutil.Process]]]:
     """left(): what runs that was started below this process, whoever its parent was."""
@@ -90,7 +95,8 @@ def test_tests_that_send_signals_have_the_same_verdicts(
     found: list[dict[str, str]] = []
     for preexec in (bare, None):
         file = tmp_path / f"{len(found)}.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-n2", f"--junitxml={file}", *SENDERS]
+        options = [f"--junitxml={file}", own_temporary(tmp_path)]
+        command = [sys.executable, "-m", "pytest", "-q", "-n2", *options, *SENDERS]
         environment = bare_environment() if preexec else dict(os.environ)
         kind = {"preexec_fn": preexec} if preexec else {}
         with started(
@@ -123,8 +129,9 @@ def test_term_ends_a_test_run_and_what_its_tests_started(
 ) -> None:
     (tmp_path / "test_sleeper.py").write_text(SLEEPER)
     wanted = 1 if workers == "-n0" else 2
+    command = [*PYTEST, workers, own_temporary(tmp_path), tmp_path]
     with started(
-        [*PYTEST, workers, tmp_path], bare, cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE
+        command, bare, cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE
     ) as running:
         assert until(lambda: len(list(tmp_path.glob("pid*"))) == wanted, 60)
         running.send_signal(signal.SIGHUP)
@@ -147,7 +154,7 @@ def test_modest():
 
 def test_a_test_that_takes_gigabytes_fails(tmp_path: Path) -> None:
     (tmp_path / "test_greedy.py").write_text(GREEDY)
-    status, said = run_bare([*PYTEST, "-n2", tmp_path])
+    status, said = run_bare([*PYTEST, "-n2", own_temporary(tmp_path), tmp_path])
     assert status == 1
     assert "MemoryError" in said
     assert "1 failed, 1 passed" in said
@@ -171,7 +178,8 @@ def test_deaf():
 
 def test_a_test_that_nothing_ends_ends(tmp_path: Path) -> None:
     (tmp_path / "test_deaf.py").write_text(DEAF)
-    status, said = run_bare([*PYTEST, "-n1", "--timeout", "1", tmp_path])
+    options = ["-n1", "--timeout", "1", own_temporary(tmp_path)]
+    status, said = run_bare([*PYTEST, *options, tmp_path])
     assert status == 1
     assert "crashed while running" in said
     assert "test_deaf.py" in said
@@ -210,6 +218,62 @@ def test_term_ends_a_build(tmp_path: Path, left: Callable[[], list[psutil.Proces
         running.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(timeout=0.5)
+        running.terminate()
+        assert running.wait(timeout=30) == 128 + signal.SIGTERM
+        assert left() == []
+
+
+# A checker of `lab check` that has programs of its own.
+CHECKING = """
+import sys
+from pathlib import Path
+import click
+from lab import cli
+from lab.submit import check
+
+@click.command()
+def checking():
+    check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path(sys.argv[1]))
+
+cli.LazyGroup.get_command = lambda *_: checking
+sys.exit(cli.main(["check"]))
+"""
+
+
+def test_term_ends_a_checker(tmp_path: Path, left: Callable[[], list[psutil.Process]]) -> None:
+    environment = bare_environment(PYTHONPATH=ROOT)
+    with started(
+        [sys.executable, "-c", CHECKING, tmp_path], bare, cwd=ROOT, env=environment
+    ) as running:
+        assert until((tmp_path / "up").exists)
+        assert len(left()) > 2
+        running.terminate()
+        assert running.wait(timeout=30) == 128 + signal.SIGTERM
+        assert left() == []
+
+
+# What a command waits for that is no machine and no build.
+WAITING = """
+import subprocess, sys, click
+from lab import cli
+
+@click.command()
+def waiting():
+    subprocess.run(["sh", "-c", f"echo > {sys.argv[1]}/up; exec sleep 1000"])
+
+cli.LazyGroup.get_command = lambda *_: waiting
+sys.exit(cli.main(["check"]))
+"""
+
+
+def test_term_ends_what_any_command_waits_for(
+    tmp_path: Path, left: Callable[[], list[psutil.Process]]
+) -> None:
+    environment = bare_environment(PYTHONPATH=ROOT)
+    with started(
+        [sys.executable, "-c", WAITING, tmp_path], bare, cwd=ROOT, env=environment
+    ) as running:
+        assert until((tmp_path / "up").exists)
         running.terminate()
         assert running.wait(timeout=30) == 128 + signal.SIGTERM
         assert left() == []
