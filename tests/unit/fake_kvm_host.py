@@ -9,23 +9,24 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "split-bench.sh"
 NOBODY = 65534
 
 # Appends the value of eager_page_split, behind a comma that of dirty_harvest unless it is
-# off, and its arguments to "calls", then prints what dirty_log_perf_test prints. N costs 100
-# times what Y costs, and either costs 10 times what it does with dirty_harvest. All by the shell
-# itself, as it runs thousands of times.
+# off, and its arguments but for the file of -j to "calls", then writes what dirty_log_perf_test
+# writes there. N costs 100 times what Y costs, and either costs 10 times what it does with
+# dirty_harvest. All by the shell itself, as it runs thousands of times.
 FAKE_TEST = r"""#!/bin/sh
 here=${0%/*}
 read -r eager <"$here/sys/module/kvm/parameters/eager_page_split"
 { read -r harvest <"$here/sys/module/kvm/parameters/dirty_harvest"; } 2>/dev/null || harvest=off
 [ "$harvest" = off ] && suffix= || suffix=,$harvest
-echo "$eager$suffix $*" >>"$here/calls"
+echo "$eager$suffix ${*% -j *}" >>"$here/calls"
 read -r mode <"$here/mode"
 clear=1
 iterations=2
-while getopts s:b:v:w:i:gc: option; do
+while getopts s:b:v:w:i:gc:j: option; do
     case $option in
         v) vcpus=$OPTARG ;;
         i) iterations=$OPTARG ;;
         g) clear=0 ;;
+        j) json=$OPTARG ;;
     esac
 done
 case $mode in
@@ -36,20 +37,25 @@ case $mode in
 esac
 [ "$eager" = Y ] && dirty=00$vcpus || dirty=$vcpus
 [ "$harvest" = off ] && dirty=0.$dirty || dirty=0.0$dirty
+phase() {
+    line="\"phase\": \"$1\", \"iteration\": $2"
+    stats='"kvm_stats": {"exits": 7}'
+    echo "{\"record\": \"phase\", \"run\": 1, $line, \"seconds\": $3, $stats}"
+    [ "$1" != disable ] || echo "{\"record\": \"summary\", $line, \"median_seconds\": $3}"
+}
 echo "Test iterations: $iterations"
-echo "Populate memory time: 0.012345678s"
-echo "Enabling dirty logging time: 0.000123456s"
-echo
+exec >"$json"
+phase populate null 0.012345678
+phase enable null 0.000123456
 i=1
 while [ $i -le $iterations ]; do
     [ $mode = short ] && [ $i = 2 ] && exit 0
-    echo "Iteration $i dirty memory time: ${dirty}00000001s"
-    echo "Iteration $i get dirty log time: 0.000015000s"
-    [ $clear = 0 ] || echo "Iteration $i clear dirty log time: 0.004000000s"
+    phase dirty $i ${dirty}00000001
+    phase get $i 0.000015000
+    [ $clear = 0 ] || phase clear $i 0.004000000
     i=$((i + 1))
 done
-echo "Disabling dirty logging time: 0.080500000s"
-echo "Get dirty log over $iterations iterations took 0.000030000s. (Avg 0.000015000s/iteration)"
+phase disable null 0.080500000
 """
 
 

@@ -505,7 +505,7 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
         (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
         (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
         (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
-        (["--eager", "M"], "--eager: 'M' is neither N nor Y"),
+        (["--eager", "M"], "--eager: 'M' is none of N, Y"),
         (["--init-set", "perhaps"], "--init-set: 'perhaps' is none of yes, no, both"),
         (["--bytes", "4X"], "--bytes: '4X' is not a size"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
