@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What no unit test may depend on, and what some need."""
 
+import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.processes import signals_of_a_terminal
 
 
@@ -21,3 +26,27 @@ def terminal_signals() -> Iterator[None]:
     """Signals of this process are those of one that a terminal has started; nohup ignores some."""
     with signals_of_a_terminal():
         yield
+
+
+@pytest.fixture(scope="session")
+def applets() -> Iterator[Path]:
+    """A directory with busybox's commands."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        subprocess.run(["busybox", "--install", "-s", directory], check=True)
+        yield Path(directory)
+
+
+@pytest.fixture(params=["dash", "busybox"])
+def host(request: pytest.FixtureRequest, applets: Path) -> Iterator[Host]:
+    """A made-up host for split-bench.sh, with dash, and with busybox's shell and commands alone."""
+    # Not tmp_path, which other users cannot enter: one case runs as nobody.
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        busybox = request.param == "busybox"
+        host = Host(root, [str(applets / "sh")] if busybox else ["dash"])
+        path = str(applets) if busybox else os.environ["PATH"]
+        host.environment = {"PATH": path, "SPLIT_BENCH_ROOT": directory, "TMPDIR": f"{root}/tmp"}
+        furnish(host)
+        yield host

@@ -31,7 +31,7 @@ SENDERS = (
     "tests/unit/test_machines_process.py",
     "tests/unit/test_soak.py::test_ctrl_c_ends_with_the_summary_so_far",
     "tests/unit/test_bench.py::test_ctrl_c_ends_all_machines",
-    "tests/unit/test_split_bench.py::test_control_c_on_a_terminal",
+    "tests/unit/test_split_bench_interrupted.py::test_control_c_on_a_terminal",
 )
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--rootdir", ROOT)
 
