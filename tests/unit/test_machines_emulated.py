@@ -15,7 +15,7 @@ from lab.machines.job import Job, MachineFailed
 from tests.unit.test_machines_channel import RUN, archive_frames
 
 UP = "echo booting >console; echo 'H 1' >>report;"
-STAY = "echo $$ >../pid; sleep 1000"
+STAY = "echo $$ >../pid.new; mv ../pid.new ../pid; sleep 1000"
 
 
 class Scripted(EmulatedMachine):
