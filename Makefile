@@ -1,40 +1,59 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # A thin front: the work is done by lab/setup.sh and `python -m lab`.
-# ARGS goes to the command, as in `make test ARGS='-k npt0'`.
+# ARGS goes to the command, as in `make test ARGS='-k npt0'`. WHAT chooses another measurement
+# of `make bench`, or other proofs of `make test`.
 
 PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
+BENCH_WHAT := live cost lock crossover migrate
+TEST_WHAT := unit mutants parity races leaks pae migration bpf
+
+# Before anything is installed or built: a WHAT that there is, once, for the target that has it.
+known = $(and $(filter 1,$(words $(WHAT))),$(filter $(1),$(WHAT)))
+check = $(if $(call known,$(2)),,$(error make $(1) WHAT=$(WHAT): there is no such, but one of: $(2)))
+ifneq ($(WHAT),)
+$(foreach goal,$(or $(MAKECMDGOALS),help),\
+	$(if $(filter bench,$(goal)),$(call check,bench,$(BENCH_WHAT)),\
+	$(if $(filter test,$(goal)),$(call check,test,$(TEST_WHAT)),\
+	$(error make $(goal) WHAT=$(WHAT): only `make bench` and `make test` have a WHAT))))
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build peer test soak mutants pae leaks bench cost live migrate crossover report compare reference lockprofile parity deb bpf clean
+.PHONY: help setup tree save check mail build test soak bench report compare reference deb clean \
+	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test
 
 help:
-	@echo 'make bench   measure eager_page_split=N beside =Y, and the peer, on an emulated machine'
-	@echo 'make test    run the tests: KVM selftests in emulated machines, seeded bugs, and the lab itself'
-	@echo 'make soak    an hour of stress in two machines at a time, new seeds each time'
-	@echo 'make pae     build a 32-bit kernel and run the tests that need one (make test skips them without it)'
-	@echo 'make leaks   build a kernel with kmemleak and look for what a thousand VMs leave behind'
+	@echo 'make bench    measure eager_page_split=N beside =Y, and the ungated baseline, on an emulated machine'
+	@echo '              WHAT=live       what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo '              WHAT=cost       what splitting one huge page costs, over memory and vCPUs'
+	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
+	@echo '              WHAT=crossover  dirty logging by Dirty bits beside write protection, over what is written'
+	@echo '              WHAT=migrate    a live migration by QEMU, as the guest sees it'
+	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and the lab itself'
+	@echo '              WHAT=unit       the lab itself only, without a kernel (a minute or two)'
+	@echo '              WHAT=mutants    only whether the tests find the mutants (about 4 minutes)'
+	@echo '              WHAT=parity     the packaged KVM selftests, unpatched and patched: the same verdicts (25 minutes)'
+	@echo '              WHAT=races      an hour of stress on a kernel that reports data races'
+	@echo '              WHAT=leaks      build a kernel with kmemleak and look for what a thousand VMs leave behind'
+	@echo '              WHAT=pae        build a 32-bit kernel and run the tests that need one'
+	@echo '              WHAT=migration  a live migration by QEMU, and that its copy has every write'
+	@echo '              WHAT=bpf        try the bpftrace tools of tools/bpftrace in an emulated machine'
+	@echo 'make soak     an hour of stress in two machines at a time, new seeds each time'
 	@echo
-	@echo 'make tree    build/linux: the packaged kernel source plus this series, one commit per mail'
-	@echo 'make save    write the commits of build/linux back to series/ and the whole files'
-	@echo 'make check   prove that tree and save agree, every mail builds and the checkers are content'
-	@echo 'make mail    the series as mails in build/mail, with a cover letter; sends nothing'
-	@echo 'make build   build the kernel and the KVM selftests'
-	@echo 'make peer    build the kernel to compare with: unpatched, its gates deleted (see docs/measuring.md)'
-	@echo 'make cost    what splitting one huge page costs, over memory and vCPUs, with a picture'
-	@echo 'make live    what running vCPUs feel: throughput and stalls while logging comes and goes'
-	@echo 'make crossover  dirty logging by Dirty bits beside write protection, over what is written'
-	@echo 'make migrate a live migration by QEMU, as the guest sees it (vmx-bochs: --machine)'
-	@echo 'make report  the newest results as one page with pictures, in build/report; make bench does it, too'
+	@echo 'make tree     build/linux: the packaged kernel source plus this series, one commit per mail'
+	@echo 'make save     write the commits of build/linux back to series/ and the whole files'
+	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
+	@echo 'make build    build the kernel and the KVM selftests'
+	@echo 'make mail     the series as mails in build/mail, with a cover letter; sends nothing'
+	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
+	@echo
+	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference   measure docs/reference anew and check its bounds (an hour to an hour and a half)'
-	@echo 'make lockprofile  how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
-	@echo 'make bpf     try the bpftrace tools of tools/bpftrace in an emulated machine, and print what they say'
-	@echo 'make mutants only what make test has of seeded bugs: that the tests find them (about 4 minutes)'
-	@echo 'make parity  the packaged KVM selftests, unpatched and patched: the same verdicts (about 25 minutes)'
-	@echo 'make deb     installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
-	@echo 'make setup   install what all of this needs (the others do it by themselves)'
-	@echo 'make clean   remove build/; refuses while build/linux holds unsaved work'
+	@echo 'make reference  measure docs/reference anew (an hour to an hour and a half) and put its figures into the pages'
+	@echo
+	@echo 'make setup    install what all of this needs (the others do it by themselves)'
+	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'
 	@echo
 	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
 
@@ -58,48 +77,8 @@ build: setup
 	@$(LAB) tree
 	@$(LAB) build $(ARGS)
 
-peer: setup
-	@$(LAB) build --kind peer kvm $(ARGS)
-
-test: setup
-	@$(LAB) tree
-	@$(LAB) build kvm debug selftests
-	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests $(ARGS)
-
-mutants: setup
-	@$(LAB) tree
-	@$(LAB) build kvm selftests
-	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
-
-pae: setup
-	@$(LAB) tree
-	@$(LAB) build pae
-	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
-
-leaks: setup
-	@$(LAB) tree
-	@$(LAB) build leaks selftests
-	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
-
 soak: setup
 	@$(LAB) soak $(ARGS)
-
-bench: setup
-	@$(LAB) bench $(ARGS)
-
-cost: setup
-	@$(LAB) cost $(ARGS)
-
-live: setup
-	@$(LAB) live $(ARGS)
-
-crossover: setup
-	@$(LAB) crossover $(ARGS)
-
-migrate: setup
-	@$(LAB) migrate $(ARGS)
 
 report: setup
 	@$(LAB) report $(ARGS)
@@ -110,19 +89,62 @@ compare: setup
 reference: setup
 	@$(LAB) reference $(ARGS)
 
-lockprofile: setup
-	@$(LAB) lockprofile $(ARGS)
-
-bpf:
-	@lab/setup.sh bpf
-	@$(LAB) bpf $(ARGS)
-
-parity: setup
-	@$(LAB) parity $(ARGS)
-
 deb:
 	@lab/setup.sh deb
 	@$(LAB) deb $(ARGS)
+
+bench: _bench$(WHAT:%=_%)
+
+_bench: setup
+	@$(LAB) bench $(ARGS)
+
+_bench_live _bench_cost _bench_crossover _bench_migrate: _bench_%: setup
+	@$(LAB) $* $(ARGS)
+
+_bench_lock: setup
+	@$(LAB) lockprofile $(ARGS)
+
+test: _test$(WHAT:%=_%)
+
+_test: setup
+	@$(LAB) tree
+	@$(LAB) build kvm debug selftests
+	@$(LAB) build --kind mutants kvm
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests $(ARGS)
+
+_test_unit: setup
+	@$(PYTHON) -m pytest -n 2 tests/unit $(ARGS)
+
+_test_mutants: setup
+	@$(LAB) tree
+	@$(LAB) build kvm selftests
+	@$(LAB) build --kind mutants kvm
+	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
+
+_test_parity: setup
+	@$(LAB) parity $(ARGS)
+
+_test_races: setup
+	@$(LAB) soak --races $(ARGS)
+
+_test_leaks: setup
+	@$(LAB) tree
+	@$(LAB) build leaks selftests
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
+
+_test_pae: setup
+	@$(LAB) tree
+	@$(LAB) build pae
+	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
+
+_test_migration: setup
+	@$(LAB) tree
+	@$(LAB) build kvm
+	@$(PYTHON) -m pytest -m migration tests/machines $(ARGS)
+
+_test_bpf:
+	@lab/setup.sh bpf
+	@$(LAB) bpf $(ARGS)
 
 clean:
 	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi

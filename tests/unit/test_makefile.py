@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Makefile: what `make help` shows is there, and WHAT chooses what it names. Nothing is run."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from lab.core.paths import ROOT
+
+KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
+KEPT |= {"reference", "deb"}
+MOST_TARGETS = 15
+COMMAND = {"lock": "lockprofile"}
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    """What make would do. Settings of a make around this one are not passed on."""
+    ours = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "WHAT")}
+    return subprocess.run(
+        ["make", "-n", *words], cwd=ROOT, env=ours, capture_output=True, text=True, check=False
+    )
+
+
+def commands(*words: str) -> list[str]:
+    """The lines that make would run, but for the setup."""
+    done = make(*words)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if "setup.sh" not in line]
+
+
+def values(goal: str) -> list[str]:
+    """The values of WHAT that the help has below a target."""
+    blocks = re.split(r"^(?=make )", help_text(), flags=re.MULTILINE)
+    (block,) = (block for block in blocks if block.startswith(f"make {goal} "))
+    return re.findall(r"^ +WHAT=(\w+)", block, re.MULTILINE)
+
+
+def help_text() -> str:
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_help_shows_few_targets_and_all_that_people_use() -> None:
+    shown = re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
+    assert len(shown) == len(set(shown)) <= MOST_TARGETS
+    assert set(shown) >= KEPT
+
+
+def test_the_help_shows_every_target_and_no_other() -> None:
+    rules = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert rules - {"help"} == set(re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("what", ["live", "cost", "lock", "crossover", "migrate"])
+def test_other_measurements(what: str) -> None:
+    assert what in values("bench")
+    command = COMMAND.get(what, what)
+    (line,) = commands("bench", f"WHAT={what}", "ARGS=--dry-run")
+    assert line == f"build/venv/bin/python -m lab {command} --dry-run"
+
+
+@pytest.mark.parametrize(
+    ("what", "last"),
+    [
+        ("unit", "pytest -n 2 tests/unit -x"),
+        ("mutants", "pytest -n 2 -m mutants tests -x"),
+        ("parity", "lab parity -x"),
+        ("races", "lab soak --races -x"),
+        ("leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
+        ("pae", "pytest tests/machines/test_pae.py -x"),
+        ("migration", "pytest -m migration tests/machines -x"),
+        ("bpf", "lab bpf -x"),
+    ],
+)
+def test_other_proofs(what: str, last: str) -> None:
+    assert what in values("test")
+    assert commands("test", f"WHAT={what}", "ARGS=-x")[-1] == f"build/venv/bin/python -m {last}"
+
+
+def test_the_help_names_every_value() -> None:
+    text = (ROOT / "Makefile").read_text()
+    for goal in ("bench", "test"):
+        (known,) = re.findall(rf"^{goal.upper()}_WHAT := (.*)$", text, re.MULTILINE)
+        assert values(goal) == known.split()
+
+
+def test_plain_bench_and_test() -> None:
+    assert commands("bench") == ["build/venv/bin/python -m lab bench "]
+    assert commands("test") == [
+        "build/venv/bin/python -m lab tree",
+        "build/venv/bin/python -m lab build kvm debug selftests",
+        "build/venv/bin/python -m lab build --kind mutants kvm",
+        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate"),
+        (("test", "WHAT=live"), "no such, but one of: unit mutants parity"),
+        (("bench", "WHAT=%"), "one of: live cost"),
+        (("bench", "WHAT=live cost"), "one of: live cost"),
+        (("bench", "soak", "WHAT=live"), "make soak WHAT=live: only `make bench` and `make test`"),
+    ],
+)
+def test_a_what_that_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
+    done = make(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_old_names_are_gone() -> None:
+    for name in ("live", "cost", "mutants", "parity", "bpf", "peer", "lockprofile", "pae"):
+        assert make(name).returncode == 2
