@@ -17,7 +17,8 @@
 #   --vcpus LIST       vCPU counts, 1-1024 each; those that leave no CPU for each vCPU
 #                      and one for the test are measured overcommitted and marked
 #   --writes LIST      write percentages, 0-100 each
-#   --bytes SIZE       of each vCPU, bytes or with K, M, G (of 1024)   (default: 4M)
+#   --bytes SIZE       of each vCPU, bytes or with K, M, G (of 1024): whole pages of each
+#                      backing                                         (default: 4M)
 #   --backing LIST     memory behind the guest: anonymous, anonymous_thp, shmem,
 #                      anonymous_hugetlb, anonymous_hugetlb_2mb, anonymous_hugetlb_1gb,
 #                      shared_hugetlb
@@ -230,12 +231,12 @@ parse_bytes() {
 check_backing() {
 	kib=$(page_kib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
 	[ -n "$kib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
+	[ "$1" != anonymous_thp ] || kib=$(thp_kib)
 	[ "$kib" -gt 0 ] || return 0
-	# A HugeTLB mapping cannot be unmapped in part.
-	for count in $vcpus_list; do
-		[ $((count * size % (kib * 1024))) -eq 0 ] ||
-			refuse "--bytes: $count vCPUs x $bytes is not a whole number of $((kib / 1024)) MiB pages ($1)"
-	done
+	# The test rounds up to whole pages: a result would name another size than it has.
+	[ $((size % (kib * 1024))) -eq 0 ] ||
+		refuse "--bytes: '$bytes' is not a whole number of $((kib / 1024)) MiB pages ($1);" \
+			"$(((size / kib / 1024 + 1) * (kib / 1024)))M would be"
 }
 
 # Size of a backing's HugeTLB pages, 0 where it has none. Fails for an unknown one.
@@ -247,6 +248,13 @@ page_kib_of() {
 	anonymous_hugetlb | shared_hugetlb) sed -n 's/^Hugepagesize: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo" ;;
 	*) return 1 ;;
 	esac
+}
+
+# Size of a transparent huge page; that of x86 where the kernel has none.
+thp_kib() {
+	page=
+	{ read -r page <"$root/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"; } 2>/dev/null
+	echo $((${page:-2097152} / 1024))
 }
 
 find_test() {

@@ -508,6 +508,7 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
         (["--eager", "M"], "--eager: 'M' is none of N, Y"),
         (["--init-set", "perhaps"], "--init-set: 'perhaps' is none of yes, no, both"),
         (["--bytes", "4X"], "--bytes: '4X' is not a size"),
+        (["--bytes", "3M"], "--bytes: '3M' is not a whole number of 2 MiB pages"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
         (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
         (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),

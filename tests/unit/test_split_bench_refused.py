@@ -38,7 +38,19 @@ from tests.unit.split_bench import refusal
         (["--bytes", "M"], "'M' is not a size"),
         (["--bytes", "9999G"], "'9999G' is more than 1024G"),
         (["--bytes", "6000"], "'6000' is not a multiple of 4K"),
-        (["--bytes", "1M", "--vcpus", "3"], "3 vCPUs x 1M is not a whole number of 2 MiB pages"),
+        (
+            ["--bytes", "3M"],
+            "'3M' is not a whole number of 2 MiB pages (anonymous_hugetlb_2mb); 4M",
+        ),
+        (["--bytes", "1M", "--vcpus", "2"], "'1M' is not a whole number of 2 MiB pages"),
+        (
+            ["--bytes", "1G", "--backing", "anonymous_thp", "--bytes=5M"],
+            "(anonymous_thp); 6M would",
+        ),
+        (
+            ["--bytes", "3M", "--backing", "anonymous anonymous_hugetlb_1gb"],
+            "pages (anonymous_huge",
+        ),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
         (["--backing", "shmem shmem"], "--backing: 'shmem' is given twice"),
         (["--backing", ""], "--backing: the list is empty"),
