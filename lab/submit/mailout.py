@@ -19,9 +19,9 @@ from lab import machines
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import IDENTITY, GitFailed, Repo, signature
 from lab.core.locks import locked
-from lab.core.paths import LAYOUT, RESULTS, ROOT
+from lab.core.paths import LAYOUT, ROOT
 from lab.core.steps import say, step
-from lab.results import files, jsonl, tables
+from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import tree
@@ -56,17 +56,18 @@ class Cover:
     body: str
 
 
-def choose_results(given: Path | None, directory: Path = RESULTS, kept: Path = REFERENCE) -> Path:
-    """The results that the figures are taken from. LabError: there are none.
+def choose_results(given: Path | None, kept: Path = REFERENCE) -> Path:
+    """The results that the figures are taken from: given, or the committed reference.
 
-    given: what the user named. Else the newest of `make bench`, else the committed reference.
+    Not those that were measured last: a trial with other vCPUs is not what is sent. LabError:
+    there is no reference.
     """
-    if given:
-        return given
-    for file in (directory / files.LATEST, kept):
-        if file.is_file():
-            return file
-    raise LabError("no results for the cover letter: run `make bench`, or name a file: --results")
+    file = given or kept
+    if not given and not kept.is_file():
+        raise LabError(
+            "no reference for the cover letter: run `make reference`, or name a file: --results"
+        )
+    return file
 
 
 def _committed_at(*paths: str) -> float:
@@ -274,21 +275,21 @@ def make(subject: Subject, cover: Cover, version: int = 1) -> tuple[list[Path], 
     "--results",
     "given",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Results of `make bench` for the cover letter, instead of the newest.",
+    help="Results of `make bench` for the cover letter, instead of the reference.",
 )
 @click.option("-v", "--version", type=click.IntRange(1), default=1, help="Which [PATCH vN] it is.")
 @click.option("--dry-run", is_flag=True, help="Print the cover letter's text and write nothing.")
 def command(given: Path | None, version: int, dry_run: bool) -> None:
     """Write the series as mails into build/mail, with a cover letter; send nothing.
 
-    The text of the cover letter is docs/cover-letter.txt, its tables come from results: those
-    given, or the newest of `make bench`, or the committed reference. Prints whom
-    get_maintainer.pl names.
+    The text of the cover letter is docs/cover-letter.txt, its tables are those of the
+    committed reference, or of the results given. Prints whom get_maintainer.pl names.
     """
     file = choose_results(given)
     cover = read_cover(ROOT, tables_text(load_results(file), file.name))
     if is_stale(file):
-        say(f"{file.name} is older than the series: `make bench` has figures of what is sent")
+        what = "make bench" if given else "make reference"
+        say(f"{file.name} is older than the series: `{what}` has figures of what is sent")
     if dry_run:
         click.echo(f"Subject: {cover.subject}\n\n{cover.body}")
         return

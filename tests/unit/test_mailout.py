@@ -12,7 +12,7 @@ import pytest
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import ROOT
-from lab.results import files, jsonl, tables
+from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.series.save import save
 from lab.submit import mailout
@@ -210,14 +210,11 @@ def test_nothing_to_show(found: list[Measurement]) -> None:
 
 def test_which_results(tmp_path: Path) -> None:
     kept, given = tmp_path / "bench.jsonl", tmp_path / "given"
-    with pytest.raises(LabError, match=r"make bench.*--results"):
-        choose_results(None, tmp_path, kept)
+    with pytest.raises(LabError, match=r"make reference.*--results"):
+        choose_results(None, kept)
     kept.write_text("")
-    assert choose_results(None, tmp_path, kept) == kept
-    latest = tmp_path / files.LATEST
-    latest.write_text("")
-    assert choose_results(None, tmp_path, kept) == latest
-    assert choose_results(given, tmp_path, kept) == given
+    assert choose_results(None, kept) == kept
+    assert choose_results(given, kept) == given
 
 
 def test_results_that_cannot_be_read(tmp_path: Path) -> None:
@@ -289,4 +286,19 @@ def test_dry_run_prints_the_letter_and_writes_nothing(
     assert not printed.err
     os.utime(file, (0, 0))
     assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
-    assert "bench.jsonl is older than the series" in capsys.readouterr().err
+    assert "bench.jsonl is older than the series: `make bench` has" in capsys.readouterr().err
+
+
+def test_without_a_choice_the_letter_has_the_reference(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def load(file: Path) -> list[Measurement]:
+        read.append(file)
+        return measured()
+
+    monkeypatch.setattr(mailout, "load_results", load)
+    assert cli.main(["mail", "--dry-run"]) == 0
+    assert "230.9" in capsys.readouterr().out
+    assert read == [ROOT / "docs" / "reference" / "bench.jsonl"]
