@@ -311,7 +311,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     type=click.Choice(["all", *jsonl.KERNELS]),
     default="all",
     show_default=True,
-    help="All: the series, beside it N of the unpatched kernel and Y of the ungated one (peer).",
+    help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."

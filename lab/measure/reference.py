@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab reference`: measure what docs/reference holds, check it against the bounds, draw it.
+"""`lab reference`: measure what docs/reference holds, check it, put its figures into the pages.
 
 Everything is of the lockstep machine, so that another run from the same sources gives the
 same bytes, and `git diff docs/reference` says what changed. Each number of vCPUs has boots of its
@@ -9,7 +9,7 @@ little: so the test of docs/reference boots exactly one of these jobs, a small o
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +26,7 @@ from lab.measure import crossover
 from lab.measure.bench import announce, build_programs, make_jobs, measure
 from lab.measure.partial import Store
 from lab.measure.plan import Boot, Matrix
-from lab.page import render, sections
-from lab.page.command import check_output
+from lab.page import claims, figures, render
 from lab.results import bounds, jsonl, sources
 from lab.results.tables import BASE_VCPUS
 
@@ -35,8 +34,6 @@ MACHINE = "vmx-bochs"
 DIRECTORY = ROOT / "docs" / "reference"
 VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
-# A page that is larger is not kept; the Markdown twin is.
-MOST_HTML = 1 << 20
 PARTS = ("bench", "lock", "live", "cost", "crossover")
 # Those that run two machines at a time by themselves.
 BOTH_CORES = ("bench", "crossover")
@@ -133,14 +130,30 @@ def measure_others(files: Mapping[str, Path]) -> None:
                 del running[part]
 
 
-def render_to(files: Sequence[Path], directory: Path) -> None:
-    """Draw FILES into DIRECTORY, the HTML page only if it is small."""
+def check_output(directory: Path) -> None:
+    """LabError: a directory that holds something else, which replacing it would lose."""
+    others = [file for file in directory.glob("*") if file.suffix != ".jsonl"]
+    if others:
+        raise LabError(f"--output: {directory} holds {others[0].name}; name another directory")
+
+
+def keep(files: Iterable[Path], directory: Path) -> None:
+    """Make DIRECTORY hold exactly FILES. LabError: one of them cannot be read as results."""
     found = sources.load_all(files)
-    contents = render.files(found, sections.build(found))
-    if len(contents[render.HTML]) >= MOST_HTML:
-        say(f"reference: {render.HTML} is left out, it has {len(contents[render.HTML])} bytes")
-        del contents[render.HTML]
-    render.replace_directory(directory, contents)
+    render.replace_directory(directory, {one.name: one.data for one in found.values()})
+
+
+def refresh_pages() -> None:
+    """Put the committed figures into the pages."""
+    for page in figures.refresh():
+        say(f"reference: {page.relative_to(ROOT)} has new figures")
+
+
+def check_sentences() -> None:
+    """WorkFailed: a sentence of a page, or of a mail, has another figure than the reference."""
+    if wrong := claims.wrong():
+        say("\n".join(wrong))
+        raise WorkFailed("sentences have other figures than the reference, see above")
 
 
 def check_bounds(file: Path) -> None:
@@ -168,13 +181,18 @@ def check_bounds(file: Path) -> None:
     default=DIRECTORY,
     help="Directory, instead of docs/reference.",
 )
+@click.option("--pages", is_flag=True, help="Measure nothing: only put the figures into the pages.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured.")
-def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
-    """Measure the reference, check N/Y against its bounds, and put the report in docs/reference.
+def command(parts: tuple[str, ...], output: Path, pages: bool, dry_run: bool) -> None:
+    """Measure the reference, check N/Y against its bounds, and put its figures into the pages.
 
     An hour to an hour and a half on two cores, most of it for the lock profile. Two runs of
     the same sources write the same bytes. Nothing is replaced before all is measured.
     """
+    if pages:
+        refresh_pages()
+        check_sentences()
+        return
     check_output(output)
     wanted = parts or PARTS
     if dry_run:
@@ -191,8 +209,12 @@ def command(parts: tuple[str, ...], output: Path, dry_run: bool) -> None:
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
         kept = {part: output / f"{part}.jsonl" for part in PARTS}
         chosen = [files.get(part, file) for part, file in kept.items()]
-        render_to([file for file in chosen if file.exists()], output)
-    say(f"reference: {output / render.MARKDOWN} is new")
+        keep([file for file in chosen if file.exists()], output)
+    say(f"reference: {output} is new")
     if not (output / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")
+    if output == DIRECTORY:
+        refresh_pages()
     check_bounds(output / "bench.jsonl")
+    if output == DIRECTORY:
+        check_sentences()

@@ -243,5 +243,5 @@ def section(sources: Sources) -> Section:
     source = sources.get("migrate")
     made.blocks.extend(_all_blocks(source) if source else [])
     if not made.blocks:
-        made.blocks.append(Missing("a live migration", "make migrate"))
+        made.blocks.append(Missing("a live migration", "make bench WHAT=migrate"))
     return made

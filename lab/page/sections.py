@@ -139,7 +139,7 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
         drawn = [[panel for panels in drawn for panel in panels]]
         reading = (
             "This is where eager splitting does its work (once per migration), so Y lies above N;"
-            " the further Y lies below the squares of the ungated baseline, the cheaper a split is."
+            " the further Y lies below the ungated baseline's squares, the cheaper a split is."
         )
     else:
         reading = (
@@ -392,7 +392,7 @@ def live(sources: Sources) -> Section:
     if source is not None:
         section.blocks.extend(_live_blocks(source, True) + _live_blocks(source, False))
     if not section.blocks:
-        section.blocks.append(Missing("timelines and stalls", "make live"))
+        section.blocks.append(Missing("timelines and stalls", "make bench WHAT=live"))
     return section
 
 
@@ -428,7 +428,7 @@ def cost(sources: Sources) -> Section:
     section = Section("cost", "What one split costs", [])
     source = sources.get("cost")
     if source is None:
-        section.blocks.append(Missing("the cost of one split", "make cost"))
+        section.blocks.append(Missing("the cost of one split", "make bench WHAT=cost"))
         return section
     records = [line.record for line in source.lines]
     machine = records[0]["machine"]
@@ -517,7 +517,7 @@ def lock(sources: Sources) -> Section:
     section = Section("lock", "Who waits for mmu_lock", [])
     source = sources.get("lock")
     if source is None:
-        section.blocks.append(Missing("the lock profile", "make lockprofile"))
+        section.blocks.append(Missing("the lock profile", "make bench WHAT=lock"))
         return section
     records = [line.record for line in source.lines]
     label = "% of vCPU time spent waiting"
@@ -683,7 +683,9 @@ def dirty_bits(sources: Sources) -> Section:
             compared = tradeoff_tables(source.measurements)
             section.blocks.extend(_grid(source, table) for table in compared)
             return section
-    section.blocks.append(Missing("dirty_harvest=on beside off, over writes", "make crossover"))
+    section.blocks.append(
+        Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover")
+    )
     return section
 
 

@@ -148,7 +148,9 @@ def estimate_s(runs: Sequence[ToolRun]) -> float:
 def check_host() -> None:
     """LabError: bpftrace is not installed."""
     if not BPFTRACE.exists():
-        raise LabError(f"no {BPFTRACE}: apt-get install bpftrace, or `make bpf`, which does that")
+        raise LabError(
+            f"no {BPFTRACE}: apt-get install bpftrace, or `make test WHAT=bpf`, which does that"
+        )
 
 
 def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[Output]:

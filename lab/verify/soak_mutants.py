@@ -2,9 +2,9 @@
 """`make soak ARGS=--mutants`: which mutants does the stress test find?
 
 Each of tests/mutants is there from the boot on, in the paging mode that its patch names, and
-the stress test has a minute to fail, or to make the kernel complain. `make mutants` asks whether
-the test that a patch names finds the mutant; this asks what a test finds that was not
-written for it.
+the stress test has a minute to fail, or to make the kernel complain. `make test WHAT=mutants`
+asks whether the test that a patch names finds the mutant; this asks what a test finds that was
+not written for it.
 """
 
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The bpftrace tools tell what happened: their counts against KVM's statistics and arithmetic.
 
-The kernel is not built for this: `make bpf` does that, and installs bpftrace.
+The kernel is not built for this: `make test WHAT=bpf` does that, and installs bpftrace.
 """
 
 import json
@@ -20,7 +20,9 @@ from lab.verify import bpf
 
 from .test_selftests import assert_silent
 
-NOT_BUILT = "no bpftrace tool was run: there is no kernel bpf, or no bpftrace; see `make bpf`"
+NOT_BUILT = (
+    "no bpftrace tool was run: there is no kernel bpf, or no bpftrace; see `make test WHAT=bpf`"
+)
 STATISTICS = "statistics.json"
 VCPUS = 2
 # Of bpf.PHASES, for each vCPU.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A thousand VMs that log dirty pages come and go, and kmemleak finds nothing left of them.
 
-The kernel is not built for it: `make leaks` does that, and takes some minutes for the VMs.
+The kernel is not built for it: `make test WHAT=leaks` does that, and takes some minutes for the
+VMs.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from lab.machines import Job
 from .test_selftests import assert_silent
 
 CONFIG = "leaks"
-NOT_BUILT = "no leak was looked for: there is no kernel leaks; `make leaks` builds it"
+NOT_BUILT = "no leak was looked for: there is no kernel leaks; `make test WHAT=leaks` builds it"
 VMS = 250
 # Each MMU, and each way of logging: (parameters, dirty_harvest).
 MODES = [

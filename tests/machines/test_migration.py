@@ -2,8 +2,8 @@
 """A live migration by QEMU inside svm-qemu: it completes, and no write is lost.
 
 Whether the figures are good is not judged: the times of this machine mean nothing. It takes a
-minute and checks what `make migrate` checks of its own runs, so `make test` leaves it out:
-build/venv/bin/python -m pytest -m migration tests
+minute and checks what `make bench WHAT=migrate` checks of its own runs, so `make test` leaves it
+out: make test WHAT=migration
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 """Eager page splitting on a 32-bit host with PAE.
 
 The selftests library is 64-bit only, so the test is a program of its own, see
-pae/pae_split_test.c. The kernel is not built for it: `make pae` does that.
+pae/pae_split_test.c. The kernel is not built for it: `make test WHAT=pae` does that.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,9 @@ from lab.machines import Job
 from .test_selftests import assert_silent
 
 TEST = Path(__file__).parent / "pae" / "pae_split_test.c"
-NOT_BUILT = "nothing was run on a 32-bit host: there is no kernel pae; `make pae` builds it"
+NOT_BUILT = (
+    "nothing was run on a 32-bit host: there is no kernel pae; `make test WHAT=pae` builds it"
+)
 VARIANTS = (
     "no paging",
     "no paging, initially all set",

@@ -189,6 +189,7 @@ def test_measures_both_paging_modes_the_peer_and_the_base(
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
     assert "at least 60: reached" in said.out
+    # Four tables of times, and that of the goals.
     assert said.out.count("| ungated |") == 5
     assert said.out.count("| D bits |") == 2
     assert "|  U/Y |" in said.out

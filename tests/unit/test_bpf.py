@@ -64,7 +64,7 @@ def test_bpftrace_is_missing(
     monkeypatch.setattr(bpf, "BPFTRACE", tmp_path / "bpftrace")
     assert cli.main(["bpf"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("apt-get install bpftrace, or `make bpf`, which does that")
+    assert line.endswith("apt-get install bpftrace, or `make test WHAT=bpf`, which does that")
 
 
 def test_one_boot_for_all_runs() -> None:

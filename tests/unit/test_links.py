@@ -24,6 +24,8 @@ TARGETS = {"a": "href", "img": "src"}
 CODE = ("code_inline", "code_block", "fence")
 MAKE = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*)", re.MULTILINE)
 RULE = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
+WHAT = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*) +WHAT=(\w+)", re.MULTILINE)
+KNOWN = re.compile(r"^([A-Z]+)_WHAT := (.*)$", re.MULTILINE)
 
 
 def markdown_files(root: Path) -> list[Path]:
@@ -105,6 +107,26 @@ def missing_targets(root: Path) -> list[str]:
     ]
 
 
+def what_values(text: str) -> set[tuple[str, str]]:
+    """The make targets with a WHAT that the code in a Markdown text names."""
+    code = [token for token in [*PARSER.parse(text), *_inline(text)] if token.type in CODE]
+    return {pair for token in code for pair in WHAT.findall(token.content)}
+
+
+def missing_whats(root: Path) -> list[str]:
+    """A line for each WHAT that a file below ROOT names and ROOT's Makefile has not."""
+    known = {
+        goal.lower(): words.split()
+        for goal, words in KNOWN.findall((root / "Makefile").read_text())
+    }
+    return [
+        f"{file.relative_to(root)}: make {goal} WHAT={what}: there is no such WHAT"
+        for file in markdown_files(root)
+        for goal, what in sorted(what_values(file.read_text()))
+        if what not in known.get(goal, ())
+    ]
+
+
 def test_every_link_leads_somewhere() -> None:
     assert dead_links(ROOT.resolve()) == []
 
@@ -113,12 +135,18 @@ def test_every_make_target_exists() -> None:
     assert missing_targets(ROOT.resolve()) == []
 
 
+def test_every_what_exists() -> None:
+    assert missing_whats(ROOT.resolve()) == []
+
+
 def test_there_is_something_to_check() -> None:
     names = {file.name for file in markdown_files(ROOT)}
     assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "design.md"} <= names
     readme = (ROOT / "README.md").read_text()
-    assert len(links(readme)) > 20
+    assert len(links(readme)) > 15
+    assert len(links((ROOT / "docs" / "README.md").read_text())) > 60
     assert {"bench", "test", "tree", "deb", "help"} <= make_targets(readme)
+    assert ("bench", "live") in what_values((ROOT / "docs" / "README.md").read_text())
 
 
 @pytest.fixture
@@ -177,3 +205,15 @@ def test_missing_make_targets_are_noticed(root: Path) -> None:
     (root / "docs" / "c.md").write_text(NAMES_TARGETS)
     why = "there is no such target"
     assert missing_targets(root) == [f"docs/c.md: make {target}: {why}" for target in "bef"]
+
+
+def test_a_missing_what_is_noticed(root: Path) -> None:
+    (root / "Makefile").write_text("BENCH_WHAT := a b\n")
+    (root / "docs" / "c.md").write_text(
+        "`make bench WHAT=a`, `make bench WHAT=c`, `make test WHAT=a`\n"
+    )
+    why = "there is no such WHAT"
+    assert missing_whats(root) == [
+        f"docs/c.md: make bench WHAT=c: {why}",
+        f"docs/c.md: make test WHAT=a: {why}",
+    ]

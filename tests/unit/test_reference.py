@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""reference and bounds: the plan, the bounds, and that the committed pages are current."""
+"""reference and bounds: the plan, the bounds, and what is kept of a measurement."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from lab import cli
-from lab.core.errors import WorkFailed
+from lab.core.errors import LabError, WorkFailed
 from lab.measure import reference
+from lab.page import claims, figures
 from lab.results import bounds, jsonl
 from tests.unit.report_data import measurement
 
@@ -93,13 +94,31 @@ def test_at_most_two_parts_are_measured_at_a_time(
     assert all(child.poll() == 0 for child in started.values())
 
 
-def test_the_committed_pages_are_those_of_the_committed_figures(tmp_path: Path) -> None:
-    """After a change of the report: lab report docs/reference/*.jsonl --output docs/reference."""
-    files = sorted(reference.DIRECTORY.glob("*.jsonl"))
-    reference.render_to(files, tmp_path / "reference")
-    old, new = (
-        {f.name: f.read_bytes() for f in d.iterdir()}
-        for d in (reference.DIRECTORY, tmp_path / "reference")
+def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
+    output = tmp_path / "reference"
+    reference.keep(sorted(reference.DIRECTORY.glob("*.jsonl")), output)
+    kept, committed = (
+        {file.name: file.read_bytes() for file in directory.iterdir()}
+        for directory in (output, reference.DIRECTORY)
     )
-    assert old.keys() == new.keys()
-    assert [name for name in new if old[name] != new[name]] == []
+    assert kept == committed
+    (output / "report.md").touch()
+    with pytest.raises(LabError, match=r"holds report\.md"):
+        reference.check_output(output)
+
+
+def test_pages_only_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+
+    def refresh() -> list[Path]:
+        done.append("pages")
+        return []
+
+    monkeypatch.setattr(figures, "refresh", refresh)
+    monkeypatch.setattr(claims, "wrong", lambda: ["a.md: says 1"])
+    monkeypatch.setattr(reference, "measure_others", None)
+    assert cli.main(["reference", "--pages"]) == 1
+    assert done == ["pages"]
+    assert "a.md: says 1" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The guest of `make migrate`: an image for QEMU's -bios, and the notes that it takes.
+"""The guest of `make bench WHAT=migrate`: an image for QEMU's -bios, and the notes that it takes.
 
 The layout of the notes is that of struct results in guest/load.c.
 """

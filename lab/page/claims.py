@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Figures in sentences: of documents, and of the changelogs in series/.
+
+docs/figures.toml quotes the sentence with its figures in brackets, and has the question to the
+reference for each. A figure agrees if the reference's, rounded to as many digits, is the same.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.core.errors import LabError
+from lab.core.paths import ROOT
+from lab.page import figures, query
+from lab.results.sources import Sources
+
+FIGURE = re.compile(r"\[(\d[\d,.]*)\]")
+
+
+def _plain(text: str) -> str:
+    """TEXT without line breaks."""
+    return " ".join(text.split())
+
+
+def step(figure: str) -> float:
+    """What the last digit of a figure counts that is not a zero before the decimal point."""
+    digits = figure.replace(",", "")
+    whole, _, fraction = digits.partition(".")
+    if fraction:
+        return float(10 ** -len(fraction))
+    return float(10 ** (len(whole) - len(whole.rstrip("0"))))
+
+
+def agrees(figure: str, value: float) -> bool:
+    """Whether VALUE, rounded as FIGURE is, is FIGURE."""
+    # Half a digit, and a little for what binary fractions cannot be.
+    return abs(float(figure.replace(",", "")) - value) <= step(figure) * (0.5 + 1e-9)
+
+
+def _page(pattern: str, root: Path) -> Path:
+    found = sorted(root.glob(pattern))
+    if len(found) != 1:
+        raise LabError(f"{figures.SPECIFICATION}: {pattern} names {len(found)} files, not one")
+    return found[0]
+
+
+def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
+    """A line for each figure of a sentence that is not the reference's.
+
+    LabError: the page does not say this, or the reference has no such figure.
+    """
+    page, said = _page(claim["page"], root), claim["says"]
+    name = page.relative_to(root)
+    if _plain(FIGURE.sub(r"\1", said)) not in _plain(page.read_text()):
+        raise LabError(f"{name}: no longer says '{said}'; see {figures.SPECIFICATION}")
+    shown = FIGURE.findall(said)
+    if len(shown) != len(claim["of"]):
+        raise LabError(f"{figures.SPECIFICATION}: '{said}' has another number of figures")
+    for figure, text in zip(shown, claim["of"], strict=True):
+        value = query.number(text, found) * claim.get("times", 1)
+        if not agrees(figure, value):
+            yield f"{name}: says {figure} where the reference has {value:.4g}: '{said}'"
+
+
+def wrong(root: Path = ROOT) -> list[str]:
+    """All that is wrong. LabError: what wrong_with() raises."""
+    found = figures.reference(root)
+    claims = figures.specification(root)["claim"]
+    return [line for claim in claims for line in wrong_with(claim, found, root)]

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tables of the pages, made of the reference: README.md, docs/*.md, Documentation/**/*.rst.
+
+And the one picture that is committed.
+
+docs/figures.toml says what each table asks for, in the words of lab.page.query. A page has a
+table's name between markers, and what stands between them is never edited:
+
+    <!-- figures: NAME -->          .. figures: NAME
+    <!-- end -->                    .. end figures
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.core.errors import LabError
+from lab.core.paths import ROOT
+from lab.page import cliff, query
+from lab.results import sources, tables
+from lab.results.sources import Sources
+
+REFERENCE = Path("docs") / "reference"
+SPECIFICATION = Path("docs") / "figures.toml"
+PAGES = ("README.md", "docs/**/*.md", "Documentation/**/*.rst")
+# Ending of a page -> its markers, with the name of the table between the first two parts.
+MARKERS = {
+    ".md": ("<!-- figures: ", " -->\n", "<!-- end -->\n"),
+    ".rst": (".. figures: ", "\n", ".. end figures\n"),
+}
+NOTHING = "-"
+
+
+def _milliseconds(value: float) -> str:
+    return tables.milliseconds(value / 1e3) if value else "0"
+
+
+def _percent(value: float) -> str:
+    # Two digits: a share below one percent still says something.
+    return f"{value:.{0 if value >= 9.95 else 1}f}%" if value >= 0.95 else f"{value:.2g}%"
+
+
+def _share(value: float) -> str:
+    return "0" if abs(value) < 0.0005 else f"{100 * value:.1f}%"
+
+
+# How a figure is written, by the word that a column has in "as".
+STYLES: Mapping[str, Callable[[float], str]] = {
+    "ms": _milliseconds,
+    "ratio": lambda value: tables.ratio(value, 1),
+    "count": lambda value: f"{value:,.0f}",
+    "percent": _percent,
+    "share": _share,
+    "rest": lambda value: _share(1 - value),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of a page. columns[0] is above the labels of the rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def _widths(self) -> list[int]:
+        grid = [self.columns, *self.rows]
+        return [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
+
+    def markdown(self) -> str:
+        """As a table of Markdown, the figures to the right."""
+        rule = ["---", *(["---:"] * (len(self.columns) - 1))]
+        lines = [f"| {' | '.join(row)} |" for row in (self.columns, *self.rows)]
+        return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
+
+    def rst(self) -> str:
+        """As a simple table of reStructuredText, an empty line around it."""
+        widths = self._widths()
+        rule = "  ".join("=" * width for width in widths)
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.columns, *self.rows)
+        ]
+        return "\n".join(["", rule, lines[0], rule, *lines[1:], rule, "", ""])
+
+
+def specification(root: Path = ROOT) -> dict[str, Any]:
+    """What docs/figures.toml says. LabError: it cannot be read."""
+    try:
+        return tomllib.loads((root / SPECIFICATION).read_text())
+    except (OSError, ValueError) as error:
+        raise LabError(f"{SPECIFICATION}: {error}") from error
+
+
+def reference(root: Path = ROOT) -> Sources:
+    """The committed results. LabError: there are none, or one cannot be read."""
+    files = sorted((root / REFERENCE).glob("*.jsonl"))
+    if not files:
+        raise LabError(f"{REFERENCE} has no results: run `make reference`")
+    return sources.load_all(files)
+
+
+def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
+    """One figure. Its query is what the table, the row and the column say, the last one first."""
+    if row["name"] in column.get("not", ()):
+        return NOTHING
+    sides = column["of"].split(" / ")
+    text = " / ".join(f"{common} {row['of']} {side}" for side in sides)
+    style = column.get("as", "ratio" if len(sides) > 1 else "ms")
+    return STYLES[style](query.number(text, found))
+
+
+def grid(spec: Mapping[str, Any], found: Sources) -> Grid:
+    """The table that SPEC describes. LabError: the reference has not what it asks for."""
+    columns = (spec["rows_are"], *(column["name"] for column in spec["columns"]))
+    rows = [
+        (row["name"], *(_cell(spec["common"], row, column, found) for column in spec["columns"]))
+        for row in spec["rows"]
+    ]
+    return Grid(columns, rows)
+
+
+def replaced(text: str, suffix: str, grids: Mapping[str, Grid]) -> str:
+    """TEXT of a page with its tables made anew. LabError: an unknown name, or no end."""
+    begin, behind, end = MARKERS[suffix]
+    pattern = f"^{re.escape(begin)}(.*?){re.escape(behind)}(.*?)^{re.escape(end)}"
+
+    def made(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in grids or begin in found[2]:
+            raise LabError(f"figures: {name}: no such table, or its end is missing")
+        table = grids[name].markdown() if suffix == ".md" else grids[name].rst()
+        return f"{begin}{name}{behind}{table}{end}"
+
+    new, count = re.subn(pattern, made, text, flags=re.MULTILINE | re.DOTALL)
+    if count != len(re.findall(f"^{re.escape(begin)}", text, re.MULTILINE)):
+        raise LabError(f"a table that begins with '{begin.strip()}' has no '{end.strip()}'")
+    return new
+
+
+def pages(root: Path) -> Iterator[Path]:
+    """Every page that may have tables."""
+    for pattern in PAGES:
+        yield from sorted(root.glob(pattern))
+
+
+def stale(root: Path = ROOT) -> dict[Path, str]:
+    """Pages whose tables are not those of the reference -> what they should say.
+
+    The same for the picture. LabError names the page.
+    """
+    found = reference(root)
+    wanted = specification(root)["table"]
+    grids = {name: grid(spec, found) for name, spec in wanted.items()}
+    wrong = {}
+    for page in pages(root):
+        text = page.read_text()
+        try:
+            new = replaced(text, page.suffix, grids)
+        except LabError as error:
+            raise LabError(f"{page.relative_to(root)}: {error}") from error
+        if new != text:
+            wrong[page] = new
+    picture, drawn = root / cliff.PICTURE, cliff.draw(found)
+    if not picture.exists() or picture.read_text() != drawn:
+        wrong[picture] = drawn
+    return wrong
+
+
+def refresh(root: Path = ROOT) -> list[Path]:
+    """Put the figures of the reference into the pages; returns those that changed."""
+    wrong = stale(root)
+    for page, text in wrong.items():
+        page.write_text(text)
+    return list(wrong)

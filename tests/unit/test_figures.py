@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The figures of the pages: tables, the picture and sentences are those of docs/reference."""
+
+import json
+import shutil
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from lab.core.errors import LabError
+from lab.core.paths import ROOT
+from lab.page import claims, cliff, figures, query
+from lab.page.figures import Grid
+
+MOST_KIB = 50
+PICTURES = ("svg", "png", "jpg", "gif")
+
+
+def record(**changes: object) -> dict[str, object]:
+    return {
+        "machine": "vmx-bochs",
+        "kernel": "series",
+        "kernel_version": "6.12-series",
+        "ept": True,
+        "tdp_mmu": False,
+        "vcpus": 8,
+        "bytes_per_vcpu": 2 << 20,
+        "backing": "anonymous_hugetlb_2mb",
+        "write_percent": 100,
+        "initially_all_set": True,
+        "eager": False,
+        "phase": "dirty",
+        "iteration": 2,
+        "seconds": 0.1154,
+        **changes,
+    }
+
+
+RECORDS = [
+    record(),
+    record(eager=True, seconds=0.00134),
+    record(kernel="peer", eager=True, seconds=0.00133),
+]
+SPECIFICATION = """
+[table.a]
+rows_are = "ms"
+common = "bench phase=dirty"
+columns = [
+    { name = "N", of = "eager=false" },
+    { name = "N / Y", of = "eager=false / eager=true" },
+    { name = "rest", of = "eager=true / eager=false", as = "rest", not = ["none"] },
+]
+rows = [{ name = "all", of = "vcpus=8" }, { name = "none", of = "vcpus=8" }]
+
+[[claim]]
+page = "docs/*.md"
+says = "takes [115] ms instead of [1.3]"
+of = ["bench eager=false", "bench eager=true"]
+"""
+TABLE = """\
+| ms | N | N / Y | rest |
+|---|---:|---:|---:|
+| all | 115.4 | 86.1 | 98.8% |
+| none | 115.4 | 86.1 | - |
+"""
+RST = """\
+
+====  =====  =====  =====
+ms    N      N / Y  rest
+====  =====  =====  =====
+all   115.4  86.1   98.8%
+none  115.4  86.1   -
+====  =====  =====  =====
+
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a page of each kind."""
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    (tmp_path / "Documentation" / "x").mkdir(parents=True)
+    lines = "".join(f"{json.dumps(one)}\n" for one in RECORDS)
+    (tmp_path / figures.REFERENCE / "bench.jsonl").write_text(lines)
+    (tmp_path / figures.SPECIFICATION).write_text(SPECIFICATION)
+    page = "It takes 115 ms\ninstead of 1.3.\n\n<!-- figures: a -->\n<!-- end -->\n\nEnd.\n"
+    (tmp_path / "docs" / "a.md").write_text(page)
+    text = "Text.\n\n.. figures: a\n\nold\n\n.. end figures\n\nEnd.\n"
+    (tmp_path / "Documentation" / "x" / "a.rst").write_text(text)
+    monkeypatch.setattr(cliff, "draw", lambda _: "<svg/>\n")
+    return tmp_path
+
+
+def test_the_committed_pages_have_the_figures_of_the_reference() -> None:
+    """If not: make reference ARGS=--pages."""
+    assert [str(page.relative_to(ROOT)) for page in figures.stale()] == []
+
+
+def test_sentences_have_the_figures_of_the_reference() -> None:
+    assert claims.wrong() == []
+
+
+def test_every_table_is_somewhere() -> None:
+    text = "".join(page.read_text() for page in figures.pages(ROOT))
+    tables = figures.specification()["table"]
+    assert [name for name in tables if f"figures: {name}" not in text] == []
+
+
+def test_the_picture_depends_on_the_figures_only() -> None:
+    drawn = cliff.draw(figures.reference())
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9}):
+        assert cliff.draw(figures.reference()) == drawn
+
+
+def test_few_small_pictures_are_committed() -> None:
+    found = [
+        file
+        for directory in (ROOT, ROOT / "docs", ROOT / "Documentation")
+        for suffix in PICTURES
+        for file in (directory.glob if directory == ROOT else directory.rglob)(f"*.{suffix}")
+    ]
+    assert found == [ROOT / cliff.PICTURE]
+    assert found[0].stat().st_size <= MOST_KIB << 10
+
+
+def test_tables_are_made(root: Path) -> None:
+    changed = figures.refresh(root)
+    assert {page.name for page in changed} == {"a.md", "a.rst", cliff.PICTURE.name}
+    page = (root / "docs" / "a.md").read_text()
+    assert page.endswith(f"\n\n<!-- figures: a -->\n{TABLE}<!-- end -->\n\nEnd.\n")
+    text = (root / "Documentation" / "x" / "a.rst").read_text()
+    assert text == f"Text.\n\n.. figures: a\n{RST}.. end figures\n\nEnd.\n"
+    assert figures.refresh(root) == []
+
+
+def test_a_figure_that_is_edited_is_noticed(root: Path) -> None:
+    figures.refresh(root)
+    page = root / "docs" / "a.md"
+    page.write_text(page.read_text().replace("| 115.4 |", "| 115.5 |", 1))
+    assert list(figures.stale(root)) == [page]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- figures: b -->\n<!-- end -->\n", "b: no such table"),
+        ("<!-- figures: a -->\n", "has no '<!-- end -->'"),
+        ("<!-- figures: a -->\n<!-- figures: a -->\n<!-- end -->\n", "its end is missing"),
+    ],
+)
+def test_bad_markers(root: Path, text: str, said: str) -> None:
+    (root / "docs" / "b.md").write_text(text)
+    with pytest.raises(LabError, match=r"^docs/b\.md: ") as error:
+        figures.stale(root)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bench eager=false vcpus=2", "has 0 lines of bench eager=False vcpus=2"),
+        ("bench vcpus=8", "has 2 lines of bench"),
+        ("lock vcpus=8", "has no lock.jsonl"),
+        ("bench vcpus", "vcpus is not key=value"),
+        ("bench eager=false value=backing", "backing is 'anonymous_hugetlb_2mb', not a number"),
+    ],
+)
+def test_questions_without_an_answer(root: Path, text: str, said: str) -> None:
+    with pytest.raises(LabError) as error:
+        query.number(text, figures.reference(root))
+    assert said in str(error.value)
+
+
+def test_questions(root: Path) -> None:
+    found = figures.reference(root)
+    assert query.number("bench kernel=peer", found) == pytest.approx(1.33)
+    assert query.number("bench eager=false / bench eager=true", found) == pytest.approx(
+        86.119, 1e-4
+    )
+    assert query.number("bench eager=false value=vcpus", found) == 8
+
+
+def test_the_crossing_is_that_of_the_report() -> None:
+    found = figures.reference()
+    assert query.number("crossing ept=false", found) == pytest.approx(1.1, abs=0.05)
+    assert query.number("crossing ept=false by=cpu", found) < 1
+    with pytest.raises(LabError, match="no crossing"):
+        query.number("crossing ept=false tdp_mmu=true", found)
+
+
+def test_a_wrong_figure_in_a_sentence_is_noticed(root: Path) -> None:
+    assert claims.wrong(root) == []
+    shutil.copy(root / figures.SPECIFICATION, root / "kept")
+    page = root / "docs" / "a.md"
+    page.write_text(page.read_text().replace("115 ms", "116 ms"))
+    with pytest.raises(LabError, match=r"docs/a\.md: no longer says"):
+        claims.wrong(root)
+    file = root / figures.SPECIFICATION
+    file.write_text(SPECIFICATION.replace("[115]", "[116]"))
+    (line,) = claims.wrong(root)
+    assert line.startswith("docs/a.md: says 116 where the reference has 115.4: ")
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "agreed"),
+    [
+        ("2.35", 2.3549, True),
+        ("2.35", 2.356, False),
+        ("2.0", 2.04, True),
+        ("2.0", 2.06, False),
+        ("290", 294.9, True),
+        ("290", 296.0, False),
+        ("4,700", 4742, True),
+        ("4,700", 4751, False),
+        ("0.015", 0.0155, True),
+    ],
+)
+def test_rounding(figure: str, value: float, agreed: bool) -> None:
+    assert claims.agrees(figure, value) == agreed
+
+
+def test_how_figures_are_written() -> None:
+    written = {name: style(0.0) for name, style in figures.STYLES.items() if name != "ratio"}
+    assert written == {"ms": "0", "count": "0", "percent": "0%", "share": "0", "rest": "100.0%"}
+    assert [figures.STYLES["percent"](x) for x in (0.012, 1.07, 12.6)] == ["0.012%", "1.1%", "13%"]
+    assert figures.STYLES["share"](0.764) == "76.4%"
+    assert figures.STYLES["count"](16377) == "16,377"
+
+
+def test_an_empty_table_has_its_heading() -> None:
+    assert Grid(("a", "b"), []).markdown() == "| a | b |\n|---|---:|\n"

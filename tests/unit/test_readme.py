@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""README.md is one page to enter by, and docs/README.md leads to everything.
+
+What a newcomer looks for first is one link away from README.md; whatever the map has is one
+link away from there, the whole files of the series and every document included.
+"""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from lab.core.paths import ROOT
+from tests.unit.test_links import links, make_targets, markdown_files, what_values
+
+README, MAP = ROOT / "README.md", ROOT / "docs" / "README.md"
+MOST_WORDS = 900
+NEWCOMER = (
+    "arch/x86/kvm/mmu/eager_split.c",
+    "scripts/split-bench.sh",
+    "docs/developing.md#running-one-thing",
+    "docs/measuring.md",
+)
+# Kernel code and tests that are no place to look for something: headers of a test, of a trace.
+PARTS = re.compile(r"(_stress_(guest|host)|dirty_log_perf_test|dirty_log_perf_kvm)\.h$|_trace\.c$")
+
+
+def reached(page: Path) -> set[str]:
+    """Where the links of a page lead, from the root of the repository, with their anchors."""
+    found = set()
+    for target in links(page.read_text()):
+        address = urlsplit(target)
+        if not address.scheme:
+            path = (page.parent / address.path).resolve().relative_to(ROOT.resolve())
+            found.add(f"{path}{f'#{address.fragment}' if address.fragment else ''}")
+    return found
+
+
+def files(page: Path) -> set[str]:
+    return {target.partition("#")[0] for target in reached(page)}
+
+
+def test_readme_is_one_page() -> None:
+    assert len(README.read_text().split()) <= MOST_WORDS
+
+
+def test_readme_has_one_picture_two_commands_and_one_table_of_figures() -> None:
+    text = README.read_text()
+    assert len(re.findall(r"!\[", text)) == 1
+    assert len(re.findall(r"^make ", text, re.MULTILINE)) == 2
+    assert len(re.findall(r"^<!-- figures: ", text, re.MULTILINE)) == 1
+
+
+def test_plain_words_come_first() -> None:
+    """Before the first abbreviation there is a paragraph that says what it is about."""
+    text = README.read_text().partition("\n\n")[2].replace("KiB", "").replace("MiB", "")
+    before = re.split(r"\b[A-Z]{2,}\b", text)[0]
+    assert before.count("\n\n") >= 1
+    assert len(before.split()) > 80
+
+
+def test_readme_has_three_doors_of_a_few_links() -> None:
+    doors = re.findall(r"^## You (.*?)(?=^## |\Z)", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(doors) == 3
+    for door in doors:
+        assert 2 <= len(links(door)) <= 7
+
+
+@pytest.mark.parametrize("target", NEWCOMER)
+def test_a_newcomer_finds_it_in_one_step(target: str) -> None:
+    assert target in reached(README)
+
+
+def test_the_map_is_one_step_away_and_leads_to_the_same() -> None:
+    assert "docs/README.md" in {f"{t}/README.md" if t == "docs" else t for t in reached(README)}
+    assert set(NEWCOMER) <= reached(MAP)
+
+
+def test_the_map_has_every_document() -> None:
+    documents = {str(file.relative_to(ROOT)) for file in markdown_files(ROOT)}
+    assert documents - files(MAP) - {"docs/README.md"} == set()
+
+
+def test_the_map_has_all_kernel_code() -> None:
+    """Each .c file of ours, and each header that is not of a file named there."""
+    ours = [
+        file
+        for directory in ("arch", "tools/testing", "tools/bpftrace")
+        for file in (ROOT / directory).rglob("*")
+        if file.suffix in (".c", ".h", ".bt") and not PARTS.search(file.name)
+    ]
+    reachable = files(MAP)
+    missing = [
+        str(path)
+        for path in (file.relative_to(ROOT) for file in ours)
+        if not {str(path), str(path.with_suffix(".c")), str(path.parent)} & reachable
+    ]
+    assert missing == []
+
+
+def test_the_map_has_every_measurement_and_every_proof() -> None:
+    text = MAP.read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for goal in ("bench", "test"):
+        (known,) = re.findall(rf"^{goal.upper()}_WHAT := (.*)$", makefile, re.MULTILINE)
+        assert {what for g, what in what_values(text) if g == goal} >= set(known.split()) - {
+            "migration"
+        }
+    assert {"bench", "soak", "report", "compare", "reference", "mail", "deb"} <= make_targets(text)
