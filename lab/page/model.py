@@ -62,13 +62,11 @@ class Section:
 
 
 def lines_of(sections: Iterable[Section]) -> list[Line]:
-    """Every line that something on the page comes from, once, by file and number."""
+    """Every line that a row of a table comes from, once, by file and number."""
     found: set[Line] = set()
     for section in sections:
         for block in section.blocks:
-            if isinstance(block, Picture):
-                found.update(block.origins)
-            elif isinstance(block, Grid):
+            if isinstance(block, Grid):
                 found.update(line for lines in block.origins for line in lines)
     return sorted(found, key=lambda line: (line.file, line.number))
 

@@ -9,13 +9,21 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lab.page.model import Grid, Missing, Picture, Section, lines_of, ranges
+from lab.page.model import (
+    Block,
+    Grid,
+    Missing,
+    Picture,
+    Section,
+    lines_of,
+    ranges,
+)
 from lab.page.pictures import COLOURS
 from lab.results.sources import Line, Source, Sources
 
@@ -90,11 +98,29 @@ def _environment(html: bool) -> Environment:
     return found
 
 
+def _notes_once(section: Section) -> Section:
+    """The section, with what tables have in common said at the first of them only.
+
+    Tables from elsewhere, beside ours, keep saying where they are from.
+    """
+    said: set[str] = set()
+    blocks: list[Block] = []
+    for block in section.blocks:
+        if isinstance(block, Grid) and not block.beside:
+            block = replace(block, notes=[note for note in block.notes if note not in said])
+            said.update(block.notes)
+        blocks.append(block)
+    return replace(section, blocks=blocks)
+
+
 def page(template: str, sources: Sources, sections: Sequence[Section]) -> str:
     """One page: TEMPLATE is HTML or MARKDOWN."""
     environment = _environment(template == HTML)
     text = environment.get_template(f"{template}.j2").render(
-        title=TITLE, sections=sections, used=_used(sources, sections), colours=COLOURS
+        title=TITLE,
+        sections=[_notes_once(section) for section in sections],
+        used=_used(sources, sections),
+        colours=COLOURS,
     )
     # What Jinja leaves of empty lines in a row.
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"

@@ -324,3 +324,19 @@ def test_after_a_measurement_a_bad_file_is_only_said(
     (found / "1-live.jsonl").unlink()
     command.refresh(found)
     assert (tmp_path / "report" / render.HTML).exists()
+
+
+def test_what_tables_have_in_common_is_said_once() -> None:
+    notes = ["of both", "of the first"]
+    grids = [
+        model.Grid("a", ("x",), [("1",)], notes=notes),
+        model.Grid("quoted", ("x",), [("1",)], notes=["elsewhere"], beside=True),
+        model.Grid("b", ("x",), [("1",)], notes=["of both", "of the second"]),
+        model.Grid("quoted", ("x",), [("1",)], notes=["elsewhere"], beside=True),
+    ]
+    section = model.Section("s", "S", list(grids))
+    for name in (render.HTML, render.MARKDOWN):
+        text = render.page(name, {}, [section])
+        said = [text.count(note) for note in (*notes, "of the second", "elsewhere")]
+        assert said == [1, 1, 1, 2]
+    assert grids[2].notes == ["of both", "of the second"]
