@@ -190,6 +190,8 @@ def command(parts: tuple[str, ...], output: Path, pages: bool, dry_run: bool) ->
     the same sources write the same bytes. Nothing is replaced before all is measured.
     """
     if pages:
+        if parts or dry_run or output != DIRECTORY:
+            raise LabError("--pages measures nothing, so it goes with no other option")
         refresh_pages()
         check_sentences()
         return

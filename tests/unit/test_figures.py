@@ -2,6 +2,7 @@
 """The figures of the pages: tables, the picture and sentences are those of docs/reference."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -105,6 +106,16 @@ def test_every_table_is_somewhere() -> None:
     text = "".join(page.read_text() for page in figures.pages(ROOT))
     tables = figures.specification()["table"]
     assert [name for name in tables if f"figures: {name}" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "Documentation/virt/kvm/x86/eager-page-split.rst"])
+def test_no_table_has_figures_of_its_own(name: str) -> None:
+    page = ROOT / name
+    begin, _, end = figures.MARKERS[page.suffix]
+    made = f"^{re.escape(begin)}.*?^{re.escape(end)}"
+    typed = re.sub(made, "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    rows = [line for line in typed.splitlines() if line.startswith("|") or "  " in line.strip()]
+    assert [row for row in rows if re.search(r"(\| *|  +)[\d,]*\.\d+( |$)", row)] == []
 
 
 def test_the_picture_depends_on_the_figures_only() -> None:

@@ -122,3 +122,7 @@ def test_pages_only_measures_nothing(
     assert cli.main(["reference", "--pages"]) == 1
     assert done == ["pages"]
     assert "a.md: says 1" in capsys.readouterr().err
+    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"]):
+        assert cli.main(["reference", "--pages", *others]) == 2
+        assert "goes with no other option" in capsys.readouterr().err
+    assert done == ["pages"]
