@@ -6,6 +6,7 @@ letters stay text, and nothing is drawn that the sentence below the picture does
 """
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lab.page.pictures import COLOURS, EAGER, GRID, LAZY, Style
 from lab.results.sources import Line, Sources
 
 PICTURE = Path("docs") / "cliff.svg"
+LICENCE = "SPDX-License-Identifier: GPL-2.0-only"
 INCHES = (8.0, 2.9)
 NAMES = {"enable": "logging on", "clear": "CLEAR", "disable": "off"}
 
@@ -99,4 +101,6 @@ def draw(sources: Sources) -> str:
         _set_up()
         canvas: Any = FigureCanvasSVG(_figure(sources))
         canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
-    return stream.getvalue()
+    # A corner of a curve each line otherwise.
+    svg = re.sub(r" *\n(?=[LM] )", " ", stream.getvalue())
+    return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)
