@@ -15,12 +15,21 @@ MOST_TARGETS = 15
 COMMAND = {"lock": "lockprofile"}
 
 
-def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """What make would do. Settings of a make around this one are not passed on."""
-    ours = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "WHAT")}
+# What a make around this one, such as that of `make test WHAT=unit`, hands on to its commands.
+INHERITED = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "WHAT", "ARGS")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Call make as if from a shell."""
+    ours = {name: value for name, value in os.environ.items() if name not in INHERITED}
     return subprocess.run(
-        ["make", "-n", *words], cwd=ROOT, env=ours, capture_output=True, text=True, check=False
+        ["make", *words], cwd=ROOT, env=ours, capture_output=True, text=True, check=False
     )
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    """What make would do."""
+    return run("-n", *words)
 
 
 def commands(*words: str) -> list[str]:
@@ -38,7 +47,8 @@ def values(goal: str) -> list[str]:
 
 
 def help_text() -> str:
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run()
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
