@@ -86,7 +86,7 @@ def test_virtualization_is_there(boot: Boot, machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ALL)
-def test_panic_is_a_lost_machine(boot: Boot, machine: str) -> None:
+def test_panic_is_a_crash_of_the_machine(boot: Boot, machine: str) -> None:
     with pytest.raises(MachineFailed) as failure:
         boot(machine, "true", cmdline=("rdinit=/bin/false",))
     assert failure.value.reason == "machine crashed"

@@ -156,7 +156,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 # ---- a good run --------------------------------------------------------------
 
 
-def test_measures_both_paging_modes_the_peer_and_the_base(
+def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench"]) == 0
@@ -230,7 +230,7 @@ def test_options_reach_the_script(lab: Lab) -> None:
     assert max(m.iteration or 0 for m in lab.latest()) == 3
 
 
-def test_without_y_there_is_nothing_beside_the_peer(lab: Lab) -> None:
+def test_without_y_there_is_nothing_beside_the_ungated_baseline(lab: Lab) -> None:
     assert cli.main(["bench", *SMALL, "--eager", "N"]) == 0
     assert {m.kernel for m in lab.latest()} == {"series", "base"}
 
@@ -641,7 +641,9 @@ def test_no_result_file_comes_back(lab: Lab, capsys: pytest.CaptureFixture[str])
     assert "unusable results" in capsys.readouterr().err
 
 
-def test_a_lost_machine_is_not_a_failed_run(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_that_fails_is_not_a_failed_run(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
     def lose(host: Host, job: Job) -> None:
         raise MachineFailed("boot timed out", "did not come up within 300 s", "Booting...\n")
 

@@ -219,7 +219,7 @@ def test_overcommitted_counts_are_marked() -> None:
     assert tables.OVERCOMMITTED not in table.notes
 
 
-def test_rows_that_the_peer_lacks() -> None:
+def test_rows_that_the_ungated_baseline_lacks() -> None:
     (table,) = tables.main_tables(measured() + peer(vcpus=(8,)))
     assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
     assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
@@ -238,12 +238,12 @@ def test_rows_that_the_peer_lacks() -> None:
         [replace(m, tdp_mmu=True) for m in peer()],
     ],
 )
-def test_a_peer_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
+def test_a_baseline_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
     without = tables.bench_tables(measured(), lockstep=True)
     assert tables.bench_tables(measured() + elsewhere, lockstep=True) == without
 
 
-def test_the_goals_name_the_peer_too() -> None:
+def test_the_goals_name_the_ungated_baseline_too() -> None:
     base = measured(kernel="base", eager=(False,))
     table = tables.goals_table(measured(speedup=64) + peer() + base)
     assert table
@@ -254,7 +254,7 @@ def test_the_goals_name_the_peer_too() -> None:
     assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
-def test_tables_with_the_peer_fit_the_terminal() -> None:
+def test_tables_with_the_ungated_baseline_fit_the_terminal() -> None:
     found = measured() + measured(ept=False, writes=20) + peer() + peer(ept=False, writes=20)
     shadow = {"ept": False, "writes": 50, "speedup": 8}
     found += measured(**shadow) + peer(**shadow) + bits(**shadow)  # type: ignore[arg-type]

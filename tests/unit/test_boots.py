@@ -61,7 +61,7 @@ def test_one_boot_is_enough(fake: Fake) -> None:
     assert fake.boots == [list(ALL)]
 
 
-def test_a_lost_machine_is_the_fault_of_who_was_running(fake: Fake) -> None:
+def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> None:
     fake.bad = SECOND
     boots = Boots(ALL, fake.job)
     assert boots.outcome(FIRST).status == 0

@@ -13,7 +13,7 @@ from tests.unit.report_data import live_text
 ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}
 
 
-def test_lazy_and_eager_share_a_boot_and_the_peer_has_its_own() -> None:
+def test_lazy_and_eager_share_a_boot_and_the_ungated_baseline_has_its_own() -> None:
     plan = live.live_boots([True, False])
     assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == [
         ("series", True, ("N", "Y")),

@@ -74,7 +74,9 @@ def test_missing_command_gives_127(modules: Path) -> None:
     assert Host().run(job("nosuchcommand")).status == 127
 
 
-def test_timeout_is_a_lost_machine_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:
+def test_timeout_is_a_failure_of_the_machine_and_leaves_nothing(
+    modules: Path, tmp_path: Path
+) -> None:
     script = f"sleep 1000 & echo $! >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait"
     with pytest.raises(MachineFailed) as failure:
         Host().run(shell(script, timeout_s=0.5))

@@ -151,7 +151,7 @@ def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
     assert saved(tmp_path)["ended"] == "failed"
 
 
-def test_a_lost_machine_is_a_finding(
+def test_a_machine_that_fails_is_a_finding(
     run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def crash(job: Job, nr: int) -> Result:

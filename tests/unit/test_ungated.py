@@ -122,7 +122,7 @@ def test_what_was_edited_by_hand_is_undone(tmp_path: Path) -> None:
         assert (peer / MMU).read_text() == SOURCE.format(**PEER)
 
 
-def test_another_source_makes_another_peer(tmp_path: Path) -> None:
+def test_another_source_makes_another_baseline(tmp_path: Path) -> None:
     fake = made(tmp_path / "old")
     kernel.source_tree("peer", fake.layout)
     newer = FakeKernel.make(
@@ -182,7 +182,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     assert "the kernel has no such file" in refused(fake)
 
 
-def test_a_refusal_leaves_the_peer_that_there_was(tmp_path: Path) -> None:
+def test_a_refusal_leaves_the_baseline_that_there_was(tmp_path: Path) -> None:
     fake = made(tmp_path)
     peer = kernel.source_tree("peer", fake.layout)
     repo = Repo(fake.linux)
