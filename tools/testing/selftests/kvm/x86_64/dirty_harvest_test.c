@@ -49,10 +49,8 @@
 #include "processor.h"
 #include "svm_util.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 #include "vmx.h"
-
-#define PARAM_DIR		"/sys/module/kvm/parameters/"
-#define PARAM_MAX		16
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE		25
@@ -75,7 +73,6 @@
 #define BALLAST_SLOT		12
 #define BALLAST_GPA		0x10000000ull
 #define BALLAST_PAGES		96u
-#define MIN_MMU_PAGES		64ul
 #define MAX_MMU_PAGES		2000ul
 #define EXTRA_PAGES		512
 
@@ -99,7 +96,6 @@
 #define DEFAULT_ROUNDS		1000u
 #define TLB_ROUNDS_PER		4u
 #define NOISE_EVERY		50u
-#define NSEC_PER_MSEC		1000000ull
 #define TLB_TIMEOUT_NS		(10ull * NSEC_PER_SEC)
 #define NR_STORM_VCPUS		2u
 #define NR_STORM_PAGES		16u
@@ -290,83 +286,25 @@ static void guest_storm(u64 id, u64 seed)
  * Parameters, which get their old values back on every way out
  */
 
-struct param {
-	const char *path;
-	char old[PARAM_MAX];
-	size_t len;
+enum setting_id { HARVEST, NX_HUGE_PAGES, NR_SETTINGS };
+
+static struct setting settings[NR_SETTINGS] = {
+	[HARVEST] = { PARAM_HARVEST },
+	[NX_HUGE_PAGES] = { PARAM_NX },
 };
 
-static struct param harvest_param = { .path = PARAM_DIR "dirty_harvest" };
-static struct param nx_param = { .path = PARAM_DIR "nx_huge_pages" };
+static const struct setting *harvest_param = &settings[HARVEST];
+static const struct setting *nx_param = &settings[NX_HUGE_PAGES];
 
-/* Returns 0 or an errno; safe in a signal handler. */
-static int param_write(const struct param *p, const char *value, size_t len)
+static bool is_writable(const struct setting *s)
 {
-	int fd = open(p->path, O_WRONLY);
-	int err = 0;
-
-	if (fd < 0)
-		return errno;
-	if (write(fd, value, len) != (ssize_t)len)
-		err = errno;
-	close(fd);
-	return err;
-}
-
-static void param_set(const struct param *p, const char *value)
-{
-	int err = param_write(p, value, strlen(value));
-
-	TEST_ASSERT(!err, "Can't write %s to %s: %s", value, p->path, strerror(err));
-}
-
-static bool param_read(const struct param *p, char *value)
-{
-	int fd = open(p->path, O_RDONLY);
-	ssize_t len = fd < 0 ? -1 : read(fd, value, PARAM_MAX - 1);
-
-	if (fd >= 0)
-		close(fd);
-	value[len > 0 ? len : 0] = '\0';
-	return len > 0;
-}
-
-static bool param_save(struct param *p)
-{
-	if (!param_read(p, p->old))
-		return false;
-
-	p->len = strlen(p->old);
-	return !param_write(p, p->old, p->len);
-}
-
-static void param_restore(struct param *p)
-{
-	if (p->len)
-		param_write(p, p->old, p->len);
-}
-
-static void restore_all(void)
-{
-	param_restore(&harvest_param);
-	param_restore(&nx_param);
-}
-
-static void restore_and_die(int sig)
-{
-	restore_all();
-	signal(sig, SIG_DFL);
-	raise(sig);
+	return s->saved && write_file(s->path, s->value);
 }
 
 static void save_params(void)
 {
-	__TEST_REQUIRE(param_save(&harvest_param), "Can't write %s", harvest_param.path);
-	param_save(&nx_param);
-	atexit(restore_all);
-	signal(SIGINT, restore_and_die);
-	signal(SIGTERM, restore_and_die);
-	signal(SIGHUP, restore_and_die);
+	settings_save(settings, NR_SETTINGS);
+	__TEST_REQUIRE(is_writable(harvest_param), "Can't write %s", harvest_param->path);
 }
 
 /*
@@ -809,22 +747,15 @@ static void undo_move(struct harvest_test *t)
 
 static void happen_nx(struct harvest_test *t)
 {
-	bool on = nx_param.old[0] == 'Y';
+	bool on = nx_param->value[0] == 'Y';
 
-	param_set(&nx_param, on ? "N" : "Y");
-	param_set(&nx_param, on ? "Y" : "N");
+	setting_set(nx_param, on ? "N" : "Y");
+	setting_set(nx_param, on ? "Y" : "N");
 }
 
 static const char *no_nx(void)
 {
-	return nx_param.len ? NULL : PARAM_DIR "nx_huge_pages is read-only";
-}
-
-static void set_quota(struct harvest_test *t, unsigned long quota)
-{
-	int r = __vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)quota);
-
-	CHECK(t, !r, "KVM_SET_NR_MMU_PAGES of %lu failed, errno %d", quota, errno);
+	return is_writable(nx_param) ? NULL : PARAM_NX " is read-only";
 }
 
 /* Shadow pages go that were made first, which are those of the data. */
@@ -835,18 +766,18 @@ static void happen_quota(struct harvest_test *t)
 	for (i = 0; i < BALLAST_PAGES; i++)
 		add_order(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
 	run_writer(t);
-	set_quota(t, MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
 }
 
 static void live_quota(struct harvest_test *t)
 {
-	set_quota(t, MIN_MMU_PAGES);
-	set_quota(t, MAX_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
 static void undo_quota(struct harvest_test *t)
 {
-	set_quota(t, MAX_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
 /*
@@ -1010,18 +941,6 @@ static void undo_root(struct harvest_test *t)
 	set_root(t, t->root);
 }
 
-/*
- * A vCPU that never leaves the guest
- */
-
-static u64 now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
-}
-
 static void set_stop(struct harvest_test *t, u64 value)
 {
 	stop = value;
@@ -1038,8 +957,7 @@ static pthread_t start_vcpu(struct kvm_vcpu *vcpu)
 {
 	pthread_t thread;
 
-	TEST_ASSERT(!pthread_create(&thread, NULL, vcpu_thread, vcpu),
-		    "pthread_create() failed");
+	start_thread(&thread, vcpu_thread, vcpu);
 	return thread;
 }
 
@@ -1573,9 +1491,7 @@ static void create_vm(struct harvest_test *t)
 	t->bits = &x86_bits;
 	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
 	if (t->manual)
-		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-			      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE |
-			      KVM_DIRTY_LOG_INITIALLY_SET);
+		vm_enable_initially_set(t->vm);
 	vcpu_args_set(t->vcpu, 3, 0ull, 0ull, 0ull);
 	add_memory(t);
 	map_guest(t);
@@ -1743,12 +1659,12 @@ static void run_writers(unsigned int rounds, bool quick)
 
 static void check_refused(const char *value)
 {
-	char before[PARAM_MAX], after[PARAM_MAX];
+	char before[SETTING_MAX], after[SETTING_MAX];
 	int err;
 
-	param_read(&harvest_param, before);
-	err = param_write(&harvest_param, value, strlen(value));
-	param_read(&harvest_param, after);
+	read_file(PARAM_HARVEST, before, sizeof(before));
+	err = write_file(PARAM_HARVEST, value) ? 0 : errno;
+	read_file(PARAM_HARVEST, after, sizeof(after));
 	TEST_ASSERT(err == EINVAL, "dirty_harvest=%s: expected EINVAL, seen %d", value, err);
 	TEST_ASSERT(!strcmp(before, after), "dirty_harvest=%s was refused, and made %s of %s",
 		    value, after, before);
@@ -1762,7 +1678,7 @@ static void check_dirty_ring(void)
 	if (!kvm_has_cap(KVM_CAP_DIRTY_LOG_RING) && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL))
 		return;
 
-	param_set(&harvest_param, "on");
+	setting_set(harvest_param, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
 	TEST_ASSERT(!vm_get_stat(vm, "dirty_harvest"),
@@ -1775,9 +1691,9 @@ static u64 harvest_of_new_vm(const char *mode)
 	struct kvm_vm *vm;
 	u64 harvest;
 
-	param_set(&harvest_param, mode);
+	setting_set(harvest_param, mode);
 	vm = vm_create_barebones();
-	param_set(&harvest_param, strcmp(mode, "off") ? "off" : "on");
+	setting_set(harvest_param, strcmp(mode, "off") ? "off" : "on");
 	harvest = vm_get_stat(vm, "dirty_harvest");
 	kvm_vm_free(vm);
 	return harvest;
@@ -1789,7 +1705,7 @@ static void run_without(void)
 	struct harvest_test t = { .writer = &writers[0], .manual = true };
 	u64 faults;
 
-	param_set(&harvest_param, "off");
+	setting_set(harvest_param, "off");
 	create_vm(&t);
 	t.name = "off";
 	CHECK(&t, !vm_get_stat(t.vm, "dirty_harvest"), "dirty_harvest is off, and used");
@@ -1917,7 +1833,7 @@ int main(int argc, char *argv[])
 		run_without();
 	}
 
-	param_set(&harvest_param, "on");
+	setting_set(harvest_param, "on");
 	run_writers(rounds, quick);
 	return 0;
 }

@@ -52,17 +52,8 @@
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 
-#define FAILSLAB		"/sys/kernel/debug/failslab/"
-#define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
-#define SLAB			"/sys/kernel/slab/"
-#define FAIL_NTH		"/proc/thread-self/fail-nth"
-#define EAGER_PARAM		"/sys/module/kvm/parameters/eager_page_split"
-#define FORCE_PARAM		"/sys/module/kvm/parameters/prove_force"
-#define FORCED_PARAM		"/sys/module/kvm/parameters/prove_forced"
-#define REFUSE_PARAM		"/sys/module/kvm/parameters/prove_refuse"
-#define HARVEST_PARAM		"/sys/module/kvm/parameters/dirty_harvest"
-#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #define KERNEL_LOG		"/dev/kmsg"
 #define MEMINFO			"/proc/meminfo"
 #define ZONEINFO		"/proc/zoneinfo"
@@ -77,8 +68,6 @@
 #define DATA_GVA		DATA_GPA
 #define ALIAS_GVA		0x80000000ull
 
-#define PAGES_PER_2M		512ull
-#define BITS_PER_WORD		64ull
 
 /*
  * For drops of mmu_lock, with something before and behind each; for failing
@@ -88,7 +77,6 @@
 #define NR_HUGE_FEW		3u
 #define NR_HUGE_SOME		32u
 #define NR_HUGE_MANY		64u
-#define MIN_MMU_PAGES		64ul
 
 /* How often to clear all of the log, in vain for most of the huge pages. */
 #define NR_LEAK_ROUNDS		10
@@ -127,10 +115,6 @@
 #define PASS_SHIFT		32
 #define SITE_NAME_MAX		32
 #define POLL_US			1000
-
-#define STAT_ABSENT		(~0ul)
-
-#define NSEC_PER_MSEC		1000000ul
 
 /* A kind of VM, and of ioctl that splits. */
 struct variant {
@@ -233,18 +217,9 @@ static void *alloc_shared(size_t size)
  * Settings of the kernel, which are put back at the end
  */
 
-#define SETTING_MAX		16
-#define NO_PAGE_ORDER		"100"
-
-struct setting {
-	const char *path;
-	bool saved;
-	char value[SETTING_MAX];
-};
-
 enum setting_id {
 	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
-	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE, REFUSE, HARVEST,
+	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE_YIELD, SKIP_SPLIT, HARVEST,
 	NR_SETTINGS
 };
 
@@ -257,80 +232,11 @@ static struct setting settings[NR_SETTINGS] = {
 	[PAGE_WAIT] = { FAIL_PAGE_ALLOC "ignore-gfp-wait" },
 	[PAGE_ORDER] = { FAIL_PAGE_ALLOC "min-order" },
 	[PAGE_VERBOSE] = { FAIL_PAGE_ALLOC "verbose" },
-	[EAGER] = { EAGER_PARAM },
-	[FORCE] = { FORCE_PARAM },
-	[REFUSE] = { REFUSE_PARAM },
-	[HARVEST] = { HARVEST_PARAM },
+	[EAGER] = { PARAM_EAGER },
+	[FORCE_YIELD] = { PARAM_FORCE_YIELD },
+	[SKIP_SPLIT] = { PARAM_SKIP_SPLIT },
+	[HARVEST] = { PARAM_HARVEST },
 };
-
-static pid_t main_pid;
-
-static bool write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
-static bool read_file(const char *path, char *text, size_t size)
-{
-	int fd = open(path, O_RDONLY);
-	ssize_t n = fd >= 0 ? read(fd, text, size - 1) : -1;
-
-	if (fd >= 0)
-		close(fd);
-	if (n < 0)
-		return false;
-
-	text[n] = 0;
-	return true;
-}
-
-static void settings_restore(void)
-{
-	unsigned int i;
-
-	if (getpid() != main_pid)
-		return;
-
-	for (i = 0; i < NR_SETTINGS; i++)
-		if (settings[i].saved && !write_file(settings[i].path, settings[i].value))
-			fprintf(stderr, "Can't restore %s\n", settings[i].path);
-}
-
-static void restore_on_signal(int signal)
-{
-	settings_restore();
-	_exit(128 + signal);
-}
-
-static void settings_save(void)
-{
-	unsigned int i;
-
-	main_pid = getpid();
-	for (i = 0; i < NR_SETTINGS; i++)
-		settings[i].saved = read_file(settings[i].path, settings[i].value,
-					      SETTING_MAX);
-	atexit(settings_restore);
-	signal(SIGINT, restore_on_signal);
-	signal(SIGTERM, restore_on_signal);
-	signal(SIGHUP, restore_on_signal);
-}
-
-static void set(enum setting_id id, const char *value)
-{
-	TEST_ASSERT(write_file(settings[id].path, value), "Can't write %s to %s", value,
-		    settings[id].path);
-}
-
-static void reset(enum setting_id id)
-{
-	set(id, settings[id].value);
-}
 
 static bool can_tell_sites(void)
 {
@@ -340,10 +246,10 @@ static bool can_tell_sites(void)
 /* Let waiting allocations fail too, and say nothing about it in the log. */
 static void prepare_injection(void)
 {
-	set(SLAB_WAIT, "N");
-	set(SLAB_VERBOSE, "0");
-	set(PAGE_WAIT, "N");
-	set(PAGE_VERBOSE, "0");
+	setting_set(&settings[SLAB_WAIT], "N");
+	setting_set(&settings[SLAB_VERBOSE], "0");
+	setting_set(&settings[PAGE_WAIT], "N");
+	setting_set(&settings[PAGE_VERBOSE], "0");
 }
 
 static const char *is_chosen(const struct site *site, enum setting_id id)
@@ -353,13 +259,13 @@ static const char *is_chosen(const struct site *site, enum setting_id id)
 
 static void select_site(const struct site *site)
 {
-	set(SLAB_FILTER, site->all ? "N" : "Y");
-	set(PAGE_ORDER, site->cache ? NO_PAGE_ORDER : "0");
+	setting_set(&settings[SLAB_FILTER], site->all ? "N" : "Y");
+	setting_set(&settings[PAGE_ORDER], site->cache ? NO_PAGE_ORDER : "0");
 	if (site->all)
 		return;
 
-	set(SLAB_DESCS, is_chosen(site, SLAB_DESCS));
-	set(SLAB_HEADERS, is_chosen(site, SLAB_HEADERS));
+	setting_set(&settings[SLAB_DESCS], is_chosen(site, SLAB_DESCS));
+	setting_set(&settings[SLAB_HEADERS], is_chosen(site, SLAB_HEADERS));
 }
 
 static void fail_nth_write(unsigned int nth)
@@ -503,26 +409,14 @@ static void check_memory(struct fault_test *t)
 	}
 }
 
-/*
- * The VM
- */
-
-static u64 get_stat(struct kvm_vm *vm, const char *name)
-{
-	u64 value = STAT_ABSENT;
-
-	__vm_get_stat(vm, name, &value, 1);
-	return value;
-}
-
 static struct split_stats get_stats(struct kvm_vm *vm)
 {
 	struct split_stats s = {
-		.huge = get_stat(vm, "pages_2m"),
-		.done = get_stat(vm, "eager_split_done"),
-		.nomem = get_stat(vm, "eager_split_nomem"),
-		.noquota = get_stat(vm, "eager_split_noquota"),
-		.cancelled = get_stat(vm, "eager_split_cancelled"),
+		.huge = vm_get_stat_or_absent(vm, "pages_2m"),
+		.done = vm_get_stat_or_absent(vm, "eager_split_done"),
+		.nomem = vm_get_stat_or_absent(vm, "eager_split_nomem"),
+		.noquota = vm_get_stat_or_absent(vm, "eager_split_noquota"),
+		.cancelled = vm_get_stat_or_absent(vm, "eager_split_cancelled"),
 	};
 
 	return s;
@@ -557,18 +451,16 @@ static void create_vm(struct fault_test *t, unsigned long quota)
 	t->log = bitmap_zalloc(t->npages);
 	t->vm = vm_create_barebones();
 	if (t->v->clear)
-		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-			      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE |
-			      KVM_DIRTY_LOG_INITIALLY_SET);
+		vm_enable_initially_set(t->vm);
 	if (quota)
-		vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)quota);
+		vm_set_nr_mmu_pages(t->vm, quota);
 	map_code(t);
 	map_data(t);
 	t->vcpu = vm_vcpu_add(t->vm, 0, (void *)CODE_GVA);
 	touch_all(t);
-	CHECK(t, get_stat(t->vm, "pages_2m") == t->nr_huge,
+	CHECK(t, vm_get_stat_or_absent(t->vm, "pages_2m") == t->nr_huge,
 	      "touched: expected %lu huge pages, seen %lu", t->nr_huge,
-	      get_stat(t->vm, "pages_2m"));
+	      vm_get_stat_or_absent(t->vm, "pages_2m"));
 }
 
 static void destroy_vm(struct fault_test *t)
@@ -654,9 +546,9 @@ static void check_sum(struct fault_test *t, const struct split_stats *s)
 static void check_afterwards(struct fault_test *t)
 {
 	write_subset(t);
-	CHECK(t, !get_stat(t->vm, "pages_2m"),
+	CHECK(t, !vm_get_stat_or_absent(t->vm, "pages_2m"),
 	      "every huge page was written: expected none, seen %lu",
-	      get_stat(t->vm, "pages_2m"));
+	      vm_get_stat_or_absent(t->vm, "pages_2m"));
 	check_log(t);
 	check_memory(t);
 }
@@ -779,14 +671,14 @@ static void try_without_split(const struct variant *v)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
 
-	set(EAGER, "N");
+	setting_set(&settings[EAGER], "N");
 	create_vm(&t, 0);
 	before_split(&t);
 	fail_nth_write(NEVER);
 	CHECK(&t, !split(&t), "errno %d", errno);
 	outcome->nr_own = NEVER - fail_nth_read();
 	fail_nth_write(0);
-	set(EAGER, "Y");
+	setting_set(&settings[EAGER], "Y");
 }
 
 static void run_try(const struct variant *v, struct site *site, unsigned int nth)
@@ -1113,7 +1005,7 @@ static u64 fail_often(const struct variant *v, unsigned int nr_rounds)
 	create_vm(&t, MIN_MMU_PAGES);
 	while (nr_rounds--)
 		clear_all_words(&t);
-	nr_failed = get_stat(t.vm, "eager_split_noquota");
+	nr_failed = vm_get_stat_or_absent(t.vm, "eager_split_noquota");
 	destroy_vm(&t);
 	return nr_failed;
 }
@@ -1140,18 +1032,6 @@ static const char *run_leak(void)
 	return NULL;
 }
 
-/*
- * The parameter is turned off
- */
-
-static u64 now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
-}
-
 static unsigned int max_midst_tries(void)
 {
 	return min(max_tries, MAX_MIDST_TRIES);
@@ -1161,7 +1041,7 @@ static unsigned int max_midst_tries(void)
 static bool wait_for_split(struct kvm_vm *vm, u64 nr_huge, bool (*go_on)(void))
 {
 	while (go_on())
-		if (get_stat(vm, "pages_2m") < nr_huge)
+		if (vm_get_stat_or_absent(vm, "pages_2m") < nr_huge)
 			return true;
 	return false;
 }
@@ -1176,10 +1056,10 @@ static bool is_splitting(void)
 static void *switch_off(void *arg)
 {
 	struct fault_test *t = arg;
-	int fd = open(EAGER_PARAM, O_WRONLY);
+	int fd = open(PARAM_EAGER, O_WRONLY);
 
 	wait_for_split(t->vm, t->nr_huge, is_splitting);
-	CHECK(t, write(fd, "N", 1) == 1, "Can't write " EAGER_PARAM);
+	CHECK(t, write(fd, "N", 1) == 1, "Can't write " PARAM_EAGER);
 	close(fd);
 	return NULL;
 }
@@ -1193,7 +1073,7 @@ static void split_and_switch_off(struct fault_test *t)
 	CHECK(t, !split(t), "errno %d", errno);
 	WRITE_ONCE(split_is_over, true);
 	pthread_join(thread, NULL);
-	set(EAGER, "Y");
+	setting_set(&settings[EAGER], "Y");
 }
 
 /* Returns true if it was turned off when some were split and some were not. */
@@ -1241,8 +1121,8 @@ static void run_cancel_variant(const struct variant *v)
  */
 static const char *run_cancel(void)
 {
-	if (access(EAGER_PARAM, W_OK))
-		return EAGER_PARAM " can't be written";
+	if (access(PARAM_EAGER, W_OK))
+		return PARAM_EAGER " can't be written";
 
 	run_cancel_variant(&variants[0]);
 	return NULL;
@@ -1337,7 +1217,7 @@ static bool kill_once(const struct variant *v, bool watch)
 
 	start_victim(v);
 	open_stats(&vm, take_stats_fd());
-	while (get_stat(&vm, "pages_2m") < NR_HUGE_SOME)
+	while (vm_get_stat_or_absent(&vm, "pages_2m") < NR_HUGE_SOME)
 		is_victim_alive();
 	wait_for_split(&vm, NR_HUGE_SOME, is_victim_alive);
 
@@ -1345,7 +1225,7 @@ static bool kill_once(const struct variant *v, bool watch)
 		close_stats(&vm);
 	kill_victim();
 	if (watch) {
-		noticed = get_stat(&vm, "eager_split_cancelled");
+		noticed = vm_get_stat_or_absent(&vm, "eager_split_cancelled");
 		close_stats(&vm);
 	}
 	return noticed;
@@ -1402,11 +1282,6 @@ static const struct forced_site {
 
 #define NR_FORCED_SITES		ARRAY_SIZE(forced_sites)
 
-static bool is_tdp_mmu(void)
-{
-	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
-}
-
 static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *site)
 {
 	if (is_tdp_mmu() ? site->shadow_mmu : site->tdp_mmu)
@@ -1414,7 +1289,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 	if (site->aliases || (site->enabling && t->v->clear))
 		return false;
 
-	return !site->harvesting || get_stat(t->vm, "dirty_harvest") == 1;
+	return !site->harvesting || vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
 }
 
 /* Fails for a site that isn't in the list: nobody would expect it to be met. */
@@ -1426,17 +1301,17 @@ static unsigned int site_index(const char *name)
 		if (!strcmp(name, forced_sites[i].name))
 			return i;
 
-	TEST_FAIL(FORCED_PARAM " has %s, which is unknown", name);
+	TEST_FAIL(PARAM_FORCED " has %s, which is unknown", name);
 	return 0;
 }
 
 static void read_forced(unsigned long *nr_forced)
 {
-	FILE *f = fopen(FORCED_PARAM, "r");
+	FILE *f = fopen(PARAM_FORCED, "r");
 	char name[SITE_NAME_MAX];
 	unsigned long nr;
 
-	TEST_ASSERT(f, "Can't open " FORCED_PARAM);
+	TEST_ASSERT(f, "Can't open " PARAM_FORCED);
 	memset(nr_forced, 0, NR_FORCED_SITES * sizeof(*nr_forced));
 	while (fscanf(f, "%31s %lu", name, &nr) == 2)
 		nr_forced[site_index(name)] = nr;
@@ -1641,9 +1516,9 @@ static void disable_while_written(struct fault_test *t, u64 nr_small)
 	check_pages(t);
 
 	s = get_stats(t->vm);
-	CHECK(t, s.huge == t->nr_huge && get_stat(t->vm, "pages_4k") == nr_small,
+	CHECK(t, s.huge == t->nr_huge && vm_get_stat_or_absent(t->vm, "pages_4k") == nr_small,
 	      "logging is off: expected %lu huge pages and %lu of 4KiB, seen %lu and %lu",
-	      t->nr_huge, nr_small, s.huge, get_stat(t->vm, "pages_4k"));
+	      t->nr_huge, nr_small, s.huge, vm_get_stat_or_absent(t->vm, "pages_4k"));
 }
 
 static void force_migration(struct fault_test *t)
@@ -1652,7 +1527,7 @@ static void force_migration(struct fault_test *t)
 
 	start_writers();
 	wait_for_pass();
-	nr_small = get_stat(t->vm, "pages_4k");
+	nr_small = vm_get_stat_or_absent(t->vm, "pages_4k");
 	migrate(t);
 	disable_while_written(t, nr_small);
 }
@@ -1662,7 +1537,7 @@ static void force_variant(const struct variant *v)
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
 	unsigned long before[NR_FORCED_SITES];
 
-	set(HARVEST, v->harvest);
+	setting_set(&settings[HARVEST], v->harvest);
 	create_vm(&t, 0);
 	add_writers(&t);
 	read_forced(before);
@@ -1677,13 +1552,13 @@ static void refuse_variant(const struct variant *v)
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
 	u64 nr_invalidated;
 
-	set(HARVEST, v->harvest);
+	setting_set(&settings[HARVEST], v->harvest);
 	create_vm(&t, 0);
 	add_writers(&t);
 	t.nr_refused = t.nr_huge / 2;
 	force_migration(&t);
 
-	nr_invalidated = get_stat(t.vm, "eager_split_invalidated");
+	nr_invalidated = vm_get_stat_or_absent(t.vm, "eager_split_invalidated");
 	pr_info("%-16s refused  %lu huge pages, %lu times\n", v->name, t.nr_refused,
 		nr_invalidated);
 	CHECK(&t, nr_invalidated >= t.nr_refused,
@@ -1705,25 +1580,25 @@ static const char *prove_variants(enum setting_id id, void (*try)(const struct v
 		return text;
 	}
 	if (!settings[HARVEST].saved)
-		return "the kernel has no " HARVEST_PARAM;
+		return "the kernel has no " PARAM_HARVEST;
 
-	set(id, "Y");
+	setting_set(&settings[id], "Y");
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		if (applies(&variants[i]))
 			try(&variants[i]);
-	reset(HARVEST);
-	reset(id);
+	setting_reset(&settings[HARVEST]);
+	setting_reset(&settings[id]);
 	return NULL;
 }
 
 static const char *run_force(void)
 {
-	return prove_variants(FORCE, force_variant);
+	return prove_variants(FORCE_YIELD, force_variant);
 }
 
 static const char *run_refuse(void)
 {
-	return prove_variants(REFUSE, refuse_variant);
+	return prove_variants(SKIP_SPLIT, refuse_variant);
 }
 
 static const struct part {
@@ -1741,13 +1616,6 @@ static const struct part {
 	{ "refuse", run_refuse, NR_HUGE_FORCE },
 };
 
-static unsigned int nr_huge_free(void)
-{
-	char text[SETTING_MAX];
-
-	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
-}
-
 static bool run_part(const struct part *part)
 {
 	const char *reason;
@@ -1755,7 +1623,7 @@ static bool run_part(const struct part *part)
 
 	if (!part->any_mmu && is_tdp_mmu())
 		reason = "the TDP MMU is on, whose splitter has no statistics";
-	else if (nr_huge_free() < part->nr_huge)
+	else if (nr_free_2m_pages() < part->nr_huge)
 		reason = "too few huge pages are free";
 	else
 		reason = part->run();
@@ -1789,7 +1657,7 @@ static bool run_parts(const char *name)
 static bool has_stats(void)
 {
 	struct kvm_vm *vm = vm_create_barebones();
-	bool has = get_stat(vm, "eager_split_cancelled") != STAT_ABSENT;
+	bool has = vm_get_stat_or_absent(vm, "eager_split_cancelled") != STAT_ABSENT;
 
 	kvm_vm_free(vm);
 	return has;
@@ -1839,7 +1707,7 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
-	settings_save();
+	settings_save(settings, NR_SETTINGS);
 	open_kernel_log();
 	return run_parts(part) ? 0 : KSFT_SKIP;
 }

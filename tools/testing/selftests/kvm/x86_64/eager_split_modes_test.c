@@ -29,8 +29,7 @@
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
-
-#define EAGER_PARAM		"/sys/module/kvm/parameters/eager_page_split"
+#include "eager_split_util.h"
 
 /* Code, lists of addresses and page tables; mapped at the same address. */
 #define LOW_SLOT		0
@@ -53,14 +52,11 @@
 #define SMM_AS_ID		1u
 #define SLOT_OF(as_id, id)	((as_id) << 16 | (id))
 
-#define PAGES_PER_2M		512ull
 #define PAGES_PER_1G		(512 * PAGES_PER_2M)
-#define BITS_PER_WORD		64u
 
 /* Past it, KVM takes all mappings of a gfn away when it gets another one. */
 #define RMAP_RECYCLE_THRESHOLD	1000u
 
-#define MIN_MMU_PAGES		64ul
 #define MAX_MMU_PAGES		200ul
 
 /* Room for page tables that are built again, and for one or two splits. */
@@ -775,22 +771,12 @@ static pthread_t flip_id;
 static bool flip_stop;
 static bool flipping;
 
-static bool param_write(char value)
-{
-	int fd = open(EAGER_PARAM, O_WRONLY);
-	bool written = fd >= 0 && write(fd, &value, 1) == 1;
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
 static void *flip_thread(void *unused)
 {
 	unsigned int i;
 
 	for (i = 0; !READ_ONCE(flip_stop); i++) {
-		TEST_ASSERT(param_write(i % 2 ? 'Y' : 'N'), "Can't write %s", EAGER_PARAM);
+		TEST_ASSERT(write_file(PARAM_EAGER, i % 2 ? "Y" : "N"), "Can't write %s", PARAM_EAGER);
 		usleep(FLIP_PERIOD_US);
 	}
 	return NULL;
@@ -805,8 +791,8 @@ static void flip_end(void)
 	flipping = false;
 	WRITE_ONCE(flip_stop, true);
 	pthread_join(flip_id, NULL);
-	if (!param_write(eager ? 'Y' : 'N'))
-		pr_info("Can't restore %s\n", EAGER_PARAM);
+	if (!write_file(PARAM_EAGER, eager ? "Y" : "N"))
+		pr_info("Can't restore %s\n", PARAM_EAGER);
 }
 
 static void flip_begin(void)
@@ -814,8 +800,7 @@ static void flip_begin(void)
 	flipping = true;
 	WRITE_ONCE(flip_stop, false);
 	atexit(flip_end);
-	TEST_ASSERT(!pthread_create(&flip_id, NULL, flip_thread, NULL),
-		    "pthread_create() failed");
+	start_thread(&flip_id, flip_thread, NULL);
 }
 
 /* Failures end in exit(), and signals have to wait: the old value comes back. */
@@ -840,23 +825,7 @@ static void run_flip(struct split_test *t)
 
 static const char *cannot_flip(void)
 {
-	return access(EAGER_PARAM, W_OK) ? EAGER_PARAM " is read-only" : NULL;
-}
-
-/*
- * Too few shadow pages for all
- *
- * KVM reclaims shadow pages 25 at a time when less than 5 are free, so the quota
- * can't be met by using shadow pages up.  Set it instead to what is in use, which
- * is where KVM begins to reclaim when the quota is lowered, and a little.
- */
-
-static void set_quota(struct split_test *t, unsigned long quota)
-{
-	int r = __vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)quota);
-
-	CHECK(t, !r, "KVM_SET_NR_MMU_PAGES of %lu: expected 0, seen %d, errno %d", quota,
-	      r, errno);
+	return access(PARAM_EAGER, W_OK) ? PARAM_EAGER " is read-only" : NULL;
 }
 
 static u64 nr_recycled(struct split_test *t)
@@ -887,18 +856,18 @@ static void tighten_quota(struct split_test *t)
 	unsigned long quota = MAX_MMU_PAGES;
 	u64 recycled;
 
-	set_quota(t, quota);
+	vm_set_nr_mmu_pages(t->vm, quota);
 	touch_ballast(t);
 	touch_all(t, "all touched");
 
 	recycled = nr_recycled(t);
 	while (nr_recycled(t) == recycled && quota > MIN_MMU_PAGES)
-		set_quota(t, --quota);
+		vm_set_nr_mmu_pages(t->vm, --quota);
 	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages",
 	      BALLAST_PAGES);
 
 	/* What went was the oldest, through which others were reached. */
-	set_quota(t, quota + QUOTA_LEFT);
+	vm_set_nr_mmu_pages(t->vm, quota + QUOTA_LEFT);
 	recycled = nr_recycled(t);
 	touch_all(t, "all touched again");
 	CHECK(t, nr_recycled(t) == recycled, "touching reclaimed shadow pages");
@@ -938,13 +907,8 @@ static void run_quota(struct split_test *t)
 		check_memory(t);
 		t->cycle++;
 	}
-	set_quota(t, MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
 	log_cycle(t);
-}
-
-static bool is_tdp_mmu(void)
-{
-	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
 }
 
 static const char *no_quota(void)
@@ -986,7 +950,7 @@ static void clear_relinked(struct split_test *t)
 
 	expect_huge_first_word(t);
 	CHECK(t, !eager || pages_4k >= PAGES_PER_2M,
-	      "the first 2MiB: expected at least %llu 4KiB pages, seen %lu", PAGES_PER_2M,
+	      "the first 2MiB: expected at least %lu 4KiB pages, seen %lu", PAGES_PER_2M,
 	      pages_4k);
 	CHECK(t, !eager || !t->cycle || flushes >= 2,
 	      "links were replaced: expected a TLB flush and that of CLEAR, seen %lu", flushes);
@@ -1446,9 +1410,7 @@ static void create_vm(struct split_test *t)
 	t->list = addr_gpa2hva(t->vm, LIST_GPA);
 
 	if (t->manual)
-		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-			      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE |
-			      KVM_DIRTY_LOG_INITIALLY_SET);
+		vm_enable_initially_set(t->vm);
 
 	t->vcpu = __vm_vcpu_add(t->vm, 0);
 	vcpu_init_cpuid(t->vcpu, kvm_get_supported_cpuid());

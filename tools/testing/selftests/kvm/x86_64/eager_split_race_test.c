@@ -35,8 +35,7 @@
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
-
-#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+#include "eager_split_util.h"
 
 #define DATA_SLOT		1
 #define DATA_GPA		0x100000000ull
@@ -47,14 +46,10 @@
 #define SLOT_PAGES		(SLOT_SIZE / PAGE_SIZE)
 
 #define NR_HUGE			8u
-#define PAGES_PER_2M		512ull
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
-#define BITS_PER_WORD		64u
 
 #define PATTERN			0x5ca1ab1e00000000ull
-#define STAT_ABSENT		(~0ul)
 #define DEFAULT_TRIES		20u
-#define NSEC_PER_USEC		1000ul
 
 enum guest_order { GUEST_WRITE, GUEST_READ };
 
@@ -119,30 +114,6 @@ static void run_guest(struct race *r, enum guest_order what, struct ucall *uc)
 		    exit_reason_str(r->vcpu->run->exit_reason));
 }
 
-static u64 get_stat(struct race *r, const char *name)
-{
-	u64 value = STAT_ABSENT;
-
-	__vm_get_stat(r->vm, name, &value, 1);
-	return value;
-}
-
-static u64 now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
-}
-
-static void wait_ns(u64 ns)
-{
-	u64 end = now_ns() + ns;
-
-	while (now_ns() < end)
-		;
-}
-
 /*
  * The slot
  */
@@ -170,7 +141,7 @@ static void prepare(struct race *r)
 
 	set_slot(r, SLOT_SIZE, 0);
 	run_guest(r, GUEST_WRITE, &uc);
-	huge = get_stat(r, "pages_2m");
+	huge = vm_get_stat_or_absent(r->vm, "pages_2m");
 	TEST_ASSERT(huge == NR_HUGE, "Expected %u huge pages, seen %lu", NR_HUGE, huge);
 	set_slot(r, SLOT_SIZE, KVM_MEM_LOG_DIRTY_PAGES);
 }
@@ -198,7 +169,7 @@ static void *clear_thread(void *arg)
 	unsigned int i;
 
 	pthread_barrier_wait(&r->start);
-	wait_ns(r->delay);
+	spin_ns(r->delay);
 	for (i = 0; i < NR_HUGE; i++)
 		clear_one(r, i);
 	return NULL;
@@ -244,7 +215,7 @@ static int nth_cpu(int nth)
 	return last;
 }
 
-static pthread_t start_thread(struct race *r, void *(*fn)(void *), int nth)
+static pthread_t start_thread_on(struct race *r, void *(*fn)(void *), int nth)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -267,9 +238,9 @@ static void race(struct race *r)
 	r->done = false;
 	r->delay = r->took ? random() % r->took : 0;
 	pthread_barrier_init(&r->start, NULL, ARRAY_SIZE(threads));
-	threads[0] = start_thread(r, unmap_thread, 0);
-	threads[1] = start_thread(r, compete_thread, 0);
-	threads[2] = start_thread(r, clear_thread, 1);
+	threads[0] = start_thread_on(r, unmap_thread, 0);
+	threads[1] = start_thread_on(r, compete_thread, 0);
+	threads[2] = start_thread_on(r, clear_thread, 1);
 	for (i = 0; i < ARRAY_SIZE(threads); i++)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&r->start);
@@ -278,7 +249,7 @@ static void race(struct race *r)
 /* Returns how many pages the guest sees that are not its own any more. */
 static u64 try_once(struct race *r)
 {
-	u64 left_alone = get_stat(r, "eager_split_invalidated");
+	u64 left_alone = vm_get_stat_or_absent(r->vm, "eager_split_invalidated");
 	struct ucall uc;
 
 	prepare(r);
@@ -287,9 +258,9 @@ static u64 try_once(struct race *r)
 	clean_up(r);
 
 	if (verbose)
-		pr_info("  came after %lu of %lu us; left alone %ld; stale %lu of %llu, strange %lu\n",
+		pr_info("  came after %lu of %lu us; left alone %ld; stale %lu of %lu, strange %lu\n",
 			r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
-			get_stat(r, "eager_split_invalidated") - left_alone, uc.args[0],
+			vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone, uc.args[0],
 			NR_PAGES, uc.args[1]);
 	fflush(stdout);
 	return uc.args[0] + uc.args[1];
@@ -298,18 +269,17 @@ static u64 try_once(struct race *r)
 static void create_vm(struct race *r)
 {
 	r->vm = vm_create_with_one_vcpu(&r->vcpu, guest_main);
-	vm_enable_cap(r->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET);
+	vm_enable_initially_set(r->vm);
 	virt_map_level(r->vm, DATA_GVA, DATA_GPA, NR_HUGE * SZ_2M, PG_LEVEL_2M);
 	r->hva = map_slot();
 }
 
 static int verdict(struct race *r, unsigned int nr_bad, u64 worst)
 {
-	u64 left_alone = get_stat(r, "eager_split_invalidated");
+	u64 left_alone = vm_get_stat_or_absent(r->vm, "eager_split_invalidated");
 
 	TEST_ASSERT(!nr_bad,
-		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %llu pages",
+		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %lu pages",
 		    nr_bad, r->nr, worst, NR_PAGES);
 	pr_info("%u tries, no stale page", r->nr);
 	if (left_alone == STAT_ABSENT || !get_kvm_param_bool("eager_page_split")) {
@@ -344,18 +314,6 @@ static int run_tries(unsigned int nr)
 	return ret;
 }
 
-static unsigned int nr_huge_free(void)
-{
-	FILE *f = fopen(HUGEPAGES_FREE, "r");
-	unsigned int nr = 0;
-
-	if (f && fscanf(f, "%u", &nr) != 1)
-		nr = 0;
-	if (f)
-		fclose(f);
-	return nr;
-}
-
 static void help(const char *program)
 {
 	printf("usage: %s [-h] [-v] [-n TRIES]\n\n"
@@ -384,8 +342,8 @@ int main(int argc, char *argv[])
 	}
 
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	__TEST_REQUIRE(!kvm_is_tdp_enabled() || !get_kvm_param_bool("tdp_mmu"),
+	__TEST_REQUIRE(!is_tdp_mmu(),
 		       "The TDP MMU is on, which has no rmaps");
-	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE, "Too few huge pages are free, see -h");
+	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "Too few huge pages are free, see -h");
 	return run_tries(nr);
 }

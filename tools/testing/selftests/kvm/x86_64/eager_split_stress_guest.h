@@ -14,11 +14,10 @@
 #include "kvm_util.h"
 #include "processor.h"
 #include "ucall_common.h"
+#include "eager_split_util.h"
 
 #define MAX_VCPUS		4u
-#define PAGES_PER_2M		512ul
-#define BITS_PER_WORD		64ul
-#define WORDS_PER_PAGE		(PAGE_SIZE / sizeof(u64))
+#define WORDS_PER_PAGE		512ul
 
 /* What host and guest share beside the memory under test. */
 #define CONTROL_SLOT		1

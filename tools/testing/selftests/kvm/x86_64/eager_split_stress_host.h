@@ -25,14 +25,9 @@
 
 #include "kvm_util.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 
-#define KVM_PARAM		"/sys/module/kvm/parameters/"
-#define FAILSLAB		"/sys/kernel/debug/failslab/"
-#define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
-#define SLAB			"/sys/kernel/slab/"
-#define FAIL_NTH		"/proc/thread-self/fail-nth"
 #define MAKE_IT_FAIL		"/proc/thread-self/make-it-fail"
-#define SETTING_MAX		32
 #define NO_FD			(-1)
 
 enum setting_id {
@@ -43,14 +38,10 @@ enum setting_id {
 	NR_SETTINGS
 };
 
-static struct setting {
-	const char *path;
-	bool saved;
-	char value[SETTING_MAX];
-} settings[NR_SETTINGS] = {
-	[EAGER] = { KVM_PARAM "eager_page_split" },
-	[HARVEST] = { KVM_PARAM "dirty_harvest" },
-	[NX_HUGE_PAGES] = { KVM_PARAM "nx_huge_pages" },
+static struct setting settings[NR_SETTINGS] = {
+	[EAGER] = { PARAM_EAGER },
+	[HARVEST] = { PARAM_HARVEST },
+	[NX_HUGE_PAGES] = { PARAM_NX },
 	[KSM] = { "/sys/kernel/mm/ksm/run" },
 	[KSM_PAGES] = { "/sys/kernel/mm/ksm/pages_to_scan" },
 	[SLAB_WAIT] = { FAILSLAB "ignore-gfp-wait" },
@@ -67,60 +58,6 @@ static struct setting {
 	[PAGE_ORDER] = { FAIL_PAGE_ALLOC "min-order" },
 	[PAGE_TIMES] = { FAIL_PAGE_ALLOC "times" },
 };
-
-static bool write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
-static bool read_file(const char *path, char *text, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd >= 0 ? read(fd, text, size - 1) : -1;
-
-	if (fd >= 0)
-		close(fd);
-	if (n < 0)
-		return false;
-
-	text[n] = 0;
-	return true;
-}
-
-/* A write is system calls only, so a signal may do it while a thread does. */
-static void settings_restore(void)
-{
-	unsigned int i;
-
-	for (i = 0; i < NR_SETTINGS; i++)
-		if (settings[i].saved)
-			write_file(settings[i].path, settings[i].value);
-}
-
-static void restore_on_signal(int signal)
-{
-	settings_restore();
-	_exit(128 + signal);
-}
-
-static void settings_save(void)
-{
-	unsigned int i;
-
-	for (i = 0; i < NR_SETTINGS; i++)
-		settings[i].saved = !access(settings[i].path, W_OK) &&
-				    read_file(settings[i].path, settings[i].value,
-					      SETTING_MAX);
-	atexit(settings_restore);
-	signal(SIGINT, restore_on_signal);
-	signal(SIGTERM, restore_on_signal);
-	signal(SIGHUP, restore_on_signal);
-}
 
 /* KVM may be built without one, and nx_huge_pages may say "never". */
 static void set(enum setting_id id, const char *value)
@@ -150,7 +87,6 @@ static const char * const site_names[NR_SITES] = { "headers", "descs", "pages" }
 #define FAULT_TIMES		1000000000
 #define STRING(x)		#x
 #define STRING_OF(x)		STRING(x)
-#define NO_PAGE_ORDER		"100"
 
 static struct {
 	/* Of the thread that prepared; NO_FD if nothing can fail. */

@@ -54,22 +54,15 @@
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 #include "eager_split_stress_guest.h"
 #include "eager_split_stress_host.h"
 
 #define COMPACT			"/proc/sys/vm/compact_memory"
 #define MERGED			"/proc/self/ksm_merging_pages"
-#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE		25
 #endif
-
-static unsigned int nr_huge_free(void)
-{
-	char text[SETTING_MAX];
-
-	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
-}
 
 /*
  * The host
@@ -192,8 +185,6 @@ static const char * const stat_names[NR_STATS] = {
 	"eager_split_cancelled", "eager_split_invalidated",
 };
 
-#define STAT_ABSENT		(~0ul)
-
 struct counters {
 	u64 rounds;
 	u64 rounds_of[NR_LOG_MODES];
@@ -315,17 +306,9 @@ static u64 data_gfn(u64 page)
 	return (DATA_GPA >> PAGE_SHIFT) + page;
 }
 
-static u64 now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * NSEC_PER_SEC + now.tv_nsec;
-}
-
 static u64 now_ms(void)
 {
-	return now_ns() / 1000000;
+	return now_ns() / NSEC_PER_MSEC;
 }
 
 static void nap(u64 *rng, u64 max_us)
@@ -789,7 +772,7 @@ static void set_quota(struct stress *t, u64 *rng)
 {
 	unsigned long quota = below(rng, 3) ? MANY_MMU_PAGES : 64 + below(rng, 400);
 
-	vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)quota);
+	vm_set_nr_mmu_pages(t->vm, quota);
 }
 
 static void flip_eager(struct stress *t, u64 *rng)
@@ -861,14 +844,6 @@ static void *host_main(void *arg)
 		count(&counters.host_ops);
 		gate_nap(&h->t->gate, below(&h->rng, h->nap_us));
 	}
-}
-
-static void spin_ns(u64 ns)
-{
-	u64 end = now_ns() + ns;
-
-	while (now_ns() < end)
-		;
 }
 
 /* Have all memory taken while the caller goes on to split its huge pages. */
@@ -1537,9 +1512,8 @@ static void set_log_mode(struct stress *t)
 
 static u64 get_stat(struct stress *t, const char *name)
 {
-	u64 value = STAT_ABSENT;
+	u64 value = vm_get_stat_or_absent(t->vm, name);
 
-	__vm_get_stat(t->vm, name, &value, 1);
 	return value == STAT_ABSENT ? 0 : value;
 }
 
@@ -1600,11 +1574,6 @@ struct bounds {
 static bool is_over(const struct bounds *b)
 {
 	return now_ms() >= b->end_ms || (b->rounds && counters.rounds >= b->rounds);
-}
-
-static void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
-{
-	TEST_ASSERT(!pthread_create(thread, NULL, fn, arg), "Can't create a thread");
 }
 
 /* The thread that takes memory, and the one that it has to make way for. */
@@ -1717,7 +1686,7 @@ static void give_up(int signal)
 
 	if (write(STDOUT_FILENO, text, n) < 0)
 		_exit(1);
-	restore_on_signal(signal);
+	settings_restore_and_exit(signal);
 }
 
 static void run(u64 seed, const struct bounds *b)
@@ -1885,8 +1854,8 @@ int main(int argc, char *argv[])
 		refuse("%s: unknown argument", argv[optind]);
 
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	__TEST_REQUIRE(nr_huge_free() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
-	settings_save();
+	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
+	settings_save(settings, NR_SETTINGS);
 	signal(SIGALRM, give_up);
 	prepare_faults();
 	run(seed, &b);

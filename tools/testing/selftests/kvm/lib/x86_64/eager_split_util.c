@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the tests of eager page splitting and of dirty logging share.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_util.h"
+
+#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+
+u64 now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return timespec_to_ns(now);
+}
+
+void spin_ns(u64 ns)
+{
+	u64 end = now_ns() + ns;
+
+	while (now_ns() < end)
+		;
+}
+
+u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
+{
+	u64 value = STAT_ABSENT;
+
+	__vm_get_stat(vm, name, &value, 1);
+	return value;
+}
+
+/*
+ * Settings
+ */
+
+bool write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	ssize_t n, len = strlen(text);
+	int error;
+
+	if (fd < 0)
+		return false;
+
+	n = write(fd, text, len);
+	error = errno;
+	close(fd);
+	errno = error;
+	return n == len;
+}
+
+bool read_file(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, text, size - 1) : -1;
+
+	if (fd >= 0)
+		close(fd);
+	if (n < 0)
+		return false;
+
+	text[n] = 0;
+	return true;
+}
+
+unsigned int nr_free_2m_pages(void)
+{
+	char text[SETTING_MAX];
+
+	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
+}
+
+/* What settings_save() was given, and by which process. */
+static struct {
+	struct setting *settings;
+	unsigned int nr;
+	pid_t pid;
+} to_restore;
+
+/* System calls only, so a signal may do it while a thread does. */
+static void settings_restore(void)
+{
+	static const char message[] = "Can't restore a setting of the host\n";
+	const struct setting *s = to_restore.settings;
+	const struct setting *end = s + to_restore.nr;
+
+	if (getpid() != to_restore.pid)
+		return;
+
+	for (; s < end; s++)
+		if (s->saved && !write_file(s->path, s->value) &&
+		    write(STDERR_FILENO, message, sizeof(message) - 1) < 0)
+			return;
+}
+
+void __noreturn settings_restore_and_exit(int signal)
+{
+	settings_restore();
+	_exit(128 + signal);
+}
+
+static void setting_save(struct setting *s)
+{
+	s->saved = !access(s->path, W_OK) && read_file(s->path, s->value, sizeof(s->value));
+}
+
+void settings_save(struct setting *settings, unsigned int nr)
+{
+	unsigned int i;
+
+	TEST_ASSERT(!to_restore.nr, "Settings are saved already");
+	for (i = 0; i < nr; i++)
+		setting_save(&settings[i]);
+
+	to_restore.settings = settings;
+	to_restore.nr = nr;
+	to_restore.pid = getpid();
+	atexit(settings_restore);
+	signal(SIGINT, settings_restore_and_exit);
+	signal(SIGTERM, settings_restore_and_exit);
+	signal(SIGHUP, settings_restore_and_exit);
+}
+
+void setting_set(const struct setting *setting, const char *value)
+{
+	TEST_ASSERT(write_file(setting->path, value), "Can't write %s to %s, errno %d", value,
+		    setting->path, errno);
+}
+
+void setting_reset(const struct setting *setting)
+{
+	setting_set(setting, setting->value);
+}
+
+/*
+ * VMs
+ */
+
+bool is_tdp_mmu(void)
+{
+	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
+}
+
+void vm_enable_initially_set(struct kvm_vm *vm)
+{
+	vm_enable_cap(vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET);
+}
+
+void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr)
+{
+	int r = __vm_ioctl(vm, KVM_SET_NR_MMU_PAGES, (void *)nr);
+
+	TEST_ASSERT(!r, "KVM_SET_NR_MMU_PAGES of %lu: expected 0, seen %d, errno %d", nr, r,
+		    errno);
+}
+
+void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+	TEST_ASSERT(!pthread_create(thread, NULL, fn, arg), "Can't create a thread");
+}
