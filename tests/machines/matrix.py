@@ -189,15 +189,19 @@ def race_test(tries: int) -> Selftest:
     )
 
 
+def fault_test(name: str, *argv: str) -> Selftest:
+    """Take something from the splitter. The time limit is for sanitizers on a slow machine."""
+    program = f"eager_split_{name}_test"
+    return Selftest(program, (f"x86_64/{program}", *argv), huge_2m=80, eager=("Y",), timeout_s=600)
+
+
 # Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock
 # in the shadow MMU. Those in the TDP MMU would take a boot of their own: a mutant has them.
-FAULT = Selftest(
-    "eager_split_fault_test",
-    ("x86_64/eager_split_fault_test", "-n", "2"),
-    huge_2m=80,
-    eager=("Y",),
-    # With sanitizers, on a slow machine.
-    timeout_s=600,
+FAULT = (
+    fault_test("fault", "-n", "2"),
+    fault_test("quota"),
+    fault_test("cancel", "-n", "2"),
+    fault_test("yield"),
 )
 
 
@@ -218,17 +222,30 @@ HARVEST = tuple(
     )
 )
 
+
+def harvest_test(name: str, *argv: str) -> Selftest:
+    """A test of logging by Dirty bits, of some of the combinations of memory and log."""
+    program = f"dirty_harvest_{name}test"
+    return Selftest(program, (f"x86_64/{program}", *argv), eager=("Y",))
+
+
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
-NOTHING_UNSEEN = Selftest(
-    "dirty_harvest_test", ("x86_64/dirty_harvest_test", "-q", "-n", "100"), eager=("Y",)
+NOTHING_UNSEEN = (
+    harvest_test("", "-q"),
+    harvest_test("tlb_", "-q", "-n", "100"),
+    harvest_test("migration_", "-q", "-n", "100"),
+    harvest_test("param_"),
 )
-NOTHING_UNSEEN_DEBUG = replace(
-    NOTHING_UNSEEN,
-    argv=(*NOTHING_UNSEEN.argv[:2], "-n", "25", "-m", "relink", "-m", "quota", "-m", "storm"),
+NOTHING_UNSEEN_DEBUG = (
+    harvest_test("", "-q", "-m", "relink", "-m", "quota"),
+    harvest_test("migration_", "-q", "-n", "25"),
 )
 # An L2 of VMX, whose EPT has Accessed and Dirty bits or not. Each event more is a second on Bochs.
-VMX_UNSEEN = "-n 40 -g L2 -g L2-noAD -m nothing -m readonly -m root -m tlb"
-NOTHING_UNSEEN_VMX = replace(NOTHING_UNSEEN, argv=(*NOTHING_UNSEEN.argv[:2], *VMX_UNSEEN.split()))
+VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD")
+NOTHING_UNSEEN_VMX = (
+    harvest_test("", "-q", *VMX_GUESTS, "-m", "nothing", "-m", "readonly", "-m", "root"),
+    harvest_test("tlb_", "-q", *VMX_GUESTS, "-n", "40"),
+)
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
 HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
@@ -272,7 +289,7 @@ MODES_DEBUG = replace(
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
     MODES_DEBUG,
-    FAULT,
+    *FAULT,
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     race_test(3),
@@ -295,7 +312,7 @@ STRESS = Selftest(
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     yield from (
-        Case(test, SHADOW_MODES[-1], "Y", "debug") for test in (NOTHING_UNSEEN_DEBUG, *DEBUG_ONCE)
+        Case(test, SHADOW_MODES[-1], "Y", "debug") for test in (*NOTHING_UNSEEN_DEBUG, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
@@ -307,9 +324,9 @@ def cases() -> Iterator[Case]:
     yield Case(MODES, SHADOW_MODES[-1], "N")
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    for test, mode in product((*HARVEST, NOTHING_UNSEEN), HARVEST_MODES):
+    for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
-    yield Case(NOTHING_UNSEEN_VMX, VMX_HARVEST_MODE, "Y")
+    yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the tests of dirty logging by Dirty bits share: a VM with memory that is
+ * logged, a guest that writes to it as told, the log and what should be in it, and
+ * the run over all kinds of guests.
+ *
+ * dirty_harvest_guest.c has the guest, dirty_harvest_vm.c the VM and its log,
+ * dirty_harvest_run.c the command line.
+ */
+#ifndef SELFTEST_KVM_DIRTY_HARVEST_H
+#define SELFTEST_KVM_DIRTY_HARVEST_H
+
+#include <pthread.h>
+#include <linux/bitmap.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "svm_util.h"
+#include "test_util.h"
+#include "vmx.h"
+#include "eager_split_util.h"
+
+/* The memory that is logged: a 2MiB page, and some more. */
+#define DATA_SLOT		10
+#define DATA_GPA		0x40000000ull
+#define MOVED_GPA		0x60000000ull
+#define NR_PAGES		589u
+#define DATA_SIZE		((size_t)NR_PAGES * PAGE_SIZE)
+#define LOG_WORDS		DIV_ROUND_UP(NR_PAGES, 64)
+#define LOG_BYTES		(LOG_WORDS * sizeof(unsigned long))
+
+/* Memory for a page table of the guest to point to, instead. */
+#define OTHER_SLOT		11
+#define OTHER_GPA		0x50000000ull
+
+/* Memory that uses up shadow pages: one page in each 2MiB is touched. */
+#define BALLAST_SLOT		12
+#define BALLAST_GPA		0x10000000ull
+#define BALLAST_PAGES		96u
+#define MAX_MMU_PAGES		2000ul
+#define EXTRA_PAGES		512
+
+/* Where L1 sees the tables that map the data, and the one above. */
+#define TABLE_GVA		0x80000000ull
+#define UPPER_GVA		0x80100000ull
+#define NR_TABLES		2u
+#define PTES_PER_TABLE		512u
+#define TDP_GIBS		2u
+
+#define VMMCALL_BYTES		3
+
+/* Of an EPT pointer, and the operand of INVEPT that says all of them. */
+#define EPTP_WRITE_BACK		X86_MEMTYPE_WB
+#define EPTP_4_LEVELS		(3ull << 3)
+#define EPTP_AD			BIT_ULL(6)
+#define INVEPT_GLOBAL		2ull
+
+/* vCPUs of a migration. */
+#define NR_RANDOM_VCPUS		2u
+
+enum guest_opcode { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN };
+
+/*
+ * What differs between entries of page tables, NPT included, and of an EPT.  The bits
+ * Present, Writable and User of the former are Read, Write and Execute of the latter.
+ */
+struct entry_bits {
+	/* Of each entry that maps a page. */
+	u64 leaf;
+	u64 accessed;
+	u64 dirty;
+};
+
+/* Who writes. */
+struct writer {
+	const char *name;
+	const char *what;
+	bool nested;
+
+	/* L1's EPT has no Accessed and Dirty bits. */
+	bool no_ad;
+
+	const char *(*skip_reason)(void);
+
+	/* Of the combinations of enum guest_kind, those that do if there is little time. */
+	unsigned long quick;
+};
+
+struct harvest_test {
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+
+	/* Of the event, for messages. */
+	const char *name;
+
+	const struct writer *writer;
+	bool manual;
+	bool private;
+
+	u8 *hva;
+
+	/* Where memory goes when it is moved away; never mapped otherwise. */
+	u8 *elsewhere;
+
+	/* Of L1, or zero: its NPT or EPT. */
+	u64 tdp;
+
+	/* The entries that map the data: L1's page tables, or its NPT or EPT. */
+	const struct entry_bits *bits;
+	u64 *table[NR_TABLES];
+	u64 *upper;
+
+	/* Entries of @upper: that of the first table, and one that leads to zeroes. */
+	u64 linked;
+	u64 zeroes;
+
+	u64 root;
+	u64 other_root;
+
+	/* What should be in the log. */
+	unsigned long log[LOG_WORDS];
+	unsigned long seen[LOG_WORDS];
+
+	/* What is written next. */
+	u64 value;
+
+	unsigned int rounds;
+
+	struct kvm_stats_header header;
+	struct kvm_stats_desc *desc;
+	int stats_fd;
+};
+
+struct event {
+	const char *name;
+	const char *what;
+
+	/* Happens between the writes and KVM_GET_DIRTY_LOG. */
+	void (*happen)(struct harvest_test *t);
+
+	/* Makes the guest able to go on. */
+	void (*undo)(struct harvest_test *t);
+
+	const char *(*skip_reason)(void);
+
+	/* Private anonymous memory, not a memfd. */
+	bool private;
+
+	/* The log may have pages that were not written. */
+	bool more;
+};
+
+/* For messages: the event, who writes, and how the log is cleared. */
+const char *harvest_label(struct harvest_test *t);
+
+#define CHECK(t, cond, fmt, ...)	\
+	TEST_ASSERT(cond, "%s: " fmt, harvest_label(t), ##__VA_ARGS__)
+
+extern const struct entry_bits x86_bits;
+extern const struct entry_bits ept_bits;
+
+/*
+ * The guest
+ */
+
+/* With one of @svm and @vmx if there is an L2. */
+void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
+/* Write to pages at random, until told to stop. */
+void guest_write_random(u64 id, u64 seed);
+void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value);
+void send_ops(struct harvest_test *t, bool l2);
+void run_vcpu(struct harvest_test *t);
+void run_l1(struct harvest_test *t);
+/* The guest whose writes are looked for. */
+void run_writer(struct harvest_test *t);
+void set_l2_root(struct harvest_test *t, u64 root);
+void set_stop(struct harvest_test *t, u64 value);
+pthread_t start_vcpu(struct kvm_vcpu *vcpu);
+void await_progress(struct harvest_test *t, u64 nr);
+
+/*
+ * The VM, its memory and its log
+ */
+
+/* Page faults that KVM took for the vCPU. */
+u64 nr_faults(struct harvest_test *t);
+void write_page(struct harvest_test *t, u64 page);
+/*
+ * Some pages at borders, a third of one half, and nearly none of the other.  Return
+ * how many.
+ */
+u64 write_batch(struct harvest_test *t);
+void write_all(struct harvest_test *t);
+void check_memory(struct harvest_test *t);
+void set_slot(struct harvest_test *t, u64 gpa, u32 flags);
+void get_log(struct harvest_test *t);
+void expect_log(struct harvest_test *t, bool more, const char *when);
+void clear_log(struct harvest_test *t);
+void start_logging(struct harvest_test *t);
+void stop_logging(struct harvest_test *t);
+void advise(struct harvest_test *t, size_t size, int advice);
+void add_other(struct harvest_test *t, u32 flags);
+void happen_dontneed(struct harvest_test *t);
+void happen_flags(struct harvest_test *t);
+void happen_nx(struct harvest_test *t);
+const char *no_nx(void);
+void happen_reclaim(struct harvest_test *t);
+u64 *entry_of(struct harvest_test *t, u64 page);
+u64 good_entry(struct harvest_test *t, u64 page);
+void harvest_create_vm(struct harvest_test *t);
+void harvest_destroy_vm(struct harvest_test *t);
+u64 content(struct harvest_test *t, u64 page);
+void copy_all(struct harvest_test *t, u64 *copy);
+void await_write(struct harvest_test *t, u64 page);
+
+/*
+ * A run
+ */
+
+/* What kvm.dirty_harvest and kvm.nx_huge_pages were, and are again at the end. */
+extern const struct setting *harvest_param;
+extern const struct setting *nx_param;
+
+/* It can be written, at least to what it was. */
+bool is_writable(const struct setting *setting);
+
+/* Save the parameters; skip if SPTEs have no Dirty bits, or the CPU logs by itself. */
+void harvest_require(void);
+
+/* What the statistic dirty_harvest of a VM is that is created with this parameter. */
+u64 harvest_of_new_vm(const char *mode);
+
+/*
+ * Parse the command line, and @run each of @events with each kind of guest.
+ * Return: the exit status.
+ */
+int harvest_main(int argc, char *argv[], const struct event *events, unsigned int nr,
+		 void (*run)(struct harvest_test *t, const struct event *e));
+
+#endif /* SELFTEST_KVM_DIRTY_HARVEST_H */

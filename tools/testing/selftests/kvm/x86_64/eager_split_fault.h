@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the tests share that take something from the eager splitter: VMs, a guest that
+ * writes, what the log and memory have to have afterwards, and the command line.
+ *
+ * Eager page splitting is best effort: whatever it lacks, huge pages may stay, and
+ * nothing else may go wrong.  KVM's statistics have to account for each huge page, the
+ * dirty log has to have exactly what the guest writes afterwards, and memory has to
+ * have it too.
+ *
+ * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
+ * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
+ *
+ * Limits: the TDP MMU's own splitter has none of these statistics and is not tested,
+ * but by eager_split_yield_test.
+ *
+ * eager_split_fault_vm.c has the VM, eager_split_fault_run.c settings of the host and
+ * the command line.
+ */
+#ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
+#define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
+
+#include <linux/bitmap.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_util.h"
+
+/* Where the guest's code is. */
+#define CODE_GVA		0x10000ull
+
+#define DATA_SLOT		1
+#define DATA_GPA		0x40000000ull
+#define DATA_GVA		DATA_GPA
+#define ALIAS_GVA		0x80000000ull
+
+/*
+ * For drops of mmu_lock, with something before and behind each; for failing
+ * allocations, for what is interrupted, and for too small a quota.
+ */
+#define NR_HUGE_FORCE		2u
+#define NR_HUGE_FEW		3u
+#define NR_HUGE_SOME		32u
+#define NR_HUGE_MANY		64u
+
+#define TOUCH_VALUE		0x100000000ull
+#define WRITE_VALUE		0x200000000ull
+
+/* How many failing allocations may be left out in a row, and one. */
+#define MAX_STEP		16u
+
+/* A kind of VM, and of ioctl that splits. */
+struct variant {
+	const char *name;
+	bool clear;
+	bool aliased;
+
+	/* How many failing allocations may be left out in a row, and one. */
+	unsigned int max_step;
+
+	/*
+	 * Where mmu_lock is dropped, what kvm.dirty_harvest is.  The first one meets
+	 * what takes enabling and harvesting, and aliases are there to be armed.
+	 */
+	const char *harvest;
+};
+
+#define NR_VARIANTS		4u
+
+extern const struct variant variants[NR_VARIANTS];
+
+struct fault_test {
+	const struct variant *v;
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	u64 nr_huge;
+
+	/* Of these, how many are to be left alone by the splitter. */
+	u64 nr_refused;
+	u64 npages;
+	void *hva;
+	unsigned long *log;
+};
+
+struct split_stats {
+	u64 huge;
+	u64 done;
+	u64 nomem;
+	u64 noquota;
+	u64 cancelled;
+};
+
+#define CHECK(t, cond, fmt, ...)	\
+	TEST_ASSERT(cond, "%s: " fmt, (t)->v->name, ##__VA_ARGS__)
+
+/* What the command line says. */
+struct fault_options {
+	bool verbose;
+
+	/* Let each and every allocation fail. */
+	bool thorough;
+	unsigned int max_tries;
+};
+
+extern struct fault_options fault_options;
+
+enum setting_id {
+	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
+	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE_YIELD, SKIP_SPLIT, HARVEST,
+	NR_SETTINGS
+};
+
+/* What gets its old value back at the end. */
+extern struct setting host_settings[NR_SETTINGS];
+
+/*
+ * The VM
+ */
+
+void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
+		u64 step, u64 value);
+/* The alias first, so that rmaps are in use when huge pages come. */
+void touch_all(struct fault_test *t);
+struct split_stats get_stats(struct kvm_vm *vm);
+void fault_create_vm(struct fault_test *t, unsigned long quota);
+void fault_destroy_vm(struct fault_test *t);
+int set_logging(struct fault_test *t, bool on);
+/* CLEAR needs a log that is enabled; that splits nothing. */
+void before_split(struct fault_test *t);
+/* The ioctl under test. */
+int split(struct fault_test *t);
+void check_sum(struct fault_test *t, const struct split_stats *s);
+/* Whatever is left is split by the guest's writes, and nothing gets lost. */
+void check_afterwards(struct fault_test *t);
+bool can_alias(void);
+bool applies(const struct variant *v);
+
+/*
+ * The command line
+ */
+
+/* Fail if the kernel has complained in its log since the last call. */
+void expect_silence(const char *when);
+
+/* One way to take something away. */
+struct part {
+	const char *name;
+
+	/* Returns why it can't be done, or NULL. */
+	const char *(*run)(void);
+
+	/* How many huge pages have to be free. */
+	unsigned int nr_huge;
+
+	/* The TDP MMU can do it, too. */
+	bool any_mmu;
+};
+
+/* Return: the exit status. */
+int fault_main(int argc, char *argv[], const struct part *parts, unsigned int nr);
+
+#endif /* SELFTEST_KVM_EAGER_SPLIT_FAULT_H */

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting without shadow pages
+ *
+ * With the smallest KVM_SET_NR_MMU_PAGES some huge pages are split and others stay.
+ * Some thousand failures must not cost any memory.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <linux/bitmap.h>
+
+#include "kvm_util.h"
+#include "kselftest.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_fault.h"
+
+#define MEMINFO			"/proc/meminfo"
+#define ZONEINFO		"/proc/zoneinfo"
+
+/* How often to clear all of the log, in vain for most of the huge pages. */
+#define NR_LEAK_ROUNDS		10
+
+/* Memory that was given back has arrived when so many samples see no more of it. */
+#define NR_LEAK_SAMPLES		5
+#define LEAK_SAMPLE_US		20000
+
+/*
+ * Too few shadow pages
+ */
+
+static void run_out_of_quota(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
+	struct split_stats s;
+
+	fault_create_vm(&t, MIN_MMU_PAGES);
+	before_split(&t);
+	CHECK(&t, !split(&t), "errno %d", errno);
+
+	s = get_stats(t.vm);
+	ksft_print_msg("%-16s quota    %lu split, %lu left, %lu x no quota\n", v->name, s.done,
+		       s.huge, s.noquota);
+	check_sum(&t, &s);
+	CHECK(&t, s.done && s.huge, "%lu huge pages were split, %lu are left", s.done, s.huge);
+	CHECK(&t, s.noquota == (v->clear ? s.huge : 1) && !s.nomem && !s.cancelled,
+	      "seen %lu x no quota, %lu x no memory, %lu x cancelled", s.noquota, s.nomem,
+	      s.cancelled);
+
+	check_afterwards(&t);
+	fault_destroy_vm(&t);
+}
+
+static const char *run_quota(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_VARIANTS; i++)
+		if (!variants[i].aliased)
+			run_out_of_quota(&variants[i]);
+	return NULL;
+}
+
+/*
+ * Failures cost no memory
+ *
+ * What a page is used for is in one of the counters of MEMINFO, unless it is the
+ * kernel's and has been allocated as a page.  When the VM is gone, so are those.
+ */
+
+static bool is_counted_once(const char *name)
+{
+	static const char * const names[] = {
+		"MemFree", "Buffers", "Cached", "Slab", "AnonPages", "PageTables",
+		"SecPageTables", "KernelStack", "Percpu",
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
+}
+
+/*
+ * Free pages on the lists that each CPU has for itself, some hundred: no counter of
+ * MEMINFO has them.
+ */
+static long nr_set_aside(void)
+{
+	FILE *f = fopen(ZONEINFO, "r");
+	long count, sum = 0;
+	char line[256];
+
+	TEST_ASSERT(f, "Can't open " ZONEINFO);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, " count: %ld", &count) == 1)
+			sum += count;
+	fclose(f);
+	return sum;
+}
+
+/* Pages that nothing tells about, less a constant. */
+static long nr_unaccounted(void)
+{
+	FILE *f = fopen(MEMINFO, "r");
+	char name[32];
+	long kib, sum = 0;
+
+	TEST_ASSERT(f, "Can't open " MEMINFO);
+	while (fscanf(f, "%31[^:]: %ld%*[^\n]\n", name, &kib) == 2)
+		sum -= is_counted_once(name) ? kib : 0;
+	fclose(f);
+	TEST_ASSERT(sum, "Can't read " MEMINFO);
+	return sum * 1024 / (long)PAGE_SIZE - nr_set_aside();
+}
+
+/*
+ * The same when what was given back a moment ago has arrived: pages that wait for a
+ * grace period are in no counter.  They only make the figure too large, so the least
+ * of several is it.
+ */
+static long nr_lost(void)
+{
+	long seen, least = nr_unaccounted();
+	unsigned int i;
+
+	for (i = 0; i < NR_LEAK_SAMPLES; i++) {
+		usleep(LEAK_SAMPLE_US);
+		seen = nr_unaccounted();
+		if (seen < least) {
+			least = seen;
+			i = 0;
+		}
+	}
+	return least;
+}
+
+/* CLEAR tries to split for each of the words that a huge page has. */
+static void clear_all_words(struct fault_test *t)
+{
+	struct kvm_clear_dirty_log args = {
+		.slot = DATA_SLOT,
+		.num_pages = t->npages,
+		.dirty_bitmap = t->log,
+	};
+
+	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
+	memset(t->log, 0xff, t->npages / 8);
+	CHECK(t, !__vm_ioctl(t->vm, KVM_CLEAR_DIRTY_LOG, &args), "errno %d", errno);
+	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
+}
+
+/* Returns how many attempts failed. */
+static u64 fail_often(const struct variant *v, unsigned int nr_rounds)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
+	u64 nr_failed;
+
+	fault_create_vm(&t, MIN_MMU_PAGES);
+	while (nr_rounds--)
+		clear_all_words(&t);
+	nr_failed = vm_get_stat_or_absent(t.vm, "eager_split_noquota");
+	fault_destroy_vm(&t);
+	return nr_failed;
+}
+
+static const char *run_leak(void)
+{
+	const struct variant *v = &variants[1];
+	u64 nr_failed;
+	long lost;
+
+	/* What the first VM needs and leaves behind isn't lost. */
+	fail_often(v, 1);
+	lost = nr_lost();
+	nr_failed = fail_often(v, NR_LEAK_ROUNDS);
+	lost = nr_lost() - lost;
+
+	ksft_print_msg("%-16s leak     %lu attempts failed, %ld pages unaccounted for\n", v->name,
+		       nr_failed, lost);
+	TEST_ASSERT(nr_failed > NR_LEAK_ROUNDS * NR_HUGE_SOME,
+		    "expected more than %u attempts to fail, seen %lu",
+		    NR_LEAK_ROUNDS * NR_HUGE_SOME, nr_failed);
+	TEST_ASSERT(lost < (long)nr_failed / 2, "%lu attempts failed and leaked %ld pages",
+		    nr_failed, lost);
+	return NULL;
+}
+
+static const struct part parts[] = {
+	{ "quota", run_quota, NR_HUGE_MANY },
+	{ "leak", run_leak, NR_HUGE_MANY },
+};
+
+int main(int argc, char *argv[])
+{
+	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
+}

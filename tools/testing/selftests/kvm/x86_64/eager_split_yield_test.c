@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting that drops mmu_lock, or leaves huge pages alone
+ *
+ * In debug kernels (CONFIG_KVM_PROVE_MMU) KVM drops mmu_lock at each place where it may
+ * be dropped on the way, and tells that each was met.  Two vCPUs write all the time, and
+ * memory is copied by what the log has, which must come to the same, and must not have
+ * more.  The TDP MMU is in it, too.
+ *
+ * The same, while KVM takes the memory of every other huge page for memory that is just
+ * being taken away.  It is left to vCPUs.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <linux/bitmap.h>
+
+#include "kvm_util.h"
+#include "kselftest.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_fault.h"
+
+/* Who writes while mmu_lock is dropped, each one page of so many. */
+#define NR_WRITERS		2u
+#define WRITER_STEP		31u
+#define PASS_SHIFT		32
+#define SITE_NAME_MAX		32
+#define POLL_US			1000
+
+/*
+ * Drops of mmu_lock are forced
+ */
+
+/* Where mmu_lock is dropped, and what it takes to get there. */
+static const struct forced_site {
+	const char *name;
+	bool shadow_mmu;
+	bool tdp_mmu;
+	bool enabling;
+	bool harvesting;
+
+	/* Only if a gfn has very many SPTEs, which they don't here. */
+	bool aliases;
+} forced_sites[] = {
+	{ .name = "split_yield", .shadow_mmu = true },
+	{ .name = "split_alloc", .shadow_mmu = true },
+	{ .name = "log_word" },
+	{ .name = "log_page", .shadow_mmu = true, .aliases = true },
+	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
+	{ .name = "collapse", .shadow_mmu = true },
+	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
+	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
+	{ .name = "rearm_tdp", .tdp_mmu = true, .harvesting = true, .enabling = true },
+};
+
+#define NR_FORCED_SITES		ARRAY_SIZE(forced_sites)
+
+static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *site)
+{
+	if (is_tdp_mmu() ? site->shadow_mmu : site->tdp_mmu)
+		return false;
+	if (site->aliases || (site->enabling && t->v->clear))
+		return false;
+
+	return !site->harvesting || vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
+}
+
+/* Fails for a site that isn't in the list: nobody would expect it to be met. */
+static unsigned int site_index(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_FORCED_SITES; i++)
+		if (!strcmp(name, forced_sites[i].name))
+			return i;
+
+	TEST_FAIL(PARAM_FORCED " has %s, which is unknown", name);
+	return 0;
+}
+
+static void read_forced(unsigned long *nr_forced)
+{
+	FILE *f = fopen(PARAM_FORCED, "r");
+	char name[SITE_NAME_MAX];
+	unsigned long nr;
+
+	TEST_ASSERT(f, "Can't open " PARAM_FORCED);
+	memset(nr_forced, 0, NR_FORCED_SITES * sizeof(*nr_forced));
+	while (fscanf(f, "%31s %lu", name, &nr) == 2)
+		nr_forced[site_index(name)] = nr;
+	fclose(f);
+}
+
+static void expect_forced(struct fault_test *t, const unsigned long *before)
+{
+	unsigned long nr, now[NR_FORCED_SITES];
+	unsigned int i;
+
+	read_forced(now);
+	ksft_print_msg("%-16s forced  ", t->v->name);
+	for (i = 0; i < NR_FORCED_SITES; i++) {
+		nr = now[i] - before[i];
+		if (nr)
+			pr_info(" %s %lu", forced_sites[i].name, nr);
+		CHECK(t, nr || !is_site_on_the_way(t, &forced_sites[i]),
+		      "mmu_lock was never forced to be dropped at %s", forced_sites[i].name);
+	}
+	pr_info("\n");
+	fflush(stdout);
+}
+
+/*
+ * A vCPU that writes pages of its own, pass after pass: what is lost of one would
+ * not show if another wrote the same page.
+ */
+struct writer {
+	struct fault_test *t;
+	struct kvm_vcpu *vcpu;
+	pthread_t thread;
+	u64 gva;
+	unsigned int first;
+
+	/* Complete ones; the pages have the number of the last. */
+	u64 nr_passes;
+};
+
+static struct writer writers[NR_WRITERS];
+static bool writers_stop;
+
+static bool has_writer(u64 page)
+{
+	return page % WRITER_STEP < NR_WRITERS;
+}
+
+static void *write_on(void *arg)
+{
+	struct writer *w = arg;
+
+	while (!READ_ONCE(writers_stop)) {
+		vcpu_write(w->t, w->vcpu, w->gva, w->first, WRITER_STEP,
+			   (w->nr_passes + 1) << PASS_SHIFT);
+		WRITE_ONCE(w->nr_passes, w->nr_passes + 1);
+	}
+	return NULL;
+}
+
+static void add_writers(struct fault_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_WRITERS; i++)
+		writers[i] = (struct writer) {
+			.t = t,
+			.vcpu = i ? vm_vcpu_add(t->vm, i, (void *)CODE_GVA) : t->vcpu,
+			.gva = i && t->v->aliased ? ALIAS_GVA : DATA_GVA,
+			.first = i,
+		};
+}
+
+static void start_writers(void)
+{
+	unsigned int i;
+
+	WRITE_ONCE(writers_stop, false);
+	for (i = 0; i < NR_WRITERS; i++)
+		pthread_create(&writers[i].thread, NULL, write_on, &writers[i]);
+}
+
+static void stop_writers(void)
+{
+	unsigned int i;
+
+	WRITE_ONCE(writers_stop, true);
+	for (i = 0; i < NR_WRITERS; i++)
+		pthread_join(writers[i].thread, NULL);
+}
+
+/* Everybody has written all of their pages from now on: the first pass had begun. */
+static void wait_for_pass(void)
+{
+	u64 until[NR_WRITERS];
+	unsigned int i;
+
+	for (i = 0; i < NR_WRITERS; i++)
+		until[i] = READ_ONCE(writers[i].nr_passes) + 2;
+	for (i = 0; i < NR_WRITERS; i++)
+		while (READ_ONCE(writers[i].nr_passes) < until[i])
+			usleep(POLL_US);
+}
+
+/* Take what is dirty out of the log, then copy it. */
+static void copy_dirty(struct fault_test *t, void *copy)
+{
+	u64 page;
+
+	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
+	if (t->v->clear)
+		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, t->npages);
+
+	for (page = 0; page < t->npages; page++)
+		if (test_bit(page, t->log))
+			memcpy(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE);
+}
+
+/* The same, when not everything is dirty any more. */
+static void copy_written(struct fault_test *t, void *copy)
+{
+	u64 page;
+
+	copy_dirty(t, copy);
+	for (page = 0; page < t->npages; page++)
+		CHECK(t, has_writer(page) || !test_bit(page, t->log),
+		      "page %lu is in the log, and nobody wrote it", page);
+}
+
+/* Where all is dirty initially, there is nothing to copy but what the log has. */
+static void copy_all(struct fault_test *t, void *copy)
+{
+	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
+	if (t->v->clear)
+		copy_dirty(t, copy);
+	else
+		memcpy(copy, t->hva, t->npages * PAGE_SIZE);
+}
+
+/* Nobody has met a huge page that was write-protected before it was split. */
+static void check_all_split(struct fault_test *t)
+{
+	struct split_stats s = get_stats(t->vm);
+
+	CHECK(t, !s.huge || t->nr_refused, "%lu huge pages are left", s.huge);
+	CHECK(t, is_tdp_mmu() || s.done == t->nr_huge - t->nr_refused,
+	      "of %lu huge pages, %lu were split eagerly", t->nr_huge, s.done);
+}
+
+static void check_copy(struct fault_test *t, const void *copy)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++)
+		CHECK(t, !memcmp(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE),
+		      "page %lu was written, and not in the log", page);
+}
+
+/* Each page has what was written last, so that nothing was written elsewhere. */
+static void check_pages(struct fault_test *t)
+{
+	u64 page, seen, expected;
+
+	for (page = 0; page < t->npages; page++) {
+		expected = TOUCH_VALUE + page;
+		if (has_writer(page))
+			expected = (writers[page % WRITER_STEP].nr_passes << PASS_SHIFT) + page;
+		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+		CHECK(t, seen == expected, "page %lu: expected 0x%lx in memory, seen 0x%lx",
+		      page, expected, seen);
+	}
+}
+
+static void migrate(struct fault_test *t)
+{
+	void *copy = calloc(t->npages, PAGE_SIZE);
+
+	TEST_ASSERT(copy, "Out of memory");
+	copy_all(t, copy);
+	check_all_split(t);
+	wait_for_pass();
+	copy_written(t, copy);
+	wait_for_pass();
+	stop_writers();
+	copy_written(t, copy);
+	check_copy(t, copy);
+	check_pages(t);
+	free(copy);
+}
+
+/*
+ * Any page that is written brings its huge page back.  What was overlooked below it
+ * shows in the number of 4KiB pages only, which is to be what it was before.
+ */
+static void disable_while_written(struct fault_test *t, u64 nr_small)
+{
+	struct split_stats s;
+
+	start_writers();
+	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
+	wait_for_pass();
+	stop_writers();
+	check_pages(t);
+
+	s = get_stats(t->vm);
+	CHECK(t, s.huge == t->nr_huge && vm_get_stat_or_absent(t->vm, "pages_4k") == nr_small,
+	      "logging is off: expected %lu huge pages and %lu of 4KiB, seen %lu and %lu",
+	      t->nr_huge, nr_small, s.huge, vm_get_stat_or_absent(t->vm, "pages_4k"));
+}
+
+static void force_migration(struct fault_test *t)
+{
+	u64 nr_small;
+
+	start_writers();
+	wait_for_pass();
+	nr_small = vm_get_stat_or_absent(t->vm, "pages_4k");
+	migrate(t);
+	disable_while_written(t, nr_small);
+}
+
+static void force_variant(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
+	unsigned long before[NR_FORCED_SITES];
+
+	setting_set(&host_settings[HARVEST], v->harvest);
+	fault_create_vm(&t, 0);
+	add_writers(&t);
+	read_forced(before);
+	force_migration(&t);
+	expect_forced(&t, before);
+	fault_destroy_vm(&t);
+}
+
+/* What is left alone because it may be going has to be in the log when it is written. */
+static void refuse_variant(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
+	u64 nr_invalidated;
+
+	setting_set(&host_settings[HARVEST], v->harvest);
+	fault_create_vm(&t, 0);
+	add_writers(&t);
+	t.nr_refused = t.nr_huge / 2;
+	force_migration(&t);
+
+	nr_invalidated = vm_get_stat_or_absent(t.vm, "eager_split_invalidated");
+	ksft_print_msg("%-16s refused  %lu huge pages, %lu times\n", v->name, t.nr_refused,
+		       nr_invalidated);
+	CHECK(&t, nr_invalidated >= t.nr_refused,
+	      "of %lu huge pages %lu were to be left alone, and %lu times it was",
+	      t.nr_huge, t.nr_refused, nr_invalidated);
+	fault_destroy_vm(&t);
+}
+
+/* Return: why nothing could be tried, or NULL. */
+static const char *prove_variants(enum setting_id id, void (*try)(const struct variant *v))
+{
+	static char text[120];
+	unsigned int i;
+
+	if (!host_settings[id].saved) {
+		snprintf(text, sizeof(text),
+			 "the kernel has no %s, for want of CONFIG_KVM_PROVE_MMU",
+			 host_settings[id].path);
+		return text;
+	}
+	if (!host_settings[HARVEST].saved)
+		return "the kernel has no " PARAM_HARVEST;
+
+	setting_set(&host_settings[id], "Y");
+	for (i = 0; i < NR_VARIANTS; i++)
+		if (applies(&variants[i]))
+			try(&variants[i]);
+	setting_reset(&host_settings[HARVEST]);
+	setting_reset(&host_settings[id]);
+	return NULL;
+}
+
+static const char *run_force(void)
+{
+	return prove_variants(FORCE_YIELD, force_variant);
+}
+
+static const char *run_refuse(void)
+{
+	return prove_variants(SKIP_SPLIT, refuse_variant);
+}
+
+static const struct part parts[] = {
+	{ "force", run_force, NR_HUGE_FORCE, true },
+	{ "refuse", run_refuse, NR_HUGE_FORCE },
+};
+
+int main(int argc, char *argv[])
+{
+	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
+}
