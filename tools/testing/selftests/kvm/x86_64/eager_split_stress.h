@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the files of eager_split_stress_test share
+ *
+ * eager_split_stress_guest.c has what vCPUs do, eager_split_stress_vm.c the VM and its
+ * memory, eager_split_stress_memory.c how memory is taken away,
+ * eager_split_stress_migration.c a round and its verdict, eager_split_stress_gate.c
+ * where threads wait, eager_split_stress_host.c settings and allocations that fail.
+ */
+#ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_H
+#define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
+
+#include <pthread.h>
+
+#include "kvm_util.h"
+#include "test_util.h"
+#include "eager_split_stress_guest.h"
+#include "eager_split_stress_host.h"
+
+enum log_mode { LOG_GET, LOG_CLEAR, LOG_INIT_SET, LOG_RING, NR_LOG_MODES };
+
+extern const char * const log_mode_names[];
+
+#define RING_BYTES		(2048 * sizeof(struct kvm_dirty_gfn))
+#define NR_BANKS		2
+#define NR_REGIONS		2
+#define NR_HOST_THREADS		2
+#define GATE_WAIT_US		2000
+
+/* Generators of random numbers, by what is added to the seed. */
+#define VCPU_RNG		16
+#define MEMORY_RNG		1
+#define SETTING_RNG		2
+
+/* A memslot that is migrated. */
+struct region {
+	u32 slot;
+	u64 gpa;
+	u64 nr_pages;
+	void *hva;
+
+	/* What is written: so many pages, of each of them all or vCPUs' words only. */
+	u64 nr_used;
+	bool words_only;
+
+	/* The destination of the migration. */
+	void *copy;
+
+	/* What KVM says, what to CLEAR, and what to copy. */
+	unsigned long *log;
+	unsigned long *arg;
+	unsigned long *todo;
+
+	/* Pages that the host itself changed; bits are set once they are changed. */
+	unsigned long *host_dirty;
+};
+
+/* One set of pages that can be behind the memslot. */
+struct bank {
+	int fd;
+	void *mapping;
+
+	/* Which chunks are out of use and full of poison. */
+	bool poisoned[NR_CHUNKS];
+};
+
+/* Memory that was the guest's, poisoned; NULL if there is none. */
+struct jar {
+	void *mapping;
+	u64 chunk;
+	u64 nr_chunks;
+};
+
+/* How much happens beside the migration. */
+struct pace {
+	const char *name;
+
+	/* Of the same VM. */
+	unsigned int nr_rounds;
+
+	/* How long threads sleep between two operations, at most. */
+	u64 memory_nap_us;
+	u64 setting_nap_us;
+
+	/* One of so many rounds begins when all huge pages are in use. */
+	unsigned int settle_one_in;
+
+	/* At one of so many chances all memory is taken at once. */
+	unsigned int zap_one_in;
+
+	/* vCPUs do so many operations, and then rest. */
+	unsigned int ops_per_rest;
+	u64 rest_us;
+};
+
+enum pace_name { CONTENDED, FAST, NR_PACES };
+
+/* Where threads wait for the end of a round. */
+struct gate {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned int nr_parked;
+	bool closed;
+};
+
+/* What KVM counts while a VM lives. */
+enum split_stat {
+	STAT_DONE, STAT_NOMEM, STAT_NOQUOTA, STAT_CANCELLED, STAT_INVALIDATED, NR_STATS
+};
+
+struct counters {
+	u64 rounds;
+	u64 rounds_of[NR_LOG_MODES];
+	u64 rounds_harvested;
+	u64 rounds_fast;
+	u64 rounds_merged;
+	u64 guest_ops;
+	u64 host_ops;
+	u64 pages;
+	u64 copied;
+	u64 retries;
+	u64 mmio;
+	u64 stats[NR_STATS];
+};
+
+/* That all memory is taken at once is wanted, and is about to happen. */
+enum zap_state { ZAP_NONE, ZAP_WANTED, ZAP_READY };
+
+struct stress {
+	u64 seed;
+	u64 rng;
+	enum log_mode log_mode;
+	const struct pace *pace;
+
+	/* HugeTLB pages of two banks, or else transparent huge pages. */
+	bool shared;
+
+	/* What kvm.dirty_harvest is for this VM, and whether it logs that way. */
+	bool harvest;
+	bool harvested;
+
+	/* Allocations of this round fail. */
+	bool inject;
+
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpus[MAX_VCPUS];
+	u32 ring_index[MAX_VCPUS];
+	unsigned int nr_vcpus;
+	struct control *ctl;
+
+	struct region regions[NR_REGIONS];
+
+	/* How many of them are migrated in this round; the data is the first. */
+	unsigned int nr_logged;
+	void *data;
+	struct bank banks[NR_BANKS];
+	unsigned int current_bank[NR_CHUNKS];
+	struct jar jar;
+	void *reserved;
+
+	/* Held for read by whoever writes to the memslot's memory. */
+	pthread_rwlock_t protection;
+
+	struct gate gate;
+
+	/*
+	 * Under the gate's lock: to take all memory at once, to have the ticker start,
+	 * and while it goes on.
+	 */
+	enum zap_state zap_state;
+	bool ticking;
+	bool taking;
+	bool quit;
+};
+
+extern const struct pace paces[NR_PACES];
+extern struct counters counters;
+
+/* How the guest maps its memory. */
+extern u32 mode_views;
+
+extern const char * const stat_names[NR_STATS];
+
+/* How to draw the operations of this round again. */
+const char *repeat_hint(struct stress *t);
+
+#define FAIL(t, fmt, ...)	TEST_FAIL(fmt "\n%s", ##__VA_ARGS__, repeat_hint(t))
+
+/* Unlike TEST_ASSERT(), it costs nothing as long as all is well. */
+#define CHECK(t, cond, fmt, ...)				\
+do {								\
+	if (!(cond))						\
+		FAIL(t, fmt, ##__VA_ARGS__);			\
+} while (0)
+
+static inline void count(u64 *counter)
+{
+	__atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
+
+static inline u64 seeded(u64 seed, u64 who)
+{
+	u64 rng = (seed * 0x9e3779b97f4a7c15ull) ^ (who + 1) * 0xd1342543de82ef95ull;
+
+	return rng ?: 1;
+}
+
+static inline u64 data_gfn(u64 page)
+{
+	return (DATA_GPA >> PAGE_SHIFT) + page;
+}
+
+static inline u64 now_ms(void)
+{
+	return now_ns() / NSEC_PER_MSEC;
+}
+
+static inline void nap(u64 *rng, u64 max_us)
+{
+	usleep(below(rng, max_us));
+}
+
+static inline struct region *data_region(struct stress *t)
+{
+	return &t->regions[0];
+}
+
+static inline struct region *tables_region(struct stress *t)
+{
+	return &t->regions[1];
+}
+
+/*
+ * The gate
+ */
+
+void gate_pass(struct gate *g);
+void gate_close(struct gate *g);
+/* Wait for a change, but not for ever; to be called with the lock held. */
+void gate_wait_us(struct gate *g, u64 us);
+/* Wait for a while, at most.  Returns true if so many are parked. */
+bool gate_wait(struct gate *g, unsigned int nr);
+/* Rest until somebody wants something, or the time is over. */
+void gate_nap(struct gate *g, u64 us);
+void gate_open(struct gate *g);
+
+/*
+ * Memory
+ */
+
+void check_all_poison(struct stress *t);
+void map_bank(struct stress *t, u64 chunk, unsigned int nr);
+void one_memory_op(struct stress *t, u64 *rng);
+/*
+ * Take everything at once, while a thread that this one has to make way for is
+ * ready again and again: KVM gives up mmu_lock on the way, and somebody who splits
+ * huge pages meanwhile has to leave those alone that are being taken.
+ */
+void remap_all(struct stress *t);
+/* A few times only: on a slow machine it might need the CPU all the time. */
+void *ticker_main(void *arg);
+/* Have all memory taken while the caller goes on to split its huge pages. */
+void delayed_zap(struct stress *t);
+
+/*
+ * A round
+ */
+
+void set_host_dirty(struct region *r, u64 page);
+void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
+void harvest(struct stress *t, bool last);
+/* A vCPU whose ring is full has to go on to the end of its operation. */
+void stop_world(struct stress *t);
+void start_world(struct stress *t);
+/* From one migration to the next. */
+void one_round(struct stress *t);
+
+/*
+ * The VM
+ */
+
+void create_vm(struct stress *t);
+void destroy_vm(struct stress *t);
+
+#endif /* SELFTEST_KVM_EAGER_SPLIT_STRESS_H */

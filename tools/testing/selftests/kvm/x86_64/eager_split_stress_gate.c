@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Where threads of eager_split_stress_test wait for the end of a round.
+ */
+#include <pthread.h>
+#include <time.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_stress.h"
+
+void gate_pass(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	if (g->closed) {
+		g->nr_parked++;
+		pthread_cond_broadcast(&g->changed);
+		while (g->closed)
+			pthread_cond_wait(&g->changed, &g->lock);
+		g->nr_parked--;
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gate_close(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	WRITE_ONCE(g->closed, true);
+	pthread_cond_broadcast(&g->changed);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* Wait for a change, but not for ever; to be called with the lock held. */
+void gate_wait_us(struct gate *g, u64 us)
+{
+	struct timespec end;
+
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_nsec += us * 1000;
+	end.tv_sec += end.tv_nsec / NSEC_PER_SEC;
+	end.tv_nsec %= NSEC_PER_SEC;
+	pthread_cond_timedwait(&g->changed, &g->lock, &end);
+}
+
+/* Wait for a while, at most.  Returns true if so many are parked. */
+bool gate_wait(struct gate *g, unsigned int nr)
+{
+	bool all;
+
+	pthread_mutex_lock(&g->lock);
+	if (g->nr_parked < nr)
+		gate_wait_us(g, GATE_WAIT_US);
+	all = g->nr_parked >= nr;
+	pthread_mutex_unlock(&g->lock);
+	return all;
+}
+
+/* Rest until somebody wants something, or the time is over. */
+void gate_nap(struct gate *g, u64 us)
+{
+	pthread_mutex_lock(&g->lock);
+	if (!g->closed)
+		gate_wait_us(g, us);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gate_open(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	WRITE_ONCE(g->closed, false);
+	pthread_cond_broadcast(&g->changed);
+	pthread_mutex_unlock(&g->lock);
+}

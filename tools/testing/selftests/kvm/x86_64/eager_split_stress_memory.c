@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * How eager_split_stress_test takes memory away.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <linux/falloc.h>
+#include <linux/mman.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_stress.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE		25
+#endif
+
+/* Memory is taken at most so long before its huge pages are split. */
+#define ZAP_DELAY_MAX_NS		100000
+#define ZAP_WAITS		5
+#define TICK_US			50
+#define MAX_TICKS		40
+
+static void *bank_chunk(struct bank *b, u64 chunk)
+{
+	return b->mapping + chunk * SZ_2M;
+}
+
+static u64 chunk_first(u64 chunk)
+{
+	return chunk ? chunk * PAGES_PER_2M - FIRST_PAGE : 0;
+}
+
+static u64 chunk_end(u64 chunk)
+{
+	return min_t(u64, NR_PAGES, (chunk + 1) * PAGES_PER_2M - FIRST_PAGE);
+}
+
+/* @p: where the chunk begins. */
+static u64 *word_in(void *p, u64 page, u64 vcpu)
+{
+	return p + (FIRST_PAGE + page) % PAGES_PER_2M * PAGE_SIZE + word_offset(page, vcpu);
+}
+
+static void fill_words(void *p, u64 chunk, u64 word)
+{
+	u64 page, vcpu;
+
+	for (page = chunk_first(chunk); page < chunk_end(chunk); page++)
+		for (vcpu = 0; vcpu < MAX_VCPUS; vcpu++)
+			WRITE_ONCE(*word_in(p, page, vcpu), word);
+}
+
+static void poison(struct stress *t, void *p, u64 chunk)
+{
+	fill_words(p, chunk, tagged(TAG_POISON, chunk));
+}
+
+static void check_poison(struct stress *t, void *p, u64 chunk)
+{
+	u64 page, vcpu, seen, expected = tagged(TAG_POISON, chunk);
+
+	for (page = chunk_first(chunk); page < chunk_end(chunk); page++) {
+		for (vcpu = 0; vcpu < MAX_VCPUS; vcpu++) {
+			seen = READ_ONCE(*word_in(p, page, vcpu));
+			CHECK(t, seen == expected,
+			      "gfn 0x%lx (page %lu) was written after it was taken: seen 0x%lx",
+			      data_gfn(page), page, seen);
+		}
+	}
+}
+
+static void begin_taking(struct stress *t, u64 first, u64 end)
+{
+	for (; first < end; first++)
+		WRITE_ONCE(t->ctl->taken[first], 1);
+}
+
+static void end_taking(struct stress *t, u64 first, u64 end)
+{
+	for (; first < end; first++)
+		set_host_dirty(data_region(t), first);
+}
+
+void map_bank(struct stress *t, u64 chunk, unsigned int nr)
+{
+	void *p = mmap(t->data + chunk * SZ_2M, SZ_2M, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_FIXED, t->banks[nr].fd, chunk * SZ_2M);
+
+	CHECK(t, p != MAP_FAILED, "Can't map bank %u, errno %d", nr, errno);
+	t->current_bank[chunk] = nr;
+}
+
+/* Put other memory behind a chunk, and poison what was there. */
+static void replace_chunk(struct stress *t, u64 *rng, u64 chunk)
+{
+	unsigned int old = t->current_bank[chunk], new = !old;
+	struct bank *from = &t->banks[old], *to = &t->banks[new];
+
+	if (to->poisoned[chunk])
+		check_poison(t, bank_chunk(to, chunk), chunk);
+	to->poisoned[chunk] = false;
+	fill_words(bank_chunk(to, chunk), chunk,
+		   tagged(TAG_FRESH, rng_next(rng) >> (BITS_PER_WORD - TAG_SHIFT)));
+
+	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
+	map_bank(t, chunk, new);
+	poison(t, bank_chunk(from, chunk), chunk);
+	from->poisoned[chunk] = true;
+	end_taking(t, chunk_first(chunk), chunk_end(chunk));
+}
+
+static void check_jar_poison(struct stress *t)
+{
+	u64 i;
+
+	for (i = 0; t->jar.mapping && i < t->jar.nr_chunks; i++)
+		check_poison(t, t->jar.mapping + i * SZ_2M, t->jar.chunk + i);
+}
+
+static void empty_jar(struct stress *t)
+{
+	check_jar_poison(t);
+	if (t->jar.mapping)
+		munmap(t->jar.mapping, t->jar.nr_chunks * SZ_2M);
+	t->jar.mapping = NULL;
+}
+
+static void fill_jar(struct stress *t, void *mapping, u64 chunk, u64 nr_chunks)
+{
+	u64 i;
+
+	if (mapping == MAP_FAILED)
+		return;
+
+	for (i = 0; i < nr_chunks; i++)
+		poison(t, mapping + i * SZ_2M, chunk + i);
+	t->jar = (struct jar){ mapping, chunk, nr_chunks };
+}
+
+/* The page that HugeTLB gives away next is the one that it got back last. */
+static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
+{
+	struct bank *b = &t->banks[t->current_bank[chunk]];
+	void *p;
+
+	empty_jar(t);
+	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
+	CHECK(t, !fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, chunk * SZ_2M,
+			    SZ_2M), "Can't punch a hole, errno %d", errno);
+	p = mmap(NULL, SZ_2M, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, NO_FD, 0);
+	fill_jar(t, p, chunk, 1);
+	end_taking(t, chunk_first(chunk), chunk_end(chunk));
+}
+
+static void *move_chunks(struct stress *t, u64 chunk, u64 nr)
+{
+	void *p = mremap(t->data + chunk * SZ_2M, nr * SZ_2M, nr * SZ_2M,
+			 MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+
+	CHECK(t, p != MAP_FAILED, "Can't move memory, errno %d", errno);
+	return p;
+}
+
+/* The pages move to where they can be poisoned; the guest gets zeroes. */
+static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
+{
+	empty_jar(t);
+	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
+	fill_jar(t, move_chunks(t, chunk, 1), chunk, 1);
+	end_taking(t, chunk_first(chunk), chunk_end(chunk));
+}
+
+static void set_zap_state(struct stress *t, enum zap_state what, bool taking)
+{
+	pthread_mutex_lock(&t->gate.lock);
+	t->zap_state = what;
+	t->ticking = taking;
+	t->taking = taking;
+	pthread_cond_broadcast(&t->gate.changed);
+	pthread_mutex_unlock(&t->gate.lock);
+}
+
+/*
+ * Take everything at once, while a thread that this one has to make way for is
+ * ready again and again: KVM gives up mmu_lock on the way, and somebody who splits
+ * huge pages meanwhile has to leave those alone that are being taken.
+ */
+void remap_all(struct stress *t)
+{
+	void *p;
+
+	empty_jar(t);
+	begin_taking(t, 0, NR_PAGES);
+	set_zap_state(t, ZAP_READY, true);
+	p = move_chunks(t, 0, NR_CHUNKS);
+	set_zap_state(t, ZAP_NONE, false);
+	fill_jar(t, p, 0, NR_CHUNKS);
+	end_taking(t, 0, NR_PAGES);
+}
+
+/* Returns false at the end. */
+static bool wait_for_ticking(struct stress *t)
+{
+	struct gate *g = &t->gate;
+	bool quit;
+
+	pthread_mutex_lock(&g->lock);
+	while (!t->ticking && !t->quit)
+		pthread_cond_wait(&g->changed, &g->lock);
+	t->ticking = false;
+	quit = t->quit;
+	pthread_mutex_unlock(&g->lock);
+	return !quit;
+}
+
+/* A few times only: on a slow machine it might need the CPU all the time. */
+void *ticker_main(void *arg)
+{
+	struct stress *t = arg;
+	unsigned int i;
+
+	while (wait_for_ticking(t))
+		for (i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
+			usleep(TICK_US);
+	return NULL;
+}
+
+/* Small pages become a huge page again, if it can be had. */
+static void collapse_chunk(struct stress *t, u64 *rng, u64 chunk)
+{
+	madvise(t->data + chunk * SZ_2M, SZ_2M, MADV_COLLAPSE);
+}
+
+/* Some pages of a chunk, none of which is kept. */
+static void drop_pages(struct stress *t, u64 *rng, u64 chunk)
+{
+	u64 first = chunk_first(chunk), n = chunk_end(chunk) - first;
+	u64 page = first + below(rng, n), end = min(page + 1 + below(rng, n), first + n);
+
+	begin_taking(t, page, end);
+	CHECK(t, !madvise(data_region(t)->hva + page * PAGE_SIZE, (end - page) * PAGE_SIZE,
+			  MADV_DONTNEED), "MADV_DONTNEED: errno %d", errno);
+	end_taking(t, page, end);
+}
+
+/* KVM has to map it again; the file keeps the content. */
+static void unmap_chunk(struct stress *t, u64 *rng, u64 chunk)
+{
+	CHECK(t, !madvise(t->data + chunk * SZ_2M, SZ_2M, MADV_DONTNEED),
+	      "MADV_DONTNEED: errno %d", errno);
+}
+
+static void unmap_tables(struct stress *t, u64 *rng, u64 chunk)
+{
+	CHECK(t, !madvise(tables_region(t)->hva, SZ_2M, MADV_DONTNEED),
+	      "MADV_DONTNEED: errno %d", errno);
+}
+
+/* Private memory as a whole: in parts it might never be one mapping again. */
+static void protect_memory(struct stress *t, u64 *rng, u64 chunk)
+{
+	void *p = t->shared ? t->data + chunk * SZ_2M : t->data;
+	size_t size = t->shared ? SZ_2M : DATA_SIZE;
+
+	pthread_rwlock_wrlock(&t->protection);
+	CHECK(t, !mprotect(p, size, PROT_READ), "mprotect: errno %d", errno);
+	nap(rng, 300);
+	CHECK(t, !mprotect(p, size, PROT_READ | PROT_WRITE), "mprotect: errno %d", errno);
+	pthread_rwlock_unlock(&t->protection);
+}
+
+typedef void (*memory_op)(struct stress *t, u64 *rng, u64 chunk);
+
+static const memory_op shared_ops[] = {
+	replace_chunk, replace_chunk, punch_chunk, unmap_chunk, unmap_tables, protect_memory,
+};
+
+static const memory_op private_ops[] = {
+	remap_chunk, drop_pages, drop_pages, collapse_chunk, protect_memory, unmap_tables,
+};
+
+void one_memory_op(struct stress *t, u64 *rng)
+{
+	u64 chunk = below(rng, NR_CHUNKS);
+
+	if (t->shared)
+		shared_ops[below(rng, ARRAY_SIZE(shared_ops))](t, rng, chunk);
+	else
+		private_ops[below(rng, ARRAY_SIZE(private_ops))](t, rng, chunk);
+}
+
+/* Have all memory taken while the caller goes on to split its huge pages. */
+void delayed_zap(struct stress *t)
+{
+	unsigned int i;
+
+	if (t->shared || below(&t->rng, t->pace->zap_one_in))
+		return;
+
+	pthread_mutex_lock(&t->gate.lock);
+	t->zap_state = ZAP_WANTED;
+	pthread_cond_broadcast(&t->gate.changed);
+	for (i = 0; i < ZAP_WAITS && t->zap_state == ZAP_WANTED; i++)
+		gate_wait_us(&t->gate, GATE_WAIT_US);
+	pthread_mutex_unlock(&t->gate.lock);
+	spin_ns(below(&t->rng, ZAP_DELAY_MAX_NS));
+}
+
+void check_all_poison(struct stress *t)
+{
+	unsigned int i;
+	u64 chunk;
+
+	for (i = 0; i < NR_BANKS; i++)
+		for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+			if (t->banks[i].poisoned[chunk])
+				check_poison(t, bank_chunk(&t->banks[i], chunk), chunk);
+	check_jar_poison(t);
+}

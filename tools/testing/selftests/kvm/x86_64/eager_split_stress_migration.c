@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A round of eager_split_stress_test: one migration, and its verdict.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <linux/bitmap.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_stress.h"
+
+#define MERGED			"/proc/self/ksm_merging_pages"
+#define THOROUGH_ROUNDS		16
+
+/* Between two harvests. */
+#define HARVEST_NAP_US		400
+
+/* How long vCPUs may take to use all huge pages, and a step of the wait. */
+#define SETTLE_MAX_US		20000
+#define SETTLE_STEP_US		100
+
+void set_host_dirty(struct region *r, u64 page)
+{
+	__atomic_fetch_or(&r->host_dirty[page / BITS_PER_WORD], BIT(page % BITS_PER_WORD),
+			  __ATOMIC_SEQ_CST);
+}
+
+/*
+ * The migration
+ */
+
+static u64 nr_words(struct region *r)
+{
+	return DIV_ROUND_UP(r->nr_pages, BITS_PER_WORD);
+}
+
+static u64 *page_in(void *p, u64 page)
+{
+	return p + page * PAGE_SIZE;
+}
+
+/* The library's memcpy() and memcmp() go byte by byte, as guests need them. */
+static void copy_words(u64 *to, const u64 *from, unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i += 4) {
+		WRITE_ONCE(to[i], from[i]);
+		WRITE_ONCE(to[i + 1], from[i + 1]);
+		WRITE_ONCE(to[i + 2], from[i + 2]);
+		WRITE_ONCE(to[i + 3], from[i + 3]);
+	}
+}
+
+static bool are_same_words(const u64 *a, const u64 *b, unsigned int nr)
+{
+	u64 different = 0;
+	unsigned int i;
+
+	for (i = 0; i < nr; i += 4)
+		different |= (a[i] ^ b[i]) | (a[i + 1] ^ b[i + 1]) |
+			     (a[i + 2] ^ b[i + 2]) | (a[i + 3] ^ b[i + 3]);
+	return !different;
+}
+
+/* The first of the words of a page that may change, and how many there are. */
+static u64 first_word(struct region *r, u64 page)
+{
+	return r->words_only ? word_offset(page, 0) / sizeof(u64) : 0;
+}
+
+static unsigned int nr_page_words(struct region *r)
+{
+	BUILD_BUG_ON(MAX_VCPUS % 4 || WORDS_PER_PAGE % 4);
+
+	return r->words_only ? MAX_VCPUS : WORDS_PER_PAGE;
+}
+
+static void copy_page(struct region *r, u64 page)
+{
+	u64 first = first_word(r, page);
+
+	if (page >= r->nr_used)
+		return;
+
+	copy_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
+		   nr_page_words(r));
+	counters.copied++;
+}
+
+static bool is_same_page(struct region *r, u64 page, bool thorough)
+{
+	u64 first = thorough ? 0 : first_word(r, page);
+
+	return are_same_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
+			      thorough ? WORDS_PER_PAGE : nr_page_words(r));
+}
+
+static void copy_todo(struct region *r)
+{
+	u64 word, page;
+
+	for (word = 0; word < nr_words(r); word++) {
+		r->todo[word] |= __atomic_exchange_n(&r->host_dirty[word], 0, __ATOMIC_SEQ_CST);
+		while (r->todo[word]) {
+			page = word * BITS_PER_WORD + __builtin_ctzl(r->todo[word]);
+			r->todo[word] &= r->todo[word] - 1;
+			copy_page(r, page);
+		}
+	}
+}
+
+static void copy_all(struct region *r)
+{
+	memset(r->todo, 0xff, r->nr_pages / BITS_PER_WORD * sizeof(*r->todo));
+	if (r->nr_pages % BITS_PER_WORD)
+		r->todo[r->nr_pages / BITS_PER_WORD] = BIT(r->nr_pages % BITS_PER_WORD) - 1;
+	copy_todo(r);
+}
+
+void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log)
+{
+	vm_set_user_memory_region(t->vm, r->slot, log ? KVM_MEM_LOG_DIRTY_PAGES : 0, gpa,
+				  there ? r->nr_pages * PAGE_SIZE : 0, r->hva);
+}
+
+/* What of this round fails, and how often. */
+static void choose_faults(struct stress *t)
+{
+	enum fault_site site = below(&t->rng, NR_SITES);
+	u64 order = below(&t->rng, site == SITE_DESCS ? 10 : 2);
+
+	/* Without shadow paging next to no descriptor is needed. */
+	if (site == SITE_DESCS && kvm_is_tdp_enabled())
+		site = SITE_HEADERS;
+	t->inject = below(&t->rng, 8);
+	count_faults();
+	select_faults(site, BIT(order));
+}
+
+/*
+ * What was written until the slot is logged is in the log, or is copied now.  Pages
+ * don't fail here: KVM needs some for other things than splitting.
+ */
+static void start_logging(struct stress *t, struct region *r)
+{
+	bool inject = t->inject && faults.site != SITE_PAGES;
+
+	if (inject)
+		begin_faults(0);
+	set_region(t, r, r->gpa, true, true);
+	if (inject)
+		end_faults();
+	if (t->log_mode != LOG_INIT_SET)
+		copy_all(r);
+}
+
+static void stop_logging(struct stress *t, struct region *r)
+{
+	set_region(t, r, r->gpa, true, false);
+}
+
+/* Splitting has nothing else to fail by: CLEAR itself doesn't allocate. */
+static void clear_with_faults(struct stress *t, struct region *r, u64 first, u64 nr)
+{
+	u64 nth = 1 + below(&t->rng, 3);
+
+	if (t->inject)
+		begin_faults(nth);
+	kvm_vm_clear_dirty_log(t->vm, r->slot, &r->arg[first / BITS_PER_WORD], first, nr);
+	if (t->inject)
+		end_faults();
+}
+
+/* All pages of a range, or some that GET found. */
+static void clear_range(struct stress *t, struct region *r)
+{
+	u64 word = below(&t->rng, nr_words(r)), nr = 1 + below(&t->rng, nr_words(r) - word);
+	u64 first = word * BITS_PER_WORD, end = word + nr;
+	bool blind = !below(&t->rng, 8), some = below(&t->rng, 2);
+	u64 valid;
+
+	for (; word < end; word++) {
+		valid = min_t(u64, BITS_PER_WORD, r->nr_pages - word * BITS_PER_WORD);
+		r->arg[word] = blind ? ~0ul >> (BITS_PER_WORD - valid) : r->log[word];
+		if (some)
+			r->arg[word] &= rng_next(&t->rng);
+		r->todo[word] |= r->arg[word];
+	}
+	clear_with_faults(t, r, first, min_t(u64, nr * BITS_PER_WORD, r->nr_pages - first));
+}
+
+static void harvest_bitmap(struct stress *t, struct region *r, bool last)
+{
+	u64 word, nr;
+
+	kvm_vm_get_dirty_log(t->vm, r->slot, r->log);
+	if (t->log_mode == LOG_GET || last) {
+		for (word = 0; word < nr_words(r); word++)
+			r->todo[word] |= r->log[word];
+		return;
+	}
+
+	for (nr = 1 + below(&t->rng, 3); nr; nr--)
+		clear_range(t, r);
+}
+
+static void take_ring_entry(struct stress *t, struct kvm_dirty_gfn *entry)
+{
+	struct region *r = entry->slot == DATA_SLOT ? data_region(t) : tables_region(t);
+
+	CHECK(t, entry->slot == r->slot && entry->offset < r->nr_pages,
+	      "slot %u, offset 0x%llx in the dirty ring", entry->slot, entry->offset);
+	__set_bit(entry->offset, r->todo);
+	__atomic_store_n(&entry->flags, KVM_DIRTY_GFN_F_RESET, __ATOMIC_RELEASE);
+}
+
+static void harvest_rings(struct stress *t)
+{
+	struct kvm_dirty_gfn *ring, *entry;
+	unsigned int i;
+
+	for (i = 0; i < t->nr_vcpus; i++) {
+		ring = vcpu_map_dirty_ring(t->vcpus[i]);
+		for (;; t->ring_index[i]++) {
+			entry = &ring[t->ring_index[i] % (RING_BYTES / sizeof(*entry))];
+			if (__atomic_load_n(&entry->flags, __ATOMIC_ACQUIRE) !=
+			    KVM_DIRTY_GFN_F_DIRTY)
+				break;
+			take_ring_entry(t, entry);
+		}
+	}
+	kvm_vm_reset_dirty_ring(t->vm);
+}
+
+void harvest(struct stress *t, bool last)
+{
+	unsigned int i;
+
+	if (t->log_mode == LOG_RING)
+		harvest_rings(t);
+	else
+		for (i = 0; i < t->nr_logged; i++)
+			harvest_bitmap(t, &t->regions[i], last);
+
+	for (i = 0; i < t->nr_logged; i++)
+		copy_todo(&t->regions[i]);
+}
+
+/* With the slot goes its log, so all of it counts as changed. */
+static void delete_slot(struct stress *t)
+{
+	struct region *r = data_region(t);
+	u64 page;
+
+	set_region(t, r, r->gpa, false, false);
+	nap(&t->rng, 100);
+	set_region(t, r, r->gpa, true, true);
+	for (page = 0; page < r->nr_pages; page++)
+		set_host_dirty(r, page);
+}
+
+/* The log comes along. */
+static void move_slot(struct stress *t)
+{
+	struct region *r = data_region(t);
+
+	set_region(t, r, MOVED_GPA, true, true);
+	nap(&t->rng, 100);
+	set_region(t, r, r->gpa, true, true);
+}
+
+/*
+ * The verdict, while everybody is parked
+ */
+
+static void report_lost_write(struct stress *t, struct region *r, u64 page)
+{
+	u64 *copy = page_in(r->copy, page), *memory = page_in(r->hva, page), i;
+
+	for (i = 0; i < WORDS_PER_PAGE - 1 && copy[i] == memory[i]; i++)
+		;
+	FAIL(t, "lost write: gfn 0x%lx, page %lu of slot %u: 0x%lx, now 0x%lx at 0x%lx",
+	     (r->gpa >> PAGE_SHIFT) + page, page, r->slot, copy[i], memory[i],
+	     i * sizeof(u64));
+}
+
+static void check_copy(struct stress *t, struct region *r)
+{
+	bool thorough = !(counters.rounds % THOROUGH_ROUNDS);
+	u64 page, nr = thorough ? r->nr_pages : r->nr_used;
+
+	for (page = 0; page < nr; page++)
+		if (!is_same_page(r, page, thorough))
+			report_lost_write(t, r, page);
+	counters.pages += nr;
+}
+
+/* Where a word is that is not where it belongs: this is what tells about its way. */
+static void look_for(const char *where, const void *p, size_t size, u64 word)
+{
+	const u64 *words = p;
+	u64 i;
+
+	for (i = 0; p && i < size / sizeof(*words); i++)
+		if (words[i] == word)
+			pr_info("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
+				i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
+}
+
+static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, u64 seen)
+{
+	u64 word = v->last[page], chunk = (FIRST_PAGE + page) / PAGES_PER_2M;
+	char name[20];
+	unsigned int i;
+
+	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
+	look_for("the memory taken last", t->jar.mapping, t->jar.nr_chunks * SZ_2M, word);
+	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
+	for (i = 0; t->shared && i < NR_BANKS; i++) {
+		snprintf(name, sizeof(name), "bank %u%s", i,
+			 t->current_bank[chunk] == i ? ", in use" : "");
+		look_for(name, t->banks[i].mapping, DATA_SIZE, word);
+	}
+	FAIL(t, "wrong memory: gfn 0x%lx (page %lu), vCPU %lu: wrote 0x%lx, seen 0x%lx%s",
+	     data_gfn(page), page, v - t->ctl->vcpus, word, seen,
+	     READ_ONCE(t->ctl->taken[page]) ? ", taken in this round" : "");
+}
+
+static void check_words(struct stress *t, struct vcpu_state *v)
+{
+	u64 page, seen, id = v - t->ctl->vcpus;
+	void *hva = data_region(t)->hva;
+
+	for (page = 0; page < NR_PAGES; page++) {
+		seen = READ_ONCE(*(u64 *)(hva + page * PAGE_SIZE + word_offset(page, id)));
+		if (!may_be(t->ctl, page, seen, v->last[page]))
+			report_wrong_word(t, v, page, seen);
+		v->last[page] = seen;
+	}
+}
+
+static void check_round(struct stress *t)
+{
+	unsigned int i;
+
+	harvest(t, true);
+	for (i = 0; i < t->nr_logged; i++)
+		check_copy(t, &t->regions[i]);
+
+	/* Where a word went to tells more than that it is missing. */
+	check_all_poison(t);
+	for (i = 0; i < t->nr_vcpus; i++)
+		check_words(t, &t->ctl->vcpus[i]);
+	memset(t->ctl->taken, 0, sizeof(t->ctl->taken));
+}
+
+/* Does one page stand for several of this process, as they are the same? */
+static bool have_merged(void)
+{
+	char text[SETTING_MAX];
+
+	return read_file(MERGED, text, sizeof(text)) && atoi(text);
+}
+
+/* A vCPU whose ring is full has to go on to the end of its operation. */
+void stop_world(struct stress *t)
+{
+	WRITE_ONCE(t->ctl->stop, 1);
+	gate_close(&t->gate);
+	while (!gate_wait(&t->gate, t->nr_vcpus + NR_HOST_THREADS))
+		if (t->log_mode == LOG_RING)
+			harvest_rings(t);
+}
+
+void start_world(struct stress *t)
+{
+	WRITE_ONCE(t->ctl->stop, 0);
+	gate_open(&t->gate);
+}
+
+static void migrate(struct stress *t)
+{
+	u64 nr;
+
+	for (nr = below(&t->rng, 3); nr; nr--) {
+		nap(&t->rng, HARVEST_NAP_US);
+		if (t->log_mode == LOG_INIT_SET)
+			delayed_zap(t);
+		harvest(t, false);
+		if (!below(&t->rng, 16))
+			delete_slot(t);
+		if (!below(&t->rng, 16))
+			move_slot(t);
+	}
+	nap(&t->rng, HARVEST_NAP_US);
+}
+
+static bool have_swept(struct stress *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < t->nr_vcpus; i++)
+		if (READ_ONCE(t->ctl->vcpus[i].swept) != t->ctl->sweep)
+			return false;
+	return true;
+}
+
+/* Let vCPUs use all huge pages, so that there are some to be split. */
+static void settle(struct stress *t)
+{
+	unsigned int us;
+
+	WRITE_ONCE(t->ctl->sweep, t->ctl->sweep + 1);
+	for (us = 0; us < SETTLE_MAX_US && !have_swept(t); us += SETTLE_STEP_US)
+		usleep(SETTLE_STEP_US);
+}
+
+static void start_all_logging(struct stress *t)
+{
+	unsigned int i;
+
+	choose_faults(t);
+	if (t->log_mode != LOG_INIT_SET)
+		delayed_zap(t);
+	t->nr_logged = below(&t->rng, 4) ? 1 : NR_REGIONS;
+	for (i = 0; i < t->nr_logged; i++)
+		start_logging(t, &t->regions[i]);
+}
+
+static void stop_all_logging(struct stress *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < t->nr_logged; i++)
+		stop_logging(t, &t->regions[i]);
+}
+
+/* From one migration to the next. */
+void one_round(struct stress *t)
+{
+	bool early = below(&t->rng, 2);
+
+	if (!below(&t->rng, t->pace->settle_one_in))
+		settle(t);
+	start_all_logging(t);
+	migrate(t);
+	stop_world(t);
+	check_round(t);
+
+	if (early)
+		stop_all_logging(t);
+	start_world(t);
+	if (!early)
+		stop_all_logging(t);
+	counters.rounds++;
+	counters.rounds_of[t->log_mode]++;
+	counters.rounds_harvested += t->harvested;
+	counters.rounds_fast += t->pace == &paces[FAST];
+	counters.rounds_merged += have_merged();
+}
