@@ -776,7 +776,8 @@ static void *flip_thread(void *unused)
 	unsigned int i;
 
 	for (i = 0; !READ_ONCE(flip_stop); i++) {
-		TEST_ASSERT(write_file(PARAM_EAGER, i % 2 ? "Y" : "N"), "Can't write %s", PARAM_EAGER);
+		TEST_ASSERT(write_file(PARAM_EAGER, i % 2 ? "Y" : "N"),
+			    "Can't write " PARAM_EAGER);
 		usleep(FLIP_PERIOD_US);
 	}
 	return NULL;
