@@ -11,6 +11,9 @@
  * from its copy has to be in it.  There is only one write to a page, as a second
  * one would be logged and hide that the first one was lost.
  *
+ * With -x nothing is written: what KVM reports then for the changes alone, with Dirty
+ * bits, must not be more than what it reports with write protection.
+ *
  * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update, between
  * reading and storing; the test fails if they did not.
  *
@@ -117,9 +120,10 @@ struct window_test {
 	/* How long what makes KVM change SPTEs took the last time, in TSC ticks. */
 	u64 took;
 
-	/* Rounds so far in which a page was lost, and pages lost. */
+	/* Rounds so far in which a page was lost, pages lost, and pages in the log. */
 	u64 nr_bad_rounds;
 	u64 nr_lost;
+	u64 nr_logged;
 };
 
 /* A vCPU and the thread that runs it once for each post of @go. */
@@ -150,6 +154,9 @@ struct event {
 };
 
 static unsigned int pause_us;
+
+/* Of the parameter dirty_harvest, to be restored; empty if it wasn't changed. */
+static char old_harvest[16];
 
 /*
  * The guest
@@ -272,6 +279,18 @@ static void write_param(const char *name, const char *text)
 	close(fd);
 }
 
+static void set_harvest(const char *mode)
+{
+	FILE *f;
+
+	if (!*old_harvest) {
+		f = fopen(PARAM_DIR "dirty_harvest", "r");
+		TEST_ASSERT(f && fscanf(f, "%15s", old_harvest) == 1, "Can't read dirty_harvest");
+		fclose(f);
+	}
+	write_param("dirty_harvest", mode);
+}
+
 static void set_pauses(unsigned int us)
 {
 	char text[16];
@@ -283,14 +302,16 @@ static void set_pauses(unsigned int us)
 	write_param("prove_window_us", text);
 }
 
-static void end_pauses(void)
+static void restore_all(void)
 {
 	set_pauses(0);
+	if (*old_harvest)
+		write_param("dirty_harvest", old_harvest);
 }
 
-static void end_pauses_and_die(int sig)
+static void restore_and_die(int sig)
 {
-	end_pauses();
+	restore_all();
 	signal(sig, SIG_DFL);
 	raise(sig);
 }
@@ -617,13 +638,28 @@ static void check_log(struct window_test *t, const struct event *e)
 
 	t->nr_bad_rounds += !!lost;
 	t->nr_lost += lost;
+	t->nr_logged += __builtin_popcountl(log);
 }
 
-static void run_event(const struct event *e, unsigned int rounds)
+/* What a round is: writes beside what happens, or what happens alone. */
+static void run_round(struct window_test *t, struct racer *racers, const struct event *e,
+		      bool alone)
+{
+	prepare(t, racers, e);
+	value += 2;
+	if (!alone)
+		run_race(t, racers, e);
+	else if (e->host)
+		e->host(t);
+	else
+		run_alone(t, &racers[1], 1, e->race);
+	check_log(t, e);
+}
+
+static struct window_test run_rounds(const struct event *e, unsigned int rounds, bool alone)
 {
 	struct kvm_vcpu *vcpus[NR_VCPUS];
 	struct racer racers[NR_VCPUS];
-	u64 before = nr_pauses(), paused;
 	struct window_test t = {};
 	unsigned int i;
 
@@ -634,16 +670,32 @@ static void run_event(const struct event *e, unsigned int rounds)
 		start_racer(&racers[i], vcpus[i]);
 		run_alone(&t, &racers[i], i, OP_NOTHING);
 	}
-	for (i = 0; i < rounds; i++) {
-		prepare(&t, racers, e);
-		value += 2;
-		run_race(&t, racers, e);
-		check_log(&t, e);
-	}
+	for (i = 0; i < rounds; i++)
+		run_round(&t, racers, e, alone);
 	for (i = 0; i < NR_VCPUS; i++)
 		end_racer(&racers[i]);
 	kvm_vm_free(t.vm);
 	munmap(t.dummy, DUMMY_SIZE);
+	return t;
+}
+
+static void run_excess(const struct event *e, unsigned int rounds)
+{
+	u64 wrprot, harvest;
+
+	set_harvest("off");
+	wrprot = run_rounds(e, rounds, true).nr_logged;
+	set_harvest("on");
+	harvest = run_rounds(e, rounds, true).nr_logged;
+	ksft_print_msg("%s: %u rounds, nothing written: %lu pages in the log with write protection, %lu with Dirty bits\n",
+		       e->name, rounds, wrprot, harvest);
+	ksft_test_result(harvest <= wrprot, "%s: %s\n", e->name, e->what);
+}
+
+static void run_event(const struct event *e, unsigned int rounds)
+{
+	u64 before = nr_pauses(), paused;
+	struct window_test t = run_rounds(e, rounds, false);
 
 	paused = nr_pauses() - before;
 	ksft_print_msg("%s: %u rounds, %lu pauses, %lu pages lost in %lu rounds\n", e->name, rounds,
@@ -664,12 +716,14 @@ static const char *why_not(const struct event *e)
 	return NULL;
 }
 
-static void try_event(const struct event *e, unsigned int rounds)
+static void try_event(const struct event *e, unsigned int rounds, bool excess)
 {
 	const char *reason = why_not(e);
 
 	if (reason)
 		ksft_test_result_skip("%s: %s\n", e->name, reason);
+	else if (excess)
+		run_excess(e, rounds);
 	else
 		run_event(e, rounds);
 }
@@ -678,10 +732,11 @@ static void print_help(FILE *f, const char *name)
 {
 	unsigned int i;
 
-	fprintf(f, "usage: %s [-h] [-e EVENT]... [-n ROUNDS] [-w US] [-s SEED]\n\n"
+	fprintf(f, "usage: %s [-h] [-e EVENT]... [-n ROUNDS] [-w US] [-x] [-s SEED]\n\n"
 		" -e: only this event; can be given several times\n"
 		" -n: rounds of each event (default: %u)\n"
 		" -w: pause within each update of an SPTE, in microseconds (1 to %u)\n"
+		" -x: write nothing; no more may be reported than with write protection\n"
 		" -s: seed of the delays (default: 1)\n\n"
 		"events:\n", name, DEFAULT_ROUNDS, MAX_PAUSE_US);
 	for (i = 0; i < ARRAY_SIZE(events); i++)
@@ -718,10 +773,11 @@ int main(int argc, char *argv[])
 {
 	unsigned int rounds = DEFAULT_ROUNDS, i;
 	unsigned long chosen = 0;
+	bool excess = false;
 	int opt;
 
 	srandom(1);
-	while ((opt = getopt(argc, argv, "he:n:w:s:")) != -1) {
+	while ((opt = getopt(argc, argv, "he:n:w:xs:")) != -1) {
 		switch (opt) {
 		case 'e':
 			chosen |= BIT(parse_event(optarg));
@@ -731,6 +787,9 @@ int main(int argc, char *argv[])
 			break;
 		case 'w':
 			pause_us = parse_number(optarg, MAX_PAUSE_US, "not a pause");
+			break;
+		case 'x':
+			excess = true;
 			break;
 		case 's':
 			srandom(parse_number(optarg, UINT_MAX, "not a seed"));
@@ -746,15 +805,15 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(!pause_us || !access(PARAM_DIR "prove_window_us", W_OK),
 		       "The kernel has no parameter kvm.prove_window_us");
 	chosen = chosen ?: BIT(ARRAY_SIZE(events)) - 1;
-	atexit(end_pauses);
-	signal(SIGINT, end_pauses_and_die);
-	signal(SIGTERM, end_pauses_and_die);
-	signal(SIGHUP, end_pauses_and_die);
+	atexit(restore_all);
+	signal(SIGINT, restore_and_die);
+	signal(SIGTERM, restore_and_die);
+	signal(SIGHUP, restore_and_die);
 
 	ksft_print_header();
 	ksft_set_plan(__builtin_popcountl(chosen));
 	for (i = 0; i < ARRAY_SIZE(events); i++)
 		if (chosen & BIT(i))
-			try_event(&events[i], rounds);
+			try_event(&events[i], rounds, excess);
 	ksft_finished();
 }
