@@ -249,6 +249,20 @@ NOTHING_UNSEEN_VMX = (
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
 HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
+
+def window_test(name: str, *argv: str) -> Selftest:
+    """Writes that come amid the update of an SPTE, logged by Dirty bits."""
+    program = "x86_64/dirty_log_window_test"
+    test = Selftest(f"dirty_log_window_test-{name}", (program, *argv), eager=("Y",))
+    return harvested(test)
+
+
+WINDOW = window_test("chance", "-n", "150")
+WINDOW_VMX = window_test("chance", "-n", "30")
+WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
+# The test itself sets how pages are logged.
+EXCESS = window_test("excess", "-n", "10", "-x")
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -277,6 +291,12 @@ VMX_HARVEST_MODE = replace(
     parameters={**VMX_NESTED_MODES[0].parameters, "kvm_intel.pml": "0"},
 )
 
+VMX_HARVEST_TDP = replace(
+    VMX_HARVEST_MODE,
+    name="ept1-tdp_mmu1-pml0",
+    parameters={**VMX_HARVEST_MODE.parameters, "kvm.tdp_mmu": "1"},
+)
+
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (MODES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
@@ -300,6 +320,12 @@ DEBUG_ONCE = (
 HOSTILE = Selftest(
     "eager_split_hostile_test", ("x86_64/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
 )
+# For how long mmu_lock is held, in simulated time, for a word of 64 gfns with 999 SPTEs each.
+HOLD = Selftest(
+    "dirty_log_hold_test",
+    ("x86_64/dirty_log_hold_test", "-g", "64", "-b", "2000"),
+    eager=("Y",),
+)
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
 STRESS = Selftest(
     "eager_split_stress_test",
@@ -312,7 +338,8 @@ STRESS = Selftest(
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     yield from (
-        Case(test, SHADOW_MODES[-1], "Y", "debug") for test in (*NOTHING_UNSEEN_DEBUG, *DEBUG_ONCE)
+        Case(test, SHADOW_MODES[-1], "Y", "debug")
+        for test in (*NOTHING_UNSEEN_DEBUG, WINDOW_PAUSES, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
@@ -327,6 +354,10 @@ def cases() -> Iterator[Case]:
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
+    yield from (Case(WINDOW, mode, "Y") for mode in HARVEST_MODES)
+    yield Case(EXCESS, SHADOW_MODES[-1], "Y")
+    yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
+    yield Case(WINDOW_VMX, VMX_HARVEST_TDP, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")
