@@ -263,6 +263,11 @@ WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
 # The test itself sets how pages are logged.
 EXCESS = window_test("excess", "-n", "10", "-x")
 
+# Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
+PRIVATE = harvested(
+    Selftest("private_mem_conversions_test", ("x86_64/private_mem_conversions_test",), eager=("Y",))
+)
+
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
     for npt, tdp in product("10", "10")
@@ -342,6 +347,7 @@ def cases() -> Iterator[Case]:
         for test in (*NOTHING_UNSEEN_DEBUG, WINDOW_PAUSES, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
+    yield Case(PRIVATE, DISTINCT_MODES[-1], "Y", "debug")
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     everywhere = (*PERF, eagerly(MODES))

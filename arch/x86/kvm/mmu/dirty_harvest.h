@@ -14,6 +14,10 @@
  * has its bit set in the log, or an SPTE with a Dirty bit.  So the Dirty bit
  * of a leaf may only be taken away to start the next round of logging for this very
  * page, or by telling kvm_dirty_harvest_record().
+ *
+ * A page may be reported that was not written since: one that is zapped after its bit
+ * was taken out of the log and before its Dirty bit is, when mmu_lock is yielded in
+ * between.  That can't be told from a write at that time.
  */
 
 /* VMs with arch.dirty_harvest.  Hosts that have none don't pay for the question. */
