@@ -49,10 +49,27 @@ prepare() {{
     set_all "$@"
 }}
 
+# How often KVM has paused amid an update of an SPTE so far, at all places together.
+pauses() {{
+    sum=0
+    [ ! -e {PARAMETERS}/prove_windows ] ||
+        while read -r _ nr; do sum=$((sum + nr)); done <{PARAMETERS}/prove_windows
+    echo $sum
+}}
+
+# check_pauses BEFORE SETTING...: fails if pauses were asked for and KVM has made none since.
+check_pauses() {{
+    before=$1
+    shift
+    case " $* " in *" prove_window_us="*) ;; *) return 0 ;; esac
+    [ "$(pauses)" != "$before" ] || {{ echo "KVM never paused"; return 98; }}
+}}
+
 run() {{
     echo "$1" >>"$LAB_PROGRESS"
     out=$LAB_OUT/$1 limit=$2
     shift 2
+    before=$(pauses)
     echo 1 >/sys/kernel/debug/clear_warn_once
     dmesg -c >>"$LAB_OUT/between.log"
     (
@@ -61,7 +78,9 @@ run() {{
         shift
         exec timeout -s KILL "$limit" "./$@"
     ) >"$out.output" 2>&1
-    echo $? >"$out.status"
+    status=$?
+    check_pauses "$before" "$@" >>"$out.output" || status=$?
+    echo $status >"$out.status"
     dmesg -c >"$out.log"
 }}
 """

@@ -257,6 +257,12 @@ def window_test(name: str, *argv: str) -> Selftest:
     return harvested(test)
 
 
+def paused(test: Selftest) -> Selftest:
+    """The same, with pauses amid some of the updates of SPTEs; debug kernels make them."""
+    pauses = (("prove_window_every", "20"), ("prove_window_us", "100"))
+    return replace(test, name=f"{test.name}-pauses", settings=(*test.settings, *pauses))
+
+
 WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
@@ -339,12 +345,15 @@ STRESS = Selftest(
     eager=("Y",),
 )
 
+# What is looked at above all where a Dirty bit may go.
+PAUSED = tuple(map(paused, (*NOTHING_UNSEEN_DEBUG, harvested(STRESS))))
+
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     yield from (
         Case(test, SHADOW_MODES[-1], "Y", "debug")
-        for test in (*NOTHING_UNSEEN_DEBUG, WINDOW_PAUSES, *DEBUG_ONCE)
+        for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     yield Case(PRIVATE, DISTINCT_MODES[-1], "Y", "debug")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """tests.machines.boots: who gets what of a boot that several cases share."""
 
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from lab import machines
 from lab.machines import Job, MachineFailed, Result
-from tests.machines.boots import Boots, make_job, outcomes
+from tests.machines.boots import PARAMETERS, SCRIPT, Boots, make_job, outcomes
 from tests.machines.matrix import SVM_MODES, Case, Selftest, cases
 
 FIRST, SECOND, THIRD = (
@@ -93,6 +94,26 @@ def test_the_job_has_each_case_with_its_own() -> None:
         f"run {SECOND.id} 300 Y 3 nx_huge_pages=1 -- two -v 'a b'",
         f"run {THIRD.id} 300 Y 3 -- three -v 'a b'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("now", "setting", "status"),
+    [
+        ("update 3\nzap 4\n", "prove_window_us=9", 98),
+        ("update 3\nzap 5\n", "prove_window_us=9", 0),
+        ("update 3\nzap 4\n", "dirty_harvest=on", 0),
+        (None, "prove_window_us=9", 98),
+    ],
+)
+def test_pauses_that_were_asked_for_have_to_be_made(
+    now: str | None, setting: str, status: int, tmp_path: Path
+) -> None:
+    functions = SCRIPT[SCRIPT.index("pauses()") : SCRIPT.index("run()")]
+    if now is not None:
+        (tmp_path / "prove_windows").write_text(now)
+    before = "7" if now else "0"
+    script = f"{functions.replace(PARAMETERS, str(tmp_path))}\ncheck_pauses {before} {setting}"
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == status
 
 
 def test_cases_of_a_boot_want_the_same_machine() -> None:
