@@ -41,6 +41,8 @@ static void check_dirty_ring(void)
 	setting_set(harvest_param, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
+	/* Rings can be asked for until there is a vCPU. */
+	__vm_vcpu_add(vm, 0);
 	TEST_ASSERT(!vm_get_stat(vm, "dirty_harvest"),
 		    "The VM has a dirty ring, and says that it looks for Dirty bits");
 	kvm_vm_free(vm);
