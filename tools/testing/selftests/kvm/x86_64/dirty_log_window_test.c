@@ -252,6 +252,12 @@ static void guest_main(u64 id)
 {
 	u64 since;
 
+	/*
+	 * Bochs lets no interrupt of the host end the run of a guest that has interrupts
+	 * off, so that a vCPU that waits would keep the other one off its CPU.
+	 */
+	asm volatile("sti" : : : "memory");
+
 	for (;;) {
 		GUEST_SYNC(0);
 		guest_wait_for_start();
