@@ -43,7 +43,8 @@ void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn);
  * Huge pages need nothing.  While their memslot is logged they are writable only
  * as long as the log has all of their pages since the start.
  */
-static __always_inline void kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, int level)
+static __always_inline void kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn,
+						     int level)
 {
 	if (kvm_dirty_harvest(kvm) && level == PG_LEVEL_4K)
 		__kvm_dirty_harvest_record(kvm, as_id, gfn);

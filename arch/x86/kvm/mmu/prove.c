@@ -246,7 +246,8 @@ u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm)
 
 static bool prove_was_stopped(struct kvm *kvm, u64 nr_exits_before)
 {
-	return nr_exits_before != PROVE_VCPUS_RUN && __kvm_prove_nr_exits_if_stopped(kvm) == nr_exits_before;
+	return nr_exits_before != PROVE_VCPUS_RUN &&
+	       __kvm_prove_nr_exits_if_stopped(kvm) == nr_exits_before;
 }
 
 /*

@@ -121,7 +121,8 @@ static void create_vm(struct hold_test *t)
 	u64 alias;
 
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
-	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
 	vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)MMU_PAGES);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT,
@@ -235,7 +236,8 @@ static void *waiter_main(void *arg)
 
 	while (!READ_ONCE(w->stop)) {
 		since = now_ns();
-		TEST_ASSERT(ask_if_idle(fd, w->pfn), "Can't write to " PAGE_IDLE ", errno %d", errno);
+		TEST_ASSERT(ask_if_idle(fd, w->pfn), "Can't write to " PAGE_IDLE ", errno %d",
+			    errno);
 		w->longest_ns = max(w->longest_ns, now_ns() - since);
 		WRITE_ONCE(w->nr, w->nr + 1);
 	}

@@ -59,7 +59,7 @@
 #define ENTRIES_PER_TABLE	512u
 
 /* What the guest reaches by way of the pages, as level-1 and as level-2 page tables. */
-#define LEVEL1_GVA		(1ull << 39)
+#define LEVEL1_GVA		BIT_ULL(39)
 #define LEVEL2_GVA		(2ull << 39)
 
 /* The word that is written: a guest entry that is not present, whatever its value. */
@@ -481,7 +481,8 @@ static void create_vm(struct window_test *t, struct kvm_vcpu *vcpus[], unsigned 
 		vcpus[i] = vm_vcpu_add(t->vm, i, guest_main);
 		vcpu_args_set(vcpus[i], 1, (u64)i);
 	}
-	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, NR_PAGES,
 				    KVM_MEM_LOG_DIRTY_PAGES);
 	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
@@ -516,7 +517,8 @@ static void *racer_main(void *arg)
 			return NULL;
 
 		vcpu_run(r->vcpu);
-		TEST_ASSERT(get_ucall(r->vcpu, NULL) == UCALL_SYNC, "The guest ended, exit reason %s",
+		TEST_ASSERT(get_ucall(r->vcpu, NULL) == UCALL_SYNC,
+			    "The guest ended, exit reason %s",
 			    exit_reason_str(r->vcpu->run->exit_reason));
 		sem_post(&r->done);
 	}
@@ -672,7 +674,8 @@ static struct window_test run_rounds(const struct event *e, unsigned int rounds,
 	struct window_test t = {};
 	unsigned int i;
 
-	t.dummy = mmap(NULL, DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	t.dummy = mmap(NULL, DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0);
 	TEST_ASSERT(t.dummy != MAP_FAILED, "mmap() failed, errno %d", errno);
 	create_vm(&t, vcpus, e->level);
 	for (i = 0; i < NR_VCPUS; i++) {
@@ -696,7 +699,7 @@ static void run_excess(const struct event *e, unsigned int rounds)
 	wrprot = run_rounds(e, rounds, true).nr_logged;
 	set_harvest("on");
 	harvest = run_rounds(e, rounds, true).nr_logged;
-	ksft_print_msg("%s: %u rounds, nothing written: %lu pages in the log with write protection, %lu with Dirty bits\n",
+	ksft_print_msg("%s: %u rounds, no write: %lu logged by write protection, %lu by Dirty bits\n",
 		       e->name, rounds, wrprot, harvest);
 	ksft_test_result(harvest <= wrprot, "%s: %s\n", e->name, e->what);
 }
@@ -752,7 +755,7 @@ static void print_help(FILE *f, const char *name)
 		fprintf(f, "  %-10s %s\n", events[i].name, events[i].what);
 }
 
-static void __attribute__((noreturn)) complain(const char *what, const char *text)
+static void __noreturn complain(const char *what, const char *text)
 {
 	fprintf(stderr, "%s: %s; see -h\n", text, what);
 	exit(2);

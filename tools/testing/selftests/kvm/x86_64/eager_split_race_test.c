@@ -260,8 +260,8 @@ static u64 try_once(struct race *r)
 	if (verbose)
 		pr_info("  came after %lu of %lu us; left alone %ld; stale %lu of %lu, strange %lu\n",
 			r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
-			vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone, uc.args[0],
-			NR_PAGES, uc.args[1]);
+			vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone,
+			uc.args[0], NR_PAGES, uc.args[1]);
 	fflush(stdout);
 	return uc.args[0] + uc.args[1];
 }
