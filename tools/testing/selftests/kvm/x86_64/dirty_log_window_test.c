@@ -699,7 +699,7 @@ static void run_excess(const struct event *e, unsigned int rounds)
 	wrprot = run_rounds(e, rounds, true).nr_logged;
 	set_harvest("on");
 	harvest = run_rounds(e, rounds, true).nr_logged;
-	ksft_print_msg("%s: %u rounds, no write: %lu logged by write protection, %lu by Dirty bits\n",
+	ksft_print_msg("%s: %u rounds, no write: %lu in the log if protected, %lu by Dirty bits\n",
 		       e->name, rounds, wrprot, harvest);
 	ksft_test_result(harvest <= wrprot, "%s: %s\n", e->name, e->what);
 }
