@@ -47,6 +47,12 @@ SKIPPED = 4
 RACES_CONFIG = "kcsan"
 OTHERS = "races_of_others"
 
+# Kernels that can pause amid updates of SPTEs, how they are told to, and what that is counted as:
+# pauses long enough for another CPU to get in, and rare enough for cycles to go on.
+PAUSING = ("fault", "debug")
+PAUSES = {"kvm.prove_window_us": "50", "kvm.prove_window_every": "64"}
+PAUSED = "pauses"
+
 # What kvm.dirty_harvest is; any: what it is by itself, or what the stress test draws.
 ANY = "any"
 HARVEST = (ANY, "on", "off")
@@ -73,6 +79,8 @@ kcsan=/sys/kernel/debug/kcsan
 status=0
 "$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }' || status=$?
 [ ! -e $kcsan ] || cat $kcsan > "$LAB_OUT/kcsan"
+windows=/sys/module/kvm/parameters/prove_windows
+[ ! -e $windows ] || cat $windows > "$LAB_OUT/windows"
 exit $status
 """
 
@@ -83,6 +91,7 @@ COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
 ALL_OF = (
     ("get", "clear", "init-set", "ring", "harvested", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
+    (PAUSED,),
 )
 
 
@@ -162,6 +171,12 @@ class Kind:
     def counted(self) -> bool:
         """With the same seed it does the same."""
         return self.sharing is Sharing.COUNTED
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What is said on the kernel's command line."""
+        pauses = PAUSES if self.config in PAUSING else {}
+        return {"kvm_amd.npt": self.npt, "kvm.tdp_mmu": self.tdp_mmu} | pauses
 
     def cut(self, left: int) -> int:
         """How long it runs if so many seconds are left: what is repeatable stays as it is."""
@@ -346,7 +361,7 @@ def soak_job(
     return Job(
         kernel=image,
         command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), kind.harvest, inside, *words),
-        parameters={"kvm_amd.npt": kind.npt, "kvm.tdp_mmu": kind.tdp_mmu},
+        parameters=kind.parameters,
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
         files={inside: tests / kind.program.path},
@@ -397,6 +412,16 @@ def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dic
     return {"watchpoints": int(match[1]), OTHERS: len({report.race for report in others})}
 
 
+def _paused(kind: Kind, windows: bytes) -> dict[str, int]:
+    """How often the kernel paused amid updates. ValueError: it was to, and never did."""
+    if kind.config not in PAUSING:
+        return {}
+    pauses = sum(int(line.split()[1]) for line in windows.splitlines())
+    if not pauses:
+        raise ValueError("the kernel never paused amid an update of an SPTE")
+    return {PAUSED: pauses}
+
+
 def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> BootRecord:
     """Boot once. Broken: the test failed, the kernel complained, or the machine failed."""
     try:
@@ -425,6 +450,7 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
     try:
         counts = {} if skipped else kind.program.parse(output)
         counts |= _watched(kind, result.files.get("kcsan", b""), verdict.others)
+        counts |= _paused(kind, result.files.get("windows", b""))
         return BootRecord(kind.name, seed, result.seconds, counts)
     except (ValueError, KeyError) as error:
         raise _broken(kind, seed, seconds, f"unusable output: {error}", everything) from error

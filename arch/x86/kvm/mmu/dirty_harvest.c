@@ -21,7 +21,7 @@
  *   cached until the ioctl flushes TLBs before it returns, which is before user
  *   space can rely on a copy of the page.
  *
- * - The SPTE is zapped or replaced.  Who does that has read the SPTE before, and the
+ * - The SPTE is zapped or replaced.  The code for that has read the SPTE before, and the
  *   CPU may set the Dirty bit up to the moment of the store.  So either the change is
  *   atomic and leaves the Dirty bit alone (aging, lockless page faults), or what the
  *   exchange returned, and nothing older, is handed to one function in each MMU:
@@ -163,7 +163,7 @@ void kvm_dirty_harvest_exit(void)
  * @as_id: the address space of the SPTE that had it
  * @gfn: the page that the SPTE maps, or mapped
  *
- * Unlike mark_page_dirty() it can be called for any reason and by anybody, not
+ * Unlike mark_page_dirty() it can be called for any reason and in any context, not
  * just for a write by a running vCPU.
  */
 void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn)

@@ -38,7 +38,7 @@ void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn);
 /*
  * A leaf SPTE that had the Dirty bit has it no longer, or is gone.  Locking: the
  * caller holds mmu_lock, for read or for write, since before the bit went away,
- * so that nobody who holds it for write misses both the bit and the log.
+ * so that no thread that holds it for write misses both the bit and the log.
  *
  * Huge pages need nothing.  While their memslot is logged they are writable only
  * as long as the log has all of their pages since the start.

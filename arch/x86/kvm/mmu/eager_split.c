@@ -14,8 +14,9 @@
  * fault would choose.
  *
  * All of it is best effort.  A huge page that stays, for lack of memory or of
- * quota or because its memory is being invalidated, is write-protected by the
- * caller and split by a page fault: slower, but nothing is lost.
+ * quota, because its memory is being invalidated or because the guest has linked what
+ * it would replace too often, is write-protected by the caller and split by a page
+ * fault: slower, but nothing is lost.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -48,6 +49,13 @@
  */
 #define EAGER_SPLIT_MAX_BACKOFF_NS	(500 * NSEC_PER_USEC)
 
+/*
+ * The most entries of lists of parent SPTEs that one split may go through, which takes
+ * a fraction of a millisecond: 32 links to each table that is replaced, where tables
+ * have one or two unless a guest makes many page directories of the same large pages.
+ */
+#define EAGER_SPLIT_MAX_LINKS	(32 * SPTE_ENT_PER_PAGE)
+
 struct eager_split {
 	struct kvm *kvm;
 
@@ -79,7 +87,7 @@ struct eager_split {
 
 	/*
 	 * When mmu_lock was taken last, in ns, or the first huge page found since if
-	 * nobody traces it; 0 until then.
+	 * holds aren't traced; 0 until then.
 	 */
 	u64 held_since;
 
@@ -175,7 +183,7 @@ static void eager_split_yield(struct eager_split *es)
 	eager_split_lock(es);
 }
 
-/* True if nobody wants the result any more. */
+/* An error if the result isn't wanted any more. */
 static int eager_split_cancelled(void)
 {
 	if (fatal_signal_pending(current))
@@ -270,7 +278,7 @@ static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
  */
 static bool eager_split_forces_alloc(const struct eager_split *es)
 {
-	return es->work && kvm_prove_force(KVM_FORCE_SPLIT_ALLOC);
+	return es->work && kvm_prove_force_yield(KVM_FORCE_SPLIT_ALLOC);
 }
 
 /*
@@ -416,6 +424,28 @@ static void eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *
 	kvm_update_page_stats(es->kvm, level, nr);
 }
 
+/*
+ * Would replacing the links that @sp has take too long?  Each is looked for among all
+ * links to the same table, and a guest decides how many page directories it has.
+ */
+static bool eager_split_has_many_links(const struct kvm_mmu_page *sp)
+{
+	unsigned long nr = 0;
+	u64 spte;
+	int i;
+
+	if (sp->role.level == PG_LEVEL_4K)
+		return false;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		spte = READ_ONCE(sp->spt[i]);
+		if (is_shadow_present_pte(spte) && !is_last_spte(spte, sp->role.level))
+			nr += pte_list_count(&spte_to_child_sp(spte)->parent_ptes);
+	}
+
+	return nr > EAGER_SPLIT_MAX_LINKS;
+}
+
 /* What an earlier cycle of dirty logging left is most often a table with no entries. */
 static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 {
@@ -423,7 +453,7 @@ static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 	int i;
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4) {
-		/* Who changes an SPTE without mmu_lock leaves it present. */
+		/* What changes an SPTE without mmu_lock leaves it present. */
 		any |= data_race(sp->spt[i] | sp->spt[i + 1] |
 				 sp->spt[i + 2] | sp->spt[i + 3]);
 	}
@@ -466,7 +496,10 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
 
 /*
  * Split a huge SPTE.  A new child takes its page as it comes, not zeroed: all of
- * it is written before anybody sees it.
+ * it is written before a vCPU can walk it.
+ *
+ * Return: 0; -EAGAIN to look everything up again; -E2BIG to leave this huge page to
+ * page faults; another error to give up.
  */
 static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
 {
@@ -480,6 +513,9 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 
 	sp = kvm_mmu_find_split_sp(kvm, huge_sptep);
 	new = !sp;
+	if (!new && eager_split_has_many_links(sp))
+		return -E2BIG;
+
 	r = eager_split_reserve(es, new, eager_split_nr_descs(heads, empty, sp));
 	if (r)
 		return r;
@@ -517,7 +553,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	return r;
 }
 
-/* Nobody runs on obsolete shadow pages any more, and roles of invalid ones are. */
+/* No vCPU runs on obsolete shadow pages any more, and roles of invalid ones are. */
 static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 {
 	if (WARN_ON_ONCE(!is_large_pte(READ_ONCE(*sptep))))
@@ -543,12 +579,14 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 			return 0;
 
 		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end) ||
-		    kvm_prove_refuse(gfn, level)) {
+		    kvm_prove_skip_split(gfn, level)) {
 			es->kvm->stat.eager_split_invalidated++;
 			return 0;
 		}
 
 		r = eager_split_try(es, sptep, gfn, level);
+		if (r == -E2BIG)
+			return 0;
 		if (r && r != -EAGAIN)
 			return r;
 

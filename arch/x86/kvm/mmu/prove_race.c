@@ -18,7 +18,7 @@
 #include "prove_race.h"
 
 /* Only ever reached from the kernel's command line. */
-static int prove_refuse_to_set(const char *value, const struct kernel_param *kp)
+static int prove_read_only(const char *value, const struct kernel_param *kp)
 {
 	return -EPERM;
 }
@@ -35,9 +35,9 @@ static int prove_show_counts(char *buffer, const char * const *names,
 	return n;
 }
 
-static bool prove_force __read_mostly;
-module_param(prove_force, bool, 0644);
-MODULE_PARM_DESC(prove_force, "Drop mmu_lock wherever it may be dropped on the way");
+static bool prove_force_yield __read_mostly;
+module_param(prove_force_yield, bool, 0644);
+MODULE_PARM_DESC(prove_force_yield, "Drop mmu_lock wherever it may be dropped on the way");
 
 static const char * const prove_force_sites[] = {
 	[KVM_FORCE_SPLIT_YIELD]		= "split_yield",
@@ -62,42 +62,42 @@ static int prove_get_forced(char *buffer, const struct kernel_param *kp)
 }
 
 static const struct kernel_param_ops prove_forced_ops = {
-	.set = prove_refuse_to_set,
+	.set = prove_read_only,
 	.get = prove_get_forced,
 };
 
 module_param_cb(prove_forced, &prove_forced_ops, NULL, 0444);
-MODULE_PARM_DESC(prove_forced, "How often prove_force had mmu_lock dropped, by place");
+MODULE_PARM_DESC(prove_forced, "How often prove_force_yield had mmu_lock dropped, by place");
 
 /**
- * __kvm_prove_force - shall mmu_lock be dropped here, whether others want it or not?
+ * __kvm_prove_force_yield - shall mmu_lock be dropped here, whether others want it or not?
  * @site: where that is
  *
- * Return: true, and it is counted, while kvm.prove_force is on.
+ * Return: true, and it is counted, while kvm.prove_force_yield is on.
  */
-bool __kvm_prove_force(enum kvm_force_site site)
+bool __kvm_prove_force_yield(enum kvm_force_site site)
 {
-	if (!READ_ONCE(prove_force))
+	if (!READ_ONCE(prove_force_yield))
 		return false;
 
 	atomic_long_inc(&prove_forced[site]);
 	return true;
 }
 
-static bool prove_refuse __read_mostly;
-module_param(prove_refuse, bool, 0644);
-MODULE_PARM_DESC(prove_refuse, "Take the memory of every other huge page for invalidated");
+static bool prove_skip_split __read_mostly;
+module_param(prove_skip_split, bool, 0644);
+MODULE_PARM_DESC(prove_skip_split, "Take the memory of every other huge page for invalidated");
 
 /**
- * __kvm_prove_refuse - shall a huge page not be split, as if its memory was going?
+ * __kvm_prove_skip_split - shall a huge page not be split, as if its memory was going?
  * @gfn: the first one of the huge page
  * @level: its size
  *
- * Return: true for every other one while kvm.prove_refuse is on.
+ * Return: true for every other one while kvm.prove_skip_split is on.
  */
-bool __kvm_prove_refuse(gfn_t gfn, int level)
+bool __kvm_prove_skip_split(gfn_t gfn, int level)
 {
-	return READ_ONCE(prove_refuse) && gfn & KVM_PAGES_PER_HPAGE(level);
+	return READ_ONCE(prove_skip_split) && gfn & KVM_PAGES_PER_HPAGE(level);
 }
 
 /* The most that a pause may take, in microseconds: interrupts may be off. */
@@ -165,7 +165,7 @@ static int prove_get_windows(char *buffer, const struct kernel_param *kp)
 }
 
 static const struct kernel_param_ops prove_windows_ops = {
-	.set = prove_refuse_to_set,
+	.set = prove_read_only,
 	.get = prove_get_windows,
 };
 

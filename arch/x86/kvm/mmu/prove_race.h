@@ -63,27 +63,27 @@ enum kvm_window {
 	KVM_NR_WINDOWS
 };
 
-bool __kvm_prove_force(enum kvm_force_site site);
-bool __kvm_prove_refuse(gfn_t gfn, int level);
+bool __kvm_prove_force_yield(enum kvm_force_site site);
+bool __kvm_prove_skip_split(gfn_t gfn, int level);
 void __kvm_prove_window(enum kvm_window window);
 
 /*
- * True if mmu_lock shall be dropped here though nobody wants it, which is counted.
- * That is so while the module parameter kvm.prove_force is on; kvm.prove_forced has
+ * True if mmu_lock shall be dropped here though no thread waits for it, which is counted.
+ * That is so while the module parameter kvm.prove_force_yield is on; kvm.prove_forced has
  * the counts.  Each site still does its minimum of work between two drops.
  */
-static inline bool kvm_prove_force(enum kvm_force_site site)
+static inline bool kvm_prove_force_yield(enum kvm_force_site site)
 {
-	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) && __kvm_prove_force(site);
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) && __kvm_prove_force_yield(site);
 }
 
 /*
  * True for every other huge page, whose memory shall be taken for memory that is being
- * invalidated, while the module parameter kvm.prove_refuse is on.
+ * invalidated, while the module parameter kvm.prove_skip_split is on.
  */
-static inline bool kvm_prove_refuse(gfn_t gfn, int level)
+static inline bool kvm_prove_skip_split(gfn_t gfn, int level)
 {
-	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) && __kvm_prove_refuse(gfn, level);
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) && __kvm_prove_skip_split(gfn, level);
 }
 
 /*

@@ -18,9 +18,9 @@
 #define PARAM_EAGER		KVM_PARAM("eager_page_split")
 #define PARAM_HARVEST		KVM_PARAM("dirty_harvest")
 #define PARAM_NX		KVM_PARAM("nx_huge_pages")
-#define PARAM_FORCE_YIELD	KVM_PARAM("prove_force")
+#define PARAM_FORCE_YIELD	KVM_PARAM("prove_force_yield")
 #define PARAM_FORCED		KVM_PARAM("prove_forced")
-#define PARAM_SKIP_SPLIT	KVM_PARAM("prove_refuse")
+#define PARAM_SKIP_SPLIT	KVM_PARAM("prove_skip_split")
 
 /* Fault injection. */
 #define FAILSLAB		"/sys/kernel/debug/failslab/"
