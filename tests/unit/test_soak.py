@@ -64,8 +64,14 @@ class FakeMachine:
         return ""
 
 
+def windows(job: Job, nr: int) -> dict[str, bytes]:
+    """What KVM says of its pauses, if the job asks for them."""
+    asked = "kvm.prove_window_us" in job.parameters
+    return {"windows": b"update %d\nset 0\n" % nr} if asked else {}
+
+
 def passed(job: Job, nr: int) -> Result:
-    return Result(0, output_of(job).encode(), {}, "quiet", 1.0)
+    return Result(0, output_of(job).encode(), windows(job, nr), "quiet", 1.0)
 
 
 @pytest.fixture
@@ -123,6 +129,28 @@ def test_the_summary_says_what_was_never_met_with(
     assert "merged; each was met with" in error
     assert "never: faults_pages" in error
     assert "0 lines of kernels' logs are complaints" in error
+
+
+def test_kernels_that_can_pause_amid_updates_do_so(
+    run_soak: Callable[..., int], tmp_path: Path
+) -> None:
+    machine = FakeMachine(passed)
+    assert run_soak(machine, "--only", "stress-fault-npt0", "--only", "stress-kvm-npt0") == 0
+    paused = [job for job in machine.jobs if "kvm.prove_window_us" in job.parameters]
+    assert 0 < len(paused) < len(machine.jobs)
+    totals = saved(tmp_path)["totals"]
+    assert isinstance(totals, dict)
+    assert totals["pauses"] >= len(paused)
+
+
+def test_a_kernel_that_never_paused_is_a_failure(
+    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = FakeMachine(
+        lambda job, nr: Result(0, output_of(job).encode(), {"windows": b"update 0\n"}, "", 1.0)
+    )
+    assert run_soak(machine, "--only", "stress-fault-npt0") == 1
+    assert "never paused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
