@@ -145,7 +145,12 @@ STRESS = Program(
     _stress,
 )
 FAULT = Program("x86_64/eager_split_fault_test", ("-m", "memory"), _faults)
-MODES = Program("x86_64/eager_split_modes_test", (), _nothing)
+MODEL = {
+    name: Program(f"x86_64/eager_split_{name}_test", (), _nothing)
+    for name in ("modes", "clear", "settings", "tables")
+}
+# Those that have something to do with NPT, too.
+ANY_MMU = ("modes", "clear", "settings")
 DIRTY_BITS = Program("x86_64/dirty_harvest_test", ("-q",), _nothing)
 DIRTY_RUNNING = Program("x86_64/dirty_harvest_migration_test", ("-q", "-n", "25"), _nothing)
 RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
@@ -231,16 +236,16 @@ RACES = (
     _watch("race", RACE_BRIEFLY, "0", "0"),
     _watch("harvest", DIRTY_BITS, "0", "0"),
     _watch("migration", DIRTY_RUNNING, "0", "0"),
-    _watch("modes", MODES, "0", "0"),
+    *(_watch(name, program, "0", "0") for name, program in MODEL.items()),
     _watch_turns("stress", STRESS, "1", "0"),
     _watch("race", RACE_BRIEFLY, "1", "0"),
     _watch_turns("harvest", DIRTY_BITS, "1", "0"),
     _watch_turns("migration", DIRTY_RUNNING, "1", "0"),
-    _watch_turns("modes", MODES, "1", "0"),
+    *(_watch_turns(name, MODEL[name], "1", "0") for name in ANY_MMU),
     _watch_turns("stress", STRESS, "1", "1"),
     _watch_turns("harvest", DIRTY_BITS, "1", "1"),
     _watch_turns("migration", DIRTY_RUNNING, "1", "1"),
-    _watch_turns("modes", MODES, "1", "1"),
+    *(_watch_turns(name, MODEL[name], "1", "1") for name in ANY_MMU),
 )
 NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 

@@ -163,20 +163,26 @@ OTHERS = (
 )
 
 
-# Every way in which a guest can map its memory, each compared with a model step by step.
-GUEST_MODES = "x86_64/eager_split_modes_test"
-MODES = Selftest("eager_split_modes_test", (GUEST_MODES,), huge_2m=16)
-MODES_1G = Selftest(
-    "eager_split_modes_test-1g",
-    (GUEST_MODES, "-m", "1g"),
-    huge_2m=16,
+def model_test(name: str, *parts: str) -> Selftest:
+    """Splitting compared with a model step by step. PARTS: these only."""
+    program = f"eager_split_{name}_test"
+    argv = (f"x86_64/{program}", *(word for part in parts for word in ("-m", part)))
+    return Selftest(program, argv, huge_2m=16)
+
+
+# Every way in which a guest can map its memory, what CLEAR splits, what user space sets meanwhile.
+MODES = model_test("modes")
+MODEL = (MODES, model_test("clear"), model_test("settings"))
+# Without 1 GiB pages it needs shadow paging.
+TABLES = model_test("tables")
+MODES_1G = replace(
+    model_test("modes", "1g"),
+    name="eager_split_modes_test-1g",
     memory_mib=MEMORY_FOR_1G,
     cmdline=("hugepagesz=1G", "hugepages=1"),
     eager=("Y",),
 )
-MODES_PSE = Selftest(
-    "eager_split_modes_test-pse", (GUEST_MODES, "-m", "pse"), huge_2m=16, eager=("Y",)
-)
+MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse", eager=("Y",))
 
 
 def race_test(tries: int) -> Selftest:
@@ -215,7 +221,7 @@ HARVEST = tuple(
     map(
         harvested,
         (
-            MODES,
+            *MODEL,
             dirty_log_test("clear-log"),
             perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F"),
         ),
@@ -313,13 +319,15 @@ SHADOW = (MODES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
 DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:])),)
 # One of each way in which a split differs from others. The plain kernel has all of them.
-PARTS_DEBUG = "long unaligned alias15 alias1100 pae pse api quota smm across across_q tracked"
-MODES_DEBUG = replace(
-    MODES, argv=(GUEST_MODES, *(word for part in PARTS_DEBUG.split() for word in ("-m", part)))
+MODEL_DEBUG = (
+    model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
+    model_test("clear"),
+    model_test("settings", "quota", "across_q"),
+    model_test("tables", "tracked"),
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
-    MODES_DEBUG,
+    *MODEL_DEBUG,
     *FAULT,
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
@@ -359,11 +367,12 @@ def cases() -> Iterator[Case]:
     yield Case(PRIVATE, DISTINCT_MODES[-1], "Y", "debug")
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    everywhere = (*PERF, eagerly(MODES))
+    everywhere = (*PERF, *map(eagerly, MODEL))
     for test, mode in (*product(everywhere, DISTINCT_MODES), *product(PERF_1G, SHADOW_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
     # That lazily nothing is split early is the same code for each MMU.
-    yield Case(MODES, SHADOW_MODES[-1], "N")
+    yield from (Case(test, SHADOW_MODES[-1], "N") for test in (*MODEL, TABLES))
+    yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Eager page splitting compared with a model, after each step
+ *
+ * A guest maps one memslot of HugeTLB pages.  Log dirty pages twice, and check that no
+ * huge page is left where KVM splits eagerly, that the log has exactly what was
+ * written, that memory has what was written, and that the huge pages come back.
+ *
+ * It has to pass with kvm.eager_page_split=N as well, where huge pages stay until
+ * they are written.
+ *
+ * eager_split_model_log.c has what the guest writes, the log and the checks,
+ * eager_split_model_run.c the VM and the command line.
+ */
+#ifndef SELFTEST_KVM_EAGER_SPLIT_MODEL_H
+#define SELFTEST_KVM_EAGER_SPLIT_MODEL_H
+
+#include <linux/bitmap.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_util.h"
+
+/* Code, lists of addresses and page tables; mapped at the same address. */
+#define LOW_SLOT		0
+#define LOW_SIZE		SZ_4M
+#define WRITE_GPA		0x1000ull
+#define CODE_MAX		64
+#define READ_GPA		(WRITE_GPA + CODE_MAX)
+#define LIST_GPA		0x10000ull
+
+/* The memory that is logged, aligned to the largest page. */
+#define DATA_SLOT		1u
+#define DATA_BASE		0x40000000ull
+
+/* Past it, KVM takes all mappings of a gfn away when it gets another one. */
+#define RMAP_RECYCLE_THRESHOLD	1000u
+
+#define NR_CYCLES		2
+
+struct model_test;
+
+struct test_case {
+	const char *name;
+	const char *what;
+
+	/* Prepare page tables and registers of the vCPU. */
+	void (*enter)(struct model_test *t);
+
+	/* What to do instead of two cycles of logging. */
+	void (*run)(struct model_test *t);
+
+	/* Why this machine can't, or NULL. */
+	const char *(*skip_reason)(void);
+
+	/* Huge pages that fit into the slot, and 4KiB pages on either side. */
+	unsigned int nr_huge;
+	unsigned int head;
+	unsigned int tail;
+	unsigned int level;
+
+	/* How often the guest maps the slot, and the distance between them. */
+	unsigned int aliases;
+	u64 alias_step;
+
+	/* Of how many pages one is used; all of them if zero. */
+	unsigned int stride;
+
+	/* Nothing is written before logging begins. */
+	bool read_first;
+
+	/* It makes no sense without initially-all-set. */
+	bool manual_only;
+};
+
+struct model_test {
+	const struct test_case *c;
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	bool manual;
+	bool logging;
+	unsigned int cycle;
+
+	/* The parameter changes all the time: huge pages can't be predicted. */
+	bool unpredictable;
+
+	/* The slot under test. */
+	u32 slot;
+	u64 gpa;
+	u64 npages;
+	void *mapping;
+	size_t mapping_size;
+	void *hva;
+
+	/* What should be in the log, and in memory. */
+	unsigned long *log;
+	u32 *content;
+	bool *huge;
+
+	unsigned long *seen;
+	unsigned long *arg;
+	unsigned long *pick;
+
+	u32 *list;
+	unsigned int nr_listed;
+	u32 list_sum;
+	unsigned int next_alias;
+	u32 seed;
+
+	/* Huge mappings outside of the slot under test. */
+	u64 huge_elsewhere;
+};
+
+/* Of eager_page_split, and of -v. */
+extern bool eager;
+extern bool verbose;
+
+/* For messages: the case, and how the log begins. */
+const char *label(struct model_test *t);
+
+#define CHECK(t, cond, fmt, ...)	\
+	TEST_ASSERT(cond, "%s: " fmt, label(t), ##__VA_ARGS__)
+
+/*
+ * Huge pages
+ */
+
+u64 pages_per_huge(struct model_test *t);
+u64 nr_huge_mapped(struct model_test *t);
+void expect_huge(struct model_test *t, u64 expected, const char *when);
+void expect_huge_model(struct model_test *t, const char *when);
+/* A 1GiB page is split into 2MiB pages first, and only one of them further. */
+void expect_huge_first_word(struct model_test *t);
+
+/*
+ * The guest: put words on a list, then have it write to, or read, all of them
+ */
+
+void list_add_gva(struct model_test *t, u64 gva, u64 entry);
+void list_write(struct model_test *t, u64 page, unsigned int alias);
+void list_read(struct model_test *t, u64 page, unsigned int alias);
+void guest_run(struct model_test *t, u64 entry);
+void write_listed(struct model_test *t);
+/* Use every page through the first mapping, and every huge page through each. */
+void touch_all(struct model_test *t, const char *when);
+void check_memory(struct model_test *t);
+
+/*
+ * The log
+ */
+
+u64 log_words(struct model_test *t);
+void set_flags(struct model_test *t, u32 flags);
+void start_logging(struct model_test *t);
+void stop_logging(struct model_test *t);
+void log_fill(struct model_test *t, unsigned long *bitmap, u64 first, u64 nr);
+void compare_log(struct model_test *t, const char *when);
+/* CLEAR what @arg has, of @nr pages from @first. */
+void clear_log(struct model_test *t, u64 first, u64 nr);
+void clear_all(struct model_test *t);
+void clear_initial(struct model_test *t);
+/* CLEAR words that have pages of two huge pages, from enabling to the last check. */
+void clear_across_all(struct model_test *t);
+void round_of_writes(struct model_test *t, bool all);
+void log_cycle(struct model_test *t);
+void run_cycles(struct model_test *t);
+
+/*
+ * The VM
+ */
+
+void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer);
+u64 *guest_entry(struct model_test *t, u64 gva, int level);
+/* How many huge entries the guest needs to map the slot once. */
+unsigned int nr_guest_entries(struct model_test *t);
+void map_low(struct model_test *t);
+void map_data(struct model_test *t);
+void enter_paging_4level(struct model_test *t, u64 cr0);
+/* 64-bit mode; aliases differ in what they permit. */
+void enter_long(struct model_test *t);
+const char *no_1g(void);
+
+/* Return: the exit status. */
+int model_main(int argc, char *argv[], const struct test_case *cases, unsigned int nr);
+
+#endif /* SELFTEST_KVM_EAGER_SPLIT_MODEL_H */
