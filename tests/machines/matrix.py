@@ -273,7 +273,9 @@ WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
 # The test itself sets how pages are logged.
-EXCESS = window_test("excess", "-n", "10", "-x")
+EXCESS = Selftest(
+    "dirty_log_excess_test", ("x86_64/dirty_log_excess_test", "-n", "10"), eager=("Y",)
+)
 
 # Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
 PRIVATE = harvested(

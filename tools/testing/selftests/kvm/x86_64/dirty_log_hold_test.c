@@ -11,8 +11,6 @@
  * first ("idle").  A bound (-b) makes sense where time is simulated, as
  * on a machine in lockstep; elsewhere the thread may not have a CPU when it wants one.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,19 +18,17 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <sys/mman.h>
 #include <linux/sizes.h>
 
 #include "kselftest.h"
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define MAX_GFNS		512u
-
-#define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /*
  * The first page is the one that the thread asks about.  The others are there because
@@ -54,8 +50,8 @@
 #define ENTRY_BITS		(PTE_PRESENT_MASK | PTE_WRITABLE_MASK | \
 				 PTE_ACCESSED_MASK | PTE_DIRTY_MASK)
 
-#define IDLE_NS			(20 * 1000000ul)
-#define LOG_WORDS		(MAX_GFNS / 64)
+#define IDLE_NS			(20 * NSEC_PER_MSEC)
+#define LOG_WORDS		(MAX_GFNS / BITS_PER_WORD)
 
 /* Written by the host before the vCPU runs. */
 static u64 nr_gfns = MAX_GFNS;
@@ -95,13 +91,6 @@ static void guest_main(void)
 	}
 }
 
-static void run_guest(struct hold_test *t)
-{
-	vcpu_run(t->vcpu);
-	TEST_ASSERT(get_ucall(t->vcpu, NULL) == UCALL_SYNC, "The guest ended, exit reason %s",
-		    exit_reason_str(t->vcpu->run->exit_reason));
-}
-
 /* Have a table of the guest map all gfns, and link it at the address of an alias. */
 static void map_alias(struct hold_test *t, u64 alias)
 {
@@ -123,7 +112,7 @@ static void create_vm(struct hold_test *t)
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
 		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
-	vm_ioctl(t->vm, KVM_SET_NR_MMU_PAGES, (void *)MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MMU_PAGES);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT,
 				    OTHER_PAGES, 0);
@@ -186,58 +175,29 @@ static const struct phase phases[] = {
 	{ "disable", phase_disable },
 };
 
-static u64 now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000000000ull + time.tv_nsec;
-}
-
-static u64 pfn_of(const void *p)
-{
-	int fd = open("/proc/self/pagemap", O_RDONLY);
-	u64 entry = 0;
-
-	TEST_ASSERT(fd >= 0 && pread(fd, &entry, sizeof(entry),
-				     (u64)p / PAGE_SIZE * sizeof(entry)) == sizeof(entry),
-		    "Can't read /proc/self/pagemap, errno %d", errno);
-	close(fd);
-	return entry & (BIT_ULL(55) - 1);
-}
-
-static bool ask_if_idle(int fd, u64 pfn)
-{
-	u64 bit = BIT_ULL(pfn % 64);
-
-	return pwrite(fd, &bit, sizeof(bit), pfn / 64 * sizeof(bit)) == sizeof(bit);
-}
-
 /* The host doesn't tell of the very last pages of memory. */
 static u64 find_pfn(struct hold_test *t)
 {
 	u8 *page = addr_gpa2hva(t->vm, OTHER_GPA);
-	int fd = open(PAGE_IDLE, O_WRONLY);
+	int fd = open_page_idle();
 	unsigned int i = 0;
 
-	while (i < OTHER_PAGES && !ask_if_idle(fd, pfn_of(page + i * PAGE_SIZE)))
+	while (i < OTHER_PAGES && !mark_idle(fd, pfn_of(page + i * PAGE_SIZE)))
 		i++;
-	TEST_ASSERT(i < OTHER_PAGES, "Can't write to " PAGE_IDLE ", errno %d", errno);
+	TEST_ASSERT(i < OTHER_PAGES, "The host does nothing for any of the pages");
 	close(fd);
 	return pfn_of(page + i * PAGE_SIZE);
 }
 
-/* The MMU notifier takes mmu_lock, whether or not the page is mapped. */
 static void *waiter_main(void *arg)
 {
 	struct waiter *w = arg;
-	int fd = open(PAGE_IDLE, O_WRONLY);
+	int fd = open_page_idle();
 	u64 since;
 
 	while (!READ_ONCE(w->stop)) {
 		since = now_ns();
-		TEST_ASSERT(ask_if_idle(fd, w->pfn), "Can't write to " PAGE_IDLE ", errno %d",
-			    errno);
+		TEST_ASSERT(mark_idle(fd, w->pfn), "The host does nothing for pfn 0x%lx", w->pfn);
 		w->longest_ns = max(w->longest_ns, now_ns() - since);
 		WRITE_ONCE(w->nr, w->nr + 1);
 	}
@@ -251,7 +211,7 @@ static u64 measure(struct hold_test *t, const struct phase *phase)
 	struct waiter w = { .pfn = find_pfn(t) };
 	u64 since;
 
-	TEST_ASSERT(!pthread_create(&w.thread, NULL, waiter_main, &w), "Can't create a thread");
+	start_thread(&w.thread, waiter_main, &w);
 	while (!READ_ONCE(w.nr))
 		;
 	since = now_ns();
@@ -260,7 +220,7 @@ static u64 measure(struct hold_test *t, const struct phase *phase)
 	WRITE_ONCE(w.stop, true);
 	pthread_join(w.thread, NULL);
 	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
-		       since / 1000, nr_gfns * nr_aliases, w.longest_ns / 1000);
+		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, w.longest_ns / NSEC_PER_USEC);
 	return w.longest_ns;
 }
 
@@ -270,9 +230,9 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 
 	/* All pages are in the log when it is to be read. */
 	if (phase->run == phase_get)
-		run_guest(t);
+		vcpu_run_to_sync(t->vcpu, NULL);
 	ns = measure(t, phase);
-	ksft_test_result(!bound_us || ns <= bound_us * 1000, "%s\n", phase->name);
+	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
 }
 
 static void print_help(FILE *f, const char *name)
@@ -282,19 +242,6 @@ static void print_help(FILE *f, const char *name)
 		" -a: how often each is mapped, %u at most (default: %u)\n"
 		" -b: fail if the thread waits for longer, in microseconds (default: no bound)\n",
 		name, MAX_GFNS, MAX_GFNS, MAX_ALIASES, MAX_ALIASES);
-}
-
-static u64 parse_number(const char *text, u64 most, u64 multiple)
-{
-	char *end;
-	u64 nr = strtoul(text, &end, 0);
-
-	if (*text && !*end && nr && nr <= most && !(nr % multiple))
-		return nr;
-
-	fprintf(stderr, "%s: expected a multiple of %lu from %lu to %lu; see -h\n", text, multiple,
-		multiple, most);
-	exit(2);
 }
 
 int main(int argc, char *argv[])
@@ -307,30 +254,28 @@ int main(int argc, char *argv[])
 	while ((opt = getopt(argc, argv, "hg:a:b:")) != -1) {
 		switch (opt) {
 		case 'g':
-			nr_gfns = parse_number(optarg, MAX_GFNS, 64);
+			nr_gfns = option_number(optarg, MAX_GFNS, 64);
 			break;
 		case 'a':
-			nr_aliases = parse_number(optarg, MAX_ALIASES, 1);
+			nr_aliases = option_number(optarg, MAX_ALIASES, 1);
 			break;
 		case 'b':
-			bound_us = parse_number(optarg, UINT_MAX, 1);
+			bound_us = option_number(optarg, UINT_MAX, 1);
 			break;
 		default:
 			print_help(opt == 'h' ? stdout : stderr, argv[0]);
 			return opt == 'h' ? 0 : 2;
 		}
 	}
-	if (optind < argc) {
-		fprintf(stderr, "%s: not an option; see -h\n", argv[optind]);
-		return 2;
-	}
+	if (optind < argc)
+		refuse_option(argv[optind], "not an option");
 
+	ksft_print_header();
 	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "The guest's page tables aren't shadowed");
 	__TEST_REQUIRE(!access(PAGE_IDLE, W_OK), "The kernel has no " PAGE_IDLE);
-	ksft_print_header();
 	ksft_set_plan(ARRAY_SIZE(phases));
 	create_vm(&t);
-	run_guest(&t);
+	vcpu_run_to_sync(t.vcpu, NULL);
 	measure(&t, &idle);
 	for (i = 0; i < ARRAY_SIZE(phases); i++)
 		run_phase(&t, &phases[i], bound_us);

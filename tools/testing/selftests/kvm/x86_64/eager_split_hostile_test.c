@@ -31,23 +31,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include <sys/mman.h>
-#include <linux/bitmap.h>
 #include <linux/sizes.h>
 
+#include "kselftest.h"
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
+#include "eager_split_util.h"
 
 #define TRACING			"/sys/kernel/tracing/"
 #define HOLD_ENABLE		TRACING "events/kvm_eager_split/kvm_eager_split_hold/enable"
-#define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 
 #define DATA_SLOT		1
 #define DATA_GPA		0x40000000ull
-#define DATA_PAGES		512ul
 #define OTHER_SLOT		2
 #define OTHER_GPA		0x80000000ull
 #define ALIAS_GVA		(2ull << 39)
@@ -58,8 +56,6 @@
 
 /* As many as KVM lets be: with one more it takes all of a gfn's mappings away. */
 #define MOST_ALIASES		1000ul
-#define MIN_MMU_PAGES		64ul
-#define STAT_ABSENT		(~0ul)
 
 /* What splitting one of many may cost more than splitting the only one. */
 #define MAX_FACTOR		16
@@ -130,13 +126,6 @@ static void guest_main(void)
 	}
 }
 
-static void run_guest(struct hostile *t)
-{
-	vcpu_run(t->vcpu);
-	TEST_ASSERT(get_ucall(t->vcpu, NULL) == UCALL_SYNC, "The guest ended, exit reason %s",
-		    exit_reason_str(t->vcpu->run->exit_reason));
-}
-
 static void give_order(struct hostile *t, enum order what)
 {
 	order = what;
@@ -150,20 +139,12 @@ static void give_order(struct hostile *t, enum order what)
 static void touch_all(struct hostile *t)
 {
 	give_order(t, ORDER_TOUCH);
-	run_guest(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 /*
  * The VM
  */
-
-static u64 get_stat(struct hostile *t, const char *name)
-{
-	u64 value = STAT_ABSENT;
-
-	__vm_get_stat(t->vm, name, &value, 1);
-	return value;
-}
 
 static u64 *entry_of(struct hostile *t, u64 alias, int level)
 {
@@ -201,7 +182,7 @@ static void create_vm(struct hostile *t, u64 nr)
 	t->nr_aliases = nr;
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, DATA_GPA,
-				    DATA_SLOT, DATA_PAGES, 0);
+				    DATA_SLOT, PAGES_PER_2M, 0);
 	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
 	for (alias = 0; alias < nr; alias++)
 		map_alias(t, alias);
@@ -211,26 +192,14 @@ static void create_vm(struct hostile *t, u64 nr)
 static void set_logging(struct hostile *t, bool on)
 {
 	vm_set_user_memory_region(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0, DATA_GPA,
-				  DATA_PAGES * PAGE_SIZE, t->hva);
+				  PAGES_PER_2M * PAGE_SIZE, t->hva);
 }
 
 /*
  * The tracepoint
  */
 
-static void write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_TRUNC);
-
-	TEST_ASSERT(fd >= 0 && write(fd, text, strlen(text)) == strlen(text),
-		    "Can't write %s", path);
-	close(fd);
-}
-
-static void stop_tracing(void)
-{
-	write_file(HOLD_ENABLE, "0");
-}
+static struct setting hold_event = { HOLD_ENABLE };
 
 static void add_hold(struct hold *h, const char *line)
 {
@@ -264,7 +233,10 @@ static struct hold read_holds(void)
 /* Split mappings that were never split before. */
 static struct hold split_and_measure(struct hostile *t)
 {
-	write_file(TRACING "trace", "\n");
+	int fd = open(TRACING "trace", O_WRONLY | O_TRUNC);
+
+	TEST_ASSERT(fd >= 0, "Can't clear the trace");
+	close(fd);
 	set_logging(t, true);
 	return read_holds();
 }
@@ -293,8 +265,8 @@ static void expect_bounded(const struct hold *one, u64 nr)
 {
 	struct hold many = measure(nr);
 
-	pr_info("alias: 1 mapping: %lu ns; %lu mappings: %lu split, %lu ns each, longest hold %lu ns\n",
-		one->per_page_ns, nr, many.nr_pages, many.per_page_ns, many.longest_ns);
+	ksft_print_msg("alias: one takes %lu ns; of %lu, %lu split, %lu ns each; longest hold %lu ns\n",
+		       one->per_page_ns, nr, many.nr_pages, many.per_page_ns, many.longest_ns);
 	TEST_ASSERT(many.per_page_ns <= MAX_FACTOR * one->per_page_ns,
 		    "A split takes %lu ns with %lu mappings, and %lu ns with one",
 		    many.per_page_ns, nr, one->per_page_ns);
@@ -339,8 +311,7 @@ static struct hold measure_contended(struct hostile *t)
 	for (i = 0; i < NR_CONTENDERS; i++) {
 		contenders[i].page = addr_gpa2hva(t->vm, OTHER_GPA);
 		contenders[i].stop = &stop;
-		TEST_ASSERT(!pthread_create(&contenders[i].thread, NULL, contender_main,
-					    &contenders[i]), "Can't create a thread");
+		start_thread(&contenders[i].thread, contender_main, &contenders[i]);
 	}
 	h = split_and_measure(t);
 	WRITE_ONCE(stop, true);
@@ -357,8 +328,8 @@ static void run_contended(void)
 	create_vm(&t, MOST_ALIASES);
 	touch_all(&t);
 	h = measure_contended(&t);
-	pr_info("contended: %lu mappings: %lu split within %lu holds, longest hold %lu ns\n",
-		MOST_ALIASES, h.nr_pages, h.nr_holds, h.longest_ns);
+	ksft_print_msg("contended: %lu of %lu split within %lu holds, longest hold %lu ns\n",
+		       h.nr_pages, MOST_ALIASES, h.nr_holds, h.longest_ns);
 	TEST_ASSERT(h.nr_pages == MOST_ALIASES, "%lu of %lu mappings were split", h.nr_pages,
 		    MOST_ALIASES);
 	kvm_vm_free(t.vm);
@@ -374,18 +345,18 @@ static void run_quota(void)
 	u64 pages_4k, recycled;
 
 	create_vm(&t, NR_ALIASES);
-	vm_ioctl(t.vm, KVM_SET_NR_MMU_PAGES, (void *)MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t.vm, MIN_MMU_PAGES);
 	touch_all(&t);
-	recycled = get_stat(&t, "mmu_recycled");
+	recycled = vm_get_stat(t.vm, "mmu_recycled");
 	set_logging(&t, true);
-	pages_4k = get_stat(&t, "pages_4k");
-	pr_info("quota: %lu shadow pages: %lu split, %lu x no quota, %lu 4KiB pages, %lu reclaimed\n",
-		MIN_MMU_PAGES, get_stat(&t, "eager_split_done"),
-		get_stat(&t, "eager_split_noquota"), pages_4k,
-		get_stat(&t, "mmu_recycled") - recycled);
+	pages_4k = vm_get_stat(t.vm, "pages_4k");
+	ksft_print_msg("quota: %lu split, %lu x no quota, %lu 4KiB pages, %lu reclaimed\n",
+		       vm_get_stat(t.vm, "eager_split_done"),
+		       vm_get_stat(t.vm, "eager_split_noquota"), pages_4k,
+		       vm_get_stat(t.vm, "mmu_recycled") - recycled);
 	TEST_ASSERT(pages_4k <= MIN_MMU_PAGES * ENTRIES_PER_TABLE,
 		    "%lu 4KiB pages do not fit into %lu shadow pages", pages_4k, MIN_MMU_PAGES);
-	TEST_ASSERT(get_stat(&t, "mmu_recycled") == recycled,
+	TEST_ASSERT(vm_get_stat(t.vm, "mmu_recycled") == recycled,
 		    "Splitting reclaimed shadow pages");
 	kvm_vm_free(t.vm);
 }
@@ -396,7 +367,9 @@ static void run_quota(void)
 
 static void *vcpu_main(void *arg)
 {
-	run_guest(arg);
+	struct hostile *t = arg;
+
+	vcpu_run_to_sync(t->vcpu, NULL);
 	return NULL;
 }
 
@@ -410,11 +383,11 @@ static void run_rewrite(void)
 	create_vm(&t, ENTRIES_PER_TABLE);
 	touch_all(&t);
 	give_order(&t, ORDER_REWRITE);
-	TEST_ASSERT(!pthread_create(&thread, NULL, vcpu_main, &t), "Can't create a thread");
+	start_thread(&thread, vcpu_main, &t);
 	for (i = 0; i < NR_REWRITES; i++) {
-		before = get_stat(&t, "eager_split_done");
+		before = vm_get_stat(t.vm, "eager_split_done");
 		set_logging(&t, true);
-		splits = get_stat(&t, "eager_split_done") - before;
+		splits = vm_get_stat(t.vm, "eager_split_done") - before;
 		most = max(most, splits);
 		TEST_ASSERT(splits <= t.nr_aliases, "%lu splits of %lu entries", splits,
 			    t.nr_aliases);
@@ -424,25 +397,25 @@ static void run_rewrite(void)
 	stop = 1;
 	sync_global_to_guest(t.vm, stop);
 	pthread_join(thread, NULL);
-	pr_info("rewrite: logging enabled %u times, at most %lu splits of %lu entries\n", i, most,
-		t.nr_aliases);
+	ksft_print_msg("rewrite: logging enabled %u times, at most %lu splits of %lu entries\n", i,
+		       most, t.nr_aliases);
 	kvm_vm_free(t.vm);
 }
 
-static unsigned int nr_huge_free(void)
-{
-	FILE *f = fopen(HUGEPAGES_FREE, "r");
-	unsigned int nr = 0;
-
-	if (f && fscanf(f, "%u", &nr) != 1)
-		nr = 0;
-	if (f)
-		fclose(f);
-	return nr;
-}
+static const struct {
+	const char *name;
+	void (*run)(void);
+} parts[] = {
+	{ "quota", run_quota },
+	{ "rewrite", run_rewrite },
+	{ "alias", run_alias },
+	{ "contended", run_contended },
+};
 
 int main(int argc, char *argv[])
 {
+	unsigned int i;
+
 	if (argc > 1) {
 		bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
 
@@ -451,16 +424,17 @@ int main(int argc, char *argv[])
 		return help ? 0 : 2;
 	}
 
+	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
-	__TEST_REQUIRE(!kvm_is_tdp_enabled() || !get_kvm_param_bool("tdp_mmu"),
-		       "The TDP MMU is on, which has no rmaps");
-	__TEST_REQUIRE(!access(HOLD_ENABLE, W_OK), "The kernel has no " HOLD_ENABLE);
-	__TEST_REQUIRE(nr_huge_free(), "No huge page is free");
-	run_quota();
-	run_rewrite();
-	write_file(HOLD_ENABLE, "1");
-	atexit(stop_tracing);
-	run_alias();
-	run_contended();
-	return 0;
+	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
+	settings_save(&hold_event, 1);
+	__TEST_REQUIRE(hold_event.saved, "The kernel has no " HOLD_ENABLE);
+	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
+	setting_set(&hold_event, "1");
+	ksft_set_plan(ARRAY_SIZE(parts));
+	for (i = 0; i < ARRAY_SIZE(parts); i++) {
+		parts[i].run();
+		ksft_test_result_pass("%s\n", parts[i].name);
+	}
+	ksft_finished();
 }

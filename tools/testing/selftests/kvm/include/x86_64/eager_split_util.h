@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the tests of eager page splitting and of dirty logging share: a clock,
- * KVM's statistics, settings of the host that get their old values back, and what
- * every other VM of theirs needs.
+ * KVM's statistics, settings of the host that get their old values back, its idle
+ * pages, numbers of the command line, and what every other VM of theirs needs.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 #define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
@@ -12,6 +12,7 @@
 
 #include "kvm_util.h"
 #include "test_util.h"
+#include "ucall_common.h"
 
 /* Parameters of kvm.ko; the last three exist with CONFIG_KVM_PROVE_MMU only. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
@@ -27,6 +28,8 @@
 #define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
 #define SLAB			"/sys/kernel/slab/"
 #define FAIL_NTH		"/proc/thread-self/fail-nth"
+
+#define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /* Larger than any order, so that no page fails. */
 #define NO_PAGE_ORDER		"100"
@@ -85,6 +88,23 @@ void __noreturn settings_restore_and_exit(int signal);
 void setting_set(const struct setting *setting, const char *value);
 void setting_reset(const struct setting *setting);
 
+/* Return: the host's number of the page that @p is in; the page has to be there. */
+u64 pfn_of(const void *p);
+
+int open_page_idle(void);
+
+/*
+ * Tell the host that a page is idle.  It takes Accessed bits away, for which the MMU
+ * notifier takes mmu_lock, whether or not a guest maps the page.
+ *
+ * Return: false if the host does nothing, as for the very last pages of memory.
+ */
+bool mark_idle(int fd, u64 pfn);
+
+/* Return: a multiple of @multiple, from that to @most; ends the test if @text is none. */
+u64 option_number(const char *text, u64 most, u64 multiple);
+void __noreturn refuse_option(const char *text, const char *why);
+
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
 bool is_tdp_mmu(void);
 
@@ -93,6 +113,9 @@ void vm_enable_initially_set(struct kvm_vm *vm);
 
 /* Set the quota of shadow pages. */
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);
+
+/* Run the guest up to its next GUEST_SYNC(); @uc: what that says, or NULL. */
+void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc);
 
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
 

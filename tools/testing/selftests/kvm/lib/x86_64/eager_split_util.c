@@ -146,6 +146,61 @@ void setting_reset(const struct setting *setting)
 }
 
 /*
+ * Idle pages
+ */
+
+u64 pfn_of(const void *p)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	u64 entry = 0;
+
+	TEST_ASSERT(fd >= 0 && pread(fd, &entry, sizeof(entry),
+				     (u64)p / PAGE_SIZE * sizeof(entry)) == sizeof(entry),
+		    "Can't read /proc/self/pagemap, errno %d", errno);
+	close(fd);
+	return entry & (BIT_ULL(55) - 1);
+}
+
+int open_page_idle(void)
+{
+	int fd = open(PAGE_IDLE, O_WRONLY);
+
+	TEST_ASSERT(fd >= 0, "Can't open " PAGE_IDLE ", errno %d", errno);
+	return fd;
+}
+
+bool mark_idle(int fd, u64 pfn)
+{
+	u64 bit = BIT_ULL(pfn % 64);
+	ssize_t n = pwrite(fd, &bit, sizeof(bit), pfn / 64 * sizeof(bit));
+
+	TEST_ASSERT(n >= 0, "Can't write to " PAGE_IDLE ", errno %d", errno);
+	return n == sizeof(bit);
+}
+
+/*
+ * The command line
+ */
+
+void __noreturn refuse_option(const char *text, const char *why)
+{
+	fprintf(stderr, "%s: %s; see -h\n", text, why);
+	exit(2);
+}
+
+u64 option_number(const char *text, u64 most, u64 multiple)
+{
+	char *end, why[80];
+	u64 nr = strtoul(text, &end, 0);
+
+	if (*text && *text != '-' && !*end && nr && nr <= most && !(nr % multiple))
+		return nr;
+
+	snprintf(why, sizeof(why), "expected a multiple of %lu, %lu at most", multiple, most);
+	refuse_option(text, why);
+}
+
+/*
  * VMs
  */
 
@@ -166,6 +221,13 @@ void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr)
 
 	TEST_ASSERT(!r, "KVM_SET_NR_MMU_PAGES of %lu: expected 0, seen %d, errno %d", nr, r,
 		    errno);
+}
+
+void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc)
+{
+	vcpu_run(vcpu);
+	TEST_ASSERT(get_ucall(vcpu, uc) == UCALL_SYNC, "The guest ended, exit reason %s",
+		    exit_reason_str(vcpu->run->exit_reason));
 }
 
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
