@@ -77,7 +77,7 @@ shift 2
 kcsan=/sys/kernel/debug/kcsan
 [ ! -e $kcsan ] || echo on > $kcsan
 status=0
-"$@" 2>&1 | awk '{ print } /^so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }' || status=$?
+"$@" 2>&1 | awk '{ print } /^# so far: / { print >>ENVIRON["LAB_PROGRESS"]; fflush() }' || status=$?
 [ ! -e $kcsan ] || cat $kcsan > "$LAB_OUT/kcsan"
 windows=/sys/module/kvm/parameters/prove_windows
 [ ! -e $windows ] || cat $windows > "$LAB_OUT/windows"
@@ -103,7 +103,7 @@ def _pairs(line: str) -> dict[str, int]:
 
 
 def _stress(output: str) -> dict[str, int]:
-    match = re.search(r"^summary: (.*)$", output, re.MULTILINE)
+    match = re.search(r"^# summary: (.*)$", output, re.MULTILINE)
     if not match:
         raise ValueError("no summary")
     return _pairs(match[1])
@@ -118,7 +118,7 @@ def _nothing(output: str) -> dict[str, int]:
 
 
 def _tries(output: str) -> dict[str, int]:
-    return {"tries": sum(map(int, re.findall(r"^(\d+) tries, ", output, re.MULTILINE)))}
+    return {"tries": sum(map(int, re.findall(r"^# (\d+) tries, ", output, re.MULTILINE)))}
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class Soak:
     def so_far(self, seed: int, line: str) -> None:
         """Take what a boot that is running says of itself."""
         with self.lock, suppress(ValueError, KeyError):
-            self.running[seed].counts = _pairs(line.removeprefix("so far: "))
+            self.running[seed].counts = _pairs(line.removeprefix("# so far: "))
 
     def give_up(self) -> None:
         """Everything has ended: keep what those have counted that did not come to their end."""

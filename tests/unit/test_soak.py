@@ -27,11 +27,11 @@ COUNTS = (
     " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=4"
     " faults_descs=1 faults_pages=0"
 )
-STRESS_OUTPUT = f"seed 0x1\nsummary: {COUNTS}\n"
+STRESS_OUTPUT = f"# seed 0x1\n# summary: {COUNTS}\n"
 FAULT_OUTPUT = """enable           all        12 failures,   3 of them for want of memory
 clear            descs       4 failures,   3 of them for want of memory
 """
-RACE_OUTPUT = "40 tries, no stale page, 12 times a huge page was left alone\n"
+RACE_OUTPUT = "# 40 tries, no stale page, 12 times a huge page was left alone\n"
 
 
 def output_of(job: Job) -> str:
@@ -230,8 +230,8 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
 ) -> None:
     def interrupting(job: Job, nr: int) -> Result:
         assert job.on_progress
-        job.on_progress(f"so far: {COUNTS}")
-        job.on_progress("so far: seed=0x1 cycles=gar")
+        job.on_progress(f"# so far: {COUNTS}")
+        job.on_progress("# so far: seed=0x1 cycles=gar")
         _thread.interrupt_main()
         time.sleep(0.7)
         raise MachineFailed("emulator crashed", "ended", "")

@@ -104,7 +104,7 @@ static bool cancel_once(const struct variant *v)
 	      s.noquota);
 	CHECK(&t, !s.cancelled || s.huge, "cancelled, but no huge page is left");
 	CHECK(&t, s.cancelled || !s.huge,
-	      "%lu huge pages are left, and nobody has cancelled", s.huge);
+	      "%lu huge pages are left, and nothing was cancelled", s.huge);
 
 	check_afterwards(&t);
 	fault_destroy_vm(&t);

@@ -97,7 +97,6 @@ static void write_subset(struct fault_test *t)
 		guest_write(t, ALIAS_GVA, WRITE_FIRST, 2 * WRITE_STEP, WRITE_VALUE);
 }
 
-/* The alias first, so that rmaps are in use when huge pages come. */
 void touch_all(struct fault_test *t)
 {
 	if (t->v->aliased)
@@ -230,14 +229,12 @@ static void check_log(struct fault_test *t)
 	}
 }
 
-/* CLEAR needs a log that is enabled; that splits nothing. */
 void before_split(struct fault_test *t)
 {
 	if (t->v->clear)
 		CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
 }
 
-/* The ioctl under test. */
 int split(struct fault_test *t)
 {
 	return t->v->clear ? clear_log(t) : set_logging(t, true);
@@ -250,7 +247,6 @@ void check_sum(struct fault_test *t, const struct split_stats *s)
 	      s->huge);
 }
 
-/* Whatever is left is split by the guest's writes, and nothing gets lost. */
 void check_afterwards(struct fault_test *t)
 {
 	write_subset(t);

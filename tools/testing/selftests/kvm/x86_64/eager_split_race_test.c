@@ -3,15 +3,15 @@
  * Eager page splitting while the memory goes away
  *
  * When the host takes memory from a guest, KVM zaps what maps it level by level,
- * 4KiB pages first, and lets go of mmu_lock on the way if somebody else needs the
+ * 4KiB pages first, and lets go of mmu_lock on the way if another thread needs the
  * CPU.  A huge page that is split at this moment moves to the 4KiB level, which
  * the walk has left behind already: it is never zapped, and the guest goes on to
- * use memory that belongs to somebody else.  Eager page splitting has to leave
+ * use memory that is not its own any more.  Eager page splitting has to leave
  * huge pages alone that are being invalidated.
  *
  * Make that likely: a slot of very many pages, so that the walk takes long, huge
  * pages at its start, and a thread that competes for the CPU of the one that gives
- * all of the memory back.  KVM looks whether somebody waits wherever something is
+ * all of the memory back.  KVM looks whether a thread waits wherever something is
  * mapped; here that is nowhere but at the huge pages, so it lets go of the lock
  * after the first of them.  From another CPU, KVM_CLEAR_DIRTY_LOG splits the huge
  * pages meanwhile.  When both are done the guest has to find zeroes, as the memory
@@ -32,6 +32,7 @@
 #include <linux/mman.h>
 #include <linux/sizes.h>
 
+#include "kselftest.h"
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
@@ -109,9 +110,7 @@ static void run_guest(struct race *r, enum guest_order what, struct ucall *uc)
 {
 	guest_order = what;
 	sync_global_to_guest(r->vm, guest_order);
-	vcpu_run(r->vcpu);
-	TEST_ASSERT(get_ucall(r->vcpu, uc) == UCALL_SYNC, "The guest ended, exit reason %s",
-		    exit_reason_str(r->vcpu->run->exit_reason));
+	vcpu_run_to_sync(r->vcpu, uc);
 }
 
 /*
@@ -258,11 +257,10 @@ static u64 try_once(struct race *r)
 	clean_up(r);
 
 	if (verbose)
-		pr_info("  came after %lu of %lu us; left alone %ld; stale %lu of %lu, strange %lu\n",
-			r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
-			vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone,
-			uc.args[0], NR_PAGES, uc.args[1]);
-	fflush(stdout);
+		ksft_print_msg("%lu of %lu us: %ld left alone, %lu of %lu stale, %lu strange\n",
+			       r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
+			       vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone,
+			       uc.args[0], NR_PAGES, uc.args[1]);
 	return uc.args[0] + uc.args[1];
 }
 
@@ -274,33 +272,29 @@ static void create_vm(struct race *r)
 	r->hva = map_slot();
 }
 
-static int verdict(struct race *r, unsigned int nr_bad, u64 worst)
+/* Ends the test as skipped if the race did not happen. */
+static void verdict(struct race *r, unsigned int nr_bad, u64 worst)
 {
 	u64 left_alone = vm_get_stat_or_absent(r->vm, "eager_split_invalidated");
 
 	TEST_ASSERT(!nr_bad,
 		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %lu pages",
 		    nr_bad, r->nr, worst, NR_PAGES);
-	pr_info("%u tries, no stale page", r->nr);
 	if (left_alone == STAT_ABSENT || !get_kvm_param_bool("eager_page_split")) {
-		pr_info("\n");
-		return 0;
+		ksft_print_msg("%u tries, no stale page\n", r->nr);
+		return;
 	}
 
-	pr_info(", %lu times a huge page was left alone\n", left_alone);
-	if (left_alone)
-		return 0;
-
-	pr_info("SKIP: the race did not happen\n");
-	return KSFT_SKIP;
+	ksft_print_msg("%u tries, no stale page, %lu times a huge page was left alone\n", r->nr,
+		       left_alone);
+	__TEST_REQUIRE(left_alone, "The race did not happen");
 }
 
-static int run_tries(unsigned int nr)
+static void run_tries(unsigned int nr)
 {
 	struct race r = { .nr = nr };
 	unsigned int i, nr_bad = 0;
 	u64 bad, worst = 0;
-	int ret;
 
 	create_vm(&r);
 	for (i = 0; i < nr; i++) {
@@ -308,10 +302,9 @@ static int run_tries(unsigned int nr)
 		nr_bad += !!bad;
 		worst = max(worst, bad);
 	}
-	ret = verdict(&r, nr_bad, worst);
+	verdict(&r, nr_bad, worst);
 	kvm_vm_free(r.vm);
 	munmap(r.hva, SLOT_SIZE);
-	return ret;
 }
 
 static void help(const char *program)
@@ -341,9 +334,12 @@ int main(int argc, char *argv[])
 		}
 	}
 
+	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	__TEST_REQUIRE(!is_tdp_mmu(),
-		       "The TDP MMU is on, which has no rmaps");
+	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "Too few huge pages are free, see -h");
-	return run_tries(nr);
+	ksft_set_plan(1);
+	run_tries(nr);
+	ksft_test_result_pass("huge pages whose memory goes away\n");
+	ksft_finished();
 }

@@ -158,7 +158,7 @@ struct stress {
 	struct jar jar;
 	void *reserved;
 
-	/* Held for read by whoever writes to the memslot's memory. */
+	/* Held for read by a thread that writes to the memslot's memory. */
 	pthread_rwlock_t protection;
 
 	struct gate gate;
@@ -240,7 +240,7 @@ void gate_close(struct gate *g);
 void gate_wait_us(struct gate *g, u64 us);
 /* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr);
-/* Rest until somebody wants something, or the time is over. */
+/* Rest until another thread wants something, or the time is over. */
 void gate_nap(struct gate *g, u64 us);
 void gate_open(struct gate *g);
 
@@ -252,9 +252,9 @@ void check_all_poison(struct stress *t);
 void map_bank(struct stress *t, u64 chunk, unsigned int nr);
 void one_memory_op(struct stress *t, u64 *rng);
 /*
- * Take everything at once, while a thread that this one has to make way for is
- * ready again and again: KVM gives up mmu_lock on the way, and somebody who splits
- * huge pages meanwhile has to leave those alone that are being taken.
+ * Take everything at once, while a thread that this one has to yield to is
+ * ready again and again: KVM gives up mmu_lock on the way, and a thread that
+ * splits huge pages meanwhile has to leave those alone that are being taken.
  */
 void remap_all(struct stress *t);
 /* A few times only: on a slow machine it might need the CPU all the time. */

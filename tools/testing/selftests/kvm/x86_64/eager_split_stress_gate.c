@@ -31,7 +31,6 @@ void gate_close(struct gate *g)
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* Wait for a change, but not for ever; to be called with the lock held. */
 void gate_wait_us(struct gate *g, u64 us)
 {
 	struct timespec end;
@@ -43,7 +42,6 @@ void gate_wait_us(struct gate *g, u64 us)
 	pthread_cond_timedwait(&g->changed, &g->lock, &end);
 }
 
-/* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr)
 {
 	bool all;
@@ -56,7 +54,6 @@ bool gate_wait(struct gate *g, unsigned int nr)
 	return all;
 }
 
-/* Rest until somebody wants something, or the time is over. */
 void gate_nap(struct gate *g, u64 us)
 {
 	pthread_mutex_lock(&g->lock);

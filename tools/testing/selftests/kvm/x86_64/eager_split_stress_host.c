@@ -35,7 +35,6 @@ struct setting host_settings[NR_SETTINGS] = {
 	[PAGE_TIMES] = { FAIL_PAGE_ALLOC "times" },
 };
 
-/* KVM may be built without one, and nx_huge_pages may say "never". */
 void set_if_saved(enum setting_id id, const char *value)
 {
 	if (host_settings[id].saved)
@@ -79,7 +78,6 @@ static bool have_fault_settings(void)
 	return true;
 }
 
-/* Let waiting allocations fail, too, and say nothing about it in the log. */
 void prepare_faults(void)
 {
 	if (!have_fault_settings())
@@ -102,7 +100,6 @@ void prepare_faults(void)
 		    "Can't open " MAKE_IT_FAIL " or " FAIL_NTH);
 }
 
-/* @every: of so many allocations one fails, or the one of this number. */
 void select_faults(enum fault_site site, unsigned int every)
 {
 	char text[SETTING_MAX];
@@ -126,7 +123,6 @@ static void write_fault_fd(int fd, unsigned int value)
 	TEST_ASSERT(pwrite(fd, text, n, 0) == n, "Can't inject faults, errno %d", errno);
 }
 
-/* @nth: which page fails, if it is one. */
 void begin_faults(unsigned int nth)
 {
 	if (!can_fail())
@@ -147,7 +143,6 @@ void end_faults(void)
 	write_fault_fd(faults.fail_nth_fd, 0);
 }
 
-/* To be called before another site is selected. */
 void count_faults(void)
 {
 	u64 slab, page;

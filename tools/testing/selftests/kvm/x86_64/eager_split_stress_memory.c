@@ -187,11 +187,6 @@ static void set_zap_state(struct stress *t, enum zap_state what, bool taking)
 	pthread_mutex_unlock(&t->gate.lock);
 }
 
-/*
- * Take everything at once, while a thread that this one has to make way for is
- * ready again and again: KVM gives up mmu_lock on the way, and somebody who splits
- * huge pages meanwhile has to leave those alone that are being taken.
- */
 void remap_all(struct stress *t)
 {
 	void *p;
@@ -220,7 +215,6 @@ static bool wait_for_ticking(struct stress *t)
 	return !quit;
 }
 
-/* A few times only: on a slow machine it might need the CPU all the time. */
 void *ticker_main(void *arg)
 {
 	struct stress *t = arg;
@@ -296,7 +290,6 @@ void one_memory_op(struct stress *t, u64 *rng)
 		private_ops[below(rng, ARRAY_SIZE(private_ops))](t, rng, chunk);
 }
 
-/* Have all memory taken while the caller goes on to split its huge pages. */
 void delayed_zap(struct stress *t)
 {
 	unsigned int i;

@@ -275,7 +275,7 @@ static void move_slot(struct stress *t)
 }
 
 /*
- * The verdict, while everybody is parked
+ * The verdict, while all threads are parked
  */
 
 static void report_lost_write(struct stress *t, struct region *r, u64 page)
@@ -308,8 +308,8 @@ static void look_for(const char *where, const void *p, size_t size, u64 word)
 
 	for (i = 0; p && i < size / sizeof(*words); i++)
 		if (words[i] == word)
-			pr_info("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
-				i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
+			ksft_print_msg("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
+				       i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
 }
 
 static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, u64 seen)
@@ -367,7 +367,6 @@ static bool have_merged(void)
 	return read_file(MERGED, text, sizeof(text)) && atoi(text);
 }
 
-/* A vCPU whose ring is full has to go on to the end of its operation. */
 void stop_world(struct stress *t)
 {
 	WRITE_ONCE(t->ctl->stop, 1);
@@ -440,7 +439,6 @@ static void stop_all_logging(struct stress *t)
 		stop_logging(t, &t->regions[i]);
 }
 
-/* From one migration to the next. */
 void one_round(struct stress *t)
 {
 	bool early = below(&t->rng, 2);

@@ -12,7 +12,7 @@
  * (dirty_harvest), and where the kernel can inject faults the splitter runs out of
  * memory.
  *
- * At the end of each round everybody stops.  Then
+ * At the end of each round all threads stop.  Then
  *  - the copy has to equal the memory: a difference is a write that is missing
  *    from the log;
  *  - each word has to be the last that its vCPU wrote, or a fresh one if the page
@@ -31,22 +31,22 @@
  * logging comes and goes several times as often.
  *
  * Limits: protection never goes below read-only, as the host reads the memory
- * itself.  Memory that holds page tables is not taken away for good.  Nobody
- * writes anything but the words of the vCPUs, so in most rounds only these are
- * compared, and all the rest in one round of THOCONTENDED_ROUNDS.  A TLB flush that is
+ * itself.  Memory that holds page tables is not taken away for good.  Nothing
+ * is written but the words of the vCPUs, so in most rounds only these are
+ * compared, and all the rest in one round of THOROUGH_ROUNDS.  A TLB flush that is
  * missing while enabling or clearing the log is not seen if the ioctl flushes at
  * its end.
  */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "kselftest.h"
 #include "kvm_util.h"
 #include "processor.h"
 #include "test_util.h"
@@ -255,7 +255,7 @@ struct host_thread {
 	u64 rng;
 	u64 nap_us;
 
-	/* It takes the memory when somebody asks for it. */
+	/* It takes the memory when another thread asks for it. */
 	bool zaps_all;
 	pthread_t thread;
 };
@@ -313,7 +313,7 @@ static bool is_over(const struct bounds *b)
 	return now_ms() >= b->end_ms || (b->rounds && counters.rounds >= b->rounds);
 }
 
-/* The thread that takes memory, and the one that it has to make way for. */
+/* The thread that takes memory, and the one that it has to yield to. */
 static void share_cpu(pthread_t memory, pthread_t ticker)
 {
 	struct sched_param param = { .sched_priority = 1 };
@@ -389,14 +389,15 @@ static u64 sum(const u64 *values, unsigned int nr)
 	return result;
 }
 
-/* NAME=NUMBER each, which is what others read. */
+/* One line of NAME=NUMBER each, which is what scripts read. */
 static void report(const char *what, u64 seed, u64 nr_seeds)
 {
 	unsigned int i;
 
-	pr_info("%s: seed=0x%lx seeds=%lu cycles=%lu pages=%lu copied=%lu operations=%lu host_operations=%lu",
-		what, seed, nr_seeds, counters.rounds, counters.pages, counters.copied,
-		counters.guest_ops + counters.host_ops, counters.host_ops);
+	ksft_print_msg("%s: seed=0x%lx seeds=%lu cycles=%lu pages=%lu copied=%lu", what, seed,
+		       nr_seeds, counters.rounds, counters.pages, counters.copied);
+	pr_info(" operations=%lu host_operations=%lu", counters.guest_ops + counters.host_ops,
+		counters.host_ops);
 	for (i = 0; i < NR_LOG_MODES; i++)
 		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
 	pr_info(" harvested=%lu fast=%lu merged=%lu retries=%lu mmio=%lu",
@@ -408,7 +409,6 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 	for (i = 0; i < NR_SITES; i++)
 		pr_info(" faults_%s=%lu", site_names[i], faults.failed[i]);
 	pr_info("\n");
-	fflush(stdout);
 }
 
 #define REPORT_MS		10000
@@ -418,7 +418,7 @@ static u64 current_seed;
 static void give_up(int signal)
 {
 	char text[80];
-	int n = snprintf(text, sizeof(text), "nothing moves; to repeat: -S 0x%lx\n",
+	int n = snprintf(text, sizeof(text), "Bail out! nothing moves; to repeat: -S 0x%lx\n",
 			 current_seed);
 
 	if (write(STDOUT_FILENO, text, n) < 0)
@@ -430,8 +430,7 @@ static void run(u64 seed, const struct bounds *b)
 {
 	u64 next = now_ms() + REPORT_MS, nr = 0;
 
-	pr_info("seed 0x%lx\n", seed);
-	fflush(stdout);
+	ksft_print_msg("seed 0x%lx\n", seed);
 	do {
 		/* Each seed for itself: if threads wait for each other, say which. */
 		current_seed = seed + nr;
@@ -444,6 +443,7 @@ static void run(u64 seed, const struct bounds *b)
 		}
 	} while (!is_over(b));
 	report("summary", seed, nr);
+	ksft_test_result_pass("%lu seeds from 0x%lx on\n", nr, seed);
 }
 
 /*
@@ -466,27 +466,18 @@ static const struct {
 	{ "window", BIT(VIEW_4K) | USE_WINDOWS, "4KiB entries, and windows that change" },
 };
 
-static void __noreturn __printf(1, 2) refuse(const char *fmt, ...)
+static u64 parse_number(const char *text, u64 min, u64 max)
 {
-	va_list ap;
-
-	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	fprintf(stderr, "; see --help\n");
-	exit(2);
-}
-
-static u64 parse_number(const char *option, const char *text, u64 min, u64 max)
-{
-	char *end;
+	char *end, why[80];
 	u64 value;
 
 	errno = 0;
 	value = strtoull(text, &end, 0);
-	if (errno || end == text || *end || *text == '-' || value < min || value > max)
-		refuse("%s %s: not a number from %lu to %lu", option, text, min, max);
-	return value;
+	if (!errno && end != text && !*end && *text != '-' && value >= min && value <= max)
+		return value;
+
+	snprintf(why, sizeof(why), "not a number from %lu to %lu", min, max);
+	refuse_option(text, why);
 }
 
 static void set_mode(const char *name)
@@ -501,13 +492,13 @@ static void set_mode(const char *name)
 		mode_views = modes[i].views;
 		return;
 	}
-	refuse("-m %s: no such mode", name);
+	refuse_option(name, "no such mode");
 }
 
 static void set_harvest(const char *name)
 {
 	if (strcmp(name, "on") && strcmp(name, "off") && strcmp(name, "any"))
-		refuse("-d %s: it is on, off or any", name);
+		refuse_option(name, "-d is on, off or any");
 	option_harvest = name;
 }
 
@@ -520,7 +511,7 @@ static void set_pace(const char *name)
 		if (!strcmp(paces[i].name, name))
 			option_pace = &paces[i];
 	if (!option_pace && strcmp(name, "any"))
-		refuse("-p %s: it is contended, fast or any", name);
+		refuse_option(name, "-p is contended, fast or any");
 }
 
 static void help(const char *program)
@@ -556,22 +547,22 @@ static void parse_option(int opt, const char *program, u64 *seed, struct bounds 
 		set_mode(optarg);
 		break;
 	case 'n':
-		b->rounds = parse_number("-n", optarg, 1, ~0ul);
+		b->rounds = parse_number(optarg, 1, ~0ul);
 		break;
 	case 'p':
 		set_pace(optarg);
 		break;
 	case 'S':
-		*seed = parse_number("-S", optarg, 0, ~0ul);
+		*seed = parse_number(optarg, 0, ~0ul);
 		break;
 	case 't':
-		b->end_ms = now_ms() + 1000 * parse_number("-t", optarg, 1, MAX_SECONDS);
+		b->end_ms = now_ms() + 1000 * parse_number(optarg, 1, MAX_SECONDS);
 		break;
 	case 'v':
-		option_vcpus = parse_number("-v", optarg, 1, MAX_VCPUS);
+		option_vcpus = parse_number(optarg, 1, MAX_VCPUS);
 		break;
 	default:
-		refuse("-%c: no such option, or no value for it", optopt);
+		refuse_option((char []){ '-', optopt, 0 }, "no such option, or no value for it");
 	}
 }
 
@@ -588,13 +579,15 @@ int main(int argc, char *argv[])
 	while ((opt = getopt(argc, argv, "d:hm:n:p:S:t:v:")) != -1)
 		parse_option(opt, argv[0], &seed, &b);
 	if (optind < argc)
-		refuse("%s: unknown argument", argv[optind]);
+		refuse_option(argv[optind], "unknown argument");
 
+	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
 	settings_save(host_settings, NR_SETTINGS);
 	signal(SIGALRM, give_up);
 	prepare_faults();
+	ksft_set_plan(1);
 	run(seed, &b);
-	return 0;
+	ksft_finished();
 }

@@ -69,7 +69,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 	return !site->harvesting || vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
 }
 
-/* Fails for a site that isn't in the list: nobody would expect it to be met. */
+/* Fails for a site that isn't in the list: it would never be expected. */
 static unsigned int site_index(const char *name)
 {
 	unsigned int i;
@@ -179,7 +179,7 @@ static void stop_writers(void)
 		pthread_join(writers[i].thread, NULL);
 }
 
-/* Everybody has written all of their pages from now on: the first pass had begun. */
+/* Each vCPU has written all of its pages from now on: the first pass had begun. */
 static void wait_for_pass(void)
 {
 	u64 until[NR_WRITERS];
@@ -214,7 +214,7 @@ static void copy_written(struct fault_test *t, void *copy)
 	copy_dirty(t, copy);
 	for (page = 0; page < t->npages; page++)
 		CHECK(t, has_writer(page) || !test_bit(page, t->log),
-		      "page %lu is in the log, and nobody wrote it", page);
+		      "page %lu is in the log, and was not written", page);
 }
 
 /* Where all is dirty initially, there is nothing to copy but what the log has. */
@@ -227,7 +227,7 @@ static void copy_all(struct fault_test *t, void *copy)
 		memcpy(copy, t->hva, t->npages * PAGE_SIZE);
 }
 
-/* Nobody has met a huge page that was write-protected before it was split. */
+/* No vCPU has met a huge page that was write-protected before it was split. */
 static void check_all_split(struct fault_test *t)
 {
 	struct split_stats s = get_stats(t->vm);
