@@ -12,8 +12,9 @@ from lab.core.steps import run_logged, step
 from lab.series import tree
 
 OBJECTS = "obj-selftests"
-# The one that measures.
+# Those that measure.
 PERF_TEST = "dirty_log_perf_test"
+LIVE_TEST = "x86_64/dirty_log_live_perf_test"
 SELFTESTS = "tools/testing/selftests/kvm"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab live`: what running vCPUs feel while logging comes and goes, lazily and eagerly split.
 
-Runs the live mode of dirty_log_perf_test on the lockstep machine: three vCPUs that write all
-of their memory without end, and one that only reads pages KVM has not mapped, so that each of
+Runs dirty_log_live_perf_test on the lockstep machine: three vCPUs that write all of their
+memory without end, and one that only reads pages KVM has not mapped, so that each of
 its reads needs mmu_lock. eager_page_split=N and =Y of the series and =Y of the ungated one, with
 EPT and with shadow paging. A run's timeline becomes one line; lines of single vCPUs are left out,
 since those of their kind add them up.
@@ -19,7 +19,7 @@ import click
 
 from lab import machines
 from lab.build import kernel, selftests
-from lab.build.selftests import PERF_TEST
+from lab.build.selftests import LIVE_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
@@ -82,10 +82,10 @@ def live_boots(modes: Sequence[bool]) -> list[LiveBoot]:
 
 def test_command(mib_per_vcpu: int) -> str:
     """How the test is called, but for the file that it writes."""
-    words = [f"{INSIDE}/{PERF_TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
+    words = [f"{INSIDE}/{LIVE_TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
     words += ["-v", str(VCPUS), "-b", f"{mib_per_vcpu}M", "-R", str(READERS), "-F"]
     words += ["-i", str(ITERATIONS), "-r", str(SEED)]
-    words += ["-l", str(WINDOW_US), "-D", str(STRETCH_MS)]
+    words += ["-W", str(WINDOW_US), "-D", str(STRETCH_MS)]
     return shlex.join(words)
 
 
@@ -101,7 +101,7 @@ def live_job(boot: LiveBoot, mib_per_vcpu: int, image: Path, test: Path) -> Job:
         parameters={vendor: str(int(boot.ept)), "kvm.tdp_mmu": "0"},
         cpus=VCPUS + 1,
         memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
-        files={f"{INSIDE}/{PERF_TEST}": test},
+        files={f"{INSIDE}/{LIVE_TEST}": test},
         timeout_s=1800,
     )
 
@@ -158,7 +158,7 @@ def check(mib_per_vcpu: int) -> None:
 def show_plan(plan: Iterable[LiveBoot], mib_per_vcpu: int) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = live_job(boot, mib_per_vcpu, Path("bzImage"), Path(PERF_TEST))
+        job = live_job(boot, mib_per_vcpu, Path("bzImage"), Path(LIVE_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(mib_per_vcpu)}")
@@ -168,7 +168,7 @@ def measure(plan: Sequence[LiveBoot], mib_per_vcpu: int) -> list[dict[str, Any]]
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     kinds = dict.fromkeys(boot.kernel for boot in plan)
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    test = selftests.build("series") / PERF_TEST
+    test = selftests.build("series") / LIVE_TEST
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab bpf`: try the bpftrace tools in an emulated machine, each with a workload.
 
-The packaged bpftrace runs in svm-qemu, on the kernel of configuration `bpf`. It starts
-dirty_log_perf_test itself and ends with it, so that all of a run is seen and nothing else.
+The packaged bpftrace runs in svm-qemu, on the kernel of configuration `bpf`. It starts the
+workload itself and ends with it, so that all of a run is seen and nothing else.
 One boot for all runs of one paging mode. Counts are real; times are those of an emulator.
 """
 
@@ -17,7 +17,7 @@ import click
 
 from lab import machines
 from lab.build import kernel, selftests
-from lab.build.selftests import PERF_TEST
+from lab.build.selftests import LIVE_TEST, PERF_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LAYOUT, ROOT
 from lab.core.steps import say, step
@@ -53,15 +53,15 @@ PAGING = {
 
 BACKING = ("-s", "anonymous_hugetlb_2mb")
 # vCPUs pause while memory is split: all counts are known beforehand.
-PHASES = (*BACKING, "-v", "2", "-b", "8M", "-i", "2", "-w", "100")
+PHASES = (PERF_TEST, *BACKING, "-v", "2", "-b", "8M", "-i", "2", "-w", "100")
 # vCPUs run on while all of memory is split; one of them only reads what is not mapped yet, so
 # that each of its reads needs mmu_lock.
-LIVE = (*BACKING, "-v", "2", "-b", "32M", "-l", "10000", "-D", "100", "-R", "1", "-F", "-g")
+LIVE = (LIVE_TEST, *BACKING, "-v", "2", "-b", "32M", "-D", "100", "-R", "1", "-F", "-g")
 
 
 @dataclass(frozen=True)
 class ToolRun:
-    """One run of a tool. workload: arguments of dirty_log_perf_test.
+    """One run of a tool. workload: a selftest and its arguments.
 
     paging: the modes in which it has something to show.
     """
@@ -103,7 +103,7 @@ shift
 while [ $# -gt 0 ]; do
     echo "$2" > /sys/module/kvm/parameters/eager_page_split
     {INSIDE}/bpftrace -f "$format" -o "$LAB_OUT/$1-$2.tool" \\
-        -c "{INSIDE}/{PERF_TEST} $3" "{INSIDE}/$1.bt" > "$LAB_OUT/$1-$2.said" 2>&1 ||
+        -c "{INSIDE}/$3" "{INSIDE}/$1.bt" > "$LAB_OUT/$1-$2.said" 2>&1 ||
         {{ cat "$LAB_OUT/$1-$2.said"; exit 1; }}
     echo "$1, eager_page_split=$2" >> "$LAB_PROGRESS"
     shift 3
@@ -120,9 +120,9 @@ class Output:
 
 
 def bpf_job(
-    runs: Sequence[ToolRun], paging: str, image: Path, test: Path, shape: Format = "text"
+    runs: Sequence[ToolRun], paging: str, image: Path, tests: Path, shape: Format = "text"
 ) -> Job:
-    """One boot for RUNS. shape: of the tools' output, bpftrace's -f."""
+    """One boot for RUNS. tests: where the selftests are. shape: of the output, bpftrace's -f."""
     words = [word for run in runs for word in (run.tool, run.setting, shlex.join(run.workload))]
     return Job(
         kernel=image,
@@ -132,7 +132,7 @@ def bpf_job(
         memory_mib=MEMORY_MIB,
         files={
             f"{INSIDE}/bpftrace": BPFTRACE,
-            f"{INSIDE}/{PERF_TEST}": test,
+            **{f"{INSIDE}/{run.workload[0]}": tests / run.workload[0] for run in runs},
             **{f"{INSIDE}/{run.tool}.bt": TOOLS / f"{run.tool}.bt" for run in runs},
             **{f"/usr/include/{name}": INCLUDE / name for name in HEADERS},
         },
@@ -194,7 +194,7 @@ def choose(tools: Sequence[str], eager: str, paging: str) -> list[ToolRun]:
 def _title(run: ToolRun) -> str:
     return (
         f"# eager_page_split={run.setting}\n"
-        f"# bpftrace -c '{PERF_TEST} {shlex.join(run.workload)}' {run.tool}.bt"
+        f"# bpftrace -c '{shlex.join(run.workload)}' {run.tool}.bt"
     )
 
 
@@ -205,7 +205,7 @@ def show(runs: Sequence[ToolRun], outputs: Sequence[Output]) -> None:
 
 def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
     """Print what would be run."""
-    job = bpf_job(runs, paging, Path("bzImage"), Path(PERF_TEST))
+    job = bpf_job(runs, paging, Path("bzImage"), Path("stripped"))
     parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
     click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
     for run in runs:
@@ -238,7 +238,7 @@ def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
 def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> None:
     """Run the bpftrace tools of tools/bpftrace in an emulated machine and print what they say.
 
-    Builds the kernel of configuration bpf, starts dirty_log_perf_test below each tool. What is
+    Builds the kernel of configuration bpf, starts a selftest below each tool. What is
     counted is real, the times are an emulator's and tell nothing about hardware.
     """
     runs = choose(tools, eager, paging)
@@ -246,7 +246,7 @@ def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> N
         show_plan(runs, paging)
         return
     check_host()
-    image, test = kernel.build("series", CONFIG).image, selftests.build("series") / PERF_TEST
+    image, tests = kernel.build("series", CONFIG).image, selftests.build("series")
     with step(f"Tracing on {MACHINE}, {len(runs)} runs", f"{estimate_s(runs):.0f} s"):
-        outputs = execute(bpf_job(runs, paging, image, test), runs)
+        outputs = execute(bpf_job(runs, paging, image, tests), runs)
     show(runs, outputs)

@@ -9,6 +9,9 @@ Cases that want the same machine share a boot, see boots.py.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
+
+from lab.build.selftests import LIVE_TEST, PERF_TEST
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,15 @@ def dirty_log_test(mode: str) -> Selftest:
     )
 
 
-def perf_test(name: str, *argv: str, backing: str = HUGE_2M) -> Selftest:
-    """Our dirty_log_perf_test with its verdict on.
+def perf_test(name: str, *argv: str, backing: str = HUGE_2M, program: str = PERF_TEST) -> Selftest:
+    """One of those that measure, with its verdict on.
 
     Nothing that was written is missing from the log, and where KVM splits eagerly no huge page
     is left.
     """
     return Selftest(
-        f"dirty_log_perf_test-{name}",
-        ("dirty_log_perf_test", "-V", "-s", backing, *argv),
+        f"{Path(program).name}-{name}",
+        (program, "-V", "-s", backing, *argv),
         huge_2m=0 if backing == HUGE_1G else 32,
         memory_mib=MEMORY_FOR_1G if backing == HUGE_1G else 1024,
         cmdline=("hugepagesz=1G", "hugepages=1") if backing == HUGE_1G else (),
@@ -115,12 +118,16 @@ def eagerly(test: Selftest) -> Selftest:
 
 DIRTY_LOG_MODES = tuple(dirty_log_test(m) for m in ("dirty-log", "clear-log", "dirty-ring"))
 
+LIVE = perf_test(
+    *("fresh", "-v", "2", "-b", "8M", "-W", "5000", "-D", "40", "-R", "1", "-F"),
+    program=LIVE_TEST,
+)
 PERF = (
     perf_test("clear", "-v", "2", "-b", "8M"),
     eagerly(perf_test("clear-half-written", "-v", "2", "-b", "8M", "-w", "50")),
     perf_test("enable", "-v", "2", "-b", "8M", "-g"),
     eagerly(perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e")),
-    eagerly(perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F")),
+    eagerly(LIVE),
 )
 
 # What changes only what the vCPUs do, not what KVM does: one mode will do.
@@ -128,7 +135,7 @@ SMALL = ("-v", "2", "-b", "8M")
 SPARSE = ("--sparse", "--stats", "--runs", "2", "-j", "/results.json")
 PERF_ACCESS = (
     perf_test("sparse-readers", *SMALL, *SPARSE, "-R", "1"),
-    perf_test("live-sparse", *SMALL, *SPARSE, "-a", "-l", "5000", "-D", "20"),
+    perf_test("sparse", *SMALL, *SPARSE, "-a", "-W", "5000", "-D", "20", program=LIVE_TEST),
     perf_test("shared-random", *SMALL, "-a", "-w", "50", "-g", backing="shared_hugetlb"),
 )
 
@@ -220,11 +227,7 @@ def harvested(test: Selftest) -> Selftest:
 HARVEST = tuple(
     map(
         harvested,
-        (
-            *MODEL,
-            dirty_log_test("clear-log"),
-            perf_test("live", "-v", "2", "-b", "8M", "-l", "5000", "-D", "40", "-R", "1", "-F"),
-        ),
+        (*MODEL, dirty_log_test("clear-log"), LIVE),
     )
 )
 

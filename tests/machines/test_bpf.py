@@ -14,7 +14,6 @@ import pytest
 
 from lab import machines
 from lab.build.kernel import Kernel
-from lab.build.selftests import PERF_TEST
 from lab.machines.initramfs import OUT
 from lab.verify import bpf
 
@@ -75,8 +74,7 @@ def trace(image: Path, selftests: Callable[[str], Path]) -> Trace:
     def traced(tool: str, eager: bool, paging: str, workload: tuple[str, ...]) -> Seen:
         options = ("--stats", "-j", f"{OUT}/{STATISTICS}")
         run = bpf.ToolRun(tool, eager, (*workload, *options))
-        test = selftests("series") / PERF_TEST
-        job = bpf.bpf_job([run], paging, image, test, "json")
+        job = bpf.bpf_job([run], paging, image, selftests("series"), "json")
         result = machines.get(bpf.MACHINE).run(replace(job, timeout_s=120))
         assert_silent(result)
         assert result.status == 0, result.output.decode(errors="replace")

@@ -73,7 +73,7 @@ def crossover() -> Iterator[Measurement]:
 
 
 def live_text(eager: bool, ept: bool = True) -> str:
-    """What dirty_log_perf_test -l -j writes, with three phases and four windows."""
+    """What dirty_log_live_perf_test -j writes, with three phases and four windows."""
     common: dict[str, Any] = {
         "eager": eager,
         "tdp_mmu": False,

@@ -68,10 +68,11 @@ def test_bpftrace_is_missing(
 
 
 def test_one_boot_for_all_runs() -> None:
-    job = bpf.bpf_job(RUNS, "shadow", Path("bzImage"), Path("test"), "json")
+    job = bpf.bpf_job(RUNS, "shadow", Path("bzImage"), Path("tests"), "json")
     assert job.command[3:7] == ("bpf", "json", "wpfaults", "N")
     assert job.command[9] == "Y"
     assert job.parameters == {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}
+    assert job.files["/tools/dirty_log_perf_test"] == Path("tests/dirty_log_perf_test")
     assert job.files["/tools/wpfaults.bt"] == bpf.TOOLS / "wpfaults.bt"
     assert "/tools/mmulock.bt" not in job.files
 
@@ -111,7 +112,7 @@ class _Machine:
 
 def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineFailed) -> list[bpf.Output]:
     monkeypatch.setattr(machines, "get", lambda _: _Machine(outcome))
-    job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("test"))
+    job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("tests"))
     return bpf.execute(job, RUNS)
 
 

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of dirty_log_perf_test share: the phases in
- * dirty_log_perf_test.c, and for x86 the live mode in
- * x86_64/dirty_log_perf_test.c and what KVM says about itself in
- * x86_64/dirty_log_perf_kvm.c.
+ * What dirty_log_perf_test and x86_64/dirty_log_live_perf_test share:
+ *   dirty_log_perf_main.c		from the command line to VM after VM
+ *   dirty_log_perf_options.c		the command line
+ *   dirty_log_perf_workers.c		the vCPUs' threads
+ *   dirty_log_perf_results.c		times of phases, for people and as JSON
+ *   x86_64/dirty_log_perf_stats.c	KVM's parameters and statistics
+ *   x86_64/dirty_log_perf_sizes.c	the verdict on the sizes of pages
  */
-#ifndef SELFTEST_KVM_DIRTY_LOG_PERF_TEST_H
-#define SELFTEST_KVM_DIRTY_LOG_PERF_TEST_H
+#ifndef SELFTEST_KVM_DIRTY_LOG_PERF_H
+#define SELFTEST_KVM_DIRTY_LOG_PERF_H
 
+#include <getopt.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "kvm_util.h"
+#include "memstress.h"
 #include "test_util.h"
 
 enum phase {
@@ -44,26 +49,12 @@ struct accesses {
 	uint64_t writes;
 };
 
-/* Room for the statistics that are read, see x86_64/dirty_log_perf_kvm.c. */
+/* Room for the statistics that are read, see x86_64/dirty_log_perf_stats.c. */
 #define MAX_KVM_STATS	24
 
 /* Of the VM and of all its vCPUs at one time; 0 for what the kernel lacks. */
 struct kvm_stats {
 	uint64_t values[MAX_KVM_STATS];
-};
-
-/* What only the live mode takes notice of. */
-struct live_options {
-	/* Length of a window of the timeline; 0: not live, the rest is unused. */
-	uint32_t window_us;
-	/* How long vCPUs run between two actions of the host. */
-	uint32_t stretch_ms;
-	/* Readers read pages that are not mapped yet. */
-	bool fresh;
-	/* Print the timeline, too. */
-	bool timeline;
-	/* The last of the options above that was given; 0 if none was. */
-	int flag;
 };
 
 /* The command line.  Not modified once parsed. */
@@ -96,7 +87,6 @@ struct options {
 	bool stats;
 	/* File for the results, or NULL. */
 	const char *json;
-	struct live_options live;
 };
 
 /* One VM, from creation to destruction. */
@@ -126,22 +116,61 @@ struct test {
 
 #define SPARSE_BYTES	0x200000UL
 
+/* What one of the programs has of its own. */
+struct perf_program {
+	/* In JSON. */
+	const char *mode;
+	/* The first line and the last ones of what -h prints. */
+	const char *purpose;
+	const char *help;
+	/* As getopt_long() wants them. */
+	const char *flags;
+	struct option long_options[4];
+	/* memslots besides those of the test. */
+	int own_slots;
+	/* Returns false if the option is not one of its own. */
+	bool (*parse)(struct options *opts, int flag, const char *arg);
+	/* Refuse what does not go together; may be NULL. */
+	void (*check)(const struct options *opts);
+	/*
+	 * Let the first vCPU access @nr pages of the test memory, of any vCPU's part.
+	 * NULL if vCPUs run on while the host acts, and mend or hide what is to be
+	 * found.
+	 */
+	void (*probe)(const struct test *test, uint64_t first, uint64_t nr, bool write);
+	void (*run)(struct test *test);
+};
+
+extern const struct perf_program perf_program;
+
 void __printf(1, 2) __noreturn usage_error(const char *fmt, ...);
+unsigned long parse_number(int flag, const char *arg, unsigned long min,
+			   unsigned long max);
+/* Returns the CPUs to pin to, to be parsed once the number of vCPUs is known. */
+const char *parse_options(struct options *opts, int argc, char *argv[]);
 
-/* Let every vCPU enter the guest; it comes back with GUEST_SYNC(). */
-void crew_begin(void);
+/* The vCPUs' threads, one each. */
+void workers_create(int nr_vcpus);
+void workers_destroy(void);
+/* Let every vCPU enter the guest, once or until workers_stop(). */
+void workers_begin(bool keep_running);
 /* Sleep until all of them are back. */
-void crew_end(void);
-
-/*
- * Let the first vCPU access @nr pages of the test memory, whoever's they are.
- * Only while no vCPU runs, and not in the live mode.
- */
-void probe_pages(const struct test *test, uint64_t first, uint64_t nr, bool write);
+void workers_end(void);
+/* One pass of all vCPUs, from the release of the first to the last one's end. */
+struct timespec workers_run_once(void);
+/* The same as workers_begin(true), and returns once all vCPUs were released. */
+void workers_start(void);
+void workers_stop(void);
+/* Let one vCPU run until its GUEST_SYNC(), in the calling thread.  Only while none runs. */
+void run_vcpu_once(struct memstress_vcpu_args *args);
 
 /* Take note of one run of @phase.  @iteration is 0 outside of iterations. */
 void phase_done(struct test *test, enum phase phase, int iteration,
 		struct timespec time);
+void print_average(const struct test *test, enum phase phase);
+/* Print what the phases of all runs took. */
+void summarize(const struct test *test);
+void forget_all(void);
 
 bool initially_set(const struct test *test);
 bool is_hugetlb(enum vm_mem_backing_src_type backing);
@@ -167,16 +196,17 @@ extern FILE *json_out;
 /* Begin a line with all that tells one test from another. */
 void json_dimensions(const struct test *test, const char *record);
 void json_iteration(int iteration);
+/* The members "phase" and "iteration". */
+void json_phase_name(enum phase phase, int iteration);
 
-/* memslots that the live mode adds after those of the test. */
-#define LIVE_SLOTS	2
+/* Refuse a file that cannot be written: better now than after the run. */
+void json_open(const char *json);
+void json_close(const char *json);
 
 #ifdef __x86_64__
-/* Measure running vCPUs while dirty logging comes and goes. */
-void live_run(struct test *test);
-/* The guest's side of it. */
-bool guest_is_live(void);
-void live_guest_code(uint32_t vcpu);
+/* Pages of the test memory are numbered through all slots. */
+uint64_t nr_test_pages(void);
+uint64_t page_gfn(uint64_t page);
 
 /* Page sizes as eager page splitting promises them; prints what it found. */
 void verify_populated(struct test *test);
@@ -186,6 +216,8 @@ void verify_split(const struct test *test, const char *stage);
 void kvm_open(const struct test *test);
 void kvm_close(void);
 void kvm_stats_read(struct kvm_stats *stats);
+/* Page faults that a vCPU took so far. */
+uint64_t vcpu_faults_taken(int vcpu);
 
 /* What changed, for people, per write if there are any, and for programs. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after,
@@ -197,53 +229,17 @@ void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *afte
 void kvm_parameters_json(void);
 void kvm_parameters_print(void);
 #else
-/* -l and --stats are refused; the parameters exist only on x86. */
-static inline void live_run(struct test *test)
-{
-}
-
-static inline bool guest_is_live(void)
-{
-	return false;
-}
-
-static inline void live_guest_code(uint32_t vcpu)
-{
-}
-
-static inline void verify_populated(struct test *test)
-{
-}
-
-static inline void verify_split(const struct test *test, const char *stage)
-{
-}
-
-static inline void kvm_open(const struct test *test)
-{
-}
-
-static inline void kvm_close(void)
-{
-}
-
-static inline void kvm_stats_read(struct kvm_stats *stats)
-{
-}
-
+/* --stats is refused; the parameters exist only on x86. */
+static inline void verify_populated(struct test *test) { }
+static inline void verify_split(const struct test *test, const char *stage) { }
+static inline void kvm_open(const struct test *test) { }
+static inline void kvm_close(void) { }
+static inline void kvm_stats_read(struct kvm_stats *stats) { }
 static inline void kvm_stats_print(const struct kvm_stats *before,
-				   const struct kvm_stats *after, uint64_t writes)
-{
-}
-
+				   const struct kvm_stats *after, uint64_t writes) { }
 static inline void kvm_stats_json(const struct kvm_stats *before,
-				  const struct kvm_stats *after, uint64_t writes)
-{
-}
-
-static inline void kvm_parameters_json(void)
-{
-}
+				  const struct kvm_stats *after, uint64_t writes) { }
+static inline void kvm_parameters_json(void) { }
 #endif
 
-#endif /* SELFTEST_KVM_DIRTY_LOG_PERF_TEST_H */
+#endif /* SELFTEST_KVM_DIRTY_LOG_PERF_H */

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Times of phases, and what several runs of the same phase have in common; for
+ * people, and as JSON objects, one per line, for programs.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include "kvm_util.h"
+#include "memstress.h"
+#include "test_util.h"
+#include "dirty_log_perf.h"
+
+/* Takes tv_sec and tv_nsec. */
+#define TIME_FMT	"%ld.%.9lds"
+
+/* Part of the output format, which scripts parse. */
+static const struct {
+	const char *text;
+	const char *json;
+} phase_names[NR_PHASES] = {
+	[PHASE_POPULATE]	= { "Populate memory", "populate" },
+	[PHASE_ENABLE]		= { "Enabling dirty logging", "enable" },
+	[PHASE_DIRTY]		= { "dirty memory", "dirty" },
+	[PHASE_GET]		= { "get dirty log", "get" },
+	[PHASE_CLEAR]		= { "clear dirty log", "clear" },
+	[PHASE_DISABLE]		= { "Disabling dirty logging", "disable" },
+};
+
+/* A phase of one guest mode, in all VMs so far. */
+struct measured {
+	enum phase phase;
+	int iteration;
+	/* By run. */
+	uint64_t *ns;
+};
+
+/* In the order of the phases, which is the same for each run. */
+static struct measured *measured;
+static int nr_measured;
+
+FILE *json_out;
+
+/* For the summary of several runs. */
+static void remember(struct test *test, enum phase phase, int iteration, uint64_t ns)
+{
+	struct measured *one;
+
+	if (test->nr_done == nr_measured) {
+		measured = realloc(measured, ++nr_measured * sizeof(*measured));
+		TEST_ASSERT(measured, "Out of memory");
+		measured[test->nr_done] = (struct measured){
+			.phase = phase,
+			.iteration = iteration,
+			.ns = calloc(test->opts->runs, sizeof(uint64_t)),
+		};
+		TEST_ASSERT(measured[test->nr_done].ns, "Out of memory");
+	}
+
+	one = &measured[test->nr_done++];
+	TEST_ASSERT(one->phase == phase && one->iteration == iteration,
+		    "Run %d has other phases than run 1", test->run);
+	one->ns[test->run - 1] = ns;
+}
+
+void forget_all(void)
+{
+	while (nr_measured)
+		free(measured[--nr_measured].ns);
+	free(measured);
+	measured = NULL;
+}
+
+void phase_done(struct test *test, enum phase phase, int iteration,
+		struct timespec time)
+{
+	struct phase_times *times = &test->times[phase];
+
+	times->sum = timespec_add(times->sum, time);
+	times->count++;
+	remember(test, phase, iteration, timespec_to_ns(time));
+
+	if (iteration)
+		pr_info("Iteration %d ", iteration);
+	pr_info("%s time: " TIME_FMT "\n", phase_names[phase].text,
+		time.tv_sec, time.tv_nsec);
+}
+
+void print_average(const struct test *test, enum phase phase)
+{
+	const struct phase_times *times = &test->times[phase];
+	const char *name = phase_names[phase].text;
+	struct timespec avg;
+
+	if (!times->count)
+		return;
+
+	avg = timespec_div(times->sum, times->count);
+	pr_info("%c%s over %d iterations took " TIME_FMT ". (Avg " TIME_FMT "/iteration)\n",
+		toupper(name[0]), name + 1, times->count,
+		times->sum.tv_sec, times->sum.tv_nsec, avg.tv_sec, avg.tv_nsec);
+}
+
+/*
+ * JSON.
+ */
+
+void json_iteration(int iteration)
+{
+	if (iteration)
+		fprintf(json_out, ", \"iteration\": %d", iteration);
+	else
+		fprintf(json_out, ", \"iteration\": null");
+}
+
+void json_phase_name(enum phase phase, int iteration)
+{
+	fprintf(json_out, ", \"phase\": \"%s\"", phase_names[phase].json);
+	json_iteration(iteration);
+}
+
+void json_dimensions(const struct test *test, const char *record)
+{
+	const struct options *opts = test->opts;
+
+	fprintf(json_out, "{\"record\": \"%s\", \"mode\": \"%s\"", record,
+		perf_program.mode);
+	fprintf(json_out, ", \"run\": %d, \"runs\": %d", test->run, opts->runs);
+	kvm_parameters_json();
+	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
+		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
+	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
+	fprintf(json_out, ", \"write_percent\": %u, \"random\": %s, \"sparse\": %s",
+		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
+	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",
+		json_bool(opts->partition), guest_random_seed,
+		json_bool(memstress_args.nested));
+	fprintf(json_out, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
+		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
+	fprintf(json_out, ", \"readers\": %d, \"run_while_disabling\": %s, \"verify\": %s",
+		opts->readers, json_bool(opts->run_while_disabling), json_bool(opts->verify));
+}
+
+/* What json_out collects. */
+static char *json_text;
+static size_t json_bytes;
+
+/* In the same directory, so that it can be renamed. */
+static void json_part(const char *json, char *path, size_t size)
+{
+	if (snprintf(path, size, "%s.part", json) >= size)
+		usage_error("-j %s: the name is too long", json);
+}
+
+void json_open(const char *json)
+{
+	char part[PATH_MAX];
+	FILE *file;
+
+	json_part(json, part, sizeof(part));
+	file = fopen(part, "w");
+	if (!file)
+		usage_error("-j %s: cannot be written: %s", json, strerror(errno));
+	fclose(file);
+	unlink(part);
+
+	json_out = open_memstream(&json_text, &json_bytes);
+	TEST_ASSERT(json_out, "Out of memory");
+}
+
+void json_close(const char *json)
+{
+	bool written = !fclose(json_out);
+	char part[PATH_MAX];
+	FILE *file;
+
+	TEST_ASSERT(written, "Out of memory");
+	json_part(json, part, sizeof(part));
+	file = fopen(part, "w");
+	TEST_ASSERT(file, "%s: %s", part, strerror(errno));
+
+	written = fwrite(json_text, 1, json_bytes, file) == json_bytes;
+	written &= !fflush(file) && !fsync(fileno(file));
+	written &= !fclose(file);
+	if (!written || rename(part, json)) {
+		unlink(part);
+		TEST_FAIL("%s could not be written", json);
+	}
+	free(json_text);
+}
+
+/*
+ * Several runs.
+ */
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+
+	return first < second ? -1 : first > second;
+}
+
+/* Of sorted values; the mean of the two in the middle if their number is even. */
+static uint64_t median(const uint64_t *values, int nr)
+{
+	uint64_t low = values[(nr - 1) / 2], high = values[nr / 2];
+
+	return low + (high - low) / 2;
+}
+
+static void json_summary(const struct test *test, const struct measured *one)
+{
+	int runs = test->opts->runs;
+
+	json_dimensions(test, "summary");
+	json_phase_name(one->phase, one->iteration);
+	fprintf(json_out, ", \"minimum_seconds\": %.9f, \"median_seconds\": %.9f",
+		one->ns[0] / 1e9, median(one->ns, runs) / 1e9);
+	fprintf(json_out, ", \"maximum_seconds\": %.9f}\n", one->ns[runs - 1] / 1e9);
+}
+
+static void summarize_one(const struct test *test, struct measured *one)
+{
+	int runs = test->opts->runs;
+
+	qsort(one->ns, runs, sizeof(*one->ns), by_size);
+	if (one->iteration)
+		pr_info("Iteration %d ", one->iteration);
+	pr_info("%s over %d runs: minimum %.9fs, median %.9fs, maximum %.9fs\n",
+		phase_names[one->phase].text, runs, one->ns[0] / 1e9,
+		median(one->ns, runs) / 1e9, one->ns[runs - 1] / 1e9);
+	if (json_out)
+		json_summary(test, one);
+}
+
+void summarize(const struct test *test)
+{
+	int i;
+
+	pr_info("\n");
+	for (i = 0; i < nr_measured; i++)
+		summarize_one(test, &measured[i]);
+}
