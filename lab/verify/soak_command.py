@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab soak`: for as long as asked for, or, with --mutants, one boot for each mutant."""
+"""`lab soak`: the stress and race tests with new seeds, for as long as asked for."""
 
 import math
 import secrets
@@ -13,7 +13,7 @@ from lab import machines
 from lab.core.errors import LabError
 from lab.core.steps import say
 from lab.results.files import output_file
-from lab.verify import soak, soak_mutants
+from lab.verify import soak
 from lab.verify.soak import Kind, Soak
 
 SEED_BITS = 40
@@ -30,18 +30,6 @@ def _seed(context: click.Context, option: click.Parameter, text: str | None) -> 
     if not 0 <= value < 1 << 63:
         raise click.BadParameter(f"{text!r} is not a whole number from 0 to 2^63-1")
     return value
-
-
-def _soak_mutants(
-    seed: int, only: tuple[str, ...], harvest: str, races: bool, output: Path | None, dry_run: bool
-) -> int:
-    if only or races:
-        raise LabError(
-            "--mutants: each mutant has a boot of its own, --only and --races have no meaning"
-        )
-    if harvest != soak.ANY:
-        raise LabError("--mutants: mutants say what they need, --dirty-harvest has no meaning")
-    return soak_mutants.run(seed, output_file(output, "soak-mutants", "json"), dry_run)
 
 
 def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
@@ -91,11 +79,6 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 @click.option(
     "--races", "look_for_races", is_flag=True, help="On a kernel that reports data races (KCSAN)."
 )
-@click.option(
-    "--mutants",
-    is_flag=True,
-    help="Tell which mutants the stress test finds within a minute each.",
-)
 def command(
     minutes: float,
     seed: int,
@@ -104,7 +87,6 @@ def command(
     output: Path | None,
     dry_run: bool,
     look_for_races: bool,
-    mutants: bool,
 ) -> int:
     """Stress the series with new seeds, two machines at a time, until the time is over.
 
@@ -113,8 +95,6 @@ def command(
     """
     if math.isnan(minutes):
         raise LabError("--minutes: not a number")
-    if mutants:
-        return _soak_mutants(seed, only, harvest, look_for_races, output, dry_run)
     kinds = soak.chosen(only, harvest, soak.RACES if look_for_races else soak.KINDS)
     if dry_run:
         for kind in kinds:

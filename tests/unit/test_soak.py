@@ -249,9 +249,6 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--mutants", "--only", "stress-kvm-npt0"], "--only and --races have no meaning"),
-        (["--mutants", "--races"], "--only and --races have no meaning"),
-        (["--mutants", "--dirty-harvest", "on"], "--dirty-harvest has no meaning"),
         (["--dirty-harvest", "auto"], "'any', 'on', 'off'"),
         (["--only", "nonsense"], "no such boot"),
         (["--minutes", "0"], "minutes"),
@@ -426,47 +423,3 @@ def test_a_kernel_that_looks_for_no_race_is_noticed(
 ) -> None:
     assert run_soak(FakeMachine(passed), "--races") == 1
     assert "watched no memory access" in capsys.readouterr().err
-
-
-FOUND = """seed 0x1
-==== Test Assertion Failure ====
-  lost write: gfn 0x40353
-round 40, log mode get; to repeat: -S 0x1 -m all -v 2
-"""
-
-
-def mutants_answer(job: Job, nr: int) -> Result:
-    """Mutant 1 makes the test fail, 2 the kernel complain, 3 the machine crash."""
-    mutant = job.parameters["kvm.mutant"]
-    if mutant == "1":
-        return Result(254, FOUND.encode(), {}, "", 3.0)
-    if mutant == "2":
-        return Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: hole\n", 60.0)
-    if mutant == "3":
-        raise MachineFailed("machine crashed", "no report", "console")
-    return passed(job, nr)
-
-
-def test_which_mutants_the_stress_test_finds(
-    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine = FakeMachine(mutants_answer)
-    assert run_soak(machine, "--mutants", "--seed", "1") == 0
-    findings = saved(tmp_path)["findings"]
-    assert isinstance(findings, list)
-    by = {finding["number"]: (finding["by"], finding["what"]) for finding in findings}
-    assert by[1] == ("test", "lost write: gfn 0x40353")
-    assert by[2] == ("kernel", "WARNING: hole")
-    assert by[3][0] == "machine crashed"
-    assert by[4] == ("-", "")
-    assert f"3 of {len(set(by)) - 1} mutants were noticed" in capsys.readouterr().err
-    harvest = [job for job in machine.jobs if job.command[-2:] == ("-d", "on")]
-    assert 0 < len(harvest) < len(machine.jobs)
-
-
-def test_a_finding_without_a_bug_is_a_failure(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine = FakeMachine(lambda job, nr: Result(254, FOUND.encode(), {}, "", 3.0))
-    assert run_soak(machine, "--mutants") == 1
-    assert "without a mutant something was noticed" in capsys.readouterr().err
