@@ -4,16 +4,15 @@
 # Usage: split-bench.sh [OPTION]...
 #
 # Measure KVM's dirty logging with eager_page_split=N beside =Y in one boot: run
-# dirty_log_perf_test for each combination of what follows, take its own times as they
-# are, print a table with the ratio N/Y. Both parameters change fastest, so that the host
-# has the same history for what is compared. Needs root, /dev/kvm and no other running VM,
-# since eager_page_split is global; restores all that it changes.
+# dirty_log_perf_test for each combination of what follows, print a table of its own times.
+# Both parameters change fastest, so that the host has the same history for what is
+# compared. Needs root, /dev/kvm and no other running VM, since eager_page_split is global;
+# restores all that it changes.
 #
 #   --quick            the default: --vcpus "2 8" --writes "100 20" --init-set yes
 #                      --backing anonymous_hugetlb_2mb --iterations 2
-#   --full             --vcpus "2 4 8 14 16 32 64" --writes "100 80 50 20 5 0"
-#                      --backing "anonymous_hugetlb_2mb anonymous_thp"
-#                      --init-set both --iterations 3
+#   --full             --vcpus "2 4 8 14 16 32 64" --writes "100 80 50 20 5 0" --init-set
+#                      both --backing "anonymous_hugetlb_2mb anonymous_thp" --iterations 3
 #   --vcpus LIST       vCPU counts, 1-1024 each; those that leave no CPU for each vCPU
 #                      and one for the test are measured overcommitted and marked
 #   --writes LIST      write percentages, 0-100 each
@@ -24,17 +23,14 @@
 #                      shared_hugetlb
 #   --init-set WHICH   initially-all-set: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
-#   --harvest LIST     values of dirty_harvest: off, on, auto; needs a kernel that has
-#                      this parameter              (default: leave it as it is)
+#   --harvest LIST     values of dirty_harvest: off, on, auto  (default: as it is)
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
-#                      must exec it          (default: beside this script, then PATH)
-#   --output FILE      append results as JSON lines, those of one test run at a time;
-#                      they never end in the middle          (default: table only)
-#   --resume FILE      like --output, and do not repeat the runs that FILE holds: goes
-#                      on with a matrix that was interrupted, on the machine, kernel and
-#                      paging mode of FILE's last line
+#                      must exec it                     (default: beside this script)
+#   --output FILE      append results as JSON lines, whole test runs only
+#   --resume FILE      like --output, but without the runs that FILE holds, on the machine,
+#                      kernel and paging mode of its last line
 #   --machine NAME     label of the results       (default: $LAB_MACHINE, else host)
 #   --kernel WHICH     label of the results: series, peer or base  (default: series)
 #   --keep-going       measure the rest after a test run that failed
@@ -44,9 +40,8 @@
 #   -h, --help         this text
 #
 # Lists are separated by blanks or commas. The table has milliseconds and the times that
-# eager_page_split changes most; the results have seconds, all times, and what is fixed
-# at boot: the kernel, ept/npt, pml, tdp_mmu. Progress is appended to the file or FIFO
-# $LAB_PROGRESS, too.
+# eager_page_split changes most, the results have seconds and all times. Progress is
+# appended to the file or FIFO $LAB_PROGRESS, too.
 #
 # Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing changed;
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
@@ -56,8 +51,6 @@
 
 set -u
 
-usage() { sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; }
-
 name=split-bench
 # For the tests only: a directory that stands for / when /sys, /proc, /dev and /run are
 # read or written.
@@ -65,16 +58,15 @@ root=${SPLIT_BENCH_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
 harvest_param=$params/dirty_harvest
-here=$(cd "$(dirname "$0")" && pwd)
 
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
 unset vcpus_list writes_list init_set backing_list iterations
-preset=quick bytes=4M eager_list='N Y' test='' output='' resume=''
+preset=quick bytes=4M eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series
 pin=1 dry_run=0 keep_going=0 others_ok=0 quiet=0
-# Without --harvest what the kernel has, see read_harvest.
-harvest_given=0 harvest_list=''
+# Without --harvest what the kernel has, see check_input.
+harvest_given='' harvest_list=''
 
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
@@ -82,7 +74,8 @@ eager_was='' harvest_was='' pool_was='' pool_file='' lock='' scratch='' output_t
 # $! at the time no test was running; a different $! is a test to be ended.
 last_child=
 
-complain() { printf '%s: %s\n' "$name" "$*" >&2; }
+# Fails, as what is complained of did.
+complain() { printf '%s: %s\n' "$name" "$*" >&2; return 1; }
 
 # Bad input or an unsuitable host. One line.
 refuse() { complain "$@"; exit 2; }
@@ -110,9 +103,7 @@ restore() {
 	put_back "$eager_param" "$eager_was" || status=1
 	put_back "$harvest_param" "$harvest_was" || status=1
 	put_back "$pool_file" "$pool_was" || status=1
-	[ -z "$lock" ] || rm -f "$lock"
-	[ -z "$output_tmp" ] || rm -f "$output_tmp"
-	[ -z "$scratch" ] || rm -rf "$scratch"
+	rm -rf ${lock:+"$lock"} ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
 	[ "$status" -lt 128 ] || complain 'interrupted; the settings of this host are as before'
 	exit "$status"
 }
@@ -121,7 +112,6 @@ put_back() {
 	[ -n "$2" ] || return 0
 	{ printf '%s\n' "$2" >"$1"; } 2>/dev/null && return 0
 	complain "could not restore $1; by hand: echo $2 > $1"
-	return 1
 }
 
 # KILL, because the kernel frees all that a test holds (VM, huge pages), and
@@ -145,7 +135,7 @@ catch_signals() {
 parse_options() {
 	while [ $# -gt 0 ]; do
 		case $1 in
-		-h | --help) usage; exit 0 ;;
+		-h | --help) sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
 		--dry-run | --keep-going | --others-ok | --quiet) eval "$(name_of "$1")=1" ;;
 		--no-pin) pin=0 ;;
 		--quick | --full) preset=${1#--} ;;
@@ -166,7 +156,7 @@ set_option() {
 	case $1 in
 	--vcpus | --writes | --backing | --eager | --harvest)
 		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
-		[ "$1" != --harvest ] || harvest_given=1
+		[ "$1" != --harvest ] || harvest_given=yes
 		;;
 	--bytes | --init-set | --iterations | --test | --output | --resume | --machine | --kernel)
 		eval "$(name_of "$1")=\$2"
@@ -186,10 +176,8 @@ use_preset() {
 
 # In: an option, its list, and the check that each item has to pass.
 check_list() {
-	option=$1
-	list=$2
+	option=$1 list=$2 seen=' '
 	shift 2
-	seen=' '
 	for item in $list; do
 		"$@" "$item"
 		case $seen in
@@ -229,51 +217,33 @@ parse_bytes() {
 }
 
 check_backing() {
-	kib=$(page_kib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
-	[ -n "$kib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
-	[ "$1" != anonymous_thp ] || kib=$(thp_kib)
-	[ "$kib" -gt 0 ] || return 0
+	mib=$(page_mib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
+	[ -n "$mib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
+	[ "$1" != anonymous_thp ] || mib=2
 	# The test rounds up to whole pages: a result would name another size than it has.
-	[ $((size % (kib * 1024))) -eq 0 ] ||
-		refuse "--bytes: '$bytes' is not a whole number of $((kib / 1024)) MiB pages ($1);" \
-			"$(((size / kib / 1024 + 1) * (kib / 1024)))M would be"
+	[ "$mib" -eq 0 ] || [ $((size % (mib * 1048576))) -eq 0 ] ||
+		refuse "--bytes: '$bytes' is not a whole number of $mib MiB pages ($1);" \
+			"$(((size / 1048576 / mib + 1) * mib))M would be"
 }
 
-# Size of a backing's HugeTLB pages, 0 where it has none. Fails for an unknown one.
-page_kib_of() {
+# MiB of a backing's HugeTLB pages, 0 where it has none. Fails for an unknown one.
+page_mib_of() {
 	case $1 in
 	anonymous | anonymous_thp | shmem) echo 0 ;;
-	anonymous_hugetlb_2mb) echo 2048 ;;
-	anonymous_hugetlb_1gb) echo 1048576 ;;
-	anonymous_hugetlb | shared_hugetlb) sed -n 's/^Hugepagesize: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo" ;;
+	anonymous_hugetlb_2mb) echo 2 ;;
+	anonymous_hugetlb_1gb) echo 1024 ;;
+	anonymous_hugetlb | shared_hugetlb) awk '/^Hugepagesize:/ { print $2 / 1024 }' "$root/proc/meminfo" ;;
 	*) return 1 ;;
 	esac
-}
-
-# Size of a transparent huge page; that of x86 where the kernel has none.
-thp_kib() {
-	page=
-	{ read -r page <"$root/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"; } 2>/dev/null
-	echo $((${page:-2097152} / 1024))
-}
-
-find_test() {
-	if [ -z "$test" ]; then
-		test=$here/dirty_log_perf_test
-		[ -x "$test" ] || test=$(command -v dirty_log_perf_test) ||
-			refuse "no dirty_log_perf_test beside this script or in PATH; name one with --test"
-	fi
-	[ -f "$test" ] || refuse "--test: '$test' is not an executable file"
-	[ -x "$test" ] || refuse "--test: '$test' is not an executable file"
-	# Without a slash the shell would look in PATH for what was found here.
-	case $test in */*) ;; *) test=./$test ;; esac
 }
 
 check_input() {
 	check_list --vcpus "$vcpus_list" in_range 1 1024
 	check_list --writes "$writes_list" in_range 0 100
 	check_list --eager "$eager_list" one_of 'N, Y'
-	[ "$harvest_given" -eq 0 ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
+	# What is not asked for is recorded as it is; a kernel without it is off.
+	[ -n "$harvest_given" ] || harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
+	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
 	parse_bytes
 	option=--init-set one_of 'yes, no, both' "$init_set"
@@ -290,8 +260,8 @@ check_input() {
 }
 
 # The matrix: the largest number of vCPUs in it, and the runs that --resume found complete,
-# " INIT WRITES VCPUS EAGER BACKING HARVEST; ...".
-largest=0 done_runs=
+# " INIT WRITES VCPUS EAGER BACKING HARVEST; ...", with resumed, their lines of results.
+largest=0 runs_done=0 work_done=0 failures=0 done_runs='' resumed=''
 
 # Calls $1, in order, for each run that is not done, whose values are in the loops'
 # variables; stops when it fails.
@@ -317,7 +287,6 @@ count_run() {
 count_runs() {
 	runs_total=0 work_total=0
 	for_each_run count_run
-	runs_done=0 work_done=0
 }
 
 test_arguments() {
@@ -328,28 +297,24 @@ test_arguments() {
 
 show_run() {
 	test_arguments
-	printf 'eager_page_split=%s ' "$eager"
-	[ "$harvest_given" -eq 0 ] || printf 'dirty_harvest=%s ' "$harvest"
-	printf '%s %s\n' "${test:-dirty_log_perf_test}" "$arguments"
+	printf 'eager_page_split=%s %s%s %s\n' "$eager" "${harvest_given:+dirty_harvest=$harvest }" "$test" "$arguments"
 }
 
 describe_run() {
-	crowd=
+	crowd='' without='' behind=''
 	! is_overcommitted "$vcpus" || crowd=' overcommitted'
-	without=
 	[ "$init" = yes ] || without='without '
-	printf '%s%s vCPUs, %s%% writes, %sinitially-all-set, eager_page_split=%s' "$vcpus" "$crowd" "$writes" "$without" "$eager"
-	[ "$harvest_given" -eq 0 ] || printf ', dirty_harvest=%s' "$harvest"
-	[ "$backing" = "$backing_list" ] || printf ', %s' "$backing"
+	[ "$backing" = "$backing_list" ] || behind=", $backing"
+	printf '%s%s vCPUs, %s%% writes, %sinitially-all-set, eager_page_split=%s%s%s' "$vcpus" "$crowd" "$writes" "$without" \
+		"$eager" "${harvest_given:+, dirty_harvest=$harvest}" "$behind"
 }
 
 show_plan() {
 	printf '%s runs:\n' "$runs_total"
 	for_each_run show_run
 	for backing in $backing_list; do
-		page_kib=$(page_kib_of "$backing")
-		[ "$page_kib" -eq 0 ] ||
-			printf 'HugeTLB pool while they run: %s pages of %s MiB\n' "$(pool_wanted)" $((page_kib / 1024))
+		page_mib=$(page_mib_of "$backing")
+		[ "$page_mib" -eq 0 ] || printf 'HugeTLB pool while they run: %s pages of %s MiB\n' "$(pool_wanted)" "$page_mib"
 	done
 	printf 'results: %s\n' "${output:-table only}"
 }
@@ -358,7 +323,7 @@ check_host() {
 	[ -e "$root/dev/kvm" ] || refuse 'no /dev/kvm: is KVM loaded, and virtualisation on?'
 	[ -r "$eager_param" ] ||
 		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
-	[ "$harvest_given" -eq 0 ] || [ -r "$harvest_param" ] ||
+	[ -z "$harvest_given" ] || [ -r "$harvest_param" ] ||
 		refuse "--harvest: no parameter dirty_harvest in /sys/module/kvm/parameters: this kernel's KVM cannot log by Dirty bits"
 	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
 	others=$(count_others)
@@ -370,18 +335,8 @@ check_host() {
 	esac
 }
 
-# debugfs has one directory PID-FD per VM. Where it is not mounted, the file
-# descriptors tell.
-count_others() {
-	if [ -d "$root/sys/kernel/debug/kvm" ]; then
-		set -- "$root"/sys/kernel/debug/kvm/[0-9]*-[0-9]*
-		[ -e "$1" ] || shift
-		echo $#
-	else
-		# shellcheck disable=SC2010,SC2012 # thousands of links: one ls, not a readlink each
-		ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'
-	fi
-}
+# shellcheck disable=SC2010,SC2012 # thousands of links: one ls, not a readlink each
+count_others() { ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'; }
 
 # A kernel with both vendors built in has both parameters, whatever the CPU is.
 # The TDP MMU needs TDP: its parameter keeps saying Y with ept=N or npt=N.
@@ -391,20 +346,13 @@ read_mode() {
 		tdp_name=ept tdp_file=$root/sys/module/kvm_intel/parameters/ept
 	[ -r "$tdp_file" ] || refuse "no ${tdp_file#"$root"}: is the vendor's KVM module loaded?"
 	ept=$(says grep -q "^[Yy1]" "$tdp_file")
-	tdp_mmu=false
+	tdp_mmu=false pml=true
 	[ "$ept" = false ] || tdp_mmu=$(says grep -q "^[Yy1]" "$params/tdp_mmu")
 	# pml: false where EPT is on and the CPU does not log by itself. PML belongs to EPT:
 	# without that its parameter says nothing, and AMD has neither.
 	pml_file=$root/sys/module/kvm_intel/parameters/pml
-	pml=true
 	[ "$tdp_name $ept" != 'ept true' ] || [ ! -r "$pml_file" ] || pml=$(says grep -q "^[Yy1]" "$pml_file")
 	release=$(uname -r)
-}
-
-# What is not asked for is recorded as it is; a kernel without it is off.
-read_harvest() {
-	[ "$harvest_given" -eq 0 ] || return 0
-	harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
 }
 
 # For JSON: whether a command succeeds.
@@ -413,8 +361,7 @@ says() { if "$@" 2>/dev/null; then echo true; else echo false; fi; }
 # Sets cpus, the number of those that a process may use and that are on, and
 # pin_order: one of each core first, since siblings share what is measured.
 read_cpus() {
-	pin_order=$(awk -v allowed="$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$root/proc/self/status" 2>/dev/null)" \
-		-v online="$(cat "$root/sys/devices/system/cpu/online" 2>/dev/null)" -v root="$root" '
+	pin_order=$(awk -v root="$root" '
 	# A list as the kernel writes it, "0-3,8"; "0-1023" may stand for CPUs that are not.
 	function take(list, set,    parts, ends, i, cpu) {
 		for (i = split(list, parts, ","); i > 0; i--) {
@@ -422,24 +369,20 @@ read_cpus() {
 			for (cpu = ends[1] + 0; cpu <= ends[2] + 0; cpu++) { set[cpu] = 1; if (cpu > last) last = cpu }
 		}
 	}
-	BEGIN {
-		last = -1
-		take(allowed == "" ? online : allowed, may)
-		take(online == "" ? allowed : online, on)
+	$1 == "Cpus_allowed_list:" { take($2, may) }
+	FILENAME ~ /online$/ { take($1, on) }
+	END {
 		for (cpu = 0; cpu <= last; cpu++) if ((cpu in may) && (cpu in on)) {
 			core = cpu
 			file = root "/sys/devices/system/cpu/cpu" cpu "/topology/thread_siblings_list"
 			getline core <file
 			close(file)
-			if (core in met) others = others " " cpu
-			else firsts = firsts " " cpu
+			if (core in met) others = others " " cpu; else firsts = firsts " " cpu
 			met[core] = 1
 		}
 		print firsts others
-	}')
-	# shellcheck disable=SC2086 # one word per CPU is wanted
-	set -- $pin_order
-	cpus=$#
+	}' "$root/proc/self/status" "$root/sys/devices/system/cpu/online")
+	cpus=$(echo "$pin_order" | wc -w)
 }
 
 # The vCPUs and the main thread do not have a CPU each.
@@ -455,49 +398,40 @@ take_lock() {
 	[ -d "$root/run" ] || return 0
 	lock_file=$root/run/split-bench.pid
 	holder=$(cat "$lock_file" 2>/dev/null)
-	[ -z "$holder" ] || ! kill -0 "$holder" 2>/dev/null ||
-		refuse "another split-bench.sh runs already (process $holder)"
-	rm -f "$lock_file"
-	(set -C; echo "$$" >"$lock_file") 2>/dev/null || refuse "another split-bench.sh started just now ($lock_file)"
+	{ [ -n "$holder" ] && kill -0 "$holder" 2>/dev/null; } || rm -f "$lock_file"
+	(set -C; echo "$$" >"$lock_file") 2>/dev/null ||
+		refuse "another split-bench.sh runs already (process ${holder:-unknown}, $lock_file)"
 	lock=$lock_file
 }
 
 # One 2 MiB page to spare, for a test that aligns its mapping; none of 1 GiB.
-pool_wanted() {
-	spare=1
-	[ "$page_kib" -lt 1048576 ] || spare=0
-	echo $((largest * size / (page_kib * 1024) + spare))
-}
+pool_wanted() { echo $((largest * size / (page_mib * 1048576) + (page_mib < 1024))); }
 
 # Pages that are free and not promised to another process.
 pool_free() { echo $(($(cat "$pool_dir/free_hugepages") - $(cat "$pool_dir/resv_hugepages"))); }
 
+# In: MiB that are wanted, and that there are; of a HugeTLB pool the size of its pages.
 too_little() {
-	complain "too little memory$1: wanted $2 MiB$3, had $4 MiB; take fewer --vcpus or smaller --bytes"
-	return 1
+	complain "too little memory${3:+ for the HugeTLB pool}: wanted $1 MiB${3:+ in $3 MiB pages}, had $2 MiB;" \
+		"take fewer --vcpus or smaller --bytes"
 }
 
 grow_pool() {
-	pool_dir=$root/sys/kernel/mm/hugepages/hugepages-${page_kib}kB
-	mib=$((page_kib / 1024))
-	[ -w "$pool_dir/nr_hugepages" ] || {
-		complain "no HugeTLB pool of $mib MiB pages on this host"
-		return 1
-	}
-	wanted=$(pool_wanted)
-	had=$(pool_free)
+	pool_dir=$root/sys/kernel/mm/hugepages/hugepages-$((page_mib * 1024))kB
+	[ -w "$pool_dir/nr_hugepages" ] || { complain "no HugeTLB pool of $page_mib MiB pages on this host"; return; }
+	wanted=$(pool_wanted) had=$(pool_free)
 	[ "$had" -lt "$wanted" ] || return 0
 	pool_file=$pool_dir/nr_hugepages
 	pool_was=$(cat "$pool_file")
 	{ echo $((pool_was + wanted - had)) >"$pool_file"; } 2>/dev/null
-	got=$(pool_free)
-	[ "$got" -ge "$wanted" ] || too_little ' for the HugeTLB pool' $((wanted * mib)) " in $mib MiB pages" $((got * mib))
+	had=$(pool_free)
+	[ "$had" -ge "$wanted" ] || too_little $((wanted * page_mib)) $((had * page_mib)) "$page_mib"
 }
 
 check_memory() {
 	wanted=$((largest * size / 1048576))
 	had=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
-	[ "$wanted" -lt "$had" ] || too_little '' "$wanted" '' "$had"
+	[ "$wanted" -lt "$had" ] || too_little "$wanted" "$had"
 }
 
 # Makes the memory of one backing available, and gives back that of the last one.
@@ -506,35 +440,22 @@ use_memory() {
 	[ "$1" != "$memory_of" ] || return 0
 	put_back "$pool_file" "$pool_was" || return 1
 	pool_was=
-	page_kib=$(page_kib_of "$1")
-	if [ "$page_kib" -gt 0 ]; then grow_pool; else check_memory; fi || return 1
+	page_mib=$(page_mib_of "$1")
+	if [ "$page_mib" -gt 0 ]; then grow_pool; else check_memory; fi || return 1
 	memory_of=$1
 }
 
-# Every backing is tried before the first run, the first one last: it is better
-# to hear of too little memory now than hours later.
-get_memory() {
-	for backing in $backing_list ${backing_list%% *}; do
-		use_memory "$backing" || exit 2
-	done
-}
-
+# Results are worth nothing when they cannot be kept: the room is taken beforehand.
 check_output() {
 	[ -n "$output" ] || return 0
 	[ ! -d "$output" ] || refuse "--output: '$output' is a directory"
 	[ ! -e "$output" ] || [ -f "$output" ] || refuse "--output: '$output' is not a regular file"
-	output_dir=$(dirname "$output")
-	[ -d "$output_dir" ] || refuse "--output: there is no directory '$output_dir'"
+	[ -d "$(dirname "$output")" ] || refuse "--output: there is no directory '$(dirname "$output")'"
 	# Through a symbolic link: the file is replaced, the link must stay.
 	[ ! -L "$output" ] || output=$(readlink -f "$output")
 	[ ! -s "$output" ] || [ -z "$(tail -c 1 "$output")" ] ||
 		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
-}
-
-# Results are worth nothing when they cannot be kept: take the room beforehand.
-# 450 bytes hold a line; the old content is copied, see append_results.
-check_room() {
-	[ -n "$output" ] || return 0
+	# 450 bytes hold a line; the old content is copied, see append_results.
 	kib=$((runs_total * (3 + 3 * iterations) * 450 / 1024 + 1))
 	[ ! -f "$output" ] || kib=$((kib + $(wc -c <"$output") / 1024 + 1))
 	output_tmp=$output.tmp.$$
@@ -543,106 +464,77 @@ check_room() {
 	rm -f "$output_tmp"
 }
 
-# A copy that replaces the file: whoever reads it, and whatever happens
-# meanwhile, finds whole test runs only.
+# A copy that replaces the file: there are whole test runs only in it, whatever happens.
 append_results() {
+	cat "$scratch/new" >>"$scratch/all"
 	[ -n "$output" ] || return 0
-	if { { [ ! -e "$output" ] || cat "$output"; } && to_json; } >"$output_tmp" 2>/dev/null &&
-		mv -f "$output_tmp" "$output"; then
-		return 0
-	fi
+	{ { [ ! -e "$output" ] || cat "$output"; } && cat "$scratch/new"; } >"$output_tmp" 2>/dev/null &&
+		mv -f "$output_tmp" "$output" && return 0
 	rm -f "$output_tmp"
 	complain "could not write '$output': no space left?"
-	return 1
 }
 
-to_json() {
-	head=$(printf '"%s": "%s", ' machine "$machine" kernel "$kernel" kernel_version "$release")
-	head=$head$(printf '"%s": %s, ' ept "$ept" tdp_mmu "$tdp_mmu" vcpus "$vcpus" bytes_per_vcpu "$size" \
-		backing "\"$backing\"" write_percent "$writes" \
-		initially_all_set "$(says [ "$init" = yes ])" eager "$(says [ "$eager" = Y ])")
-	tail="\"dirty_harvest\": \"$harvest\", "
-	[ "$pml" = true ] || tail="$tail\"pml\": false, "
-	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
-	awk -v head="$head" -v tail="$tail" '{
-		iteration = $2 == "-" ? "null" : $2
-		print "{" head "\"phase\": \"" $1 "\", \"iteration\": " iteration ", " tail "\"seconds\": " $3 "}"
-	}' "$scratch/times"
-}
-
-# For awk: what a line of JSON has for a key, an empty string if it has no such key.
+# For awk: what a line of JSON has for a key, MISSING if it has no such key.
 # shellcheck disable=SC2016 # that is awk's $0
 json_value='
-	function value(key,    rest, at) {
+	function value(key, missing,    rest, at) {
 		at = index($0, "\"" key "\": ")
-		if (!at) return ""
+		if (!at) return missing
 		rest = substr($0, at + length(key) + 4)
 		sub(/[,}].*/, "", rest)
 		gsub(/"/, "", rest)
 		return rest
 	}
-	function time() { return value("phase") " " (value("iteration") == "null" ? "-" : value("iteration")) }
 '
 
-# What a matrix was interrupted at is in the last line of its file.
-# Out: "none" for an empty file, "bad NUMBER" for a line that is no result, else
-# MACHINE KERNEL RELEASE EPT TDP_MMU PML CPUS of the last line; then done_runs, which begins
-# with "other" if one is not that of this invocation; then, of the same setting and memory
-# size, lines INIT WRITES VCPUS EAGER BACKING HARVEST PHASE ITERATION|- SECONDS.
+# Out: what is wrong with the file, else an empty line; the last line's MACHINE KERNEL RELEASE
+# EPT TDP_MMU PML CPUS, since that is what a matrix was interrupted at; the runs that there
+# are of that setting and this memory size, as in done_runs; then the lines of these runs.
 read_results() {
 	awk -v bytes="$size" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
-	function or_else(found, old) { return found == "" ? old : found }
-	function other_pinning() { return value("pinned") != "" && (value("pinned") == "true") != (pin == 1 && value("vcpus") + 0 < cpus + 0) }
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
-			value("tdp_mmu") " " or_else(value("pml"), "true")
+			value("tdp_mmu") " " value("pml", "true")
 		if ($0 !~ /^[{].*[}]$/ || split(setting, words, " ") != 6 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
-			bad = NR
+			wrong = "is of another kind: line " NR " of it is no result of this script"
 			exit
 		}
-		had = or_else(value("cpus"), "-")
+		had = value("cpus", "-")
 		if (value("bytes_per_vcpu") != bytes) next
-		of[++count] = setting
-		run[count] = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
-			(value("eager") == "true" ? "Y " : "N ") value("backing") " " or_else(value("dirty_harvest"), "off")
-		line[count] = time() " " value("seconds")
-		pinned_otherwise[count] = other_pinning()
+		run = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
+			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_harvest", "off")
+		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
+		times[setting, run]++
+		if (value("pinned", pinned) != pinned) other[setting] = 1
+		lines[setting] = lines[setting] "\n" $0
 	}
 	END {
-		print bad ? "bad " bad : NR ? setting " " had : "none"
-		for (i = 1; i <= count; i++) if (of[i] == setting) {
-			times[run[i]]++
-			other = other || pinned_otherwise[i]
-		}
 		for (one in times) {
-			done = done " " one ";"
-			other = other || times[one] != 3 + n * (one ~ /^yes/ ? 3 : 2)
+			split(one, parts, SUBSEP)
+			if (parts[1] != setting) continue
+			done = done " " parts[2] ";"
+			if (times[one] != 3 + n * (parts[2] ~ /^yes/ ? 3 : 2)) other[setting] = 1
 		}
-		print (other ? "other" : "") done
-		for (i = 1; i <= count; i++) if (of[i] == setting) print run[i], line[i]
+		if (!wrong && other[setting]) wrong = "holds runs with other --iterations or pinning, or a run twice"
+		print wrong "\n" setting, had "\n" done lines[setting]
 	}' "$output"
 }
 
-# Sets resumed, what read_results says, and done_runs.
-resumed=
+# Sets done_runs, resumed, and the last line's setting.
 read_resumed() {
 	[ -n "$resume" ] || return 0
 	[ -f "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
 	[ -r "$output" ] || refuse "--resume: '$output' cannot be read"
-	resumed=$(read_results)
-	done_runs=$(printf '%s\n' "$resumed" | sed -n 2p)
-	case $resumed in
-	bad*) refuse "--resume: line $(printf '%s\n' "$resumed" | sed -n '1s/bad //p') of '$output' is no result of this script" ;;
-	esac
-	case $done_runs in
-	other*) refuse "--resume: '$output' holds runs with other --iterations or pinning, or a run twice" ;;
-	esac
+	{ IFS= read -r wrong; IFS= read -r last_setting; IFS= read -r done_runs; resumed=$(cat); } <<END
+$(read_results)
+END
+	[ -z "$wrong" ] || refuse "--resume: '$output' $wrong"
 }
 
 check_same_setting() {
-	# shellcheck disable=SC2046 # one word per value is wanted
-	set -- $(printf '%s\n' "$resumed" | sed 1q)
-	[ "${1:-none}" != none ] || return 0
+	# shellcheck disable=SC2086 # one word per value is wanted
+	set -- ${last_setting-}
+	[ $# -gt 0 ] || return 0
 	for now in "machine $machine" "kernel $kernel" "Linux $release" "$tdp_name $ept" "tdp_mmu $tdp_mmu" \
 		"pml $pml" "usable CPUs: $cpus"; do
 		[ "$1" = "${now##* }" ] || [ "$1" = - ] ||
@@ -651,32 +543,32 @@ check_same_setting() {
 	done
 }
 
-# The table has what FILE held, too.
-take_resumed() {
-	printf '%s\n' "$resumed" | sed '1,2d' >"$scratch/data"
-	[ -z "$resume" ] || [ "$quiet" -eq 1 ] ||
-		printf '%s: %s of %s runs are still to be measured\n' "$name" "$runs_total" "$runs_wanted" >&2
-}
-
-# From the test's JSON. Out: PHASE ITERATION|- SECONDS. A time that is missing or
-# doubled means that the test is not the one known.
+# From the test's JSON to lines of results. Fails when a time is missing or doubled: the
+# test is not the one known.
 read_times() {
-	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" "$json_value"'
+	head=$(printf '"%s": "%s", ' machine "$machine" kernel "$kernel" kernel_version "$release")
+	head=$head$(printf '"%s": %s, ' ept "$ept" tdp_mmu "$tdp_mmu" vcpus "$vcpus" bytes_per_vcpu "$size" \
+		backing "\"$backing\"" write_percent "$writes" \
+		initially_all_set "$(says [ "$init" = yes ])" eager "$(says [ "$eager" = Y ])")
+	tail="\"dirty_harvest\": \"$harvest\", "
+	[ "$pml" = true ] || tail="$tail\"pml\": false, "
+	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
+	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v head="$head" -v tail="$tail" "$json_value"'
 	BEGIN {
-		wanted = " populate - enable -"
+		wanted = " populate null enable null"
 		for (i = 1; i <= n; i++) wanted = wanted " dirty " i " get " i (init == "yes" ? " clear " i : "")
-		wanted = wanted " disable -"
+		wanted = wanted " disable null"
 	}
 	value("record") == "phase" && value("seconds") ~ /^[0-9]+\.[0-9]+$/ {
-		found = found " " time()
-		print time(), value("seconds")
+		found = found " " value("phase") " " value("iteration")
+		print "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail "\"seconds\": " value("seconds") "}"
 	}
-	END { exit found != wanted }' "$scratch/json" >"$scratch/times"
+	END { exit found != wanted }' "$scratch/json" >"$scratch/new"
 }
 
 # KVM reads dirty_harvest when the test creates its VM.
 set_parameters() {
-	set_one "$eager_param" "$eager" && { [ "$harvest_given" -eq 0 ] || set_one "$harvest_param" "$harvest"; }
+	set_one "$eager_param" "$eager" && { [ -z "$harvest_given" ] || set_one "$harvest_param" "$harvest"; }
 }
 
 set_one() {
@@ -684,7 +576,6 @@ set_one() {
 	{ echo "$2" >"$1" && read -r taken <"$1"; } 2>/dev/null
 	[ "$taken" = "$2" ] && return 0
 	complain "${1##*/} did not take the value $2"
-	return 1
 }
 
 # In the background, because a shell handles no signal while it waits for a
@@ -718,7 +609,7 @@ measure() {
 	elif ! read_times; then
 		failed_run "the test's times are not those of $iterations iterations"
 	else
-		append_results && sed "s/^/$run /" "$scratch/times" >>"$scratch/data"
+		append_results
 	fi
 }
 
@@ -738,17 +629,18 @@ END
 # Markdown, aligned so that it reads as it is; a row has the runs that only differ in
 # eager_page_split.
 print_table() {
-	awk -v cpus="$cpus" '
+	awk -v cpus="$cpus" "$json_value"'
 	function digits(x) { return sprintf(x >= 99.95 ? "%.0f" : x >= 9.995 ? "%.1f" : x >= 0.9995 ? "%.2f" : "%.3f", x) }
 	function ms(s) { return s == "" ? "-" : digits(s * 1000) }
 	function ratio(a, b) { return a == "" || b == "" || b == 0 ? "-" : digits(a / b) }
-	function pair(row, what) { return sprintf(" %7s | %7s |", ms(time[row, "N", what]), ms(time[row, "Y", what])) }
+	function pair(row, what) { return sprintf(" %7s | %7s |", ms(time[row, "false", what]), ms(time[row, "true", what])) }
 	{
-		crowd = $3 + 0 >= cpus + 0 ? "*" : ""
-		row = sprintf("| %-21s | %-3s | %6s | %-7s | %5s |", $5, $1, $2, $6, $3 crowd)
+		row = sprintf("| %-21s | %-3s | %6s | %-7s | %5s |", value("backing"), \
+			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_harvest", "off"), \
+			value("vcpus") (value("vcpus") + 0 >= cpus + 0 ? "*" : ""))
 		if (!(row in set)) rows[++count] = row
-		set[row] = $1 == "yes"
-		time[row, $4, $7 " " $8] = $9
+		set[row] = value("initially_all_set") == "true"
+		time[row, value("eager"), value("phase") " " value("iteration")] = value("seconds")
 	}
 	END {
 		print "| backing               | set | writes | harvest | vCPUs | dirty N | dirty Y |   N/Y | split N | split Y |   log N |   log Y |"
@@ -756,45 +648,50 @@ print_table() {
 		for (i = 1; i <= count; i++) {
 			row = rows[i]
 			first = set[row] ? "dirty 2" : "dirty 1"
-			print row pair(row, first) sprintf(" %5s |", ratio(time[row, "N", first], time[row, "Y", first])) \
-				pair(row, set[row] ? "clear 1" : "enable -") pair(row, set[row] ? "clear 2" : "get 2")
+			print row pair(row, first) sprintf(" %5s |", ratio(time[row, "false", first], time[row, "true", first])) \
+				pair(row, set[row] ? "clear 1" : "enable null") pair(row, set[row] ? "clear 2" : "get 2")
 		}
-	}' "$scratch/data"
+	}' "$scratch/all"
 }
 
 prepare() {
-	find_test
-	check_output
+	{ [ -f "$test" ] && [ -x "$test" ]; } || refuse "--test: '$test' is not an executable file"
+	# Without a slash the shell would look for it in PATH.
+	case $test in */*) ;; *) test=./$test ;; esac
 	check_host
 	read_mode
 	check_same_setting
 	catch_signals
 	take_lock
 	scratch=$(mktemp -d) || refuse 'no room for a temporary directory (mktemp -d failed)'
-	take_resumed
-	check_room
-	get_memory
+	check_output
+	# Every backing is tried before the first run, the first one last: it is better to hear of
+	# too little memory now than hours later.
+	for backing in $backing_list ${backing_list%% *}; do use_memory "$backing" || exit 2; done
 	eager_was=$(cat "$eager_param")
-	[ "$harvest_given" -eq 0 ] || harvest_was=$(cat "$harvest_param")
+	[ -z "$harvest_given" ] || harvest_was=$(cat "$harvest_param")
+	# The table has what the file held, too.
+	[ -z "$resumed" ] || printf '%s\n' "$resumed" >"$scratch/all"
+	[ -z "$resume" ] || [ "$quiet" -eq 1 ] ||
+		printf '%s: %s of %s runs are still to be measured\n' "$name" "$runs_total" "$runs_wanted" >&2
 }
+
 
 main() {
 	parse_options "$@"
 	use_preset
 	check_input
 	read_cpus
-	read_harvest
 	count_runs
 	runs_wanted=$runs_total
 	read_resumed
 	count_runs
 	[ "$dry_run" -eq 0 ] || { show_plan; exit; }
 	prepare
-	failures=0
 	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))
 	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done"
-	[ ! -s "$scratch/data" ] || { print_caption; print_table; }
+	[ ! -s "$scratch/all" ] || { print_caption; print_table; }
 	[ "$failures" -eq 0 ]
 }
 

@@ -176,7 +176,6 @@ def test_the_header_lists_the_commands_that_are_needed(host: Host, tmp_path: Pat
         (tmp_path / name).symlink_to(shutil.which(name, path=path) or "missing")
     host.shell = [shutil.which("dash") or ""]
     host.environment["PATH"] = str(tmp_path)
-    (host.root / "sys/kernel/debug/kvm").mkdir(parents=True)
     output = host.root / "out.jsonl"
     for option in ("--output", "--resume"):
         done = host.run(*PART, "--backing", "anonymous_hugetlb", option, str(output))

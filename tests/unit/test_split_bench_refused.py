@@ -95,15 +95,16 @@ def without_vendor(host: Host) -> None:
     (host.root / "sys/module/kvm_intel/parameters/ept").unlink()
 
 
-def with_a_vm_in_debugfs(host: Host) -> None:
-    (host.root / "sys/kernel/debug/kvm/123-11").mkdir(parents=True)
-    (host.root / "sys/kernel/debug/kvm/blocking").touch()
-
-
-def with_a_vm_descriptor(host: Host) -> None:
+def with_a_vm(host: Host) -> None:
     (host.root / "proc/123/fd").mkdir(parents=True)
     (host.root / "proc/123/fd/10").symlink_to("anon_inode:kvm-vcpu:0")
     (host.root / "proc/123/fd/11").symlink_to("anon_inode:kvm-vm")
+
+
+def with_two_vms(host: Host) -> None:
+    with_a_vm(host)
+    (host.root / "proc/99/fd").mkdir(parents=True)
+    (host.root / "proc/99/fd/3").symlink_to("anon_inode:kvm-vm")
 
 
 def with_little_memory(host: Host) -> None:
@@ -126,8 +127,8 @@ def with_another_bench(host: Host) -> None:
         (without_kvm, "no /dev/kvm"),
         (without_parameter, "no parameter eager_page_split"),
         (without_vendor, "no /sys/module/kvm_intel/parameters/ept"),
-        (with_a_vm_in_debugfs, "1 other VM(s) run here"),
-        (with_a_vm_descriptor, "1 other VM(s) run here"),
+        (with_a_vm, "1 other VM(s) run here"),
+        (with_two_vms, "2 other VM(s) run here"),
         (with_little_memory, "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
         (without_a_pool, "no HugeTLB pool of 2 MiB pages"),
         (with_another_bench, "another split-bench.sh runs already (process "),
@@ -177,7 +178,7 @@ def test_no_space_at_the_output(host: Host) -> None:
 
 
 def test_others_ok(host: Host) -> None:
-    with_a_vm_in_debugfs(host)
+    with_a_vm(host)
     assert host.run("--vcpus", "2", "--others-ok").returncode == 0
 
 
