@@ -17,7 +17,7 @@ from lab.core.steps import duration, say
 from lab.measure.bench import build_programs, make_jobs, measure, show_plan
 from lab.measure.partial import Store
 from lab.measure.plan import Boot, Matrix, bench_boots
-from lab.page import sections
+from lab.page import dirty_bits
 from lab.results import jsonl, tables, tradeoff
 from lab.results.files import output_file
 from lab.results.tables import BASE_VCPUS
@@ -71,6 +71,6 @@ def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
     file = output_file(output, "crossover")
     measure_into(file, fresh=fresh)
     found = jsonl.parse_all(file.read_text(), file.name)
-    for table in sections.tradeoff_tables(found):
+    for table in dirty_bits.tradeoff_tables(found):
         tables.show(table, Console())
     say(f"crossover: figures are in {file}; `make report` draws them")

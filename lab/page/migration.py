@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.page import pictures
+from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Picture, Section
 from lab.page.pictures import MigrationTimeline, Style
 from lab.results import tables
 from lab.results.sources import Line, Source, Sources
 from lab.results.tables import Table
 
-SIMULATED = ("vmx-bochs",)
 # What the longest request with N is to be of that with Y, at least.
 GOAL = 5
 RATIOS = ("N/Y", "N/Dirty bits")
@@ -138,12 +137,12 @@ def _title(record: Record) -> str:
 
 def _dimensions(record: Record) -> str:
     """What a picture's runs have in common."""
-    clock = "simulated time" if record["machine"] in SIMULATED else "wall-clock time"
     return (
-        f"{record['machine']} ({clock}), kernel {record['kernel_version']}, {_mode(record)},"
-        f" {record['qemu']}, {record['vcpus']} vCPUs, {tables.size(record['bytes_per_vcpu'])}"
-        f" each, {record['backing']}, {record['rate']} requests a second and vCPU, each reads"
-        f" {record['reads']} pages and writes {record['writes']}"
+        f"{record['machine']} ({dimensions.clock(record['machine'])}), kernel"
+        f" {record['kernel_version']}, {_mode(record)}, {record['qemu']}, {record['vcpus']} vCPUs,"
+        f" {tables.size(record['bytes_per_vcpu'])} each, {record['backing']}, {record['rate']}"
+        f" requests a second and vCPU, each reads {record['reads']} pages"
+        f" and writes {record['writes']}"
     )
 
 
@@ -170,7 +169,7 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
     )
     table.rows += [_cells(row, migrations) for row in ROWS]
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
-    simulated = record["machine"] in SIMULATED
+    simulated = record["machine"] in dimensions.SIMULATED
     table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
     if simulated and len(migrations) > 1:
         table.notes.append(_verdict(migrations))
@@ -204,7 +203,7 @@ def _name(record: Record) -> str:
 def _draw(migrations: Sequence[MigrationRecords]) -> tuple[str, str]:
     record = migrations[0].records["migration"]
     name = _name(record)
-    simulated = record["machine"] in SIMULATED
+    simulated = record["machine"] in dimensions.SIMULATED
     return name, pictures.migration_timelines(
         name, [_timeline(migration) for migration in migrations], simulated
     )
@@ -225,7 +224,7 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
         " each window; the lower, the less a guest notices of being migrated. Dotted lines are"
         " passes over the memory, the last line is where it is stopped."
     )
-    picture = Picture(name, _title(record), svg, _dimensions(record), reading, origins)
+    picture = Picture(name, _title(record), svg, _dimensions(record), reading, lines[0].file)
     table = _table(migrations)
     each = [origins] * len(table.rows)
     strong = frozenset(table.strong)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lab.results.sources import Line
+from lab.results.sources import Line, Source
+from lab.results.tables import Table
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,19 @@ class Grid:
     beside: bool = False
 
 
+def grid(source: Source, table: Table) -> Grid:
+    """A table of measurements of SOURCE."""
+    origins = [source.at(keys) for keys in table.origins]
+    strong = frozenset(table.strong)
+    return Grid(table.title, table.columns, table.rows, origins, table.notes, strong)
+
+
 @dataclass(frozen=True)
 class Picture:
     """A plot. name: of its file, without ending. svg: a complete document.
 
     dimensions: machine, kernel version, and what all that is drawn has in common.
-    reading: one sentence on how to read it.
+    reading: one sentence on how to read it. file: of results, that it was drawn from.
     """
 
     name: str
@@ -38,7 +46,7 @@ class Picture:
     svg: str
     dimensions: str
     reading: str
-    origins: tuple[Line, ...]
+    file: str
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError
-from lab.page import command, model, pictures, render, sections
+from lab.page import command, dirty_bits, live, model, pictures, render, sections
 from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import Panel
 from lab.results import jsonl, sources
@@ -147,8 +147,8 @@ def test_what_is_missing_is_named_with_its_command() -> None:
 
 def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
     found = sources.load_all(data.write_all(tmp_path))
-    runs = sections._runs(found["live"], True)
-    points = sections._exceeding(runs[0], "writer")
+    runs = live._runs(found["live"], True)
+    points = live._exceeding(runs[0], "writer")
     # Two phases count: 1800 short, 180 longer, 5 longest ones.
     assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
     assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
@@ -195,7 +195,7 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
 def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_panels(monkeypatch)
     data.write_all(tmp_path)
-    section = sections.dirty_bits(sources.load_all([tmp_path / data.CROSSOVER]))
+    section = dirty_bits.section(sources.load_all([tmp_path / data.CROSSOVER]))
     assert [panel.title for panel in drawn["crossover"]] == [
         "ept=N\nDirty bits cheaper from 0.25% on",
         "ept=Y, pml=N\nDirty bits cheaper from 0.25% on",
@@ -220,13 +220,13 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path, monkeypatch: pytest.Mon
     drawn_panels(monkeypatch)
     file = tmp_path / data.BENCH
     jsonl.write(file, data.crossover())
-    section = sections.dirty_bits(sources.load_all([file]))
+    section = dirty_bits.section(sources.load_all([file]))
     assert [block.name for block in section.blocks if isinstance(block, Picture)] == [
         "crossover",
         "crossover-memory",
     ]
     jsonl.write(file, data.bench())
-    assert isinstance(sections.dirty_bits(sources.load_all([file])).blocks[0], Missing)
+    assert isinstance(dirty_bits.section(sources.load_all([file])).blocks[0], Missing)
 
 
 def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_inlined_pictures_take_the_colours_of_the_page() -> None:
     svg = (
         '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt"><g id="a" style="fill: #fffffe"/>'
     )
-    picture = Picture("p", "", svg + '<use href="#a" clip-path="url(#a)"/></svg>', "", "", ())
+    picture = Picture("p", "", svg + '<use href="#a" clip-path="url(#a)"/></svg>', "", "", "")
     inlined = render.inline(picture)
     assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
     assert "var(--paper)" in inlined and "#fffffe" not in inlined

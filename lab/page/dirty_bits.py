@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The section on logging by Dirty bits against write protection, over what is written."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from lab.machines.bochs import IPS
+from lab.page import dimensions, pictures
+from lab.page.model import Missing, Picture, Section, grid
+from lab.page.pictures import HARVESTED, PROTECTED, Panel, Points, Style
+from lab.results import tables, tradeoff
+from lab.results.jsonl import Key, Measurement
+from lab.results.sources import Source, Sources
+from lab.results.tables import Table
+from lab.results.tradeoff import Tradeoff
+
+# What has both ways of logging over write percentages, the first that there is.
+TRADEOFF_SOURCES = ("crossover", "bench")
+GIB = 1 << 30
+SIZES_GIB = (1, 4, 16, 64, 256, 1024)
+COMPUTED = "computed, not measured: the time per page of the measured VM, times the pages"
+ROUND_COLUMNS = ("dirty", "GET", "CLEAR", "sum")
+WHAT_IS_A_ROUND = (
+    "a round: all vCPUs go through their memory once, GET, CLEAR; the second one is shown,"
+    " eager_page_split=Y"
+)
+
+
+WHAT_IS_CHEAPER = (
+    "D cheaper: by the time that passes; by CPU time: of all vCPUs and the thread that asks"
+)
+
+
+def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
+    """A round with write protection beside one with Dirty bits, and what a page costs."""
+    times = {one.key: one.seconds for one in measurements}
+    found = tradeoff.of_one_vm(tradeoff.find(times))
+    return [_round_table(found), _page_table(found)] if found else []
+
+
+def _round_table(found: Sequence[Tradeoff]) -> Table:
+    both = (*ROUND_COLUMNS, *(f"D: {name}" for name in ROUND_COLUMNS))
+    columns = ("mode", "writes", *both, "wp/D")
+    table = Table("A round with write protection, and with Dirty bits (D)", columns)
+    table.notes += [WHAT_IS_A_ROUND, f"milliseconds; {_vm(found[0].like)}"]
+    for mode in found:
+        for one, other in mode.pairs:
+            times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
+            cells = (*map(tables.milliseconds, times), tables.ratio(one.total, other.total))
+            label = tables.paging_of(mode.like)
+            table.rows.append((label, f"{one.write_percent}%", *cells))
+            table.origins.append((*one.keys, *other.keys))
+    return table
+
+
+def _page_table(found: Sequence[Tradeoff]) -> Table:
+    """What the thread that asks for the log pays, and vCPUs, per page of 4 KiB."""
+    unit = "instructions" if found[0].like.machine in dimensions.SIMULATED else "ns"
+    scale = IPS if unit == "instructions" else 1e9
+    phases = ROUND_COLUMNS[:-1]
+    both = (*phases, *(f"D: {name}" for name in phases))
+    columns = ("mode", "writes", *both, "D cheaper", "by CPU time")
+    table = Table(f"The same per page that there is, {unit}", columns)
+    table.notes += [WHAT_IS_CHEAPER, f"all vCPUs at once; {_vm(found[0].like)}"]
+    for mode in found:
+        for one, other in (mode.pairs[0], mode.pairs[-1]):
+            times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
+            cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
+            label = tables.paging_of(mode.like)
+            cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
+            table.rows.append((label, f"{one.write_percent}%", *cells, *cheaper))
+            table.origins.append((*one.keys, *other.keys))
+    return table
+
+
+def _crossing(percent: float | None) -> str:
+    """From which write percentage on Dirty bits are cheaper."""
+    if percent is None:
+        return "never"
+    return "always" if percent == 0 else f"from {percent:.2g}% on"
+
+
+def _vm(like: Key) -> str:
+    return f"{like.vcpus} vCPUs x {tables.size(like.bytes_per_vcpu)}, {like.backing}"
+
+
+def _tradeoff_dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
+    like = found[0].like
+    versions = dimensions.versions(line.record for line in source.at(found[0].protected[0].keys))
+    return (
+        f"{like.machine} ({dimensions.clock(like.machine)}), kernel {versions}, {_vm(like)},"
+        " initially-all-set, eager_page_split=Y, second round"
+    )
+
+
+def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
+    """A round over the write percentage, a panel for each mode."""
+    panels = []
+    for mode in found:
+        drawn: dict[Style, Points] = {}
+        for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
+            drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
+        title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
+        panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
+    simulated = found[0].like.machine in dimensions.SIMULATED
+    return Picture(
+        "crossover",
+        "A round of dirty logging over what is written",
+        pictures.curves(
+            "crossover", [panels], f"dirty + GET + CLEAR, {'simulated ' if simulated else ''}ms"
+        ),
+        _tradeoff_dimensions(source, found),
+        "Left of where the curves cross so little is written that a few faults are cheaper than a"
+        " look at all pages; right of it the gap is what faults cost, which vCPUs pay.",
+        source.name,
+    )
+
+
+def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
+    """A round over the VM's memory, little and all of it written: computed."""
+    panels = []
+    for mode in found:
+        little = next(i for i, one in enumerate(mode.protected) if one.write_percent > 0)
+        drawn: dict[Style, Points] = {}
+        for index, hollow in ((-1, False), (little, True)):
+            for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
+                one = rounds[index]
+                label = f"{style.label}, {dimensions.mix(one.write_percent)}"
+                like = replace(style, label=label, hollow=hollow)
+                drawn[like] = [(gib, mode.seconds(one, gib * GIB)) for gib in SIZES_GIB]
+        panels.append(Panel(tables.paging_of(mode.like), "GiB of memory", drawn))
+    simulated = "simulated " if found[0].like.machine in dimensions.SIMULATED else ""
+    return Picture(
+        "crossover-memory",
+        "The same over memory, computed",
+        pictures.curves("crossover-memory", [panels], f"dirty + GET + CLEAR, {simulated}s"),
+        f"{COMPUTED}. {_tradeoff_dimensions(source, found)}",
+        "Both grow with memory alike, so the share that is written decides, not the size: where the"
+        " hollow markers are close to each other, Dirty bits and faults cost the same.",
+        source.name,
+    )
+
+
+def section(sources: Sources) -> Section:
+    """What it costs to log by Dirty bits, against write protection."""
+    made = Section("dirty-bits", "Dirty bits against write protection", [])
+    for kind in TRADEOFF_SOURCES:
+        source = sources.get(kind)
+        found = tradeoff.of_one_vm(tradeoff.find(source.times)) if source else []
+        if source and found:
+            made.blocks.append(_tradeoff_picture(source, found))
+            made.blocks.append(_memory_picture(source, found))
+            compared = tradeoff_tables(source.measurements)
+            made.blocks.extend(grid(source, table) for table in compared)
+            return made
+    made.blocks.append(
+        Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover")
+    )
+    return made

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The section on what running vCPUs feel: timelines and stalls, of `make bench WHAT=live`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.page import dimensions, pictures
+from lab.page.model import Block, Grid, Missing, Picture, Section
+from lab.page.pictures import Panel, Points, Style, Timeline
+from lab.results import tables
+from lab.results.sources import Line, Source, Sources
+
+STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """The lines of one run in a live file."""
+
+    timeline: Line
+    kinds: list[Line]
+    dips: list[Line]
+
+    @property
+    def style(self) -> Style:
+        record = self.timeline.record
+        if record["kernel"] == "peer":
+            return pictures.UNGATED
+        return pictures.EAGER if record["eager"] else pictures.LAZY
+
+    def phases(self, kind: str) -> list[Line]:
+        return [line for line in self.kinds if line.record["kind"] == kind]
+
+
+def _runs(source: Source, ept: bool) -> list[LiveRun]:
+    """N, Y, and the ungated baseline, as far as they are there."""
+    found = []
+    for timeline in source.of("timeline"):
+        me = _same_run(timeline)
+        parts = [[o for o in source.of(name) if _same_run(o) == me] for name in ("kind", "dip")]
+        if timeline.record["ept"] == ept:
+            found.append(LiveRun(timeline, *parts))
+    order = (pictures.LAZY, pictures.EAGER, pictures.UNGATED)
+    return sorted(found, key=lambda run: order.index(run.style))
+
+
+def _same_run(line: Line) -> tuple[Any, ...]:
+    return tuple(line.record[name] for name in ("machine", "kernel", "ept", "tdp_mmu", "eager"))
+
+
+def _timeline(run: LiveRun) -> Timeline:
+    record = run.timeline.record
+    phases = [
+        (p["phase"], p["begin_us"], p["begin_us"] + p["seconds"] * 1e6)
+        for p in (line.record for line in run.phases("writer"))
+    ]
+    return Timeline(
+        run.style.label,
+        run.style,
+        record["window_us"],
+        # The last window ends before its time.
+        record["writer_accesses"][:-1],
+        record["reader_accesses"][:-1],
+        phases,
+    )
+
+
+def _exceeding(run: LiveRun, kind: str) -> Points:
+    """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
+
+    Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
+    """
+    ticks: dict[int, int] = {}
+    for line in run.phases(kind):
+        if line.record["phase"] in STALL_PHASES:
+            for end, count in line.record["histogram"]:
+                ticks[end] = ticks.get(end, 0) + count
+    left = total = sum(ticks.values())
+    points = []
+    for end, count in sorted(ticks.items()):
+        points.append((end / 1e3 / run.timeline.record["tsc_khz"], left / total))
+        left -= count
+    return points
+
+
+def _live_dimensions(runs: Sequence[LiveRun]) -> str:
+    record = runs[0].timeline.record
+    readers = record["readers"]
+    return (
+        f"{record['machine']} ({dimensions.clock(record['machine'])}), kernels"
+        f" {dimensions.versions(run.timeline.record for run in runs)},"
+        f" {tables.paging(record['machine'], record['ept'])}, tdp_mmu=N,"
+        f" {record['vcpus'] - readers} writers ({record['write_percent']}% writes) and"
+        f" {readers} reader, {tables.size(record['bytes_per_vcpu'])} per vCPU,"
+        f" {record['backing']}"
+    )
+
+
+def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
+    name = f"timeline-{mode}"
+    return Picture(
+        name,
+        f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
+        pictures.timelines(name, [_timeline(run) for run in runs]),
+        _live_dimensions(runs),
+        "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
+        " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
+        " when its migration starts.",
+        runs[0].timeline.file,
+    )
+
+
+def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
+    name = f"stalls-{mode}"
+    panels = []
+    for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
+        # The ungated baseline first, since it is drawn wider.
+        below = sorted(runs, key=lambda run: run.style is not pictures.UNGATED)
+        drawn = {run.style: _exceeding(run, kind) for run in below}
+        label = "time that an access takes, simulated"
+        panels.append(Panel(title, label, {s: p for s, p in drawn.items() if p}))
+    return Picture(
+        name,
+        f"How long accesses stall while logging is on, {mode.replace('ept', 'ept=')}",
+        pictures.stalls(name, panels),
+        _live_dimensions(runs),
+        "At a height of 0.001 is what one access in a thousand took or exceeded, so further left"
+        " and down is better; the marker at a curve's end is the longest stall (to within an"
+        " eighth).",
+        runs[0].timeline.file,
+    )
+
+
+def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
+    """The longest stall in each phase of the host's actions, by kind of vCPU."""
+    columns = tuple(run.style.label for run in runs)
+    rows: list[tuple[str, ...]] = []
+    origins: list[tuple[Line, ...]] = []
+    for kind in ("writer", "reader"):
+        by_phase: dict[tuple[str, int | None], list[Line]] = {}
+        for run in runs:
+            for line in run.phases(kind):
+                if line.record["phase"] != "populate":
+                    at = line.record["phase"], line.record["iteration"]
+                    by_phase.setdefault(at, []).append(line)
+        for (phase, iteration), lines in by_phase.items():
+            longest = (f"{line.record['longest_us'] / 1e3:.3f}" for line in lines)
+            rows.append((f"{kind}, {phase} {iteration or ''}".strip(), *longest))
+            origins.append(tuple(lines))
+    title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
+    notes = ["an access counts in the phase in which it began", tables.LOCKSTEP]
+    return Grid(title, ("", *columns), rows, origins, notes)
+
+
+def _live_blocks(source: Source, ept: bool) -> list[Block]:
+    runs = _runs(source, ept)
+    if not runs:
+        return []
+    mode = f"ept{'Y' if ept else 'N'}"
+    return [
+        _timeline_picture(runs, mode),
+        _stall_picture(runs, mode),
+        _longest_table(runs, mode),
+    ]
+
+
+def section(sources: Sources) -> Section:
+    """Timelines and stalls."""
+    made = Section("live", "What running vCPUs feel", [])
+    source = sources.get("live")
+    if source is not None:
+        made.blocks.extend(_live_blocks(source, True) + _live_blocks(source, False))
+    if not made.blocks:
+        made.blocks.append(Missing("timelines and stalls", "make bench WHAT=live"))
+    return made
