@@ -113,7 +113,7 @@ def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ends_by_exception() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit, unless somebody handles them already."""
+    """Let SIGTERM and SIGHUP raise SystemExit, unless they have a handler already."""
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
     with _handled(dict.fromkeys(numbers, _raise_exit)):
         yield
@@ -121,7 +121,7 @@ def ends_by_exception() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C, SIGTERM and SIGHUP: somebody is already ending what they are meant to end."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP: what they are meant to end is being ended already."""
     with _handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
         yield
 

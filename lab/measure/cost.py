@@ -71,7 +71,7 @@ class Point:
 class Cost:
     """What a run took. pages: huge pages split. held_ns: mmu_lock held for that, altogether.
 
-    longest_ns: the longest single hold; no thread waits for the lock here, so it is not given up.
+    longest_ns: the longest single hold; no thread waits for the lock here, so it is not dropped.
     """
 
     machine: str

@@ -173,11 +173,11 @@ def _svg(figure: "Figure", name: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.StringIO()
-    nobody = {"Date": None, "Creator": None}
+    unset = {"Date": None, "Creator": None}
     canvas: Any = FigureCanvasSVG(figure)
     with rc_context({"svg.hashsalt": name}):
         # Figure.savefig() would draw everything twice, for formats that need it.
-        canvas.print_svg(stream, metadata=nobody)
+        canvas.print_svg(stream, metadata=unset)
     return stream.getvalue()
 
 

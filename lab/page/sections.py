@@ -275,7 +275,7 @@ def cost(sources: Sources) -> Section:
         )
         for one in records
     ]
-    notes = ["no thread waits for the lock in these runs, so it is not given up", tables.LOCKSTEP]
+    notes = ["no thread waits for the lock in these runs, so it is not dropped", tables.LOCKSTEP]
     origins = [(line,) for line in source.lines]
     section.blocks.append(Grid("Cost of a split of 2 MiB", columns, rows, origins, notes))
     return section

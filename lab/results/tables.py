@@ -217,7 +217,7 @@ def _grouped(keys: Iterable[Key]) -> Groups:
     return found
 
 
-def _why(initially_all_set: bool) -> str:
+def _reason(initially_all_set: bool) -> str:
     if initially_all_set:
         return "iteration 2 is the first that pays for splitting: only CLEAR write-protects"
     return "iteration 1 is the first that pays for splitting: enabling write-protects everything"
@@ -291,7 +291,7 @@ def _table_of(group: Key, groups: Groups, times: Times) -> Table:
     members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
     counts = sorted({key.vcpus for key in members})
     table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.ungated, extra.bits)))
-    table.notes += [_why(group.initially_all_set), *([WHAT_IS_UNGATED] if extra.ungated else [])]
+    table.notes += [_reason(group.initially_all_set), *([WHAT_IS_UNGATED] if extra.ungated else [])]
     table.notes += [WHAT_ARE_BITS] if extra.bits else []
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:

@@ -52,7 +52,7 @@ SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 40}
 USUAL_S = {"svm-qemu": 5.0, "vmx-bochs": 12.0}
 
 # The last means that the machine crashed or timed out.
-PASS, SKIP, FAIL, LIMIT, CRASHED = "pass", "skip", "FAIL", "limit", "LOST"
+PASS, SKIP, FAIL, LIMIT, CRASHED = "pass", "skip", "FAIL", "limit", "CRASHED"
 # Exit statuses of the selftests, and of a process that KILL ended.
 VERDICTS = {0: PASS, 4: SKIP, 137: LIMIT}
 LOG = "(kernel log)"

@@ -16,7 +16,7 @@
  *   deleter   (-DDELETE) deletes the memslot at any time, and then unmaps its memory
  *
  * Properties: no SPTE and no TLB entry for a frame when it is freed, and no write to it later;
- * in the end the copy equals the guest's memory; nobody waits forever.
+ * in the end the copy equals the guest's memory; no actor waits forever.
  *
  * What the kernel does in one instruction is one step here.  So is what it does under mmu_lock
  * for several 4 KiB pages: both properties are those of a single page.  Lockless are the vCPU's
@@ -85,7 +85,7 @@ bit ahead[SMALL];
 /* The frame behind the first huge page, 0 while it moves; the other's is OLD always. */
 byte frame = OLD;
 
-/* Each frame of each huge page: somebody else may own it. */
+/* Each frame of each huge page: it may have another owner. */
 bit freed[HUGE * 4];
 #define FREED(s, spte)	freed[(s) / PER * 4 + ((spte) & FRAME)]
 
@@ -118,7 +118,7 @@ inline maybe_yield()
 	fi
 }
 
-/* Nobody maps the frame of the first huge page. */
+/* Nothing maps the frame of the first huge page. */
 inline assert_unmapped(f)
 {
 	d_step {
@@ -181,7 +181,7 @@ inline slow_fault(s, log)
 	byte was, pfn;
 
 	was = seq;
-	/* Whoever wants memory that is being moved waits for it. */
+	/* A fault on memory that is being moved waits for it. */
 	atomic { GOOD(s / PER) != 0 -> pfn = GOOD(s / PER) }
 	LOCK(mmu_lock);
 	if
@@ -286,7 +286,7 @@ proctype notifier()
 #define INVALIDATED(h)	(invalidating && (h) == 0)
 #endif
 
-/* A child is filled before it is linked, so nobody sees a half of it. */
+/* A child is filled before it is linked, so no other thread sees a half of it. */
 inline split_huge(h)
 {
 	d_step {
@@ -380,7 +380,7 @@ inline copy()
 	}
 }
 
-/* GET of user space: bits are copied, and cleared by nobody. */
+/* GET of user space: bits are copied, not cleared. */
 inline get()
 {
 	d_step {
@@ -470,7 +470,7 @@ inline harvest()
 }
 #endif
 
-/* The slot cannot go away meanwhile: whoever deletes it takes turns with the harvest. */
+/* The slot cannot go away meanwhile: its deletion takes turns with the harvest. */
 proctype harvester()
 {
 	byte h, seen;

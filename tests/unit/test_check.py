@@ -86,7 +86,7 @@ def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
     mail = "series/0001-kvm-first.patch"
     text = (fake.layout.root / mail).read_text()
     fake.put(mail, text.replace("@@ -10,3", "@@ -11,3"))
-    fake.put("arch/x86/kvm/stray.c", "int nobody;\n")
+    fake.put("arch/x86/kvm/stray.c", "int stray;\n")
     fake.put("tools/bpftrace/ours.bt", "no part of the kernel\n")
     verdict = check.round_trip(Subject.load(fake.layout, []))
     assert verdict.problems == (

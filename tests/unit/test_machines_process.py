@@ -68,7 +68,7 @@ def test_a_signal_while_the_child_starts_ends_it(
     started: list[int] = []
 
     class Signalled(subprocess.Popen[bytes]):
-        """A signal comes when the child runs, and before anybody else knows of it."""
+        """A signal comes when the child runs, and before any other code knows of it."""
 
         def __init__(self, *arguments: Any, **words: Any) -> None:
             super().__init__(*arguments, **words)

@@ -98,7 +98,7 @@ def truncated_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
     def write(*arguments: object) -> list[Path]:
         mails = written(*arguments)  # type: ignore[arg-type]
         text = mails[1].read_text()
-        mails[1].write_text(text.replace("\treturn kvm->pages[0];", "\treturn nobody;"))
+        mails[1].write_text(text.replace("\treturn kvm->pages[0];", "\treturn other;"))
         return mails
 
     monkeypatch.setattr(mailout, "write_mails", write)

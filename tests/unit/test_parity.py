@@ -101,7 +101,7 @@ def test_a_difference_that_stays() -> None:
 def test_goes_on_behind_a_test_that_kills_the_machine() -> None:
     machine = Scripted({(k, "a_test"): [None] for k in parity.KERNELS})
     assert verdicts(machine) == {
-        "a_test": ("LOST", "LOST", False),
+        "a_test": ("CRASHED", "CRASHED", False),
         "x86_64/b_test": ("pass", "pass", False),
         parity.LOG: ("COMPLAINS", "COMPLAINS", False),
     }

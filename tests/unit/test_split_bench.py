@@ -460,14 +460,14 @@ def on_terminal(host: Host, *arguments: str) -> str:
     with subprocess.Popen(command, env=environment, **streams) as process:  # type: ignore[call-overload]
         os.close(terminal)
         said = b""
-        while chunk := read_some(control):
+        while chunk := read_chunk(control):
             said += chunk
     os.close(control)
     assert process.returncode == 0
     return said.decode()
 
 
-def read_some(control: int) -> bytes:
+def read_chunk(control: int) -> bytes:
     try:
         return os.read(control, 65536)
     except OSError:  # how Linux reports that a terminal's other end is closed

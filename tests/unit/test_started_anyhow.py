@@ -43,7 +43,7 @@ def own_temporary(directory: Path) -> str:
 
 @pytest.fixture
 def left() -> Iterator[Callable[[], list[psutil.Process]]]:
-    """left(): what runs that was started below this process, whoever its parent was."""
+    """left(): what runs that was started below this process, whatever its parent was."""
     libc = ctypes.CDLL(None)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 

@@ -15,7 +15,7 @@ SECTIONS
 	.data : { *(.data .data.*) }
 	/DISCARD/ : { *(.note .note.* .comment .eh_frame) }
 
-	ASSERT(SIZEOF(.data) == 0, "initialised data, which nobody copies out of the image")
+	ASSERT(SIZEOF(.data) == 0, "initialised data, which nothing copies out of the image")
 	ASSERT(SIZEOF(.text) <= IMAGE_SIZE - 16, "the image is larger than 64 KiB")
 	ASSERT(ADDR(.bss) + SIZEOF(.bss) <= MEMORY, "results and stacks do not fit below MEMORY")
 }
