@@ -506,7 +506,7 @@ read_results() {
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
 		times[setting, run]++
 		if (value("pinned", pinned) != pinned) other[setting] = 1
-		lines[setting] = lines[setting] "\n" $0
+		of[NR] = setting; line[NR] = $0
 	}
 	END {
 		for (one in times) {
@@ -516,7 +516,8 @@ read_results() {
 			if (times[one] != 3 + n * (parts[2] ~ /^yes/ ? 3 : 2)) other[setting] = 1
 		}
 		if (!wrong && other[setting]) wrong = "holds runs with other --iterations or pinning, or a run twice"
-		print wrong "\n" setting, had "\n" done lines[setting]
+		print wrong "\n" setting, had "\n" done
+		for (i = 1; i <= NR; i++) if (of[i] == setting) print line[i]
 	}' "$output"
 }
 
