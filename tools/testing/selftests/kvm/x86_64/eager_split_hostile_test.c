@@ -265,7 +265,7 @@ static void expect_bounded(const struct hold *one, u64 nr)
 {
 	struct hold many = measure(nr);
 
-	ksft_print_msg("alias: one takes %lu ns; of %lu, %lu split, %lu ns each; longest hold %lu ns\n",
+	ksft_print_msg("alias: one %lu ns; of %lu, %lu split, %lu ns each; longest hold %lu ns\n",
 		       one->per_page_ns, nr, many.nr_pages, many.per_page_ns, many.longest_ns);
 	TEST_ASSERT(many.per_page_ns <= MAX_FACTOR * one->per_page_ns,
 		    "A split takes %lu ns with %lu mappings, and %lu ns with one",
