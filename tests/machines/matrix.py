@@ -182,13 +182,17 @@ MODES = model_test("modes")
 MODEL = (MODES, model_test("clear"), model_test("settings"))
 # Without 1 GiB pages it needs shadow paging.
 TABLES = model_test("tables")
-MODES_1G = replace(
-    model_test("modes", "1g"),
-    name="eager_split_modes_test-1g",
-    memory_mib=MEMORY_FOR_1G,
-    cmdline=("hugepagesz=1G", "hugepages=1"),
-    eager=("Y",),
-)
+
+
+def with_1g(test: Selftest) -> Selftest:
+    """The same, with a free 1 GiB page."""
+    cmdline = ("hugepagesz=1G", "hugepages=1")
+    name = f"{test.name}-1g"
+    return replace(test, name=name, memory_mib=MEMORY_FOR_1G, cmdline=cmdline, eager=("Y",))
+
+
+MODES_1G = with_1g(model_test("modes", "1g"))
+TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links"))
 MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse", eager=("Y",))
 
 
@@ -320,7 +324,7 @@ VMX_HARVEST_TDP = replace(
 )
 
 # The shadow MMU's splitter, which the TDP MMU does not use.
-SHADOW = (MODES_1G, race_test(20))
+SHADOW = (MODES_1G, TABLES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
 DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:])),)
 # One of each way in which a split differs from others. The plain kernel has all of them.
@@ -328,7 +332,7 @@ MODEL_DEBUG = (
     model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
     model_test("clear"),
     model_test("settings", "quota", "across_q"),
-    model_test("tables", "tracked"),
+    model_test("tables", "tracked", "tracked_alias"),
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (

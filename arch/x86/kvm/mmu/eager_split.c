@@ -526,7 +526,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	eager_split_fill(es, sp, new, huge_spte, heads, empty);
 	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache,
 			      gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
-	kvm_prove_split_sp(sp, huge_spte);
+	kvm_prove_split_sp(es->slot, sp, new, huge_spte);
 	return 0;
 }
 

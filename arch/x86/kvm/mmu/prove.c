@@ -191,15 +191,35 @@ static void prove_dirty(u64 huge_spte)
 		  "the Dirty bit of %llx was lost by a split\n", huge_spte);
 }
 
+/*
+ * A huge SPTE that can't be made writable has a page that is write-tracked, or had one.
+ * A leaf for another page may have been made writable before, by a vCPU that came there
+ * by another link to the table.
+ */
+static void prove_split_writable(const struct kvm_memory_slot *slot, struct kvm_mmu_page *sp,
+				 int i, bool new, u64 huge_spte)
+{
+	u64 spte = sp->spt[i];
+
+	if (!is_writable_pte(spte) || is_mmu_writable_spte(huge_spte))
+		return;
+
+	WARN_ONCE(new || prove_is_tracked(slot, kvm_mmu_page_get_gfn(sp, i)),
+		  "writable %llx after a split of %llx\n", spte, huge_spte);
+}
+
 /**
  * __kvm_prove_split_sp - check the page table that a huge SPTE was split into
+ * @slot: the memslot of the gfns that it maps
  * @sp: its shadow page
+ * @new: no other SPTE links to it
  * @huge_spte: what the huge SPTE was
  *
  * A leaf may permit less than the huge SPTE did, but maps the same memory, and
  * there is no hole.  If the memory was written, the host knows.
  */
-void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
+void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_page *sp,
+			  bool new, u64 huge_spte)
 {
 	kvm_pfn_t pfn = spte_to_pfn(huge_spte);
 	u64 spte;
@@ -217,8 +237,7 @@ void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
 
 		WARN_ONCE(spte_to_pfn(spte) != pfn, "pfn %llx at %d after a split, not %llx\n",
 			  spte_to_pfn(spte), i, pfn);
-		WARN_ONCE(is_writable_pte(spte) && !is_mmu_writable_spte(huge_spte),
-			  "writable %llx after a split of %llx\n", spte, huge_spte);
+		prove_split_writable(slot, sp, i, new, huge_spte);
 	}
 }
 

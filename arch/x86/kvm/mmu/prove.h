@@ -16,7 +16,8 @@ struct kvm_mmu_page;
  * Locking: the caller holds mmu_lock for write, and slots_lock.
  */
 void __kvm_prove_shadow_mmu(struct kvm *kvm);
-void __kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte);
+void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_page *sp,
+			  bool new, u64 huge_spte);
 
 /*
  * Check that @slot's log has all that was written, after its first @nr pages were
@@ -38,10 +39,11 @@ static inline void kvm_prove_shadow_mmu(struct kvm *kvm)
 		__kvm_prove_shadow_mmu(kvm);
 }
 
-static inline void kvm_prove_split_sp(struct kvm_mmu_page *sp, u64 huge_spte)
+static inline void kvm_prove_split_sp(const struct kvm_memory_slot *slot,
+				      struct kvm_mmu_page *sp, bool new, u64 huge_spte)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
-		__kvm_prove_split_sp(sp, huge_spte);
+		__kvm_prove_split_sp(slot, sp, new, huge_spte);
 }
 
 static inline u64 kvm_prove_nr_exits_if_stopped(struct kvm *kvm)

@@ -10,7 +10,6 @@
 #include "eager_split_model.h"
 
 #define LIST_MAX		8192u
-#define PAGES_PER_1G		(512 * PAGES_PER_2M)
 
 bool verbose;
 bool eager;

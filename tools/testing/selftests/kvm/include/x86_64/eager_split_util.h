@@ -35,6 +35,7 @@
 #define NO_PAGE_ORDER		"100"
 
 #define PAGES_PER_2M		512ul
+#define PAGES_PER_1G		(512 * PAGES_PER_2M)
 #define BITS_PER_WORD		64ul
 
 /* The smallest quota of shadow pages that KVM accepts. */
