@@ -6,12 +6,15 @@ memory without end, and one that only reads pages KVM has not mapped, so that ea
 its reads needs mmu_lock. eager_page_split=N and =Y of the series and =Y of the ungated one, with
 EPT and with shadow paging. A run's timeline becomes one line; lines of single vCPUs are left out,
 since those of their kind add them up.
+
+--contended has many vCPUs that read pages KVM has not mapped while a gigabyte is cleared at once,
+on the unpatched kernel and on the series, in each MMU: what yielding mmu_lock costs and gives.
 """
 
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +36,13 @@ MACHINE = "vmx-bochs"
 CONFIG = "kvm"
 INSIDE = "/live"
 HUGE_MIB = 2
-VCPUS = 4
-READERS = 1
-MIB_PER_VCPU = 16
-WINDOW_US = 10_000
-STRETCH_MS = 400
+# What the test lets a reader read at most.
+FRESH_MIB = 64
 ITERATIONS = 2
 SEED = 1
 # On two cores, for each run of a boot, boot included.
 RUN_S = 50
+CONTENDED_RUN_S = 240
 SCRIPT = """
 set -e
 uname -r > "$LAB_OUT/version"
@@ -59,50 +60,84 @@ KEPT = ("kind", "dip")
 
 
 @dataclass(frozen=True)
+class Load:
+    """What vCPUs do. window_us, stretch_ms: the test's -W and -D."""
+
+    vcpus: int
+    readers: int
+    mib_per_vcpu: int
+    window_us: int
+    stretch_ms: int
+
+    @property
+    def mib(self) -> int:
+        return self.vcpus * self.mib_per_vcpu
+
+    def __str__(self) -> str:
+        return f"{self.vcpus} vCPUs x {self.mib_per_vcpu} MiB"
+
+
+USUAL = Load(vcpus=4, readers=1, mib_per_vcpu=16, window_us=10_000, stretch_ms=400)
+CONTENDED = Load(vcpus=14, readers=13, mib_per_vcpu=74, window_us=5_000, stretch_ms=40)
+
+
+@dataclass(frozen=True)
 class LiveBoot:
     """Runs that share a boot. eager: the values of eager_page_split, in order."""
 
     kernel: str
     ept: bool
     eager: tuple[str, ...]
+    load: Load
+    tdp_mmu: bool = False
 
     @property
     def label(self) -> str:
-        return f"{self.kernel}, {tables.paging(MACHINE, self.ept)}"
+        mmu = ", TDP MMU" if self.tdp_mmu else ""
+        return f"{self.kernel}, {tables.paging(MACHINE, self.ept)}{mmu}"
 
 
-def live_boots(modes: Sequence[bool]) -> list[LiveBoot]:
+def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
     """The boots: for each value of ept the series lazily and eagerly, and the ungated baseline."""
     return [
-        LiveBoot(kind, ept, eager)
+        LiveBoot(kind, ept, eager, load)
         for ept in modes
         for kind, eager in (("series", ("N", "Y")), ("peer", ("Y",)))
     ]
 
 
-def test_command(mib_per_vcpu: int) -> str:
+def contended_boots() -> list[LiveBoot]:
+    """The boots of --contended: the unpatched kernel and the series, for each MMU."""
+    return [
+        LiveBoot(kind, True, ("Y",), CONTENDED, tdp_mmu)
+        for tdp_mmu in (True, False)
+        for kind in ("base", "series")
+    ]
+
+
+def test_command(load: Load) -> str:
     """How the test is called, but for the file that it writes."""
     words = [f"{INSIDE}/{LIVE_TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
-    words += ["-v", str(VCPUS), "-b", f"{mib_per_vcpu}M", "-R", str(READERS), "-F"]
+    words += ["-v", str(load.vcpus), "-b", f"{load.mib_per_vcpu}M", "-R", str(load.readers), "-F"]
     words += ["-i", str(ITERATIONS), "-r", str(SEED)]
-    words += ["-W", str(WINDOW_US), "-D", str(STRETCH_MS)]
+    words += ["-W", str(load.window_us), "-D", str(load.stretch_ms)]
     return shlex.join(words)
 
 
-def live_job(boot: LiveBoot, mib_per_vcpu: int, image: Path, test: Path) -> Job:
+def live_job(boot: LiveBoot, image: Path, test: Path) -> Job:
     """One CPU for each vCPU and one for the test's main thread."""
-    mib = VCPUS * mib_per_vcpu
+    load = boot.load
     vendor = TDP[MACHINE]
     assert vendor
-    script = f"TEST={shlex.quote(test_command(mib_per_vcpu))}\n{SCRIPT}"
+    script = f"TEST={shlex.quote(test_command(load))}\n{SCRIPT}"
     return Job(
         kernel=image,
-        command=("sh", "-c", script, "live", str(mib // HUGE_MIB), *boot.eager),
-        parameters={vendor: str(int(boot.ept)), "kvm.tdp_mmu": "0"},
-        cpus=VCPUS + 1,
-        memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
+        command=("sh", "-c", script, "live", str(load.mib // HUGE_MIB), *boot.eager),
+        parameters={vendor: str(int(boot.ept)), "kvm.tdp_mmu": str(int(boot.tdp_mmu))},
+        cpus=load.vcpus + 1,
+        memory_mib=max(MEMORY_MIB, load.mib + load.readers * FRESH_MIB + SPARE_MIB),
         files={f"{INSIDE}/{LIVE_TEST}": test},
-        timeout_s=1800,
+        timeout_s=3600,
     )
 
 
@@ -139,7 +174,8 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
         for eager in boot.eager:
             origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
             for record in condense(files[f"{eager}.json"].decode(), origin):
-                if (record["ept"], record["eager"]) != (boot.ept, eager == "Y"):
+                seen = record["ept"], record["tdp_mmu"], record["eager"]
+                if seen != (boot.ept, boot.tdp_mmu, eager == "Y"):
                     raise WorkFailed(f"{boot.label}: a parameter did not take effect")
                 yield record
     except KeyError as error:
@@ -148,23 +184,23 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
 
 def check(mib_per_vcpu: int) -> None:
     """LabError: memory that the machine cannot give to the guest."""
-    most = (VmxBochs.most_memory_mib - SPARE_MIB) // VCPUS
+    most = (VmxBochs.most_memory_mib - USUAL.readers * FRESH_MIB - SPARE_MIB) // USUAL.vcpus
     if mib_per_vcpu % HUGE_MIB or not HUGE_MIB <= mib_per_vcpu <= most:
         raise LabError(
             f"--mib: {mib_per_vcpu} is not a multiple of {HUGE_MIB} between {HUGE_MIB} and {most}"
         )
 
 
-def show_plan(plan: Iterable[LiveBoot], mib_per_vcpu: int) -> None:
+def show_plan(plan: Iterable[LiveBoot]) -> None:
     """Print what would be run."""
     for boot in plan:
-        job = live_job(boot, mib_per_vcpu, Path("bzImage"), Path(LIVE_TEST))
+        job = live_job(boot, Path("bzImage"), Path(LIVE_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
-        click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(mib_per_vcpu)}")
+        click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(boot.load)}")
 
 
-def measure(plan: Sequence[LiveBoot], mib_per_vcpu: int) -> list[dict[str, Any]]:
+def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     kinds = dict.fromkeys(boot.kernel for boot in plan)
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
@@ -172,8 +208,9 @@ def measure(plan: Sequence[LiveBoot], mib_per_vcpu: int) -> list[dict[str, Any]]
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
-        job = live_job(boot, mib_per_vcpu, images[boot.kernel], test)
-        with step(f"Live, {number} of {len(plan)}: {boot.label}", f"{RUN_S * len(boot.eager)} s"):
+        job = live_job(boot, images[boot.kernel], test)
+        run_s = CONTENDED_RUN_S if boot.load == CONTENDED else RUN_S
+        with step(f"Live, {number} of {len(plan)}: {boot.label}", f"{run_s * len(boot.eager)} s"):
             result = machine.run(job)
         result.check(boot.label)
         found += collect(boot, result.files)
@@ -189,26 +226,41 @@ def measure(plan: Sequence[LiveBoot], mib_per_vcpu: int) -> list[dict[str, Any]]
     help="EPT, shadow paging, or one after the other.",
 )
 @click.option(
-    "--mib", "mib_per_vcpu", type=int, default=MIB_PER_VCPU, show_default=True, help="Per vCPU."
+    "--mib",
+    "mib_per_vcpu",
+    type=int,
+    default=USUAL.mib_per_vcpu,
+    show_default=True,
+    help="Per vCPU.",
+)
+@click.option(
+    "--contended",
+    is_flag=True,
+    help="Clear 1 GiB while 13 vCPUs fault, unpatched and with the series, in each MMU.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
-def command(ept: str, mib_per_vcpu: int, output: Path | None, dry_run: bool) -> None:
+def command(
+    ept: str, mib_per_vcpu: int, contended: bool, output: Path | None, dry_run: bool
+) -> None:
     """Measure what running vCPUs feel: timelines and stalls, on the lockstep machine.
 
     Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
     """
     check(mib_per_vcpu)
-    plan = live_boots({"Y": [True], "N": [False], "both": [True, False]}[ept])
+    modes = {"Y": [True], "N": [False], "both": [True, False]}[ept]
+    load = replace(USUAL, mib_per_vcpu=mib_per_vcpu)
+    if contended and (ept, load) != ("both", USUAL):
+        raise LabError("--contended: its load and its modes are given; leave --ept and --mib out")
+    plan = contended_boots() if contended else live_boots(modes, load)
     if dry_run:
-        show_plan(plan, mib_per_vcpu)
+        show_plan(plan)
         return
-    file = output_file(output, "live")
-    memory = f"{VCPUS} vCPUs x {mib_per_vcpu} MiB"
-    say(f"live: {memory} in {len(plan)} boots of {MACHINE}, simulated time")
-    found = measure(plan, mib_per_vcpu)
+    file = output_file(output, "yield" if contended else "live")
+    say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")
+    found = measure(plan)
     with complete_or_absent(file) as stream:
         stream.writelines(f"{json.dumps(record)}\n" for record in found)
     say(f"live: everything is in {file}; `make report` draws it")

@@ -34,12 +34,12 @@ MACHINE = "vmx-bochs"
 DIRECTORY = ROOT / "docs" / "reference"
 VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
-PARTS = ("bench", "lock", "live", "cost", "crossover")
+PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
 # Those that run two machines at a time by themselves.
 BOTH_CORES = ("bench", "crossover")
-COMMANDS = {"live": "live", "cost": "cost", "lock": "lockprofile"}
+COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofile"}
 # Less than they do by themselves: more makes nothing clearer here, but the run longer.
-ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100")}
+ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"), "yield": ("--contended",)}
 # Of the others each is one machine at a time, so that two of them suit two cores.
 PARALLEL = 2
 POLL_S = 1.0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.measure.live: what is run, and what is kept of what comes back."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from lab.core.errors import LabError, WorkFailed
 from lab.measure import live
 from tests.unit.report_data import live_text
 
+BOOT = live.LiveBoot("series", False, ("N", "Y"), live.USUAL)
 ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}
 
 
 def test_lazy_and_eager_share_a_boot_and_the_ungated_baseline_has_its_own() -> None:
-    plan = live.live_boots([True, False])
+    plan = live.live_boots([True, False], live.USUAL)
     assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == [
         ("series", True, ("N", "Y")),
         ("peer", True, ("Y",)),
@@ -24,9 +26,9 @@ def test_lazy_and_eager_share_a_boot_and_the_ungated_baseline_has_its_own() -> N
 
 
 def test_a_cpu_for_each_vcpu_and_one_for_main() -> None:
-    job = live.live_job(live.LiveBoot("series", False, ("N", "Y")), 16, Path("bz"), Path("test"))
-    assert job.cpus == live.VCPUS + 1
-    assert job.command[-3:] == (str(live.VCPUS * 8), "N", "Y")
+    job = live.live_job(BOOT, Path("bz"), Path("test"))
+    assert job.cpus == live.USUAL.vcpus + 1
+    assert job.command[-3:] == (str(live.USUAL.vcpus * 8), "N", "Y")
     assert job.parameters == {"kvm_intel.ept": "0", "kvm.tdp_mmu": "0"}
 
 
@@ -57,7 +59,7 @@ def test_what_is_no_run_is_no_result(text: str) -> None:
 
 
 def test_a_parameter_that_did_not_take_effect_is_found() -> None:
-    boot = live.LiveBoot("series", True, ("N", "Y"))
+    boot = replace(BOOT, ept=True)
     files = {"version": b"6.12\n", "N.json": live_text(False).encode()}
     with pytest.raises(WorkFailed, match=r"no file 'Y\.json'"):
         list(live.collect(boot, files))
@@ -74,6 +76,27 @@ def test_memory_that_cannot_be_had_is_refused(mib: int) -> None:
     live.check(2)
     with pytest.raises(LabError, match="--mib"):
         live.check(mib)
+
+
+def test_the_contended_load_is_measured_with_and_without_the_series_in_each_mmu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = live.contended_boots()
+    assert {(boot.kernel, boot.tdp_mmu) for boot in plan} == {
+        (kernel, tdp_mmu) for kernel in ("base", "series") for tdp_mmu in (True, False)
+    }
+    job = live.live_job(plan[0], Path("bz"), Path("test"))
+    assert (job.cpus, job.parameters["kvm.tdp_mmu"]) == (15, "1")
+    assert job.memory_mib > 14 * 74 + 13 * live.FRESH_MIB
+    assert cli.main(["live", "--contended", "--mib", "8"]) == 2
+    assert "--contended: its load" in capsys.readouterr().err
+
+
+def test_a_tdp_mmu_that_is_not_there_is_found() -> None:
+    boot = replace(BOOT, ept=True, eager=("Y",), tdp_mmu=True)
+    files = {"version": b"6.12\n", "Y.json": live_text(True).encode()}
+    with pytest.raises(WorkFailed, match="did not take effect"):
+        list(live.collect(boot, files))
 
 
 def test_a_dry_run_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
