@@ -78,13 +78,11 @@ def test_memory_that_cannot_be_had_is_refused(mib: int) -> None:
         live.check(mib)
 
 
-def test_the_contended_load_is_measured_with_and_without_the_series_in_each_mmu(
+def test_the_contended_load_is_measured_with_and_without_the_series(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = live.contended_boots()
-    assert {(boot.kernel, boot.tdp_mmu) for boot in plan} == {
-        (kernel, tdp_mmu) for kernel in ("base", "series") for tdp_mmu in (True, False)
-    }
+    assert [(boot.kernel, boot.tdp_mmu) for boot in plan] == [("base", True), ("series", True)]
     job = live.live_job(plan[0], Path("bz"), Path("test"))
     assert (job.cpus, job.parameters["kvm.tdp_mmu"]) == (15, "1")
     assert job.memory_mib > 14 * 74 + 13 * live.FRESH_MIB
