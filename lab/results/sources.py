@@ -13,6 +13,7 @@ from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
 # What the names of files end in, before ".jsonl"; "bench" is what ends in none of the others.
+# "yield" has no section of the report: its few figures are in docs/measuring.md.
 KINDS = ("bench", "live", "yield", "migrate", "cost", "lock", "crossover")
 # Those with the lines of split-bench.sh.
 MEASURED = ("bench", "crossover")

@@ -43,7 +43,7 @@
 #define EAGER_SPLIT_MIN_WORK	SPTE_ENT_PER_PAGE
 
 /*
- * The longest to stay away from mmu_lock.  Splitting a huge page takes microseconds,
+ * The longest to back off from mmu_lock.  Splitting a huge page takes microseconds,
  * so that this bounds a time that isn't splitting's: an IPI for a TLB flush that takes
  * long, or a host whose own CPU was taken away.
  */
@@ -143,7 +143,7 @@ static bool eager_split_should_yield(struct eager_split *es)
 	       kvm_mmu_should_yield(es->kvm, KVM_FORCE_SPLIT_YIELD);
 }
 
-/* Stay away from mmu_lock for so many ns, or until the result isn't wanted any more. */
+/* Leave mmu_lock to others for so many ns, or until the result isn't wanted any more. */
 static void eager_split_backoff(u64 ns)
 {
 	u64 since = ktime_get_ns();
@@ -155,9 +155,9 @@ static void eager_split_backoff(u64 ns)
 }
 
 /*
- * How long to stay away from mmu_lock, in ns: as long as it was held if others wanted
- * it as soon as there was a chance to give it up, so that those have it as well who come
- * back for it at once.  The lock is fair otherwise, but on PREEMPT_RT, where priorities
+ * How long to leave mmu_lock to others, in ns: as long as it was held if others wanted
+ * it as soon as there was a chance to give it up, so that threads that come back for it
+ * at once have it as well.  The lock is fair otherwise, but on PREEMPT_RT, where priorities
  * decide, it isn't known whether others wait, and a loop would keep the CPU from them.
  */
 static u64 eager_split_backoff_ns(struct eager_split *es)
