@@ -14,9 +14,9 @@
  * fault would choose.
  *
  * All of it is best effort.  A huge page that stays, for lack of memory or of
- * quota, because its memory is being invalidated or because the guest has linked what
- * it would replace too often, is write-protected by the caller and split by a page
- * fault: slower, but nothing is lost.
+ * quota or because its memory is being invalidated, is write-protected by the
+ * caller and split by a page fault: slower, but nothing is lost.  One that would
+ * take too long is zapped, and faulted in by 4KiB pages.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -498,8 +498,8 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
  * Split a huge SPTE.  A new child takes its page as it comes, not zeroed: all of
  * it is written before a vCPU can walk it.
  *
- * Return: 0; -EAGAIN to look everything up again; -E2BIG to leave this huge page to
- * page faults; another error to give up.
+ * Return: 0; -EAGAIN to look everything up again; -E2BIG if it would take too long;
+ * another error to give up.
  */
 static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
 {
@@ -528,6 +528,18 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 			      gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(es->slot, sp, new, huge_spte);
 	return 0;
+}
+
+/*
+ * Leave a huge page to page faults, which find its page table with all links.  Were it
+ * to stay, each look at it would take as long as the first one, for each word of a
+ * CLEAR; dirty logging lets no vCPU map it again.
+ */
+static void eager_split_zap(struct eager_split *es, u64 *huge_sptep)
+{
+	drop_spte(es->kvm, huge_sptep);
+	es->flush = true;
+	es->work += SPTE_ENT_PER_PAGE;
 }
 
 static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
@@ -586,8 +598,8 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 
 		r = eager_split_try(es, sptep, gfn, level);
 		if (r == -E2BIG)
-			return 0;
-		if (r && r != -EAGAIN)
+			eager_split_zap(es, sptep);
+		else if (r && r != -EAGAIN)
 			return r;
 
 		eager_split_yield(es);

@@ -81,6 +81,9 @@ struct writer {
 	/* L1's EPT has no Accessed and Dirty bits. */
 	bool no_ad;
 
+	/* L1 has EPT or NPT, and shadows the memory of L2 nevertheless. */
+	bool no_tdp;
+
 	const char *(*skip_reason)(void);
 
 	/* Of the combinations of enum guest_kind, those that do if there is little time. */

@@ -168,6 +168,11 @@ static const char *no_l2_ept(void)
 	return kvm_cpu_has(X86_FEATURE_VMX) && kvm_cpu_has_ept() ? NULL : "no nested EPT";
 }
 
+static const char *no_l2_tdp(void)
+{
+	return kvm_cpu_has(X86_FEATURE_NPT) || !no_l2_ept() ? NULL : "no nested NPT or EPT";
+}
+
 static const struct writer writers[] = {
 	{
 		.name = "L1",
@@ -185,6 +190,13 @@ static const struct writer writers[] = {
 		.nested = true,
 		.no_ad = true,
 		.skip_reason = no_l2_ept,
+		.quick = BIT(GUEST_MANUAL),
+	}, {
+		.name = "L2-noTDP",
+		.what = "the same, by an L1 that doesn't use EPT or NPT",
+		.nested = true,
+		.no_tdp = true,
+		.skip_reason = no_l2_tdp,
 		.quick = BIT(GUEST_MANUAL),
 	},
 };

@@ -348,7 +348,7 @@ static void create_svm_l2(struct harvest_test *t)
 	vm_vaddr_t svm_gva;
 
 	vcpu_alloc_svm(t->vm, &svm_gva);
-	if (kvm_cpu_has(X86_FEATURE_NPT))
+	if (kvm_cpu_has(X86_FEATURE_NPT) && !t->writer->no_tdp)
 		build_tdp(t);
 	vcpu_args_set(t->vcpu, 3, svm_gva, 0ull, t->tdp);
 }
@@ -358,7 +358,7 @@ static void create_vmx_l2(struct harvest_test *t)
 	vm_vaddr_t vmx_gva;
 	struct vmx_pages *vmx = vcpu_alloc_vmx(t->vm, &vmx_gva);
 
-	if (kvm_cpu_has_ept()) {
+	if (kvm_cpu_has_ept() && !t->writer->no_tdp) {
 		t->bits = &ept_bits;
 		build_tdp(t);
 	}
