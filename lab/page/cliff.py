@@ -101,6 +101,6 @@ def draw(sources: Sources) -> str:
         _set_up()
         canvas: Any = FigureCanvasSVG(_figure(sources))
         canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
-    # A corner of a curve each line otherwise.
-    svg = re.sub(r" *\n(?=[LM] )", " ", stream.getvalue())
+    # A line for each part of the picture; otherwise each corner of a curve has one.
+    svg = re.sub(r"\s*\n(?! {0,3}<)\s*", " ", stream.getvalue())
     return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)
