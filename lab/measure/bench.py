@@ -313,9 +313,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     show_default=True,
     help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@files.output_option
 @click.option(
     "--modes",
     callback=words,

@@ -27,7 +27,7 @@ from lab.measure.options import numbers
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.page import sections
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import complete_or_absent, output_file, output_option
 from lab.results.tables import Table
 
 MACHINE = "vmx-bochs"
@@ -187,9 +187,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
     show_default=True,
     help=f"vCPU counts, {PER_VCPU_MIB} MiB each.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
     """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
 

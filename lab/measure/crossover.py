@@ -19,7 +19,7 @@ from lab.measure.partial import Store
 from lab.measure.plan import Boot, Matrix, bench_boots
 from lab.page import dirty_bits
 from lab.results import jsonl, tables, tradeoff
-from lab.results.files import output_file
+from lab.results.files import output_file, output_option
 from lab.results.tables import BASE_VCPUS
 
 MACHINE = "vmx-bochs"
@@ -55,9 +55,7 @@ def measure_into(file: Path, *, fresh: bool = False) -> None:
 
 
 @click.command()
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 @click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(output: Path | None, fresh: bool, dry_run: bool) -> None:

@@ -30,7 +30,7 @@ from lab.machines.bochs import VmxBochs
 from lab.machines.paging import TDP
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import complete_or_absent, output_file, output_option
 
 MACHINE = "vmx-bochs"
 CONFIG = "kvm"
@@ -234,9 +234,7 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     is_flag=True,
     help="Clear 1 GiB while 13 vCPUs fault, by the TDP MMU, unpatched and with the series.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
     ept: str, mib_per_vcpu: int, contended: bool, output: Path | None, dry_run: bool

@@ -38,7 +38,7 @@ from lab.measure import locktrace
 from lab.measure.options import numbers
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import complete_or_absent, output_file, output_option
 from lab.results.tables import MIB, Table
 
 MACHINE = "vmx-bochs"
@@ -367,9 +367,7 @@ def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
 )
 @click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
 @click.option("--mib", default=2, show_default=True, help="Memory of each vCPU, MiB.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
     vcpus: tuple[int, ...],

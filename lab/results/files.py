@@ -9,12 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+import click
+
 from lab.core.errors import LabError
 from lab.core.paths import RESULTS
 
 LATEST = "latest.jsonl"
 FREE_MIB = 4
 MIB = 1 << 20
+
+# Of every command that measures: what output_file() is given.
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+)
 
 
 def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:

@@ -34,7 +34,7 @@ from lab.machines import Job, Machine, MachineFailed
 from lab.machines.complaints import complaints
 from lab.machines.paging import TDP, Mode
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import complete_or_absent, output_file, output_option
 from lab.results.tables import Table
 
 KERNELS = ("base", "series")
@@ -373,9 +373,7 @@ def _account(verdicts: Sequence[TestOnBoth]) -> str:
     show_default=True,
     help="Seconds for one test.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 @click.option("--dry-run", is_flag=True, help="Show the boots; build and start nothing.")
 def command(
     name: str, wanted: tuple[str, ...], limit: int, output: Path | None, dry_run: bool

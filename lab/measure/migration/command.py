@@ -31,7 +31,7 @@ from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import complete_or_absent, output_file, output_option
 from lab.results.tables import OFF, ON
 
 CONFIG = "kvm"
@@ -253,9 +253,7 @@ def _need_qemu() -> None:
 @click.option("--reads", type=int, default=63, show_default=True, help="Pages read in a request.")
 @click.option("--writes", type=int, default=1, show_default=True, help="Pages written in one.")
 @click.option("--bandwidth", "mib_per_s", type=int, help="MiB a second for the migration, at most.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
-)
+@output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
     name: str,
