@@ -12,6 +12,7 @@ from rich.console import Console
 from lab.results import tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
+from tests.unit.report_data import measurement
 
 # phase, iteration -> seconds
 PHASES = {
@@ -39,15 +40,12 @@ def measured(
 ) -> list[Measurement]:
     """Each phase takes as many times PHASES as there are vCPUs; eager divides it by speedup."""
     return [
-        Measurement(
+        measurement(
             machine=machine,
             kernel=kernel,
-            kernel_version="6.12.117",
             ept=ept,
-            tdp_mmu=False,
             vcpus=count,
             bytes_per_vcpu=4 << 20,
-            backing="anonymous_hugetlb_2mb",
             write_percent=writes,
             initially_all_set=init,
             eager=value,

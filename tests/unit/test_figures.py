@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The figures of the pages: tables, the picture and sentences are those of docs/reference."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,35 +12,17 @@ from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import claims, cliff, figures, query
 from lab.page.figures import Grid
+from lab.results import jsonl
+from tests.unit.report_data import measurement
 
 MOST_KIB = 50
 PICTURES = ("svg", "png", "jpg", "gif")
 
 
-def record(**changes: object) -> dict[str, object]:
-    return {
-        "machine": "vmx-bochs",
-        "kernel": "series",
-        "kernel_version": "6.12-series",
-        "ept": True,
-        "tdp_mmu": False,
-        "vcpus": 8,
-        "bytes_per_vcpu": 2 << 20,
-        "backing": "anonymous_hugetlb_2mb",
-        "write_percent": 100,
-        "initially_all_set": True,
-        "eager": False,
-        "phase": "dirty",
-        "iteration": 2,
-        "seconds": 0.1154,
-        **changes,
-    }
-
-
 RECORDS = [
-    record(),
-    record(eager=True, seconds=0.00134),
-    record(kernel="peer", eager=True, seconds=0.00133),
+    measurement(vcpus=8, seconds=0.1154),
+    measurement(vcpus=8, eager=True, seconds=0.00134),
+    measurement(vcpus=8, kernel="peer", eager=True, seconds=0.00133),
 ]
 SPECIFICATION = """
 [table.a]
@@ -82,8 +63,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a page of each kind."""
     (tmp_path / "docs" / "reference").mkdir(parents=True)
     (tmp_path / "Documentation" / "x").mkdir(parents=True)
-    lines = "".join(f"{json.dumps(one)}\n" for one in RECORDS)
-    (tmp_path / figures.REFERENCE / "bench.jsonl").write_text(lines)
+    jsonl.write(tmp_path / figures.REFERENCE / "bench.jsonl", RECORDS)
     (tmp_path / figures.SPECIFICATION).write_text(SPECIFICATION)
     page = "It takes 115 ms\ninstead of 1.3.\n\n<!-- figures: a -->\n<!-- end -->\n\nEnd.\n"
     (tmp_path / "docs" / "a.md").write_text(page)

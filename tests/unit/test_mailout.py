@@ -19,6 +19,7 @@ from lab.submit import mailout
 from lab.submit.check import Subject
 from lab.submit.mailout import Cover, choose_results, load_results, read_cover, tables_text
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
+from tests.unit.report_data import measurement
 from tests.unit.test_check import FILES
 
 COVER = Cover("KVM: all of it", "Why.\n\n  N  Y\n  2  1")
@@ -152,24 +153,11 @@ def test_no_mail_no_letter(tmp_path: Path) -> None:
 
 
 def measured(**changes: object) -> list[Measurement]:
-    record: dict[str, object] = {
-        "machine": "vmx-bochs",
-        "kernel": "series",
-        "kernel_version": "6.12-series",
-        "ept": True,
-        "tdp_mmu": False,
-        "vcpus": 8,
-        "bytes_per_vcpu": 4 << 20,
-        "backing": "anonymous_hugetlb_2mb",
-        "write_percent": 100,
-        "initially_all_set": True,
-        "phase": "dirty",
-        "iteration": 2,
-        **changes,
-    }
-    lazy = Measurement(**record, eager=False, seconds=0.2309)  # type: ignore[arg-type]
-    eager = Measurement(**record, eager=True, seconds=0.00235)  # type: ignore[arg-type]
-    return [lazy, eager]
+    record = {"vcpus": 8, "bytes_per_vcpu": 4 << 20, **changes}
+    return [
+        measurement(**record, eager=eager, seconds=seconds)
+        for eager, seconds in ((False, 0.2309), (True, 0.00235))
+    ]
 
 
 def test_the_tables_are_those_of_the_report() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,11 +92,10 @@ def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
     return run
 
 
-def saved(tmp_path: Path) -> dict[str, object]:
+def saved(tmp_path: Path) -> Any:
+    """The file that the soak has left: a mapping, what its keys have in it not being typed."""
     (file,) = (tmp_path / "results").iterdir()
-    content = json.loads(file.read_text())
-    assert isinstance(content, dict)
-    return content
+    return json.loads(file.read_text())
 
 
 def test_all_kinds_run_with_seeds_of_their_own(
@@ -105,13 +105,11 @@ def test_all_kinds_run_with_seeds_of_their_own(
     assert run_soak(machine, "--seed", "0x10") == 0
     content = saved(tmp_path)
     runs = content["runs"]
-    assert isinstance(runs, list)
     assert {run["kind"] for run in runs} == {kind.name for kind in soak.KINDS}
     assert sorted(run["seed"] for run in runs) == [
         0x10 + i * soak.SEED_STEP for i in range(len(runs))
     ]
     totals = content["totals"]
-    assert isinstance(totals, dict)
     stress = sum(run["kind"].startswith("stress") for run in runs)
     faults = sum(run["kind"].startswith("fault") for run in runs)
     assert totals["cycles"] == 30 * stress
@@ -139,7 +137,6 @@ def test_kernels_that_can_pause_amid_updates_do_so(
     paused = [job for job in machine.jobs if "kvm.prove_window_us" in job.parameters]
     assert 0 < len(paused) < len(machine.jobs)
     totals = saved(tmp_path)["totals"]
-    assert isinstance(totals, dict)
     assert totals["pauses"] >= len(paused)
 
 
@@ -239,10 +236,8 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
     assert run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0") == 130
     content = saved(tmp_path)
     totals = content["totals"]
-    assert isinstance(totals, dict)
     assert totals["cycles"] in (30, 60)
     runs = content["runs"]
-    assert isinstance(runs, list)
     assert not any(run["finished"] for run in runs)
 
 
@@ -386,7 +381,6 @@ def test_races_of_others_are_counted_and_kept(
     assert "goal" not in error
     content = saved(tmp_path)
     runs = content["runs"]
-    assert isinstance(runs, list)
     assert {run["kind"] for run in runs} == {kind.name for kind in soak.RACES}
     assert all(run["counts"]["races_of_others"] == 1 for run in runs)
     assert all(run["counts"]["watchpoints"] == 700 for run in runs)
