@@ -89,10 +89,17 @@ def test_restores_the_host_after_a_good_run(host: Host) -> None:
     assert host.settings() == before
 
 
+def seen_pools(host: Host, *sizes: str) -> Path:
+    """Makes the test note the pools of these sizes, a line each time that it runs."""
+    seen = host.root / "calls.pools"
+    pools = " ".join(str(host.pool(size)) for size in sizes)
+    note = f"echo $(cat {pools}) >>{seen}\n"
+    (host.root / "fake_test").write_text(FAKE_TEST.replace("clear=1\n", f"clear=1\n{note}", 1))
+    return seen
+
+
 def test_pool_holds_the_largest_guest_while_a_test_runs(host: Host) -> None:
-    seen = host.root / "seen"
-    fake = host.root / "fake_test"
-    fake.write_text(FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool()} >>{seen}\n", 1))
+    seen = seen_pools(host, "2048kB")
     assert host.run("--vcpus", "2 8", "--writes", "100").returncode == 0
     assert seen.read_text().split() == ["17"] * 4
 
@@ -100,10 +107,7 @@ def test_pool_holds_the_largest_guest_while_a_test_runs(host: Host) -> None:
 def test_pages_promised_to_others_are_not_counted_as_free(host: Host) -> None:
     host.pool().write_text("20\n")
     (host.pool().parent / "resv_hugepages").write_text("10\n")
-    seen = host.root / "seen"
-    (host.root / "fake_test").write_text(
-        FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool()} >>{seen}\n", 1)
-    )
+    seen = seen_pools(host, "2048kB")
     assert host.run("--vcpus", "8", "--writes", "100", "--eager", "N").returncode == 0
     assert seen.read_text().split() == ["27"]
     assert host.pool().read_text() == "20\n"
@@ -117,26 +121,15 @@ def test_a_pool_that_suffices_is_left_alone(host: Host) -> None:
 
 
 def test_gigabyte_pages_use_their_own_pool(host: Host) -> None:
-    seen = host.root / "seen"
-    (host.root / "fake_test").write_text(
-        FAKE_TEST.replace("clear=1\n", f"clear=1\ncat {host.pool('1048576kB')} >>{seen}\n", 1)
-    )
+    seen = seen_pools(host, "1048576kB")
     done = host.run("--backing", "anonymous_hugetlb_1gb", "--bytes", "1G", "--vcpus", "2")
     assert done.returncode == 0
     assert set(seen.read_text().split()) == {"2"}
     assert host.pool("1048576kB").read_text() == "0\n"
 
 
-def seen_pools(host: Host) -> Path:
-    """Makes the test note both pools, those of 2 MiB and of 1 GiB pages."""
-    seen = host.root / "calls.pools"
-    note = f"echo $(cat {host.pool()} {host.pool('1048576kB')}) >>{seen}\n"
-    (host.root / "fake_test").write_text(FAKE_TEST.replace("clear=1\n", f"clear=1\n{note}", 1))
-    return seen
-
-
 def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
-    seen = seen_pools(host)
+    seen = seen_pools(host, "2048kB", "1048576kB")
     backings = "anonymous_hugetlb_2mb anonymous_hugetlb_1gb anonymous"
     sizes = ["--bytes", "1G", "--vcpus", "1", "--writes", "100", "--eager", "N"]
     host.write("proc/meminfo", "MemAvailable: 4194304 kB\n")
