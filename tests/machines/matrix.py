@@ -348,11 +348,12 @@ DEBUG_ONCE = (
 HOSTILE = Selftest(
     "eager_split_hostile_test", ("x86_64/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
 )
-# For how long mmu_lock is held, in simulated time, for a word of 64 gfns with 999 SPTEs each.
+# For how long mmu_lock is held, in simulated time, for a memslot of 512 gfns with 999 SPTEs each.
 HOLD = Selftest(
     "dirty_log_hold_test",
-    ("x86_64/dirty_log_hold_test", "-g", "64", "-b", "2000"),
+    ("x86_64/dirty_log_hold_test", "-g", "512", "-b", "2000"),
     eager=("Y",),
+    timeout_s=800,
 )
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
 STRESS = Selftest(
