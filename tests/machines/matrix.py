@@ -253,7 +253,8 @@ NOTHING_UNSEEN_DEBUG = (
     harvest_test("", "-q", "-m", "relink", "-m", "quota"),
     harvest_test("migration_", "-q", "-n", "25"),
 )
-# An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more is a second on Bochs.
+# An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more
+# is a second on Bochs.
 VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD", "-g", "L2-noTDP")
 NOTHING_UNSEEN_VMX = (
     harvest_test("", "-q", *VMX_GUESTS, "-m", "nothing", "-m", "readonly", "-m", "root"),
