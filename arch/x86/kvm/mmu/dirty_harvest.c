@@ -169,15 +169,18 @@ void kvm_dirty_harvest_exit(void)
 void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn)
 {
 	struct kvm_memory_slot *slot;
+	int idx;
 
 	lockdep_assert_held(&kvm->mmu_lock);
 
 	/* Most callers are in a read section already, guest_memfd's invalidation is not. */
-	guard(srcu)(&kvm->srcu);
+	idx = srcu_read_lock(&kvm->srcu);
 
 	slot = __gfn_to_memslot(__kvm_memslots(kvm, as_id), gfn);
 	if (slot && slot->dirty_bitmap)
 		set_bit_le(gfn - slot->base_gfn, slot->dirty_bitmap);
+
+	srcu_read_unlock(&kvm->srcu, idx);
 }
 
 static bool harvest_is_dirty(u64 spte)

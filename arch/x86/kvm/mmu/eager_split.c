@@ -537,7 +537,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
  */
 static void eager_split_zap(struct eager_split *es, u64 *huge_sptep)
 {
-	drop_spte(es->kvm, huge_sptep);
+	kvm_mmu_drop_spte(es->kvm, huge_sptep);
 	es->flush = true;
 	es->work += SPTE_ENT_PER_PAGE;
 }
