@@ -102,5 +102,5 @@ def draw(sources: Sources) -> str:
         canvas: Any = FigureCanvasSVG(_figure(sources))
         canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
     # A line for each part of the picture; otherwise each corner of a curve has one.
-    svg = re.sub(r"\s*\n(?! {0,3}<)\s*", " ", stream.getvalue())
+    svg = re.sub(r"\s*\n(?! {0,3}<|\Z)\s*", " ", stream.getvalue())
     return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)

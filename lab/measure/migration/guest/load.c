@@ -18,7 +18,8 @@
  * checks what it finds.  In a guest that was restored from a migration a page
  * whose last write was not sent is found by the first access to it.
  *
- * The guest never stops; the host takes struct results out of its memory.  It has no device but a debug console, on which it says "ready".
+ * The guest never stops; the host takes struct results out of its memory.  It has
+ * no device but a debug console, on which it says "ready".
  */
 #include "load.h"
 
