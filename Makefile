@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # A thin front: the work is done by lab/setup.sh and `python -m lab`.
 # ARGS goes to the command, as in `make test ARGS='-k npt0'`. WHAT chooses another measurement
-# of `make bench`, or other proofs of `make test`.
+# of `make bench`, or other proofs of `make test`. BASE chooses another kernel: one of base/.
 
 PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
@@ -18,6 +18,24 @@ $(foreach goal,$(or $(MAKECMDGOALS),help),\
 	$(if $(filter test,$(goal)),$(call check,test,$(TEST_WHAT)),\
 	$(error make $(goal) WHAT=$(WHAT): only `make bench` and `make test` have a WHAT))))
 endif
+
+# Likewise the base, and a tarball of its kernel.
+BASES := $(patsubst base/%.pin,%,$(wildcard base/*.pin))
+ifneq ($(BASE),)
+$(if $(and $(filter 1,$(words $(BASE))),$(filter $(BASES),$(BASE))),,\
+	$(error make BASE=$(BASE): there is no such, but one of: $(BASES)))
+export LAB_BASE := $(BASE)
+endif
+ifneq ($(SOURCE),)
+$(foreach goal,$(or $(MAKECMDGOALS),help),$(if $(filter tree,$(goal)),,\
+	$(error make $(goal) SOURCE=$(SOURCE): only `make tree` has a SOURCE, which it keeps)))
+endif
+TESTS := tests
+# `make test` without BASE, once the default's tests have passed.
+define TEST_OTHERS
+set -e; others=$$($(LAB) tree --others); \
+for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines; done
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tree save check mail build test soak bench report compare reference deb clean \
@@ -55,13 +73,15 @@ help:
 	@echo 'make setup    install what all of this needs (the others do it by themselves)'
 	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'
 	@echo
+	@echo 'BASE=VERSION  another kernel for any of these but report, compare and mail; make tree ARGS=--help'
+	@echo '              says which there are. make tree SOURCE=FILE: a tarball of it from elsewhere'
 	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
 
 setup:
 	@lab/setup.sh
 
 tree: setup
-	@$(LAB) tree $(ARGS)
+	@$(LAB) tree $(if $(SOURCE),--source '$(SOURCE)') $(ARGS)
 
 save: setup
 	@$(LAB) save $(ARGS)
@@ -110,7 +130,8 @@ _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' $(TESTS) $(ARGS)
+	$(if $(BASE),,$(if $(word 2,$(BASES)),@$(TEST_OTHERS)))
 
 _test_unit: setup
 	@$(PYTHON) -m pytest -n 2 tests/unit $(ARGS)
@@ -147,5 +168,5 @@ _test_bpf:
 	@$(LAB) bpf $(ARGS)
 
 clean:
-	@if [ -d build/linux ]; then $(LAB) tree --unsaved; fi
+	@if ls -d build/linux build/*/linux >/dev/null 2>&1; then $(LAB) tree --unsaved; fi
 	rm -rf build

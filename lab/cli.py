@@ -3,13 +3,14 @@
 
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
 from lab.core.errors import LabError
-from lab.core.paths import LOG
+from lab.core.paths import BASE_VARIABLE, DEFAULT_BASE, LAYOUT, LOG
 from lab.core.process import ends_by_exception
 from lab.machines import MachineFailed
 
@@ -36,7 +37,30 @@ COMMANDS = {
     "run": ("lab.build.run", "run"),
 }
 
+# What reads results has those of all bases.
+OF_ALL_BASES = {"report", "compare", "mail"}
+
 INTERRUPTED = 130
+
+
+def _choose(context: click.Context, option: click.Parameter, version: str | None) -> None:
+    """Have all of this process, and what it starts, work on a base. LabError: there is none."""
+    known = LAYOUT.versions
+    if version and version not in known:
+        raise LabError(f"there is no base {version}, but: {' '.join(known)}")
+    if version:
+        os.environ[BASE_VARIABLE] = version
+
+
+BASE_OPTION = click.Option(
+    ["--base"],
+    envvar=BASE_VARIABLE,
+    callback=_choose,
+    expose_value=False,
+    is_eager=True,
+    metavar="VERSION",
+    help=f"The kernel that it is about: {', '.join(LAYOUT.versions)} (default {DEFAULT_BASE}).",
+)
 
 
 class LazyGroup(click.Group):
@@ -51,6 +75,8 @@ class LazyGroup(click.Group):
         module, attribute = COMMANDS[cmd_name]
         found = getattr(importlib.import_module(module), attribute)
         assert isinstance(found, click.Command)
+        if cmd_name not in OF_ALL_BASES and BASE_OPTION not in found.params:
+            found.params.append(BASE_OPTION)
         return found
 
 

@@ -3,7 +3,8 @@
 #
 # Install what the lab needs: the Debian packages of packages.txt that are
 # missing, and the Python packages of requirements.txt in build/venv. Each
-# argument X adds the packages of packages-X.txt, which only one command needs.
+# argument X adds the packages of packages-X.txt, which only one command needs,
+# and LAB_BASE those that the pin of a base names.
 # Says nothing when nothing is missing. Exit status 2: it could not be done.
 set -eu
 
@@ -27,15 +28,28 @@ wanted_packages() {
 	(cd "$lab" && grep -hv '^#' $lists)
 }
 
+# There is a Python when this is asked.
+packages_of_base() {
+	pin=${lab%/*}/base/${LAB_BASE-}.pin
+	[ ! -f "$pin" ] || "$venv/bin/python" -c 'import sys, tomllib
+print(*tomllib.load(sys.stdin.buffer).get("packages", ()), sep="\n")' <"$pin" 2>>"$log" ||
+		fail "$pin cannot be read. See $log"
+}
+
 installed_packages() {
-	# shellcheck disable=SC2046 # one word per package is wanted
-	dpkg-query -W -f '${db:Status-Status} ${Package}\n' $(wanted_packages) 2>/dev/null |
+	dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
 		sed -n 's/^installed //p'
 }
 
 missing_packages() {
-	installed=$(installed_packages)
-	wanted_packages | grep -vxF -e "$installed" || :
+	installed=$(installed_packages "$@")
+	printf '%s\n' "$@" | grep -vxF -e "$installed" || :
+}
+
+missing_of_base() {
+	names=$(packages_of_base)
+	# shellcheck disable=SC2086 # one word per package is wanted
+	[ -z "$names" ] || missing_packages $names
 }
 
 as_root() {
@@ -104,16 +118,22 @@ main() {
 	exec 9>"$build/.setup-lock"
 	flock 9
 	started=$(date +%s)
-	missing=$(missing_packages)
-	if [ -z "$missing" ] && venv_complete; then
+	# shellcheck disable=SC2046 # one word per package is wanted, here and below
+	missing=$(missing_packages $(wanted_packages))
+	if [ -z "$missing" ] && venv_complete && [ -z "$(missing_of_base)" ]; then
 		return
 	fi
 	: >"$log"
 	if [ -n "$missing" ]; then
-		# shellcheck disable=SC2086 # one word per package is wanted
+		# shellcheck disable=SC2086
 		install_packages $missing
 	fi
 	venv_complete || make_venv
+	missing=$(missing_of_base)
+	if [ -n "$missing" ]; then
+		# shellcheck disable=SC2086
+		install_packages $missing
+	fi
 	say "done in $(($(date +%s) - started)) s"
 }
 

@@ -21,6 +21,7 @@ from lab.core.locks import locked
 from lab.core.paths import CONFIG, LAYOUT, Layout
 from lab.core.steps import run_logged, step
 from lab.series import tree
+from lab.series.source import current_source
 
 # What each configuration puts over tinyconfig, later fragments winning.
 CONFIGS = {
@@ -118,7 +119,7 @@ def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
     if kind in ("series", "mutants") or not layout.linux.exists():
-        tree.make(layout, tree.current_source(layout))
+        tree.make(layout, current_source(layout))
     path = layout.tree_of(kind)
     if kind != "series":
         commit = _commit_of(kind, layout)
@@ -175,11 +176,16 @@ def configure(
     stamp.write_text(digest)
 
 
-def fragments_of(config: str) -> list[Path]:
-    """The files of a configuration. LabError names the right ones."""
+def fragments_of(config: str, layout: Layout = LAYOUT) -> list[Path]:
+    """The files of a configuration, each followed by what an older base says otherwise.
+
+    LabError names the right ones.
+    """
     if config not in CONFIGS:
         raise LabError(f"no configuration {config!r}; there are {', '.join(CONFIGS)}")
-    return [CONFIG / name for name in CONFIGS[config]]
+    places = (CONFIG, layout.backport / "config")
+    found = (place / name for name in CONFIGS[config] for place in places)
+    return [file for file in found if file.parent == CONFIG or file.exists()]
 
 
 def image_in(source: Path, config: str) -> Path:

@@ -25,6 +25,7 @@ from lab.core.paths import Layout
 from lab.series.apply import commit_mails
 from lab.series.files import WholeFile, read_text
 from lab.series.mail import Mail, parse
+from lab.series.pin import path_map
 
 KEYS = ("Caught-by", "Machine", "Output", "Kernel-log")
 FILE_NAME = re.compile(r"(\d\d)-([a-z0-9-]+)\.patch")
@@ -107,8 +108,15 @@ def _check_switch(path: str, number: int, mail: Mail) -> None:
 
 
 def _read(layout: Layout) -> Iterator[tuple[int, str, str, Mail]]:
-    """Number, name, path and mail of each patch, in order. LabError: one that is none."""
-    for file in sorted(layout.mutant_patches.glob("*.patch")):
+    """Number, name, path and mail of each patch, in order. LabError: one that is none.
+
+    One of backport/VERSION/mutants takes the place of that with its name.
+    """
+    paths = path_map(layout)
+    own = layout.backport / "mutants"
+    found = (*layout.mutant_patches.glob("*.patch"), *own.glob("*.patch"))
+    known = {file.name: file for file in found}
+    for _, file in sorted(known.items()):
         path = file.relative_to(layout.root).as_posix()
         match = FILE_NAME.fullmatch(file.name)
         if not match:
@@ -116,7 +124,8 @@ def _read(layout: Layout) -> Iterator[tuple[int, str, str, Mail]]:
         mail = parse(path, read_text(file))
         if mail.whole or mail.deletes or mail.removes:
             raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
-        yield int(match[1]), match[2], path, mail
+        there = mail if file.is_relative_to(own) else paths.mail(mail)
+        yield int(match[1]), match[2], path, there
 
 
 def load(layout: Layout) -> Mutants:

@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.build.kernel import build_environment, make_command, source_tree
@@ -10,6 +11,7 @@ from lab.core.locks import locked
 from lab.core.paths import LAYOUT
 from lab.core.steps import run_logged, step
 from lab.series import tree
+from lab.series.pin import PathMap, path_map, read_pin
 
 OBJECTS = "obj-selftests"
 # Those that measure.
@@ -18,9 +20,10 @@ LIVE_TEST = "x86_64/dirty_log_live_perf_test"
 SELFTESTS = "tools/testing/selftests/kvm"
 
 
-def compile_in(source: Path, log: Path) -> Path:
+def compile_in(source: Path, log: Path, flags: Sequence[str] = ()) -> Path:
     """Build the selftests of the tree SOURCE; returns where they are.
 
+    flags: for the compiler, in addition.
     WorkFailed: they do not compile.
     """
     env = build_environment()
@@ -32,7 +35,7 @@ def compile_in(source: Path, log: Path) -> Path:
         f"-j{os.cpu_count()}",
         "ARCH=x86_64",
         "CC=ccache gcc",
-        "EXTRA_CFLAGS=-g0",
+        " ".join(("EXTRA_CFLAGS=-g0", *flags)),
         f"OUTPUT={output}",
         f"KHDR_INCLUDES=-isystem {source / OBJECTS / 'usr/include'}",
     )
@@ -44,9 +47,15 @@ def _is_program(file: Path) -> bool:
     return file.suffix == "" and file.is_file() and os.access(file, os.X_OK)
 
 
-def _strip_new(built: Path, stripped: Path) -> None:
+def _name(program: Path, paths: PathMap) -> Path:
+    """What a program of a base is called: as in the repository, whichever base it is."""
+    return Path(paths.back(f"{SELFTESTS}/{program}")).relative_to(SELFTESTS)
+
+
+def _strip_new(built: Path, stripped: Path, paths: PathMap) -> None:
     """Bring the stripped copies up to date, and drop those of tests that are gone."""
-    programs = {file.relative_to(built): file for file in built.rglob("*") if _is_program(file)}
+    found = {file.relative_to(built): file for file in built.rglob("*") if _is_program(file)}
+    programs = {_name(program, paths): file for program, file in found.items()}
     for old in stripped.rglob("*"):
         if old.is_file() and old.relative_to(stripped) not in programs:
             old.unlink()
@@ -60,14 +69,14 @@ def _strip_new(built: Path, stripped: Path) -> None:
 def build(kind: str) -> Path:
     """Build the selftests of a kind of kernel, incrementally.
 
-    Returns a directory with the stripped programs at their selftest-relative
-    paths, as in x86_64/nx_huge_pages_test. Raises like lab.build.kernel.build().
+    Returns a directory with the stripped programs at the selftest-relative paths of
+    the newest base, as in x86_64/nx_huge_pages_test. Raises like lab.build.kernel.build().
     """
     source = source_tree(kind)
     log = LAYOUT.log / f"selftests-{kind}.log"
     log.unlink(missing_ok=True)
     with locked(tree.lock(source)), step(f"Building the {kind} selftests", "30 s"):
-        built = compile_in(source, log)
+        built = compile_in(source, log, read_pin(LAYOUT).selftest_flags)
         stripped = source / OBJECTS / "stripped"
-        _strip_new(built, stripped)
+        _strip_new(built, stripped, path_map(LAYOUT))
     return stripped

@@ -44,7 +44,7 @@ EDITS = (
 def _refused(edit: Edit, reason: str) -> LabError:
     return LabError(
         f"{MMU}: {edit.function}() {reason}; correct lab/build/ungated.py,"
-        " or install a version that base.pin names as proved"
+        " or install a version that the pin names as proved"
     )
 
 

@@ -1,47 +1,98 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Where things lie. Everything that the lab makes is below BUILD."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+# The base of whatever is not told another one.
+DEFAULT_BASE = "6.12"
+# Tells it, to this process and to all that it starts: `--base` sets it.
+BASE_VARIABLE = "LAB_BASE"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One checkout of this repository; tests make small ones of their own."""
+    """One checkout of this repository, as one base sees it; tests make small ones of their own.
+
+    only: version of that base; empty for the one that is chosen when a path is asked for.
+    """
 
     root: Path
+    only: str = ""
+
+    @property
+    def version(self) -> str:
+        return self.only or os.environ.get(BASE_VARIABLE) or DEFAULT_BASE
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """All bases that there are, the newest first."""
+        found = (file.stem for file in (self.root / "base").glob("*.pin"))
+        return tuple(sorted(found, key=_numbers, reverse=True)) or (self.version,)
+
+    @property
+    def is_newest(self) -> bool:
+        """The series and the whole files are written for this one."""
+        return self.version == self.versions[0]
+
+    def of(self, version: str) -> "Layout":
+        return replace(self, only=version)
+
+    @property
+    def newest(self) -> "Layout":
+        return self.of(self.versions[0])
 
     @property
     def pin(self) -> Path:
-        return self.root / "base.pin"
+        return self.root / "base" / f"{self.version}.pin"
 
     @property
     def series(self) -> Path:
         return self.root / "series"
 
     @property
+    def backport(self) -> Path:
+        """What this base has instead of, and beside, what is written for the newest."""
+        return self.root / "backport" / self.version
+
+    @property
     def build(self) -> Path:
         return self.root / "build"
 
     @property
+    def work(self) -> Path:
+        """All that is made of this base."""
+        return self.build if self.version == DEFAULT_BASE else self.build / self.version
+
+    @property
+    def source(self) -> Path:
+        """The kernel source that was fetched or given, unless the package is installed."""
+        return self.work / "source"
+
+    @property
     def linux(self) -> Path:
         """The kernel tree to work in: commit `base`, then one commit per mail."""
-        return self.build / "linux"
+        return self.work / "linux"
 
     @property
     def base(self) -> Path:
         """A second work tree of `linux`, at commit `base`."""
-        return self.build / "base"
+        return self.work / "base"
 
     @property
     def peer(self) -> Path:
         """A work tree of `linux`, at `base` with the edits of lab.build.ungated."""
-        return self.build / "peer"
+        return self.work / "peer"
 
     @property
     def mutants(self) -> Path:
         """A work tree of `linux`, at the series with the patches of tests/mutants."""
-        return self.build / "mutants"
+        return self.work / "mutants"
 
     @property
     def mutant_patches(self) -> Path:
@@ -59,11 +110,11 @@ class Layout:
     @property
     def check(self) -> Path:
         """Another one, in which `make check` builds every mail."""
-        return self.build / "check"
+        return self.work / "check"
 
     @property
     def log(self) -> Path:
-        return self.build / "log"
+        return self.work / "log"
 
     @property
     def mail(self) -> Path:
@@ -73,19 +124,14 @@ class Layout:
     @property
     def checked_mail(self) -> Path:
         """The mails that `make check` shows to checkpatch.pl."""
-        return self.build / "check-mail"
+        return self.work / "check-mail"
 
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(ROOT)
 LAB = ROOT / "lab"
 CONFIG = LAB / "config"
-BASE_PIN = LAYOUT.pin
-SERIES = LAYOUT.series
 BUILD = LAYOUT.build
-LINUX = LAYOUT.linux
-BASE = LAYOUT.base
-LOG = LAYOUT.log
-MAIL = LAYOUT.mail
+LOG = BUILD / "log"
 RESULTS = BUILD / "results"
 PARTIAL = RESULTS / "partial"

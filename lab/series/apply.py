@@ -48,7 +48,7 @@ def _hunk_header(diff: str, path: str, line: str) -> str:
 
 
 def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
-    remedy = f"correct {wanted_by} by hand, or install a version that base.pin names as proved"
+    remedy = f"correct {wanted_by} by hand, or install a version that the pin names as proved"
     if match := _FAILED_HUNK.search(error.output):
         hunk = _hunk_header(mail.diff, match[1], match[2])
         return LabError(f"{wanted_by}: hunk {hunk} of {match[1]} does not apply; {remedy}")

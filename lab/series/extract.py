@@ -59,7 +59,8 @@ def _is_rewritten(repo: Repo, old: Entry, new: str) -> bool:
     return total > 0 and (total - removed) / total < OURS_BELOW
 
 
-def _message(repo: Repo, commit: str) -> str:
+def message_of(repo: Repo, commit: str) -> str:
+    """The commit's message. LabError: the repository cannot keep it."""
     message = repo.text("log", "-1", "--format=%B", commit).strip("\n")
     subject, *body = message.split("\n")
     if subject.startswith(UNFINISHED):
@@ -92,7 +93,7 @@ class Extractor:
         LabError: a message or a change that the repository cannot keep.
         WorkFailed: the mail would not make the same commit again (a mistake here).
         """
-        message = _message(self.repo, commit)
+        message = message_of(self.repo, commit)
         parent = self.repo.text("rev-parse", f"{commit}^")
         change = self._classify(message.split("\n")[0], parent, commit)
         removes = [found for path in change.edits for found in self._removals(parent, commit, path)]
@@ -114,31 +115,37 @@ class Extractor:
         fields = raw.split("\0")
         for information, path in zip(fields[0::2], fields[1::2], strict=False):
             _, mode, _, blob, status = information.split(" ")
-            self._check_path(subject, path, mode, status)
+            self.check_owner(subject, path)
+            if status != "D" and mode not in REGULAR:
+                raise LabError(
+                    f'commit "{subject}": {path} is no regular file; only those are kept'
+                )
             if status == "D":
                 change.deletes.append(path)
+            elif not self.is_whole(path, blob, added=status == "A"):
+                change.edits.append(path)
             elif status == "A":
                 change.adds.append(path)
-            elif self._becomes_ours(path, blob):
-                change.replaces.append(path)
             else:
-                change.edits.append(path)
+                change.replaces.append(path)
         self.owner.update((path, subject) for path in change.adds + change.replaces)
         return change
 
-    def _check_path(self, subject: str, path: str, mode: str, status: str) -> None:
+    def check_owner(self, subject: str, path: str) -> None:
+        """LabError: the file is a whole one that another commit has made."""
         if path in self.owner:
             raise LabError(
                 f'commit "{subject}" changes {path}, a whole file that belongs to'
                 f' "{self.owner[path]}": make the edit there (git commit --fixup, then'
                 " git rebase -i --autosquash base)"
             )
-        if status != "D" and mode not in REGULAR:
-            raise LabError(f'commit "{subject}": {path} is no regular file; only those are kept')
 
-    def _becomes_ours(self, path: str, blob: str) -> bool:
+    def is_whole(self, path: str, blob: str, *, added: bool) -> bool:
+        """Whether a file is kept whole, and not as a diff."""
+        if added or self.is_ours(path):
+            return True
         old = self.repo.entry(self.base, path)
-        return self.is_ours(path) or (old is not None and _is_rewritten(self.repo, old, blob))
+        return old is not None and _is_rewritten(self.repo, old, blob)
 
     def _text(self, commit: str, path: str) -> tuple[str, str]:
         entry = self.repo.entry(commit, path)
@@ -150,7 +157,7 @@ class Extractor:
 
         It does not where a function was only renamed.
         """
-        if PurePosixPath(path).suffix not in (".c", ".h"):
+        if PurePosixPath(path).suffix not in (".c", ".h") or not self.repo.entry(parent, path):
             return []
         blob, text = self._text(parent, path)
         target, target_text = self._text(commit, path)
@@ -194,12 +201,14 @@ class Extractor:
             )
 
 
-def extract_all(repo: Repo, base: str, head: str, is_ours: IsOurs) -> list[Extract]:
-    """The mails of base..head, oldest first. LabError: what Extractor.extract() raises."""
+def line_of(repo: Repo, base: str, head: str) -> list[str]:
+    """The commits of base..head, oldest first. LabError: they are no line."""
     if merges := repo.lines("log", "--merges", "--format=%s", f"{base}..{head}"):
         raise LabError(f'"{merges[0]}" is a merge; a series is a line: git rebase base')
+    return repo.lines("rev-list", "--reverse", f"{base}..{head}")
+
+
+def extract_all(repo: Repo, base: str, head: str, is_ours: IsOurs) -> list[Extract]:
+    """The mails of base..head, oldest first. LabError: what Extractor.extract() raises."""
     extractor = Extractor(repo, base, is_ours)
-    return [
-        extractor.extract(commit)
-        for commit in repo.lines("rev-list", "--reverse", f"{base}..{head}")
-    ]
+    return [extractor.extract(commit) for commit in line_of(repo, base, head)]

@@ -3,17 +3,21 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.core.errors import LabError
 from lab.core.paths import Layout
-from lab.series.mail import Mail, parse
+from lab.series.mail import Mail, parse, slug
+from lab.series.pin import SAME_PATHS, PathMap, path_map
 
 # Top-level directories of the kernel in which the repository keeps whole files.
 WHOLE_FILES = ("Documentation", "arch", "include", "kernel", "lib", "mm", "tools", "virt")
 # Below them, but no part of the kernel.
 OURS = "tools/bpftrace/"
+# Below backport/VERSION: mails before the series, instead of some of its mails, and after it.
+BEFORE, SAME, AFTER = "prereq", "series", "post"
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,21 @@ class WholeFile:
 
 @dataclass(frozen=True)
 class Series:
-    """All that the repository adds to the source: file name and mail, in order."""
+    """All that the repository adds to the source of a base: file and mail, in order.
+
+    paths: where the whole files, which are the newest base's, lie in this one.
+    """
 
     mails: tuple[tuple[str, Mail], ...]
+    paths: PathMap = SAME_PATHS
 
     @property
     def whole(self) -> tuple[str, ...]:
         return tuple(path for _, mail in self.mails for path in mail.whole)
+
+    def read_whole(self, root: Path, path: str) -> WholeFile:
+        """What read_whole() has for a path of the base."""
+        return read_whole(root, self.paths.back(path))
 
 
 def read_text(path: Path) -> str:
@@ -56,17 +68,45 @@ def _check_owners(series: Series) -> None:
         for path in mail.whole:
             if path in owner:
                 raise LabError(
-                    f"series/{name}: {path} belongs to {owner[path]} already;"
+                    f"{name}: {path} belongs to {owner[path]} already;"
                     " a whole file belongs to one mail"
                 )
             owner[path] = name
 
 
+def read_mails(layout: Layout, directory: Path) -> list[tuple[str, Mail]]:
+    """The mails of a directory of the repository, in the order of the file names."""
+    files = sorted(directory.glob("*.patch"))
+    named = ((file.relative_to(layout.root).as_posix(), file) for file in files)
+    return [(name, parse(name, read_text(file))) for name, file in named]
+
+
+def title(layout: Layout, name: str, mail: Mail) -> str:
+    """What to call a mail that does not fit: it, and what may take its place in an older base."""
+    own = (layout.backport / SAME / f"{slug(mail)}.patch").relative_to(layout.root)
+    common = not layout.is_newest and name.startswith("series/")
+    return f"{name} (or {own} in its place)" if common else name
+
+
+def _differing(layout: Layout, common: Iterable[tuple[str, Mail]]) -> dict[str, tuple[str, Mail]]:
+    """The mails of an older base that take the place of some of COMMON, by their subjects."""
+    found = {slug(mail): (name, mail) for name, mail in read_mails(layout, layout.backport / SAME)}
+    for unknown in found.keys() - {slug(mail) for _, mail in common}:
+        raise LabError(f"{found[unknown][0]}: series/ has no mail of this subject")
+    return found
+
+
 def load(layout: Layout) -> Series:
-    """Read series/ in the order of the file names; none is an empty series."""
-    files = sorted(layout.series.glob("*.patch"))
-    mails = ((file.name, parse(f"series/{file.name}", read_text(file))) for file in files)
-    series = Series(tuple(mails))
+    """The mails of a base: series/, or what an older base makes of it; none is an empty series."""
+    common = read_mails(layout, layout.series)
+    if layout.is_newest:
+        series = Series(tuple(common))
+    else:
+        paths = path_map(layout)
+        before, after = (read_mails(layout, layout.backport / name) for name in (BEFORE, AFTER))
+        own = _differing(layout, common)
+        middle = [own.get(slug(mail), (name, paths.mail(mail))) for name, mail in common]
+        series = Series((*before, *middle, *after), paths)
     _check_owners(series)
     return series
 
@@ -74,11 +114,13 @@ def load(layout: Layout) -> Series:
 def fingerprint(layout: Layout, series: Series) -> str:
     """A digest of all that the repository puts into the tree."""
     digest = hashlib.sha256()
+    for pair in sorted(series.paths.directories.items()):
+        digest.update(repr(pair).encode())
     for name, _ in series.mails:
-        content = (layout.series / name).read_bytes()
-        digest.update(f"{name} {len(content)}\n".encode() + content)
+        content = (layout.root / name).read_bytes()
+        digest.update(f"{name.removeprefix('series/')} {len(content)}\n".encode() + content)
     for path in series.whole:
-        whole = read_whole(layout.root, path)
+        whole = series.read_whole(layout.root, path)
         digest.update(f"{path} {whole.mode} {len(whole.content)}\n".encode() + whole.content)
     return digest.hexdigest()
 

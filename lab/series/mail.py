@@ -50,10 +50,14 @@ class Mail:
         return self.adds + self.replaces
 
 
+def slug(mail: Mail) -> str:
+    """The subject, as it is in file names."""
+    return re.sub(r"[^a-z0-9]+", "-", mail.subject.lower())[:56].strip("-")
+
+
 def file_name(mail: Mail, number: int) -> str:
     """Name of the mail's file in series/, the NUMBERth counting from 1."""
-    slug = re.sub(r"[^a-z0-9]+", "-", mail.subject.lower())[:56].strip("-")
-    return f"{number:04d}-{slug}.patch"
+    return f"{number:04d}-{slug(mail)}.patch"
 
 
 def format_mail(mail: Mail) -> str:

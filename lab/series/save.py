@@ -11,7 +11,7 @@ from lab.core.git import Repo
 from lab.core.locks import locked
 from lab.core.paths import LAYOUT, Layout
 from lab.core.steps import say
-from lab.series import files, tree
+from lab.series import backport, files, tree
 from lab.series.extract import Extract, extract_all
 from lab.series.files import WholeFile
 from lab.series.mail import file_name, format_mail
@@ -30,10 +30,21 @@ def render(extracts: Iterable[Extract]) -> dict[str, WholeFile]:
 
 
 def present(layout: Layout) -> dict[str, WholeFile]:
-    """The same files as the repository holds them now."""
+    """The files that a base has in the repository: the newest all, another its own mails."""
     loaded = files.load(layout)
-    paths = [f"series/{name}" for name, _ in loaded.mails] + list(loaded.whole)
+    paths = [name for name, _ in loaded.mails]
+    if layout.is_newest:
+        paths += loaded.whole
+    else:
+        paths = [name for name in paths if (layout.root / name).is_relative_to(layout.backport)]
     return {path: files.read_whole(layout.root, path) for path in paths}
+
+
+def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, WholeFile]:
+    """The same files as the commits of base..HEAD make them. LabError: what they cannot become."""
+    if not layout.is_newest:
+        return backport.made_of(layout, repo, head)
+    return render(extract_all(repo, tree.BASE_TAG, head, lambda path: path in old))
 
 
 def _write_all(root: Path, made: Files) -> None:
@@ -82,7 +93,7 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
     the repository cannot keep, or a repository that has changed.
     """
     if not layout.linux.exists():
-        raise LabError("there is no build/linux yet; make tree makes it")
+        raise LabError(f"there is no {layout.linux} yet; make tree makes it")
     with locked(tree.lock(layout.linux)):
         repo = Repo(layout.linux)
         state = tree.read_state(layout.linux)
@@ -92,7 +103,7 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
             _check_unchanged(layout, state)
         old = present(layout)
         head = repo.text("rev-parse", "HEAD")
-        new = render(extract_all(repo, tree.BASE_TAG, head, lambda path: path in old))
+        new = made_of(layout, repo, head, old)
         written, removed = differences(old, new)
         _write_all(layout.root, {path: new[path] for path in written})
         _remove_all(layout.root, removed)
@@ -104,6 +115,9 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
 @click.command()
 @click.option("--overwrite", is_flag=True, help="Even if the repository changed meanwhile.")
 def command(overwrite: bool) -> None:
-    """Write the commits of build/linux back to series/ and the whole files."""
+    """Write the commits of build/linux back to series/ and the whole files.
+
+    Those of an older base's tree go to backport/VERSION, and nothing else is written.
+    """
     for line in save(LAYOUT, overwrite=overwrite) or ["nothing to save"]:
         say(line)

@@ -1,19 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The packaged kernel source and the versions of it that were proved."""
+"""The kernel source of a base: installed, fetched or given, and whether the pin proves it."""
 
 import hashlib
+import json
+import re
+import shutil
 import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 
+from lab.core import space
 from lab.core.errors import LabError
+from lab.core.paths import Layout
+from lab.core.steps import say, step
+from lab.series import archive
+from lab.series.archive import SourceMissing
+from lab.series.pin import Pin, read_pin
+
+# The package, and what is in it.
+NEEDED_GIB = 0.5
+_VERSION = re.compile(r"^VERSION = (\d+)\nPATCHLEVEL = (\d+)\nSUBLEVEL = (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class KernelSource:
     """A kernel source as it lies on this machine.
 
-    sha256: of the tarball. proved: base.pin names exactly this file.
+    sha256: of the tarball. proved: the pin names exactly this file.
     """
 
     package: str
@@ -21,41 +38,6 @@ class KernelSource:
     tarball: Path
     sha256: str
     proved: bool
-
-
-@dataclass(frozen=True)
-class Pin:
-    """What base.pin says. proved: version -> sha256 of the tarball."""
-
-    package: str
-    tarball: Path
-    proved: dict[str, str]
-
-    @property
-    def newest(self) -> str:
-        return list(self.proved)[-1]
-
-
-def read_pin(path: Path) -> Pin:
-    """Read base.pin. LabError: a line that is not one of its three kinds, or none of a kind."""
-    single: dict[str, str] = {}
-    proved: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        match line.split("#")[0].split():
-            case []:
-                pass
-            case ["package" | "tarball" as key, value]:
-                single[key] = value
-            case ["proved", version, sha256]:
-                proved[version] = sha256
-            case _:
-                raise LabError(
-                    f"{path}:{number}: expected 'package NAME', 'tarball PATH'"
-                    " or 'proved VERSION SHA256'"
-                )
-    if len(single) != 2 or not proved:
-        raise LabError(f"{path}: needs a package, a tarball and at least one proved version")
-    return Pin(single["package"], Path(single["tarball"]), proved)
 
 
 def installed_version(package: str) -> str:
@@ -72,6 +54,10 @@ def _older(version: str, than: str) -> bool:
     return subprocess.run(compare, check=False).returncode == 0
 
 
+def _is_outdated(pin: Pin, version: str) -> bool:
+    return version not in pin.proved and _older(version, pin.newest)
+
+
 def _checksum(tarball: Path) -> str:
     try:
         with tarball.open("rb") as file:
@@ -80,21 +66,139 @@ def _checksum(tarball: Path) -> str:
         raise LabError(f"{tarball} is missing; reinstall its package") from error
 
 
-def find(pin: Pin, version: str) -> KernelSource:
-    """The source that the pin names, in the version that is installed.
+def find(pin: Pin, version: str, tarball: Path | None = None) -> KernelSource:
+    """The package that the pin names, in the version that there is.
 
-    LabError: it is older than what was proved, or is not the file that was.
+    tarball: unless it is where the package puts it. LabError: it is older than what was proved, or
+    is not the file that was.
     """
-    if version not in pin.proved and _older(version, pin.newest):
+    file = tarball or Path(pin.tarball)
+    if _is_outdated(pin, version):
         raise LabError(
             f"{pin.package} {version} is older than {pin.newest}, which the series needs;"
             " apt-get update and install it again"
         )
-    sha256 = _checksum(pin.tarball)
+    sha256 = _checksum(file)
     expected = pin.proved.get(version)
     if expected not in (None, sha256):
+        again = f"apt-get install --reinstall {pin.package}"
+        remedy = "remove build/*/source to fetch it again" if tarball else again
         raise LabError(
-            f"{pin.tarball} has sha256 {sha256}, base.pin expects {expected} for {version};"
-            f" apt-get install --reinstall {pin.package}"
+            f"{file} has sha256 {sha256}, the pin expects {expected} for {version}; {remedy}"
         )
-    return KernelSource(pin.package, version, pin.tarball, sha256, expected is not None)
+    return KernelSource(pin.package, version, file, sha256, expected is not None)
+
+
+@contextmanager
+def _filling(directory: Path) -> Iterator[Path]:
+    """A directory to fill that takes the place of DIRECTORY when it is complete."""
+    space.need(directory.parent, NEEDED_GIB, "a kernel source")
+    fresh = directory.with_name(f"{directory.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        yield fresh
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh.rename(directory)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _describe(directory: Path, version: str, tarball: Path, *, given: bool) -> None:
+    content = {"version": version, "tarball": tarball.name, "given": given}
+    (directory / "source.json").write_text(json.dumps(content) + "\n")
+
+
+def _kept(layout: Layout, pin: Pin) -> KernelSource | None:
+    """What was fetched or given before, None if there is nothing or it is too old."""
+    file = layout.source / "source.json"
+    if not file.exists():
+        return None
+    known = json.loads(file.read_text())
+    version, tarball = known["version"], layout.source / known["tarball"]
+    if not known["given"]:
+        return None if _is_outdated(pin, version) else find(pin, version, tarball)
+    sha256 = _checksum(tarball)
+    for proved, checksum in pin.proved.items():
+        if checksum == sha256:
+            return KernelSource(pin.package, proved, tarball, sha256, True)
+    return KernelSource(tarball.name, version, tarball, sha256, False)
+
+
+def _download(layout: Layout, pin: Pin, directory: Path, log: Path) -> Path:
+    try:
+        return archive.fetch(pin.package, pin.suite, directory, log)
+    except SourceMissing as error:
+        raise SourceMissing(
+            f"{error}; name a tarball of Linux {layout.version} from elsewhere, once:"
+            f" make tree BASE={layout.version} SOURCE=FILE"
+        ) from error
+
+
+def _fetch(layout: Layout, pin: Pin) -> None:
+    what = f"Fetching {pin.package} from {pin.suite}"
+    log = layout.log / "source.log"
+    log.unlink(missing_ok=True)
+    with _filling(layout.source) as directory, step(what, "1 min"):
+        deb = _download(layout, pin, directory, log)
+        version = archive.unpack(deb, directory / "package")
+        tarball = directory / "package" / pin.tarball.lstrip("/")
+        if not tarball.is_file():
+            raise LabError(f"{deb.name} has no {pin.tarball}; correct {layout.pin}")
+        kept = tarball.rename(directory / tarball.name)
+        find(pin, version, kept)
+        _describe(directory, version, kept, given=False)
+        deb.unlink()
+        for rest in ("package", "lists", "cache"):
+            shutil.rmtree(directory / rest)
+
+
+def _version_in(tarball: Path) -> str:
+    """What the Makefile of a kernel source says. LabError: FILE is none."""
+    try:
+        with tarfile.open(tarball, "r|*") as members:
+            for member in members:
+                if re.fullmatch(r"(\./)?[^/]+/Makefile", member.name):
+                    content = members.extractfile(member)
+                    match = _VERSION.search(content.read().decode() if content else "")
+                    return ".".join(match.groups()) if match else ""
+    except (OSError, tarfile.TarError, LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise LabError(f"{tarball} cannot be read as a tarball: {error}") from error
+    return ""
+
+
+def _take(layout: Layout, tarball: Path) -> None:
+    """Keep a tarball from elsewhere. LabError: it is no kernel source of this base."""
+    if not tarball.is_file():
+        raise LabError(f"SOURCE: there is no file {tarball}")
+    with step(f"Reading {tarball}", "20 s"):
+        version = _version_in(tarball)
+    if not version.startswith(f"{layout.version}."):
+        found = f"Linux {version}" if version else "no kernel source"
+        raise LabError(f"SOURCE: {tarball} is {found}, expected Linux {layout.version}")
+    with _filling(layout.source) as directory:
+        copy = Path(shutil.copy2(tarball, directory))
+        _describe(directory, version, copy, given=True)
+
+
+def current_source(layout: Layout, given: Path | None = None) -> KernelSource:
+    """The source of the layout's base: what was given or fetched, else the installed package.
+
+    given: a tarball from elsewhere, which is kept and used from then on. A base with a suite is
+    fetched if need be. LabError: what is there does not fit the pin. SourceMissing: there is none.
+    """
+    pin = read_pin(layout)
+    if given:
+        _take(layout, given)
+    found = _kept(layout, pin)
+    if found is None and pin.suite:
+        _fetch(layout, pin)
+        found = _kept(layout, pin)
+    if found is None:
+        found = find(pin, installed_version(pin.package))
+    if not found.proved:
+        say(
+            f"{found.package} is {found.version}, not {pin.newest}, which {layout.pin.name} proves:"
+            " used if the whole series applies; make check and make test tell whether it still fits"
+        )
+    return found

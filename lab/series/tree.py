@@ -17,11 +17,12 @@ from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.locks import locked
-from lab.core.paths import LAYOUT, Layout
+from lab.core.paths import DEFAULT_BASE, LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
-from lab.series import files, source
+from lab.series import files
 from lab.series.apply import commit_mails
-from lab.series.source import KernelSource
+from lab.series.archive import SourceMissing
+from lab.series.source import KernelSource, current_source
 
 BRANCH = "series"
 BASE_TAG = "refs/tags/base"
@@ -82,26 +83,14 @@ def uncommitted(repo: Repo) -> str | None:
     return f"uncommitted changes ({changed[0][3:]}...)" if changed else None
 
 
-def unsaved(layout: Layout) -> str | None:
-    """What build/linux holds that the repository does not, None when nothing."""
-    repo = Repo(layout.linux)
+def unsaved(linux: Path) -> str | None:
+    """What a tree such as build/linux holds that the repository does not, None when nothing."""
+    repo = Repo(linux)
     if reason := uncommitted(repo):
         return reason
-    if repo.text("rev-parse", "HEAD") != read_state(layout.linux).head:
+    if repo.text("rev-parse", "HEAD") != read_state(linux).head:
         return "commits that are not saved"
     return None
-
-
-def current_source(layout: Layout) -> KernelSource:
-    """The source that base.pin and the installed package give."""
-    pin = source.read_pin(layout.pin)
-    found = source.find(pin, source.installed_version(pin.package))
-    if not found.proved:
-        say(
-            f"{found.package} is {found.version}, newer than {pin.newest}, which base.pin proves:"
-            " used if the whole series applies; make check and make test tell whether it still fits"
-        )
-    return found
 
 
 def _unpack(found: KernelSource, target: Path, log: Path) -> None:
@@ -132,9 +121,9 @@ def _commit_base(repo: Repo, found: KernelSource) -> None:
 
 def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
     """Put the repository's series on `base`, without moving a branch; returns the tip."""
-    named = ((f"series/{name}", mail) for name, mail in mails.mails)
     base = repo.text("rev-parse", BASE_TAG)
-    return commit_mails(repo, base, named, lambda path: files.read_whole(layout.root, path))
+    named = ((files.title(layout, name, mail), mail) for name, mail in mails.mails)
+    return commit_mails(repo, base, named, lambda path: mails.read_whole(layout.root, path))
 
 
 def _check_out(repo: Repo, head: str, discard: bool) -> None:
@@ -149,7 +138,7 @@ def _check_out(repo: Repo, head: str, discard: bool) -> None:
 
 def _replace(layout: Layout, fresh: Path) -> None:
     """Put a complete tree in its place; further work trees belong to the old one."""
-    old = layout.build / "linux.old"
+    old = layout.work / "linux.old"
     shutil.rmtree(old, ignore_errors=True)
     if layout.linux.exists():
         layout.linux.rename(old)
@@ -159,8 +148,8 @@ def _replace(layout: Layout, fresh: Path) -> None:
 
 
 def _create(layout: Layout, found: KernelSource, mails: files.Series, inputs: str) -> None:
-    space.need(layout.build, NEEDED_GIB, "the kernel tree and its objects")
-    fresh = layout.build / "linux.new"
+    space.need(layout.work, NEEDED_GIB, "the kernel tree and its objects")
+    fresh = layout.work / "linux.new"
     shutil.rmtree(fresh, ignore_errors=True)
     repo = Repo(fresh)
     try:
@@ -183,7 +172,7 @@ def _update(layout: Layout, mails: files.Series, state: State, inputs: str, disc
 
 
 def _refuse_unsaved(layout: Layout) -> None:
-    if reason := unsaved(layout):
+    if reason := unsaved(layout.linux):
         raise LabError(
             f"{layout.linux} holds {reason}, and the repository has changed: commit and"
             " `make save`, or discard it with make tree ARGS=--discard"
@@ -198,7 +187,7 @@ def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
     unchanged stays as it is, unsaved work and all.
     LabError too: something does not apply, no space, a source that is none.
     """
-    layout.build.mkdir(exist_ok=True)
+    layout.work.mkdir(parents=True, exist_ok=True)
     with locked(lock(layout.linux)):
         mails = files.load(layout)
         inputs = files.fingerprint(layout, mails)
@@ -208,7 +197,7 @@ def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
             return f"{layout.linux}: {count}"
         state = read_state(layout.linux)
         if (state.inputs, state.sha256) == (inputs, found.sha256) and not discard:
-            reason = unsaved(layout)
+            reason = unsaved(layout.linux)
             return f"{layout.linux}: {f'used as it is, with {reason}' if reason else 'up to date'}"
         if not discard:
             _refuse_unsaved(layout)
@@ -235,7 +224,7 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     repo = Repo(layout.linux)
     if not _is_work_tree_of(path, layout.linux):
         shutil.rmtree(path, ignore_errors=True)
-        space.need(layout.build, WORK_TREE_GIB, "another copy of the kernel tree")
+        space.need(layout.work, WORK_TREE_GIB, "another copy of the kernel tree")
         repo.run("worktree", "prune")
         repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
     repo = Repo(path)
@@ -245,13 +234,43 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     return path
 
 
+def refuse_unsaved_bases(layout: Layout) -> None:
+    """LabError: the tree of some base, even of one that is no longer, has unsaved work."""
+    for linux in (layout.of(DEFAULT_BASE).linux, *sorted(layout.build.glob("*/linux"))):
+        if not (linux / ".git").exists():
+            continue
+        if reason := unsaved(linux):
+            raise LabError(f"{linux} holds {reason}: make save, or remove it by hand")
+
+
+def available(layout: Layout) -> list[str]:
+    """The other bases whose source can be had; says aloud which are skipped."""
+    found = []
+    for version in layout.versions:
+        try:
+            if version != layout.version:
+                current_source(layout.of(version))
+                found.append(version)
+        except SourceMissing as error:
+            say(f"SKIPPED: all of Linux {version}: {error}")
+    return found
+
+
 @click.command()
 @click.option("--discard", is_flag=True, help="Give up what is not saved in build/linux.")
-@click.option("--unsaved", "ask", is_flag=True, help="Only complain if there is unsaved work.")
-def command(discard: bool, ask: bool) -> None:
+@click.option("--unsaved", "ask", is_flag=True, help="Only complain if any base has unsaved work.")
+@click.option(
+    "--source",
+    "given",
+    type=click.Path(path_type=Path),
+    help="A tarball of the base's kernel; kept, and used from then on.",
+)
+@click.option("--others", is_flag=True, help="Only print the other bases that can be had.")
+def command(discard: bool, ask: bool, given: Path | None, others: bool) -> None:
     """Make or update build/linux: the packaged source plus one commit per mail."""
     if ask:
-        if reason := unsaved(LAYOUT):
-            raise LabError(f"{LAYOUT.linux} holds {reason}: make save, or remove it by hand")
-        return
-    say(make(LAYOUT, current_source(LAYOUT), discard=discard))
+        refuse_unsaved_bases(LAYOUT)
+    elif others:
+        click.echo("\n".join(available(LAYOUT)))
+    else:
+        say(make(LAYOUT, current_source(LAYOUT, given), discard=discard))

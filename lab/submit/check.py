@@ -23,11 +23,12 @@ from lab.core import process
 from lab.core.errors import WorkFailed
 from lab.core.git import Repo
 from lab.core.locks import locked
-from lab.core.paths import LAYOUT, Layout
+from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.core.steps import say, step
 from lab.series import files, save, tree
-from lab.series.extract import extract_all
 from lab.series.files import Series
+from lab.series.pin import read_pin
+from lab.series.source import current_source
 
 OBJECTS = "obj-check"
 KVM = "arch/x86/kvm/"
@@ -108,14 +109,13 @@ class Subject:
 def round_trip(subject: Subject) -> CheckResult:
     """Tree -> save changes nothing, and every whole file belongs to a mail."""
     old = save.present(subject.layout)
-    extracts = extract_all(subject.repo, tree.BASE_TAG, subject.tip, lambda path: path in old)
-    written, removed = save.differences(old, save.render(extracts))
+    new = save.made_of(subject.layout, subject.repo, subject.tip, old)
+    written, removed = save.differences(old, new)
     problems = [f"{path}: save would write it differently" for path in written]
     problems += [f"{path}: save would remove it" for path in removed]
-    problems += [
-        f"{path}: no mail adds or replaces it"
-        for path in files.orphans(subject.layout, subject.loaded)
-    ]
+    if subject.layout.is_newest:
+        orphans = files.orphans(subject.layout, subject.loaded)
+        problems += [f"{path}: no mail adds or replaces it" for path in orphans]
     return CheckResult(f"{len(old)} files", tuple(problems))
 
 
@@ -162,7 +162,8 @@ def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) ->
     touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
     if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
         try:
-            selftests.compile_in(source, subject.log)
+            flags = read_pin(subject.layout).selftest_flags
+            selftests.compile_in(source, subject.log, flags)
         except WorkFailed as error:
             problems.append(f'"{title}": {error}')
     return problems
@@ -377,6 +378,8 @@ CHECKS: dict[str, tuple[Callable[[Subject], CheckResult], str]] = {
     "docs": (docs, "30 s"),
     "scripts": (scripts, "10 s"),
 }
+# Mails are for the newest base; on the others it has to apply and to build.
+ON_EACH = ("round-trip", "compile")
 
 
 def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult]:
@@ -402,16 +405,40 @@ def show(verdicts: dict[str, CheckResult], console: Console) -> None:
             console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
 
 
+def bases_to_check(names: Sequence[str]) -> list[Layout]:
+    """The base that was chosen; else what the checks want, the newest first.
+
+    That is all whose source can be had, or the newest for what is checked only there.
+    """
+    if os.environ.get(BASE_VARIABLE) or set(names) == {"scripts"}:
+        return [LAYOUT.of(LAYOUT.version)]
+    if names and not set(names) & set(ON_EACH):
+        return [LAYOUT.newest]
+    found = {LAYOUT.version, *tree.available(LAYOUT)}
+    return [LAYOUT.of(version) for version in LAYOUT.versions if version in found]
+
+
+def subject_of(layout: Layout) -> Subject:
+    """The series as it is saved, on a base whose tree is made if there is none."""
+    if not layout.linux.exists():
+        tree.make(layout, current_source(layout))
+    if reason := tree.unsaved(layout.linux):
+        say(f"{layout.linux} holds {reason}: what is checked is the series as it is saved")
+    return Subject.load(layout, kernel.fragments_of("kvm", layout))
+
+
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Just this one.")
 def command(only: tuple[str, ...]) -> None:
-    """Check that the saved series is fit to be mailed."""
-    if not LAYOUT.linux.exists():
-        tree.make(LAYOUT, tree.current_source(LAYOUT))
-    if reason := tree.unsaved(LAYOUT):
-        say(f"{LAYOUT.linux} holds {reason}: what is checked is the series as it is saved")
-    subject = Subject.load(LAYOUT, kernel.fragments_of("kvm"))
-    verdicts = run_checks(subject, only or CHECKS)
+    """Check that the saved series is fit to be mailed, and builds on every base."""
+    layouts = bases_to_check(only)
+    verdicts = {}
+    for layout in layouts:
+        everything = layout.is_newest or len(layouts) == 1
+        chosen = [name for name in only or CHECKS if everything or name in ON_EACH]
+        found = run_checks(subject_of(layout), chosen)
+        there = f" ({layout.version})" if len(layouts) > 1 else ""
+        verdicts.update({name + there: verdict for name, verdict in found.items()})
     show(verdicts, Console(highlight=False))
     failed = [name for name, verdict in verdicts.items() if verdict.problems]
     if failed:

@@ -25,6 +25,7 @@ from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import tree
+from lab.series.source import current_source
 from lab.submit import check
 from lab.submit.check import Subject
 
@@ -282,6 +283,7 @@ def make(subject: Subject, cover: Cover, version: int = 1) -> tuple[list[Path], 
 def command(given: Path | None, version: int, dry_run: bool) -> None:
     """Write the series as mails into build/mail, with a cover letter; send nothing.
 
+    Mails are for the newest base.
     The text of the cover letter is docs/cover-letter.txt, its tables are those of the
     committed reference, or of the results given. Prints whom get_maintainer.pl names.
     """
@@ -293,11 +295,12 @@ def command(given: Path | None, version: int, dry_run: bool) -> None:
     if dry_run:
         click.echo(f"Subject: {cover.subject}\n\n{cover.body}")
         return
-    if not LAYOUT.linux.exists():
-        tree.make(LAYOUT, tree.current_source(LAYOUT))
-    if reason := tree.unsaved(LAYOUT):
-        say(f"{LAYOUT.linux} holds {reason}: the mails are those of the series as it is saved")
-    mails, people = make(Subject.load(LAYOUT, ()), cover, version)
+    layout = LAYOUT.newest
+    if not layout.linux.exists():
+        tree.make(layout, current_source(layout))
+    if reason := tree.unsaved(layout.linux):
+        say(f"{layout.linux} holds {reason}: the mails are those of the series as it is saved")
+    mails, people = make(Subject.load(layout, ()), cover, version)
     say(f"figures: {file.resolve()}")
     say(f"{mails[0].parent}: {len(mails) - 1} mails and {mails[0].name}; nothing was sent")
     click.echo("\n".join(people))

@@ -25,7 +25,7 @@ from lab.core.steps import run_logged, say, step
 from lab.machines import Job
 from lab.machines.disk import INSTALLED, SvmQemuDisk
 from lab.series import tree
-from lab.series.source import KernelSource
+from lab.series.source import KernelSource, current_source
 
 DIRECTORY = BUILD / "deb"
 DEBIANS = Path("/usr/src/linux-config-6.12/config.amd64_none_cloud-amd64.xz")
@@ -157,7 +157,7 @@ def found(directory: Path, release: str) -> Packages:
 def build(config: bytes, directory: Path) -> Packages:
     """Make the packages in DIRECTORY. WorkFailed: it does not compile."""
     linux = kernel.source_tree("series")
-    version = version_of(tree.current_source(LAYOUT))
+    version = version_of(current_source(LAYOUT))
     objects, log = directory / "objects", LAYOUT.log / "deb.log"
     log.unlink(missing_ok=True)
     what = "Building Debian packages"
@@ -241,7 +241,7 @@ def command(config: Path, prove: bool, dry_run: bool) -> None:
     """
     text = read_config(config)
     if dry_run:
-        version = version_of(tree.current_source(LAYOUT))
+        version = version_of(current_source(LAYOUT))
         click.echo(f"configuration: {config}, {FRAGMENT}")
         click.echo(f"build:         {' '.join(command_of(DIRECTORY / 'objects', version))}")
         click.echo(f"packages:      {DIRECTORY}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")

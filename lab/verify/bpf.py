@@ -29,7 +29,6 @@ BPFTRACE = Path("/usr/bin/bpftrace")
 TOOLS = ROOT / "tools" / "bpftrace"
 INSIDE = "/tools"
 # What bpftrace includes if the kernel has no BTF; made for the selftests.
-INCLUDE = LAYOUT.linux / selftests.OBJECTS / "usr" / "include"
 HEADERS = (
     "asm",
     "asm-generic",
@@ -123,6 +122,7 @@ def bpf_job(
     runs: Sequence[ToolRun], paging: str, image: Path, tests: Path, shape: Format = "text"
 ) -> Job:
     """One boot for RUNS. tests: where the selftests are. shape: of the output, bpftrace's -f."""
+    include = LAYOUT.linux / selftests.OBJECTS / "usr" / "include"
     words = [word for run in runs for word in (run.tool, run.setting, shlex.join(run.workload))]
     return Job(
         kernel=image,
@@ -134,7 +134,7 @@ def bpf_job(
             f"{INSIDE}/bpftrace": BPFTRACE,
             **{f"{INSIDE}/{run.workload[0]}": tests / run.workload[0] for run in runs},
             **{f"{INSIDE}/{run.tool}.bt": TOOLS / f"{run.tool}.bt" for run in runs},
-            **{f"/usr/include/{name}": INCLUDE / name for name in HEADERS},
+            **{f"/usr/include/{name}": include / name for name in HEADERS},
         },
         timeout_s=10 * estimate_s(runs),
         on_progress=lambda line: say(f"bpf: {line}: done"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.core.paths import BASE_VARIABLE
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.processes import signals_of_a_terminal
 
@@ -19,6 +20,12 @@ def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of a few files needs no 4 GiB: the disk of this machine has room."""
     usage = shutil.disk_usage("/")._replace(free=1 << 40)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+
+@pytest.fixture(autouse=True)
+def default_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No base is chosen, not even by the make that runs the tests."""
+    monkeypatch.delenv(BASE_VARIABLE, raising=False)
 
 
 @pytest.fixture

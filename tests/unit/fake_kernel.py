@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.core.paths import Layout
+from lab.core.paths import DEFAULT_BASE, Layout
 from lab.series import tree
 from lab.series.source import KernelSource
 
@@ -16,6 +16,10 @@ MMU = "arch/x86/kvm/mmu/mmu.c"
 HEADER = "include/linux/kvm_host.h"
 PROGRAM = "tools/testing/selftests/kvm/perf_test.c"
 SPLITTER = "arch/x86/kvm/mmu/eager_split.c"
+
+PIN = 'package = "linux-source"\ntarball = "/none"\n[proved]\n"1.0" = "00"\n'
+# What FakeKernel.repository() leaves out.
+OTHERS = ("build/", "base/")
 
 MMU_TEXT = """\
 // SPDX-License-Identifier: GPL-2.0-only
@@ -110,7 +114,9 @@ class FakeKernel:
         tarball = directory / "linux-source.tar.xz"
         write_tarball(tarball, files)
         sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
-        return cls(Layout(root), KernelSource("linux-source", "1.0", tarball, sha256, True))
+        made = cls(Layout(root), KernelSource("linux-source", "1.0", tarball, sha256, True))
+        made.put(f"base/{DEFAULT_BASE}.pin", PIN)
+        return made
 
     @property
     def linux(self) -> Path:
@@ -151,8 +157,8 @@ class FakeKernel:
         file.write_text(text)
 
     def repository(self) -> dict[str, bytes]:
-        """Every file of the repository outside build/."""
+        """Every file of the repository outside build/ and base/."""
         root = self.layout.root
         files = (file for file in root.rglob("*") if file.is_file())
         names = ((file.relative_to(root).as_posix(), file) for file in files)
-        return {name: file.read_bytes() for name, file in names if not name.startswith("build/")}
+        return {name: file.read_bytes() for name, file in names if not name.startswith(OTHERS)}

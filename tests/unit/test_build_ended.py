@@ -13,6 +13,7 @@ import pytest
 
 from lab.cli import INTERRUPTED
 from lab.core.paths import ROOT, Layout
+from tests.unit.fake_kernel import PIN
 from tests.unit.processes import is_gone, started, until
 
 # Ends when it is told to, but does not tell its child.
@@ -39,6 +40,8 @@ sys.exit(cli.main(["build", sys.argv[2]]))
 def layout(tmp_path: Path) -> Layout:
     """A tree whose kernel is built, so that no space is asked for, and a make that sleeps."""
     made = Layout(tmp_path)
+    made.pin.parent.mkdir()
+    made.pin.write_text(PIN)
     image = made.linux / "obj-kvm/arch/x86/boot/bzImage"
     image.parent.mkdir(parents=True)
     image.touch()

@@ -11,6 +11,7 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import BASE_VARIABLE, DEFAULT_BASE, LAYOUT
 from lab.machines import MachineFailed
 
 
@@ -70,7 +71,10 @@ def test_mistakes_of_the_program_stay_visible(raising: list[BaseException]) -> N
         cli.main(["tree"])
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["tree", "--nonsense"], ["build", "nonsense"]])
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["tree", "--nonsense"], ["tree", "--base=nonsense"], ["build", "nonsense"]],
+)
 def test_bad_input(words: list[str]) -> None:
     command = [sys.executable, "-m", "lab", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -81,7 +85,23 @@ def test_bad_input(words: list[str]) -> None:
     assert "nonsense" in line
 
 
-def test_every_command_exists() -> None:
+def test_every_command_exists_and_most_take_a_base() -> None:
     context = click.Context(cli.cli)
     for name in cli.COMMANDS:
-        assert cli.cli.get_command(context, name) is not None
+        command = cli.cli.get_command(context, name)
+        assert command is not None
+        assert (cli.BASE_OPTION in command.params) == (name not in {"report", "compare", "mail"})
+
+
+@pytest.mark.parametrize("words", [["--base=9.9"], []])
+def test_a_base_is_chosen_by_option_or_environment(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(BASE_VARIABLE, DEFAULT_BASE if words else "9.9")
+    job = ["run", "host", "--dry-run", *words, "--", "true"]
+    assert cli.main(job) == 2
+    assert "lab: there is no base 9.9, but: " in capsys.readouterr().err
+    assert cli.main(["run", "svm-qemu", "--dry-run", "--base", DEFAULT_BASE, "--", "true"]) == 0
+    monkeypatch.setattr(type(LAYOUT), "versions", ("7.3", DEFAULT_BASE))
+    assert cli.main(["run", "svm-qemu", "--dry-run", "--base", "7.3", "--", "true"]) == 0
+    assert "build/7.3/linux/obj-kvm" in capsys.readouterr().out

@@ -252,6 +252,19 @@ def test_every_command_for_a_kernel_has_its_architecture(
     assert all("ARCH=i386" in command for command in made)
 
 
+def test_an_older_base_says_otherwise(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "6.12")
+    own = layout.backport / "config" / "kvm.config"
+    own.parent.mkdir(parents=True)
+    own.write_text("# CONFIG_PREEMPT_VOLUNTARY is not set\nCONFIG_PREEMPT_LAZY=y\n")
+    fragments = kernel.fragments_of("kvm-preempt", layout)
+    assert [file.name for file in fragments] == ["kvm.config", "kvm.config", "preempt.config"]
+    assert kernel.wanted(fragments[:2])["CONFIG_PREEMPT_LAZY"] == "y"
+    assert kernel.fragments_of("kvm-preempt", layout.of("7.3")) == kernel.fragments_of(
+        "kvm-preempt"
+    )
+
+
 def test_unknown_names() -> None:
     with pytest.raises(LabError, match="no configuration 'x'; there are kvm, kvm-preempt, debug"):
         kernel.fragments_of("x")

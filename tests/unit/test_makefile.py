@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from lab.core.paths import ROOT
+from lab.core.paths import DEFAULT_BASE, ROOT
 
 KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
 KEPT |= {"reference", "deb"}
@@ -16,7 +16,8 @@ COMMAND = {"lock": "lockprofile"}
 
 
 # What a make around this one, such as that of `make test WHAT=unit`, hands on to its commands.
-INHERITED = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "WHAT", "ARGS")
+INHERITED = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "WHAT", "ARGS"}
+INHERITED |= {"BASE", "SOURCE", "LAB_BASE", "BASES", "TESTS"}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -117,6 +118,43 @@ def test_plain_bench_and_test() -> None:
     ],
 )
 def test_a_what_that_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
+    done = make(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_a_base_reaches_the_lab() -> None:
+    (line,) = commands("bench", f"BASE={DEFAULT_BASE}")
+    assert line == "build/venv/bin/python -m lab bench "
+    text = "x: ; @echo $(flavor LAB_BASE) $$LAB_BASE"
+    for words, said in (((), "undefined"), ((f"BASE={DEFAULT_BASE}",), f"simple {DEFAULT_BASE}")):
+        assert run("--eval", text, "x", *words).stdout.strip() == said
+
+
+def test_a_tarball_reaches_the_lab() -> None:
+    (line,) = commands("tree", "SOURCE=/a b.tar.xz")
+    assert line == "build/venv/bin/python -m lab tree --source '/a b.tar.xz' "
+
+
+def test_other_bases_are_tested_unless_one_is_chosen() -> None:
+    """Their tests come last and in a make each, which is not begun here."""
+    two = f"BASES={DEFAULT_BASE} 9.9"
+    assert "lab tree --others" in "".join(commands("test", two)[4:])
+    for words in ((two, f"BASE={DEFAULT_BASE}"), ("BASES=6.12",)):
+        assert len(commands("test", *words)) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "BASE=9.9"), "make BASE=9.9: there is no such, but one of: "),
+        (("tree", "BASE=%"), "there is no such"),
+        (("tree", "BASE=6.12 6.12"), "there is no such"),
+        (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
+    ],
+)
+def test_a_base_that_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
     done = make(*words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()

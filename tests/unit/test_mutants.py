@@ -79,7 +79,7 @@ def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
     assert "int kvm_mutant(int nr);" in found and "pages[1 + kvm_mutant(3)]" in found
     assert commit == mutants.commit(repo, mutants.load(fake.layout))
     assert (fake.git("rev-parse", "HEAD"), fake.read(MMU)) == (head, before)
-    assert tree.unsaved(fake.layout) is None
+    assert tree.unsaved(fake.linux) is None
 
 
 def test_a_hunk_that_does_not_apply(tmp_path: Path) -> None:

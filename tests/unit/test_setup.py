@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab/setup.sh with every program it calls replaced by one that only takes notes."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +44,11 @@ class Machine:
     root: Path
     notes: Path
     path: Path
+    base: str = ""
 
     def run(self, *lists: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": str(self.path), "NOTES": str(self.notes), "HOME": str(self.root)}
+        env["LAB_BASE"] = self.base
         script = self.root / "lab/setup.sh"
         return subprocess.run(
             [script, *lists], env=env, capture_output=True, text=True, check=False
@@ -120,6 +124,21 @@ def test_nothing_at_all_is_installed(machine: Machine) -> None:
     (machine.notes / "installed").write_text("")
     assert machine.run().returncode == 0
     assert " linux-source-6.12 build-essential " in machine.calls()[1]
+
+
+def test_a_base_needs_more(machine: Machine) -> None:
+    pin = machine.root / "base/7.3.pin"
+    pin.parent.mkdir()
+    pin.write_text('packages = ["uuid-dev", "flex"]\n')
+    (machine.notes / "pip").write_text(PIP + f'[ "$1" = install ] || exec {sys.executable} "$@"\n')
+    done = dataclasses.replace(machine, base="7.3").run()
+    assert done.returncode == 0, done.stderr
+    assert "installing Debian packages (about 2 minutes): uuid-dev\n" in done.stdout
+    assert machine.calls()[-1] == "apt-get install -y --no-install-recommends uuid-dev"
+    assert dataclasses.replace(machine, base="7.3").run().stdout == ""
+    pin.write_text("packages = [")
+    assert "7.3.pin cannot be read" in one_line(dataclasses.replace(machine, base="7.3").run())
+    assert machine.run().returncode == 0
 
 
 def test_a_command_needs_more(machine: Machine) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from lab.core.errors import LabError
 from lab.core.git import Repo
-from lab.core.paths import Layout
-from lab.series import source, tree
+from lab.series import tree
 from tests.unit.fake_kernel import (
     BASE_FILES,
     HEADER,
@@ -239,7 +238,7 @@ def test_unsaved_work_stays(with_series: FakeKernel, work: Callable[[FakeKernel]
 def test_objects_are_no_unsaved_work(fake: FakeKernel) -> None:
     fake.make_tree()
     fake.write("obj-kvm/vmlinux", "built")
-    assert tree.unsaved(fake.layout) is None
+    assert tree.unsaved(fake.linux) is None
 
 
 def test_newer_source_makes_a_new_tree(with_series: FakeKernel, tmp_path: Path) -> None:
@@ -324,56 +323,3 @@ def test_further_work_tree(with_series: FakeKernel) -> None:
         assert (base / MMU).read_text() == BASE_FILES[MMU]
         assert not (base / SPLITTER).exists()
         (base / MMU).unlink()
-
-
-PIN = "# comment\npackage linux-source-6.12\ntarball {tarball}\nproved 6.12.1-1 {sha256}\n"
-
-
-@pytest.fixture
-def pin(tmp_path: Path) -> source.Pin:
-    tarball = tmp_path / "tarball"
-    tarball.write_bytes(b"source")
-    sha256 = "41cf6794ba4200b839c53531555f0f3998df4cbb01a4d5cb0b94e3ca5e23947d"
-    file = tmp_path / "base.pin"
-    file.write_text(PIN.format(tarball=tarball, sha256=sha256))
-    return source.read_pin(file)
-
-
-def test_proved_source(pin: source.Pin) -> None:
-    found = source.find(pin, "6.12.1-1")
-    assert found.proved
-    assert found.package == "linux-source-6.12"
-
-
-def test_newer_source_is_not_proved(pin: source.Pin) -> None:
-    assert not source.find(pin, "6.12.2-1").proved
-
-
-def test_older_source(pin: source.Pin) -> None:
-    with pytest.raises(LabError, match=r"older than 6\.12\.1-1"):
-        source.find(pin, "6.12.0-1")
-
-
-def test_source_with_another_checksum(pin: source.Pin) -> None:
-    pin.tarball.write_bytes(b"changed")
-    with pytest.raises(LabError, match="--reinstall linux-source"):
-        source.find(pin, "6.12.1-1")
-
-
-def test_missing_tarball(pin: source.Pin) -> None:
-    pin.tarball.unlink()
-    with pytest.raises(LabError, match="is missing"):
-        source.find(pin, "6.12.1-1")
-
-
-@pytest.mark.parametrize("line", ["proved 1.0", "pakage x", "package a b"])
-def test_wrong_pin(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "base.pin"
-    file.write_text(f"package a\n{line}\n")
-    with pytest.raises(LabError, match=r"base.pin:2: expected"):
-        source.read_pin(file)
-
-
-def test_the_pin_of_this_repository() -> None:
-    pin = source.read_pin(Layout(Path(__file__).parents[2]).pin)
-    assert pin.package == "linux-source-6.12"

@@ -97,7 +97,7 @@ def test_the_other_trees_stay_as_they_are(tmp_path: Path) -> None:
     assert base == fake.layout.base
     assert (base / MMU).read_text() == SOURCE.format(**UNPATCHED)
     assert fake.git("rev-parse", "HEAD") == head
-    assert tree.unsaved(fake.layout) is None
+    assert tree.unsaved(fake.linux) is None
 
 
 def test_second_time_no_file_is_touched(tmp_path: Path) -> None:

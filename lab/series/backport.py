@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What of an older base's tree is its own: backport/VERSION as its commits make it.
+
+A mail of series/ is kept there only if it makes another commit here. A whole file is never
+written: its text is common to all bases and comes from the newest one's tree, which it was tried
+in. What only this base needs is an edit after the last mail.
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import Layout
+from lab.series import files
+from lab.series.apply import tree_of_mail
+from lab.series.extract import Extract, Extractor, line_of, message_of
+from lab.series.files import AFTER, BEFORE, SAME, Series, WholeFile
+from lab.series.mail import Mail, file_name, format_mail, slug
+from lab.series.pin import path_map
+from lab.series.tree import BASE_TAG
+
+
+class _Extractor(Extractor):
+    """Edits of whole files are diffs once the series is complete."""
+
+    part = BEFORE
+
+    def check_owner(self, subject: str, path: str) -> None:
+        if self.part != AFTER:
+            super().check_owner(subject, path)
+
+    def is_whole(self, path: str, blob: str, *, added: bool) -> bool:
+        return self.part == SAME and self.is_ours(path)
+
+
+def _parts(subjects: Sequence[str], common: Sequence[str]) -> list[str]:
+    """BEFORE, SAME or AFTER for each commit. LabError: the mails are not all there, in order."""
+    if not common:
+        return [AFTER] * len(subjects)
+    places = [number for number, subject in enumerate(subjects) if subject in common]
+    here = [subjects[place] for place in places]
+    if here != list(common):
+        pairs = zip_longest(common, here)
+        wrong = next(one or other for one, other in pairs if one != other)
+        raise LabError(f"the commits are not the mails of series/ in their order: see {wrong}")
+    first, last = places[0], places[-1]
+    for number in set(range(first, last)) - set(places):
+        raise LabError(
+            f"{subjects[number]} stands among the mails of series/: what comes in addition belongs"
+            " before the first or after the last"
+        )
+    return [
+        BEFORE if number < first else SAME if number <= last else AFTER
+        for number in range(len(subjects))
+    ]
+
+
+class _Saver:
+    """Decides for each commit which file of backport/VERSION keeps it, if any."""
+
+    def __init__(self, layout: Layout, repo: Repo) -> None:
+        self.layout = layout
+        self.repo = repo
+        self.newest = files.load(layout.newest)
+        self.paths = path_map(layout)
+        self.common = {slug(mail): self.paths.mail(mail) for _, mail in self.newest.mails}
+        self.own = {
+            (part, slug(mail)): (name, mail)
+            for part in (BEFORE, SAME, AFTER)
+            for name, mail in files.read_mails(layout, layout.backport / part)
+        }
+        whole = set(map(self.paths.there, self.newest.whole))
+        self.extractor = _Extractor(repo, BASE_TAG, whole.__contains__)
+
+    def _read_whole(self, path: str) -> WholeFile:
+        return Series((), self.paths).read_whole(self.layout.root, path)
+
+    def _makes(self, mail: Mail | None, commit: str) -> bool:
+        """Whether a mail, applied to the commit's parent, is the commit."""
+        if mail is None or mail.message != message_of(self.repo, commit):
+            return False
+        try:
+            made = tree_of_mail(self.repo, f"{commit}^", mail, self._read_whole, "save")
+        except LabError:
+            return False
+        return made == self.repo.tree_of(commit)
+
+    def _check_common(self, extract: Extract) -> None:
+        for path, file in extract.files.items():
+            if file != self._read_whole(path):
+                raise LabError(
+                    f'commit "{extract.mail.subject}" has another {path} than all bases share: make'
+                    f" the edit with BASE={self.layout.newest.version}, or after the last mail if"
+                    f" only {self.layout.version} needs it"
+                )
+
+    def text_of(self, commit: str, part: str, name: str) -> bytes | None:
+        """The mail of a commit, None if series/ has it. LabError: it cannot be kept."""
+        self.extractor.part = part
+        if part == SAME and self._makes(self.common[name], commit):
+            # Who owns which whole file is known from the mail.
+            self.extractor.owner.update((path, name) for path in self.common[name].whole)
+            return None
+        file, mail = self.own.get((part, name), ("", None))
+        if self._makes(mail, commit):
+            assert mail is not None, "it makes the commit"
+            self.extractor.owner.update((path, name) for path in mail.whole)
+            return (self.layout.root / file).read_bytes()
+        extract = self.extractor.extract(commit)
+        self._check_common(extract)
+        return format_mail(extract.mail).encode("utf-8", "surrogateescape")
+
+
+def made_of(layout: Layout, repo: Repo, head: str) -> dict[str, WholeFile]:
+    """The files of backport/VERSION as the commits of base..HEAD make them, by path.
+
+    LabError: mails of series/ are missing or in another order, a whole file differs, and what
+    Extractor.extract() raises.
+    """
+    saver = _Saver(layout, repo)
+    commits = line_of(repo, BASE_TAG, head)
+    mails = [Mail(message_of(repo, commit)) for commit in commits]
+    parts = _parts([slug(mail) for mail in mails], list(saver.common))
+    made = {}
+    for number, (commit, mail, part) in enumerate(zip(commits, mails, parts, strict=True), 1):
+        text = saver.text_of(commit, part, slug(mail))
+        if text is None:
+            continue
+        within = number - (parts.index(part) if part != SAME else 0)
+        name = f"{slug(mail)}.patch" if part == SAME else file_name(mail, within)
+        path = (layout.backport / part / name).relative_to(layout.root)
+        made[path.as_posix()] = WholeFile("100644", text)
+    return made

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Two bases of one series: an older one has its own mails where it differs, and nothing else."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.build import mutants, selftests
+from lab.core.errors import LabError
+from lab.core.paths import Layout
+from lab.series import tree
+from lab.series.mail import parse
+from lab.series.pin import PathMap
+from lab.series.save import save
+from lab.submit import check
+from lab.submit.check import CheckResult, Subject
+from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel
+
+KVM = "tools/testing/selftests/kvm"
+THEIRS, OURS = "a_test.c", "our_test.c"
+WHOLE = "int eager_split;\nint next;\n\n\n\nint last;\n"
+NEW_FILES = {**BASE_FILES, f"{KVM}/x86/{THEIRS}": "int one;\nint two;\nint three;\n"}
+OLD_FILES = {
+    **BASE_FILES,
+    MMU: BASE_FILES[MMU].replace("kvm->pages[0]", "first_page(kvm)").replace("/*\n", "\n\n/*\n", 1),
+    f"{KVM}/x86_64/{THEIRS}": NEW_FILES[f"{KVM}/x86/{THEIRS}"],
+}
+PATHS = f'[paths]\n"{KVM}/x86" = "{KVM}/x86_64"\n'
+COUNT = f"""\
+Subject: KVM: count
+---
+
+diff --git a/{MMU} b/{MMU}
+--- a/{MMU}
++++ b/{MMU}
+@@ -10,3 +10,3 @@
+ {{
+-\treturn first_page(kvm);
++\treturn first_page(kvm) + 3;
+ }}
+"""
+NAME = f"""\
+Subject: KVM: new names
+---
+
+diff --git a/{HEADER} b/{HEADER}
+--- a/{HEADER}
++++ b/{HEADER}
+@@ -2,2 +2,3 @@
+ struct kvm {{ int pages[8]; }};
++#define new_name last
+ int split_all(struct kvm *kvm);
+"""
+MARK = f"""\
+Subject: KVM: mark folios
+---
+
+diff --git a/{SPLITTER} b/{SPLITTER}
+--- a/{SPLITTER}
++++ b/{SPLITTER}
+@@ -1,2 +1,3 @@
+ int eager_split;
++int folio_marked;
+ int next;
+diff --git a/arch/x86/kvm/old.c b/arch/x86/kvm/old.c
+new file mode 100644
+--- /dev/null
++++ b/arch/x86/kvm/old.c
+@@ -0,0 +1 @@
++int only_here;
+"""
+BACKPORT = "backport/6.12"
+OWN = {
+    f"{BACKPORT}/prereq/0001-kvm-new-names.patch": NAME,
+    f"{BACKPORT}/series/kvm-count.patch": COUNT,
+    f"{BACKPORT}/post/0001-kvm-mark-folios.patch": MARK,
+}
+
+
+def newest(directory: Path) -> FakeKernel:
+    """The newest base, its series saved: two edits, a whole file each."""
+    made = FakeKernel.make(directory, NEW_FILES)
+    made.put("base/6.12.pin", PIN + PATHS)
+    made.put("base/7.3.pin", PIN)
+    made = FakeKernel(made.layout.of("7.3"), made.source)
+    made.make_tree()
+    made.edit(MMU, "pages[0]", "pages[3]")
+    made.commit("KVM: count")
+    made.edit(MMU, "pages[2]", "pages[4]")
+    made.write(SPLITTER, WHOLE)
+    made.commit("KVM: split")
+    made.edit(f"{KVM}/x86/{THEIRS}", "int two", "int twice")
+    made.write(f"{KVM}/x86/{OURS}", "int ours;\n")
+    made.commit("KVM: selftests: test")
+    save(made.layout)
+    return made
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeKernel, FakeKernel]:
+    """The newest base and an older one, both with their trees, to be copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "NEEDED_GIB", 0)
+        new = newest(tmp_path_factory.mktemp("new"))
+        source = FakeKernel.make(tmp_path_factory.mktemp("old"), OLD_FILES).source
+        old = FakeKernel(new.layout.of("6.12"), source)
+        for name, text in OWN.items():
+            old.put(name, text)
+        old.make_tree()
+    return new, old
+
+
+@pytest.fixture
+def new(both: tuple[FakeKernel, FakeKernel], tmp_path: Path) -> FakeKernel:
+    shutil.copytree(both[0].layout.root, tmp_path / "copy", symlinks=True)
+    return FakeKernel(Layout(tmp_path / "copy", "7.3"), both[0].source)
+
+
+@pytest.fixture
+def old(both: tuple[FakeKernel, FakeKernel], new: FakeKernel) -> FakeKernel:
+    return FakeKernel(new.layout.of("6.12"), both[1].source)
+
+
+@pytest.fixture
+def bare(old: FakeKernel) -> FakeKernel:
+    """The older base, that nothing was done for."""
+    shutil.rmtree(old.layout.backport)
+    shutil.rmtree(old.linux)
+    return old
+
+
+def subjects(fake: FakeKernel) -> list[str]:
+    return fake.git("log", "--reverse", "--format=%s", "base..").splitlines()
+
+
+def test_what_does_not_apply_says_where_its_own_mail_goes(bare: FakeKernel) -> None:
+    own = rf"{BACKPORT}/series/kvm-count\.patch in its place\): hunk @@ -10,3 \+10,3 @@ of {MMU}"
+    with pytest.raises(LabError, match=own):
+        bare.make_tree()
+    assert not bare.linux.exists()
+
+
+def test_tree_of_an_older_base(old: FakeKernel, new: FakeKernel) -> None:
+    assert subjects(old) == ["KVM: new names", *subjects(new), "KVM: mark folios"]
+    assert "#define new_name last" in old.read(HEADER)
+    assert "first_page(kvm) + 3;" in old.read(MMU)
+    assert "pages[4]" in old.read(MMU)
+    assert old.read(f"{KVM}/x86_64/{OURS}") == "int ours;\n"
+    assert "int twice" in old.read(f"{KVM}/x86_64/{THEIRS}")
+    assert not (old.linux / KVM / "x86").exists()
+    assert old.read(SPLITTER) == WHOLE.replace("split;\n", "split;\nint folio_marked;\n")
+    assert new.read(SPLITTER) == WHOLE
+
+
+def test_bases_do_not_share_what_is_built(old: FakeKernel, new: FakeKernel) -> None:
+    assert old.linux == old.layout.build / "linux"
+    assert new.linux == old.layout.build / "7.3/linux"
+    for fake in (old, new):
+        assert "up to date" in fake.make_tree()
+    assert tree.read_state(old.linux).inputs != tree.read_state(new.linux).inputs
+
+
+def test_round_trip(old: FakeKernel) -> None:
+    before = old.repository()
+    assert save(old.layout) == []
+    assert old.repository() == before
+    verdict = check.round_trip(Subject.load(old.layout, []))
+    assert verdict == CheckResult("3 files")
+
+
+def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
+    common = {name: text for name, text in old.repository().items() if name not in OWN}
+    new.git("commit", "-q", "--allow-empty", "-m", "KVM: moot there")
+    save(new.layout)
+    old.make_tree()
+    old.git("rebase", "-q", "-x", "true", "base")
+    old.edit(f"{KVM}/x86_64/{THEIRS}", "int three", "int thrice")
+    old.commit("KVM: selftests: only here")
+    assert save(old.layout) == [f"wrote {BACKPORT}/post/0002-kvm-selftests-only-here.patch"]
+    made = old.repository()
+    assert {name: made[name] for name in common} == common
+
+
+def amend(fake: FakeKernel, subject: str, change: Callable[[], None]) -> None:
+    """Make a change in the commit of that subject."""
+    tip = fake.git("rev-parse", "HEAD")
+    commit = fake.git("log", "-1", "--format=%H", f"--grep=^{subject}$")
+    fake.git("checkout", "-q", commit)
+    change()
+    fake.git("add", "-A", "-f")
+    fake.git("commit", "-q", "--amend", "--no-edit")
+    fake.git("rebase", "-q", "--onto", "HEAD", commit, tip)
+    fake.git("checkout", "-q", "-B", "series")
+
+
+def test_a_mail_that_begins_to_differ_and_one_that_no_longer_does(old: FakeKernel) -> None:
+    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[4]", "pages[5]"))
+    assert save(old.layout) == [f"wrote {BACKPORT}/series/kvm-split.patch"]
+    assert SPLITTER in (old.layout.root / f"{BACKPORT}/series/kvm-split.patch").read_text()
+    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[5]", "pages[4]"))
+    assert save(old.layout) == [f"removed {BACKPORT}/series/kvm-split.patch"]
+    assert save(old.layout) == []
+
+
+def test_a_moved_line_is_no_difference(old: FakeKernel, new: FakeKernel) -> None:
+    new.edit(MMU, "#define OLD_BATCH 8\n", "#define OLD_BATCH 8\n/* One */\n/* Two */\n")
+    new.git("commit", "-q", "-a", "--fixup=HEAD~1")
+    new.git("-c", "sequence.editor=:", "rebase", "-q", "-i", "--autosquash", "base")
+    save(new.layout)
+    old.make_tree()
+    assert "/* Two */" in old.read(MMU)
+    assert save(old.layout) == []
+
+
+def edit_common(fake: FakeKernel) -> None:
+    amend(fake, "KVM: split", lambda: fake.edit(SPLITTER, "int last", "long last"))
+
+
+def edit_common_later(fake: FakeKernel) -> None:
+    amend(fake, "KVM: selftests: test", lambda: fake.edit(SPLITTER, "int last", "long x"))
+
+
+def drop_a_mail(fake: FakeKernel) -> None:
+    fake.git("rebase", "-q", "--onto", "HEAD~2", "HEAD~1")
+
+
+def insert_a_mail(fake: FakeKernel) -> None:
+    def commit() -> None:
+        fake.write("arch/x86/kvm/x.c", "int x;\n")
+        fake.commit("KVM: amid")
+
+    amend(fake, "KVM: split", commit)
+
+
+def swap(fake: FakeKernel) -> None:
+    fake.git("checkout", "-q", "HEAD~3")
+    fake.git("cherry-pick", "series~1", "series~2", "series")
+    fake.git("checkout", "-q", "-B", "series")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (edit_common, r"has another .*eager_split\.c than all bases share: .*BASE=7\.3"),
+        (edit_common_later, "a whole file that belongs to"),
+        (drop_a_mail, "in their order: see kvm-selftests-test"),
+        (insert_a_mail, "kvm-amid stands among the mails"),
+        (swap, "in their order: see kvm-split"),
+    ],
+)
+def test_refused_and_nothing_changed(
+    old: FakeKernel, work: Callable[[FakeKernel], None], said: str
+) -> None:
+    work(old)
+    before = old.repository()
+    with pytest.raises(LabError, match=said) as error:
+        save(old.layout)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+    assert old.repository() == before
+
+
+def test_an_own_mail_of_none(old: FakeKernel) -> None:
+    old.put(f"{BACKPORT}/series/kvm-nothing.patch", "Subject: KVM: nothing\n---\n")
+    with pytest.raises(LabError, match=r"kvm-nothing\.patch: series/ has no mail"):
+        old.make_tree()
+
+
+def test_a_change_of_the_newest_reaches_the_older(old: FakeKernel) -> None:
+    old.put(f"{KVM}/x86/{OURS}", "int changed;\n")
+    old.make_tree()
+    assert old.read(f"{KVM}/x86_64/{OURS}") == "int changed;\n"
+    old.put("base/6.12.pin", PIN + PATHS.replace("x86_64", "elsewhere"))
+    with pytest.raises(LabError, match="elsewhere/a_test"):
+        old.make_tree()
+
+
+def test_unsaved_work_of_any_base(old: FakeKernel, new: FakeKernel) -> None:
+    tree.refuse_unsaved_bases(old.layout)
+    new.edit(MMU, "pages[3]", "pages[9]")
+    with pytest.raises(LabError, match=r"build/7\.3/linux holds uncommitted"):
+        tree.refuse_unsaved_bases(old.layout)
+
+
+def test_paths_in_the_text_of_a_diff_stay() -> None:
+    paths = PathMap({"a/x86": "a/x86_64"})
+    text = "diff --git a/a/x86/f b/a/x86/f\n--- a/a/x86/f\n+++ b/a/x86/f\n@@ -1 +1 @@\n"
+    body = "--- a/a/x86/f\n+++ b/a/x86/f\n"
+    from_mail = parse("x", f"Subject: s\n---\nAdds: a/x86/n\n\n{text}{body}")
+    mapped = paths.mail(from_mail)
+    assert mapped.diff == text.replace("x86", "x86_64") + body
+    assert mapped.adds == ("a/x86_64/n",)
+    assert paths.back(paths.there("a/x86/n")) == "a/x86/n"
+    assert paths.there("a/x86x/n") == "a/x86x/n"
+
+
+def test_selftests_are_called_as_in_the_repository(old: FakeKernel, tmp_path: Path) -> None:
+    program = tmp_path / "built/x86_64/our_test"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(Path("/bin/true").read_bytes())
+    program.chmod(0o755)
+    paths = PathMap({f"{KVM}/x86": f"{KVM}/x86_64"})
+    selftests._strip_new(tmp_path / "built", tmp_path / "stripped", paths)
+    assert (tmp_path / "stripped/x86/our_test").is_file()
+
+
+def test_mutants_of_a_base(old: FakeKernel) -> None:
+    trailers = "Caught-by: x\nMachine: svm-qemu\nOutput: y"
+    diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n+if (kvm_mutant(1))\n"
+    first = f"Subject: m\n\n{trailers}\n---\n\n{diff}"
+    old.put("tests/mutants/00-switch.patch", "Subject: switch\n---\n")
+    old.put("tests/mutants/01-first.patch", first)
+    old.put(f"{BACKPORT}/mutants/01-first.patch", first.replace("/f", f"/{HEADER}"))
+    old.put(f"{BACKPORT}/mutants/02-second.patch", first.replace("(1)", "(2)"))
+    assert [one.number for one in mutants.load(old.layout).mutants] == [1, 2]
+    assert HEADER in mutants.load(old.layout).mutants[0].mail.diff
+    assert [one.number for one in mutants.load(old.layout.newest).mutants] == [1]

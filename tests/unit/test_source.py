@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Pins, and the source that they give: installed, fetched by an apt that is faked, or given."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.core.errors import LabError
+from lab.core.paths import DEFAULT_BASE, ROOT, Layout
+from lab.series import archive, source, tree
+from lab.series.archive import SourceMissing
+from lab.series.pin import Pin, read_pin
+from tests.unit.fake_kernel import BASE_FILES, write_tarball
+
+SHA256 = "41cf6794ba4200b839c53531555f0f3998df4cbb01a4d5cb0b94e3ca5e23947d"
+NEWER = "7.3.2-1"
+DEB822 = """\
+Types: deb
+# http://snapshot.example.org/archive/debian/20250520T000000Z
+URIs: http://mirror.example.org/debian
+Suites: bookworm bookworm-updates
+Components: main
+
+Types: deb
+URIs: http://mirror.example.org/debian-security
+Suites: bookworm-security
+Components: main
+"""
+ONE_LINE = """\
+# deb http://snapshot.example.org/archive/debian bookworm main
+deb http://mirror.example.org/debian bookworm main
+"""
+
+
+@pytest.fixture
+def pin(tmp_path: Path) -> Pin:
+    tarball = tmp_path / "tarball"
+    tarball.write_bytes(b"source")
+    return Pin("linux-source-6.12", str(tarball), {"6.12.1-1": SHA256})
+
+
+def test_proved_source(pin: Pin) -> None:
+    found = source.find(pin, "6.12.1-1")
+    assert found.proved
+    assert found.package == "linux-source-6.12"
+
+
+def test_newer_source_is_not_proved(pin: Pin) -> None:
+    assert not source.find(pin, "6.12.2-1").proved
+
+
+def test_older_source(pin: Pin) -> None:
+    with pytest.raises(LabError, match=r"older than 6\.12\.1-1"):
+        source.find(pin, "6.12.0-1")
+
+
+def test_source_with_another_checksum(pin: Pin) -> None:
+    Path(pin.tarball).write_bytes(b"changed")
+    with pytest.raises(LabError, match="--reinstall linux-source"):
+        source.find(pin, "6.12.1-1")
+
+
+def test_missing_tarball(pin: Pin) -> None:
+    Path(pin.tarball).unlink()
+    with pytest.raises(LabError, match="is missing"):
+        source.find(pin, "6.12.1-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("package", "base/6.12.pin: "),
+        ('package = "a"\ntarball = "b"\n', "`proved`"),
+        ('package = "a"\ntarball = "b"\n[proved]\n', "names no version"),
+        ('package = "a"\ntarball = "b"\nsweet = "c"\n[proved]\n"1" = "0"\n', "`sweet`"),
+        ('package = "a"\ntarball = "b"\n[proved]\n"1" = "0"\n[paths]\na = "b"\n', "older bases"),
+    ],
+)
+def test_wrong_pin(tmp_path: Path, text: str, said: str) -> None:
+    layout = Layout(tmp_path)
+    layout.pin.parent.mkdir()
+    layout.pin.write_text(text)
+    with pytest.raises(LabError) as error:
+        read_pin(layout)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_pins_of_this_repository() -> None:
+    here = Layout(ROOT)
+    assert DEFAULT_BASE in here.versions
+    for version in here.versions:
+        assert read_pin(here.of(version)).package == f"linux-source-{version}"
+
+
+def test_a_base_that_is_not_there(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "7.10")
+    layout.pin.parent.mkdir()
+    for version in ("7.9", "6.12"):
+        layout.of(version).pin.touch()
+    with pytest.raises(LabError, match=r"no base 7\.10, but: 7\.9 6\.12$"):
+        read_pin(layout)
+
+
+def test_versions_are_no_words(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "7.9")
+    layout.pin.parent.mkdir()
+    for version in ("7.9", "7.10", "6.12"):
+        layout.of(version).pin.touch()
+    assert layout.versions == ("7.10", "7.9", "6.12")
+    assert [layout.of(version).is_newest for version in layout.versions] == [True, False, False]
+    assert layout.work == tmp_path / "build/7.9"
+    assert layout.of(DEFAULT_BASE).linux == tmp_path / "build/linux"
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.sources", DEB822), ("a.list", ONE_LINE)])
+def test_mirrors_of_the_machine(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    options = ("-o", f"Dir::Etc::sourceparts={tmp_path}", "-o", "Dir::Etc::sourcelist=/dev/null")
+    assert archive.mirrors("bookworm", options) == ["http://mirror.example.org/debian"]
+    assert archive.mirrors("trixie", options) == []
+
+
+def tarball_of(tmp_path: Path, sublevel: int, patchlevel: int = 3) -> Path:
+    directory = tmp_path / f"{patchlevel}.{sublevel}"
+    directory.mkdir()
+    head = f"# SPDX\nVERSION = 7\nPATCHLEVEL = {patchlevel}\nSUBLEVEL = {sublevel}\n"
+    write_tarball(directory / "linux.tar.xz", {**BASE_FILES, "Makefile": head})
+    return directory / "linux.tar.xz"
+
+
+class Archive:
+    """What stands for apt and dpkg-deb: it holds one version of the package, or none."""
+
+    def __init__(self, tarball: Path) -> None:
+        self.tarball = tarball
+        self.version = "7.3.1-1"
+        self.gone = False
+        self.fetched = 0
+
+    def fetch(self, package: str, suite: str, root: Path, log: Path) -> Path:
+        if self.gone:
+            raise SourceMissing(f"{suite} gives no {package}")
+        self.fetched += 1
+        for name in ("lists", "cache"):
+            (root / name).mkdir()
+        (root / "x.deb").touch()
+        return root / "x.deb"
+
+    def unpack(self, deb: Path, target: Path) -> str:
+        (target / "usr/src").mkdir(parents=True)
+        shutil.copy(self.tarball, target / "usr/src")
+        return self.version
+
+
+@pytest.fixture
+def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    made = Archive(tarball_of(tmp_path, 1))
+    monkeypatch.setattr(archive, "fetch", made.fetch)
+    monkeypatch.setattr(archive, "unpack", made.unpack)
+    return made
+
+
+@pytest.fixture
+def layout(tmp_path: Path, debian: Archive) -> Layout:
+    made = Layout(tmp_path / "repository", "7.3")
+    made.pin.parent.mkdir(parents=True)
+    write_pin(made, source._checksum(debian.tarball))
+    return made
+
+
+def write_pin(layout: Layout, sha256: str, version: str = "7.3.1-1") -> None:
+    head = 'package = "linux-source-7.3"\nsuite = "backports"\ntarball = "/usr/src/linux.tar.xz"\n'
+    layout.pin.write_text(f'{head}[proved]\n"{version}" = "{sha256}"\n')
+
+
+def test_fetched_once_and_kept(layout: Layout, debian: Archive) -> None:
+    for _ in range(2):
+        found = source.current_source(layout)
+        assert (found.version, found.proved) == ("7.3.1-1", True)
+    assert debian.fetched == 1
+    assert sorted(file.name for file in layout.source.iterdir()) == ["linux.tar.xz", "source.json"]
+
+
+def test_a_newer_one_is_said_aloud(
+    layout: Layout, debian: Archive, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian.version = NEWER
+    assert not source.current_source(layout).proved
+    assert f"is {NEWER}, not 7.3.1-1, which 7.3.pin proves" in capsys.readouterr().err
+
+
+def test_one_that_the_pin_has_left_behind_is_fetched_anew(layout: Layout, debian: Archive) -> None:
+    source.current_source(layout)
+    write_pin(layout, source._checksum(debian.tarball), NEWER)
+    debian.version = NEWER
+    assert source.current_source(layout).version == NEWER
+    assert debian.fetched == 2
+
+
+def test_another_checksum_than_the_pins_is_not_kept(layout: Layout, debian: Archive) -> None:
+    write_pin(layout, "00")
+    with pytest.raises(LabError, match="the pin expects 00 for"):
+        source.current_source(layout)
+    assert list(layout.work.glob("source*")) == []
+
+
+def test_gone_from_the_archive(
+    layout: Layout, debian: Archive, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian.gone = True
+    with pytest.raises(SourceMissing, match=r"BASE=7\.3 SOURCE=FILE") as error:
+        source.current_source(layout)
+    assert error.value.exit_code == 2
+    assert "\n" not in str(error.value)
+    (layout.root / "base/6.12.pin").touch()
+    assert tree.available(layout.of("6.12")) == []
+    assert "SKIPPED: all of Linux 7.3: " in capsys.readouterr().err
+    debian.gone = False
+    assert tree.available(layout.of("6.12")) == ["7.3"]
+
+
+def test_what_is_wrong_is_not_skipped(layout: Layout) -> None:
+    write_pin(layout, "00")
+    (layout.root / "base/6.12.pin").touch()
+    with pytest.raises(LabError, match="the pin expects"):
+        tree.available(layout.of("6.12"))
+
+
+def test_a_tarball_from_elsewhere_is_kept(layout: Layout, debian: Archive, tmp_path: Path) -> None:
+    given = tarball_of(tmp_path, 7)
+    for one in (given, None):
+        found = source.current_source(layout, one)
+        assert (found.version, found.proved, found.package) == ("7.3.7", False, "linux.tar.xz")
+    given.unlink()
+    assert source.current_source(layout).tarball.is_file()
+    assert debian.fetched == 0
+
+
+def test_the_proved_tarball_from_elsewhere(layout: Layout, debian: Archive) -> None:
+    found = source.current_source(layout, debian.tarball)
+    assert (found.version, found.proved) == ("7.3.1-1", True)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: tarball_of(path, 7, patchlevel=4), "is Linux 7.4.7, expected Linux 7.3"),
+        (lambda path: path / "none", "there is no file"),
+        (lambda path: ROOT / "Makefile", "cannot be read as a tarball"),
+        (lambda path: write(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
+    ],
+)
+def test_a_tarball_that_is_none_of_this_kernel(
+    layout: Layout, tmp_path: Path, make: Callable[[Path], Path], said: str
+) -> None:
+    with pytest.raises(LabError, match=said) as error:
+        source.current_source(layout, make(tmp_path))
+    assert error.value.exit_code == 2
+    assert not layout.source.exists()
+
+
+def write(tarball: Path, files: dict[str, str]) -> Path:
+    write_tarball(tarball, files)
+    return tarball
