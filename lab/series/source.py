@@ -92,11 +92,11 @@ def find(pin: Pin, version: str, tarball: Path | None = None) -> KernelSource:
 @contextmanager
 def _filling(directory: Path) -> Iterator[Path]:
     """A directory to fill that takes the place of DIRECTORY when it is complete."""
-    space.need(directory.parent, NEEDED_GIB, "a kernel source")
     fresh = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
+        space.need(fresh, NEEDED_GIB, "a kernel source")
         yield fresh
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)
