@@ -148,7 +148,8 @@ def _fetch(layout: Layout, pin: Pin) -> None:
         kept = tarball.rename(directory / tarball.name)
         find(pin, version, kept)
         _describe(directory, version, kept, given=False)
-        deb.unlink()
+        for file in (deb, directory / "sources.list"):
+            file.unlink()
         for rest in ("package", "lists", "cache"):
             shutil.rmtree(directory / rest)
 

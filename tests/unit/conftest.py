@@ -19,7 +19,7 @@ from tests.unit.processes import signals_of_a_terminal
 def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of a few files needs no 4 GiB: the disk of this machine has room."""
     usage = shutil.disk_usage("/")._replace(free=1 << 40)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage if os.stat(path) else None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage if Path(path).stat() else None)
 
 
 @pytest.fixture(autouse=True)

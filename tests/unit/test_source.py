@@ -147,6 +147,7 @@ class Archive:
         for name in ("lists", "cache"):
             (root / name).mkdir()
         (root / "x.deb").touch()
+        (root / "sources.list").touch()
         return root / "x.deb"
 
     def unpack(self, deb: Path, target: Path) -> str:
