@@ -5,16 +5,19 @@ Apt is given lists, cache and sources of its own. It verifies signatures as it a
 Debian's keys, which those of Debian 12 since its point release 12.11 include for Debian 13.
 """
 
+import os
 import platform
 import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.core.errors import LabError, WorkFailed
-from lab.core.steps import run_logged
+from lab.core import process
+from lab.core.errors import LabError
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# What apt says if so.
+UNVERIFIED = "signatures couldn't be verified"
 _RELEASE = re.compile(r"^'(\S+)/dists/([^/']+)/InRelease' ", re.MULTILINE)
 
 
@@ -52,30 +55,34 @@ def _options(root: Path) -> list[str]:
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
-def _download(package: str, suite: str, mirror: str, root: Path, log: Path) -> Path:
+def _apt(root: Path, log: Path, *words: str) -> bool:
+    command = ("apt-get", "-q", *_options(root), *words)
+    with log.open("a") as output:
+        print("+", *command, file=output, flush=True)
+        return process.run(command, root, output, env=os.environ | {"LC_ALL": "C"}) == 0
+
+
+def _download(package: str, suite: str, mirror: str, root: Path, log: Path) -> bool:
     for directory in ("lists/partial", "cache/archives/partial"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     words = f"signed-by={KEYRING} target=Packages"
     (root / "sources.list").write_text(f"deb [{words}] {mirror} {suite} main\n")
-    apt = ("apt-get", "-q", *_options(root))
-    run_logged("apt-get update", (*apt, "update", "--error-on=any"), log, root)
-    run_logged("apt-get download", (*apt, "download", package), log, root)
-    (deb,) = root.glob("*.deb")
-    return deb
+    return _apt(root, log, "update", "--error-on=any") and _apt(root, log, "download", package)
 
 
 def fetch(package: str, suite: str, root: Path, log: Path) -> Path:
     """The .deb of a package, below ROOT, which exists. SourceMissing: it cannot be had."""
     if not KEYRING.is_file():
         raise SourceMissing(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
     own = mirrors(platform.freedesktop_os_release().get("VERSION_CODENAME", ""))
-    for mirror in own:
-        try:
-            return _download(package, suite, mirror, root, log)
-        except WorkFailed:
-            continue
-    where = ", ".join(own) or "no archive of Debian, as apt's sources name none"
-    raise SourceMissing(f"{suite} of {where} gives no {package}, or not any longer (see {log})")
+    if any(_download(package, suite, mirror, root, log) for mirror in own):
+        return next(root.glob("*.deb"))
+    where = ", ".join(own) or "no archive of Debian, as apt's sources name none,"
+    if UNVERIFIED in log.read_text():
+        raise SourceMissing(f"{suite} of {where} is signed by none of {KEYRING}; see {log}")
+    raise SourceMissing(f"{suite} of {where} gives no {package}, or not any longer; see {log}")
 
 
 def unpack(deb: Path, target: Path) -> str:

@@ -138,7 +138,6 @@ def _download(layout: Layout, pin: Pin, directory: Path, log: Path) -> Path:
 def _fetch(layout: Layout, pin: Pin) -> None:
     what = f"Fetching {pin.package} from {pin.suite}"
     log = layout.log / "source.log"
-    log.unlink(missing_ok=True)
     with _filling(layout.source) as directory, step(what, "1 min"):
         deb = _download(layout, pin, directory, log)
         version = archive.unpack(deb, directory / "package")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Pins, and the source that they give: installed, fetched by an apt that is faked, or given."""
 
+import platform
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,26 +45,13 @@ def pin(tmp_path: Path) -> Pin:
 
 def test_proved_source(pin: Pin) -> None:
     found = source.find(pin, "6.12.1-1")
-    assert found.proved
-    assert found.package == "linux-source-6.12"
-
-
-def test_newer_source_is_not_proved(pin: Pin) -> None:
+    assert (found.proved, found.package) == (True, "linux-source-6.12")
     assert not source.find(pin, "6.12.2-1").proved
-
-
-def test_older_source(pin: Pin) -> None:
     with pytest.raises(LabError, match=r"older than 6\.12\.1-1"):
         source.find(pin, "6.12.0-1")
-
-
-def test_source_with_another_checksum(pin: Pin) -> None:
     Path(pin.tarball).write_bytes(b"changed")
     with pytest.raises(LabError, match="--reinstall linux-source"):
         source.find(pin, "6.12.1-1")
-
-
-def test_missing_tarball(pin: Pin) -> None:
     Path(pin.tarball).unlink()
     with pytest.raises(LabError, match="is missing"):
         source.find(pin, "6.12.1-1")
@@ -95,15 +84,6 @@ def test_the_pins_of_this_repository() -> None:
         assert read_pin(here.of(version)).package == f"linux-source-{version}"
 
 
-def test_a_base_that_is_not_there(tmp_path: Path) -> None:
-    layout = Layout(tmp_path, "7.10")
-    layout.pin.parent.mkdir()
-    for version in ("7.9", "6.12"):
-        layout.of(version).pin.touch()
-    with pytest.raises(LabError, match=r"no base 7\.10, but: 7\.9 6\.12$"):
-        read_pin(layout)
-
-
 def test_versions_are_no_words(tmp_path: Path) -> None:
     layout = Layout(tmp_path, "7.9")
     layout.pin.parent.mkdir()
@@ -112,6 +92,8 @@ def test_versions_are_no_words(tmp_path: Path) -> None:
     assert layout.versions == ("7.10", "7.9", "6.12")
     assert [layout.of(version).is_newest for version in layout.versions] == [True, False, False]
     assert layout.work == tmp_path / "build/7.9"
+    with pytest.raises(LabError, match=r"no base 7\.11, but: 7\.10 7\.9 6\.12$"):
+        read_pin(layout.of("7.11"))
     assert layout.of(DEFAULT_BASE).linux == tmp_path / "build/linux"
 
 
@@ -121,6 +103,43 @@ def test_mirrors_of_the_machine(tmp_path: Path, name: str, text: str) -> None:
     options = ("-o", f"Dir::Etc::sourceparts={tmp_path}", "-o", "Dir::Etc::sourcelist=/dev/null")
     assert archive.mirrors("bookworm", options) == ["http://mirror.example.org/debian"]
     assert archive.mirrors("trixie", options) == []
+
+
+APT = """#!/bin/sh
+case "$*" in
+*--print-uris*) echo "'http://m/debian/dists/$CODENAME/InRelease' x 0" ;;
+*" update "*) echo "$SAID" && [ -z "$SAID" ] ;;
+*) touch linux.deb ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "linux.deb"),
+        ("E: Unable to locate package", r"s of http://m/debian gives no linux, or not any longer"),
+        ("The following signatures couldn't be verified", "is signed by none of"),
+    ],
+)
+def test_what_apt_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str
+) -> None:
+    (tmp_path / "apt-get").write_text(APT)
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SAID", answer)
+    monkeypatch.setenv("CODENAME", platform.freedesktop_os_release()["VERSION_CODENAME"])
+    monkeypatch.setattr(archive, "KEYRING", tmp_path)
+    with pytest.raises(SourceMissing, match="is missing: apt-get install debian-archive-keyring"):
+        archive.fetch("linux", "s", tmp_path, tmp_path / "log/apt")
+    monkeypatch.setattr(archive, "KEYRING", tmp_path / "apt-get")
+    try:
+        found = archive.fetch("linux", "s", tmp_path, tmp_path / "log/apt").name
+    except SourceMissing as error:
+        found = str(error)
+    assert re.search(said, found)
+    assert f"signed-by={tmp_path}/apt-get target" in (tmp_path / "sources.list").read_text()
 
 
 def tarball_of(tmp_path: Path, sublevel: int, patchlevel: int = 3) -> Path:
