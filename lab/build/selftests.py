@@ -47,15 +47,15 @@ def _is_program(file: Path) -> bool:
     return file.suffix == "" and file.is_file() and os.access(file, os.X_OK)
 
 
-def _name(program: Path, paths: PathMap) -> Path:
+def name_of(program: Path, paths: PathMap) -> Path:
     """What a program of a base is called: as in the repository, whichever base it is."""
     return Path(paths.back(f"{SELFTESTS}/{program}")).relative_to(SELFTESTS)
 
 
 def _strip_new(built: Path, stripped: Path, paths: PathMap) -> None:
     """Bring the stripped copies up to date, and drop those of tests that are gone."""
-    found = {file.relative_to(built): file for file in built.rglob("*") if _is_program(file)}
-    programs = {_name(program, paths): file for program, file in found.items()}
+    found = [file for file in built.rglob("*") if _is_program(file)]
+    programs = {name_of(file.relative_to(built), paths): file for file in found}
     for old in stripped.rglob("*"):
         if old.is_file() and old.relative_to(stripped) not in programs:
             old.unlink()

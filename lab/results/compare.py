@@ -101,13 +101,12 @@ def load(files: Sequence[Path]) -> Side:
 
     LabError: a file that cannot be read, or a line that is no measurement.
     """
+    found = [one for file in files for one, _ in sources.load(file).each()]
+    sources.check_versions(found)
     times: Times = {}
-    versions: set[str] = set()
-    for file in files:
-        for one, _ in sources.load(file).each():
-            times.setdefault(one.key, []).append(one.seconds)
-            versions.add(one.kernel_version)
-    return Side(str(files[0]), times, frozenset(versions))
+    for one in found:
+        times.setdefault(one.key, []).append(one.seconds)
+    return Side(str(files[0]), times, frozenset(one.kernel_version for one in found))
 
 
 def machine_of(*sides: Side) -> str:

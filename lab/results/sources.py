@@ -97,6 +97,15 @@ def _line(name: str, number: int, text: str) -> Line:
     return Line(name, number, text, record)
 
 
+def check_versions(found: Iterable[Measurement]) -> None:
+    """LabError: a kind of kernel is there in two versions, such as that of another base."""
+    versions: dict[str, str] = {}
+    for one in found:
+        other = versions.setdefault(one.key.kernel, one.kernel_version)
+        if other != one.kernel_version:
+            raise LabError(f"results of {other} and {one.kernel_version} are never mixed")
+
+
 def load(file: Path) -> Source:
     """Read FILE. LabError: it cannot be read, is cut short, or is not JSON lines."""
     name = file.resolve().name
@@ -112,6 +121,8 @@ def load(file: Path) -> Source:
     source = Source(kind_of(file), name, data, lines)
     if source.kind in MEASURED and not source.measured:
         raise LabError(f"{name}: has no measurement of `make bench`")
+    if source.kind in MEASURED:
+        check_versions(one for one, _ in source.each())
     return source
 
 

@@ -270,16 +270,8 @@ def test_paths_in_the_text_of_a_diff_stay() -> None:
     assert mapped.adds == ("a/x86_64/n",)
     assert paths.back(paths.there("a/x86/n")) == "a/x86/n"
     assert paths.there("a/x86x/n") == "a/x86x/n"
-
-
-def test_selftests_are_called_as_in_the_repository(old: FakeKernel, tmp_path: Path) -> None:
-    program = tmp_path / "built/x86_64/our_test"
-    program.parent.mkdir(parents=True)
-    program.write_bytes(Path("/bin/true").read_bytes())
-    program.chmod(0o755)
-    paths = PathMap({f"{KVM}/x86": f"{KVM}/x86_64"})
-    selftests._strip_new(tmp_path / "built", tmp_path / "stripped", paths)
-    assert (tmp_path / "stripped/x86/our_test").is_file()
+    tests = PathMap({f"{KVM}/x86": f"{KVM}/x86_64"})
+    assert selftests.name_of(Path("x86_64/our_test"), tests) == Path("x86/our_test")
 
 
 def test_mutants_of_a_base(old: FakeKernel) -> None:

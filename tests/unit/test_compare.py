@@ -146,6 +146,18 @@ def test_machines_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "svm-qemu and vmx-bochs" in capsys.readouterr().err
 
 
+def test_kernels_are_never_mixed(tmp_path: Path) -> None:
+    found = list(bench())
+    other = [replace(one, kernel_version="7.3.4") for one in scaled(found, 2)]
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "both.jsonl")]
+    for file, measured in zip(files, (found, other, found + other), strict=True):
+        file_of(tmp_path, file.name, measured)
+    assert compare.load(files[:1]).versions != compare.load(files[1:2]).versions
+    for mixed in (files[:2], files[2:]):
+        with pytest.raises(LabError, match=r"and 7\.3\.4 are never mixed"):
+            compare.load(mixed)
+
+
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = file_of(tmp_path, "a.jsonl", [measurement()])
     other = file_of(tmp_path, "b.jsonl", [measurement(vcpus=4)])

@@ -115,9 +115,13 @@ def test_plain_bench_and_test() -> None:
         (("bench", "WHAT=%"), "one of: live cost"),
         (("bench", "WHAT=live cost"), "one of: live cost"),
         (("bench", "soak", "WHAT=live"), "make soak WHAT=live: only `make bench` and `make test`"),
+        (("bench", "BASE=9.9"), "make BASE=9.9: there is no such, but one of: "),
+        (("tree", "BASE=%"), "there is no such"),
+        (("tree", "BASE=6.12 6.12"), "there is no such"),
+        (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
     ],
 )
-def test_a_what_that_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
+def test_what_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
     done = make(*words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -143,22 +147,6 @@ def test_other_bases_are_tested_unless_one_is_chosen() -> None:
     assert "lab tree --others" in "".join(commands("test", two)[4:])
     for words in ((two, f"BASE={DEFAULT_BASE}"), ("BASES=6.12",)):
         assert len(commands("test", *words)) == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("bench", "BASE=9.9"), "make BASE=9.9: there is no such, but one of: "),
-        (("tree", "BASE=%"), "there is no such"),
-        (("tree", "BASE=6.12 6.12"), "there is no such"),
-        (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
-    ],
-)
-def test_a_base_that_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = make(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert said in line
 
 
 def test_old_names_are_gone() -> None:
