@@ -154,6 +154,7 @@ def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
     old.make_tree()
     before = old.repository()
     old.edit(f"{KVM}/x86_64/{THEIRS}", "int three", "int thrice")
+    old.edit(SPLITTER, "int last", "long last")
     old.commit("KVM: selftests: only here")
     assert save(old.layout) == [f"wrote {BACKPORT}/post/0002-kvm-selftests-only-here.patch"]
     assert {name: old.repository()[name] for name in before} == before
