@@ -2,7 +2,8 @@
 """Mail -> commit, without touching a work tree, strictly: all of it or nothing."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from lab.core.errors import LabError
 from lab.core.git import IDENTITY, Entry, GitFailed, Repo, signature
@@ -56,9 +57,38 @@ def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
     return LabError(f"{wanted_by}: {reason}; {remedy}")
 
 
+def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
+    """Path, header and old text of each hunk that has an old text."""
+    for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]:
+        head, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
+        path = head.split("\n")[0].rpartition(" b/")[2]
+        for hunk in hunks:
+            header, *lines = hunk.splitlines(keepends=True)
+            if old := "".join(line[1:] for line in lines if line[0] in " -"):
+                yield path, header.strip(), old
+
+
+def _check_places(index: Repo, mail: Mail, wanted_by: str) -> None:
+    """LabError: a hunk fits in more than one place, where only its line number would choose.
+
+    As many hunks alike as places fill them all.
+    """
+    hunks = list(_hunks(mail.diff))
+    alike = Counter((path, old) for path, _, old in hunks)
+    for path, header, old in hunks:
+        entry = _existing(index, path, wanted_by)
+        text = "\n" + index.content(entry.blob).decode("utf-8", "surrogateescape")
+        # Places may overlap.
+        count = len(re.findall(rf"(?=\n{re.escape(old)})", text))
+        if count > alike[path, old]:
+            raise LabError(f"{wanted_by}: hunk {header} of {path} fits in {count} places here")
+
+
 def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
     if not mail.diff:
         return
+    if mail.from_newest:
+        _check_places(index, mail, wanted_by)
     patch = mail.diff.encode("utf-8", "surrogateescape")
     try:
         index.run("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)

@@ -26,6 +26,7 @@ class Mail:
     removes: definitions removed by name. deletes: kernel files that go.
     diff: edits of kernel files, as `git apply` takes them.
     adds, replaces: files whose whole text is in the repository at that path.
+    from_newest: its line numbers are not those of the base that it is for.
     """
 
     message: str
@@ -34,6 +35,7 @@ class Mail:
     diff: str = ""
     adds: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
+    from_newest: bool = False
 
     @property
     def subject(self) -> str:

@@ -88,6 +88,7 @@ class PathMap:
             diff=_HEADER.sub(self._header, mail.diff),
             adds=tuple(map(self.there, mail.adds)),
             replaces=tuple(map(self.there, mail.replaces)),
+            from_newest=True,
         )
 
 

@@ -124,6 +124,24 @@ def test_what_does_not_apply_says_where_its_own_mail_goes(bare: FakeKernel) -> N
     assert not bare.linux.exists()
 
 
+def test_a_hunk_that_fits_in_more_than_one_place(new: FakeKernel, bare: FakeKernel) -> None:
+    """Only the newest one's line number would choose, so the older base needs its own mail."""
+    new.git("reset", "-q", "--hard", "base")
+    new.edit(HEADER, "int last", "int very;\nint last")
+    new.commit("KVM: insert")
+    save(new.layout)
+    bare.make_tree()
+    files = {**OLD_FILES, HEADER: BASE_FILES[HEADER] * 2}
+    source = FakeKernel.make(bare.layout.root / "build/more", files).source
+    where = rf"kvm-insert\.patch in its place\): hunk .* of {HEADER} fits in 2 places here"
+    with pytest.raises(LabError, match=where):
+        tree.make(bare.layout, source)
+    old = (bare.layout.root / "series/0001-kvm-insert.patch").read_text()
+    bare.put(f"{BACKPORT}/series/kvm-insert.patch", old)
+    tree.make(bare.layout, source)
+    assert save(bare.layout) == []
+
+
 def test_tree_of_an_older_base(old: FakeKernel, new: FakeKernel) -> None:
     assert subjects(old) == ["KVM: new names", *subjects(new), "KVM: mark folios"]
     assert "#define new_name last" in old.read(HEADER)
