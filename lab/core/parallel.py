@@ -22,7 +22,7 @@ def at_once() -> int:
     return min(PARALLEL, psutil.cpu_count() or 1)
 
 
-def end_machines(futures: Iterable[Future[Any]], grace_s: float = GRACE_S) -> None:
+def end_machines(futures: Iterable[Future[Any]], grace_s: float) -> None:
     """End every machine. A thread cannot be ended, but its machine can; again and again, because
     one may just be starting.
 
@@ -41,11 +41,12 @@ def in_parallel(
     stop: Callable[[], None],
     tick: Callable[[], None],
     threads: int | None = None,
+    grace_s: float = GRACE_S,
 ) -> None:
     """Let several threads do the work: as many as told, or at_once().
 
     The first failure, or Ctrl-C, stops them all: stop() has to make work() return once its machine
-    has ended. tick() is called now and then meanwhile.
+    has ended, see end_machines(). tick() is called now and then meanwhile.
     """
     threads = threads or at_once()
     with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
@@ -61,7 +62,7 @@ def in_parallel(
                 tick()
         except BaseException:
             stop()
-            end_machines(futures)
+            end_machines(futures, grace_s)
             raise
         for future in futures:
             future.result()
@@ -72,6 +73,7 @@ def for_each(
     work: Callable[[Item], None],
     tick: Callable[[], None] = lambda: None,
     threads: int | None = None,
+    grace_s: float = GRACE_S,
 ) -> None:
     """Do the work for each item, so many or at_once() at a time; see in_parallel()."""
     left = deque(items)
@@ -84,4 +86,4 @@ def for_each(
                 return
             work(item)
 
-    in_parallel(take, left.clear, tick, threads)
+    in_parallel(take, left.clear, tick, threads, grace_s)

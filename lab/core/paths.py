@@ -100,12 +100,7 @@ class Layout:
 
     def tree_of(self, kind: str) -> Path:
         """Where the sources of a kind of kernel are, one of lab.build.kernel.KINDS."""
-        return {
-            "series": self.linux,
-            "base": self.base,
-            "peer": self.peer,
-            "mutants": self.mutants,
-        }[kind]
+        return self.linux if kind == "series" else self.work / kind
 
     @property
     def check(self) -> Path:

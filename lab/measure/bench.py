@@ -8,7 +8,6 @@ same test program.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rich.console import Console
 from lab import machines
 from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
-from lab.core import parallel, process
+from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LOG, PARTIAL
 from lab.core.steps import duration, say
@@ -49,7 +48,6 @@ from lab.results import files, jsonl, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
-TICK_S = 0.25
 # An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
 GRACE_S = {"host": 10.0}
 
@@ -150,12 +148,6 @@ def build_programs(plan: Sequence[Boot]) -> Programs:
     return Programs(images, selftests.build("series") / PERF_TEST)
 
 
-def _first_error(futures: Sequence[Future[list[Measurement]]]) -> None:
-    for future in futures:
-        if future.done():
-            future.result()
-
-
 def run_plan(
     machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None = None
 ) -> list[list[Measurement]]:
@@ -164,30 +156,21 @@ def run_plan(
     store: keeps the results of each boot as it ends. The first that fails, or Ctrl-C, ends the
     others. Raises what run_boot() raises.
     """
+    results: dict[int, list[Measurement]] = {}
 
-    def one(index: int, boot: Boot, job: Job) -> list[Measurement]:
+    def one(index: int) -> None:
+        boot, job = jobs[index]
         watch.start(index)
-        result = run_boot(machine, boot, job, lambda line: watch.line(index, line))
+        found = run_boot(machine, boot, job, lambda line: watch.line(index, line))
         if store:
-            store.keep(boot, job, result)
+            store.keep(boot, job, found)
+        results[index] = found
         watch.end(index)
-        return result
 
-    with process.ends_by_exception(), ThreadPoolExecutor(watch.parallel) as pool:
-        futures: list[Future[list[Measurement]]] = []
-        try:
-            # See in_parallel().
-            with process.signals_wait():
-                futures += [pool.submit(one, i, boot, job) for i, (boot, job) in enumerate(jobs)]
-            with shown(watch) as tick:
-                while not all(future.done() for future in futures):
-                    wait(futures, timeout=TICK_S, return_when=FIRST_EXCEPTION)
-                    _first_error(futures)
-                    tick()
-        except BaseException:
-            parallel.end_machines(futures, GRACE_S.get(machine.name, parallel.GRACE_S))
-            raise
-    return [future.result() for future in futures]
+    grace_s = GRACE_S.get(machine.name, parallel.GRACE_S)
+    with shown(watch) as tick:
+        parallel.for_each(range(len(jobs)), one, tick, watch.parallel, grace_s)
+    return [results[index] for index in range(len(jobs))]
 
 
 def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
