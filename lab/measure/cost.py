@@ -6,7 +6,6 @@ and the time for which the lock was held. On the lockstep machine that time is a
 instructions. Logging is enabled without initially-all-set, so all of the memory is split at once.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,12 +22,12 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import IPS
+from lab.machines.paging import Mode
 from lab.measure.options import numbers
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.page import sections
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option
-from lab.results.tables import Table
+from lab.results.files import complete_or_absent, output_file, output_option, write_records
 
 MACHINE = "vmx-bochs"
 INSIDE = "/cost"
@@ -113,7 +112,7 @@ def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
     return Job(
         kernel=image,
         command=("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "cost", *words),
-        parameters={"kvm_intel.ept": str(int(ept)), "kvm.tdp_mmu": "0"},
+        parameters=Mode(ept).parameters(MACHINE),
         cpus=1 + max(point.vcpus for point in wanted),
         memory_mib=max(MEMORY_MIB, mib + SPARE_MIB),
         files={program: test},
@@ -141,35 +140,8 @@ def parse(text: str, ept: bool) -> Iterator[Cost]:
         yield Cost(MACHINE, ept, point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
 
 
-def table_of(costs: Iterable[Cost]) -> Table:
-    """Instructions per split, and how many splits the longest hold was worth."""
-    table = Table(
-        "What a split of 2 MiB costs under mmu_lock",
-        ("mode", "vCPUs", "MiB", "pages", "instructions per page"),
-        notes=[tables.LOCKSTEP],
-    )
-    for cost in costs:
-        table.rows.append(
-            (
-                tables.paging(cost.machine, cost.ept),
-                str(cost.vcpus),
-                str(cost.vcpus * cost.mib_per_vcpu),
-                str(cost.pages),
-                f"{cost.instructions:.0f}",
-            )
-        )
-    return table
-
-
 def record_of(cost: Cost) -> dict[str, object]:
-    """A run as it is kept."""
     return asdict(cost) | {"instructions": round(cost.instructions)}
-
-
-def draw(costs: Sequence[Cost], file: Path) -> None:
-    """The report's picture of the costs, as SVG."""
-    with complete_or_absent(file) as stream:
-        stream.write(sections.cost_picture([record_of(cost) for cost in costs]))
 
 
 @click.command()
@@ -206,9 +178,9 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
             result = machine.run(cost_job(ept, wanted, image, test))
         result.check(mode)
         found += parse(result.text, ept)
-    with complete_or_absent(file) as stream:
-        for cost in found:
-            stream.write(json.dumps(record_of(cost)) + "\n")
-    draw(found, file.with_suffix(".svg"))
-    tables.show(table_of(found), Console())
+    records = list(map(record_of, found))
+    write_records(file, records)
+    with complete_or_absent(file.with_suffix(".svg")) as stream:
+        stream.write(sections.cost_picture(records))
+    tables.show(sections.cost_table(records), Console())
     say(f"cost: figures are in {file}, the picture in {file.with_suffix('.svg')}")

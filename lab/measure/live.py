@@ -27,10 +27,10 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
-from lab.machines.paging import TDP
+from lab.machines.paging import Mode
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option
+from lab.results.files import output_file, output_option, write_records
 
 MACHINE = "vmx-bochs"
 CONFIG = "kvm"
@@ -123,13 +123,11 @@ def test_command(load: Load) -> str:
 def live_job(boot: LiveBoot, image: Path, test: Path) -> Job:
     """One CPU for each vCPU and one for the test's main thread."""
     load = boot.load
-    vendor = TDP[MACHINE]
-    assert vendor
     script = f"TEST={shlex.quote(test_command(load))}\n{SCRIPT}"
     return Job(
         kernel=image,
         command=("sh", "-c", script, "live", str(load.mib // HUGE_MIB), *boot.eager),
-        parameters={vendor: str(int(boot.ept)), "kvm.tdp_mmu": str(int(boot.tdp_mmu))},
+        parameters=Mode(boot.ept, boot.tdp_mmu).parameters(MACHINE),
         cpus=load.vcpus + 1,
         memory_mib=max(MEMORY_MIB, load.mib + load.readers * FRESH_MIB + SPARE_MIB),
         files={f"{INSIDE}/{LIVE_TEST}": test},
@@ -255,6 +253,5 @@ def command(
     file = output_file(output, "yield" if contended else "live")
     say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")
     found = measure(plan)
-    with complete_or_absent(file) as stream:
-        stream.writelines(f"{json.dumps(record)}\n" for record in found)
+    write_records(file, found)
     say(f"live: everything is in {file}; `make report` draws it")

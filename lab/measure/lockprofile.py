@@ -14,7 +14,6 @@ runs are for.
 """
 
 import gzip
-import json
 import re
 import shlex
 import time
@@ -34,11 +33,12 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import duration, say, step
 from lab.machines import Job
 from lab.machines.bochs import IPS
+from lab.machines.paging import Mode
 from lab.measure import locktrace
 from lab.measure.options import numbers
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option
+from lab.results.files import output_file, output_option, write_records
 from lab.results.tables import MIB, Table
 
 MACHINE = "vmx-bochs"
@@ -197,7 +197,7 @@ def trace_job(
             *("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "lockprofile"),
             *(str(most * mib // HUGE_MIB), f"{mib}M", *words),
         ),
-        parameters={"kvm_intel.ept": str(int(ept)), "kvm.tdp_mmu": "0"},
+        parameters=Mode(ept).parameters(MACHINE),
         cpus=cpus,
         memory_mib=max(MEMORY_MIB, most * mib + SPARE_MIB + cpus * BUFFER_KIB // 1024),
         files={program: test},
@@ -260,10 +260,6 @@ def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, 
         waits=waiting.waits,
         longest_wait_seconds=waiting.longest / IPS,
     )
-
-
-def to_line(found: Profile) -> str:
-    return f"{json.dumps(asdict(found))}\n"
 
 
 def _percent(value: float) -> str:
@@ -392,8 +388,7 @@ def command(
     found: list[Profile] = []
     for ept in (True, False):
         found += _measure(ept, runs, mib, trace_job(ept, runs, mib, cpus, image, test))
-    with complete_or_absent(file) as stream:
-        stream.writelines(map(to_line, found))
+    write_records(file, map(asdict, found))
     for table in profile_tables(found):
         tables.show(table, Console())
     say(f"lockprofile: figures are in {file}")

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 from lab.machines.bochs import IPS
 from lab.page import dimensions, pictures
-from lab.page.model import Missing, Picture, Section, grid
+from lab.page.model import Block, Missing, Part, Picture, grid
 from lab.page.pictures import HARVESTED, PROTECTED, Panel, Points, Style
 from lab.results import tables, tradeoff
 from lab.results.jsonl import Key, Measurement
-from lab.results.sources import Source, Sources
+from lab.results.sources import Source
 from lab.results.tables import Table
 from lab.results.tradeoff import Tradeoff
 
-# What has both ways of logging over write percentages, the first that there is.
-TRADEOFF_SOURCES = ("crossover", "bench")
 GIB = 1 << 30
 SIZES_GIB = (1, 4, 16, 64, 256, 1024)
 COMPUTED = "computed, not measured: the time per page of the measured VM, times the pages"
@@ -141,19 +139,18 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     )
 
 
-def section(sources: Sources) -> Section:
-    """What it costs to log by Dirty bits, against write protection."""
-    made = Section("dirty-bits", "Dirty bits against write protection", [])
-    for kind in TRADEOFF_SOURCES:
-        source = sources.get(kind)
-        found = tradeoff.of_one_vm(tradeoff.find(source.times)) if source else []
-        if source and found:
-            made.blocks.append(_tradeoff_picture(source, found))
-            made.blocks.append(_memory_picture(source, found))
-            compared = tradeoff_tables(source.measurements)
-            made.blocks.extend(grid(source, table) for table in compared)
-            return made
-    made.blocks.append(
-        Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover")
-    )
-    return made
+def _blocks(source: Source) -> list[Block]:
+    found = tradeoff.of_one_vm(tradeoff.find(source.times))
+    if not found:
+        return []
+    shown = [grid(source, table) for table in tradeoff_tables(source.measurements)]
+    return [_tradeoff_picture(source, found), _memory_picture(source, found), *shown]
+
+
+PART = Part(
+    "dirty-bits",
+    "Dirty bits against write protection",
+    ("crossover", "bench"),
+    _blocks,
+    Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover"),
+)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.page import dimensions, pictures
-from lab.page.model import Block, Grid, Missing, Picture, Section
+from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Panel, Points, Style, Timeline
 from lab.results import tables
-from lab.results.sources import Line, Source, Sources
+from lab.results.sources import Line, Source
 
 STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
 
@@ -165,12 +165,10 @@ def _live_blocks(source: Source, ept: bool) -> list[Block]:
     ]
 
 
-def section(sources: Sources) -> Section:
-    """Timelines and stalls."""
-    made = Section("live", "What running vCPUs feel", [])
-    source = sources.get("live")
-    if source is not None:
-        made.blocks.extend(_live_blocks(source, True) + _live_blocks(source, False))
-    if not made.blocks:
-        made.blocks.append(Missing("timelines and stalls", "make bench WHAT=live"))
-    return made
+PART = Part(
+    "live",
+    "What running vCPUs feel",
+    ("live",),
+    lambda source: _live_blocks(source, True) + _live_blocks(source, False),
+    Missing("timelines and stalls", "make bench WHAT=live"),
+)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.page import dimensions, pictures
-from lab.page.model import Block, Grid, Missing, Picture, Section
+from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import MigrationTimeline, Style
 from lab.results import tables
-from lab.results.sources import Line, Source, Sources
+from lab.results.sources import Line, Source
 from lab.results.tables import Table
 
 # What the longest request with N is to be of that with Y, at least.
@@ -236,11 +236,10 @@ def _all_blocks(source: Source) -> list[Block]:
     return [block for migrations in found for block in _blocks(migrations, source.lines)]
 
 
-def section(sources: Sources) -> Section:
-    """What a guest felt while it was migrated."""
-    made = Section("migration", "Live migration", [])
-    source = sources.get("migrate")
-    made.blocks.extend(_all_blocks(source) if source else [])
-    if not made.blocks:
-        made.blocks.append(Missing("a live migration", "make bench WHAT=migrate"))
-    return made
+PART = Part(
+    "migration",
+    "Live migration",
+    ("migrate",),
+    _all_blocks,
+    Missing("a live migration", "make bench WHAT=migrate"),
+)

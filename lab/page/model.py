@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a page consists of, whether it becomes HTML or Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lab.results.sources import Line, Source
+from lab.results.sources import Line, Source, Sources
 from lab.results.tables import Table
 
 
@@ -54,7 +54,7 @@ class Missing:
     """Something that was not measured. command: what would."""
 
     what: str
-    command: str
+    command: str = "make bench"
 
 
 Block = Grid | Picture | Missing | str
@@ -67,6 +67,25 @@ class Section:
     anchor: str
     title: str
     blocks: list[Block]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section that shows results: of the first of KINDS that has something to show.
+
+    blocks: what a file of these kinds is shown as, perhaps nothing.
+    """
+
+    anchor: str
+    title: str
+    kinds: tuple[str, ...]
+    blocks: Callable[[Source], list[Block]]
+    missing: Missing
+
+    def section(self, sources: Sources) -> Section:
+        """What there is, or else what would measure it."""
+        shown = (self.blocks(sources[kind]) for kind in self.kinds if kind in sources)
+        return Section(self.anchor, self.title, next(filter(None, shown), [self.missing]))
 
 
 def lines_of(sections: Iterable[Section]) -> list[Line]:

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the report says: one function for each section, in SECTIONS; the larger have a module.
+"""What the report says: one entry in PARTS for each section; the larger have a module.
 
-A function takes the files that there are, by kind, and returns a Section; for what was not
-measured a Missing with the command that would. To add a section, write such a function and
-name it in SECTIONS; for a new kind of file, name that in sources.KINDS as well.
+To add a section, name it there with a function that makes its blocks of a file of results; for a
+new kind of file, name that in sources.KINDS as well.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
 from lab.page import dimensions, dirty_bits, live, migration, pictures, quoted
-from lab.page.model import Block, Grid, Missing, Picture, Section, grid
+from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
 from lab.results import bounds, tables
 from lab.results.jsonl import Key
@@ -161,32 +160,19 @@ def _family_blocks(source: Source, family: Family, mixes: list[int], number: int
     return found
 
 
-def bench_pictures(sources: Sources) -> Section:
+def _bench_pictures(source: Source) -> list[Block]:
     """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
-    section = Section("vcpus", "Over the number of vCPUs", [])
-    source = sources.get("bench")
-    if source is None:
-        section.blocks.append(Missing("tables and pictures of N beside Y", "make bench"))
-        return section
-    for number, (family, mixes) in enumerate(_families(source).items()):
-        section.blocks.extend(_family_blocks(source, family, mixes, number))
-    if not section.blocks:
-        command = "make bench ARGS='--kernel series'"
-        section.blocks.append(Missing("figures of the series with tdp_mmu=N", command))
-    return section
+    return [
+        block
+        for number, (family, mixes) in enumerate(_families(source).items())
+        for block in _family_blocks(source, family, mixes, number)
+    ]
 
 
-def verdicts(sources: Sources) -> Section:
+def _verdicts(source: Source) -> list[Block]:
     """Whether the series reaches what it is judged by."""
-    section = Section("verdicts", "Goals and bounds", [])
-    source = sources.get("bench")
-    if source is not None:
-        found = source.measurements
-        judged = (bounds.table(found), tables.goals_table(found))
-        section.blocks.extend(grid(source, table) for table in judged if table)
-    if not section.blocks:
-        section.blocks.append(Missing("the cases that have goals", "make bench"))
-    return section
+    judged = (bounds.table(source.measurements), tables.goals_table(source.measurements))
+    return [grid(source, table) for table in judged if table]
 
 
 def _mails_for(source: Source, table: Table) -> list[Grid]:
@@ -196,22 +182,16 @@ def _mails_for(source: Source, table: Table) -> list[Grid]:
     return quoted.tables(key.ept, key.write_percent, key.initially_all_set)
 
 
-def bench_tables(sources: Sources) -> Section:
+def _bench_tables(source: Source) -> list[Block]:
     """Every table of `make bench`, the mails' beside it."""
-    section = Section("tables", "Tables, the mails' beside ours", [])
-    source = sources.get("bench")
-    if source is None:
-        section.blocks.append(Missing("the tables", "make bench"))
-        return section
+    blocks: list[Block] = []
     note = "figures are milliseconds; " + dimensions.clock(source.measurements[0].machine)
     for table in tables.main_tables(source.measurements):
         shown = grid(source, table)
-        section.blocks.append(replace(shown, notes=[*shown.notes, note]))
-        section.blocks.extend(_mails_for(source, table))
+        blocks.append(replace(shown, notes=[*shown.notes, note]))
+        blocks.extend(_mails_for(source, table))
     base = tables.base_table(source.measurements)
-    if base is not None:
-        section.blocks.append(grid(source, base))
-    return section
+    return [*blocks, *([grid(source, base)] if base else [])]
 
 
 def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Panel:
@@ -241,30 +221,11 @@ def cost_picture(records: Sequence[Any]) -> str:
     return pictures.costs("cost", _cost_panels(records), "instructions per 2 MiB", COST_LIMIT)
 
 
-def cost(sources: Sources) -> Section:
-    """Instructions under the lock for one split."""
-    section = Section("cost", "What one split costs", [])
-    source = sources.get("cost")
-    if source is None:
-        section.blocks.append(Missing("the cost of one split", "make bench WHAT=cost"))
-        return section
-    records = [line.record for line in source.lines]
-    machine = records[0]["machine"]
-    section.blocks.append(
-        Picture(
-            "cost",
-            "Instructions under mmu_lock for each huge page split",
-            cost_picture(records),
-            f"{machine} ({dimensions.clock(machine)}: {IPS // 1_000_000} instructions are a"
-            " microsecond), kernel series, eager_page_split=Y, tdp_mmu=N, anonymous_hugetlb_2mb,"
-            " without initially-all-set",
-            "A flat line means that a split costs the same however much memory and however many"
-            " vCPUs there are; it is to stay below the dotted line.",
-            source.name,
-        )
-    )
+def cost_table(records: Iterable[Any]) -> Table:
+    """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
-    rows = [
+    notes = ["no thread waits for the lock in these runs, so it is not dropped", tables.LOCKSTEP]
+    rows: list[tuple[str, ...]] = [
         (
             tables.paging(one["machine"], one["ept"]),
             str(one["vcpus"]),
@@ -275,10 +236,27 @@ def cost(sources: Sources) -> Section:
         )
         for one in records
     ]
-    notes = ["no thread waits for the lock in these runs, so it is not dropped", tables.LOCKSTEP]
+    return Table("Cost of a split of 2 MiB", columns, rows, notes=notes)
+
+
+def _cost(source: Source) -> list[Block]:
+    """Instructions under the lock for one split."""
+    records = [line.record for line in source.lines]
+    machine = records[0]["machine"]
+    picture = Picture(
+        "cost",
+        "Instructions under mmu_lock for each huge page split",
+        cost_picture(records),
+        f"{machine} ({dimensions.clock(machine)}: {IPS // 1_000_000} instructions are a"
+        " microsecond), kernel series, eager_page_split=Y, tdp_mmu=N, anonymous_hugetlb_2mb,"
+        " without initially-all-set",
+        "A flat line means that a split costs the same however much memory and however many"
+        " vCPUs there are; it is to stay below the dotted line.",
+        source.name,
+    )
+    table = cost_table(records)
     origins = [(line,) for line in source.lines]
-    section.blocks.append(Grid("Cost of a split of 2 MiB", columns, rows, origins, notes))
-    return section
+    return [picture, Grid(table.title, table.columns, table.rows, origins, table.notes)]
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
@@ -326,15 +304,11 @@ def _lock_dimensions(one: Any) -> str:
     )
 
 
-def lock(sources: Sources) -> Section:
+def _lock(source: Source) -> list[Block]:
     """How much of their time vCPUs wait for the lock."""
-    section = Section("lock", "Who waits for mmu_lock", [])
-    source = sources.get("lock")
-    if source is None:
-        section.blocks.append(Missing("the lock profile", "make bench WHAT=lock"))
-        return section
     records = [line.record for line in source.lines]
     label = "% of vCPU time spent waiting"
+    blocks: list[Block] = []
     if panels := _lock_panels(records):
         drawn = pictures.curves("lock", panels, label, whole=100)
         reading = (
@@ -344,7 +318,7 @@ def lock(sources: Sources) -> Section:
         )
         title = "Time that vCPUs wait for mmu_lock while they dirty memory"
         said = _lock_dimensions(records[0])
-        section.blocks.append(Picture("lock", title, drawn, said, reading, source.name))
+        blocks.append(Picture("lock", title, drawn, said, reading, source.name))
     columns = ("mode", "vCPUs", "CPUs", "eager", "waiting", "waits", "longest, ms", "dirty, ms")
     rows = [_lock_row(one) for one in records]
     notes = [
@@ -352,30 +326,33 @@ def lock(sources: Sources) -> Section:
         *([tables.LOCKSTEP] if records[0]["machine"] in dimensions.SIMULATED else []),
     ]
     origins = [(line,) for line in source.lines]
-    section.blocks.append(Grid("Lock profile", (*columns, "traced, ms"), rows, origins, notes))
-    return section
+    return [*blocks, Grid("Lock profile", (*columns, "traced, ms"), rows, origins, notes)]
 
 
-SECTIONS: tuple[Callable[[Sources], Section], ...] = (
-    verdicts,
-    bench_pictures,
-    bench_tables,
-    dirty_bits.section,
-    live.section,
-    migration.section,
-    cost,
-    lock,
+BENCH = ("bench",)
+NO_PICTURES = Missing("tables and pictures of N beside Y")
+NO_COST = Missing("the cost of one split", "make bench WHAT=cost")
+NO_PROFILE = Missing("the lock profile", "make bench WHAT=lock")
+PARTS = (
+    Part("verdicts", "Goals and bounds", BENCH, _verdicts, Missing("the cases that have goals")),
+    Part("vcpus", "Over the number of vCPUs", BENCH, _bench_pictures, NO_PICTURES),
+    Part("tables", "Tables, the mails' beside ours", BENCH, _bench_tables, Missing("the tables")),
+    dirty_bits.PART,
+    live.PART,
+    migration.PART,
+    Part("cost", "What one split costs", ("cost",), _cost, NO_COST),
+    Part("lock", "Who waits for mmu_lock", ("lock",), _lock, NO_PROFILE),
 )
 
 
 def build(sources: Sources) -> list[Section]:
     """Every section, in order. LabError: a line that lacks what its kind of file has."""
     found = []
-    for section in SECTIONS:
+    for part in PARTS:
         try:
-            found.append(section(sources))
+            found.append(part.section(sources))
         except (KeyError, TypeError) as error:
             names = ", ".join(source.name for source in sources.values())
-            what = f"{section.__module__}: {names}: a line is not as docs/results-format.md says"
+            what = f"{part.anchor}: {names}: a line is not as docs/results-format.md says"
             raise LabError(f"{what}: {error!r}") from error
     return found

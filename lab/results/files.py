@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Files of results: where they go, complete or absent, and which is the latest."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -56,6 +57,12 @@ def complete_or_absent(file: Path) -> Iterator[IO[str]]:
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
+
+
+def write_records(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write FILE as JSON lines, complete or not at all."""
+    with complete_or_absent(file) as stream:
+        stream.writelines(f"{json.dumps(record)}\n" for record in records)
 
 
 def name_latest(file: Path) -> None:

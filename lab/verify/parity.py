@@ -14,7 +14,6 @@ Limits. A test that the machine is too slow or too poor for ends by the limit, o
 kernels: that is parity, and says nothing about the series. The table shows which ones these are.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ from lab.machines import Job, Machine, MachineFailed
 from lab.machines.complaints import complaints
 from lab.machines.paging import TDP, Mode
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option
+from lab.results.files import output_file, output_option, write_records
 from lab.results.tables import Table
 
 KERNELS = ("base", "series")
@@ -408,8 +407,7 @@ def command(
                     f"what they said: {' '.join(map(str, logs))}"
                 )
         found += these
-    with complete_or_absent(file) as stream:
-        stream.writelines(json.dumps(one.as_json()) + "\n" for one in found)
+    write_records(file, (one.as_json() for one in found))
     tables.show(table_of(found), Console())
     say(f"parity: {_account(found)}; they are in {file}")
     return 0 if all(one.same for one in found) else 1

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.measure.cost: what is run, and how what comes back is read."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from lab import cli, machines
+from lab.build import kernel, selftests
+from lab.build.kernel import Kernel
 from lab.core.errors import LabError, WorkFailed
+from lab.machines import Job, Result
 from lab.measure import cost
 from lab.measure.cost import Cost, Point
 
@@ -52,11 +57,25 @@ def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
     assert job.parameters["kvm_intel.ept"] == "0"
 
 
-def test_the_picture_is_complete_and_repeats(tmp_path: Path) -> None:
-    costs = list(cost.parse(OUTPUT, True))
-    for name in ("a.svg", "b.svg"):
-        cost.draw(costs, tmp_path / name)
-    drawn = (tmp_path / "a.svg").read_text()
-    assert "instructions per 2 MiB" in drawn
-    assert drawn.rstrip().endswith("</svg>")
-    assert drawn == (tmp_path / "b.svg").read_text()
+def test_what_was_measured_is_kept_drawn_and_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Machine:
+        max_cpus = 15
+
+        def run(self, job: Job) -> Result:
+            return Result(0, OUTPUT.encode(), {}, "", 1.0)
+
+    monkeypatch.setattr(machines, "get", lambda _: Machine())
+    monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, ""))
+    monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
+    drawn = set()
+    for name in "ab":
+        assert cli.main(["cost", "--output", str(tmp_path / f"{name}.jsonl")]) == 0
+        drawn.add((tmp_path / f"{name}.svg").read_text())
+    (picture,) = drawn
+    assert "instructions per 2 MiB" in picture
+    assert picture.rstrip().endswith("</svg>")
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["instructions"] for line in lines] == [4625, 4525, 4625, 4525]
+    assert "| ept=N |     1 |  32 |         16 |                  4625 |" in capsys.readouterr().out

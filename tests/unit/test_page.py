@@ -175,7 +175,8 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
     bits = [replace(one, dirty_harvest="on", seconds=0.0005) for one in shadow]
     lone = [replace(one, ept=True, pml=False, dirty_harvest="on") for one in shadow]
     jsonl.write(tmp_path / data.BENCH, [*found, *bits, *lone])
-    section = sections.bench_pictures(sources.load_all([tmp_path / data.BENCH]))
+    (part,) = (part for part in sections.PARTS if part.anchor == "vcpus")
+    section = part.section(sources.load_all([tmp_path / data.BENCH]))
     with_bits = {p.title.partition(":")[0] for p in drawn["dirty"] if pictures.BITS in p.curves}
     assert with_bits == {"ept=N, all writes", "ept=N, 20% writes"}
     (points,) = {
@@ -195,7 +196,7 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
 def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_panels(monkeypatch)
     data.write_all(tmp_path)
-    section = dirty_bits.section(sources.load_all([tmp_path / data.CROSSOVER]))
+    section = dirty_bits.PART.section(sources.load_all([tmp_path / data.CROSSOVER]))
     assert [panel.title for panel in drawn["crossover"]] == [
         "ept=N\nDirty bits cheaper from 0.25% on",
         "ept=Y, pml=N\nDirty bits cheaper from 0.25% on",
@@ -220,13 +221,13 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path, monkeypatch: pytest.Mon
     drawn_panels(monkeypatch)
     file = tmp_path / data.BENCH
     jsonl.write(file, data.crossover())
-    section = dirty_bits.section(sources.load_all([file]))
+    section = dirty_bits.PART.section(sources.load_all([file]))
     assert [block.name for block in section.blocks if isinstance(block, Picture)] == [
         "crossover",
         "crossover-memory",
     ]
     jsonl.write(file, data.bench())
-    assert isinstance(dirty_bits.section(sources.load_all([file])).blocks[0], Missing)
+    assert isinstance(dirty_bits.PART.section(sources.load_all([file])).blocks[0], Missing)
 
 
 def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:

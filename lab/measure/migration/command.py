@@ -5,7 +5,6 @@ A boot for each paging mode; in it a migration with eager_page_split=N, one with
 CPU doesn't log by itself one with dirty_harvest=on.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD
 from lab.core.steps import say, step
 from lab.machines import Job, Machine
-from lab.machines.paging import TDP, Mode
+from lab.machines.paging import Mode
 from lab.machines.parameters import TRUE
 from lab.machines.qemu import QEMU
 from lab.measure.migration import load as guest
@@ -31,7 +30,7 @@ from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option
+from lab.results.files import complete_or_absent, output_file, output_option, write_records
 from lab.results.tables import OFF, ON
 
 CONFIG = "kvm"
@@ -95,10 +94,7 @@ class MigrationBoot:
 
     @property
     def parameters(self) -> dict[str, str]:
-        name = TDP[self.machine]
-        if name is None or self.tdp is None:
-            return {}
-        return {name: str(int(self.tdp)), "kvm.tdp_mmu": "0"}
+        return {} if self.tdp is None else Mode(self.tdp).parameters(self.machine)
 
 
 def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path) -> Job:
@@ -212,8 +208,7 @@ def migration_boots(
 
 def finish(found: Sequence[Mapping[str, Any]], file: Path, *, refresh: bool) -> None:
     """Keep the records in FILE, complete or not at all, draw them beside it, and print tables."""
-    with complete_or_absent(file) as stream:
-        stream.writelines(f"{json.dumps(record)}\n" for record in found)
+    write_records(file, found)
     for name, svg in shown.drawings(found).items():
         picture = file.with_name(f"{file.stem}-{name.removeprefix('migration-')}.svg")
         with complete_or_absent(picture) as stream:
