@@ -39,7 +39,6 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootScheduling:
-    """What xdist asks for a scheduler."""
     return BootScheduling(config, log)
 
 
@@ -49,12 +48,10 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let signals end it."""
     guards.Ending(session)
 
 
 def pytest_unconfigure() -> None:
-    """Leave nothing running."""
     guards.end_what_is_left()
 
 

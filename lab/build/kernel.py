@@ -82,7 +82,6 @@ def build_environment() -> dict[str, str]:
 
 
 def arch_of(config: str) -> str:
-    """Return what kbuild calls the architecture of a configuration."""
     return ARCHITECTURES.get(config, ARCH_64)
 
 
@@ -189,7 +188,6 @@ def fragments_of(config: str, layout: Layout = LAYOUT) -> list[Path]:
 
 
 def image_in(source: Path, config: str) -> Path:
-    """Return where the kernel of a configuration is once it is built."""
     return source / f"obj-{config}" / "arch/x86/boot/bzImage"
 
 

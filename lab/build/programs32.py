@@ -30,7 +30,6 @@ def compiler_command(source: Path, file: Path, program: Path) -> tuple[str, ...]
 
 
 def program_of(file: Path) -> Path:
-    """Return where build() puts the program of one C file."""
     return LAYOUT.linux / OBJECTS / "programs" / file.stem
 
 

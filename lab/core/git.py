@@ -105,7 +105,6 @@ class Repo:
         return self.run("cat-file", "blob", blob)
 
     def store(self, content: bytes) -> str:
-        """Store a blob and return its id."""
         return self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()
 
     @contextmanager

@@ -285,7 +285,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The program's process number."""
         assert self._process
         return self._process.pid
 

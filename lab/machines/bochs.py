@@ -153,15 +153,12 @@ class VmxBochs(EmulatedMachine):
     levels = "0-5"
 
     def cmdline(self, job: Job) -> list[str]:
-        """Return the kernel words for this machine."""
         return [*CMDLINE, *COMMON_CMDLINE, *_memory_above_hole(job)]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
-        """Return Bochs's command line."""
         return [str(BOCHS), "-q", "-f", CONFIGURATION, "-rc", DEBUGGER_COMMANDS]
 
     def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
-        """Write the boot medium, Bochs's configuration and what its debugger is to do: go on."""
         _write_medium(job, cmdline, image, directory)
         (directory / CONFIGURATION).write_text(_configuration(job))
         (directory / DEBUGGER_COMMANDS).write_text("continue\nquit\n")

@@ -9,5 +9,4 @@ COMPLAINT = re.compile(
 
 
 def complaints(kernel_log: str) -> list[str]:
-    """Return the lines of a log in which the kernel complains."""
     return [line for line in kernel_log.splitlines() if COMPLAINT.search(line)]

@@ -23,11 +23,9 @@ class SvmQemuDisk(SvmQemu):
         self._initrd = initrd
 
     def cmdline(self, job: Job) -> list[str]:
-        """Return the kernel words for this machine."""
         return [*super().cmdline(job), "root=/dev/vda", "rw", "init=/lab/init"]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
-        """Return QEMU's command line."""
         words = [
             str(self._initrd) if word == INITRAMFS else word for word in super().argv(job, cmdline)
         ]
@@ -38,6 +36,5 @@ class SvmQemuDisk(SvmQemu):
         ]
 
     def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
-        """Write the second disk."""
         data = initramfs.payload(job, self.name, self.levels)
         (directory / PAYLOAD).write_bytes(data + bytes(-len(data) % SECTOR))

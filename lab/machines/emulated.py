@@ -74,7 +74,6 @@ class EmulatedMachine(ABC):
         """Put into directory what argv() names; image is the initramfs."""
 
     def run(self, job: Job) -> Result:
-        """Boot, run the job's command, end the emulator. See Machine.run()."""
         started = time.monotonic()
         cmdline = self._checked_cmdline(job)
         if not job.kernel.is_file():
@@ -92,7 +91,6 @@ class EmulatedMachine(ABC):
             return watch.result(time.monotonic() - started)
 
     def describe(self, job: Job) -> str:
-        """Say what run() would start. See Machine.describe()."""
         cmdline = self._checked_cmdline(job)
         return "\n".join(
             [
@@ -198,7 +196,6 @@ class _Watch:
             emulator.wait(POLL_S)
 
     def result(self, seconds: float) -> Result:
-        """Return the complete run's result."""
         archive = self._channel.archive
         assert archive is not None and self._channel.status is not None
         return Result(

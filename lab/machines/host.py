@@ -142,7 +142,6 @@ class _Progress:
         self._rest = b""
 
     def read(self) -> None:
-        """Hand on the lines that are there."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._stream, 65536):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -151,7 +150,6 @@ class _Progress:
                         self._on_progress(line.decode(errors="replace"))
 
     def close(self) -> None:
-        """Read the last lines and close."""
         try:
             self.read()
         finally:
@@ -168,18 +166,14 @@ def _collect(out: Path) -> dict[str, bytes]:
 
 
 class Host:
-    """This computer."""
-
     name = "host"
     lockstep = False
 
     @property
     def max_cpus(self) -> int:
-        """The CPUs that this computer has."""
         return os.cpu_count() or 1
 
     def run(self, job: Job) -> Result:
-        """Run the job's command here, as root. See Machine.run()."""
         self._check(job)
         started = time.monotonic()
         before = _kernel_messages()
@@ -195,7 +189,6 @@ class Host:
             )
 
     def describe(self, job: Job) -> str:
-        """Say what run() would start. See Machine.describe()."""
         self._check(job)
         argv = [*_privileged(), *here(job.command, job.files)]
         return f"machine:        {self.name}\ncommand:        {shlex.join(argv)}"

@@ -84,7 +84,6 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The output, as text."""
         return self.output.decode(errors="replace")
 
     def check(self, what: str) -> None:

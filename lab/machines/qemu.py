@@ -35,11 +35,9 @@ class SvmQemu(EmulatedMachine):
     levels = "0-7"
 
     def cmdline(self, job: Job) -> list[str]:
-        """Return the kernel words for this machine."""
         return ["console=ttyS0", *COMMON_CMDLINE]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
-        """Return QEMU's command line."""
         return [
             str(QEMU),
             *("-accel", f"tcg,thread={'multi' if job.sharing is Sharing.THREADS else 'single'}"),
@@ -52,5 +50,4 @@ class SvmQemu(EmulatedMachine):
         ]
 
     def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
-        """Write the initramfs."""
         (directory / INITRAMFS).write_bytes(image)

@@ -183,7 +183,6 @@ def _runs(plan: Iterable[Boot]) -> int:
 
 
 def announce(machine: Machine, plan: Sequence[Boot]) -> None:
-    """Say what is going to happen and how long it takes."""
     kind = "simulated time" if machine.lockstep else "wall-clock time, for orientation only"
     say("bench: build what has changed, then measure eager_page_split=N beside =Y:")
     say(
@@ -195,7 +194,6 @@ def announce(machine: Machine, plan: Sequence[Boot]) -> None:
 def announce_reused(
     machine: Machine, jobs: Sequence[tuple[Boot, Job]], to_do: Sequence[tuple[Boot, Job]]
 ) -> None:
-    """Say what need not be measured again."""
     left = [boot for boot, _ in to_do]
     say(
         f"bench: {len(jobs) - len(left)} of {len(jobs)} boots were measured before an interruption,"
@@ -206,7 +204,6 @@ def announce_reused(
 
 
 def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
-    """Print what would be run."""
     for boot in plan:
         job = bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())

@@ -35,7 +35,6 @@ MATRIX = Matrix(
 
 
 def boots() -> list[Boot]:
-    """One for each mode."""
     return bench_boots(MACHINE, "series", MATRIX, MODES)
 
 

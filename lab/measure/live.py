@@ -186,7 +186,6 @@ def check(mib_per_vcpu: int) -> None:
 
 
 def show_plan(plan: Iterable[LiveBoot]) -> None:
-    """Print what would be run."""
     for boot in plan:
         job = live_job(boot, Path("bzImage"), Path(LIVE_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())

@@ -340,7 +340,6 @@ def _measure(ept: bool, runs: Sequence[TracedRun], mib: int, job: Job) -> list[P
 
 
 def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
-    """Print what would be run."""
     for ept in (True, False):
         job = trace_job(ept, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())

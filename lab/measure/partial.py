@@ -62,7 +62,6 @@ class Store:
         return self.directory / f"{digest(boot, job)}.jsonl"
 
     def keep(self, boot: Boot, job: Job, found: Sequence[Measurement]) -> None:
-        """Keep what a boot delivered."""
         jsonl.write(self._file(boot, job), found)
 
     def find(self, boot: Boot, job: Job) -> list[Measurement] | None:

@@ -77,7 +77,6 @@ class Matrix:
         return sum(vcpus + 2 for vcpus, *_ in self.runs)
 
     def arguments(self) -> list[str]:
-        """The options for split-bench.sh."""
         return [
             f"--vcpus={' '.join(map(str, self.vcpus))}",
             f"--writes={' '.join(map(str, self.writes))}",
@@ -165,12 +164,10 @@ class Boot:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """All that it measures."""
         return (self.matrix,) if self.also is None else (self.matrix, self.also)
 
     @property
     def label(self) -> str:
-        """A few words for people."""
         mode = [] if self.ept is None else [tables.paging(self.machine, self.ept)]
         mode += ["tdp_mmu=Y"] if self.tdp_mmu else []
         mode += [] if self.pml else ["pml=N"]
@@ -178,7 +175,6 @@ class Boot:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Module parameters to boot with."""
         if self.ept is None:
             return {}
         return Mode(self.ept, self.tdp_mmu, self.pml).parameters(self.machine)
@@ -192,7 +188,6 @@ class Boot:
 
     @property
     def boot_s(self) -> float:
-        """Estimated seconds of the host for the boot."""
         return BOOT_S[self.machine] * self._slowness
 
     @property
@@ -323,7 +318,6 @@ def cpus_for(machine: Machine, matrix: Matrix) -> int:
 
 
 def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
-    """What the machine is asked to do for one boot."""
     words = ["sh", f"{INSIDE}/split-bench.sh", "--quiet", f"--test={INSIDE}/{PERF_TEST}"]
     words += [f"--machine={machine.name}", f"--kernel={boot.kernel}"]
     *first, last = (

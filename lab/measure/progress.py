@@ -38,7 +38,6 @@ class BootProgress:
         return boot_s + self.boot.runs_s * self.percent / 100
 
     def spent_s(self, now: float) -> float:
-        """Seconds that have really passed."""
         if self.started is None:
             return 0.0
         return (now if self.ended is None else self.ended) - self.started

@@ -48,7 +48,6 @@ ESTIMATE = "50 to 80 min"
 
 
 def matrix(vcpus: int, *eager: str) -> Matrix:
-    """What one boot measures."""
     return Matrix(vcpus=(vcpus,), writes=WRITES, eager=eager, bytes_per_vcpu="2M")
 
 
@@ -66,7 +65,6 @@ def reference_boots() -> list[Boot]:
 
 
 def measure_bench(file: Path) -> None:
-    """The matrix, into FILE."""
     machine, plan = machines.get(MACHINE), reference_boots()
     announce(machine, plan)
     jobs = make_jobs(machine, plan, build_programs(plan))
@@ -144,7 +142,6 @@ def keep(files: Iterable[Path], directory: Path) -> None:
 
 
 def refresh_pages() -> None:
-    """Put the committed figures into the pages."""
     for page in figures.refresh():
         say(f"reference: {page.relative_to(ROOT)} has new figures")
 

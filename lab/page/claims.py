@@ -19,7 +19,6 @@ FIGURE = re.compile(r"\[(\d[\d,.]*)\]")
 
 
 def _plain(text: str) -> str:
-    """TEXT without line breaks."""
     return " ".join(text.split())
 
 
@@ -64,7 +63,6 @@ def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator
 
 
 def wrong(root: Path = ROOT) -> list[str]:
-    """All that is wrong. LabError: what wrong_with() raises."""
     found = figures.reference(root)
     claims = figures.specification(root)["claim"]
     return [line for claim in claims for line in wrong_with(claim, found, root)]

@@ -8,15 +8,12 @@ SIMULATED = ("vmx-bochs",)
 
 
 def clock(machine: str) -> str:
-    """Whose time it is."""
     return "simulated time" if machine in SIMULATED else "wall-clock time"
 
 
 def versions(records: Iterable[Any]) -> str:
-    """Those of the kernels that were measured."""
     return ", ".join(dict.fromkeys(record["kernel_version"] for record in records))
 
 
 def mix(write_percent: int) -> str:
-    """How much of its accesses a vCPU writes."""
     return "all writes" if write_percent == 100 else f"{write_percent}% writes"

@@ -70,7 +70,6 @@ class Grid:
         return [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
 
     def markdown(self) -> str:
-        """As a table of Markdown, the figures to the right."""
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
         lines = [f"| {' | '.join(row)} |" for row in (self.columns, *self.rows)]
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
@@ -141,7 +140,6 @@ def replaced(text: str, suffix: str, grids: Mapping[str, Grid]) -> str:
 
 
 def pages(root: Path) -> Iterator[Path]:
-    """Every page that may have tables."""
     for pattern in PAGES:
         yield from sorted(root.glob(pattern))
 

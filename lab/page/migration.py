@@ -35,7 +35,6 @@ class MigrationRecords:
 
     @property
     def style(self) -> Style:
-        """How its curve looks."""
         one = self.records["migration"]
         if one["kernel"] == "peer":
             return pictures.UNGATED
@@ -44,7 +43,6 @@ class MigrationRecords:
         return pictures.EAGER if one["eager"] else pictures.LAZY
 
     def at(self, name: str, key: str) -> float:
-        """A figure."""
         return float(self.records[name][key])
 
 
@@ -210,7 +208,6 @@ def _draw(migrations: Sequence[MigrationRecords]) -> tuple[str, str]:
 
 
 def drawings(found: Sequence[Record]) -> dict[str, str]:
-    """The pictures: name -> SVG."""
     return dict(_draw(migrations) for migrations in _migrations(found))
 
 

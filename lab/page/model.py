@@ -27,7 +27,6 @@ class Grid:
 
 
 def grid(source: Source, table: Table) -> Grid:
-    """A table of measurements of SOURCE."""
     origins = [source.at(keys) for keys in table.origins]
     strong = frozenset(table.strong)
     return Grid(table.title, table.columns, table.rows, origins, table.notes, strong)

@@ -47,7 +47,6 @@ class Style:
     hollow: bool = False
 
     def words(self) -> dict[str, Any]:
-        """Keywords for Axes.plot() and the like."""
         colour = COLOURS[self.colour][0]
         return {
             "label": self.label,

@@ -78,7 +78,6 @@ def inline(picture: Picture) -> Markup:
 
 
 def _escape(text: str) -> str:
-    """TEXT for a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 

@@ -170,7 +170,6 @@ def _bench_pictures(source: Source) -> list[Block]:
 
 
 def _verdicts(source: Source) -> list[Block]:
-    """Whether the series reaches what it is judged by."""
     judged = (bounds.table(source.measurements), tables.goals_table(source.measurements))
     return [grid(source, table) for table in judged if table]
 
@@ -240,7 +239,6 @@ def cost_table(records: Iterable[Any]) -> Table:
 
 
 def _cost(source: Source) -> list[Block]:
-    """Instructions under the lock for one split."""
     records = [line.record for line in source.lines]
     machine = records[0]["machine"]
     picture = Picture(
@@ -278,7 +276,6 @@ def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
 
 
 def _waiting(record: Any) -> float:
-    """Percent of the vCPUs' processor time that they wait for the lock."""
     return 100 * float(record["wait_seconds"]) / float(record["vcpu_seconds"])
 
 
@@ -305,7 +302,6 @@ def _lock_dimensions(one: Any) -> str:
 
 
 def _lock(source: Source) -> list[Block]:
-    """How much of their time vCPUs wait for the lock."""
     records = [line.record for line in source.lines]
     label = "% of vCPU time spent waiting"
     blocks: list[Block] = []

@@ -123,7 +123,6 @@ def is_lockstep(machine: str) -> bool:
 
 
 def limit_for(key: Key) -> Limit:
-    """How far a lockstep figure may be off."""
     paying = tables.headline(key.initially_all_set).iteration or 0
     if key.phase == "dirty" and (key.iteration or 0) < paying:
         return UNPAID
@@ -172,7 +171,6 @@ def _mark(pair: Pair) -> str:
 
 
 def table_of(found: Comparison, a: Side, b: Side) -> Table:
-    """Both sides, side by side."""
     table = Table("What both measured", ("ms", "A", "B", "B - A", ""))
     for name, side in (("A", a), ("B", b)):
         table.notes.append(f"{name}: {side.name}, {', '.join(sorted(side.versions))}")

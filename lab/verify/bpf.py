@@ -146,7 +146,6 @@ def estimate_s(runs: Sequence[ToolRun]) -> float:
 
 
 def check_host() -> None:
-    """LabError: bpftrace is not installed."""
     if not BPFTRACE.exists():
         raise LabError(
             f"no {BPFTRACE}: apt-get install bpftrace, or `make test WHAT=bpf`, which does that"
@@ -204,7 +203,6 @@ def show(runs: Sequence[ToolRun], outputs: Sequence[Output]) -> None:
 
 
 def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
-    """Print what would be run."""
     job = bpf_job(runs, paging, Path("bzImage"), Path("stripped"))
     parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
     click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")

@@ -135,7 +135,6 @@ class KernelProgress:
     said: list[str] = field(default_factory=list)
 
     def line(self, text: str) -> None:
-        """Take a line of progress."""
         words = text.split()
         if words[:1] == ["start"]:
             self.running = words[1]
@@ -194,7 +193,6 @@ def programs(directory: Path, wanted: Sequence[str], machine: str) -> list[str]:
 def parity_job(
     machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
 ) -> Job:
-    """The boot that runs TESTS."""
     patience = BOOT_S + SLOWNESS[machine] * limit
     lines = (" ".join((name, *ARGUMENTS.get(name, ()))) for name in tests)
     return Job(
@@ -263,7 +261,6 @@ class TestOnBoth:
 def compare(
     machine: str, mode: str, found: Mapping[str, Mapping[str, TestOutcome]], repeated: bool
 ) -> list[TestOnBoth]:
-    """Both kernels' verdicts side by side."""
     base, series = (found[name] for name in KERNELS)
     return [TestOnBoth(machine, mode, t, base[t], series[t], repeated) for t in base]
 

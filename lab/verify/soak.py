@@ -179,7 +179,6 @@ class Kind:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What is said on the kernel's command line."""
         pauses = PAUSES if self.config in PAUSING else {}
         return {"kvm_amd.npt": self.npt, "kvm.tdp_mmu": self.tdp_mmu} | pauses
 
@@ -357,7 +356,6 @@ def soak_job(
     tests: Path,
     on_progress: Callable[[str], None] | None = None,
 ) -> Job:
-    """The boot of one run."""
     inside = f"{INSIDE}/{Path(kind.program.path).name}"
     inner, limit = seconds, seconds + PATIENCE_S
     if kind.counted:
@@ -377,7 +375,6 @@ def soak_job(
 
 
 def replay(kind: Kind, seed: int, seconds: int) -> str:
-    """The command that repeats a run."""
     minutes = max(1, -(-seconds // 60))
     mode = "" if kind.harvest == ANY else f" --dirty-harvest {kind.harvest}"
     return f"make soak ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
@@ -501,7 +498,6 @@ def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
 
 
 def table_of(soak: Soak) -> Table:
-    """Everything that was done, per kind of boot."""
     columns = ("boot", "boots", "s", *COUNTERS, "cycles/s", "pages/s")
     table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
     for name in dict.fromkeys(run.kind for run in soak.runs):
@@ -512,7 +508,6 @@ def table_of(soak: Soak) -> Table:
 
 
 def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
-    """Keep the totals and all runs as JSON."""
     content = {
         "machine": MACHINE,
         "minutes": round(minutes, 2),

@@ -151,7 +151,6 @@ class FakeKernel:
         return self.git("rev-parse", "HEAD")
 
     def put(self, path: str, text: str) -> None:
-        """Write a file of the repository."""
         file = self.layout.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -154,7 +154,6 @@ def _write(file: Path, records: Iterator[dict[str, Any]]) -> Path:
 
 
 def write_all(directory: Path) -> list[Path]:
-    """One file of every kind."""
     directory.mkdir(exist_ok=True)
     write(directory / BENCH, bench())
     write(directory / CROSSOVER, crossover())

@@ -423,8 +423,6 @@ RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both"]
 
 
 def lose_from(lab: Lab, count: int) -> None:
-    """Machines crash from the COUNTth on."""
-
     def lose(host: Host, job: Job) -> None:
         if len(lab.machine.jobs) >= count:
             raise MachineFailed("machine crashed", "the emulator ended", "")

@@ -41,13 +41,11 @@ def _inline(text: str) -> Iterator[Token]:
 
 
 def links(text: str) -> list[str]:
-    """Where the links and images of a Markdown text lead."""
     found = (token.attrGet(TARGETS[token.tag]) for token in _inline(text) if token.tag in TARGETS)
     return [str(target) for target in found if target is not None]
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a Markdown text's headings."""
     tokens = PARSER.parse(text)
     titles = [
         "".join(child.content for child in inline.children or ())

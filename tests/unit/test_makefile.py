@@ -29,7 +29,6 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """What make would do."""
     return run("-n", *words)
 
 

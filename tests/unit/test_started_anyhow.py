@@ -284,7 +284,6 @@ def test_term_ends_what_any_command_waits_for(
 
 @pytest.fixture(params=["dash", "busybox sh"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """A made-up host, and a shell."""
     made = Host(tmp_path, request.param.split())
     made.environment = bare_environment(SPLIT_BENCH_ROOT=tmp_path, TMPDIR=tmp_path / "tmp")
     furnish(made)

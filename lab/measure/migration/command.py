@@ -98,7 +98,6 @@ class MigrationBoot:
 
 
 def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path) -> Job:
-    """What the machine is asked to do for one boot."""
     usual = DEFAULTS[machine.name]
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
     # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
@@ -182,7 +181,6 @@ def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, A
 
 
 def show_plan(machine: Machine, plan: Sequence[MigrationBoot]) -> None:
-    """Print what would be run."""
     for boot in plan:
         job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())

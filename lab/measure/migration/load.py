@@ -54,7 +54,6 @@ class Load:
 
     @property
     def mib(self) -> int:
-        """The guest's memory."""
         return BELOW_MIB + self.vcpus * self.mib_per_vcpu
 
     def check(self) -> None:
@@ -72,7 +71,6 @@ class Load:
                 raise LabError(f"--{name}: {value} is not between {least} and 1000000")
 
     def definitions(self) -> list[str]:
-        """The words for the compiler."""
         values = {
             "VCPUS": self.vcpus,
             "PAGES": self.pages,

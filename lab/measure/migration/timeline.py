@@ -90,7 +90,6 @@ class Migration:
     harvested: bool = False
 
     def window_at(self, time: float) -> int:
-        """The window that a time of the host's clock is in."""
         return int((time - self.source.start) * 1e6 // self.source.window_us)
 
     @property
@@ -99,7 +98,6 @@ class Migration:
 
     @property
     def stop(self) -> int:
-        """The window in which the guest is stopped."""
         return self.window_at(self.events.stop)
 
     def checked(self, vcpu: int) -> int:
