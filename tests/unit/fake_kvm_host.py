@@ -85,6 +85,10 @@ class Host:
         file.write_text(text)
         return file
 
+    def set(self, parameter: str, value: str) -> None:
+        """Give a module's parameter this value: "kvm/parameters/tdp_mmu"."""
+        self.write(f"sys/module/{parameter}", f"{value}\n")
+
     def mode(self, mode: str) -> None:
         self.write("mode", f"{mode}\n")
 
@@ -135,12 +139,12 @@ def furnish(host: Host) -> None:
     host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n")
     set_cpus(host, 9)
     host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
-    host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
-    host.write("sys/module/kvm/parameters/dirty_harvest", "off\n")
-    host.write("sys/module/kvm/parameters/tdp_mmu", "N\n")
-    host.write("sys/module/kvm_intel/parameters/ept", "Y\n")
-    host.write("sys/module/kvm_intel/parameters/pml", "Y\n")
-    host.write("sys/module/kvm_amd/parameters/npt", "N\n")
+    host.set("kvm/parameters/eager_page_split", "Y")
+    host.set("kvm/parameters/dirty_harvest", "off")
+    host.set("kvm/parameters/tdp_mmu", "N")
+    host.set("kvm_intel/parameters/ept", "Y")
+    host.set("kvm_intel/parameters/pml", "Y")
+    host.set("kvm_amd/parameters/npt", "N")
     make_pool(host, "2048kB", 0)
     make_pool(host, "1048576kB", 0)
     host.mode("ok")

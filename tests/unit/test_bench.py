@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import cli, machines
+from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.build.selftests import PERF_TEST
@@ -27,6 +27,8 @@ from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
+from tests.unit import calls
+from tests.unit.calls import Said
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
 
 # The least of every mode and kernel; without, it is four times as many runs.
@@ -40,7 +42,7 @@ def booted(root: Path, job: Job) -> Host:
     set_cpus(host, job.cpus)
     for module, name in (("kvm_intel", "ept"), ("kvm_intel", "pml"), ("kvm", "tdp_mmu")):
         value = job.parameters.get(f"{module}.{name}", "1")
-        host.write(f"sys/module/{module}/parameters/{name}", "Y\n" if value == "1" else "N\n")
+        host.set(f"{module}/parameters/{name}", "Y" if value == "1" else "N")
     if job.kernel.name in ("bzImage-peer", "bzImage-base"):
         host.harvest.unlink()
     return host
@@ -118,6 +120,9 @@ class Lab:
         """The files in the results' directory, hidden ones included."""
         return sorted(path.name for path in self.results.glob("*") if not path.is_dir())
 
+    def bench(self, *words: str, status: int = 0) -> Said:
+        return calls.lab("bench", *words, status=status)
+
     def latest(self) -> list[Measurement]:
         return jsonl.parse_all((self.results / files.LATEST).read_text(), "latest")
 
@@ -156,10 +161,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 # ---- a good run --------------------------------------------------------------
 
 
-def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["bench"]) == 0
+def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(lab: Lab) -> None:
+    said = lab.bench()
     assert lab.built == ["series kvm", "peer kvm", "base kvm", "series selftests"]
     wanted = set(product(("series", "peer", "base"), "10"))
     kernels = {job.kernel: job.kernel.name.removeprefix("bzImage-") for job in lab.machine.jobs}
@@ -185,7 +188,6 @@ def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(
     assert {(m.ept, m.vcpus, m.write_percent, m.eager) for m in peer} == set(
         product((True, False), (2, 8), (100, 20), (True,))
     )
-    said = capsys.readouterr()
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
     assert "at least 60: reached" in said.out
@@ -197,7 +199,7 @@ def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
-    assert cli.main(["bench", *SMALL]) == 0
+    lab.bench(*SMALL)
     name, latest = lab.result_files()
     assert latest == files.LATEST
     assert name.endswith("Z-vmx-bochs.jsonl")
@@ -209,7 +211,7 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
 
 def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     file = lab.directory / "mine.jsonl"
-    assert cli.main(["bench", "--output", str(file)]) == 0
+    lab.bench("--output", str(file))
     # Two modes, one of them with Dirty bits as well.
     runs = 2 * (2 * 2 * 2 + 2 * 2 + 2) + 2
     assert len(jsonl.parse_all(file.read_text(), "mine")) == 9 * runs
@@ -219,7 +221,7 @@ def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
 
 def test_options_reach_the_script(lab: Lab) -> None:
     options = ["--writes", "50", "--eager", "Y", "--init-set", "no", "--bytes", "2M"]
-    assert cli.main(["bench", *SMALL, *options, "--backing", "anonymous", "--iterations", "3"]) == 0
+    lab.bench(*SMALL, *options, "--backing", "anonymous", "--iterations", "3")
     assert {m.kernel for m in lab.latest()} == {"series", "peer"}  # no N, nothing beside the base
     first = lab.latest()[0]
     assert first.bytes_per_vcpu == 2 << 20
@@ -231,25 +233,25 @@ def test_options_reach_the_script(lab: Lab) -> None:
 
 
 def test_without_y_there_is_nothing_beside_the_ungated_baseline(lab: Lab) -> None:
-    assert cli.main(["bench", *SMALL, "--eager", "N"]) == 0
+    lab.bench(*SMALL, "--eager", "N")
     assert {m.kernel for m in lab.latest()} == {"series", "base"}
 
 
 @pytest.mark.parametrize("kind", jsonl.KERNELS)
 def test_one_kernel_alone(lab: Lab, kind: str) -> None:
-    assert cli.main(["bench", *SMALL, "--kernel", kind]) == 0
+    lab.bench(*SMALL, "--kernel", kind)
     assert lab.built == [f"{kind} kvm", "series selftests"]
     assert {m.kernel for m in lab.latest()} == {kind}
     assert {m.eager for m in lab.latest()} == {True, False}
 
 
-def test_host_is_measured_as_it_is(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *SMALL, "--machine", "host"]) == 0
+def test_host_is_measured_as_it_is(lab: Lab) -> None:
+    said = lab.bench(*SMALL, "--machine", "host")
     (job,) = lab.machine.jobs
     assert job.parameters == {}
     assert lab.built == ["series selftests"]
     assert {(m.machine, m.ept, m.tdp_mmu) for m in lab.latest()} == {("host", True, True)}
-    assert "wall-clock time" in capsys.readouterr().out
+    assert "wall-clock time" in said.out
 
 
 def test_svm_has_its_own_parameter(lab: Lab) -> None:
@@ -266,18 +268,16 @@ def test_memory_grows_with_the_guest(lab: Lab) -> None:
     assert small.memory_mib == plan.MEMORY_MIB
 
 
-def test_dry_run_builds_and_runs_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--dry-run"]) == 0
+def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
+    said = lab.bench("--dry-run").out
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
-    said = capsys.readouterr().out
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
     assert said.count("&& exec sh ") == said.count("--harvest=on") == 1
 
 
-def test_full_is_the_larger_matrix(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--full", "--dry-run"]) == 0
-    said = capsys.readouterr().out
+def test_full_is_the_larger_matrix(lab: Lab) -> None:
+    said = lab.bench("--full", "--dry-run").out
     assert "15 CPUs" in said
     assert "--vcpus=2 4 8 14 16 32 64" in said
     for words in ("ept=Y, tdp_mmu=Y, without, 0% writes", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
@@ -326,7 +326,7 @@ def test_small_boots_are_not_split() -> None:
 
 
 def test_modes_are_chosen_by_name(lab: Lab) -> None:
-    assert cli.main(["bench", *SMALL, "--modes", "tdp,ept0"]) == 0
+    lab.bench(*SMALL, "--modes", "tdp,ept0")
     assert {(m.kernel, m.ept, m.tdp_mmu) for m in lab.latest()} == {
         ("series", True, True),
         ("series", False, False),
@@ -336,11 +336,9 @@ def test_modes_are_chosen_by_name(lab: Lab) -> None:
     }
 
 
-def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> None:
     words = ["--modes", "ept0 ept1 ept1-nopml tdp-nopml", "--harvest", "off,on", "--eager", "Y"]
-    assert cli.main(["bench", *SMALL, *words]) == 0
+    said = lab.bench(*SMALL, *words).out
     found = lab.latest()
     assert {(m.kernel, m.ept, m.tdp_mmu, m.pml, m.dirty_harvest) for m in found} == {
         ("series", False, False, True, "off"),
@@ -354,52 +352,30 @@ def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(
         ("peer", True, False, True, "off"),
         ("peer", True, False, False, "off"),
     }
-    said = capsys.readouterr().out
     assert said.count("| D bits |") == 3
     assert "ept=Y, tdp_mmu=Y, pml=N, all writes" in said
 
 
 def test_dirty_harvest_alone_has_nothing_beside_it(lab: Lab) -> None:
-    assert cli.main(["bench", *SMALL, "--modes", "ept0 ept1", "--harvest", "auto"]) == 0
+    lab.bench(*SMALL, "--modes", "ept0 ept1", "--harvest", "auto")
     assert {(m.kernel, m.ept, m.dirty_harvest) for m in lab.latest()} == {("series", False, "auto")}
 
 
-def test_a_full_matrix_of_another_kernel_has_no_dirty_harvest(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["bench", "--full", "--kernel", "peer", "--dry-run"]) == 0
-    assert "--harvest" not in capsys.readouterr().out
-    assert cli.main(["bench", "--full", "--machine", "svm-qemu", "--dry-run"]) == 0
-    said = capsys.readouterr().out
+def test_a_full_matrix_of_another_kernel_has_no_dirty_harvest(lab: Lab) -> None:
+    assert "--harvest" not in lab.bench("--full", "--kernel", "peer", "--dry-run").out
+    said = lab.bench("--full", "--machine", "svm-qemu", "--dry-run").out
     assert "pml" not in said
     assert "'--harvest=off on'" in said
 
 
-def with_harvest(value: str) -> Callable[[Host, Job], None]:
-    """Boots with this value of dirty_harvest."""
-
-    def spoil(host: Host, job: Job) -> None:
-        host.harvest.write_text(f"{value}\n")
-
-    return spoil
-
-
-def test_dirty_harvest_that_was_not_asked_for_is_noticed(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lab.machine.spoil = with_harvest("on")
-    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 1
-    assert "missing or were not asked for" in capsys.readouterr().err
-
-
 def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> None:
-    lab.machine.spoil = with_harvest("auto")
-    assert cli.main(["bench", *SMALL, "--full", "--machine", "host"]) == 0
+    lab.machine.spoil = lambda host, job: host.set("kvm/parameters/dirty_harvest", "auto")
+    lab.bench(*SMALL, "--full", "--machine", "host")
     assert {m.dirty_harvest for m in lab.latest()} == {"auto"}
 
 
 def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
-    assert cli.main(["bench", "--vcpus", "2 14 16", "--kernel", "series"]) == 0
+    lab.bench("--vcpus", "2 14 16", "--kernel", "series")
     assert {job.cpus for job in lab.machine.jobs} == {15}
     found = lab.latest()
     assert {(m.vcpus, m.overcommitted, m.pinned, m.cpus) for m in found} == {
@@ -411,7 +387,7 @@ def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
 
 def test_several_backings(lab: Lab) -> None:
     backings = "anonymous_hugetlb_2mb,anonymous"
-    assert cli.main(["bench", *SMALL, "--kernel", "series", "--backing", backings]) == 0
+    lab.bench(*SMALL, "--kernel", "series", "--backing", backings)
     assert len(lab.machine.jobs) == 4
     assert {m.backing for m in lab.latest()} == set(backings.split(","))
 
@@ -434,7 +410,7 @@ def interrupted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The result files of a plan of which two of four boots were measured."""
     monkeypatch.setattr(bench, "parallel_on", lambda machine: 1)
     lose_from(lab, 3)
-    assert cli.main(["bench", *RESUMED]) == 3
+    lab.bench(*RESUMED, status=3)
     lab.machine.spoil = lambda host, job: None
     lab.machine.jobs.clear()
     for boot in lab.directory.glob("boot*"):
@@ -442,12 +418,9 @@ def interrupted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [file.name for file in (lab.results / "partial").iterdir()]
 
 
-def test_boots_that_are_done_are_not_repeated(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_boots_that_are_done_are_not_repeated(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(interrupted(lab, monkeypatch)) == 2
-    assert cli.main(["bench", *RESUMED]) == 0
-    assert "2 of 4 boots were measured before an interruption" in capsys.readouterr().err
+    assert "2 of 4 boots were measured before an interruption" in lab.bench(*RESUMED).err
     assert len(lab.machine.jobs) == 2
     resumed = lab.latest()
     # All is done: what was kept is gone, and the next time starts from the beginning.
@@ -455,7 +428,7 @@ def test_boots_that_are_done_are_not_repeated(
     for boot in lab.directory.glob("boot*"):
         shutil.rmtree(boot)
     lab.machine.jobs.clear()
-    assert cli.main(["bench", *RESUMED, "--output", str(lab.directory / "all.jsonl")]) == 0
+    lab.bench(*RESUMED, "--output", str(lab.directory / "all.jsonl"))
     assert len(lab.machine.jobs) == 4
     assert resumed == jsonl.parse_all((lab.directory / "all.jsonl").read_text(), "all")
 
@@ -472,14 +445,14 @@ def test_boots_are_repeated_where_anything_changed(
         for name in names:
             file = lab.results / "partial" / name
             file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    assert cli.main(["bench", *RESUMED, *options]) == 0
+    lab.bench(*RESUMED, *options)
     assert len(lab.machine.jobs) == 4
 
 
 def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
     lose_from(lab, 2)
     words = ["--machine", "svm-qemu", "--modes", "ept1", "--kernel", "series", "--init-set", "both"]
-    assert cli.main(["bench", *SMALL, *words]) == 3
+    lab.bench(*SMALL, *words, status=3)
     assert not (lab.results / "partial").exists()
 
 
@@ -515,57 +488,42 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
         (["--speed", "9"], "--speed"),
     ],
 )
-def test_bad_input(
-    lab: Lab, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    assert cli.main(["bench", *arguments]) == 2
+def test_bad_input(lab: Lab, arguments: list[str], said: str) -> None:
+    assert said in calls.refusal("bench", *arguments)
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
-    assert error.startswith("lab: ")
-    assert said in error
 
 
-def test_results_are_never_overwritten(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_never_overwritten(lab: Lab) -> None:
     file = lab.directory / "mine.jsonl"
     file.write_text("precious")
-    assert cli.main(["bench", "--output", str(file)]) == 2
+    line = calls.refusal("bench", "--output", str(file))
+    assert "mine.jsonl exists; results are never overwritten" in line
     assert file.read_text() == "precious"
     assert lab.built == []
-    assert "mine.jsonl exists; results are never overwritten" in capsys.readouterr().err
 
 
-def test_no_space_is_known_beforehand(
-    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_space_is_known_beforehand(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(lab.directory)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    assert cli.main(["bench"]) == 2
+    assert "no space left" in calls.refusal("bench")
     assert lab.built == []
-    assert "no space left" in capsys.readouterr().err
 
 
-def test_no_space_at_the_end_leaves_no_file(
-    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_space_at_the_end_leaves_no_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert cli.main(["bench", *SMALL]) == 2
+    assert "no space left" in lab.bench(*SMALL, status=2).err
     assert lab.result_files() == []
-    assert "no space left" in capsys.readouterr().err
 
 
 # ---- what goes wrong ---------------------------------------------------------
 
 
-def test_a_failed_run_is_told_with_what_the_test_said(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_is_told_with_what_the_test_said(lab: Lab) -> None:
     lab.machine.spoil = lambda host, job: host.mode("fail")
-    assert cli.main(["bench", *SMALL]) == 1
-    error = capsys.readouterr().err
+    error = lab.bench(*SMALL, status=1).err
     assert "Test Assertion Failure" in error
     assert "lab: series, ept=" in error
     assert "a test run failed" in error
@@ -573,41 +531,37 @@ def test_a_failed_run_is_told_with_what_the_test_said(
     assert lab.result_files() == []
 
 
-def test_a_refusal_inside_is_bad_input(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_inside_is_bad_input(lab: Lab) -> None:
     def little_memory(host: Host, job: Job) -> None:
         free = host.pool().parent / "free_hugepages"
         free.unlink()
         free.write_text("5\n")
 
     lab.machine.spoil = little_memory
-    assert cli.main(["bench"]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = lab.bench(status=2).err.splitlines()[-1]
     assert "too little memory for the HugeTLB pool: wanted 34 MiB" in last
     assert last.startswith("lab: series, ept=")
     assert lab.result_files() == []
 
 
-def test_a_parameter_without_effect_is_noticed(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("parameter", "value", "said"),
+    [
+        (
+            "kvm_intel/parameters/ept",
+            "Y",
+            "series, ept=N: asked for another paging mode, the results say ept=Y",
+        ),
+        ("kvm/parameters/tdp_mmu", "Y", "missing or were not asked for"),
+        ("kvm/parameters/dirty_harvest", "on", "missing or were not asked for"),
+    ],
+)
+def test_a_parameter_that_is_not_as_asked_for_is_noticed(
+    lab: Lab, parameter: str, value: str, said: str
 ) -> None:
-    def ignore(host: Host, job: Job) -> None:
-        host.write("sys/module/kvm_intel/parameters/ept", "Y\n")
-
-    lab.machine.spoil = ignore
-    assert cli.main(["bench", *SMALL]) == 1
-    assert "series, ept=N: asked for another paging mode, the results say ept=Y" in (
-        capsys.readouterr().err
-    )
+    lab.machine.spoil = lambda host, job: host.set(parameter, value)
+    assert said in lab.bench(*SMALL, "--kernel", "series", status=1).err
     assert lab.result_files() == []
-
-
-def test_a_tdp_mmu_that_stays_on_is_noticed(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    def ignore(host: Host, job: Job) -> None:
-        host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n")
-
-    lab.machine.spoil = ignore
-    assert cli.main(["bench", *SMALL]) == 1
-    assert "missing or were not asked for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -622,32 +576,27 @@ def test_a_tdp_mmu_that_stays_on_is_noticed(lab: Lab, capsys: pytest.CaptureFixt
     ],
 )
 def test_results_that_are_not_those_asked_for(
-    lab: Lab, capsys: pytest.CaptureFixture[str], change: Callable[[bytes], bytes], said: str
+    lab: Lab, change: Callable[[bytes], bytes], said: str
 ) -> None:
     def after(job: Job, result: Result) -> Result:
         return replace(result, files={plan.OUTPUT: change(result.files[plan.OUTPUT])})
 
     lab.machine.after = after
-    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 1
-    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert said in lab.bench(*SMALL, "--kernel", "series", status=1).err.splitlines()[-1]
     assert lab.result_files() == []
 
 
-def test_no_result_file_comes_back(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_result_file_comes_back(lab: Lab) -> None:
     lab.machine.after = lambda job, result: replace(result, files={})
-    assert cli.main(["bench", *SMALL]) == 1
-    assert "unusable results" in capsys.readouterr().err
+    assert "unusable results" in lab.bench(*SMALL, status=1).err
 
 
-def test_a_machine_that_fails_is_not_a_failed_run(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_that_fails_is_not_a_failed_run(lab: Lab) -> None:
     def lose(host: Host, job: Job) -> None:
         raise MachineFailed("boot timed out", "did not come up within 300 s", "Booting...\n")
 
     lab.machine.spoil = lose
-    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = lab.bench(*SMALL, "--kernel", "series", status=3).err.splitlines()[-1]
     assert "boot timed out: did not come up within 300 s" in last
     (log, *_) = sorted((lab.directory / "log").iterdir())
     assert log.read_text() == "Booting...\n"
@@ -685,22 +634,21 @@ class Interrupted(Hanging):
 
 
 @pytest.mark.timeout(60)
-def test_a_failure_ends_the_other_machine(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_ends_the_other_machine(lab: Lab) -> None:
     lab.machine = machine = Hanging(lab.directory)
     machine.running.clear()
-    assert cli.main(["bench", *SMALL, "--kernel", "series"]) == 3
-    assert "series, ept=Y: command timed out" in capsys.readouterr().err
+    said = lab.bench(*SMALL, "--kernel", "series", status=3).err
+    assert "series, ept=Y: command timed out" in said
     with pytest.raises(ProcessLookupError):
         os.kill(machine.pid, 0)
 
 
 @pytest.mark.usefixtures("terminal_signals")
 @pytest.mark.timeout(60)
-def test_ctrl_c_ends_all_machines(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_all_machines(lab: Lab) -> None:
     lab.machine = machine = Interrupted(lab.directory)
     machine.running.clear()
-    assert cli.main(["bench", *SMALL]) == 130
-    assert "lab: interrupted" in capsys.readouterr().err
+    assert "lab: interrupted" in lab.bench(*SMALL, status=130).err
     assert lab.result_files() == []
     assert machine.jobs == []
     with pytest.raises(ProcessLookupError):

@@ -3,14 +3,16 @@
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from lab import cli, machines
 from lab.build import kernel
 from lab.core.errors import LabError, WorkFailed
-from lab.machines import Job, MachineFailed, Result
+from lab.machines import MachineFailed, Result
+from lab.machines.qemu import SvmQemu
 from lab.verify import bpf
+from tests.unit.calls import lab, refusal
 
 SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
 RUNS = bpf.choose(["wpfaults"], "both", "npt")
@@ -42,12 +44,10 @@ def test_nothing_to_show(eager: str, paging: str) -> None:
         bpf.choose(["splitlat"], eager, paging)
 
 
-def test_dry_run_builds_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "build", None)
-    assert cli.main(["bpf", "--dry-run", "--tool", "wpfaults", "--paging", "shadow"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    said = lab("bpf", "--dry-run", "--tool", "wpfaults", "--paging", "shadow")
+    lines = said.out.splitlines()
     assert lines[0].endswith("kvm_amd.npt=0 kvm.tdp_mmu=0")
     assert lines[1::2] == ["# eager_page_split=N", "# eager_page_split=Y"]
     assert lines[2].endswith(" -i 2 -w 100' wpfaults.bt")
@@ -55,15 +55,12 @@ def test_dry_run_builds_nothing(
 
 @pytest.mark.parametrize("words", [["--tool", "nonsense"], ["--paging", "ept"], ["more"]])
 def test_bad_input(words: list[str]) -> None:
-    assert cli.main(["bpf", *words]) == 2
+    refusal("bpf", *words)
 
 
-def test_bpftrace_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bpftrace_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bpf, "BPFTRACE", tmp_path / "bpftrace")
-    assert cli.main(["bpf"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refusal("bpf")
     assert line.endswith("apt-get install bpftrace, or `make test WHAT=bpf`, which does that")
 
 
@@ -100,31 +97,22 @@ def test_lost_events_are_no_result(name: str, said: bytes) -> None:
         bpf.collect(RUNS, FILES | {name: said})
 
 
-class _Machine:
-    def __init__(self, outcome: Result | MachineFailed) -> None:
-        self._outcome = outcome
-
-    def run(self, job: Job) -> Result:
-        if isinstance(self._outcome, MachineFailed):
-            raise self._outcome
-        return self._outcome
-
-
-def execute(monkeypatch: pytest.MonkeyPatch, outcome: Result | MachineFailed) -> list[bpf.Output]:
-    monkeypatch.setattr(machines, "get", lambda _: _Machine(outcome))
+def execute(monkeypatch: pytest.MonkeyPatch, run: Mock) -> list[bpf.Output]:
+    monkeypatch.setattr(SvmQemu, "run", run)
     job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("tests"))
     return bpf.execute(job, RUNS)
 
 
 def test_a_tool_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkFailed, match="svm-qemu: exit status 1:\nno such probe"):
-        execute(monkeypatch, Result(1, b"no such probe", {}, "", 1.0))
-    assert execute(monkeypatch, Result(0, b"", FILES, "", 1.0))[1].said == ""
+        execute(monkeypatch, Mock(return_value=Result(1, b"no such probe", {}, "", 1.0)))
+    good = Mock(return_value=Result(0, b"", FILES, "", 1.0))
+    assert execute(monkeypatch, good)[1].said == ""
 
 
 def test_a_crash_is_left_to_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineFailed):
-        execute(monkeypatch, MachineFailed("machine crashed", "why", "Oops"))
+        execute(monkeypatch, Mock(side_effect=MachineFailed("machine crashed", "why", "Oops")))
 
 
 def test_every_tool_can_be_tried() -> None:

@@ -2,8 +2,6 @@
 """The command line: one line and the right status, whatever goes wrong."""
 
 import errno
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BASE_VARIABLE, DEFAULT_BASE, LAYOUT
 from lab.machines import MachineFailed
+from tests.unit.calls import lab, refusal
 
 
 @pytest.fixture
@@ -38,30 +37,19 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
         (OSError(errno.ENOSPC, "full", "/x/y"), 2, "lab: no space left for /x/y"),
     ],
 )
-def test_errors(
-    raising: list[BaseException],
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    status: int,
-    line: str,
-) -> None:
+def test_errors(raising: list[BaseException], error: BaseException, status: int, line: str) -> None:
     raising.append(error)
-    assert cli.main(["tree"]) == status
-    assert capsys.readouterr().err.strip() == line
+    assert lab("tree", status=status).err.strip() == line
 
 
 def test_a_machine_that_crashed_is_said_in_a_line(
-    raising: list[BaseException],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    raising: list[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli, "LOG", tmp_path / "log")
     raising.append(MachineFailed("machine crashed", "it ended by itself", "Kernel panic\n"))
-    assert cli.main(["tree"]) == 3
     log = tmp_path / "log" / "failed-machine.log"
-    said = capsys.readouterr().err.strip()
-    assert said == f"lab: machine crashed: it ended by itself; its console: {log}"
+    wanted = f"lab: machine crashed: it ended by itself; its console: {log}\n"
+    assert lab("tree", status=3).err == wanted
     assert log.read_text() == "Kernel panic\n"
 
 
@@ -76,13 +64,7 @@ def test_mistakes_of_the_program_stay_visible(raising: list[BaseException]) -> N
     [["nonsense"], ["tree", "--nonsense"], ["tree", "--base=nonsense"], ["build", "nonsense"]],
 )
 def test_bad_input(words: list[str]) -> None:
-    command = [sys.executable, "-m", "lab", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("lab: ")
-    assert "nonsense" in line
+    assert "nonsense" in refusal(*words)
 
 
 def test_every_command_exists_and_most_take_a_base() -> None:
@@ -95,13 +77,12 @@ def test_every_command_exists_and_most_take_a_base() -> None:
 
 @pytest.mark.parametrize("words", [["--base=9.9"], []])
 def test_a_base_is_chosen_by_option_or_environment(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BASE_VARIABLE, DEFAULT_BASE if words else "9.9")
-    job = ["run", "host", "--dry-run", *words, "--", "true"]
-    assert cli.main(job) == 2
-    assert "lab: there is no base 9.9, but: " in capsys.readouterr().err
-    assert cli.main(["run", "svm-qemu", "--dry-run", "--base", DEFAULT_BASE, "--", "true"]) == 0
+    line = refusal("run", "host", "--dry-run", *words, "--", "true")
+    assert line.startswith("lab: there is no base 9.9, but: ")
+    lab("run", "svm-qemu", "--dry-run", "--base", DEFAULT_BASE, "--", "true")
     monkeypatch.setattr(type(LAYOUT), "versions", ("7.3", DEFAULT_BASE))
-    assert cli.main(["run", "svm-qemu", "--dry-run", "--base", "7.3", "--", "true"]) == 0
-    assert "build/7.3/linux/obj-kvm" in capsys.readouterr().out
+    said = lab("run", "svm-qemu", "--dry-run", "--base", "7.3", "--", "true")
+    assert "build/7.3/linux/obj-kvm" in said.out

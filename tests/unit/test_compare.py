@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError
 from lab.results import compare, jsonl
 from lab.results.jsonl import Measurement
+from tests.unit.calls import lab, refusal
 from tests.unit.report_data import bench, measurement
 
 
@@ -18,10 +18,6 @@ def file_of(directory: Path, name: str, found: Sequence[Measurement]) -> str:
     file = directory / name
     file.write_text("".join(map(jsonl.to_line, found)))
     return str(file)
-
-
-def run(*words: str) -> int:
-    return cli.main(["compare", *words])
 
 
 def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[Measurement]:
@@ -34,21 +30,19 @@ def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[
     ]
 
 
-def test_the_same_twice_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_twice_is_the_same(tmp_path: Path) -> None:
     a = file_of(tmp_path, "a.jsonl", list(bench()))
-    assert run(a, a) == 0
-    said = capsys.readouterr()
+    said = lab("compare", a, a)
     assert "120 figures, none moved" in said.err
     assert "moved: " not in said.out
 
 
-def test_what_moved_is_named_most_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     found = list(bench())
     worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
     worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
     a, b = file_of(tmp_path, "a.jsonl", found), file_of(tmp_path, "b.jsonl", worse)
-    assert run(a, b, "--brief") == 1
-    said = capsys.readouterr()
+    said = lab("compare", a, b, "--brief", status=1)
     lines = [line for line in said.out.splitlines() if line.startswith("moved: ")]
     assert len(lines) == 3
     assert "peer, ept=Y, 4 vCPUs" in lines[0] and "(+100.00%)" in lines[0]
@@ -83,21 +77,16 @@ def test_a_lockstep_figure_moves_beyond_the_limit_of_its_phase(
     assert [pair.moved for pair in compare.compare(*sides).pairs] == [moved]
 
 
-def test_only_the_same_dimensions_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_same_dimensions_are_compared(tmp_path: Path) -> None:
     found = list(bench())
     a = file_of(tmp_path, "a.jsonl", [one for one in found if one.vcpus == 2])
     b = file_of(tmp_path, "b.jsonl", scaled(found, 3, vcpus=4))
-    assert run(a, b, "--brief") == 0
-    said = capsys.readouterr().err
+    said = lab("compare", a, b, "--brief").err
     assert "only in B: 60 measurements (series, ept=Y, 4 vCPUs x 2 MiB, 100% writes, N;" in said
     assert "60 figures, none moved" in said
 
 
-def test_other_ways_of_logging_are_other_dimensions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
     one = measurement(eager=True)
     both = [one, replace(one, dirty_harvest="on"), replace(one, pml=False)]
     a = file_of(tmp_path, "a.jsonl", [one])
@@ -107,28 +96,22 @@ def test_other_ways_of_logging_are_other_dimensions(
     text = (tmp_path / "a.jsonl").read_text()
     assert ' "dirty_harvest": "off",' in text
     (tmp_path / "a.jsonl").write_text(text.replace(' "dirty_harvest": "off",', ""))
-    assert run(a, b, "--brief") == 0
-    assert "ept=Y, dirty_harvest=on, 2 vCPUs" in capsys.readouterr().err
-    assert run(c, b, "--brief") == 1
-    said = capsys.readouterr().out
+    assert "ept=Y, dirty_harvest=on, 2 vCPUs" in lab("compare", a, b, "--brief").err
+    said = lab("compare", c, b, "--brief", status=1).out
     for words in ("series, ept=Y, dirty_harvest=on, 2", "series, ept=Y, pml=N, 2"):
         assert f"moved: {words} vCPUs x 2 MiB, 100% writes, Y: dirty 2: " in said
 
 
-def test_wall_clock_differences_count_beyond_the_spread(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
     def file(name: str, seconds: float) -> str:
         return file_of(tmp_path, name, [measurement(machine="host", seconds=seconds)])
 
     a, again, close, far = (
         file(f"{i}.jsonl", seconds) for i, seconds in enumerate((1.0, 1.2, 1.25, 1.6))
     )
-    assert run(a, close, "--again-a", again, "--again-b", close) == 0
-    assert run(a, far, "--again-a", again, "--again-b", far) == 1
-    capsys.readouterr()
-    assert run(a, far) == 0
-    assert "1 of 1 are not judged" in capsys.readouterr().err
+    lab("compare", a, close, "--again-a", again, "--again-b", close)
+    lab("compare", a, far, "--again-a", again, "--again-b", far, status=1)
+    assert "1 of 1 are not judged" in lab("compare", a, far).err
 
 
 def test_repeated_lines_are_a_spread_as_well(tmp_path: Path) -> None:
@@ -136,14 +119,14 @@ def test_repeated_lines_are_a_spread_as_well(tmp_path: Path) -> None:
     a = file_of(tmp_path, "a.jsonl", ones)
     b = file_of(tmp_path, "b.jsonl", [replace(one, seconds=one.seconds + 0.2) for one in ones])
     c = file_of(tmp_path, "c.jsonl", [replace(one, seconds=one.seconds + 0.4) for one in ones])
-    assert (run(a, b), run(a, c)) == (0, 1)
+    lab("compare", a, b)
+    lab("compare", a, c, status=1)
 
 
-def test_machines_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_are_never_mixed(tmp_path: Path) -> None:
     a = file_of(tmp_path, "a.jsonl", [measurement()])
     b = file_of(tmp_path, "b.jsonl", [measurement(machine="svm-qemu")])
-    assert run(a, b) == 2
-    assert "svm-qemu and vmx-bochs" in capsys.readouterr().err
+    assert "svm-qemu and vmx-bochs" in refusal("compare", a, b)
 
 
 def test_kernels_are_never_mixed(tmp_path: Path) -> None:
@@ -158,7 +141,7 @@ def test_kernels_are_never_mixed(tmp_path: Path) -> None:
             compare.load(mixed)
 
 
-def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
     a = file_of(tmp_path, "a.jsonl", [measurement()])
     other = file_of(tmp_path, "b.jsonl", [measurement(vcpus=4)])
     (tmp_path / "half.jsonl").write_text('{"machine"')
@@ -172,10 +155,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
             "bad.jsonl, line 1: Object missing required",
         ),
     ):
-        assert run(*words) == 2
-        complaint = capsys.readouterr().err
-        assert said in complaint
-        assert complaint.count("\n") == 1
+        assert said in refusal("compare", *words)
 
 
 def test_a_time_that_was_nothing_is_no_division() -> None:

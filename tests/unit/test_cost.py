@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli, machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.core.errors import LabError, WorkFailed
-from lab.machines import Job, Result
+from lab.machines import Result
+from lab.machines.bochs import VmxBochs
 from lab.measure import cost
 from lab.measure.cost import Cost, Point
+from tests.unit.calls import lab
 
 OUTPUT = """point 1 32
 hold pages 0 ns 40000 why alloc
@@ -58,24 +59,19 @@ def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
 
 
 def test_what_was_measured_is_kept_drawn_and_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Machine:
-        max_cpus = 15
-
-        def run(self, job: Job) -> Result:
-            return Result(0, OUTPUT.encode(), {}, "", 1.0)
-
-    monkeypatch.setattr(machines, "get", lambda _: Machine())
+    result = Result(0, OUTPUT.encode(), {}, "", 1.0)
+    monkeypatch.setattr(VmxBochs, "run", lambda *_: result)
     monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, ""))
     monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
     drawn = set()
     for name in "ab":
-        assert cli.main(["cost", "--output", str(tmp_path / f"{name}.jsonl")]) == 0
+        said = lab("cost", "--output", str(tmp_path / f"{name}.jsonl"))
+        assert "| ept=N |     1 |  32 |         16 |                  4625 |" in said.out
         drawn.add((tmp_path / f"{name}.svg").read_text())
     (picture,) = drawn
     assert "instructions per 2 MiB" in picture
     assert picture.rstrip().endswith("</svg>")
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line)["instructions"] for line in lines] == [4625, 4525, 4625, 4525]
-    assert "| ept=N |     1 |  32 |         16 |                  4625 |" in capsys.readouterr().out

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.measure import crossover, plan
 from lab.results import jsonl, tradeoff
 from lab.results.jsonl import Measurement
 from lab.results.tradeoff import Tradeoff
+from tests.unit.calls import lab, refusal
 from tests.unit.report_data import measurement
 
 MIB = 1 << 20
@@ -136,28 +136,21 @@ def test_every_mode_that_is_measured_harvests() -> None:
     plan.check_matrix(crossover.MATRIX)
 
 
-def test_a_dry_run_measures_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crossover, "measure_into", None)
-    assert cli.main(["crossover", "--dry-run"]) == 0
-    assert "--harvest=off on" in capsys.readouterr().out
+    assert "--harvest=off on" in lab("crossover", "--dry-run").out
     file = tmp_path / "old-crossover.jsonl"
     file.write_text("precious")
-    assert cli.main(["crossover", "--output", str(file)]) == 2
-    assert "results are never overwritten" in capsys.readouterr().err
+    assert "results are never overwritten" in refusal("crossover", "--output", str(file))
 
 
-def test_what_was_measured_is_printed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure_into(file: Path, *, fresh: bool) -> None:
         jsonl.write(file, measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT))
 
     monkeypatch.setattr(crossover, "measure_into", measure_into)
     file = tmp_path / "x-crossover.jsonl"
-    assert cli.main(["crossover", "--output", str(file)]) == 0
-    said = capsys.readouterr()
+    said = lab("crossover", "--output", str(file))
     assert "from 0.25% on" in said.out
     assert "| ept=N |   100% |" in said.out
     assert str(file) in said.err

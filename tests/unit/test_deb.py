@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
 from lab.submit import packages
+from tests.unit.calls import lab
 
 GIVEN = b"CONFIG_KVM=m\n"
 
@@ -59,13 +59,10 @@ def test_the_fragment_has_to_take(tmp_path: Path) -> None:
             packages.check_effect(config)
 
 
-def test_dry_run_builds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "build", None)
     (tmp_path / "c").write_bytes(GIVEN)
-    assert cli.main(["deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")]) == 0
-    said = capsys.readouterr().out
+    said = lab("deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")).out
     assert "bindeb-pkg" in said
     assert f"configuration: {tmp_path}/c" in said
     assert "proof:         none" in said

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.measure import live
+from tests.unit.calls import lab, refusal
 from tests.unit.report_data import live_text
 
 BOOT = live.LiveBoot("series", False, ("N", "Y"), live.USUAL)
@@ -78,16 +78,13 @@ def test_memory_that_cannot_be_had_is_refused(mib: int) -> None:
         live.check(mib)
 
 
-def test_the_contended_load_is_measured_with_and_without_the_series(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_contended_load_is_measured_with_and_without_the_series() -> None:
     plan = live.contended_boots()
     assert [(boot.kernel, boot.tdp_mmu) for boot in plan] == [("base", True), ("series", True)]
     job = live.live_job(plan[0], Path("bz"), Path("test"))
     assert (job.cpus, job.parameters["kvm.tdp_mmu"]) == (15, "1")
     assert job.memory_mib > 14 * 74 + 13 * live.FRESH_MIB
-    assert cli.main(["live", "--contended", "--mib", "8"]) == 2
-    assert "--contended: its load" in capsys.readouterr().err
+    assert "--contended: its load" in refusal("live", "--contended", "--mib", "8")
 
 
 def test_a_tdp_mmu_that_is_not_there_is_found() -> None:
@@ -97,7 +94,6 @@ def test_a_tdp_mmu_that_is_not_there_is_found() -> None:
         list(live.collect(boot, files))
 
 
-def test_a_dry_run_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["live", "--dry-run", "--ept", "Y"]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_says_what_would_run() -> None:
+    said = lab("live", "--dry-run", "--ept", "Y").out
     assert "series, ept=Y: 5 CPUs" in said and "-R 1 -F" in said and "ept=N" not in said

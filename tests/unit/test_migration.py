@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from lab import cli, machines
+from lab import machines
 from lab.core.errors import LabError, WorkFailed
 from lab.measure.migration import command, load, timeline
 from lab.measure.migration.load import Load
 from lab.page import migration as shown
 from tests.unit import migration_data as data
+from tests.unit.calls import lab, refusal
 
 
 def test_the_image_is_a_bios_that_begins_at_its_first_byte(tmp_path: Path) -> None:
@@ -204,12 +205,11 @@ def test_the_host_is_migrated_on_as_it_is() -> None:
 
 @pytest.mark.parametrize("words", [["--vcpus", "9"], ["--vcpus", "0"], ["--bandwidth", "0"]])
 def test_what_the_machine_cannot_do_is_refused(words: list[str]) -> None:
-    assert cli.main(["migrate", "--dry-run", *words]) == 2
+    refusal("migrate", "--dry-run", *words)
 
 
-def test_a_dry_run_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["migrate", "--dry-run", "--machine", "vmx-bochs", "--tdp", "Y"]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_says_what_would_run() -> None:
+    said = lab("migrate", "--dry-run", "--machine", "vmx-bochs", "--tdp", "Y").out
     assert "ept=Y: 7 CPUs" in said and "migrate.sh" in said and "ept=N" not in said
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lab import cli, machines
+from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.core.errors import LabError
@@ -22,6 +22,8 @@ from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.results import files
 from lab.verify import races, soak
+from tests.unit import calls
+from tests.unit.calls import Said
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
@@ -75,8 +77,11 @@ def passed(job: Job, nr: int) -> Result:
     return Result(0, output_of(job).encode(), windows(job, nr), "quiet", 1.0)
 
 
+Soak = Callable[..., Said]
+
+
 @pytest.fixture
-def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
     monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(soak, "LOG", tmp_path / "log")
     monkeypatch.setattr(soak, "LEAST_S", 0.0)
@@ -85,9 +90,9 @@ def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
     )
     monkeypatch.setattr(selftests, "build", lambda kind: tmp_path)
 
-    def run(machine: FakeMachine, *arguments: str) -> int:
+    def run(machine: FakeMachine, *arguments: str, status: int = 0) -> Said:
         monkeypatch.setattr(machines, "get", lambda name: machine)
-        return cli.main(["soak", "--minutes", "0.02", *arguments])
+        return calls.lab("soak", "--minutes", "0.02", *arguments, status=status)
 
     return run
 
@@ -98,11 +103,9 @@ def saved(tmp_path: Path) -> Any:
     return json.loads(file.read_text())
 
 
-def test_all_kinds_run_with_seeds_of_their_own(
-    run_soak: Callable[..., int], tmp_path: Path
-) -> None:
+def test_all_kinds_run_with_seeds_of_their_own(run_soak: Soak, tmp_path: Path) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, "--seed", "0x10") == 0
+    run_soak(machine, "--seed", "0x10")
     content = saved(tmp_path)
     runs = content["runs"]
     assert {run["kind"] for run in runs} == {kind.name for kind in soak.KINDS}
@@ -119,35 +122,27 @@ def test_all_kinds_run_with_seeds_of_their_own(
     assert content["complaints"] == 0
 
 
-def test_the_summary_says_what_was_never_met_with(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_soak(FakeMachine(passed)) == 0
-    error = capsys.readouterr().err
+def test_the_summary_says_what_was_never_met_with(run_soak: Soak) -> None:
+    error = run_soak(FakeMachine(passed)).err
     assert "merged; each was met with" in error
     assert "never: faults_pages" in error
     assert "0 lines of kernels' logs are complaints" in error
 
 
-def test_kernels_that_can_pause_amid_updates_do_so(
-    run_soak: Callable[..., int], tmp_path: Path
-) -> None:
+def test_kernels_that_can_pause_amid_updates_do_so(run_soak: Soak, tmp_path: Path) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, "--only", "stress-fault-npt0", "--only", "stress-kvm-npt0") == 0
+    run_soak(machine, "--only", "stress-fault-npt0", "--only", "stress-kvm-npt0")
     paused = [job for job in machine.jobs if "kvm.prove_window_us" in job.parameters]
     assert 0 < len(paused) < len(machine.jobs)
     totals = saved(tmp_path)["totals"]
     assert totals["pauses"] >= len(paused)
 
 
-def test_a_kernel_that_never_paused_is_a_failure(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_that_never_paused_is_a_failure(run_soak: Soak) -> None:
     machine = FakeMachine(
         lambda job, nr: Result(0, output_of(job).encode(), {"windows": b"update 0\n"}, "", 1.0)
     )
-    assert run_soak(machine, "--only", "stress-fault-npt0") == 1
-    assert "never paused" in capsys.readouterr().err
+    assert "never paused" in run_soak(machine, "--only", "stress-fault-npt0", status=1).err
 
 
 @pytest.mark.parametrize(
@@ -160,71 +155,49 @@ def test_a_kernel_that_never_paused_is_a_failure(
     ],
 )
 def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
-    run_soak: Callable[..., int],
+    run_soak: Soak,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     bad: Result,
     says: str,
 ) -> None:
     machine = FakeMachine(lambda job, nr: bad if nr == 3 else passed(job, nr))
     only = ("--only", "stress-kvm-npt0", "--seed", "7")
-    assert run_soak(machine, *only) == 1
-    error = capsys.readouterr().err
+    error = run_soak(machine, *only, status=1).err
     assert says in error
     seed = 0x1F if b"-S" in bad.output else 7 + 2 * soak.SEED_STEP
     assert f"--only stress-kvm-npt0 --seed {seed:#x}" in error
     assert saved(tmp_path)["ended"] == "failed"
 
 
-def test_a_machine_that_fails_is_a_finding(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_that_fails_is_a_finding(run_soak: Soak) -> None:
     def crash(job: Job, nr: int) -> Result:
         raise MachineFailed("machine crashed", "no report", "console")
 
-    assert run_soak(FakeMachine(crash)) == 1
-    assert "machine crashed" in capsys.readouterr().err
+    assert "machine crashed" in run_soak(FakeMachine(crash), status=1).err
 
 
-def test_a_race_that_does_not_happen_is_none(run_soak: Callable[..., int]) -> None:
+def test_a_race_that_does_not_happen_is_none(run_soak: Soak) -> None:
     machine = FakeMachine(lambda job, nr: Result(4, b"SKIP\n", {}, "", 1.0))
-    assert run_soak(machine, "--only", "race-kvm-npt1") == 0
+    run_soak(machine, "--only", "race-kvm-npt1")
 
 
 @pytest.mark.usefixtures("terminal_signals")
-def test_ctrl_c_ends_with_the_summary_so_far(
-    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupting(job: Job, nr: int) -> Result:
-        if nr == 4:
-            _thread.interrupt_main()
-        return passed(job, nr)
-
-    assert run_soak(FakeMachine(interrupting), "--minutes", "5") == 130
-    assert saved(tmp_path)["ended"] == "interrupted"
-    assert "cycles" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("terminal_signals")
-def test_term_ends_with_the_summary_so_far(
-    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_summary_so_far(
+    run_soak: Soak, tmp_path: Path, number: signal.Signals
 ) -> None:
     def ending(job: Job, nr: int) -> Result:
         if nr == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return passed(job, nr)
 
-    with pytest.raises(SystemExit) as ended:
-        run_soak(FakeMachine(ending), "--minutes", "5")
-    assert ended.value.code == 128 + signal.SIGTERM
+    said = run_soak(FakeMachine(ending), "--minutes", "5", status=128 + number)
     assert saved(tmp_path)["ended"] == "interrupted"
-    assert "cycles" in capsys.readouterr().out
+    assert "cycles" in said.out
 
 
 @pytest.mark.usefixtures("terminal_signals")
-def test_what_a_boot_has_counted_so_far_is_in_the_summary(
-    run_soak: Callable[..., int], tmp_path: Path
-) -> None:
+def test_what_a_boot_has_counted_so_far_is_in_the_summary(run_soak: Soak, tmp_path: Path) -> None:
     def interrupting(job: Job, nr: int) -> Result:
         assert job.on_progress
         job.on_progress(f"# so far: {COUNTS}")
@@ -233,7 +206,7 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
         time.sleep(0.7)
         raise MachineFailed("emulator crashed", "ended", "")
 
-    assert run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0") == 130
+    run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0", status=130)
     content = saved(tmp_path)
     totals = content["totals"]
     assert totals["cycles"] in (30, 60)
@@ -253,28 +226,22 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
     ],
 )
 def test_bad_input_is_refused(
-    run_soak: Callable[..., int],
+    run_soak: Soak,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     says: str,
 ) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, *arguments) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert len(error.splitlines()) == 1
+    (line,) = run_soak(machine, *arguments, status=2).err.splitlines()
+    assert says in line
     assert not machine.jobs
     assert not (tmp_path / "results").exists()
 
 
-def test_the_plan_can_be_shown_without_running_it(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_can_be_shown_without_running_it(run_soak: Soak) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, "--dry-run") == 0
+    assert "eager_split_stress_test" in run_soak(machine, "--dry-run").out
     assert not machine.jobs
-    assert "eager_split_stress_test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -286,10 +253,10 @@ def test_the_plan_can_be_shown_without_running_it(
     ],
 )
 def test_cpus_share_those_of_the_host_as_a_boot_says(
-    run_soak: Callable[..., int], name: str, thread: str, *, counted: bool
+    run_soak: Soak, name: str, thread: str, *, counted: bool
 ) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, "--only", name) == 0
+    run_soak(machine, "--only", name)
     words = SvmQemu().argv(machine.jobs[0], "")
     assert f"tcg,thread={thread}" in words
     assert ("-icount" in words) == counted
@@ -299,7 +266,7 @@ def test_cpus_share_those_of_the_host_as_a_boot_says(
     ("name", "seed"), [("stress-kvm-npt0-turns", "0x1f"), ("stress-kvm-npt1-counted", "0x10")]
 )
 def test_what_is_repeatable_is_repeated_from_its_beginning(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str], name: str, seed: str
+    run_soak: Soak, name: str, seed: str
 ) -> None:
     failed = b"FAIL\n to repeat: -S 0x1f -m all\n"
 
@@ -307,27 +274,25 @@ def test_what_is_repeatable_is_repeated_from_its_beginning(
         result = passed(job, nr)
         return replace(result, status=1, output=failed) if "0x10" in job.command else result
 
-    assert run_soak(FakeMachine(first_fails), "--seed", "0x10", "--only", name) == 1
-    assert f"--only {name} --seed {seed} " in capsys.readouterr().err
+    said = run_soak(FakeMachine(first_fails), "--seed", "0x10", "--only", name, status=1)
+    assert f"--only {name} --seed {seed} " in said.err
 
 
-def test_what_is_repeatable_is_never_cut_short(run_soak: Callable[..., int]) -> None:
+def test_what_is_repeatable_is_never_cut_short(run_soak: Soak) -> None:
     machine = FakeMachine(passed)
-    assert run_soak(machine, "--minutes", "0.01", "--only", "stress-kvm-npt1-counted") == 0
+    run_soak(machine, "--minutes", "0.01", "--only", "stress-kvm-npt1-counted")
     (kind,) = soak.chosen(["stress-kvm-npt1-counted"])
     assert machine.jobs[0].command[-3] == str(kind.seconds // soak.COUNTED_SLOWNESS)
 
 
-def test_dirty_harvest_reaches_the_module_and_the_stress_test(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dirty_harvest_reaches_the_module_and_the_stress_test(run_soak: Soak) -> None:
     machine = FakeMachine(answer=lambda job, nr: replace(passed(job, nr), status=1))
     words = ("--only", "stress-kvm-npt0", "--dirty-harvest", "on")
-    assert run_soak(machine, *words) == 1
+    error = run_soak(machine, *words, status=1).err
     command = machine.jobs[0].command
     assert command[5] == "on"
     assert command[-2:] == ("-d", "on")
-    assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in capsys.readouterr().err
+    assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in error
 
 
 def test_names_are_checked() -> None:
@@ -372,12 +337,10 @@ def known_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known_places")
-def test_races_of_others_are_counted_and_kept(
-    run_soak: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_races_of_others_are_counted_and_kept(run_soak: Soak, tmp_path: Path) -> None:
     machine = FakeMachine(racing(RACE.format("upstream")))
-    assert run_soak(machine, "--races") == 0
-    assert "without the series" in (error := capsys.readouterr().err)
+    error = run_soak(machine, "--races").err
+    assert "without the series" in error
     assert "goal" not in error
     content = saved(tmp_path)
     runs = content["runs"]
@@ -398,11 +361,8 @@ def test_races_of_others_are_counted_and_kept(
         (RACE.format("upstream").replace("\n kvm", "\nBUG: bad\n kvm"), "complains: BUG: bad"),
     ],
 )
-def test_a_race_of_the_series_is_a_failure(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str], log: str, says: str
-) -> None:
-    assert run_soak(FakeMachine(racing(log)), "--only", "stress-kcsan-npt0") == 1
-    assert says in capsys.readouterr().err
+def test_a_race_of_the_series_is_a_failure(run_soak: Soak, log: str, says: str) -> None:
+    assert says in run_soak(FakeMachine(racing(log)), "--only", "stress-kcsan-npt0", status=1).err
 
 
 def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
@@ -412,8 +372,5 @@ def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
     assert all(kind.sharing is Sharing.THREADS for kind in shadow)
 
 
-def test_a_kernel_that_looks_for_no_race_is_noticed(
-    run_soak: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_soak(FakeMachine(passed), "--races") == 1
-    assert "watched no memory access" in capsys.readouterr().err
+def test_a_kernel_that_looks_for_no_race_is_noticed(run_soak: Soak) -> None:
+    assert "watched no memory access" in run_soak(FakeMachine(passed), "--races", status=1).err

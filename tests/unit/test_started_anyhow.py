@@ -29,7 +29,7 @@ PATH = "/usr/bin:/bin"
 SENDERS = (
     "tests/unit/test_build_ended.py",
     "tests/unit/test_machines_process.py",
-    "tests/unit/test_soak.py::test_ctrl_c_ends_with_the_summary_so_far",
+    "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
     "tests/unit/test_bench.py::test_ctrl_c_ends_all_machines",
     "tests/unit/test_split_bench_interrupted.py::test_control_c_on_a_terminal",
 )
