@@ -11,6 +11,7 @@ from pathlib import Path
 from lab.core.paths import DEFAULT_BASE, Layout
 from lab.series import tree
 from lab.series.source import KernelSource
+from tests.unit.files import write
 
 MMU = "arch/x86/kvm/mmu/mmu.c"
 HEADER = "include/linux/kvm_host.h"
@@ -92,10 +93,8 @@ def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> None:
     """A .tar.xz as Debian's package holds it: one directory with everything below."""
     staging = path.parent / "staging"
     for name, text in files.items():
-        file = staging / "linux-source" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        file.chmod(0o755 if text.startswith("#!") else 0o644)
+        mode = 0o755 if text.startswith("#!") else 0o644
+        write(staging / "linux-source" / name, text, mode)
     with tarfile.open(path, "w:xz") as archive:
         archive.add(staging / "linux-source", "linux-source")
 
@@ -136,9 +135,7 @@ class FakeKernel:
         return (self.linux / path).read_text()
 
     def write(self, path: str, text: str) -> None:
-        file = self.linux / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(self.linux / path, text)
 
     def edit(self, path: str, old: str, new: str) -> None:
         text = self.read(path)
@@ -151,9 +148,7 @@ class FakeKernel:
         return self.git("rev-parse", "HEAD")
 
     def put(self, path: str, text: str) -> None:
-        file = self.layout.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(self.layout.root / path, text)
 
     def repository(self) -> dict[str, bytes]:
         """Every file of the repository outside build/ and base/."""

@@ -5,6 +5,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.unit.files import program, write
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "split-bench.sh"
 NOBODY = 65534
 
@@ -80,10 +82,7 @@ class Host:
         return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
 
     def write(self, path: str, text: str) -> Path:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
+        return write(self.root / path, text)
 
     def set(self, parameter: str, value: str) -> None:
         """Give a module's parameter this value: "kvm/parameters/tdp_mmu"."""
@@ -148,4 +147,4 @@ def furnish(host: Host) -> None:
     make_pool(host, "2048kB", 0)
     make_pool(host, "1048576kB", 0)
     host.mode("ok")
-    host.write("fake_test", FAKE_TEST).chmod(0o755)
+    program(host.root / "fake_test", FAKE_TEST)

@@ -14,6 +14,7 @@ import pytest
 from lab.cli import INTERRUPTED
 from lab.core.paths import ROOT, Layout
 from tests.unit.fake_kernel import PIN
+from tests.unit.files import program, write
 from tests.unit.processes import is_gone, started, until
 
 # Ends when it is told to, but does not tell its child.
@@ -40,14 +41,9 @@ sys.exit(cli.main(["build", sys.argv[2]]))
 def layout(tmp_path: Path) -> Layout:
     """A tree whose kernel is built, so that no space is asked for, and a make that sleeps."""
     made = Layout(tmp_path)
-    made.pin.parent.mkdir()
-    made.pin.write_text(PIN)
-    image = made.linux / "obj-kvm/arch/x86/boot/bzImage"
-    image.parent.mkdir(parents=True)
-    image.touch()
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/make").write_text(MAKE)
-    (tmp_path / "bin/make").chmod(0o755)
+    write(made.pin, PIN)
+    write(made.linux / "obj-kvm/arch/x86/boot/bzImage", "")
+    program(tmp_path / "bin/make", MAKE)
     return made
 
 

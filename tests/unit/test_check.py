@@ -13,6 +13,7 @@ from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
+from tests.unit.files import program
 
 # Understands just the words that the checks use. C=2 stands for sparse; a semantic patch is the
 # word that it looks for, and sphinx says what stands behind ERROR.
@@ -135,9 +136,7 @@ def test_checkpatch(fake: FakeKernel) -> None:
 def test_checkpatch_finds_debians_python(
     fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "python3"
-    other.write_text("#!/bin/sh\necho BAD module >&2\nexit 1\n")
-    other.chmod(0o755)
+    program(tmp_path / "python3", "#!/bin/sh\necho BAD module >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     text = "system('python3', '-c', '') == 0 or exit 1;\n"
     fake.write("scripts/checkpatch.pl", text)

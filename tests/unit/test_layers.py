@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.core.paths import ROOT
+from tests.unit.files import write
 
 # From below. Packages of a floor do not know each other, but for ALSO.
 FLOORS = (
@@ -116,9 +117,7 @@ def small(tmp_path: Path) -> Path:
         "build/tests.py": "from ..core import errors\n",
     }
     for name, text in files.items():
-        file = tmp_path / "lab" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(tmp_path / "lab" / name, text)
     return tmp_path
 
 

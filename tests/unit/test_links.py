@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from lab.core.paths import ROOT
+from tests.unit.files import write
 
 PARSER = MarkdownIt("commonmark").enable("table")
 TARGETS = {"a": "href", "img": "src"}
@@ -89,10 +90,15 @@ def dead_links(root: Path) -> list[str]:
     return [f"{file.relative_to(root)}: {target}: {why}" for file, target, why in found if why]
 
 
+def _code(text: str) -> Iterator[str]:
+    for token in (*PARSER.parse(text), *_inline(text)):
+        if token.type in CODE:
+            yield token.content
+
+
 def make_targets(text: str) -> set[str]:
     """The make targets that the code in a Markdown text names."""
-    code = [token for token in [*PARSER.parse(text), *_inline(text)] if token.type in CODE]
-    return {target for token in code for target in MAKE.findall(token.content)}
+    return {target for code in _code(text) for target in MAKE.findall(code)}
 
 
 def missing_targets(root: Path) -> list[str]:
@@ -107,8 +113,7 @@ def missing_targets(root: Path) -> list[str]:
 
 def what_values(text: str) -> set[tuple[str, str]]:
     """The make targets with a WHAT that the code in a Markdown text names."""
-    code = [token for token in [*PARSER.parse(text), *_inline(text)] if token.type in CODE]
-    return {pair for token in code for pair in WHAT.findall(token.content)}
+    return {pair for code in _code(text) for pair in WHAT.findall(code)}
 
 
 def missing_whats(root: Path) -> list[str]:
@@ -149,10 +154,8 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "x").touch()
-    (tmp_path / "docs" / "b.md").write_text("# The `b`: a file\n\n## Twice\n\n## Twice\n")
+    write(tmp_path / "build/x", "")
+    write(tmp_path / "docs/b.md", "# The `b`: a file\n\n## Twice\n\n## Twice\n")
     return tmp_path.resolve()
 
 

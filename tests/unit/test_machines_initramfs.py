@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.core.errors import LabError
 from lab.machines import bochs, initramfs
 from lab.machines.job import Job
+from tests.unit.calls import refused
+from tests.unit.files import write
 
 JOB = Job(kernel=Path("bzImage"), command=("sh", "-c", "echo 'a b' $LAB_OUT"))
 DYNAMIC = Path("/bin/ls")
@@ -40,10 +41,8 @@ def test_job_is_inside(tmp_path: Path) -> None:
 
 def test_directories_come_with_modes(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    (source / "deep").mkdir(parents=True)
-    (source / "deep" / "run").write_text("#!/bin/sh\n")
-    (source / "deep" / "run").chmod(0o700)
-    (source / "data").write_text("data")
+    write(source / "deep/run", "#!/bin/sh\n", 0o700)
+    write(source / "data", "data")
     job = dataclasses.replace(JOB, files={"/test/place": source})
     (tmp_path / "root").mkdir()
     files = unpack(initramfs.build(job, "svm-qemu"), tmp_path / "root")
@@ -83,10 +82,8 @@ def two_copies(tmp_path: Path) -> list[Path]:
     copies = []
     for number in (1, 2):
         copy = tmp_path / f"copy{number}"
-        copy.mkdir()
         for name in ("b", "a") if number == 1 else ("a", "b"):
-            (copy / name).write_text(name)
-            (copy / name).chmod(0o640 if number == 1 else 0o644)
+            write(copy / name, name, 0o640 if number == 1 else 0o644)
             os.utime(copy / name, (number * 1000, number * 1000))
         copies.append(copy)
     return copies
@@ -125,5 +122,4 @@ def test_same_job_gives_same_medium(tmp_path: Path) -> None:
     ],
 )
 def test_bad_file_is_refused(path: str, source: Path, why: str) -> None:
-    with pytest.raises(LabError, match=why):
-        initramfs.check_files({path: source})
+    assert why in refused(initramfs.check_files, {path: source})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.measure.migration.command import SCRIPT
+from tests.unit.files import program, write
 
 # Speaks as much of QMP as the script hears; FAKE says how it is to fail.
 QEMU = r"""#!/bin/sh
@@ -68,18 +69,14 @@ def host(tmp_path: Path) -> Path:
         "proc/cpuinfo": "flags\t\t: fpu vmx",
     }
     for name, value in values.items():
-        file = tmp_path / "root" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{value}\n")
+        write(tmp_path / "root" / name, f"{value}\n")
     return tmp_path / "root"
 
 
 @pytest.fixture
 def run(host: Path, tmp_path: Path) -> Run:
     """Run the script for N, Y and D; the QEMU fails as the argument says."""
-    qemu = tmp_path / "qemu"
-    qemu.write_text(QEMU)
-    qemu.chmod(0o755)
+    qemu = program(tmp_path / "qemu", QEMU)
     (tmp_path / "out").mkdir()
     (tmp_path / "tmp").mkdir()
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result
 from lab.verify import parity
 from lab.verify.parity import MODES, Setup
+from tests.unit.calls import lab
+from tests.unit.files import program
 
 TESTS = ("a_test", "x86_64/b_test")
 HERE = Layout(Path())
@@ -249,9 +250,8 @@ def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
 
 
 def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
-    shout = tmp_path / "shout"
-    shout.write_text('#!/bin/sh\necho "$@" >args\nsleep 600 & echo $! >pid\nexit 4\n')
-    shout.chmod(0o755)
+    script = '#!/bin/sh\necho "$@" >args\nsleep 600 & echo $! >pid\nexit 4\n'
+    program(tmp_path / "shout", script)
     (tmp_path / "vm").mkdir()
     script = parity.SCRIPT
     for inside in ("/tmp", parity.INSIDE, "/proc/sys"):
@@ -285,11 +285,7 @@ def test_what_hangs_a_machine_runs_there_if_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("series", "status"), [([0], 0), ([1], 1)])
 def test_the_exit_status_is_the_verdict(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    series: list[int | None],
-    status: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, series: list[int | None], status: int
 ) -> None:
     machine = Scripted({("series", "a_test"): series})
     (tmp_path / "a_test").touch()
@@ -301,9 +297,8 @@ def test_the_exit_status_is_the_verdict(
     monkeypatch.setattr("lab.build.kernel.build", build)
     monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     output = tmp_path / "out.jsonl"
-    assert cli.main(["parity", "--output", str(output)]) == status
+    said = lab("parity", "--output", str(output), status=status).err
     assert len(output.read_text().splitlines()) == 3 * 2
-    said = capsys.readouterr().err
     log = HERE.log / "parity-svm-qemu-npt=1-tdp_mmu=0-series-again.log"
     assert (f" {log}\n" in said) == bool(status)
     for line in ("again a_test, base and", "parity: a_test: pass unpatched, FAIL with the series"):

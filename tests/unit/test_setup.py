@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.files import program, write
+
 LAB = Path(__file__).parents[2] / "lab"
 REAL = ("sh", "sed", "grep", "cat", "dirname", "mkdir", "rm", "date", "flock", "sha256sum", "env")
 
@@ -62,9 +64,7 @@ class Machine:
         (self.notes / name).touch()
 
     def program(self, name: str, text: str) -> None:
-        file = self.path / name
-        file.write_text(f"#!/bin/sh\n{text}")
-        file.chmod(0o755)
+        program(self.path / name, f"#!/bin/sh\n{text}")
 
 
 @pytest.fixture
@@ -81,8 +81,7 @@ def machine(tmp_path: Path) -> Machine:
     made.program("dpkg-query", DPKG_QUERY)
     made.program("apt-get", APT_GET)
     made.program("python3", PYTHON)
-    (made.notes / "pip").write_text(PIP)
-    (made.notes / "pip").chmod(0o755)
+    program(made.notes / "pip", PIP)
     lines = (LAB / "packages.txt").read_text().splitlines()
     packages = [line for line in lines if not line.startswith("#")]
     (made.notes / "installed").write_text("".join(f"{name}\n" for name in packages))
@@ -127,9 +126,7 @@ def test_nothing_at_all_is_installed(machine: Machine) -> None:
 
 
 def test_a_base_needs_more(machine: Machine) -> None:
-    pin = machine.root / "base/7.3.pin"
-    pin.parent.mkdir()
-    pin.write_text('packages = ["uuid-dev", "flex"]\n')
+    pin = write(machine.root / "base/7.3.pin", 'packages = ["uuid-dev", "flex"]\n')
     (machine.notes / "pip").write_text(PIP + f'[ "$1" = install ] || exec {sys.executable} "$@"\n')
     done = dataclasses.replace(machine, base="7.3").run()
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
-from tests.unit.processes import default_signals, started
+from tests.unit.files import program
+from tests.unit.processes import default_signals, is_gone, started
 from tests.unit.split_bench import PART, RECORDS, keys, needed, records, refusal
 
 # ---- interruption ------------------------------------------------------------
@@ -26,14 +27,6 @@ def wait_for(file: Path) -> str:
             return text
         time.sleep(0.02)
     raise AssertionError(f"{file} did not appear")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize("mode", ["hang", "stubborn"])
@@ -58,7 +51,7 @@ def test_interrupted_run_restores_all_and_ends_the_test(
         _, said = process.communicate(timeout=10)
     assert process.returncode == status
     assert host.settings() == before
-    assert not is_alive(child)
+    assert is_gone(child)
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
 
 
@@ -72,7 +65,7 @@ def test_control_c_on_a_terminal(host: Host) -> None:
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=10) == 130
     assert host.settings() == before
-    assert not is_alive(child)
+    assert is_gone(child)
 
 
 def test_reader_that_goes_away(host: Host) -> None:
@@ -151,12 +144,9 @@ class Moments:
 
 @pytest.fixture
 def moments(host: Host, tmp_path: Path) -> Moments:
-    (tmp_path / "bin").mkdir()
     for name in set(needed()) - {"date"}:  # its calls vary with the time that a run takes
         command = shutil.which(name, path=host.environment["PATH"])
-        wrapper = tmp_path / "bin" / name
-        wrapper.write_text(MOMENT.format(notes=tmp_path, command=command))
-        wrapper.chmod(0o755)
+        program(tmp_path / "bin" / name, MOMENT.format(notes=tmp_path, command=command))
     # Where the shell runs its commands itself, those of the test are what can interrupt.
     fake = FAKE_TEST.replace("clear=1\n", "clear=1\n" + 4 * "cat </dev/null\n", 1)
     (host.root / "fake_test").write_text(fake)

@@ -20,6 +20,7 @@ import pytest
 
 from lab.core.paths import ROOT
 from tests.unit.fake_kvm_host import Host, furnish
+from tests.unit.files import program, write
 from tests.unit.processes import ignored_signals, is_gone, started, until
 from tests.unit.test_build_ended import LAB, MAKE
 
@@ -35,6 +36,8 @@ SENDERS = (
 )
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--rootdir", ROOT)
 
+Left = Callable[[], list[psutil.Process]]
+
 
 def own_temporary(directory: Path) -> str:
     """Option: pytest is not to remove what earlier runs left, which takes its time."""
@@ -42,7 +45,7 @@ def own_temporary(directory: Path) -> str:
 
 
 @pytest.fixture
-def left() -> Iterator[Callable[[], list[psutil.Process]]]:
+def left() -> Iterator[Left]:
     """left(): what runs that was started below this process, whatever its parent was."""
     libc = ctypes.CDLL(None)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
@@ -89,9 +92,7 @@ def verdicts(file: Path) -> dict[str, str]:
     }
 
 
-def test_tests_that_send_signals_have_the_same_verdicts(
-    tmp_path: Path, left: Callable[[], list[psutil.Process]]
-) -> None:
+def test_tests_that_send_signals_have_the_same_verdicts(tmp_path: Path, left: Left) -> None:
     found: list[dict[str, str]] = []
     for preexec in (bare, None):
         file = tmp_path / f"{len(found)}.xml"
@@ -125,7 +126,7 @@ def test_sleeper(nr):
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_term_ends_a_test_run_and_what_its_tests_started(
-    tmp_path: Path, left: Callable[[], list[psutil.Process]], workers: str
+    tmp_path: Path, left: Left, workers: str
 ) -> None:
     (tmp_path / "test_sleeper.py").write_text(SLEEPER)
     wanted = 1 if workers == "-n0" else 2
@@ -203,80 +204,69 @@ def test_no_file_of_the_lab_is_taken_for_standard_input() -> None:
     assert run_bare([sys.executable, "-c", script]) == (0, "/dev/null\n")
 
 
-def test_term_ends_a_build(tmp_path: Path, left: Callable[[], list[psutil.Process]]) -> None:
-    image = tmp_path / "build/linux/obj-kvm/arch/x86/boot/bzImage"
-    image.parent.mkdir(parents=True)
-    image.touch()
-    make = tmp_path / "make"
-    make.write_text(MAKE)
-    make.chmod(0o755)
-    environment = bare_environment(PYTHONPATH=ROOT) | {"PATH": f"{tmp_path}:{PATH}"}
-    command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
-    with started(command, bare, env=environment, stderr=subprocess.DEVNULL) as running:
-        assert until(lambda: any(tmp_path.rglob("pids")))
-        running.send_signal(signal.SIGHUP)
-        running.send_signal(signal.SIGINT)
+def assert_term_ends(
+    command: Sequence[object],
+    is_up: Callable[[], bool],
+    left: Left,
+    *,
+    env: dict[str, str],
+    late_s: float = 0,
+) -> None:
+    """TERM ends COMMAND, started bare, and all that it has started; no other signal does."""
+    with started(command, bare, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as running:
+        assert until(is_up)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            running.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(timeout=0.5)
         running.terminate()
         assert running.wait(timeout=30) == 128 + signal.SIGTERM
-        assert left() == []
+        assert until(lambda: not left(), late_s)
 
 
-# A checker of `lab check` that has programs of its own.
-CHECKING = """
-import sys
+def test_term_ends_a_build(tmp_path: Path, left: Left) -> None:
+    write(tmp_path / "build/linux/obj-kvm/arch/x86/boot/bzImage", "")
+    program(tmp_path / "make", MAKE)
+    environment = bare_environment(PYTHONPATH=ROOT) | {"PATH": f"{tmp_path}:{PATH}"}
+    command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
+    assert_term_ends(command, lambda: any(tmp_path.rglob("pids")), left, env=environment)
+
+
+# A command that does what it is given, in a directory.
+COMMAND = """
+import os, subprocess, sys, click
 from pathlib import Path
-import click
 from lab import cli
 from lab.submit import check
 
 @click.command()
-def checking():
-    check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path(sys.argv[1]))
+def command():
+    os.chdir(sys.argv[1])
+    {work}
 
-cli.LazyGroup.get_command = lambda *_: checking
+cli.LazyGroup.get_command = lambda *_: command
 sys.exit(cli.main(["check"]))
 """
 
 
-def test_term_ends_a_checker(tmp_path: Path, left: Callable[[], list[psutil.Process]]) -> None:
-    environment = bare_environment(PYTHONPATH=ROOT)
-    with started(
-        [sys.executable, "-c", CHECKING, tmp_path], bare, cwd=ROOT, env=environment
-    ) as running:
-        assert until((tmp_path / "up").exists)
-        assert len(left()) > 2
-        running.terminate()
-        assert running.wait(timeout=30) == 128 + signal.SIGTERM
-        assert left() == []
-
-
-# What a command waits for that is no machine and no build.
-WAITING = """
-import subprocess, sys, click
-from lab import cli
-
-@click.command()
-def waiting():
-    subprocess.run(["sh", "-c", f"echo > {sys.argv[1]}/up; exec sleep 1000"])
-
-cli.LazyGroup.get_command = lambda *_: waiting
-sys.exit(cli.main(["check"]))
-"""
-
-
+@pytest.mark.parametrize(
+    ("work", "least"),
+    [
+        # A checker of `lab check` that has programs of its own.
+        ('check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path())', 3),
+        # What a command waits for that is no machine and no build.
+        ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
+    ],
+)
 def test_term_ends_what_any_command_waits_for(
-    tmp_path: Path, left: Callable[[], list[psutil.Process]]
+    tmp_path: Path, left: Left, work: str, least: int
 ) -> None:
-    environment = bare_environment(PYTHONPATH=ROOT)
-    with started(
-        [sys.executable, "-c", WAITING, tmp_path], bare, cwd=ROOT, env=environment
-    ) as running:
-        assert until((tmp_path / "up").exists)
-        running.terminate()
-        assert running.wait(timeout=30) == 128 + signal.SIGTERM
-        assert left() == []
+    command = [sys.executable, "-c", COMMAND.format(work=work), tmp_path]
+
+    def is_up() -> bool:
+        return (tmp_path / "up").exists() and len(left()) >= least
+
+    assert_term_ends(command, is_up, left, env=bare_environment(PYTHONPATH=ROOT))
 
 
 # ---- the benchmark's script --------------------------------------------------
@@ -301,24 +291,11 @@ def test_the_script_measures_the_same(host: Host) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hang", "stubborn"])
-def test_term_ends_the_script_and_restores_the_host(
-    host: Host, left: Callable[[], list[psutil.Process]], mode: str
-) -> None:
+def test_term_ends_the_script_and_restores_the_host(host: Host, left: Left, mode: str) -> None:
     host.mode(mode)
     before = host.settings()
-    with started(
-        host.command("--vcpus", "2", "--eager", "N"),
-        bare,
-        env=host.environment,
-        stderr=subprocess.DEVNULL,
-    ) as running:
-        assert until((host.root / "pid").exists)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-            running.send_signal(number)
-        with pytest.raises(subprocess.TimeoutExpired):
-            running.wait(timeout=0.5)
-        running.terminate()
-        assert running.wait(timeout=10) == 128 + signal.SIGTERM
-        # Of the one that is no program itself, as it ought to be, `sleep 0.1` may end later.
-        assert until(lambda: not left(), 1)
+    command = host.command("--vcpus", "2", "--eager", "N")
+    # Of the one that is no program itself, as it ought to be, `sleep 0.1` may end later.
+    is_up = (host.root / "pid").exists
+    assert_term_ends(command, is_up, left, env=host.environment, late_s=1)
     assert host.settings() == before

@@ -3,15 +3,16 @@
 
 import dataclasses
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.series import tree
+from tests.unit.calls import refused
 from tests.unit.fake_kernel import (
     BASE_FILES,
     HEADER,
@@ -183,26 +184,20 @@ def test_what_does_not_fit_changes_nothing(
     text = (fake.layout.root / name).read_text()
     assert old in text
     fake.put(name, text.replace(old, new, 1))
-    with pytest.raises(LabError) as error:
-        fake.make_tree()
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
-    assert error.value.exit_code == 2
+    assert said in refused(fake.make_tree)
     assert snapshot(fake) == before
 
 
 def test_first_failure_leaves_no_tree(with_series: FakeKernel) -> None:
     with_series.put(FIRST, FIRST_TEXT.replace("pages[0]", "pages[9]"))
-    with pytest.raises(LabError):
-        with_series.make_tree()
+    refused(with_series.make_tree)
     assert not with_series.linux.exists()
     assert not (with_series.layout.build / "linux.new").exists()
 
 
 def test_a_whole_file_has_one_owner(with_series: FakeKernel) -> None:
     with_series.put(FIRST, FIRST_TEXT.replace("---\n\n", f"---\nAdds: {SPLITTER}\n\n"))
-    with pytest.raises(LabError, match="belongs to one mail"):
-        with_series.make_tree()
+    assert "belongs to one mail" in refused(with_series.make_tree)
 
 
 def uncommitted(fake: FakeKernel) -> None:
@@ -226,8 +221,7 @@ def test_unsaved_work_stays(with_series: FakeKernel, work: Callable[[FakeKernel]
     before = snapshot(fake)
     assert "used as it is" in fake.make_tree()
     fake.put(SPLITTER, "int changed;\n")
-    with pytest.raises(LabError, match="make save"):
-        fake.make_tree()
+    assert "make save" in refused(fake.make_tree)
     assert snapshot(fake) == before
     fake.make_tree(discard=True)
     assert fake.git("status", "--porcelain") == ""
@@ -257,23 +251,21 @@ def test_newer_source_that_does_not_apply(with_series: FakeKernel, tmp_path: Pat
     fake.make_tree()
     before = snapshot(fake)
     files = {**BASE_FILES, MMU: BASE_FILES[MMU].replace("pages[0]", "first_page")}
-    with pytest.raises(LabError, match="does not apply"):
-        tree.make(fake.layout, FakeKernel.make(tmp_path / "newer", files).source)
+    newer = FakeKernel.make(tmp_path / "newer", files).source
+    assert "does not apply" in refused(tree.make, fake.layout, newer)
     assert snapshot(fake) == before
 
 
 @pytest.mark.parametrize("content", [b"no archive", b""])
 def test_source_that_does_not_unpack(fake: FakeKernel, content: bytes) -> None:
     fake.source.tarball.write_bytes(content)
-    with pytest.raises(LabError, match="does not unpack"):
-        fake.make_tree()
+    assert "does not unpack" in refused(fake.make_tree)
     assert not fake.linux.exists()
 
 
 def test_source_that_is_no_kernel(tmp_path: Path) -> None:
     fake = FakeKernel.make(tmp_path, {"README": "something else\n"})
-    with pytest.raises(LabError, match="no kernel source"):
-        fake.make_tree()
+    assert "no kernel source" in refused(fake.make_tree)
     assert not fake.linux.exists()
 
 
@@ -284,8 +276,7 @@ def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_free(monkeypatch, 3 * 2**30)
-    with pytest.raises(LabError, match=r"about 4 GiB.*3\.0 GiB are free"):
-        fake.make_tree()
+    assert re.search(r"about 4 GiB.*3\.0 GiB are free", refused(fake.make_tree))
     assert not fake.linux.exists()
 
 
@@ -293,9 +284,7 @@ def test_space_that_runs_out(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) 
     fake.source.tarball.write_bytes(b"fails to unpack as on a full disk")
     leave_free(monkeypatch, 1000)
     monkeypatch.setattr(tree, "NEEDED_GIB", 0)
-    with pytest.raises(LabError, match="no space left in") as error:
-        fake.make_tree()
-    assert error.value.exit_code == 2
+    assert "no space left in" in refused(fake.make_tree)
     assert not fake.linux.exists()
     assert not (fake.layout.build / "linux.new").exists()
 
@@ -303,15 +292,12 @@ def test_space_that_runs_out(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) 
 def test_space_that_runs_out_in_git(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.make_tree()
     leave_free(monkeypatch, 1000)
-    with pytest.raises(LabError, match="no space left in") as error:
-        Repo(fake.linux).run("cat-file", "blob", "none")
-    assert error.value.exit_code == 2
+    assert "no space left in" in refused(Repo(fake.linux).run, "cat-file", "blob", "none")
 
 
 def test_a_tree_of_another_user(fake: FakeKernel) -> None:
     fake.linux.mkdir(parents=True)
-    with pytest.raises(LabError, match="move it away"):
-        fake.make_tree()
+    assert "move it away" in refused(fake.make_tree)
 
 
 def test_further_work_tree(with_series: FakeKernel) -> None:
