@@ -39,16 +39,7 @@ ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
 KINDS = ("series", "base", "peer", "mutants")
 # With two cores and an empty ccache.
-ESTIMATES = {
-    "kvm": "4 min",
-    "kvm-preempt": "4 min",
-    "debug": "5 min",
-    "fault": "4 min",
-    "pae": "5 min",
-    "bpf": "4 min",
-    "leaks": "5 min",
-    "kcsan": "6 min",
-}
+ESTIMATE = "4 to 6 min, less with a warm ccache"
 # The largest of them, debug, takes half of it.
 NEEDED_GIB = 0.5
 
@@ -191,10 +182,6 @@ def image_in(source: Path, config: str) -> Path:
     return source / f"obj-{config}" / "arch/x86/boot/bzImage"
 
 
-def _estimate(image: Path, config: str) -> str:
-    return "1 min or less" if image.exists() else f"{ESTIMATES[config]}, less with a warm ccache"
-
-
 def _commit_in(source: Path) -> str | None:
     """The commit that a work tree holds, None if there is anything else in it but objects."""
     repo = Repo(source)
@@ -240,21 +227,12 @@ def _stamp_of(kind: str, config: str, source: Path, fragments: Sequence[Path]) -
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _is_built(stamp: Path, wanted_stamp: str | None) -> bool:
-    return wanted_stamp is not None and stamp.exists() and stamp.read_text() == wanted_stamp
-
-
-def _write_stamp(stamp: Path, content: str | None) -> None:
-    if content is not None:
-        stamp.write_text(content)
-
-
 def _make(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> None:
     objects = f"obj-{config}"
     log = LAYOUT.log / f"kernel-{kind}-{config}.log"
     log.unlink(missing_ok=True)
     what = f"Building the {kind} kernel, configuration {config}"
-    with step(what, _estimate(image_in(source, config), config)):
+    with step(what, "1 min or less" if image_in(source, config).exists() else ESTIMATE):
         arch = arch_of(config)
         configure(source, objects, fragments, log, arch)
         command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
@@ -276,9 +254,11 @@ def build(kind: str, config: str) -> Kernel:
         space.need(source, NEEDED_GIB, "a kernel")
     stamp = source / objects / ".lab-built"
     with locked(tree.lock(source)):
-        if not _is_built(stamp, _stamp_of(kind, config, source, fragments)):
+        built = stamp.read_text() if stamp.exists() else ""
+        if built != _stamp_of(kind, config, source, fragments):
             stamp.unlink(missing_ok=True)
             _make(kind, config, source, fragments)
-            _write_stamp(stamp, _stamp_of(kind, config, source, fragments))
+            if content := _stamp_of(kind, config, source, fragments):
+                stamp.write_text(content)
     release = (source / objects / "include/config/kernel.release").read_text().strip()
     return Kernel(kind, config, image, release)

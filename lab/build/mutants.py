@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A kernel that is wrong on purpose: the series with all of tests/mutants in it.
 
-A mutant is a mail like those of series/ that makes one mistake. As a kernel for each would take too
-long to build, one has them all, each behind kvm_mutant(N), which is true while the module
-parameter kvm.mutant is N. The first patch, 00, adds that; with 0 the kernel is the series.
-
-The changelog of a mutant ends with lines that say who has to notice:
-
-    Caught-by: PROGRAM ARGUMENT...      the selftest
-    Machine: NAME WORD...               MODULE.PARAMETER=VALUE, or for the kernel command line
-    Output: REGEX                       the selftest fails and says this
-    Kernel-log: REGEX                   the kernel says this
-
-There is an Output or a Kernel-log; if both, both have to be seen.
+One kernel has them all, each behind kvm_mutant(N), which is true while the module parameter
+kvm.mutant is N; the first patch, 00, adds that. The format of a patch, and of the lines at the end
+of its changelog that say who has to notice, is in docs/developing.md: "Mutants".
 """
 
 import re
@@ -129,7 +120,7 @@ def _read(layout: Layout) -> Iterator[tuple[int, str, str, Mail]]:
 
 
 def load(layout: Layout) -> Mutants:
-    """Read tests/mutants. LabError: a patch that is not as the top of this file says."""
+    """Read tests/mutants. LabError: a patch that is not as docs/developing.md says."""
     switches: list[tuple[str, Mail]] = []
     mutants: dict[int, Mutant] = {}
     for number, name, path, mail in _read(layout):

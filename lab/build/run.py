@@ -11,6 +11,7 @@ from lab import machines
 from lab.build import kernel, programs32
 from lab.core.errors import LabError
 from lab.core.paths import LAYOUT
+from lab.core.steps import say
 from lab.machines.job import Job, Machine, MachineFailed
 
 
@@ -39,10 +40,6 @@ def _init(machine: Machine, config: str, dry_run: bool) -> Path | None:
     if machine.name == "host" or kernel.arch_of(config) == kernel.ARCH_64:
         return None
     return programs32.program_of(programs32.INIT) if dry_run else programs32.build(programs32.INIT)
-
-
-def _show_progress(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _run(machine: Machine, job: Job) -> int:
@@ -99,7 +96,7 @@ def run(
         memory_mib=memory,
         files={inside: Path(file) for inside, file in places.items()},
         timeout_s=timeout,
-        on_progress=_show_progress,
+        on_progress=say,
         cmdline=cmdline,
         init=_init(chosen, config, dry_run),
     )

@@ -100,15 +100,12 @@ debug: action=ignore
 """
 
 
-def _boot_menu(cmdline: str) -> str:
-    return f"default job\nlabel job\nkernel kernel\ninitrd initrd\nappend {cmdline}\n"
-
-
 def _write_medium(job: Job, cmdline: str, image: bytes, directory: Path) -> None:
     """Make the boot medium. The same job gives the same bytes."""
     sources = {"isolinux.bin": ISOLINUX, "ldlinux.c32": LDLINUX, "kernel": job.kernel.resolve()}
     (directory / "initrd").write_bytes(image)
-    (directory / "isolinux.cfg").write_text(_boot_menu(cmdline))
+    menu = f"default job\nlabel job\nkernel kernel\ninitrd initrd\nappend {cmdline}\n"
+    (directory / "isolinux.cfg").write_text(menu)
     sources.update({name: directory / name for name in ("initrd", "isolinux.cfg")})
     argv = [str(XORRISO), "-as", "mkisofs", "-quiet", "-o", MEDIUM, "-b", "isolinux.bin"]
     argv += ["-c", "boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table"]

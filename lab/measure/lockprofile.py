@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab lockprofile`: how much of their time vCPUs spend waiting for mmu_lock.
 
-Method. dirty_log_perf_test runs for two iterations with initially-all-set, once without and once
-with tracing; the second iteration is the first that pays for splitting. lab.measure.locktrace reads
-the waits of vCPU threads out of the trace. The trace is stamped by the TSC, which on the lockstep
-machine counts instructions. It comes back compressed: the serial line takes a kilobyte a second.
-
-Limits. Tracing takes time itself, a part of it while mmu_lock is held (contention_end comes right
-after the lock was taken), so a contended phase gets longer; by how much is measured and shown, and
-so is the share of waiting that follows from the times without tracing. A vCPU that loses its
-processor while others wait behind it in the queue makes them wait: that is what the overcommitted
-runs are for.
+Method and limits are in docs/measuring.md. lab.measure.locktrace reads the waits of vCPU threads
+out of the trace, which comes back compressed: the serial line takes a kilobyte a second. A vCPU
+that loses its processor while others wait behind it in the queue makes them wait: that is what the
+overcommitted runs are for.
 """
 
 import gzip

@@ -2,18 +2,8 @@
 """Who waited for mmu_lock, read from the text of a kernel trace.
 
 Events: lock:contention_begin and lock:contention_end around each wait, kvm:kvm_userspace_exit
-when KVM_RUN returns, sched:sched_switch. Stamps are ticks of one clock for all processors.
-
-Which waits. mmu_lock is an rwlock, whose waits begin with the flags SPIN|READ or SPIN|WRITE;
-mutexes, futexes, semaphores and plain spinlocks have others, and the spinlock inside an rwlock,
-on which its waiters queue, has an address of its own. On x86 mmu_lock is the first member of
-struct kvm, which is the first member of the vendor's struct and comes from vmalloc(): its address
-lies in that area and is a multiple of the page size. The only rwlock for which vCPU threads wait
-in a pass must be such an address, or the trace is refused.
-
-Which passes. In each pass a vCPU thread leaves KVM_RUN once. It never takes mmu_lock outside of
-KVM_RUN, so what lies between the pass's beginning and that exit is the pass. The pass begins as
-long before the last exit as the test says that it lasted.
+when KVM_RUN returns, sched:sched_switch. Stamps are ticks of one clock for all processors. How
+a wait for mmu_lock is told apart, and a pass found, is in docs/measuring.md, "Who waits".
 """
 
 import re

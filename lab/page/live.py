@@ -20,7 +20,6 @@ class LiveRun:
 
     timeline: Line
     kinds: list[Line]
-    dips: list[Line]
 
     @property
     def style(self) -> Style:
@@ -37,10 +36,9 @@ def _runs(source: Source, ept: bool) -> list[LiveRun]:
     """N, Y, and the ungated baseline, as far as they are there."""
     found = []
     for timeline in source.of("timeline"):
-        me = _same_run(timeline)
-        parts = [[o for o in source.of(name) if _same_run(o) == me] for name in ("kind", "dip")]
         if timeline.record["ept"] == ept:
-            found.append(LiveRun(timeline, *parts))
+            kinds = [o for o in source.of("kind") if _same_run(o) == _same_run(timeline)]
+            found.append(LiveRun(timeline, kinds))
     order = (pictures.LAZY, pictures.EAGER, pictures.UNGATED)
     return sorted(found, key=lambda run: order.index(run.style))
 

@@ -239,9 +239,16 @@ def _y_axis(axes: "Axes", limits: tuple[float, float], log: bool) -> None:
 
 
 def curves(
-    name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
+    name: str,
+    rows: Sequence[Sequence[Panel]],
+    y_label: str,
+    whole: float | None = None,
+    limit: float | None = None,
 ) -> str:
-    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
+    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE.
+
+    limit: a line that is not to be crossed.
+    """
     figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))
     limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
     for drawn, row in zip(grid, rows, strict=True):
@@ -249,26 +256,11 @@ def curves(
             axes.set_title(panel.title)
             for style, points in panel.curves.items():
                 axes.plot(*zip(*points, strict=True), **style.words())
+            if limit:
+                axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
             _y_axis(axes, limits, log=whole is None)
             _x_axis(axes, panel)
         drawn[0].set_ylabel(y_label)
-    _legend(figure, grid.flat)
-    return _svg(figure, name)
-
-
-def costs(name: str, panels: Sequence[Panel], y_label: str, limit: float) -> str:
-    """Panels side by side with a linear axis from 0 and a line that is not to be crossed."""
-    figure, grid = _grid(1, len(panels), 3.4)
-    highest = max(y for p in panels for points in p.curves.values() for _, y in points)
-    for axes, panel in zip(grid.flat, panels, strict=True):
-        axes.set_title(panel.title)
-        for style, points in panel.curves.items():
-            axes.plot(*zip(*points, strict=True), **style.words())
-        axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
-        axes.set_ylim(0, 1.1 * max(limit, highest))
-        _x_axis(axes, panel)
-        axes.grid(axis="y")
-    grid[0][0].set_ylabel(y_label)
     _legend(figure, grid.flat)
     return _svg(figure, name)
 

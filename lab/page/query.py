@@ -14,61 +14,45 @@ bits are cheaper, by=time or by=cpu.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.core.errors import LabError
 from lab.results import tradeoff
-from lab.results.sources import Line, Sources
+from lab.results.sources import Sources
 
-# What is shown of a line unless "value" says otherwise, and what it is multiplied by.
-SECONDS = "seconds"
+# What a figure is multiplied by, by the last word of its key.
 SCALES = {"seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 CROSSING = "crossing"
 
 
-@dataclass(frozen=True)
-class Query:
-    """wanted: keys of a line and their values. value: the key that is shown."""
+def _pairs(text: str, words: Sequence[str]) -> dict[str, Any]:
+    pairs = [word.partition("=") for word in words]
+    if bad := [name for name, equals, _ in pairs if not equals]:
+        raise LabError(f"query '{text}': {bad[0]} is not key=value")
+    return {name: _value(value) for name, _, value in pairs}
 
-    kind: str
-    wanted: Mapping[str, Any]
-    value: str = SECONDS
 
-    @classmethod
-    def parse(cls, text: str) -> "Query":
-        """LabError: not words of the form key=value behind the kind of results."""
-        kind, *words = text.split()
-        pairs = [word.partition("=") for word in words]
-        if bad := [name for name, equals, _ in pairs if not equals]:
-            raise LabError(f"query '{text}': {bad[0]} is not key=value")
-        wanted = {name: _value(value) for name, _, value in pairs}
-        return cls(kind, wanted, str(wanted.pop("value", SECONDS)))
-
-    def number(self, sources: Sources) -> float:
-        """The figure; times in milliseconds. LabError: there is none, or more than one."""
-        if self.kind == CROSSING:
-            return _crossing(sources, self.wanted)
-        found = [line for line in self._lines(sources) if self._fits(line)]
-        if len(found) != 1:
-            words = " ".join(f"{name}={value}" for name, value in self.wanted.items())
-            raise LabError(f"the reference has {len(found)} lines of {self.kind} {words}, not one")
-        number = found[0].record.get(self.value)
-        if not isinstance(number, int | float):
-            raise LabError(f"{self.kind}: {self.value} is {number!r}, not a number")
-        return float(number) * SCALES.get(self.value.rsplit("_", 1)[-1], 1)
-
-    def _lines(self, sources: Sources) -> tuple[Line, ...]:
-        if self.kind not in sources:
-            raise LabError(f"the reference has no {self.kind}.jsonl")
-        return sources[self.kind].lines
-
-    def _fits(self, line: Line) -> bool:
-        record = line.record
-        if "kernel" not in self.wanted and record.get("kernel", "series") != "series":
-            return False
-        return all(record.get(name) == value for name, value in self.wanted.items())
+def _figure(text: str, sources: Sources) -> float:
+    """One figure; times in milliseconds. LabError: there is none, or more than one."""
+    kind, *words = text.split()
+    wanted = _pairs(text, words)
+    if kind == CROSSING:
+        return _crossing(sources, wanted)
+    if kind not in sources:
+        raise LabError(f"the reference has no {kind}.jsonl")
+    shown = str(wanted.pop("value", "seconds"))
+    like = {"kernel": "series"} | wanted
+    # A line without a kernel is of the series.
+    known = [{"kernel": "series", **line.record} for line in sources[kind].lines]
+    found = [one for one in known if all(one.get(name) == like[name] for name in like)]
+    if len(found) != 1:
+        said = " ".join(f"{name}={value}" for name, value in wanted.items())
+        raise LabError(f"the reference has {len(found)} lines of {kind} {said}, not one")
+    number = found[0].get(shown)
+    if not isinstance(number, int | float):
+        raise LabError(f"{kind}: {shown} is {number!r}, not a number")
+    return float(number) * SCALES.get(shown.rsplit("_", 1)[-1], 1)
 
 
 def _value(text: str) -> Any:
@@ -95,5 +79,5 @@ def _crossing(sources: Sources, wanted: Mapping[str, Any]) -> float:
 def number(text: str, sources: Sources) -> float:
     """What TEXT asks for: a figure, or the ratio of two. LabError: the reference has it not."""
     over, _, under = text.partition(" / ")
-    found = Query.parse(over).number(sources)
-    return found / Query.parse(under).number(sources) if under else found
+    found = _figure(over, sources)
+    return found / _figure(under, sources) if under else found

@@ -217,7 +217,9 @@ def _cost_panels(records: Sequence[Any]) -> list[Panel]:
 
 def cost_picture(records: Sequence[Any]) -> str:
     """The picture of what one split costs, as SVG; RECORDS are the lines of `lab cost`."""
-    return pictures.costs("cost", _cost_panels(records), "instructions per 2 MiB", COST_LIMIT)
+    whole = 1.1 * max(COST_LIMIT, *(one["instructions"] for one in records))
+    panels = [_cost_panels(records)]
+    return pictures.curves("cost", panels, "instructions per 2 MiB", whole, COST_LIMIT)
 
 
 def cost_table(records: Iterable[Any]) -> Table:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab compare A B`: two files of results side by side, and what moved between them.
 
-Only what both measured, with the same dimensions, is compared. What counts as moved depends on
-the clock. A lockstep machine repeats to the last digit, so any difference is another kernel,
-test or compiler; but code that does the same elsewhere in memory already moves figures, so a
-difference counts beyond a threshold of its phase (LIMITS). With the host's clock it counts beyond
-what repeated runs of one side differ by, and where nothing was repeated nothing is judged.
+Only what both measured, with the same dimensions, is compared. With simulated time a difference
+counts beyond a threshold of its phase (LIMITS), with the host's clock beyond what repeated runs of
+one side differ by; docs/measuring.md says why: "Comparing two results".
 """
 
 import statistics

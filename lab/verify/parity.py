@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab parity`: the packaged KVM selftests on the unpatched kernel and on the series.
 
-Method. The tests are those of Debian's source, built from it, so that both kernels run the same
-programs. One boot per kernel and paging mode runs them all, with a time limit for each, and with
-less to do than by default where the test takes arguments for that and would meet the limit. Both
-kernels run at the same time where the machine's time is its own; where it is the host's, one after
-the other, since vCPUs that wait for one that the host does not run meet the limit. A test whose
-verdicts differ is run once more on both kernels, in boots of its own and with twice the limit; what
-differs then is a difference. What the kernel complains about while a test runs is part of the
-test's verdict; the row "(kernel log)" has what it complains about otherwise.
-
-Limits. A test that the machine is too slow or too poor for ends by the limit, or skips, on both
-kernels: that is parity, and says nothing about the series. The table shows which ones these are.
+Method and limits are in docs/developing.md. One boot per kernel and paging mode runs all tests;
+what differs is run again in boots of its own. Both kernels run at the same time where the machine's
+time is its own; where it is the host's, vCPUs that wait for one that the host does not run would
+meet the limit. The row "(kernel log)" has what the kernel complains about while no test runs.
 """
 
 import re

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Data races in the log of a KCSAN kernel: those of the series, and those of the kernel below it.
 
-A report has one or two sides, a stack each. A side belongs to the series if the series wrote the
-line of its innermost frame in KVM, or a line that the compiler inlined there. Innermost in KVM:
-what is called from there, such as a list or a bitmap, races for its caller. What an interrupt
-came upon has called nothing, and its frames are not looked at. The lines that the series wrote are
-those that git finds added or changed since `base` in the tree that was built, so that no list has
-to be kept. A report that cannot be understood belongs to the series.
+A report has one or two sides, a stack each. Whose a side is, and why, is in docs/developing.md:
+"Data races". A report that cannot be understood belongs to the series.
 """
 
 import os

@@ -117,7 +117,7 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
 def test_every_row_with_figures_of_ours_has_an_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for slow in ("curves", "timelines", "stalls", "migration_timelines", "costs"):
+    for slow in ("curves", "timelines", "stalls", "migration_timelines"):
         monkeypatch.setattr(pictures, slow, lambda *_, **__: "<svg/>")
     found = sources.load_all(data.write_all(tmp_path))
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]

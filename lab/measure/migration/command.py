@@ -120,10 +120,6 @@ def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path
     )
 
 
-def _host_facts(text: str) -> dict[str, str]:
-    return dict(line.split(" ", 1) for line in text.splitlines())
-
-
 def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) -> Migration:
     """One migration out of the files that came back. WorkFailed: one is missing, or is wrong."""
     try:
@@ -143,7 +139,7 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
     """The records of a boot. WorkFailed: they are not those of what was asked for."""
     if "host" not in files:
         raise WorkFailed(f"{boot.label}: no file 'host'")
-    facts = _host_facts(files["host"].decode())
+    facts = dict(line.split(" ", 1) for line in files["host"].decode().splitlines())
     tdp = facts["tdp"] in TRUE
     if boot.tdp not in (None, tdp):
         raise WorkFailed(f"{boot.label}: the paging mode did not take effect")
@@ -161,13 +157,6 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
             yield {"record": record["record"], **origin, **set_to} | record
 
 
-def run_boot(machine: Machine, boot: MigrationBoot, job: Job) -> list[dict[str, Any]]:
-    """Migrate in one boot. WorkFailed: something did not go as it has to."""
-    result = machine.run(job)
-    result.check(boot.label)
-    return list(collect(boot, result.files))
-
-
 def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     load = guest.build(plan[0].load, BUILD / "migrate")
@@ -176,7 +165,9 @@ def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, A
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
         with step(f"Migrating, {number} of {len(plan)}: {boot.label}", estimate):
-            found += run_boot(machine, boot, migration_job(machine, boot, image, load))
+            result = machine.run(migration_job(machine, boot, image, load))
+        result.check(boot.label)
+        found += collect(boot, result.files)
     return found
 
 

@@ -122,7 +122,6 @@ class Vcpu:
     reads: int
     writes: int
     wrong: int
-    wrong_page: int
     windows: list[Window]
 
 
@@ -147,11 +146,11 @@ def vcpu_size(windows: int) -> int:
 
 
 def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
-    reads, writes, wrong, page, _ = VCPU.unpack_from(data, offset)
+    reads, writes, wrong, _, _ = VCPU.unpack_from(data, offset)
     offset += VCPU.size
     found = WINDOW.iter_unpack(data[offset : offset + count * WINDOW.size])
     windows = [Window(a, n, stall / khz / 1e3, busy / khz / 1e3) for a, n, stall, busy in found]
-    return Vcpu(reads, writes, wrong, page, _until_last(windows))
+    return Vcpu(reads, writes, wrong, _until_last(windows))
 
 
 def _until_last(windows: Sequence[Window]) -> list[Window]:

@@ -7,7 +7,7 @@ in the blackout only, is left to the blackout: its length is not precopy's doing
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,19 +135,6 @@ class Migration:
             raise WorkFailed(f"{huge} huge pages were mapped before the migration: not all were")
 
 
-def _phase_of(windows: Iterable[Window], begin: int, length_us: int) -> dict[str, Any]:
-    """The longest of WINDOWS, and where."""
-    found = list(windows)
-    stall = max((one.longest_stall for one in found), default=0.0)
-    busy = max((one.longest_request for one in found), default=0.0)
-    at = next((i for i, one in enumerate(found) if one.longest_request == busy), 0)
-    return {
-        "longest_stall_us": round(stall * 1e6, 1),
-        "longest_request_us": round(busy * 1e6, 1),
-        "longest_request_at_us": (begin + at) * length_us,
-    }
-
-
 def _ends_before(index: int, window: Window, stop: int, window_us: int) -> Window:
     """WINDOW, the index-th, without what may have lasted until window STOP."""
 
@@ -187,6 +174,7 @@ def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, 
     us = migration.source.window_us
     windows = _together([_part(vcpu, first, last, us) for vcpu in migration.source.vcpus])
     counts = [one.requests for one in windows]
+    requests = [one.longest_request for one in windows]
     seconds = len(windows) * us / 1e6
     return {
         "record": "phase",
@@ -197,7 +185,9 @@ def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, 
         "requests_per_second": round(sum(counts) / seconds, 1),
         "accesses_per_second": round(sum(one.accesses for one in windows) / seconds, 1),
         "lowest_per_window": min(counts),
-        **_phase_of(windows, first, us),
+        "longest_stall_us": round(max(one.longest_stall for one in windows) * 1e6, 1),
+        "longest_request_us": round(max(requests) * 1e6, 1),
+        "longest_request_at_us": (first + requests.index(max(requests))) * us,
     }
 
 
