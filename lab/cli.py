@@ -40,6 +40,8 @@ COMMANDS = {
 # What reads results has those of all bases.
 OF_ALL_BASES = {"report", "compare", "mail"}
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
 INTERRUPTED = 130
 
 
@@ -80,7 +82,7 @@ class LazyGroup(click.Group):
         return found
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=SETTINGS)
 def cli() -> None:
     """Build, run and measure the kernel series. The Makefile is a thin front for this."""
 

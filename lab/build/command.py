@@ -9,7 +9,7 @@ from lab.core.steps import say
 
 @click.command()
 @click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
-@click.option("--kind", type=click.Choice(kernel.KINDS), default="series", show_default=True)
+@click.option("--kind", type=click.Choice(kernel.KINDS), default="series")
 def command(what: tuple[str, ...], kind: str) -> None:
     """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
     for name in what or ("kvm", "selftests"):

@@ -257,9 +257,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 
 
 @click.command()
-@click.option(
-    "--machine", "name", default="vmx-bochs", show_default=True, help=", ".join(machines.NAMES)
-)
+@click.option("--machine", "name", default="vmx-bochs", help=", ".join(machines.NAMES))
 @click.option(
     "--quick", "preset", flag_value="quick", default="quick", help="The small matrix (default)."
 )
@@ -290,7 +288,6 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
     "kernels",
     type=click.Choice(["all", *jsonl.KERNELS]),
     default="all",
-    show_default=True,
     help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline.",
 )
 @files.output_option

@@ -149,14 +149,12 @@ def record_of(cost: Cost) -> dict[str, object]:
     "--sizes",
     callback=numbers,
     default="32 128 512 4096",
-    show_default=True,
     help="MiB of a single vCPU.",
 )
 @click.option(
     "--vcpus",
     callback=numbers,
     default="1 2 4 8 14",
-    show_default=True,
     help=f"vCPU counts, {PER_VCPU_MIB} MiB each.",
 )
 @output_option

@@ -215,7 +215,6 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     "--ept",
     type=click.Choice(["Y", "N", "both"]),
     default="both",
-    show_default=True,
     help="EPT, shadow paging, or one after the other.",
 )
 @click.option(
@@ -223,7 +222,6 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     "mib_per_vcpu",
     type=int,
     default=USUAL.mib_per_vcpu,
-    show_default=True,
     help="Per vCPU.",
 )
 @click.option(

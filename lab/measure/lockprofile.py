@@ -348,14 +348,11 @@ def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
     "--vcpus",
     callback=numbers,
     default="1 2 4 8 14 16 32",
-    show_default=True,
     help="vCPU counts; more than 14 share 15 CPUs. 1 is what the others are compared with.",
 )
-@click.option(
-    "--writes", callback=numbers, default="100 20", show_default=True, help="Write percentages."
-)
+@click.option("--writes", callback=numbers, default="100 20", help="Write percentages.")
 @click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
-@click.option("--mib", default=2, show_default=True, help="Memory of each vCPU, MiB.")
+@click.option("--mib", default=2, help="Memory of each vCPU, MiB.")
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(

@@ -222,14 +222,12 @@ def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
     "--paging",
     type=click.Choice([*PAGING]),
     default="npt",
-    show_default=True,
     help="NPT or shadow paging by the shadow MMU, or the TDP MMU.",
 )
 @click.option(
     "--eager",
     type=click.Choice(["Y", "N", "both"]),
     default="both",
-    show_default=True,
     help="eager_page_split.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")

@@ -352,14 +352,12 @@ def _account(verdicts: Sequence[TestOnBoth]) -> str:
     "name",
     type=click.Choice([key for key, value in TDP.items() if value]),
     default="svm-qemu",
-    show_default=True,
 )
 @click.option("--test", "wanted", multiple=True, help="This selftest only; can be repeated.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 3600),
     default=LIMIT_S,
-    show_default=True,
     help="Seconds for one test.",
 )
 @output_option

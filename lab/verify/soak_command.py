@@ -61,7 +61,6 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     "--minutes",
     type=click.FloatRange(0, MOST_MINUTES, min_open=True),
     default=60,
-    show_default=True,
     help="For how long, after what has changed was built.",
 )
 @click.option("--seed", callback=_seed, help="Of the first run, instead of a random one.")
@@ -71,7 +70,6 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     "harvest",
     type=click.Choice(soak.HARVEST),
     default=soak.ANY,
-    show_default=True,
     help="Whether VMs log by Dirty bits where they can; any: the stress test draws it, VM by VM.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")

@@ -220,22 +220,19 @@ def _need_qemu() -> None:
 
 
 @click.command()
-@click.option(
-    "--machine", "name", default="svm-qemu", show_default=True, help=", ".join(machines.NAMES)
-)
+@click.option("--machine", "name", default="svm-qemu", help=", ".join(machines.NAMES))
 @click.option(
     "--tdp",
     type=click.Choice(["Y", "N", "both"]),
     default="both",
-    show_default=True,
     help="EPT or NPT, shadow paging, or one after the other; host: as it is.",
 )
 @click.option("--kernel", "kind", type=click.Choice(kernel.KINDS[:3]), default="series")
 @click.option("--vcpus", type=int, help="Of the guest.")
 @click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
 @click.option("--rate", type=int, help="Requests of each vCPU in a second.")
-@click.option("--reads", type=int, default=63, show_default=True, help="Pages read in a request.")
-@click.option("--writes", type=int, default=1, show_default=True, help="Pages written in one.")
+@click.option("--reads", type=int, default=63, help="Pages read in a request.")
+@click.option("--writes", type=int, default=1, help="Pages written in one.")
 @click.option("--bandwidth", "mib_per_s", type=int, help="MiB a second for the migration, at most.")
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
