@@ -258,9 +258,7 @@ def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest
 
 @click.command()
 @click.option("--machine", "name", default="vmx-bochs", help=", ".join(machines.NAMES))
-@click.option(
-    "--quick", "preset", flag_value="quick", default="quick", help="The small matrix (default)."
-)
+@click.option("--quick", "preset", flag_value="quick", default="quick", help="The small matrix.")
 @click.option(
     "--full",
     "preset",

@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -31,9 +31,10 @@ from lab.machines.paging import Mode
 from lab.measure import locktrace
 from lab.measure.options import numbers
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB
+from lab.page import sections
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
-from lab.results.tables import MIB, Table
+from lab.results.tables import MIB
 
 MACHINE = "vmx-bochs"
 KERNEL = "series"
@@ -142,16 +143,6 @@ class Profile:
     waits: int
     longest_wait_seconds: float
 
-    @property
-    def share(self) -> float:
-        """Of the vCPUs' processor time."""
-        return self.wait_seconds / self.vcpu_seconds
-
-    @property
-    def overcommitted(self) -> bool:
-        """One processor is the test's own."""
-        return self.vcpus >= self.cpus
-
 
 def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
     """LabError: a run that the machine or the test can't do."""
@@ -256,58 +247,6 @@ def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, 
     )
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
-def excess(one: Profile, alone: Profile | None) -> float | None:
-    """The share of the untraced phase that a single vCPU does without.
-
-    Without caches in the machine it is waiting for each other, whatever for. Only if each page is
-    written do all vCPUs have the same to do.
-    """
-    if alone is None or one.write_percent != 100 or one.overcommitted:
-        return None
-    return 1 - alone.untraced_seconds / one.untraced_seconds
-
-
-COLUMNS = ("vCPUs", "eager", "waiting", "by times", "waits", "longest us", "dirty ms", "traced")
-NOTES = (
-    "waiting: share of the vCPUs' processor time that they wait for mmu_lock, in the dirty phase"
-    " that is the first to pay for splitting",
-    "by times, to compare with: share of the phase that a single vCPU does without",
-    "dirty ms: without tracing; traced: how much longer with it, as it was for all but by times",
-    tables.LOCKSTEP,
-)
-
-
-def _row(one: Profile, alone: Profile | None) -> tuple[str, ...]:
-    where = f" on {one.cpus} CPUs" if one.overcommitted else ""
-    by_times = excess(one, alone)
-    return (
-        f"{one.vcpus}{where}",
-        "Y" if one.eager else "N",
-        _percent(one.share),
-        tables.NOTHING if by_times is None else _percent(by_times),
-        str(one.waits),
-        f"{1e6 * one.longest_wait_seconds:.0f}",
-        tables.milliseconds(one.untraced_seconds),
-        tables.percent(one.seconds, one.untraced_seconds),
-    )
-
-
-def profile_tables(profiles: Iterable[Profile]) -> list[Table]:
-    """One table per paging mode and write mix, N above Y."""
-    known = {(one.ept, one.write_percent, one.vcpus, one.eager): one for one in profiles}
-    found: dict[tuple[bool, int], Table] = {}
-    for (ept, writes, _, eager), one in known.items():
-        title = f"Who waits for mmu_lock: {one.machine}, {tables.paging(one.machine, ept)}, "
-        title += f"{writes}% writes, {one.bytes_per_vcpu // MIB} MiB per vCPU"
-        table = found.setdefault((ept, writes), Table(title, COLUMNS, notes=list(NOTES)))
-        table.rows.append(_row(one, known.get((ept, writes, 1, eager))))
-    return list(found.values())
-
-
 class TracingProgress:
     """Tells the user how far a boot is, as it says the names of its runs that are done."""
 
@@ -378,7 +317,7 @@ def command(
     found: list[Profile] = []
     for ept in (True, False):
         found += _measure(ept, runs, mib, trace_job(ept, runs, mib, cpus, image, test))
-    write_records(file, map(asdict, found))
-    for table in profile_tables(found):
-        tables.show(table, Console())
+    records = list(map(asdict, found))
+    write_records(file, records)
+    tables.show(sections.lock_table(records), Console())
     say(f"lockprofile: figures are in {file}")

@@ -81,6 +81,12 @@ class Host:
     def pool(self, size: str = "2048kB") -> Path:
         return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
 
+    def free(self, pages: int, size: str = "2048kB") -> None:
+        """Have a pool of which so many pages are free, however many it has."""
+        file = self.pool(size).parent / "free_hugepages"
+        file.unlink()
+        file.write_text(f"{pages}\n")
+
     def write(self, path: str, text: str) -> Path:
         return write(self.root / path, text)
 

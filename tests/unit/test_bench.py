@@ -532,12 +532,7 @@ def test_a_failed_run_is_told_with_what_the_test_said(lab: Lab) -> None:
 
 
 def test_a_refusal_inside_is_bad_input(lab: Lab) -> None:
-    def little_memory(host: Host, job: Job) -> None:
-        free = host.pool().parent / "free_hugepages"
-        free.unlink()
-        free.write_text("5\n")
-
-    lab.machine.spoil = little_memory
+    lab.machine.spoil = lambda host, job: host.free(5)
     last = lab.bench(status=2).err.splitlines()[-1]
     assert "too little memory for the HugeTLB pool: wanted 34 MiB" in last
     assert last.startswith("lab: series, ept=")

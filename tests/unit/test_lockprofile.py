@@ -2,7 +2,7 @@
 """lockprofile and locktrace: small made-up traces, and what is said about bad ones."""
 
 import gzip
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.measure import lockprofile, locktrace
 from lab.measure.lockprofile import Profile, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
+from lab.page import sections
 
 LOCK = 0xFFFFC90000123000
 STATS = """entries: 12
@@ -174,9 +175,7 @@ def test_a_run_in_seconds() -> None:
     assert found.seconds == pytest.approx(20e-6)
     assert found.untraced_seconds == pytest.approx(18e-6)
     assert found.vcpu_seconds == pytest.approx(1900 / 50e6)
-    assert found.share == pytest.approx(405 / 1900)
-    assert not found.overcommitted
-    assert replace(found, vcpus=3).overcommitted
+    assert found.wait_seconds == pytest.approx(405 / 50e6)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -187,21 +186,26 @@ def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
         lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"})
 
 
-def test_the_table_has_lazy_above_eager() -> None:
+def rows(*profiles: Profile) -> list[tuple[str, ...]]:
+    table = sections.lock_table([asdict(each) for each in profiles])
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    return table.rows
+
+
+def test_a_row_for_each_run() -> None:
     eager = replace(one(), eager=True, waits=0, wait_seconds=0.0)
-    first, second = lockprofile.profile_tables([one(), eager, replace(one(), ept=False, vcpus=32)])
-    assert first.rows[0][:5] == ("2", "N", "21.3%", "-", "3")
-    assert first.rows[1][:5] == ("2", "Y", "0.0%", "-", "0")
-    assert len(first.rows[0]) == len(first.columns)
-    assert second.rows[0][:3] == ("32 on 3 CPUs", "N", "21.3%")
+    found = rows(one(), eager, replace(one(), ept=False, vcpus=32))
+    assert found[0][:7] == ("ept=Y, all writes", "2", "3", "N", "21.3%", "-", "3")
+    assert found[1][3:7] == ("Y", "0.0%", "-", "0")
+    assert found[2][:5] == ("ept=N, all writes", "32", "3", "N", "21.3%")
 
 
 def test_one_vcpu_says_what_the_others_do_without() -> None:
     alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
-    (table,) = lockprofile.profile_tables([alone, one(), replace(one(), vcpus=3)])
-    assert [row[3] for row in table.rows] == ["0.0%", "75.0%", "-"]
+    found = rows(alone, one(), replace(one(), vcpus=3))
+    assert [row[5] for row in found] == ["0.0%", "75.0%", "-"]
     some = [replace(each, write_percent=20) for each in (alone, one())]
-    assert [row[3] for row in lockprofile.profile_tables(some)[0].rows] == ["-", "-"]
+    assert [row[5] for row in rows(*some)] == ["-", "-"]
 
 
 @pytest.mark.parametrize(

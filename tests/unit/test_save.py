@@ -192,14 +192,12 @@ def fixup(fake: FakeKernel) -> None:
     fake.commit("fixup! KVM: count")
 
 
-def dashes(fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[0]", "pages[4]")
-    fake.commit("KVM: x\n\ntext\n---\nmore")
+def message(text: str) -> Callable[[FakeKernel], None]:
+    def work(fake: FakeKernel) -> None:
+        dirty(fake)
+        fake.commit(text)
 
-
-def long_subject(fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[0]", "pages[4]")
-    fake.commit("KVM: x\nsecond line")
+    return work
 
 
 def symbolic_link(fake: FakeKernel) -> None:
@@ -234,8 +232,8 @@ def changed_repository(fake: FakeKernel) -> None:
     [
         (later_edit, 'a whole file that belongs to "KVM: split"'),
         (fixup, "git rebase -i --autosquash base"),
-        (dashes, 'a line "---"'),
-        (long_subject, "needs a blank line"),
+        (message("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
+        (message("KVM: x\nsecond line"), "needs a blank line"),
         (symbolic_link, "no regular file"),
         (merge, "is a merge"),
         (dirty, "uncommitted changes"),

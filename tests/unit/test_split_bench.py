@@ -142,9 +142,7 @@ def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
 
 
 def test_memory_for_every_backing_is_tried_beforehand(host: Host) -> None:
-    free = host.pool("1048576kB").parent / "free_hugepages"
-    free.unlink()
-    free.write_text("0\n")
+    host.free(0, "1048576kB")
     sizes = ["--bytes", "1G", "--vcpus", "1"]
     line = refusal(host, "--backing", "anonymous_hugetlb_2mb anonymous_hugetlb_1gb", *sizes)
     assert "wanted 1024 MiB in 1024 MiB pages, had 0 MiB" in line
@@ -270,9 +268,9 @@ def test_records_the_paging_mode_of_this_cpu(
     host: Host, flags: str, ept: str, npt: str, tdp_mmu: str, wanted: tuple[bool, bool]
 ) -> None:
     host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
-    host.write("sys/module/kvm_intel/parameters/ept", f"{ept}\n")
-    host.write("sys/module/kvm_amd/parameters/npt", f"{npt}\n")
-    host.write("sys/module/kvm/parameters/tdp_mmu", f"{tdp_mmu}\n")
+    host.set("kvm_intel/parameters/ept", ept)
+    host.set("kvm_amd/parameters/npt", npt)
+    host.set("kvm/parameters/tdp_mmu", tdp_mmu)
     output = host.root / "out.jsonl"
     assert host.run(*PART, "--output", str(output)).returncode == 0
     assert {(r["ept"], r["tdp_mmu"]) for r in records(output)} == {wanted}

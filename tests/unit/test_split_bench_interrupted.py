@@ -298,21 +298,9 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
         (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
         (lambda host: None, ["--iterations", "3"], "holds runs with other --iterations or pinning"),
         (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
-        (
-            lambda host: host.write("sys/module/kvm_intel/parameters/ept", "N\n"),
-            [],
-            "was interrupted on ept true, this is false",
-        ),
-        (
-            lambda host: host.write("sys/module/kvm/parameters/tdp_mmu", "Y\n"),
-            [],
-            "was interrupted on tdp_mmu false, this is true",
-        ),
-        (
-            lambda host: host.write("sys/module/kvm_intel/parameters/pml", "N\n"),
-            [],
-            "was interrupted on pml true, this is false",
-        ),
+        (lambda host: host.set("kvm_intel/parameters/ept", "N"), [], "on ept true, this is false"),
+        (lambda host: host.set("kvm/parameters/tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
+        (lambda host: host.set("kvm_intel/parameters/pml", "N"), [], "on pml true, this is false"),
         (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
         (
             lambda host: edit(host, os.uname().release, "5.0"),

@@ -14,6 +14,8 @@ import pytest
 from tests.unit.fake_kvm_host import NOBODY, SCRIPT, Host
 from tests.unit.split_bench import refusal
 
+KVM = "sys/module/kvm/parameters"
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -83,18 +85,6 @@ def test_half_a_line_is_not_appended_to(host: Host) -> None:
     assert "ends in half a line" in refusal(host, "--output", str(output))
 
 
-def without_kvm(host: Host) -> None:
-    (host.root / "dev/kvm").unlink()
-
-
-def without_parameter(host: Host) -> None:
-    host.eager.unlink()
-
-
-def without_vendor(host: Host) -> None:
-    (host.root / "sys/module/kvm_intel/parameters/ept").unlink()
-
-
 def with_a_vm(host: Host) -> None:
     (host.root / "proc/123/fd").mkdir(parents=True)
     (host.root / "proc/123/fd/10").symlink_to("anon_inode:kvm-vcpu:0")
@@ -107,34 +97,27 @@ def with_two_vms(host: Host) -> None:
     (host.root / "proc/99/fd/3").symlink_to("anon_inode:kvm-vm")
 
 
-def with_little_memory(host: Host) -> None:
-    free = host.pool().parent / "free_hugepages"
-    free.unlink()
-    free.write_text("5\n")
-
-
-def without_a_pool(host: Host) -> None:
-    shutil.rmtree(host.pool().parent)
-
-
-def with_another_bench(host: Host) -> None:
-    host.write("run/split-bench.pid", f"{os.getpid()}\n")
+def without(path: str) -> Callable[[Host], None]:
+    return lambda host: (host.root / path).unlink()
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (without_kvm, "no /dev/kvm"),
-        (without_parameter, "no parameter eager_page_split"),
-        (without_vendor, "no /sys/module/kvm_intel/parameters/ept"),
+        (without("dev/kvm"), "no /dev/kvm"),
+        (without(f"{KVM}/eager_page_split"), "no parameter eager_page_split"),
+        (without("sys/module/kvm_intel/parameters/ept"), "no /sys/module/kvm_intel/parameters/ept"),
         (with_a_vm, "1 other VM(s) run here"),
         (with_two_vms, "2 other VM(s) run here"),
-        (with_little_memory, "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
-        (without_a_pool, "no HugeTLB pool of 2 MiB pages"),
-        (with_another_bench, "another split-bench.sh runs already (process "),
+        (lambda host: host.free(5), "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
+        (lambda host: shutil.rmtree(host.pool().parent), "no HugeTLB pool of 2 MiB pages"),
+        (
+            lambda host: host.write("run/split-bench.pid", f"{os.getpid()}\n"),
+            "another split-bench.sh runs already (process ",
+        ),
     ],
 )
-def test_unsuitable_host(host: Host, spoil: Callable[[Host], None], said: str) -> None:
+def test_unsuitable_host(host: Host, spoil: Callable[[Host], object], said: str) -> None:
     spoil(host)
     assert said in refusal(host)
 
