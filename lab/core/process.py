@@ -32,6 +32,7 @@ PREFIX = "machine-"
 LOCK = ".lock"
 # Setpriv asks for SIGKILL when the parent dies; if it had died before that, nothing starts.
 UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
+TERMINAL = {"TERM": "vt100", "LINES": "25", "COLUMNS": "80"}
 # Where a child without a terminal writes its output.
 MESSAGES = "messages"
 
@@ -95,7 +96,7 @@ def _raise_exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     """Give signals these handlers for as long as the `with` lasts.
 
     Only the main thread can; elsewhere the signals keep their meaning.
@@ -115,14 +116,14 @@ def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 def ends_by_exception() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit, unless they have a handler already."""
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-    with _handled(dict.fromkeys(numbers, _raise_exit)):
+    with handled(dict.fromkeys(numbers, _raise_exit)):
         yield
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Ignore Ctrl-C, SIGTERM and SIGHUP: what they are meant to end is being ended already."""
-    with _handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
+    with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
         yield
 
 
@@ -135,7 +136,7 @@ def signals_wait() -> Iterator[None]:
     came: list[int] = []
     numbers = [n for n in ENDING_SIGNALS if callable(signal.getsignal(n))]
     try:
-        with _handled(dict.fromkeys(numbers, lambda number, _: came.append(number))):
+        with handled(dict.fromkeys(numbers, lambda number, _: came.append(number))):
             yield
     finally:
         for late in came:
@@ -237,7 +238,7 @@ class Child:
         try:
             # An exception before Popen() returns would lose a child that runs already.
             with signals_wait():
-                self._process = self._start_on_terminal() if self._terminal else self._start()
+                self._process = self._start()
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: not installed; run `make setup`") from error
         except BaseException:
@@ -247,34 +248,24 @@ class Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:
-            messages = self._directory / MESSAGES
             return subprocess.Popen(
                 self._argv,
                 cwd=self._directory,
-                env=self._env,
+                env={**os.environ, **TERMINAL} if self._terminal else self._env,
+                # Bochs waits a millisecond for input whenever its processors are idle, half of
+                # its time altogether; here there is always something: the end of the file.
                 stdin=subprocess.DEVNULL,
-                stdout=self._stdout or stack.enter_context(messages.open("wb")),
+                stdout=self._stdout or stack.enter_context(self._output()),
                 stderr=self._stderr or subprocess.STDOUT,
                 start_new_session=True,
             )
 
-    def _start_on_terminal(self) -> subprocess.Popen[bytes]:
+    def _output(self) -> IO[bytes]:
+        if not self._terminal:
+            return (self._directory / MESSAGES).open("wb")
         self._master, slave = pty.openpty()
         os.set_blocking(self._master, False)
-        try:
-            return subprocess.Popen(
-                self._argv,
-                cwd=self._directory,
-                env={**os.environ, "TERM": "vt100", "LINES": "25", "COLUMNS": "80"},
-                # Bochs waits a millisecond for input whenever its processors are idle, half of
-                # its time altogether; here there is always something: the end of the file.
-                stdin=subprocess.DEVNULL,
-                stdout=slave,
-                stderr=slave,
-                start_new_session=True,
-            )
-        finally:
-            os.close(slave)
+        return os.fdopen(slave, "wb", buffering=0)
 
     def _drain_terminal(self) -> None:
         if self._master is None:

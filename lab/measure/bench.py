@@ -7,8 +7,8 @@ same test program.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,21 +133,6 @@ def run_boot(
         raise MachineFailedError(f"{boot.label}: {failure}; its console: {log}") from failure
 
 
-@dataclass(frozen=True)
-class Programs:
-    """What goes into the machines: kernel kind -> image, and the test."""
-
-    images: Mapping[str, Path]
-    test: Path
-
-
-def build_programs(plan: Sequence[Boot]) -> Programs:
-    """Build what the plan needs; every kernel is measured by the series' own test."""
-    kinds = dict.fromkeys(boot.kernel for boot in plan if boot.machine != "host")
-    images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    return Programs(images, selftests.build("series") / PERF_TEST)
-
-
 def run_plan(
     machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None = None
 ) -> list[list[Measurement]]:
@@ -221,11 +206,13 @@ def parallel_on(machine: Machine) -> int:
     return parallel.at_once() if machine.lockstep else 1
 
 
-def make_jobs(machine: Machine, plan: Sequence[Boot], programs: Programs) -> list[tuple[Boot, Job]]:
-    """What the machine is asked to do, in the order of the plan."""
-    image = programs.images.get
+def _make_jobs(machine: Machine, plan: Sequence[Boot]) -> list[tuple[Boot, Job]]:
+    """Build what the plan needs; every kernel is measured by the series' own test."""
+    kinds = dict.fromkeys(boot.kernel for boot in plan if boot.machine != "host")
+    images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
+    test = selftests.build("series") / PERF_TEST
     # `host` has no image: it runs the kernel it runs.
-    return [(b, bench_job(machine, b, image(b.kernel, Path()), programs.test)) for b in plan]
+    return [(b, bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in plan]
 
 
 def measure(
@@ -244,9 +231,23 @@ def measure(
     return [one for found in known for one in (next(measured) if found is None else found)]
 
 
-def finish(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
-    """Keep the results in FILE, complete or not at all, and print the tables."""
+def measure_into(
+    file: Path, machine: Machine, plan: Sequence[Boot], *, fresh: bool = False
+) -> list[Measurement]:
+    """Build, measure, and keep the results in FILE, complete or not at all."""
+    jobs = _make_jobs(machine, plan)
+    # What another run of the same job would not repeat to the digit is not to be mixed.
+    store = Store(PARTIAL) if machine.lockstep else None
+    found = measure(machine, jobs, store, fresh=fresh)
     jsonl.write(file, found)
+    if store:
+        # What is asked for again is measured again.
+        store.drop(jobs)
+    return found
+
+
+def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
+    """Print the tables of the results in FILE, and draw them if they are the latest."""
     if latest:
         files.name_latest(file)
     for table in tables.bench_tables(found, machine.lockstep):
@@ -332,10 +333,5 @@ def bench(
         return
     file = files.output_file(output, name)
     announce(machine, plan)
-    jobs = make_jobs(machine, plan, build_programs(plan))
-    # What another run of the same job would not repeat to the digit is not to be mixed.
-    store = Store(PARTIAL) if machine.lockstep else None
-    found = measure(machine, jobs, store, fresh=fresh)
-    finish(found, file, machine, latest=output is None)
-    if store:
-        store.drop(jobs)
+    found = measure_into(file, machine, plan, fresh=fresh)
+    show(found, file, machine, latest=output is None)

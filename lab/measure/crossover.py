@@ -12,10 +12,8 @@ import click
 from rich.console import Console
 
 from lab import machines
-from lab.core.paths import PARTIAL
 from lab.core.steps import duration, say
-from lab.measure.bench import build_programs, make_jobs, measure, show_plan
-from lab.measure.partial import Store
+from lab.measure import bench
 from lab.measure.plan import Boot, Matrix, bench_boots
 from lab.page import dirty_bits
 from lab.results import jsonl, tables, tradeoff
@@ -47,10 +45,7 @@ def measure_into(file: Path, *, fresh: bool = False) -> None:
         f"crossover: {runs} test runs in {len(plan)} boots of {MACHINE} (simulated time), about"
         f" {duration(seconds)} on two cores when all is built"
     )
-    jobs = make_jobs(machine, plan, build_programs(plan))
-    store = Store(PARTIAL)
-    jsonl.write(file, measure(machine, jobs, store, fresh=fresh))
-    store.drop(jobs)
+    bench.measure_into(file, machine, plan, fresh=fresh)
 
 
 @click.command()
@@ -63,7 +58,7 @@ def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
     Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
     """
     if dry_run:
-        show_plan(machines.get(MACHINE), boots())
+        bench.show_plan(machines.get(MACHINE), boots())
         return
     file = output_file(output, "crossover")
     measure_into(file, fresh=fresh)

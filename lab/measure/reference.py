@@ -20,14 +20,12 @@ import psutil
 from lab import machines
 from lab.core import process
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import BUILD, LOG, PARTIAL, ROOT
+from lab.core.paths import BUILD, LOG, ROOT
 from lab.core.steps import say, step
-from lab.measure import crossover
-from lab.measure.bench import announce, build_programs, make_jobs, measure
-from lab.measure.partial import Store
+from lab.measure import bench, crossover
 from lab.measure.plan import Boot, Matrix
 from lab.page import claims, figures, render
-from lab.results import bounds, jsonl, sources
+from lab.results import bounds, sources
 from lab.results.tables import BASE_VCPUS
 
 MACHINE = "vmx-bochs"
@@ -66,12 +64,8 @@ def reference_boots() -> list[Boot]:
 
 def measure_bench(file: Path) -> None:
     machine, plan = machines.get(MACHINE), reference_boots()
-    announce(machine, plan)
-    jobs = make_jobs(machine, plan, build_programs(plan))
-    store = Store(PARTIAL)
-    jsonl.write(file, measure(machine, jobs, store))
-    # What is asked for again is measured again.
-    store.drop(jobs)
+    bench.announce(machine, plan)
+    bench.measure_into(file, machine, plan)
 
 
 @contextmanager

@@ -251,13 +251,6 @@ class TestOnBoth:
         return asdict(self) | verdicts | loud
 
 
-def compare(
-    machine: str, mode: str, found: Mapping[str, Mapping[str, TestOutcome]], repeated: bool
-) -> list[TestOnBoth]:
-    base, series = (found[name] for name in KERNELS)
-    return [TestOnBoth(machine, mode, t, base[t], series[t], repeated) for t in base]
-
-
 def table_of(verdicts: Iterable[TestOnBoth]) -> Table:
     """A row per test, a column per mode; a difference is "unpatched -> series"."""
     cells: dict[str, dict[str, str]] = {}
@@ -292,14 +285,9 @@ class Setup:
 
     def log_file(self, kind: str, mode: str, repeated: bool) -> Path:
         """What is said on a kernel in a mode, by its name; repeated: the second time."""
-        words = (
-            "parity",
-            self.machine.name,
-            *mode.split(),
-            kind,
-            *(("again",) if repeated else ()),
-        )
-        return self.log / f"{'-'.join(words)}.log"
+        again = "-again" if repeated else ""
+        name = f"parity-{self.machine.name}-{mode.replace(' ', '-')}-{kind}{again}.log"
+        return self.log / name
 
     def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[TestOnBoth]:
         """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
@@ -329,7 +317,11 @@ class Setup:
                 self.log.mkdir(parents=True, exist_ok=True)
                 for kind, state in states.items():
                     self.log_file(kind, name, repeated).write_text("".join(state.said))
-        return compare(self.machine.name, name, found, repeated)
+        base, series = (found[kind] for kind in KERNELS)
+        return [
+            TestOnBoth(self.machine.name, name, test, base[test], series[test], repeated)
+            for test in base
+        ]
 
     def settled(self, mode: Mode, tests: Sequence[str]) -> list[TestOnBoth]:
         """Both kernels' verdicts, those that differ after a second time."""

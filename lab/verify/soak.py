@@ -160,10 +160,11 @@ RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=Tr
 class Kind:
     """A boot that recurs.
 
-    seconds: how long the test runs, about, by the host's clock. harvest: see HARVEST.
+    what: of its name. seconds: how long the test runs, about, by the host's clock. harvest: see
+    HARVEST.
     """
 
-    name: str
+    what: str
     program: Program
     npt: str
     tdp_mmu: str
@@ -171,6 +172,12 @@ class Kind:
     seconds: int
     sharing: Sharing = Sharing.THREADS
     harvest: str = ANY
+
+    @property
+    def name(self) -> str:
+        mmu = ["tdp_mmu"] if self.tdp_mmu == "1" else []
+        how = [self.sharing.value] if self.sharing.value else []
+        return "-".join([self.what, self.config, f"npt{self.npt}", *mmu, *how])
 
     @property
     def counted(self) -> bool:
@@ -187,48 +194,32 @@ class Kind:
         return self.seconds if self.counted else max(LEAST_S, min(self.seconds, left))
 
 
-def _kind(
-    what: str,
-    program: Program,
-    npt: str,
-    tdp_mmu: str,
-    config: str,
-    seconds: int,
-    *,
-    sharing: Sharing = Sharing.THREADS,
-) -> Kind:
-    mmu = "-tdp_mmu" if tdp_mmu == "1" else ""
-    how = f"-{sharing.value}" if sharing.value else ""
-    name = f"{what}-{config}-npt{npt}{mmu}{how}"
-    return Kind(name, program, npt, tdp_mmu, config, seconds, sharing)
-
-
-_turns = partial(_kind, sharing=Sharing.TURNS)
-_counted = partial(_kind, sharing=Sharing.COUNTED)
+_turns = partial(Kind, sharing=Sharing.TURNS)
+_counted = partial(Kind, sharing=Sharing.COUNTED)
 
 # The debug kernel is very slow: it is there for its sanitizers. Where CPUs take turns there are
 # many cycles; where they run at the same time there are races. QEMU's NPT is fit for neither, see
 # docs/developing.md: what fails there has to be repeatable.
 KINDS = (
     _counted("stress", STRESS, "1", "0", "kvm", 80),
-    _kind("stress", STRESS, "0", "0", "kvm", 60),
+    Kind("stress", STRESS, "0", "0", "kvm", 60),
     _turns("stress", STRESS, "0", "0", "fault", 180),
     _turns("stress", STRESS, "0", "0", "kvm", 240),
-    _kind("stress", STRESS, "0", "0", "debug", 60),
+    Kind("stress", STRESS, "0", "0", "debug", 60),
     _counted("stress", STRESS, "1", "1", "kvm", 80),
-    _kind("fault", FAULT, "0", "0", "fault", 60),
-    _kind("race", RACE, "1", "0", "kvm", 20),
-    _kind("race", RACE, "0", "0", "kvm", 20),
+    Kind("fault", FAULT, "0", "0", "fault", 60),
+    Kind("race", RACE, "1", "0", "kvm", 20),
+    Kind("race", RACE, "0", "0", "kvm", 20),
     _counted("stress", STRESS, "1", "0", "fault", 50),
     _counted("stress", STRESS, "1", "0", "debug", 60),
-    _kind("stress", STRESS, "0", "0", "fault", 30),
+    Kind("stress", STRESS, "0", "0", "fault", 30),
     _counted("stress", STRESS, "1", "1", "fault", 50),
-    _kind("fault", FAULT, "1", "0", "fault", 60),
+    Kind("fault", FAULT, "1", "0", "fault", 60),
 )
 # With --races. The kernel is slow: it waits at one memory access in some five hundred, and lets
 # another CPU run meanwhile even where they take turns.
 RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
-_watch = partial(_kind, config=RACES_CONFIG, seconds=60)
+_watch = partial(Kind, config=RACES_CONFIG, seconds=60)
 _watch_turns = partial(_watch, sharing=Sharing.TURNS)
 RACES = (
     _watch("stress", STRESS, "0", "0"),

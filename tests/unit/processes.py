@@ -32,14 +32,10 @@ def ignored_signals() -> None:
 @contextlib.contextmanager
 def signals_of_a_terminal() -> Iterator[None]:
     """Handle signals as Python does that a terminal starts, for as long as the `with` lasts."""
-    numbers = (*OFTEN_IGNORED, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    handlers: dict[signal.Signals, process.Handler]
+    handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
+    with process.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

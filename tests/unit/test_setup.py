@@ -94,7 +94,10 @@ def forget(machine: Machine, *packages: str) -> None:
     file.write_text("".join(f"{name}\n" for name in kept))
 
 
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
+def refusal(machine: Machine, *lists: str) -> str:
+    """The line that a user reads of what could not be done."""
+    done = machine.run(*lists)
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     return line
 
@@ -134,7 +137,7 @@ def test_a_base_needs_more(machine: Machine) -> None:
     assert machine.calls()[-1] == "apt-get install -y --no-install-recommends uuid-dev"
     assert dataclasses.replace(machine, base="7.3").run().stdout == ""
     pin.write_text("packages = [")
-    assert "7.3.pin cannot be read" in one_line(dataclasses.replace(machine, base="7.3").run())
+    assert "7.3.pin cannot be read" in refusal(dataclasses.replace(machine, base="7.3"))
     assert machine.run().returncode == 0
 
 
@@ -143,9 +146,8 @@ def test_a_command_needs_more(machine: Machine) -> None:
     done = machine.run("more")
     assert done.returncode == 0
     assert "installing Debian packages (about 2 minutes): some\n" in done.stdout
-    done = machine.run("else")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert one_line(done) == f"setup: there is no {machine.root}/lab/packages-else.txt"
+    wanted = f"setup: there is no {machine.root}/lab/packages-else.txt"
+    assert refusal(machine, "else") == wanted
 
 
 def test_other_pins_make_another_venv(machine: Machine) -> None:
@@ -167,17 +169,13 @@ def test_unfinished_venv_is_made_again(machine: Machine) -> None:
 def test_no_network(machine: Machine) -> None:
     forget(machine, "flex")
     machine.note("no-network")
-    done = machine.run()
-    assert done.returncode == 2
-    assert "apt-get update failed, is there a network?" in one_line(done)
+    assert "apt-get update failed, is there a network?" in refusal(machine)
     assert not (machine.root / "build/venv").exists()
 
 
 def test_pip_fails(machine: Machine) -> None:
     machine.note("no-pip")
-    done = machine.run()
-    assert done.returncode == 2
-    assert "pip could not install requirements.txt" in one_line(done)
+    assert "pip could not install requirements.txt" in refusal(machine)
     assert not (machine.root / "build/venv").exists()
 
 
@@ -185,18 +183,14 @@ def test_no_python_that_will_do(machine: Machine) -> None:
     machine.note("old-python")
     script = machine.root / "lab/setup.sh"
     script.write_text(script.read_text().replace("/usr/bin/python3", "python3"))
-    done = machine.run()
-    assert done.returncode == 2
-    assert "no Python that is 3.11 or newer" in one_line(done)
+    assert "no Python that is 3.11 or newer" in refusal(machine)
 
 
 def test_neither_root_nor_sudo(machine: Machine) -> None:
     machine.program("id", "echo 1000\n")
     forget(machine, "flex")
-    done = machine.run()
-    assert done.returncode == 2
     command = "apt-get install --no-install-recommends flex"
-    assert one_line(done).endswith(f"run as root: {command}")
+    assert refusal(machine).endswith(f"run as root: {command}")
     assert machine.calls() == []
 
 
@@ -210,9 +204,7 @@ def test_sudo(machine: Machine) -> None:
 
 def test_no_debian(machine: Machine) -> None:
     (machine.path / "dpkg-query").unlink()
-    done = machine.run()
-    assert done.returncode == 2
-    assert "needs Debian 12" in one_line(done)
+    assert "needs Debian 12" in refusal(machine)
 
 
 def test_the_scripts_programs_are_found() -> None:

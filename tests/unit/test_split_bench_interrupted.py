@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +13,15 @@ import pytest
 
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
 from tests.unit.files import program
-from tests.unit.processes import default_signals, is_gone, started
+from tests.unit.processes import default_signals, is_gone, started, until
 from tests.unit.split_bench import PART, RECORDS, keys, needed, records, refusal
 
 # ---- interruption ------------------------------------------------------------
 
 
 def wait_for(file: Path) -> str:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if file.exists() and (text := file.read_text()).endswith("\n"):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(f"{file} did not appear")
+    assert until(lambda: file.exists() and file.read_text().endswith("\n"), 20)
+    return file.read_text()
 
 
 @pytest.mark.parametrize("mode", ["hang", "stubborn"])
