@@ -120,8 +120,9 @@ main() {
 	started=$(date +%s)
 	# shellcheck disable=SC2046 # one word per package is wanted, here and below
 	missing=$(missing_packages $(wanted_packages))
-	if [ -z "$missing" ] && venv_complete && [ -z "$(missing_of_base)" ]; then
-		return
+	if [ -z "$missing" ] && venv_complete; then
+		missing=$(missing_of_base)
+		[ -n "$missing" ] || return 0
 	fi
 	: >"$log"
 	if [ -n "$missing" ]; then
