@@ -61,13 +61,13 @@ class Channel:
     until it is there and verified. status: None until the report is complete.
     """
 
-    def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
+    def __init__(self, on_progress: Callable[[str], object] | None = None) -> None:
         self.up = False
         self.parameters: dict[str, str | None] = {}
         self.complaint: str | None = None
         self.archive: Archive | None = None
         self.status: int | None = None
-        self._on_progress = on_progress
+        self._on_progress = on_progress or (lambda line: None)
         self._rest = b""  # the last line, as long as its end is not there
         self._digest: str | None = None  # set while the lines are those of an archive
         self._encoded: list[bytes] = []
@@ -99,7 +99,7 @@ class Channel:
         elif not self.up or self.status is not None:
             raise ReportBroken(f"a frame out of place: {line!r:.60}")
         elif kind == "P":
-            self._progress(text)
+            self._on_progress(text)
         elif kind == "M":
             name, equals, value = text.partition("=")
             self.parameters[name] = value if equals else None
@@ -122,10 +122,6 @@ class Channel:
         if protocol != PROTOCOL:
             raise ReportBroken(f"the machine speaks protocol {protocol!r:.20}, not {PROTOCOL}")
         self.up = True
-
-    def _progress(self, text: str) -> None:
-        if self._on_progress:
-            self._on_progress(text)
 
     def _close_output(self, count: str) -> None:
         if count != str(len(self._output)):

@@ -113,7 +113,7 @@ class TracedRun:
         return "-".join(self.words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """Who waited how long in the dirty phase of the second iteration; a line of the results.
 
@@ -123,19 +123,19 @@ class Profile:
     waits, the longest of them longest_wait_seconds.
     """
 
-    machine: str
-    kernel: str
+    machine: str = MACHINE
+    kernel: str = KERNEL
     ept: bool
-    tdp_mmu: bool
+    tdp_mmu: bool = False
     vcpus: int
     cpus: int
     bytes_per_vcpu: int
-    backing: str
+    backing: str = BACKING
     write_percent: int
-    initially_all_set: bool
+    initially_all_set: bool = True
     eager: bool
-    phase: str
-    iteration: int
+    phase: str = "dirty"
+    iteration: int = ITERATION
     seconds: float
     untraced_seconds: float
     vcpu_seconds: float
@@ -225,19 +225,12 @@ def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, 
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.paging(MACHINE, ept)}, {run.name}: {error}") from error
     return Profile(
-        machine=MACHINE,
-        kernel=KERNEL,
         ept=ept,
-        tdp_mmu=False,
         vcpus=run.vcpus,
         cpus=cpus,
         bytes_per_vcpu=mib * MIB,
-        backing=BACKING,
         write_percent=run.write_percent,
-        initially_all_set=True,
         eager=run.eager,
-        phase="dirty",
-        iteration=ITERATION,
         seconds=ticks / IPS,
         untraced_seconds=_dirty_ticks(text("untraced"), run.name) / IPS,
         vcpu_seconds=waiting.running / IPS,

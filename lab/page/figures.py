@@ -34,10 +34,6 @@ MARKERS = {
 NOTHING = "-"
 
 
-def _milliseconds(value: float) -> str:
-    return tables.milliseconds(value / 1e3) if value else "0"
-
-
 def _percent(value: float) -> str:
     # Two digits: a share below one percent still says something.
     return f"{value:.{0 if value >= 9.95 else 1}f}%" if value >= 0.95 else f"{value:.2g}%"
@@ -49,7 +45,7 @@ def _share(value: float) -> str:
 
 # How a figure is written, by the word that a column has in "as".
 STYLES: Mapping[str, Callable[[float], str]] = {
-    "ms": _milliseconds,
+    "ms": lambda value: tables.milliseconds(value / 1e3) if value else "0",
     "ratio": lambda value: tables.ratio(value, 1),
     "count": lambda value: f"{value:,.0f}",
     "percent": _percent,

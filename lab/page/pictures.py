@@ -265,12 +265,6 @@ def curves(
     return _svg(figure, name)
 
 
-def _band_handles() -> list[Any]:
-    from matplotlib.patches import Patch
-
-    return [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
-
-
 def _bands(axes: "Axes", timeline: Timeline) -> None:
     """Shade what the host does; the edge keeps what is short visible."""
     for phase, begin, end in timeline.phases:
@@ -294,6 +288,8 @@ def _timeline(axes: "Axes", timeline: Timeline, counts: Sequence[int]) -> None:
 
 def timelines(name: str, found: Sequence[Timeline]) -> str:
     """For each run a row: accesses per millisecond of the writers, and of the readers."""
+    from matplotlib.patches import Patch
+
     figure, grid = _grid(len(found), 2, 0.7 + 1.9 * len(found), sharex=True, sharey="col")
     for (left, right), timeline in zip(grid, found, strict=True):
         _timeline(left, timeline, timeline.writers)
@@ -304,7 +300,7 @@ def timelines(name: str, found: Sequence[Timeline]) -> str:
     for axes in grid[-1]:
         axes.set_xlabel("ms since the baseline began, simulated")
         axes.set_xlim(0, max(len(t.writers) * t.window_us / 1e3 for t in found))
-    handles = _band_handles()
+    handles = [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
     )

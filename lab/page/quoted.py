@@ -5,6 +5,7 @@ They are of real hardware, in seconds, and other memory sizes than ours. They st
 their own and are never set off against a figure of this project.
 """
 
+from lab.page import dimensions
 from lab.page.model import Grid
 
 SOURCE = (
@@ -65,8 +66,8 @@ def tables(ept: bool, write_percent: int, initially_all_set: bool) -> list[Grid]
     """What the mails have for such a table of ours, perhaps nothing."""
     if not ept:
         quoted = {100: SHADOW_DIRTY_ALL, 20: SHADOW_DIRTY_20}.get(write_percent)
-        mix = "all writes" if write_percent == 100 else f"{write_percent}% writes"
-        return [_grid(f"ept=N, iteration 1 dirty memory time, {mix}", quoted)] if quoted else []
+        title = f"ept=N, iteration 1 dirty memory time, {dimensions.mix(write_percent)}"
+        return [_grid(title, quoted)] if quoted else []
     if write_percent != 100:
         return []
     found = [_grid("ept=Y, iteration 1 dirty memory time", EPT_DIRTY)]

@@ -6,7 +6,7 @@ new kind of file, name that in sources.KINDS as well.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lab.core.errors import LabError
@@ -23,20 +23,13 @@ from lab.results.tables import FIRST_CLEAR, Row, Table
 COST_LIMIT = 5000
 
 
-@dataclass(frozen=True)
-class Family:
-    """What the panels of one picture have in common: a Key but for mode, mix and vCPUs.
+def _family(key: Key) -> Key:
+    """What the panels of one picture have in common: KEY but for mode, mix and vCPUs.
 
     What is measured without PML is a family of its own.
     """
-
-    key: Key
-
-    @classmethod
-    def of(cls, key: Key) -> "Family":
-        key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
-        key = replace(key, dirty_harvest=tables.OFF)
-        return cls(replace(key, write_percent=0, phase="", iteration=None))
+    key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
+    return replace(key, dirty_harvest=tables.OFF, write_percent=0, phase="", iteration=None)
 
 
 def _styles(key: Key) -> dict[Style, Key]:
@@ -101,21 +94,21 @@ WHAT_BITS_DO = (
 )
 
 
-def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list[int]) -> Block:
+def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[int]) -> Block:
     """A picture with a row of panels for each paging mode and a column for each of MIXES."""
     drawn: list[list[Panel]] = []
     used: list[Key] = []
-    for ept in (True, False) if family.key.pml else (True,):
+    for ept in (True, False) if family.pml else (True,):
         panels = []
         for mix in mixes:
-            like = replace(family.key, ept=ept, write_percent=mix)
+            like = replace(family, ept=ept, write_percent=mix)
             panel, keys = _panel(source, like, row)
             panels.append(panel)
             used += keys
         if all(panel.curves for panel in panels):
             drawn.append(panels)
     label = f"{row.label} over vCPUs"
-    unit = "simulated ms" if family.key.machine in dimensions.SIMULATED else "ms"
+    unit = "simulated ms" if family.machine in dimensions.SIMULATED else "ms"
     if row is FIRST_CLEAR:
         drawn = [[panel for panels in drawn for panel in panels]]
         reading = (
@@ -140,22 +133,22 @@ def _over_vcpus(source: Source, family: Family, row: Row, name: str, mixes: list
     )
 
 
-def _families(source: Source) -> dict[Family, list[int]]:
+def _families(source: Source) -> dict[Key, list[int]]:
     """What can be drawn over vCPUs, with its write percentages: those of EPT off and on."""
-    found: dict[Family, list[int]] = {}
+    found: dict[Key, list[int]] = {}
     for key in source.measured:
         if key.kernel == "series" and not key.tdp_mmu:
-            mixes = found.setdefault(Family.of(key), [])
+            mixes = found.setdefault(_family(key), [])
             if key.write_percent not in mixes:
                 mixes.append(key.write_percent)
     return found
 
 
-def _family_blocks(source: Source, family: Family, mixes: list[int], number: int) -> list[Block]:
+def _family_blocks(source: Source, family: Key, mixes: list[int], number: int) -> list[Block]:
     ends = f"-{number}" if number else ""
-    row = tables.headline(family.key.initially_all_set)
+    row = tables.headline(family.initially_all_set)
     found: list[Block] = [_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3])]
-    if family.key.initially_all_set:
+    if family.initially_all_set:
         found.append(_over_vcpus(source, family, FIRST_CLEAR, f"clear{ends}", mixes[:1]))
     return found
 

@@ -110,14 +110,6 @@ done
 """
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a run left. tool: the tool's own output. said: the workload's, and complaints."""
-
-    tool: str
-    said: str
-
-
 def bpf_job(
     runs: Sequence[ToolRun], paging: str, image: Path, tests: Path, shape: Format = "text"
 ) -> Job:
@@ -152,8 +144,8 @@ def check_host() -> None:
         )
 
 
-def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[Output]:
-    """What each run left, in order. WorkFailed: nothing came back, or bpftrace lost events."""
+def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[str]:
+    """What the tool of each run said. WorkFailed: nothing came back, or bpftrace lost events."""
     found = []
     for run in runs:
         try:
@@ -164,11 +156,11 @@ def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[Output]
             raise WorkFailed(f"{run.name}: no file {error} came back") from None
         if LOST.search(said + tool):
             raise WorkFailed(f"{run.name}: bpftrace lost events:\n{said}")
-        found.append(Output(tool, said))
+        found.append(tool)
     return found
 
 
-def execute(job: Job, runs: Sequence[ToolRun]) -> list[Output]:
+def execute(job: Job, runs: Sequence[ToolRun]) -> list[str]:
     """Boot and run. WorkFailed: a tool failed, or its workload did."""
     result = machines.get(MACHINE).run(job)
     result.check(MACHINE)
@@ -197,9 +189,9 @@ def _title(run: ToolRun) -> str:
     )
 
 
-def show(runs: Sequence[ToolRun], outputs: Sequence[Output]) -> None:
+def show(runs: Sequence[ToolRun], outputs: Sequence[str]) -> None:
     for run, output in zip(runs, outputs, strict=True):
-        click.echo(f"{_title(run)}\n{output.tool.rstrip()}\n")
+        click.echo(f"{_title(run)}\n{output.rstrip()}\n")
 
 
 def show_plan(runs: Sequence[ToolRun], paging: str) -> None:

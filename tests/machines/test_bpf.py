@@ -79,7 +79,7 @@ def trace(image: Path, selftests: Callable[[str], Path]) -> Trace:
         assert_silent(result)
         assert result.status == 0, result.output.decode(errors="replace")
         (output,) = bpf.collect([run], result.files)
-        return Seen(_maps(output.tool), _statistics(result.files[STATISTICS].decode()))
+        return Seen(_maps(output), _statistics(result.files[STATISTICS].decode()))
 
     return traced
 

@@ -17,8 +17,7 @@ LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -29,6 +28,12 @@ def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
     return Watch([BootProgress(BOOT) for _ in range(boots)], parallel, clock), clock
 
 
+def started() -> tuple[Watch, Clock]:
+    watched, clock = watch(1, 1)
+    watched.start(0)
+    return watched, clock
+
+
 def test_at_first_the_estimate_counts() -> None:
     assert watch(2, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
     assert watch(4, 2)[0].left_s() == pytest.approx(2 * BOOT.estimate_s)
@@ -36,32 +41,28 @@ def test_at_first_the_estimate_counts() -> None:
 
 
 def test_as_announced() -> None:
-    watched, clock = watch(1, 1)
-    watched.start(0)
+    watched, clock = started()
     clock.now = BOOT_S["vmx-bochs"] + BOOT.runs_s / 2
     watched.line(0, f"50% 6/12 {LINE}\n")
     assert watched.left_s() == pytest.approx(BOOT.runs_s / 2)
 
 
 def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
-    watched, _ = watch(1, 1)
-    watched.start(0)
+    watched, _ = started()
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
         watched.line(0, line)
     assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
 
 
 def test_a_slow_host_takes_longer() -> None:
-    watched, clock = watch(1, 1)
-    watched.start(0)
+    watched, clock = started()
     clock.now = 3 * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
     watched.line(0, f"50% 6/12 {LINE}")
     assert watched.left_s() == pytest.approx(3 * BOOT.runs_s / 2)
 
 
 def test_a_boot_that_hangs_does_not_look_done() -> None:
-    watched, clock = watch(1, 1)
-    watched.start(0)
+    watched, clock = started()
     clock.now = 100 * BOOT.estimate_s
     assert watched.left_s() > 0.9 * BOOT.runs_s
 

@@ -97,7 +97,7 @@ def test_lost_events_are_no_result(name: str, said: bytes) -> None:
         bpf.collect(RUNS, FILES | {name: said})
 
 
-def execute(monkeypatch: pytest.MonkeyPatch, run: Mock) -> list[bpf.Output]:
+def execute(monkeypatch: pytest.MonkeyPatch, run: Mock) -> list[str]:
     monkeypatch.setattr(SvmQemu, "run", run)
     job = bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("tests"))
     return bpf.execute(job, RUNS)
@@ -107,7 +107,7 @@ def test_a_tool_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkFailed, match="svm-qemu: exit status 1:\nno such probe"):
         execute(monkeypatch, Mock(return_value=Result(1, b"no such probe", {}, "", 1.0)))
     good = Mock(return_value=Result(0, b"", FILES, "", 1.0))
-    assert execute(monkeypatch, good)[1].said == ""
+    assert execute(monkeypatch, good)[1] == FILES["wpfaults-Y.tool"].decode()
 
 
 def test_a_crash_is_left_to_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

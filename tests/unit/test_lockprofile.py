@@ -115,36 +115,35 @@ def test_another_rwlock_outside_of_the_pass_does_not_matter() -> None:
     assert waiting(TRACE + tasklist) == waiting(TRACE)
 
 
-def test_two_rwlocks_are_refused() -> None:
-    other = [begin(11, 1300, LOCK + 4096), end(11, 1400, LOCK + 4096)]
-    with pytest.raises(TraceError, match="2 rwlocks"):
-        waiting(TRACE[:-2] + other + TRACE[-2:])
-
-
-def test_waits_that_do_not_match_are_refused() -> None:
-    with pytest.raises(TraceError, match="does not end"):
-        waiting(without(end(11, 1200)))
-    with pytest.raises(TraceError, match="waits twice"):
-        waiting([*TRACE[:-2], begin(11, 1800), begin(11, 1810), *TRACE[-2:]])
-    # An end alone is what a mutex at such an address leaves.
+def test_an_end_alone_is_what_a_mutex_at_such_an_address_leaves() -> None:
     found = waiting(without(begin(11, 1100)))
     assert (found.waits, found.waited) == (2, 305)
 
 
-def test_more_waiting_than_running_is_refused() -> None:
-    with pytest.raises(TraceError, match="longer than it had a processor"):
-        waiting([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]])
+def with_more(*lines: str) -> list[str]:
+    """In the last pass."""
+    return [*TRACE[:-2], *lines, *TRACE[-2:]]
 
 
-def test_a_trace_of_another_run_is_refused() -> None:
-    with pytest.raises(TraceError, match="1 threads ran a vCPU instead of 2"):
-        waiting([each for each in TRACE if "-11 " not in each])
-    with pytest.raises(TraceError, match="2 times instead of once in 3 passes"):
-        waiting(without(leave(11, 900)))
-    with pytest.raises(TraceError, match="not a line"):
-        waiting([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"])
-    with pytest.raises(TraceError, match="no vCPU had"):
-        waiting([each for each in TRACE if "exit" in each])
+OTHER = (begin(11, 1300, LOCK + 4096), end(11, 1400, LOCK + 4096))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (with_more(*OTHER), "2 rwlocks"),
+        (without(end(11, 1200)), "does not end"),
+        (with_more(begin(11, 1800), begin(11, 1810)), "waits twice"),
+        ([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]], "longer than it had a processor"),
+        ([each for each in TRACE if "-11 " not in each], "1 threads ran a vCPU instead of 2"),
+        (without(leave(11, 900)), "2 times instead of once in 3 passes"),
+        ([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"], "not a line"),
+        ([each for each in TRACE if "exit" in each], "no vCPU had"),
+    ],
+)
+def test_a_trace_that_cannot_be_of_such_a_run_is_refused(lines: list[str], said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        waiting(lines)
 
 
 @pytest.mark.parametrize("kind", ["overrun", "commit overrun", "dropped events"])

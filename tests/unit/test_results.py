@@ -170,19 +170,20 @@ def test_lines_that_are_no_object(text: str, said: str) -> None:
         jsonl.parse(text)
 
 
-def test_errors_name_file_and_line() -> None:
-    with pytest.raises(jsonl.BadResultError, match=r"^x\.jsonl, line 2: is not JSON"):
-        jsonl.parse_all(f"{line()}\nnonsense\n", "x.jsonl")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{line()}\nnonsense\n", r"^x\.jsonl, line 2: is not JSON"),
+        (line(), r"^x\.jsonl: ends in half a line"),  # even if it is JSON
+        (f"{line()}\n{line(seconds=1)}\n", r"^x\.jsonl, line 2: measures again"),
+    ],
+)
+def test_errors_name_file_and_line(text: str, said: str) -> None:
+    with pytest.raises(jsonl.BadResultError, match=said):
+        jsonl.parse_all(text, "x.jsonl")
 
 
-def test_half_a_line_is_noticed_even_if_it_is_json() -> None:
-    with pytest.raises(jsonl.BadResultError, match=r"x\.jsonl: ends in half a line"):
-        jsonl.parse_all(line(), "x.jsonl")
-
-
-def test_nothing_is_measured_twice() -> None:
-    with pytest.raises(jsonl.BadResultError, match="line 2: measures again"):
-        jsonl.parse_all(f"{line()}\n{line(seconds=1)}\n", "x.jsonl")
+def test_another_dimension_is_another_measurement() -> None:
     assert len(jsonl.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
 
 
