@@ -20,7 +20,7 @@ from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import LOG, PARTIAL
+from lab.core.paths import LOG, PARTIAL, ROOT
 from lab.core.steps import duration, say
 from lab.machines import Job, Machine, MachineFailed, Result
 from lab.measure.options import numbers, words
@@ -44,7 +44,8 @@ from lab.measure.plan import (
 )
 from lab.measure.progress import BootProgress, Watch, shown
 from lab.page import command as page
-from lab.results import files, jsonl, tables
+from lab.page import figures
+from lab.results import files, jsonl, sources, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
@@ -246,11 +247,19 @@ def measure_into(
     return found
 
 
+def _of_bases(found: Sequence[Measurement]) -> dict[str, Sequence[Measurement]]:
+    """These results and the newest of other bases, kept or committed, that have the same."""
+    committed = sorted((ROOT / figures.REFERENCE).glob("*/*.jsonl"))
+    others = sources.beside(found, [*files.kept(), *committed])
+    mine = {sources.base_of(one.kernel_version): found for one in found[:1]}
+    return sources.newest_first({base: other.measurements for base, other in others.items()} | mine)
+
+
 def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
     """Print the tables of the results in FILE, and draw them if they are the latest."""
     if latest:
         files.name_latest(file)
-    for table in tables.bench_tables(found, machine.lockstep):
+    for table in tables.bench_tables(found, machine.lockstep, _of_bases(found)):
         tables.show(table, Console())
     say(f"bench: every figure is in {file}")
     if latest:

@@ -80,6 +80,7 @@ class Cost:
     pages: int
     held_ns: int
     longest_ns: int
+    kernel_version: str
 
     @property
     def instructions(self) -> float:
@@ -120,8 +121,8 @@ def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
     )
 
 
-def parse(text: str, ept: bool) -> Iterator[Cost]:
-    """The runs in the output of a boot. WorkFailed: a run without a split, or no run at all."""
+def parse(text: str, ept: bool, release: str) -> Iterator[Cost]:
+    """The runs in what a boot of RELEASE said. WorkFailed: a run without a split, or no run."""
     point = None
     holds: dict[Point, list[tuple[int, int]]] = {}
     for line in text.splitlines():
@@ -137,7 +138,8 @@ def parse(text: str, ept: bool) -> Iterator[Cost]:
         if pages != point.mib // HUGE_MIB:
             raise WorkFailed(f"{point}: {pages} huge pages were split")
         held = [ns for _, ns in found]
-        yield Cost(MACHINE, ept, point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
+        runs = (point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
+        yield Cost(MACHINE, ept, *runs, release)
 
 
 def record_of(cost: Cost) -> dict[str, object]:
@@ -168,14 +170,14 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     wanted = points(sizes, vcpus)
     check(wanted, machine.max_cpus)
     file = output_file(output, "cost")
-    image, test = kernel.build("series", "kvm").image, selftests.build("series") / PERF_TEST
+    built, test = kernel.build("series", "kvm"), selftests.build("series") / PERF_TEST
     found: list[Cost] = []
     for ept in (True, False):
         mode = tables.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
-            result = machine.run(cost_job(ept, wanted, image, test))
+            result = machine.run(cost_job(ept, wanted, built.image, test))
         result.check(mode)
-        found += parse(result.text, ept)
+        found += parse(result.text, ept, built.release)
     records = list(map(record_of, found))
     write_records(file, records)
     with complete_or_absent(file.with_suffix(".svg")) as stream:

@@ -125,6 +125,7 @@ class Profile:
 
     machine: str = MACHINE
     kernel: str = KERNEL
+    kernel_version: str
     ept: bool
     tdp_mmu: bool = False
     vcpus: int
@@ -205,8 +206,13 @@ def _dirty_ticks(text: str, what: str) -> int:
     return int(match[1] + match[2]) * IPS // 10**9
 
 
-def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes]) -> Profile:
-    """What the files of one run say. WorkFailed: they are incomplete, or contradict themselves."""
+def profile(
+    ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], release: str
+) -> Profile:
+    """What the files of one run on the kernel RELEASE say.
+
+    WorkFailed: they are incomplete, or contradict themselves.
+    """
 
     def data(kind: str) -> bytes:
         try:
@@ -225,6 +231,7 @@ def profile(ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, 
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.paging(MACHINE, ept)}, {run.name}: {error}") from error
     return Profile(
+        kernel_version=release,
         ept=ept,
         vcpus=run.vcpus,
         cpus=cpus,
@@ -257,12 +264,14 @@ class TracingProgress:
         say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
 
 
-def _measure(ept: bool, runs: Sequence[TracedRun], mib: int, job: Job) -> list[Profile]:
+def _measure(
+    ept: bool, runs: Sequence[TracedRun], mib: int, job: Job, release: str
+) -> list[Profile]:
     mode = tables.paging(MACHINE, ept)
     with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
         result = machines.get(MACHINE).run(replace(job, on_progress=TracingProgress(runs).line))
     result.check(mode)
-    return [profile(ept, run, mib, job.cpus, result.files) for run in runs]
+    return [profile(ept, run, mib, job.cpus, result.files, release) for run in runs]
 
 
 def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
@@ -306,10 +315,11 @@ def command(
         show_plan(runs, mib, cpus)
         return
     file = output_file(output, "lock")
-    image, test = kernel.build(KERNEL, "kvm").image, selftests.build(KERNEL) / PERF_TEST
+    built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
     found: list[Profile] = []
     for ept in (True, False):
-        found += _measure(ept, runs, mib, trace_job(ept, runs, mib, cpus, image, test))
+        job = trace_job(ept, runs, mib, cpus, built.image, test)
+        found += _measure(ept, runs, mib, job, built.release)
     records = list(map(asdict, found))
     write_records(file, records)
     tables.show(sections.lock_table(records), Console())

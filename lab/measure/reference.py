@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab reference`: measure what docs/reference holds, check it, put its figures into the pages.
+"""`lab reference`: measure what docs/reference has of a base, check it, refresh the pages.
 
 Everything is of the lockstep machine, so that another run from the same sources gives the
 same bytes, and `git diff docs/reference` says what changed. Each number of vCPUs has boots of its
@@ -20,7 +20,7 @@ import psutil
 from lab import machines
 from lab.core import process
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import BUILD, LOG, ROOT
+from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
 from lab.core.steps import say, step
 from lab.measure import bench, crossover
 from lab.measure.plan import Boot, Matrix
@@ -29,10 +29,11 @@ from lab.results import bounds, sources
 from lab.results.tables import BASE_VCPUS
 
 MACHINE = "vmx-bochs"
-DIRECTORY = ROOT / "docs" / "reference"
 VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
 PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
+# What an older base has for comparison.
+HEADLINE = ("bench",)
 # Those that run two machines at a time by themselves.
 BOTH_CORES = ("bench", "crossover")
 COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofile"}
@@ -43,6 +44,11 @@ PARALLEL = 2
 POLL_S = 1.0
 GRACE_S = 1.0
 ESTIMATE = "50 to 80 min"
+
+
+def directory(layout: Layout = LAYOUT) -> Path:
+    """Where the reference of a base is."""
+    return ROOT / figures.REFERENCE / layout.version
 
 
 def matrix(vcpus: int, *eager: str) -> Matrix:
@@ -164,30 +170,31 @@ def check_bounds(file: Path) -> None:
     "parts",
     multiple=True,
     type=click.Choice(PARTS),
-    help="Measure this only, keep the other files; can be repeated. All if not given.",
+    help="Measure this only, keep the other files; can be repeated. Default: all of the newest"
+    f" base, {HEADLINE[0]} of an older one.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    default=DIRECTORY,
-    help="Directory, instead of docs/reference.",
+    help="Directory, instead of docs/reference/BASE.",
 )
 @click.option("--pages", is_flag=True, help="Measure nothing: only put the figures into the pages.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured.")
-def command(parts: tuple[str, ...], output: Path, pages: bool, dry_run: bool) -> None:
+def command(parts: tuple[str, ...], output: Path | None, pages: bool, dry_run: bool) -> None:
     """Measure the reference, check N/Y against its bounds, and put its figures into the pages.
 
     An hour to an hour and a half on two cores, most of it for the lock profile. Two runs of
     the same sources write the same bytes. Nothing is replaced before all is measured.
     """
     if pages:
-        if parts or dry_run or output != DIRECTORY:
+        if parts or dry_run or output:
             raise LabError("--pages measures nothing, so it goes with no other option")
         refresh_pages()
         check_sentences()
         return
-    check_output(output)
-    wanted = parts or PARTS
+    target = output or directory()
+    check_output(target)
+    wanted = parts or (PARTS if LAYOUT.is_newest else HEADLINE)
     if dry_run:
         click.echo("\n".join(one.label for one in reference_boots()))
         click.echo(f"parts: {' '.join(wanted)}")
@@ -200,14 +207,14 @@ def command(parts: tuple[str, ...], output: Path, pages: bool, dry_run: bool) ->
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
-        kept = {part: output / f"{part}.jsonl" for part in PARTS}
+        kept = {part: target / f"{part}.jsonl" for part in PARTS}
         chosen = [files.get(part, file) for part, file in kept.items()]
-        keep([file for file in chosen if file.exists()], output)
-    say(f"reference: {output} is new")
-    if not (output / "bench.jsonl").exists():
+        keep([file for file in chosen if file.exists()], target)
+    say(f"reference: {target} is new")
+    if not (target / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")
-    if output == DIRECTORY:
+    if not output:
         refresh_pages()
-    check_bounds(output / "bench.jsonl")
-    if output == DIRECTORY:
+    check_bounds(target / "bench.jsonl")
+    if not output:
         check_sentences()

@@ -63,6 +63,9 @@ def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator
 
 
 def wrong(root: Path = ROOT) -> list[str]:
-    found = figures.reference(root)
-    claims = figures.specification(root)["claim"]
-    return [line for claim in claims for line in wrong_with(claim, found, root)]
+    found, spec = figures.reference(root), figures.specification(root)
+    return [
+        line
+        for claim in spec["claim"]
+        for line in wrong_with(claim, figures.chosen(claim, spec, found), root)
+    ]

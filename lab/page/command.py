@@ -9,7 +9,7 @@ import click
 from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
-from lab.page import render, sections
+from lab.page import bases, render
 from lab.results import sources
 
 REPORT = BUILD / "report"
@@ -17,8 +17,8 @@ REPORT = BUILD / "report"
 
 def write(files: Iterable[Path], directory: Path) -> None:
     """Make the report of FILES in DIRECTORY. LabError: a file that cannot be used."""
-    found = sources.load_all(files)
-    contents = render.files(found, sections.build(found))
+    found = sources.load_bases(files)
+    contents = render.files(bases.flat(found), bases.sections_of(found))
     render.replace_directory(directory, contents)
 
 
@@ -49,6 +49,8 @@ def check_output(directory: Path) -> None:
 )
 def command(files: tuple[Path, ...], output: Path) -> None:
     """Draw FILES of results, or the newest in build/results: an HTML page and a Markdown twin.
+
+    Of each base the newest of a kind; each section has one base after the other, nothing is mixed.
 
     What is in a file is told by its name: NAME-live.jsonl, NAME-cost.jsonl, NAME-lock.jsonl;
     all others are results of `make bench`. What was not measured is named, with the command

@@ -3,8 +3,8 @@
 
 And the one picture that is committed.
 
-docs/figures.toml says what each table asks for, in the words of lab.page.query. A page has a
-table's name between markers, and what stands between them is never edited:
+docs/figures.toml says what each table asks for, in the words of lab.page.query, and which base
+it asks. A page has a table's name between markers, and what stands between them is never edited:
 
     <!-- figures: NAME -->          .. figures: NAME
     <!-- end -->                    .. end figures
@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import cliff, query
 from lab.results import sources, tables
-from lab.results.sources import Sources
+from lab.results.sources import Bases, Sources
 
 REFERENCE = Path("docs") / "reference"
 SPECIFICATION = Path("docs") / "figures.toml"
@@ -32,6 +33,8 @@ MARKERS = {
     ".rst": (".. figures: ", "\n", ".. end figures\n"),
 }
 NOTHING = "-"
+# What a table names as its base that shows all of them side by side.
+EACH = "each"
 
 
 def _percent(value: float) -> str:
@@ -56,10 +59,14 @@ STYLES: Mapping[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of a page. columns[0] is above the labels of the rows."""
+    """A table of a page. columns[0] is above the labels of the rows.
+
+    base: whose figures they are; empty if columns say it.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    base: str = ""
 
     def _widths(self) -> list[int]:
         grid = [self.columns, *self.rows]
@@ -67,7 +74,9 @@ class Grid:
 
     def markdown(self) -> str:
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
-        lines = [f"| {' | '.join(row)} |" for row in (self.columns, *self.rows)]
+        first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
+        columns = (first, *self.columns[1:])
+        lines = [f"| {' | '.join(row)} |" for row in (columns, *self.rows)]
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
 
     def rst(self) -> str:
@@ -82,19 +91,41 @@ class Grid:
 
 
 def specification(root: Path = ROOT) -> dict[str, Any]:
-    """What docs/figures.toml says. LabError: it cannot be read."""
+    """What docs/figures.toml says. LabError: it cannot be read, or names no base."""
     try:
-        return tomllib.loads((root / SPECIFICATION).read_text())
+        found = tomllib.loads((root / SPECIFICATION).read_text())
     except (OSError, ValueError) as error:
         raise LabError(f"{SPECIFICATION}: {error}") from error
+    if "base" not in found:
+        raise LabError(f"{SPECIFICATION}: names no base for what names none itself")
+    return found
 
 
-def reference(root: Path = ROOT) -> Sources:
-    """The committed results. LabError: there are none, or one cannot be read."""
-    files = sorted((root / REFERENCE).glob("*.jsonl"))
+def reference(root: Path = ROOT) -> Bases:
+    """The committed results, a directory for each base.
+
+    LabError: there are none, one cannot be read, or lies in the directory of another base.
+    """
+    files = sorted((root / REFERENCE).glob("*/*.jsonl"))
     if not files:
         raise LabError(f"{REFERENCE} has no results: run `make reference`")
-    return sources.load_all(files)
+    found = {}
+    for base in dict.fromkeys(file.parent.name for file in files):
+        found[base] = sources.load_all(file for file in files if file.parent.name == base)
+        if wrong := [one.name for one in found[base].values() if one.base != base]:
+            raise LabError(f"{REFERENCE}/{base}/{wrong[0]} is of another base")
+    return sources.newest_first(found)
+
+
+def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Sources:
+    """What an entry of the specification asks: the base that it names, or that all of it does.
+
+    LabError: there is no reference of that base.
+    """
+    base = entry.get("base", spec["base"])
+    if base not in found:
+        raise LabError(f"{REFERENCE} has nothing of {base}: run `make reference BASE={base}`")
+    return found[base]
 
 
 def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
@@ -107,14 +138,30 @@ def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found:
     return STYLES[style](query.number(text, found))
 
 
-def grid(spec: Mapping[str, Any], found: Sources) -> Grid:
-    """The table that SPEC describes. LabError: the reference has not what it asks for."""
-    columns = (spec["rows_are"], *(column["name"] for column in spec["columns"]))
-    rows = [
-        (row["name"], *(_cell(spec["common"], row, column, found) for column in spec["columns"]))
-        for row in spec["rows"]
+def _side(table: Mapping[str, Any], found: Sources) -> list[list[str]]:
+    """The figures of one base, row by row."""
+    return [
+        [_cell(table["common"], row, column, found) for column in table["columns"]]
+        for row in table["rows"]
     ]
-    return Grid(columns, rows)
+
+
+def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Grid:
+    """The table of SPEC: of one base, or with base = "each" all that have results of its kind.
+
+    LabError: the reference has not what it asks for.
+    """
+    names, kind = [column["name"] for column in table["columns"]], table["common"].split()[0]
+    base = table.get("base", spec["base"])
+    if base == EACH:
+        sides = {base: mine for base, mine in found.items() if kind in mine}
+        names = [f"{base} {name}" for base in sides for name in names]
+    else:
+        sides = {base: chosen(table, spec, found)}
+    labels = [[row["name"]] for row in table["rows"]]
+    figures = (_side(table, mine) for mine in sides.values())
+    rows = [[*chain(*parts)] for parts in zip(labels, *figures, strict=True)]
+    return Grid((table["rows_are"], *names), rows, "" if base == EACH else base)
 
 
 def replaced(text: str, suffix: str, grids: Mapping[str, Grid]) -> str:
@@ -145,9 +192,8 @@ def stale(root: Path = ROOT) -> dict[Path, str]:
 
     The same for the picture. LabError names the page.
     """
-    found = reference(root)
-    wanted = specification(root)["table"]
-    grids = {name: grid(spec, found) for name, spec in wanted.items()}
+    found, spec = reference(root), specification(root)
+    grids = {name: grid(table, spec, found) for name, table in spec["table"].items()}
     wrong = {}
     for page in pages(root):
         text = page.read_text()
@@ -157,7 +203,7 @@ def stale(root: Path = ROOT) -> dict[Path, str]:
             raise LabError(f"{page.relative_to(root)}: {error}") from error
         if new != text:
             wrong[page] = new
-    picture, drawn = root / cliff.PICTURE, cliff.draw(found)
+    picture, drawn = root / cliff.PICTURE, cliff.draw(chosen({}, spec, found))
     if not picture.exists() or picture.read_text() != drawn:
         wrong[picture] = drawn
     return wrong

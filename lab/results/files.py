@@ -43,6 +43,11 @@ def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
     return file
 
 
+def kept() -> list[Path]:
+    """Results of earlier runs, the newest first: names begin with the time."""
+    return sorted(RESULTS.glob("*-*.jsonl"), reverse=True)
+
+
 @contextmanager
 def complete_or_absent(file: Path) -> Iterator[IO[str]]:
     """A file to write that gets its name when it is complete, and is removed otherwise."""

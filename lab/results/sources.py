@@ -2,11 +2,13 @@
 """The files that a report is made of, line by line, so that each figure can name its line."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lab.core.errors import LabError
 from lab.results import files, jsonl
@@ -17,6 +19,8 @@ from lab.results.jsonl import Key, Measurement
 KINDS = ("bench", "live", "yield", "migrate", "cost", "lock", "crossover")
 # Those with the lines of split-bench.sh.
 MEASURED = ("bench", "crossover")
+# Of lines without "kernel_version", which are older than that key: there was one base then.
+OLDEST_BASE = "6.12"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,16 @@ class Source:
     name: str
     data: bytes
     lines: tuple[Line, ...]
+
+    @property
+    def base(self) -> str:
+        """Which base the kernels were built on."""
+        return next(iter(self.bases()), OLDEST_BASE)
+
+    def bases(self) -> list[str]:
+        """All that are named, each once; load() refuses more than one."""
+        versions = (line.record.get("kernel_version") for line in self.lines)
+        return list(dict.fromkeys(base_of(str(version)) for version in versions if version))
 
     def each(self) -> Iterator[tuple[Measurement, Line]]:
         """For results of `make bench` and the like: every measurement and its line.
@@ -71,7 +85,16 @@ class Source:
         return [line for line in self.lines if line.record.get("record") == record]
 
 
+OfBase = TypeVar("OfBase")
+# By kind; and those of every base, the newest first.
 Sources = Mapping[str, Source]
+Bases = Mapping[str, Sources]
+
+
+def base_of(version: str) -> str:
+    """The base of a kernel: 7.3 for 7.3.4-series."""
+    found = re.match(r"\d+\.\d+", version)
+    return found[0] if found else version
 
 
 def _measurement(line: Line) -> Measurement:
@@ -106,9 +129,12 @@ def check_versions(found: Iterable[Measurement]) -> None:
             raise LabError(f"results of {other} and {one.kernel_version} are never mixed")
 
 
-def load(file: Path) -> Source:
-    """Read FILE. LabError: it cannot be read, is cut short, or is not JSON lines."""
-    name = file.resolve().name
+def load(file: Path, name: str = "") -> Source:
+    """Read FILE, to be called NAME if given.
+
+    LabError: it cannot be read, is cut short, is not JSON lines, or is of two bases.
+    """
+    name = name or file.resolve().name
     try:
         data = file.read_bytes()
         text = data.decode()
@@ -123,26 +149,75 @@ def load(file: Path) -> Source:
         raise LabError(f"{name}: has no measurement of `make bench`")
     if source.kind in MEASURED:
         check_versions(one for one, _ in source.each())
+    if len(bases := source.bases()) > 1:
+        raise LabError(f"{name}: results of {' and '.join(bases)} are never mixed")
     return source
 
 
-def load_all(files: Iterable[Path]) -> Sources:
-    """Kind -> file. LabError: two of a kind, or what load() raises."""
-    found: dict[str, Source] = {}
-    for file in files:
-        source = load(file)
-        if source.kind in found:
-            other = found[source.kind].name
+def _numbers(base: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", base))
+
+
+def newest_first(of_base: Mapping[str, OfBase]) -> dict[str, OfBase]:
+    """What there is of each base, in the order in which it is shown."""
+    return {base: of_base[base] for base in sorted(of_base, key=_numbers, reverse=True)}
+
+
+def load_bases(files: Iterable[Path]) -> Bases:
+    """Read FILES. LabError: two of a kind and a base, or what load() raises."""
+    given = list(files)
+    names = [file.resolve().name for file in given]
+    found: dict[str, dict[str, Source]] = {}
+    for file, name in zip(given, names, strict=True):
+        # As in docs/reference, where a directory tells the base.
+        twice = names.count(name) > 1
+        source = load(file, f"{file.resolve().parent.name}-{name}" if twice else name)
+        mine = found.setdefault(source.base, {})
+        if source.kind in mine:
+            other = mine[source.kind].name
             raise LabError(f"{other} and {source.name} are both of {source.kind}: give one")
-        found[source.kind] = source
-    return {kind: found[kind] for kind in KINDS if kind in found}
+        mine[source.kind] = source
+    sources = {b: {k: mine[k] for k in KINDS if k in mine} for b, mine in found.items()}
+    return newest_first(sources)
+
+
+def load_all(files: Iterable[Path]) -> Sources:
+    """Read FILES of one base. LabError: there are more, or what load_bases() raises."""
+    found = load_bases(files)
+    if len(found) > 1:
+        raise LabError(f"results of {' and '.join(found)} are never mixed")
+    return next(iter(found.values()), {})
+
+
+def _base_in(file: Path) -> str:
+    """The base of FILE by its first line; none if load() is to say what is wrong with it."""
+    with suppress(OSError, ValueError, AttributeError), file.open() as lines:
+        return base_of(json.loads(next(lines, "")).get("kernel_version", OLDEST_BASE))
+    return ""
 
 
 def newest(directory: Path) -> list[Path]:
-    """The newest file of each kind that there is in a directory of results."""
+    """The newest file of each kind and base that there is in a directory of results."""
+    found: dict[tuple[int, tuple[int, ...], str], Path] = {}
     latest = directory / files.LATEST
-    found = [latest] if latest.exists() else []
-    for kind in KINDS[1:]:
-        # Names begin with the time.
-        found += sorted(directory.glob(f"*-{kind}.jsonl"))[-1:]
-    return found
+    # Names begin with the time.
+    for file in [*sorted(directory.glob("*-*.jsonl")), *([latest] if latest.exists() else [])]:
+        base = _base_in(file)
+        order = tuple(-number for number in _numbers(base))
+        found[KINDS.index(kind_of(file)), order, base] = file
+    return [found[key] for key in sorted(found)]
+
+
+def beside(found: Sequence[Measurement], candidates: Iterable[Path]) -> dict[str, Source]:
+    """Other base -> the first of CANDIDATES that has something of what FOUND has measured."""
+    keys = {one.key for one in found}
+    mine = {base_of(one.kernel_version) for one in found}
+    others: dict[str, Source] = {}
+    for file in candidates:
+        if _base_in(file) in mine | {"", *others} or kind_of(file) != KINDS[0]:
+            continue
+        with suppress(LabError):
+            source = load(file)
+            if not keys.isdisjoint(source.measured):
+                others[source.base] = source
+    return others

@@ -6,7 +6,7 @@ share a table: a table holds one machine, one paging mode, one write mix. It hol
 too, and beside the series the ungated baseline.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -474,14 +474,67 @@ def _verdict(reached: bool) -> str:
     return "reached" if reached else "missed"
 
 
+def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
+    """What pays for splitting, in at least two bases: the key with eager=False, and its row."""
+    shared: dict[tuple[Key, Row], int] = {}
+    for times in of_base:
+        series = (key for key in times if key.kernel == "series")
+        plain = dict.fromkeys(replace(key, eager=False, dirty_harvest=OFF) for key in series)
+        for key in plain:
+            row = _row_for(key)
+            if row and row in (headline(key.initially_all_set), FIRST_CLEAR):
+                shared[key, row] = shared.get((key, row), 0) + 1
+    found = [one for one, bases in shared.items() if bases > 1]
+    return sorted(found, key=lambda one: one[1] == FIRST_CLEAR)
+
+
+def _columns_of(base: str, times: Times, keys: Sequence[Key]) -> Iterator[tuple[str, ...]]:
+    """A base's columns, each with its heading; none for what was not measured."""
+    besides = [Beside.at(key, times) for key in keys]
+    columns = {
+        "base": [times.get(replace(key, kernel="base")) for key in keys],
+        "N": [beside.lazy for beside in besides],
+        "Y": [beside.eager for beside in besides],
+        BITS: [beside.bits for beside in besides],
+        UNGATED: [beside.ungated for beside in besides],
+    }
+    for name, seconds in columns.items():
+        if any(value is not None for value in seconds):
+            yield (f"{base} {name}", *map(milliseconds, seconds))
+    yield (f"{base} N/Y", *(ratio(beside.lazy, beside.eager) for beside in besides))
+
+
+def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
+    """Each base beside the others, with figures of its own; None where they share none."""
+    of_bases = {base: {one.key: one.seconds for one in found} for base, found in of_base.items()}
+    shared = _shared_rows(of_bases.values())
+    if not shared:
+        return None
+    keys = [key for key, _ in shared]
+    labels = (f"{_vm_label(key)} x {size(key.bytes_per_vcpu)}: {row.label}" for key, row in shared)
+    columns = [("ms", *labels)]
+    for base, times in of_bases.items():
+        columns += _columns_of(base, times, keys)
+    heading, *rows = zip(*columns, strict=True)
+    strong = {i for i, (_, row) in enumerate(shared) if row != FIRST_CLEAR}
+    title = "The bases, each with kernels of its own"
+    origins: list[tuple[Key, ...]] = [
+        (replace(key, kernel="base"), *Beside.keys(key)) for key in keys
+    ]
+    return Table(title, heading, rows, strong=strong, origins=origins)
+
+
 def _row_for(key: Key) -> Row | None:
     rows = shown_rows(key.initially_all_set)
     return next((r for r in rows if (r.phase, r.iteration) == (key.phase, key.iteration)), None)
 
 
+def _vm_label(key: Key) -> str:
+    return f"{paging_of(key)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+
+
 def _base_label(key: Key, row: Row) -> str:
-    where = f"{paging_of(key)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
-    return f"{where}: {row.label}"
+    return f"{_vm_label(key)}: {row.label}"
 
 
 def markdown(table: Table) -> str:
@@ -526,10 +579,18 @@ def show(table: Table, console: Console) -> None:
     console.print(_rich(table))
 
 
-def bench_tables(measurements: Sequence[Measurement], lockstep: bool) -> list[Table]:
-    """Every table of one machine's results, the verdicts last, where a terminal's user looks."""
+def bench_tables(
+    measurements: Sequence[Measurement],
+    lockstep: bool,
+    of_base: Mapping[str, Sequence[Measurement]] | None = None,
+) -> list[Table]:
+    """Every table of one machine's results, the verdicts last, where a terminal's user looks.
+
+    of_base: these and what other bases have of the same, the newest first.
+    """
     found = main_tables(measurements)
-    found += filter(None, (base_table(measurements), goals_table(measurements)))
+    bases = bases_table(of_base or {})
+    found += filter(None, (base_table(measurements), bases, goals_table(measurements)))
     for table in found:
         table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
     return found

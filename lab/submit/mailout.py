@@ -19,8 +19,9 @@ from lab import machines
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import IDENTITY, GitFailed, Repo, signature
 from lab.core.locks import locked
-from lab.core.paths import LAYOUT, ROOT
+from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
+from lab.page import figures
 from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
@@ -30,7 +31,6 @@ from lab.submit import check
 from lab.submit.check import Subject
 
 TEMPLATE = Path("docs") / "cover-letter.txt"
-REFERENCE = ROOT / "docs" / "reference" / "bench.jsonl"
 # The line of the template in whose place the tables come.
 TABLES = "{tables}"
 PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
@@ -57,17 +57,23 @@ class Cover:
     body: str
 
 
-def choose_results(given: Path | None, kept: Path = REFERENCE) -> Path:
+def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
     """The results that the figures are taken from: given, or the committed reference.
 
-    Not those that were measured last: a trial with other vCPUs is not what is sent. LabError:
-    there is no reference.
+    That of the newest base that has one. Not those that were measured last: a trial with other
+    vCPUs is not what is sent. LabError: there is no reference.
     """
-    file = given or kept
-    if not given and not kept.is_file():
+    if given:
+        return given
+    kept = (layout.root / figures.REFERENCE / base / "bench.jsonl" for base in layout.versions)
+    file = next((file for file in kept if file.is_file()), None)
+    if not file:
         raise LabError(
             "no reference for the cover letter: run `make reference`, or name a file: --results"
         )
+    if file.parent.name != layout.newest.version:
+        command = f"make reference BASE={layout.newest.version}"
+        say(f"figures are of Linux {file.parent.name}: `{command}` measures the newest")
     return file
 
 

@@ -41,7 +41,7 @@ def measurement(**values: Any) -> Measurement:
     return Measurement(**(common | values))
 
 
-def bench() -> Iterator[Measurement]:
+def bench(version: str = "6.12.117", slower: float = 1) -> Iterator[Measurement]:
     """N, Y and the ungated baseline for two numbers of vCPUs, both modes and two mixes."""
     kernels = (("series", False), ("series", True), ("peer", True))
     phases = (("dirty", 2), ("clear", 1), ("clear", 2), ("get", 1), ("enable", None))
@@ -52,11 +52,11 @@ def bench() -> Iterator[Measurement]:
                 write_percent=mix,
                 vcpus=n,
                 kernel=kernel,
-                kernel_version=f"6.12.117-{kernel}",
+                kernel_version=f"{version}-{kernel}",
                 eager=eager,
                 phase=phase,
                 iteration=iteration,
-                seconds=(n * 0.02 if not eager else 0.001) * (place + 1),
+                seconds=(n * 0.02 * slower if not eager else 0.001) * (place + 1),
             )
 
 

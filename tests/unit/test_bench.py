@@ -3,6 +3,7 @@
 
 import _thread
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -154,6 +155,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
     monkeypatch.setattr(page, "refresh", lab.drawn.append)
     yield lab
 
@@ -201,6 +203,22 @@ def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) 
     assert lab.drawn == [lab.results]
     order = list(dict.fromkeys((one.kernel, one.ept) for one in lab.latest()))
     assert order == list(product(("series", "peer", "base"), (True, False)))
+
+
+def test_what_another_base_has_stands_beside_it(lab: Lab) -> None:
+    assert "7.3" not in lab.bench(*SMALL).out
+    newer = [replace(one, kernel_version=f"7.3.4-{one.kernel}") for one in lab.latest()]
+    file = lab.directory / "docs" / "reference" / "7.3" / "bench.jsonl"
+    jsonl.write(file, newer)
+    assert re.search(r"\| 7\.3 N \|.* [\d.]+ N/Y \|", lab.bench(*SMALL).out)
+    # What was measured later is preferred.
+    later = [replace(one, kernel_version=f"7.4.1-{one.kernel}") for one in newer]
+    jsonl.write(lab.results / "20990101T000000Z-vmx-bochs.jsonl", later)
+    jsonl.write(file, [replace(one, seconds=99.0) for one in newer])
+    jsonl.write(lab.results / "20980101T000000Z-vmx-bochs.jsonl", newer)
+    said = lab.bench(*SMALL).out
+    assert re.search(r"\| 7\.4 N \|.* 7\.3 N \|.* [\d.]+ N/Y \|", said)
+    assert "99000" not in said
 
 
 def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:

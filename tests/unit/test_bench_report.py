@@ -263,6 +263,35 @@ def test_tables_with_the_ungated_baseline_fit_the_terminal() -> None:
         assert max(map(len, rows)) <= 120
 
 
+def of(version: str, found: list[Measurement]) -> list[Measurement]:
+    return [replace(one, kernel_version=f"{version}-{one.kernel}") for one in found]
+
+
+def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
+    newer = of("7.3.4", measured(speedup=40) + bits())
+    older = of("6.12.117", measured(vcpus=(8, 14)) + peer() + measured(kernel="base"))
+    table = tables.bases_table({"7.3": newer, "6.12": older})
+    assert table
+    columns = "7.3 N,7.3 Y,7.3 D bits,7.3 N/Y,6.12 base,6.12 N,6.12 Y,6.12 ungated,6.12 N/Y"
+    assert table.columns == ("ms", *columns.split(","))
+    dirty = ("1600.0", "40.0", "16.0", "40.0", "1600.0", "1600.0", "20.0", "40.0", "80.0")
+    assert table.rows[0] == ("ept=Y, all writes, 8 vCPUs x 4 MiB: dirty, iteration 2", *dirty)
+    assert [row[0].rpartition(": ")[2] for row in table.rows] == [
+        "dirty, iteration 2",
+        "first CLEAR",
+    ]
+    assert table.strong == {0}
+    found = tables.bench_tables(newer, lockstep=True, of_base={"7.3": newer, "6.12": older})
+    assert [one.title for one in found[-2:]] == [table.title, "What the series is to reach"]
+
+
+def test_bases_that_share_nothing_have_no_table() -> None:
+    newer, older = of("7.3.4", measured()), of("6.12.117", measured(writes=20))
+    assert tables.bases_table({"7.3": newer, "6.12": older}) is None
+    assert tables.bases_table({"7.3": newer, "6.12": peer() + measured(kernel="base")}) is None
+    assert tables.bases_table({"7.3": newer}) is None
+
+
 def test_vcpus_are_in_numeric_order() -> None:
     (table,) = tables.main_tables(measured(vcpus=(14, 8, 2)))
     assert [row[1] for row in table.rows[:3]] == ["2", "8", "14"]

@@ -15,6 +15,7 @@ from lab.measure import cost
 from lab.measure.cost import Cost, Point
 from tests.unit.calls import lab
 
+RELEASE = "7.3.4-series"
 OUTPUT = """point 1 32
 hold pages 0 ns 40000 why alloc
 hold pages 16 ns 1440000 why done
@@ -30,17 +31,17 @@ def test_every_size_with_one_vcpu_and_every_number_of_vcpus() -> None:
 
 
 def test_costs_are_instructions_per_huge_page() -> None:
-    first, second = cost.parse(OUTPUT, True)
-    assert first == Cost("vmx-bochs", True, 1, 32, 16, 1480000, 1440000)
+    first, second = cost.parse(OUTPUT, True, RELEASE)
+    assert first == Cost("vmx-bochs", True, 1, 32, 16, 1480000, 1440000, RELEASE)
     assert first.instructions == pytest.approx(1480 * 50 / 16)
     assert (second.pages, second.longest_ns) == (4, 270000)
 
 
 def test_a_run_that_did_not_split_everything_is_no_result() -> None:
     with pytest.raises(WorkFailed, match="17 huge pages"):
-        list(cost.parse(OUTPUT.replace("pages 16", "pages 17"), True))
+        list(cost.parse(OUTPUT.replace("pages 16", "pages 17"), True, RELEASE))
     with pytest.raises(WorkFailed, match="nothing was measured"):
-        list(cost.parse("hold pages 16 ns 1 why done\n", True))
+        list(cost.parse("hold pages 16 ns 1 why done\n", True, RELEASE))
 
 
 @pytest.mark.parametrize("point", [Point(1, 3), Point(1, 0), Point(15, 4), Point(0, 4)])
@@ -63,7 +64,7 @@ def test_what_was_measured_is_kept_drawn_and_printed(
 ) -> None:
     result = Result(0, OUTPUT.encode(), {}, "", 1.0)
     monkeypatch.setattr(VmxBochs, "run", lambda *_: result)
-    monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, ""))
+    monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, RELEASE))
     monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
     drawn = set()
     for name in "ab":
@@ -74,4 +75,6 @@ def test_what_was_measured_is_kept_drawn_and_printed(
     assert "instructions per 2 MiB" in picture
     assert picture.rstrip().endswith("</svg>")
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
-    assert [json.loads(line)["instructions"] for line in lines] == [4625, 4525, 4625, 4525]
+    records = [json.loads(line) for line in lines]
+    assert [one["instructions"] for one in records] == [4625, 4525, 4625, 4525]
+    assert {one["kernel_version"] for one in records} == {RELEASE}

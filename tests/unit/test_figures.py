@@ -3,15 +3,18 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import pytest
 
+from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import claims, cliff, figures, query
 from lab.page.figures import Grid
 from lab.results import jsonl
+from lab.results.sources import Sources
 from tests.unit.calls import refused
 from tests.unit.report_data import measurement
 
@@ -25,6 +28,7 @@ RECORDS = [
     measurement(vcpus=8, kernel="peer", eager=True, seconds=0.00133),
 ]
 SPECIFICATION = """
+base = "6.12"
 [table.a]
 rows_are = "ms"
 common = "bench phase=dirty"
@@ -41,7 +45,7 @@ says = "takes [115] ms instead of [1.3]"
 of = ["bench eager=false", "bench eager=true"]
 """
 TABLE = """\
-| ms | N | N / Y | rest |
+| Linux 6.12: ms | N | N / Y | rest |
 |---|---:|---:|---:|
 | all | 115.4 | 86.1 | 98.8% |
 | none | 115.4 | 86.1 | - |
@@ -58,12 +62,17 @@ none  115.4  86.1   -
 """
 
 
+def kept(root: Path = ROOT) -> Sources:
+    """The reference that is asked by what names no base."""
+    return figures.chosen({}, figures.specification(root), figures.reference(root))
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a page of each kind."""
-    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    (tmp_path / figures.REFERENCE / "6.12").mkdir(parents=True)
     (tmp_path / "Documentation" / "x").mkdir(parents=True)
-    jsonl.write(tmp_path / figures.REFERENCE / "bench.jsonl", RECORDS)
+    jsonl.write(tmp_path / figures.REFERENCE / "6.12" / "bench.jsonl", RECORDS)
     (tmp_path / figures.SPECIFICATION).write_text(SPECIFICATION)
     page = "It takes 115 ms\ninstead of 1.3.\n\n<!-- figures: a -->\n<!-- end -->\n\nEnd.\n"
     (tmp_path / "docs" / "a.md").write_text(page)
@@ -99,9 +108,9 @@ def test_no_table_has_figures_of_its_own(name: str) -> None:
 
 
 def test_the_picture_depends_on_the_figures_only() -> None:
-    drawn = cliff.draw(figures.reference())
+    drawn = cliff.draw(kept())
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9}):
-        assert cliff.draw(figures.reference()) == drawn
+        assert cliff.draw(kept()) == drawn
 
 
 def test_few_small_pictures_are_committed() -> None:
@@ -132,6 +141,38 @@ def test_a_figure_that_is_edited_is_noticed(root: Path) -> None:
     assert list(figures.stale(root)) == [page]
 
 
+def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
+    file = root / figures.SPECIFICATION
+    file.write_text(SPECIFICATION.replace("[table.a]", '[table.a]\nbase = "each"'))
+    page = root / "docs" / "a.md"
+    figures.refresh(root)
+    assert "| ms | 6.12 N | 6.12 N / Y | 6.12 rest |\n" in page.read_text()
+    newer = [replace(one, kernel_version="7.3.4", seconds=2 * one.seconds) for one in RECORDS[:1]]
+    newer += [replace(one, kernel_version="7.3.4") for one in RECORDS[1:]]
+    jsonl.write(root / figures.REFERENCE / "7.3" / "bench.jsonl", newer)
+    assert {file.name for file in figures.refresh(root)} == {"a.md", "a.rst"}
+    assert "| ms | 7.3 N | 7.3 N / Y | 7.3 rest | 6.12 N | 6.12 N / Y |" in page.read_text()
+    assert "| all | 230.8 | 172 | 99.4% | 115.4 | 86.1 | 98.8% |\n" in page.read_text()
+    # Sentences are about the base that is named, and so are tables without "each".
+    assert claims.wrong(root) == []
+    file.write_text(file.read_text().replace('base = "6.12"', 'base = "7.3"'))
+    (line,) = claims.wrong(root)
+    assert "says 115 where the reference has 230.8" in line
+
+
+def test_a_base_without_a_reference(root: Path) -> None:
+    file = root / figures.SPECIFICATION
+    file.write_text(SPECIFICATION.replace('base = "6.12"', 'base = "7.3"'))
+    with pytest.raises(LabError, match=r"has nothing of 7\.3: run `make reference BASE=7\.3`"):
+        figures.stale(root)
+    file.write_text(SPECIFICATION.replace('base = "6.12"', ""))
+    with pytest.raises(LabError, match="names no base"):
+        figures.stale(root)
+    (root / figures.REFERENCE / "6.12").rename(root / figures.REFERENCE / "7.3")
+    with pytest.raises(LabError, match=r"docs/reference/7\.3/bench\.jsonl is of another base"):
+        figures.reference(root)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -157,11 +198,11 @@ def test_bad_markers(root: Path, text: str, said: str) -> None:
     ],
 )
 def test_questions_without_an_answer(root: Path, text: str, said: str) -> None:
-    assert said in refused(query.number, text, figures.reference(root))
+    assert said in refused(query.number, text, kept(root))
 
 
 def test_questions(root: Path) -> None:
-    found = figures.reference(root)
+    found = kept(root)
     assert query.number("bench kernel=peer", found) == pytest.approx(1.33)
     assert query.number("bench eager=false / bench eager=true", found) == pytest.approx(
         86.119, 1e-4
@@ -170,7 +211,7 @@ def test_questions(root: Path) -> None:
 
 
 def test_the_crossing_is_that_of_the_report() -> None:
-    found = figures.reference()
+    found = kept()
     assert query.number("crossing ept=false", found) == pytest.approx(1.1, abs=0.05)
     assert query.number("crossing ept=false by=cpu", found) < 1
     assert "no crossing" in refused(query.number, "crossing ept=false tdp_mmu=true", found)

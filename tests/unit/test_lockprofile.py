@@ -166,7 +166,7 @@ FILES = {
 
 
 def one() -> Profile:
-    return lockprofile.profile(True, RUN, 2, 3, FILES)
+    return lockprofile.profile(True, RUN, 2, 3, FILES, "7.3.4-series")
 
 
 def test_a_run_in_seconds() -> None:
@@ -180,9 +180,9 @@ def test_a_run_in_seconds() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
     with pytest.raises(WorkFailed, match=f"no {name.split('.', 1)[1]} came back"):
-        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name})
+        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, "")
     with pytest.raises(WorkFailed):
-        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"})
+        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"}, "")
 
 
 def rows(*profiles: Profile) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import ROOT
+from lab.core.paths import ROOT, Layout
 from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.series.save import save
@@ -196,13 +196,22 @@ def test_nothing_to_show(found: list[Measurement]) -> None:
         tables_text(found, "x.jsonl")
 
 
-def test_which_results(tmp_path: Path) -> None:
-    kept, given = tmp_path / "bench.jsonl", tmp_path / "given"
+def test_which_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for base in ("6.12", "7.3"):
+        (tmp_path / "docs" / "reference" / base).mkdir(parents=True)
+        (tmp_path / "base").mkdir(exist_ok=True)
+        (tmp_path / "base" / f"{base}.pin").touch()
+    layout, given = Layout(tmp_path), tmp_path / "given"
     with pytest.raises(LabError, match=r"make reference.*--results"):
-        choose_results(None, kept)
-    kept.write_text("")
-    assert choose_results(None, kept) == kept
-    assert choose_results(given, kept) == given
+        choose_results(None, layout)
+    older, newer = (tmp_path / "docs/reference" / base / "bench.jsonl" for base in ("6.12", "7.3"))
+    older.touch()
+    assert choose_results(None, layout) == older
+    assert "figures are of Linux 6.12: `make reference BASE=7.3`" in capsys.readouterr().err
+    newer.touch()
+    assert choose_results(None, layout) == newer
+    assert choose_results(given, layout) == given
+    assert not capsys.readouterr().err
 
 
 def test_results_that_cannot_be_read(tmp_path: Path) -> None:
@@ -289,4 +298,4 @@ def test_without_a_choice_the_letter_has_the_reference(
     monkeypatch.setattr(mailout, "load_results", load)
     assert cli.main(["mail", "--dry-run"]) == 0
     assert "230.9" in capsys.readouterr().out
-    assert read == [ROOT / "docs" / "reference" / "bench.jsonl"]
+    assert read == [choose_results(None)]

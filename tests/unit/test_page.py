@@ -307,6 +307,61 @@ def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
     assert sources.newest(tmp_path / "nowhere") == []
 
 
+def test_the_newest_of_each_base_is_taken(tmp_path: Path) -> None:
+    data.write_all(tmp_path)
+    (tmp_path / "latest.jsonl").symlink_to(data.BENCH)
+    for name in ("20260101T000000Z-vmx-bochs-7.jsonl", "20260202T000000Z-vmx-bochs.jsonl"):
+        jsonl.write(tmp_path / name, data.bench("7.3.4"))
+    found = [file.resolve().name for file in sources.newest(tmp_path)]
+    assert found[:3] == ["20260202T000000Z-vmx-bochs.jsonl", data.BENCH, data.LIVE]
+
+
+def test_a_file_of_two_bases_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / data.LIVE
+    lines = [{"record": "dip", "kernel_version": version} for version in ("6.12.1", "7.3.4-peer")]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(LabError, match=r"6\.12 and 7\.3 are never mixed"):
+        sources.load(file)
+    data.write_all(tmp_path)
+    jsonl.write(tmp_path / "bench.jsonl", data.bench("7.3.4"))
+    both = [tmp_path / "bench.jsonl", tmp_path / data.LIVE]
+    assert [list(mine) for mine in sources.load_bases(both).values()] == [["bench"], ["live"]]
+    with pytest.raises(LabError, match=r"7\.3 and 6\.12 are never mixed"):
+        sources.load_all(both)
+
+
+def test_what_other_bases_have_of_the_same(tmp_path: Path) -> None:
+    names = ("a.jsonl", "b.jsonl", "c.jsonl", "d-cost.jsonl", "e.jsonl")
+    other, same, mine, _, broken = candidates = [tmp_path / name for name in names]
+    jsonl.write(other, [replace(one, vcpus=32) for one in data.bench()])
+    jsonl.write(same, data.bench())
+    jsonl.write(mine, data.bench("7.3.4"))
+    candidates[3].write_bytes(same.read_bytes())
+    broken.write_text("nonsense\n")
+    found = sources.beside(list(data.bench("7.3.3")), candidates)
+    assert {base: one.name for base, one in found.items()} == {"6.12": "b.jsonl"}
+
+
+def test_a_report_of_two_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in ("curves", "timelines", "stalls", "migration_timelines"):
+        monkeypatch.setattr(pictures, slow, lambda *_, **__: '<svg height="1" width="1"/>')
+    files = data.write_all(tmp_path / "6.12")
+    kept = files[0].rename(tmp_path / "6.12" / "bench.jsonl")
+    jsonl.write(tmp_path / "7.3" / "bench.jsonl", data.bench("7.3.4", slower=2))
+    command.write([kept, *files[1:], tmp_path / "7.3" / "bench.jsonl"], tmp_path / "out")
+    checker = Checker((tmp_path / "out" / render.HTML).read_text())
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert {link[1:] for link in checker.links} <= set(checker.ids)
+    assert checker.ids[0] == "bases" and {"figure-dirty-7.3", "figure-dirty-6.12"} <= {*checker.ids}
+    text = (tmp_path / "out" / render.MARKDOWN).read_text()
+    (row,) = re.findall(r"\| .*ept=Y, all writes, 4 vCPUs x 2 MiB: dirty.*\|", text)
+    assert row.split(" | ")[1:9] == ["160.0", "1.00", "1.00", "160", "80.0", "1.00", "1.00", "80.0"]
+    assert "7.3-bench.jsonl#L" in row and "6.12-bench.jsonl#L" in row
+    assert "`make bench BASE=7.3 WHAT=live`" in text and "BASE=6.12" not in text
+    assert "### Linux 7.3: vmx-bochs" in text and "### Linux 6.12: vmx-bochs" in text
+    assert text.count("The mails: ept=Y, iteration 1 clear") == 1
+
+
 def test_a_directory_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     file = data.write_all(tmp_path / "in")[0]

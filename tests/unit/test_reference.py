@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """reference and bounds: the plan, the bounds, and what is kept of a measurement."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import LAYOUT, Layout
 from lab.measure import reference
 from lab.page import claims, figures
 from lab.results import bounds, jsonl
@@ -66,6 +68,23 @@ def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "x").exists()
 
 
+def test_of_an_older_base_only_the_headline_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version in ("6.12", "7.3"):
+        (tmp_path / "base").mkdir(exist_ok=True)
+        (tmp_path / "base" / f"{version}.pin").touch()
+        layout = Layout(tmp_path, version)
+        monkeypatch.setattr(reference, "LAYOUT", layout)
+        assert reference.directory(layout).parts[-3:] == ("docs", "reference", version)
+        assert cli.main(["reference", "--dry-run"]) == 0
+    said = re.findall(r"^parts: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert said == [" ".join(reference.PARTS), " ".join(reference.PARTS)]
+    monkeypatch.setattr(reference, "LAYOUT", Layout(tmp_path, "6.12"))
+    assert cli.main(["reference", "--dry-run"]) == 0
+    assert capsys.readouterr().out.endswith("parts: bench\n")
+
+
 def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(reference.COMMANDS, "live", "live")
     monkeypatch.setitem(reference.ARGUMENTS, "live", ("--mib", "3"))
@@ -96,10 +115,11 @@ def test_at_most_two_parts_are_measured_at_a_time(
 
 def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
     output = tmp_path / "reference"
-    reference.keep(sorted(reference.DIRECTORY.glob("*.jsonl")), output)
+    given = reference.directory(LAYOUT.of("6.12"))
+    reference.keep(sorted(given.glob("*.jsonl")), output)
     kept, committed = (
         {file.name: file.read_bytes() for file in directory.iterdir()}
-        for directory in (output, reference.DIRECTORY)
+        for directory in (output, given)
     )
     assert kept == committed
     (output / "report.md").touch()
