@@ -113,6 +113,14 @@ class TracedRun:
         return "-".join(self.words)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Of which kernel a trace is. areas: where that has mmu_lock."""
+
+    release: str
+    areas: locktrace.Areas
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Who waited how long in the dirty phase of the second iteration; a line of the results.
@@ -207,9 +215,9 @@ def _dirty_ticks(text: str, what: str) -> int:
 
 
 def profile(
-    ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], release: str
+    ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], origin: Origin
 ) -> Profile:
-    """What the files of one run on the kernel RELEASE say.
+    """What the files of one run say.
 
     WorkFailed: they are incomplete, or contradict themselves.
     """
@@ -227,11 +235,11 @@ def profile(
         locktrace.check_complete(text("stats"))
         ticks = _dirty_ticks(text("traced"), run.name)
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
-        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks)
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.paging(MACHINE, ept)}, {run.name}: {error}") from error
     return Profile(
-        kernel_version=release,
+        kernel_version=origin.release,
         ept=ept,
         vcpus=run.vcpus,
         cpus=cpus,
@@ -265,13 +273,13 @@ class TracingProgress:
 
 
 def _measure(
-    ept: bool, runs: Sequence[TracedRun], mib: int, job: Job, release: str
+    ept: bool, runs: Sequence[TracedRun], mib: int, job: Job, origin: Origin
 ) -> list[Profile]:
     mode = tables.paging(MACHINE, ept)
     with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
         result = machines.get(MACHINE).run(replace(job, on_progress=TracingProgress(runs).line))
     result.check(mode)
-    return [profile(ept, run, mib, job.cpus, result.files, release) for run in runs]
+    return [profile(ept, run, mib, job.cpus, result.files, origin) for run in runs]
 
 
 def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
@@ -316,10 +324,11 @@ def command(
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
+    origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
     found: list[Profile] = []
     for ept in (True, False):
         job = trace_job(ept, runs, mib, cpus, built.image, test)
-        found += _measure(ept, runs, mib, job, built.release)
+        found += _measure(ept, runs, mib, job, origin)
     records = list(map(asdict, found))
     write_records(file, records)
     tables.show(sections.lock_table(records), Console())

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LINE = re.compile(r"-(\d+) +\[\d+\] \S+ +(\d+): (\w+): (.*)")
 BEGIN = re.compile(r"(?:0x)?([0-9a-f]+) \(flags=([A-Z|]+)\)")
@@ -23,8 +24,11 @@ RWLOCK = ("SPIN|READ", "SPIN|WRITE")
 PAGE = 4096
 # Of x86-64 with four levels of page tables and without randomisation, as in lab/config.
 VMALLOC = range(0xFFFFC90000000000, 0xFFFFE90000000000)
+KMALLOC = range(0xFFFF888000000000, 0xFFFFC88000000000)
+HEADER = "arch/x86/include/asm/kvm_host.h"
 
 Span = tuple[int, int]
+Areas = tuple[range, ...]
 
 
 class TraceError(Exception):
@@ -85,8 +89,14 @@ def check_complete(stats: str) -> None:
         raise TraceError(f"{lost} events were lost: the trace buffer is too small")
 
 
-def could_be_mmu_lock(address: int) -> bool:
-    return address % PAGE == 0 and address in VMALLOC
+def areas_of(linux: Path) -> Areas:
+    """Where the kernel of a source tree has struct kvm."""
+    either = "kvzalloc(kvm_x86_ops.vm_size" in (linux / HEADER).read_text()
+    return (VMALLOC, KMALLOC) if either else (VMALLOC,)
+
+
+def could_be_mmu_lock(address: int, areas: Areas) -> bool:
+    return address % PAGE == 0 and any(address in area for area in areas)
 
 
 def _begin(thread: Thread, now: int, rest: str) -> None:
@@ -97,7 +107,7 @@ def _begin(thread: Thread, now: int, rest: str) -> None:
     if match[2] not in RWLOCK:
         return
     # Of those that can't be mmu_lock only the beginning is traced.
-    if could_be_mmu_lock(lock) and thread.pending(lock):
+    if lock % PAGE == 0 and thread.pending(lock):
         raise TraceError(f"a thread waits twice for the lock at {lock:#x}")
     thread.waits.append(Wait(lock, now))
 
@@ -156,7 +166,7 @@ def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thr
     return runners
 
 
-def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
+def _add(total: Waiting, thread: Thread, start: int, end: int, areas: Areas) -> set[int]:
     """Add what a thread did from START to END; returns the locks that it waited for."""
     waits = [wait for wait in thread.waits if start <= wait.begin < end]
     spans = [*thread.on_cpu]
@@ -165,7 +175,7 @@ def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
     running = sum(max(0, min(off, end) - max(on, start)) for on, off in spans)
     waited = 0
     for wait in waits:
-        if not could_be_mmu_lock(wait.lock):
+        if not could_be_mmu_lock(wait.lock, areas):
             raise TraceError(f"a vCPU waited for an rwlock at {wait.lock:#x}, no mmu_lock")
         if wait.end is None or not wait.begin <= wait.end <= end:
             raise TraceError(f"a wait for {wait.lock:#x} does not end within its pass")
@@ -179,7 +189,7 @@ def _add(total: Waiting, thread: Thread, start: int, end: int) -> set[int]:
     return {wait.lock for wait in waits}
 
 
-def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int) -> Waiting:
+def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int, areas: Areas) -> Waiting:
     """How vCPUs waited for mmu_lock in pass LAST, from 1, the last one, which took TICKS.
 
     TraceError: the trace does not have all of it, or more than one rwlock was waited for.
@@ -189,7 +199,7 @@ def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int) -> Waiting:
     total = Waiting()
     locks: set[int] = set()
     for thread in runners:
-        locks |= _add(total, thread, start, thread.exits[-1])
+        locks |= _add(total, thread, start, thread.exits[-1], areas)
     if len(locks) > 1:
         raise TraceError(f"vCPUs waited for {len(locks)} rwlocks instead of mmu_lock alone")
     if not total.running:

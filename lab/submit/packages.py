@@ -20,15 +20,15 @@ from lab.build.selftests import PERF_TEST
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
-from lab.core.paths import BUILD, CONFIG, LAYOUT
+from lab.core.paths import BUILD, CONFIG, DEFAULT_BASE, LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
 from lab.machines import Job
 from lab.machines.disk import INSTALLED, SvmQemuDisk
 from lab.series import tree
 from lab.series.source import KernelSource, current_source
 
-DIRECTORY = BUILD / "deb"
-DEBIANS = Path("/usr/src/linux-config-6.12/config.amd64_none_cloud-amd64.xz")
+# Of the package linux-config-VERSION.
+DEBIANS = "/usr/src/linux-config-{}/config.amd64_none_cloud-amd64.xz"
 FRAGMENT = CONFIG / "deb.config"
 SUITE = "bookworm"
 LOCALVERSION = "-eagersplit"
@@ -67,6 +67,20 @@ class Packages:
     def image(self) -> Path:
         """The package with the kernel itself."""
         return next(f for f in self.files if f.name.startswith(f"linux-image-{self.release}_"))
+
+
+def directory_of(layout: Layout) -> Path:
+    """Where the packages of a base are made."""
+    return layout.work / "deb"
+
+
+def debians(version: str) -> Path:
+    """Debian's configuration for a base; where that is not installed, the default base's."""
+    own = Path(DEBIANS.format(version))
+    if version == DEFAULT_BASE or own.exists():
+        return own
+    say(f"deb: no {own}: the configuration is {DEFAULT_BASE}'s, what is newer has its default")
+    return Path(DEBIANS.format(DEFAULT_BASE))
 
 
 def read_config(file: Path) -> bytes:
@@ -227,39 +241,39 @@ def prove(packages: Packages, directory: Path) -> str:
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    default=DEBIANS,
-    show_default=True,
-    help="The kernel's .config; of it only debug information and Debian's keys are left out.",
+    help="The kernel's .config, instead of Debian's for clouds; of it only debug information and"
+    " Debian's keys are left out.",
 )
 @click.option("--prove/--no-prove", default=True, help="Install and boot the result, or not.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; build nothing.")
-def command(config: Path, prove: bool, dry_run: bool) -> None:
-    """Build installable Debian packages of the kernel with the series, in build/deb.
+def command(config: Path | None, prove: bool, dry_run: bool) -> None:
+    """Build installable Debian packages of the kernel with the series.
 
-    With Debian's configuration for clouds it takes an hour on two cores, and 8 GiB of disk.
-    Then the image is installed into a new Debian root file system, which is booted on svm-qemu.
+    They are in build/deb, or in build/VERSION/deb of another base than the default. With
+    Debian's configuration for clouds it takes an hour on two cores, and 8 GiB of disk. Then
+    the image is installed into a new Debian root file system, which is booted on svm-qemu.
     """
-    text = read_config(config)
+    config = config or debians(LAYOUT.version)
+    text, directory = read_config(config), directory_of(LAYOUT)
     if dry_run:
         version = version_of(current_source(LAYOUT))
         click.echo(f"configuration: {config}, {FRAGMENT}")
-        click.echo(f"build:         {' '.join(command_of(DIRECTORY / 'objects', version))}")
-        click.echo(f"packages:      {DIRECTORY}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")
+        click.echo(f"build:         {' '.join(command_of(directory / 'objects', version))}")
+        click.echo(f"packages:      {directory}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")
         click.echo(f"proof:         {f'boot on svm-qemu, {PROVE_ESTIMATE}' if prove else 'none'}")
         return
-    if not (DIRECTORY / "objects/vmlinux").exists():
+    if not (directory / "objects/vmlinux").exists():
         space.need(BUILD, NEEDED_GIB, "building Debian packages")
     say(f"deb: {ESTIMATE} on two cores when nothing is built, and {NEEDED_GIB} GiB of disk")
-    packages = build(text, DIRECTORY)
+    packages = build(text, directory)
     for file in packages.files:
         say(f"deb: {file}")
     if prove:
-        click.echo(run_proof(packages))
+        click.echo(run_proof(packages, directory / "proof"))
 
 
-def run_proof(packages: Packages) -> str:
-    """prove() in the build directory; its root file system goes, the packages stay."""
-    directory = DIRECTORY / "proof"
+def run_proof(packages: Packages, directory: Path) -> str:
+    """prove() in DIRECTORY; its root file system goes, the packages stay."""
     try:
         return prove(packages, directory)
     finally:

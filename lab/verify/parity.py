@@ -368,7 +368,8 @@ def command(
             click.echo(f"{words}, {limit} s per test")
         return 0
     file = output_file(output, "parity")
-    images = {kind: kernel.build(kind, "kvm").image for kind in KERNELS}
+    kernels = {kind: kernel.build(kind, "kvm") for kind in KERNELS}
+    images = {kind: built.image for kind, built in kernels.items()}
     directory = selftests.build("base")
     tests = programs(directory, wanted, name)
     for test in HANGS[name]:
@@ -387,7 +388,8 @@ def command(
                     f"what they said: {' '.join(map(str, logs))}"
                 )
         found += these
-    write_records(file, (one.as_json() for one in found))
+    version = {"kernel_version": kernels["series"].release}
+    write_records(file, (version | one.as_json() for one in found))
     tables.show(table_of(found), Console())
     say(f"parity: {_account(found)}; they are in {file}")
     return 0 if all(one.same for one in found) else 1

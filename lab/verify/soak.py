@@ -25,9 +25,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from lab.build import kernel, selftests
+from lab.build.kernel import Kernel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import in_parallel
-from lab.core.paths import LOG
+from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
 from lab.core.steps import console, duration, now_and_then, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
 from lab.machines.complaints import complaints
@@ -274,13 +275,14 @@ class Broken(WorkFailed):
 class Soak:
     """What is done, and what comes next; the machines' threads share it.
 
-    end: when nothing is started any more, by clock().
+    end: when nothing is started any more, by clock(). kernel_version: what is soaked.
     """
 
     kinds: Sequence[Kind]
     seed: int
     end: float
     clock: Callable[[], float] = time.monotonic
+    kernel_version: str = ""
     # Thousands, and every job refers to all of them: to show that would take gigabytes.
     runs: list[BootRecord] = field(default_factory=list, repr=False)
     running: dict[int, RunningBoot] = field(default_factory=dict, repr=False)
@@ -368,7 +370,8 @@ def soak_job(
 def replay(kind: Kind, seed: int, seconds: int) -> str:
     minutes = max(1, -(-seconds // 60))
     mode = "" if kind.harvest == ANY else f" --dirty-harvest {kind.harvest}"
-    return f"make soak ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
+    base = "" if LAYOUT.version == DEFAULT_BASE else f" BASE={LAYOUT.version}"
+    return f"make soak{base} ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
 
 
 def _log(kind: Kind, seed: int, suffix: str, text: str) -> Path:
@@ -501,6 +504,7 @@ def table_of(soak: Soak) -> Table:
 def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
     content = {
         "machine": MACHINE,
+        "kernel_version": soak.kernel_version,
         "minutes": round(minutes, 2),
         "seed": soak.seed,
         "dirty_harvest": soak.kinds[0].harvest,
@@ -556,8 +560,8 @@ def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KIND
     return [replace(kind, harvest=harvest) for kind in kinds]
 
 
-def build_for(kinds: Sequence[Kind]) -> tuple[dict[str, Path], Path]:
-    """Images by configuration, and the directory of the tests."""
+def build_for(kinds: Sequence[Kind]) -> tuple[dict[str, Kernel], Path]:
+    """Kernels by configuration, and the directory of the tests."""
     configs = dict.fromkeys(kind.config for kind in kinds)
-    images = {config: kernel.build("series", config).image for config in configs}
-    return images, selftests.build("series")
+    kernels = {config: kernel.build("series", config) for config in configs}
+    return kernels, selftests.build("series")

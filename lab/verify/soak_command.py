@@ -34,10 +34,12 @@ def _seed(context: click.Context, option: click.Parameter, text: str | None) -> 
 
 def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     machine = machines.get(soak.MACHINE)
-    images, tests = soak.build_for(kinds)
+    kernels, tests = soak.build_for(kinds)
+    images = {config: kernel.image for config, kernel in kernels.items()}
+    version = kernels[kinds[0].config].release
     say(f"soak: {minutes:g} min on {soak.MACHINE}, first seed {seed:#x}")
     started = time.monotonic()
-    state = Soak(kinds, seed, started + minutes * 60)
+    state = Soak(kinds, seed, started + minutes * 60, kernel_version=version)
     status, ended, lines = 1, "failed", 0
     try:
         soak.run_all(machine, state, images, tests)

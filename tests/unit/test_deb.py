@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.core.errors import LabError, WorkFailed
+from lab.core.paths import DEFAULT_BASE, Layout
 from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
 from lab.submit import packages
@@ -66,6 +67,24 @@ def test_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "bindeb-pkg" in said
     assert f"configuration: {tmp_path}/c" in said
     assert "proof:         none" in said
+
+
+def test_each_base_has_packages_and_a_configuration_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packages, "DEBIANS", f"{tmp_path}/{{}}.config")
+    default = tmp_path / f"{DEFAULT_BASE}.config"
+    assert packages.debians(DEFAULT_BASE) == default
+    assert not capsys.readouterr().err
+    assert packages.debians("7.3") == default
+    assert f"no {tmp_path}/7.3.config: the configuration is {DEFAULT_BASE}'s" in (
+        capsys.readouterr().err
+    )
+    (tmp_path / "7.3.config").touch()
+    assert packages.debians("7.3") == tmp_path / "7.3.config"
+    layout = Layout(tmp_path)
+    found = [packages.directory_of(layout.of(version)) for version in (DEFAULT_BASE, "7.3")]
+    assert found == [tmp_path / "build/deb", tmp_path / "build/7.3/deb"]
 
 
 def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lab.core.errors import LabError, WorkFailed
 from lab.measure import lockprofile, locktrace
-from lab.measure.lockprofile import Profile, TracedRun
+from lab.measure.lockprofile import Origin, Profile, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.page import sections
 
@@ -70,8 +70,12 @@ TRACE = [
 ]
 
 
-def waiting(lines: list[str]) -> Waiting:
-    return locktrace.waiting_in_pass("".join(lines), 2, 3, 1000)
+VMALLOC = (locktrace.VMALLOC,)
+ORIGIN = Origin("7.3.4-series", VMALLOC)
+
+
+def waiting(lines: list[str], areas: locktrace.Areas = VMALLOC) -> Waiting:
+    return locktrace.waiting_in_pass("".join(lines), 2, 3, 1000, areas)
 
 
 def without(wanted: str) -> list[str]:
@@ -101,6 +105,20 @@ def test_a_pass_without_waiting_is_a_result() -> None:
 def test_other_kinds_of_locks_do_not_count(flags: str) -> None:
     other = [begin(11, 1300, LOCK + 4096, flags), end(11, 1400, LOCK + 4096)]
     assert waiting(TRACE[:-2] + other + TRACE[-2:]) == waiting(TRACE)
+
+
+def test_where_the_lock_is_depends_on_the_kernel(tmp_path: Path) -> None:
+    moved = [each.replace(f"{LOCK:016x}", "ffff888001234000") for each in TRACE]
+    header = tmp_path / locktrace.HEADER
+    header.parent.mkdir(parents=True)
+    header.write_text("return __vmalloc(kvm_x86_ops.vm_size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);")
+    assert locktrace.areas_of(tmp_path) == VMALLOC
+    header.write_text("return kvzalloc(kvm_x86_ops.vm_size, GFP_KERNEL_ACCOUNT);")
+    areas = locktrace.areas_of(tmp_path)
+    assert waiting(moved, areas) == waiting(TRACE, areas) == waiting(TRACE)
+    odd = [each.replace(f"{LOCK:016x}", "ffff888001234008") for each in TRACE]
+    with pytest.raises(TraceError, match="no mmu_lock"):
+        waiting(odd, areas)
 
 
 @pytest.mark.parametrize("lock", [LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000])
@@ -166,7 +184,7 @@ FILES = {
 
 
 def one() -> Profile:
-    return lockprofile.profile(True, RUN, 2, 3, FILES, "7.3.4-series")
+    return lockprofile.profile(True, RUN, 2, 3, FILES, ORIGIN)
 
 
 def test_a_run_in_seconds() -> None:
@@ -180,9 +198,9 @@ def test_a_run_in_seconds() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
     with pytest.raises(WorkFailed, match=f"no {name.split('.', 1)[1]} came back"):
-        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, "")
+        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, ORIGIN)
     with pytest.raises(WorkFailed):
-        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"}, "")
+        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"}, ORIGIN)
 
 
 def rows(*profiles: Profile) -> list[tuple[str, ...]]:

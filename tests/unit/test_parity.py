@@ -2,6 +2,7 @@
 """lab.verify.parity: which tests run where, how crashes are survived, what is the same."""
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lab.build.kernel import Kernel
 from lab.core.errors import WorkFailed
 from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result
@@ -281,15 +283,16 @@ def test_the_exit_status_is_the_verdict(
     machine = Scripted({("series", "a_test"): series})
     (tmp_path / "a_test").touch()
 
-    def build(kind: str, _: str) -> object:
-        return type("Kernel", (), {"image": Path(kind)})()
+    def build(kind: str, config: str) -> Kernel:
+        return Kernel(kind, config, Path(kind), f"7.3.4-{kind}")
 
     monkeypatch.setattr("lab.machines.get", lambda _: machine)
     monkeypatch.setattr("lab.build.kernel.build", build)
     monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     output = tmp_path / "out.jsonl"
     said = lab("parity", "--output", str(output), status=status).err
-    assert len(output.read_text().splitlines()) == 3 * 2
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["kernel_version"] for line in lines] == ["7.3.4-series"] * 3 * 2
     log = HERE.log / "parity-svm-qemu-npt=1-tdp_mmu=0-series-again.log"
     assert (f" {log}\n" in said) == bool(status)
     for line in ("again a_test, base and", "parity: a_test: pass unpatched, FAIL with the series"):

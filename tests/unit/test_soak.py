@@ -18,6 +18,7 @@ from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.core.errors import LabError
+from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.results import files
@@ -107,6 +108,7 @@ def test_all_kinds_run_with_seeds_of_their_own(run_soak: Soak, tmp_path: Path) -
     machine = FakeMachine(passed)
     run_soak(machine, "--seed", "0x10")
     content = saved(tmp_path)
+    assert content["kernel_version"] == "6.12"
     runs = content["runs"]
     assert {run["kind"] for run in runs} == {kind.name for kind in soak.KINDS}
     assert sorted(run["seed"] for run in runs) == [
@@ -285,7 +287,9 @@ def test_what_is_repeatable_is_never_cut_short(run_soak: Soak) -> None:
     assert machine.jobs[0].command[-3] == str(kind.seconds // soak.COUNTED_SLOWNESS)
 
 
-def test_dirty_harvest_reaches_the_module_and_the_stress_test(run_soak: Soak) -> None:
+def test_dirty_harvest_reaches_the_module_and_the_stress_test(
+    run_soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = FakeMachine(answer=lambda job, nr: replace(passed(job, nr), status=1))
     words = ("--only", "stress-kvm-npt0", "--dirty-harvest", "on")
     error = run_soak(machine, *words, status=1).err
@@ -293,6 +297,8 @@ def test_dirty_harvest_reaches_the_module_and_the_stress_test(run_soak: Soak) ->
     assert command[5] == "on"
     assert command[-2:] == ("-d", "on")
     assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in error
+    monkeypatch.setattr(soak, "LAYOUT", Layout(tmp_path, "7.3"))
+    assert soak.replay(soak.KINDS[0], 1, 60).startswith("make soak BASE=7.3 ARGS='--only ")
 
 
 def test_names_are_checked() -> None:
