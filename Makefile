@@ -63,12 +63,12 @@ help:
 	@echo 'make save     write the commits of build/linux back to series/ and the whole files'
 	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
 	@echo 'make build    build the kernel and the KVM selftests'
-	@echo 'make mail     the series as mails in build/mail, with a cover letter; sends nothing'
+	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
 	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference  measure docs/reference anew (an hour to an hour and a half) and put its figures into the pages'
+	@echo 'make reference  measure docs/reference/BASE anew (an hour and a half) and put its figures into the pages'
 	@echo
 	@echo 'make setup    install what all of this needs (the others do it by themselves)'
 	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'

@@ -2,8 +2,10 @@
 """Bounds of a test run, and what the tests inside machines boot, which no unit test uses."""
 
 import faulthandler
+import os
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from lab.build import selftests as tests_of_kvm
 from lab.build.kernel import Kernel
 from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT
+from lab.series import topics
 from tests import guards
 from tests.machines.matrix import cases
 
@@ -35,7 +38,26 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
     def _split_scope(self, nodeid: str) -> str:
         file, _, name = nodeid.partition("::")
         alone = file if file == ONE_WORKER else nodeid
-        return BOOT_OF.get(name.partition("[")[2].removesuffix("]"), alone)
+        return BOOT_OF.get(case_in(name), alone)
+
+
+def case_in(name: str) -> str:
+    """The case that a name as pytest's has in brackets."""
+    return name.partition("[")[2].removesuffix("]")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a topic, as `make mail` tests it, nothing but the cases that docs/topics.toml names."""
+    if wanted := os.environ.get(topics.VARIABLE):
+        patterns = topics.named(topics.read(LAYOUT), wanted).tests
+        chosen = [i for i in items if any(fnmatchcase(case_in(i.name), p) for p in patterns)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def _kind(kind: str) -> str:
+    """Where a test asks for the series, that of the topic."""
+    return "topic" if kind == "series" and os.environ.get(topics.VARIABLE) else kind
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootScheduling:
@@ -93,7 +115,7 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
 @pytest.fixture(scope="session")
 def kernel() -> Callable[[str, str], Kernel]:
     """kernel(kind, config): a kernel as lab.build.kernel.build() makes it, once for all tests."""
-    return _once(kernels.build)
+    return _once(lambda kind, config: kernels.build(_kind(kind), config))
 
 
 @pytest.fixture(scope="session")
@@ -118,4 +140,4 @@ def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kerne
 @pytest.fixture(scope="session")
 def selftests() -> Callable[[str], Path]:
     """selftests(kind): the directory that lab.build.selftests.build() makes, once for all tests."""
-    return _once(tests_of_kvm.build)
+    return _once(lambda kind: tests_of_kvm.build(_kind(kind)))

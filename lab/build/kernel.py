@@ -20,7 +20,7 @@ from lab.core.git import Repo
 from lab.core.locks import locked
 from lab.core.paths import CONFIG, LAYOUT, Layout
 from lab.core.steps import run_logged, step
-from lab.series import tree
+from lab.series import topics, tree
 from lab.series.source import current_source
 
 # What each configuration puts over tinyconfig, later fragments winning.
@@ -37,7 +37,7 @@ CONFIGS = {
 # kbuild's ARCH, and where a configuration has another.
 ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
-KINDS = ("series", "base", "peer", "mutants")
+KINDS = ("series", "base", "peer", "mutants", "topic")
 # With two cores and an empty ccache.
 ESTIMATE = "4 to 6 min, less with a warm ccache"
 # The largest of them, debug, takes half of it.
@@ -97,18 +97,20 @@ def _commit_of(kind: str, layout: Layout) -> str:
         return ungated.commit(repo)
     if kind == "mutants":
         return mutants.commit(repo, mutants.load(layout))
+    if kind == "topic":
+        return topics.commit(layout)
     return tree.BASE_TAG
 
 
 def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     """The up-to-date work tree of a kind of kernel, one of KINDS.
 
-    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.ungated
-    and of lab.build.mutants raise.
+    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.ungated,
+    lab.build.mutants and lab.series.topics raise.
     """
     if kind not in KINDS:
         raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
-    if kind in ("series", "mutants") or not layout.linux.exists():
+    if kind in ("series", "mutants", "topic") or not layout.linux.exists():
         tree.make(layout, current_source(layout))
     path = layout.tree_of(kind)
     if kind != "series":

@@ -51,6 +51,16 @@ def signature(name: str, email: str, number: int) -> dict[str, str]:
     }
 
 
+def configured_identity(directory: Path) -> tuple[str, str] | None:
+    """The user's name and address, of git's configuration; None if one of them is not set."""
+    found = []
+    for key in ("user.name", "user.email"):
+        command = ("git", "config", key)
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        found.append(done.stdout.strip())
+    return (found[0], found[1]) if all(found) else None
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file as a commit holds it. mode: git's, as in "100644"."""

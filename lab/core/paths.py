@@ -98,6 +98,11 @@ class Layout:
     def mutant_patches(self) -> Path:
         return self.root / "tests" / "mutants"
 
+    @property
+    def topic(self) -> Path:
+        """A work tree of `linux`, at the last mail of a topic; see lab.series.topics."""
+        return self.work / "topic"
+
     def tree_of(self, kind: str) -> Path:
         """Where the sources of a kind of kernel are, one of lab.build.kernel.KINDS."""
         return self.linux if kind == "series" else self.work / kind

@@ -143,7 +143,8 @@ def _replace(layout: Layout, fresh: Path) -> None:
     if layout.linux.exists():
         layout.linux.rename(old)
     fresh.rename(layout.linux)
-    for stale in (old, layout.base, layout.peer, layout.mutants, layout.check):
+    trees = (layout.base, layout.peer, layout.mutants, layout.topic, layout.check)
+    for stale in (old, *trees):
         shutil.rmtree(stale, ignore_errors=True)
 
 

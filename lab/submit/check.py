@@ -25,7 +25,7 @@ from lab.core.git import Repo
 from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.core.steps import say, step
-from lab.series import files, save, tree
+from lab.series import files, save, topics, tree
 from lab.series.files import Series
 from lab.series.pin import read_pin
 from lab.series.source import current_source
@@ -37,6 +37,8 @@ KVM_OBJECTS = (KVM, "virt/kvm/")
 # New files lie below paths that MAINTAINERS covers by directory, which checkpatch
 # does not look up; and the package has no history to look Fixes: up in.
 CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
+# Of mails that nobody has signed off yet.
+UNSIGNED = f"{CHECKPATCH_IGNORES},MISSING_SIGN_OFF"
 # What of the kernel's documentation is built, below Documentation/: all that the series edits but
 # kernel-parameters.txt, which is shown as it is.
 BOOK = "virt/kvm"
@@ -150,6 +152,26 @@ def _compile_base(subject: Subject) -> set[tuple[str, str]]:
     return diagnostics(done.complaints)
 
 
+def _link_topics(subject: Subject) -> list[str]:
+    """Build the kernel at the end of each topic: nothing in it may be for a later one only."""
+    if not subject.layout.is_newest or not (subject.layout.root / topics.FILE).exists():
+        return []
+    problems = []
+    found = topics.read(subject.layout)
+    for topic, commits in zip(found, topics.slices(found, subject.commits), strict=True):
+        if _make(subject, subject.at(commits[-1]), "vmlinux").status != 0:
+            problems.append(f"topic {topic.name}: the kernel does not build; see {subject.log}")
+    return problems
+
+
+def in_topics(subject: Subject) -> CheckResult:
+    """Every mail belongs to one topic, and topics are slices of the series."""
+    found = topics.read(subject.layout)
+    mails = files.load(subject.layout.newest).mails
+    problems = topics.problems(found, [mail.subject for _, mail in mails])
+    return CheckResult(f"{len(found)} topics", tuple(problems))
+
+
 def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) -> list[str]:
     """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
     title, source = subject.title(commit), subject.at(commit)
@@ -170,12 +192,16 @@ def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) ->
 
 
 def compiles(subject: Subject) -> CheckResult:
-    """Every mail compiles on those before it, with no warning that base has not."""
+    """Every mail compiles on those before it, with no warning that base has not.
+
+    Where a topic ends, all of the kernel builds.
+    """
     known = _compile_base(subject)
     in_base = len(known)
     problems = [
         problem for commit in subject.commits for problem in _compile_mail(subject, commit, known)
     ]
+    problems += _link_topics(subject)
     return CheckResult(
         f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)", tuple(problems)
     )
@@ -190,13 +216,15 @@ def _write_mails(subject: Subject) -> list[Path]:
     return sorted(directory.glob("*.patch"))
 
 
-def checkpatch_problems(subject: Subject, mails: Iterable[Path]) -> list[str]:
+def checkpatch_problems(
+    subject: Subject, mails: Iterable[Path], ignores: str = UNSIGNED
+) -> list[str]:
     """What checkpatch.pl --strict has to say about MAILS."""
     source = subject.at(subject.tip)
     options = ("--strict", "--terse", "--show-types", "--no-summary")
     problems: list[str] = []
     for mail in mails:
-        command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={CHECKPATCH_IGNORES}")
+        command = ("perl", "scripts/checkpatch.pl", *options, f"--ignore={ignores}")
         done = run((*command, str(mail)), source, debians_python())
         said = done.stdout.splitlines() + done.stderr.splitlines()
         if done.returncode != 0:
@@ -371,7 +399,8 @@ def scripts(subject: Subject) -> CheckResult:
 
 CHECKS: dict[str, tuple[Callable[[Subject], CheckResult], str]] = {
     "round-trip": (round_trip, "5 s"),
-    "compile": (compiles, "3 min, 1 min the next time"),
+    "topics": (in_topics, "1 s"),
+    "compile": (compiles, "10 min, 3 min the next time"),
     "checkpatch": (checkpatch, "5 s"),
     "sparse": (sparse, "10 s"),
     "coccicheck": (coccicheck, "10 min"),

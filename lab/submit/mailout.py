@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`make mail`: the series as it would be sent, in build/mail. Nothing is sent.
+"""`make mail`: the series as it would be sent, in build/mail, by topics. Nothing is sent.
 
-Each mail is proved to apply with `git am` on the packaged source, and all of them together to
-make the tree that the series makes. The figures of the cover letter come from results, by the
-functions that `make bench` prints its tables with; its text has none.
+Each mail is proved to apply with `git am` on the packaged source, and each topic to make the tree
+that the series makes up to there. The figures of a cover letter come from results, by the
+functions that `make bench` prints its tables with; its text, in docs/topics.toml, has none.
 """
 
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,25 +18,30 @@ from pathlib import Path
 import click
 
 from lab import machines
+from lab.core import process
 from lab.core.errors import LabError, WorkFailed
-from lab.core.git import IDENTITY, GitFailed, Repo, signature
+from lab.core.git import IDENTITY, GitFailed, Repo, configured_identity, signature
 from lab.core.locks import locked
-from lab.core.paths import LAYOUT, ROOT, Layout
+from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
 from lab.page import figures
 from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
-from lab.series import tree
+from lab.series import topics, tree
 from lab.series.source import current_source
+from lab.series.topics import Topic
 from lab.submit import check
 from lab.submit.check import Subject
 
-TEMPLATE = Path("docs") / "cover-letter.txt"
-# The line of the template in whose place the tables come.
+# The line of a topic's text in whose place the tables come.
 TABLES = "{tables}"
+# What a cover letter says where git knows no sender.
+NOT_SIGNED = "Not yet signed: whoever sends this adds a Signed-off-by to each mail."
 PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
 WIDTH = 75
+# What runs the tests of a topic.
+TESTS = "tests/machines/test_selftests.py"
 
 # Where the repository has whole files that can change a figure.
 KERNEL_CODE = ("arch", "include", "virt")
@@ -167,22 +174,51 @@ def tables_text(measurements: Iterable[Measurement], name: str) -> str:
     return "\n\n".join([*notes, *map(plain, found)])
 
 
-def read_cover(root: Path, figures: str) -> Cover:
-    """The cover letter of the repository at ROOT with the tables FIGURES in it.
+def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) -> Cover:
+    """The cover letter of a topic that comes after those BEFORE."""
+    text = topic.text.strip("\n").replace(TABLES, figures)
+    names = [f"  {one.subject}" for one in before]
+    order = ["This comes after:", *names] if names else ["This comes after no other topic."]
+    parts = [text, "\n".join(order), *([] if signed else [NOT_SIGNED])]
+    return Cover(topic.subject, "\n\n".join(parts))
 
-    LabError: the template is missing, or has no subject or no place for the tables.
-    """
-    file = root / TEMPLATE
-    try:
-        first, _, body = file.read_text().partition("\n")
-    except FileNotFoundError as error:
-        raise LabError(f"{TEMPLATE} is missing: it has the text of the cover letter") from error
-    subject = first.removeprefix("Subject: ")
-    if subject in ("", first):
-        raise LabError(f"{TEMPLATE}:1: expected 'Subject: ' and the subject of the cover letter")
-    if body.splitlines().count(TABLES) != 1:
-        raise LabError(f"{TEMPLATE}: expected exactly one line '{TABLES}'")
-    return Cover(subject, body.strip("\n").replace(TABLES, figures))
+
+def signed_by(subject: Subject, sender: tuple[str, str]) -> Subject:
+    """The same mails with a Signed-off-by of the SENDER, whose are those that name no author."""
+    options = ("--if-exists", "addIfDifferent", "--trailer")
+    made, commits = tree.BASE_TAG, []
+    pairs = zip(subject.commits, subject.loaded.mails, strict=True)
+    for number, (commit, (_, mail)) in enumerate(pairs, 1):
+        text = f"{mail.message}\n".encode("utf-8", "surrogateescape")
+        line = f"Signed-off-by: {sender[0]} <{sender[1]}>"
+        message = subject.repo.run("interpret-trailers", *options, line, stdin=text)
+        words = ("commit-tree", f"{commit}^{{tree}}", "-p", made, "-F", "-")
+        env = signature(*(mail.author or sender), number)
+        made = subject.repo.run(*words, stdin=message, env=env).decode().strip()
+        commits.append(made)
+    return replace(subject, commits=tuple(commits))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A topic to be made. name: of its directory. commits: its mails."""
+
+    name: str
+    cover: Cover
+    commits: tuple[str, ...]
+
+
+def parcels(
+    subject: Subject, found: Sequence[Topic], figures: str, *, signed: bool = True
+) -> list[Parcel]:
+    """All topics, in order. LabError: they do not fit the series."""
+    topics.check(found, [mail.subject for _, mail in subject.loaded.mails])
+    return [
+        Parcel(f"{n + 1:02}-{topic.name}", cover_of(topic, found[:n], figures, signed), commits)
+        for n, (topic, commits) in enumerate(
+            zip(found, topics.slices(found, subject.commits), strict=True)
+        )
+    ]
 
 
 def _fill_cover(file: Path, cover: Cover) -> None:
@@ -194,19 +230,16 @@ def _fill_cover(file: Path, cover: Cover) -> None:
     file.write_text(text)
 
 
-def write_mails(subject: Subject, directory: Path, cover: Cover, version: int = 1) -> list[Path]:
-    """Write cover letter and mails into the empty DIRECTORY; returns them in order.
+def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int = 1) -> list[Path]:
+    """Write cover letter and mails of a topic into the new DIRECTORY; returns them in order.
 
     The same input gives the same bytes: dates and the author of the cover letter are those of
     the mails.
     """
-    _, first = subject.loaded.mails[0]
-    author = signature(*(first.author or IDENTITY), 0)
-    env = {
-        **author,
-        "GIT_COMMITTER_NAME": author["GIT_AUTHOR_NAME"],
-        "GIT_COMMITTER_EMAIL": author["GIT_AUTHOR_EMAIL"],
-    }
+    directory.mkdir(parents=True)
+    first, last = parcel.commits[0], parcel.commits[-1]
+    name, email = subject.repo.lines("log", "-1", "--format=%an%n%ae", first)
+    author = {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
     subject.repo.run(
         "format-patch",
         "-q",
@@ -216,16 +249,16 @@ def write_mails(subject: Subject, directory: Path, cover: Cover, version: int = 
         *([f"--reroll-count={version}"] if version > 1 else []),
         "-o",
         str(directory),
-        f"{tree.BASE_TAG}..{subject.tip}",
-        env=env,
+        f"{first}^..{last}",
+        env=signature(name, email, 0) | author,
     )
     mails = sorted(directory.glob("*.patch"))
-    _fill_cover(mails[0], cover)
+    _fill_cover(mails[0], parcel.cover)
     return mails
 
 
-def prove_am(subject: Subject, mails: Sequence[Path]) -> list[str]:
-    """Apply MAILS with `git am` on the packaged source; returns what is wrong with them.
+def prove_am(subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]]) -> list[str]:
+    """Apply all mails with `git am` on the packaged source; returns what is wrong with them.
 
     The caller holds the lock of the work tree for checks, which is where that happens.
     """
@@ -233,12 +266,13 @@ def prove_am(subject: Subject, mails: Sequence[Path]) -> list[str]:
     # What an attempt that was interrupted, or failed, has left.
     with suppress(GitFailed):
         repo.run("am", "--quit")
-    try:
-        repo.run("am", "-q", *map(str, mails))
-    except GitFailed as error:
-        return [f"git am: {line}" for line in error.output.splitlines()[:3]]
-    if repo.tree_of("HEAD") != repo.tree_of(subject.tip):
-        return ["git am: the mails do not make the tree of the series"]
+    for parcel, mails in made:
+        try:
+            repo.run("am", "-q", *map(str, mails))
+        except GitFailed as error:
+            return [f"git am: {line}" for line in error.output.splitlines()[:3]]
+        if repo.tree_of("HEAD") != repo.tree_of(parcel.commits[-1]):
+            return [f"git am: {parcel.name}: the mails do not make the tree of the series"]
     return []
 
 
@@ -252,8 +286,19 @@ def maintainers(subject: Subject, mails: Sequence[Path]) -> list[str]:
     return list(dict.fromkeys(done.stdout.splitlines()))
 
 
-def make(subject: Subject, cover: Cover, version: int = 1) -> tuple[list[Path], list[str]]:
-    """Make build/mail anew; returns the mails, the cover letter first, and the maintainers.
+def _problems(
+    subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]], signed: bool
+) -> list[str]:
+    mails = [mail for _, written in made for mail in written]
+    ignores = check.CHECKPATCH_IGNORES if signed else check.UNSIGNED
+    with step(f"Checking {len(mails)} mails: git am, checkpatch", "1 min, 3 on a busy machine"):
+        return prove_am(subject, made) + check.checkpatch_problems(subject, mails, ignores)
+
+
+def make(
+    subject: Subject, wanted: Sequence[Parcel], version: int = 1, *, signed: bool = True
+) -> list[tuple[list[Path], list[str]]]:
+    """Make build/mail anew; returns the mails of each topic, cover letter first, and maintainers.
 
     LabError: there is no mail to send. WorkFailed: a mail is not fit to be sent; build/mail is
     as it was then, and the mails are in build/mail.new to be looked at.
@@ -263,18 +308,24 @@ def make(subject: Subject, cover: Cover, version: int = 1) -> tuple[list[Path], 
     directory = subject.layout.mail
     fresh = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
     with locked(tree.lock(subject.layout.check)):
-        _, *mails = written = write_mails(subject, fresh, cover, version)
-        with step(f"Checking {len(mails)} mails: git am, checkpatch", "1 min, 3 on a busy machine"):
-            problems = prove_am(subject, mails) + check.checkpatch_problems(subject, mails)
-        if problems:
+        written = [write_mails(subject, one, fresh / one.name, version) for one in wanted]
+        made = [(one, mails[1:]) for one, mails in zip(wanted, written, strict=True)]
+        if problems := _problems(subject, made, signed):
             say("\n".join(problems))
             raise WorkFailed(f"not fit to be sent, see above; the mails are in {fresh}")
-        people = maintainers(subject, mails)
+        people = [maintainers(subject, mails) for _, mails in made]
     shutil.rmtree(directory, ignore_errors=True)
     fresh.rename(directory)
-    return [directory / one.name for one in written], people
+    moved = [[directory / file.relative_to(fresh) for file in mails] for mails in written]
+    return list(zip(moved, people, strict=True))
+
+
+def run_tests(topic: Topic) -> int:
+    """Build kernel and selftests with no later mail, run the topic's tests; their exit status."""
+    env = os.environ | {topics.VARIABLE: topic.name, BASE_VARIABLE: LAYOUT.newest.version}
+    words = ("pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
+    return process.run((sys.executable, "-m", *words), ROOT, sys.stdout, stderr=sys.stderr, env=env)
 
 
 @click.command()
@@ -285,28 +336,46 @@ def make(subject: Subject, cover: Cover, version: int = 1) -> tuple[list[Path], 
     help="Results of `make bench` for the cover letter, instead of the reference.",
 )
 @click.option("-v", "--version", type=click.IntRange(1), default=1, help="Which [PATCH vN] it is.")
-@click.option("--dry-run", is_flag=True, help="Print the cover letter's text and write nothing.")
-def command(given: Path | None, version: int, dry_run: bool) -> None:
-    """Write the series as mails into build/mail, with a cover letter; send nothing.
+@click.option("--dry-run", is_flag=True, help="Print the cover letters and write nothing.")
+@click.option(
+    "--test",
+    "tested",
+    metavar="TOPIC",
+    help="Make no mails: build the kernel up to this topic and run the topic's tests.",
+)
+def command(given: Path | None, version: int, dry_run: bool, tested: str | None) -> int:
+    """Write the series as mails into build/mail, a directory for each topic; send nothing.
 
-    Mails are for the newest base.
-    The text of the cover letter is docs/cover-letter.txt, its tables are those of the
-    committed reference, or of the results given. Prints whom get_maintainer.pl names.
+    Mails are for the newest base. Topics, texts of cover letters and tests are in docs/topics.toml;
+    tables are those of the committed reference, or of the results given. The sender, who signs
+    off, is git's user.name and user.email. Prints whom get_maintainer.pl names.
     """
+    found = topics.read(LAYOUT)
+    if tested is not None:
+        return run_tests(topics.named(found, tested))
     file = choose_results(given)
-    cover = read_cover(ROOT, tables_text(load_results(file), file.name))
+    figures = tables_text(load_results(file), file.name)
     if is_stale(file):
         what = "make bench" if given else "make reference"
         say(f"{file.name} is older than the series: `{what}` has figures of what is sent")
+    sender = configured_identity(ROOT)
+    if not sender:
+        say("git has no user.name and user.email: the mails are not signed off yet")
     if dry_run:
-        click.echo(f"Subject: {cover.subject}\n\n{cover.body}")
-        return
+        for n, topic in enumerate(found):
+            cover = cover_of(topic, found[:n], figures, bool(sender))
+            click.echo(f"Subject: {cover.subject}\n\n{cover.body}\n")
+        return 0
     layout = LAYOUT.newest
     if not layout.linux.exists():
         tree.make(layout, current_source(layout))
     if reason := tree.unsaved(layout.linux):
         say(f"{layout.linux} holds {reason}: the mails are those of the series as it is saved")
-    mails, people = make(Subject.load(layout, ()), cover, version)
+    subject = Subject.load(layout, ())
+    subject = signed_by(subject, sender) if sender else subject
+    wanted = parcels(subject, found, figures, signed=bool(sender))
     say(f"figures: {file.resolve()}")
-    say(f"{mails[0].parent}: {len(mails) - 1} mails and {mails[0].name}; nothing was sent")
-    click.echo("\n".join(people))
+    for mails, people in make(subject, wanted, version, signed=bool(sender)):
+        say(f"{mails[0].parent}: {len(mails) - 1} mails and {mails[0].name}; nothing was sent")
+        click.echo("\n".join([f"{mails[0].parent.name}:", *people]))
+    return 0

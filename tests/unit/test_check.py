@@ -9,6 +9,7 @@ from rich.console import Console
 
 from lab.core.errors import WorkFailed
 from lab.core.paths import BUILD
+from lab.series import topics
 from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
@@ -26,6 +27,8 @@ $(O)/%.o: %.c
 \t@mkdir -p $(@D) && gcc -Iinclude -Wunused -c -o $@ $<
 %.o: %.c
 \t@grep -n context $< | sed 's,^\\([0-9]*\\):.*,$<:\\1:9: warning: context imbalance,' >&2
+vmlinux:
+\t@! grep -rn later arch
 coccicheck:
 \t@test $(MODE) = report
 \t@grep -rn -f $(COCCI) $(M) | sed 's,^\\(.*:[0-9]*\\):.*,./\\1:1-3: WARNING: see line 17,'
@@ -99,6 +102,27 @@ def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
 def test_compiles(fake: FakeKernel) -> None:
     verdict = check.compiles(subject(fake))
     assert verdict == CheckResult("1 mails, W=1 (1 warnings in base)")
+
+
+def test_topics(fake: FakeKernel) -> None:
+    fake.edit(MMU, "return kvm->pages[1];", "return kvm->pages[1]; /* later */")
+    fake.commit("KVM: second")
+    fake.edit(MMU, " /* later */", "")
+    fake.commit("KVM: third")
+    text = "[[topic]]\nname = '{}'\nsubject = 'S'\ntext = ''\nmails = [{}]\ntests = []\n"
+    fake.put(topics.FILE, text.format("one", "'KVM: first'"))
+    save(fake.layout)
+    assert check.in_topics(subject(fake)).problems == (
+        f"{topics.FILE}: 'KVM: second' is in no topic",
+        f"{topics.FILE}: 'KVM: third' is in no topic",
+    )
+    first, rest = "'KVM: first', 'KVM: second'", "'KVM: third'"
+    fake.put(topics.FILE, text.format("one", first) + text.format("two", rest))
+    assert check.in_topics(subject(fake)) == CheckResult("2 topics")
+    (problem,) = check.compiles(subject(fake)).problems
+    assert problem.startswith("topic one: the kernel does not build; see ")
+    fake.put(topics.FILE, text.format("all", f"{first}, {rest}"))
+    assert check.compiles(subject(fake)).problems == ()
 
 
 def test_a_mail_that_does_not_compile_alone(fake: FakeKernel) -> None:

@@ -11,19 +11,26 @@ import pytest
 
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import ROOT, Layout
+from lab.core.git import configured_identity
+from lab.core.paths import LAYOUT, Layout
 from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
+from lab.series import topics
 from lab.series.save import save
+from lab.series.topics import Topic
 from lab.submit import mailout
 from lab.submit.check import Subject
-from lab.submit.mailout import Cover, choose_results, load_results, read_cover, tables_text
+from lab.submit.mailout import choose_results, load_results, tables_text
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
 from tests.unit.report_data import measurement
 from tests.unit.test_check import FILES
 
-COVER = Cover("KVM: all of it", "Why.\n\n  N  Y\n  2  1")
 MAINTAINER = "Some One <some@example.org>"
+FIGURES = "  N  Y\n  2  1"
+TOPICS = (
+    Topic("split", "KVM: all of it", "Why.\n\n{tables}\n", ("KVM: count", "KVM: split"), ("*",)),
+    Topic("use", "KVM: use it", "No figures.", ("KVM: use",), ("*",)),
+)
 GET_MAINTAINER = f"""\
 foreach (@ARGV) {{ print '{MAINTAINER}', "\\n", 'kvm@example.org', "\\n" if /\\.patch$/; }}
 """
@@ -38,6 +45,8 @@ def fake(tmp_path: Path) -> FakeKernel:
     made.commit(f"KVM: count\n\nCount.\n\nSigned-off-by: {MAINTAINER}")
     made.write(SPLITTER, "int eager_split;\n")
     made.commit("KVM: split")
+    made.edit(MMU, "pages[2]", "pages[5]")
+    made.commit("KVM: use")
     save(made.layout)
     made.layout.log.mkdir(exist_ok=True)
     return made
@@ -47,35 +56,95 @@ def subject(fake: FakeKernel) -> Subject:
     return Subject.load(fake.layout, [])
 
 
+def make(fake: FakeKernel, version: int = 1) -> list[tuple[list[Path], list[str]]]:
+    found = subject(fake)
+    return mailout.make(found, mailout.parcels(found, TOPICS, FIGURES), version)
+
+
 def files_in(directory: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in directory.iterdir()}
+    files = (file for file in directory.rglob("*") if file.is_file())
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
 
 def test_what_is_written(fake: FakeKernel) -> None:
-    mails, people = mailout.make(subject(fake), COVER)
+    (mails, people), (others, _) = make(fake)
+    assert {mail.parent for mail in mails} == {fake.layout.mail / "01-split"}
+    assert {mail.parent for mail in others} == {fake.layout.mail / "02-use"}
     names = ["0000-cover-letter.patch", "0001-KVM-count.patch", "0002-KVM-split.patch"]
     assert [mail.name for mail in mails] == names
+    assert [mail.name for mail in others] == [names[0], "0001-KVM-use.patch"]
     assert people == [MAINTAINER, "kvm@example.org"]
     cover, first, _ = (mail.read_text() for mail in mails)
     assert f"From: {MAINTAINER}\n" in cover
     assert "Subject: [PATCH 0/2] KVM: all of it\n" in cover
-    assert COVER.body in cover
+    assert f"Why.\n\n{FIGURES}\n\nThis comes after no other topic.\n" in cover
     assert "KVM: split\n" in cover
     assert "***" not in cover
     assert f"From: {MAINTAINER}\n" in first
     # Three lines of context, unlike in series/.
     assert "+\treturn kvm->pages[3];\n }\n \n /*\n" in first
+    second = others[0].read_text()
+    assert "Subject: [PATCH 0/1] KVM: use it\n" in second
+    assert "No figures.\n\nThis comes after:\n  KVM: all of it\n" in second
+    assert not any(mailout.NOT_SIGNED in text for text in (cover, second))
+
+
+def test_the_sender_signs_off(fake: FakeKernel) -> None:
+    sender = ("A Sender", "sender@example.org")
+    line = "Signed-off-by: A Sender <sender@example.org>\n"
+    found = mailout.signed_by(subject(fake), sender)
+    made = mailout.make(found, mailout.parcels(found, TOPICS, FIGURES))
+    mails = [mail.read_text() for mails, _ in made for mail in mails[1:]]
+    assert [mail.count(line) for mail in mails] == [1, 1, 1]
+    # Whoever signed off first stays the author; what has none is the sender's.
+    assert f"From: {MAINTAINER}\n" in mails[0]
+    assert f"\n\nSigned-off-by: {MAINTAINER}\n{line}---\n" in mails[0]
+    assert all("From: A Sender <sender@example.org>\n" in mail for mail in mails[1:])
+    assert mailout.signed_by(found, sender).commits == found.commits
+    tips = (found.tip, subject(fake).tip)
+    assert found.repo.tree_of(tips[0]) == found.repo.tree_of(tips[1]) and tips[0] != tips[1]
+
+
+def test_without_a_sender_mails_say_so(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def checkpatch(_: Subject, mails: object, ignores: str) -> list[str]:
+        seen.append(ignores)
+        return []
+
+    monkeypatch.setattr("lab.submit.check.checkpatch_problems", checkpatch)
+    found = subject(fake)
+    for signed in (False, True):
+        wanted = mailout.parcels(found, TOPICS, FIGURES, signed=signed)
+        (mails, _), *_ = mailout.make(found, wanted, signed=signed)
+        assert (mailout.NOT_SIGNED in mails[0].read_text()) == (not signed)
+    assert ["MISSING_SIGN_OFF" in ignores for ignores in seen] == [True, False]
+
+
+def test_the_sender_is_the_one_that_git_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for text, sender in (
+        ("", None),
+        ("[user]\nname = A B\n", None),
+        ("[user]\nname = A B\nemail = a@b\n", ("A B", "a@b")),
+    ):
+        config.write_text(text)
+        assert configured_identity(tmp_path) == sender
 
 
 def test_the_same_input_writes_the_same_bytes(fake: FakeKernel) -> None:
-    mailout.make(subject(fake), COVER)
+    make(fake)
     before = files_in(fake.layout.mail)
-    mailout.make(subject(fake), COVER)
+    make(fake)
     assert files_in(fake.layout.mail) == before
 
 
 def test_a_version(fake: FakeKernel) -> None:
-    mails, _ = mailout.make(subject(fake), COVER, 3)
+    (mails, _), _ = make(fake, 3)
     assert [mail.name[:8] for mail in mails] == ["v3-0000-", "v3-0001-", "v3-0002-"]
     assert "[PATCH v3 1/2]" in mails[1].read_text()
 
@@ -83,37 +152,34 @@ def test_a_version(fake: FakeKernel) -> None:
 def test_saved_is_sent_not_what_is_in_the_tree(fake: FakeKernel) -> None:
     fake.edit(MMU, "pages[1]", "pages[4]")
     fake.commit("KVM: not saved")
-    mails, _ = mailout.make(subject(fake), COVER)
-    assert len(mails) == 3
+    assert [len(mails) for mails, _ in make(fake)] == [3, 2]
 
 
 def bad_style(_: pytest.MonkeyPatch, fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[1]", "pages[BAD]")
-    fake.commit("KVM: bad")
+    fake.edit(MMU, "pages[5]", "pages[BAD]")
+    fake.git("commit", "-q", "-a", "--amend", "-m", "KVM: use")
     save(fake.layout)
 
 
-def truncated_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
+def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """Have mails written with NEW in the place of OLD."""
     written = mailout.write_mails
 
     def write(*arguments: object) -> list[Path]:
         mails = written(*arguments)  # type: ignore[arg-type]
-        text = mails[1].read_text()
-        mails[1].write_text(text.replace("\treturn kvm->pages[0];", "\treturn other;"))
+        for mail in mails[1:]:
+            mail.write_text(mail.read_text().replace(old, new))
         return mails
 
     monkeypatch.setattr(mailout, "write_mails", write)
+
+
+def truncated_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
+    edited(monkeypatch, "\treturn kvm->pages[0];", "\treturn other;")
 
 
 def changed_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
-    written = mailout.write_mails
-
-    def write(*arguments: object) -> list[Path]:
-        mails = written(*arguments)  # type: ignore[arg-type]
-        mails[2].write_text(mails[2].read_text().replace("eager_split;", "eager_spilt;"))
-        return mails
-
-    monkeypatch.setattr(mailout, "write_mails", write)
+    edited(monkeypatch, "eager_split;", "eager_spilt;")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +187,7 @@ def changed_mail(monkeypatch: pytest.MonkeyPatch, _: FakeKernel) -> None:
     [
         (bad_style, "BAD"),
         (truncated_mail, "git am: error: patch failed"),
-        (changed_mail, "do not make the tree of the series"),
+        (changed_mail, "git am: 01-split: the mails do not make the tree of the series"),
     ],
 )
 def test_what_is_not_fit_stays_back(
@@ -131,24 +197,24 @@ def test_what_is_not_fit_stays_back(
     breaks: Callable[[pytest.MonkeyPatch, FakeKernel], None],
     said: str,
 ) -> None:
-    mailout.make(subject(fake), COVER)
+    make(fake)
     before = files_in(fake.layout.mail)
     with monkeypatch.context() as patch:
         breaks(patch, fake)
         with pytest.raises(WorkFailed, match="not fit to be sent") as error:
-            mailout.make(subject(fake), COVER)
+            make(fake)
     assert said in capsys.readouterr().err
     assert "\n" not in str(error.value)
     assert files_in(fake.layout.mail) == before
     # Nothing of the failed attempt is in the way of the next.
-    assert mailout.make(subject(fake), COVER)[0] if breaks is not bad_style else True
+    assert make(fake) if breaks is not bad_style else True
 
 
 def test_no_mail_no_letter(tmp_path: Path) -> None:
     fake = FakeKernel.make(tmp_path, FILES)
     fake.make_tree()
     with pytest.raises(LabError, match="no mail to send"):
-        mailout.make(subject(fake), COVER)
+        mailout.make(subject(fake), [])
     assert not fake.layout.mail.exists()
 
 
@@ -222,32 +288,14 @@ def test_results_that_cannot_be_read(tmp_path: Path) -> None:
         load_results(tmp_path / "half")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "is missing"),
-        ("no subject\n\n{tables}\n", ":1: expected 'Subject: '"),
-        ("Subject: \n\n{tables}\n", ":1: expected 'Subject: '"),
-        ("Subject: x\n\nbody\n", "exactly one line"),
-        ("Subject: x\n\n{tables}\n{tables}\n", "exactly one line"),
-    ],
-)
-def test_a_bad_template(tmp_path: Path, text: str | None, said: str) -> None:
-    if text is not None:
-        file = tmp_path / mailout.TEMPLATE
-        file.parent.mkdir()
-        file.write_text(text)
-    with pytest.raises(LabError) as error:
-        read_cover(tmp_path, "")
-    assert said in str(error.value)
-
-
-def test_the_text_of_the_cover_letter_has_no_figures_of_its_own() -> None:
-    cover = read_cover(ROOT, "TABLES")
-    assert "\nTABLES" in cover.body
-    assert len(cover.subject) <= 65
-    assert max(map(len, cover.body.splitlines())) <= mailout.WIDTH
-    assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover.body)
+def test_the_texts_of_the_cover_letters_have_no_figures_of_their_own() -> None:
+    for topic in topics.read(LAYOUT):
+        cover = mailout.cover_of(topic, (), "TABLES", signed=False)
+        assert mailout.NOT_SIGNED in cover.body
+        assert len(cover.subject) <= 65
+        assert max(map(len, cover.body.splitlines())) <= mailout.WIDTH
+        assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover.body)
+    assert sum(topic.text.count("{tables}") for topic in topics.read(LAYOUT)) == 1
 
 
 @pytest.mark.parametrize(
@@ -256,6 +304,7 @@ def test_the_text_of_the_cover_letter_has_no_figures_of_its_own() -> None:
         (["--results", "none.jsonl"], 2, "lab: none.jsonl: cannot be read: No such file"),
         (["--version", "0"], 2, "0 is not in the range"),
         (["--send"], 2, "No such option"),
+        (["--test", "none"], 2, "lab: there is no topic 'none', but: "),
         (["--help"], 0, ""),
     ],
 )
@@ -275,12 +324,19 @@ def test_dry_run_prints_the_letter_and_writes_nothing(
     file = tmp_path / "bench.jsonl"
     jsonl.write(file, measured())
     monkeypatch.setattr(mailout, "make", None)
+    monkeypatch.setattr(mailout, "configured_identity", lambda _: ("A", "a@b"))
     monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
     assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("Subject: KVM: ")
     assert "230.9" in printed.out
+    assert mailout.NOT_SIGNED not in printed.out
     assert not printed.err
+    monkeypatch.setattr(mailout, "configured_identity", lambda _: None)
+    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count(mailout.NOT_SIGNED) == len(topics.read(LAYOUT))
+    assert "git has no user.name and user.email: the mails are not signed off" in printed.err
     os.utime(file, (0, 0))
     assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
     assert "bench.jsonl is older than the series: `make bench` has" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""docs/topics.toml: the topics that the mails are sent in, each a slice of series/ in its order.
+
+A topic comes after all that stand before it, and passes its own tests with no more than those.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import Layout
+from lab.series import files, tree
+
+FILE = "docs/topics.toml"
+# Names the topic that a test run is about, whose kernel has no mail of a later one.
+VARIABLE = "LAB_TOPIC"
+
+
+class Topic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One topic.
+
+    name: a word. subject, text: of its cover letter. mails: their subjects. tests: patterns of the
+    names of cases in tests/machines/test_selftests.py, of programs that are there by then.
+    """
+
+    name: str
+    subject: str
+    text: str
+    mails: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    topic: tuple[Topic, ...]
+
+
+def read(layout: Layout) -> tuple[Topic, ...]:
+    """All topics, in order. LabError: the file is not as it has to be."""
+    try:
+        return msgspec.toml.decode((layout.root / FILE).read_bytes(), type=_File).topic
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LabError(f"{FILE}: {error}") from error
+
+
+def problems(topics: Sequence[Topic], subjects: Sequence[str]) -> Iterator[str]:
+    """A line for whatever keeps TOPICS from being slices of the mails with these SUBJECTS."""
+    named = [mail for topic in topics for mail in topic.mails]
+    for name, count in Counter(topic.name for topic in topics).items():
+        if count > 1:
+            yield f"{FILE}: there are {count} topics '{name}'"
+    yield from (f"{FILE}: topic '{one.name}' has no mail" for one in topics if not one.mails)
+    for mail, count in Counter(named).items():
+        if count > 1:
+            yield f"{FILE}: '{mail}' is in {count} topics"
+    yield from (f"{FILE}: '{mail}' is in no topic" for mail in subjects if mail not in named)
+    yield from (f"{FILE}: series/ has no '{mail}'" for mail in named if mail not in subjects)
+    if set(named) == set(subjects):
+        place = subjects.index
+        for first, second in pairwise(named):
+            if place(first) > place(second):
+                yield f"{FILE}: '{second}' comes before '{first}' in series/"
+
+
+def check(topics: Sequence[Topic], subjects: Sequence[str]) -> None:
+    """LabError: the first of problems()."""
+    for problem in problems(topics, subjects):
+        raise LabError(problem)
+
+
+def slices(topics: Iterable[Topic], commits: Sequence[str]) -> list[tuple[str, ...]]:
+    """The commits of each topic. commits: one per mail, in order."""
+    left = iter(commits)
+    return [tuple(next(left) for _ in topic.mails) for topic in topics]
+
+
+def named(topics: Sequence[Topic], name: str) -> Topic:
+    """The topic of a name. LabError: there is none."""
+    for topic in topics:
+        if topic.name == name:
+            return topic
+    raise LabError(f"there is no topic '{name}', but: {' '.join(topic.name for topic in topics)}")
+
+
+def commit(layout: Layout) -> str:
+    """The last commit of the topic that VARIABLE names, below which are all before it.
+
+    No work tree changes. LabError: there is no such topic, or they do not fit series/.
+    """
+    topics, loaded = read(layout), files.load(layout)
+    check(topics, [mail.subject for _, mail in loaded.mails])
+    wanted = named(topics, os.environ.get(VARIABLE, ""))
+    repo = Repo(layout.linux)
+    tip = tree.commit_series(layout, repo, loaded)
+    commits = repo.lines("rev-list", "--reverse", f"{tree.BASE_TAG}..{tip}")
+    return slices(topics, commits)[topics.index(wanted)][-1]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""docs/topics.toml: every mail is in one topic, and a topic's kernel has no later mail."""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from lab import cli
+from lab.build import kernel
+from lab.core.errors import LabError
+from lab.core.git import Repo
+from lab.core.paths import BASE_VARIABLE, LAYOUT
+from lab.series import files, topics
+from lab.series.save import save
+from lab.series.topics import Topic
+from lab.submit import mailout
+from tests.conftest import _kind
+from tests.machines.matrix import cases
+from tests.unit.fake_kernel import MMU, FakeKernel
+
+MAILS = ("KVM: a", "KVM: b", "KVM: c")
+
+
+def topic(name: str, *mails: str) -> Topic:
+    return Topic(name, "KVM: it", "Text.", mails, ("*",))
+
+
+GOOD = (topic("one", "KVM: a", "KVM: b"), topic("two", "KVM: c"))
+
+
+def test_the_topics_are_those_of_the_series() -> None:
+    subjects = [mail.subject for _, mail in files.load(LAYOUT.newest).mails]
+    assert list(topics.problems(topics.read(LAYOUT), subjects)) == []
+
+
+def test_every_topic_has_tests_that_there_are() -> None:
+    names = [case.id for case in cases()]
+    for each in topics.read(LAYOUT):
+        assert each.tests
+        for pattern in each.tests:
+            assert any(fnmatchcase(name, pattern) for name in names), (each.name, pattern)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ((topic("one", *MAILS), topic("one")), "there are 2 topics 'one'"),
+        ((topic("one", *MAILS), topic("two")), "topic 'two' has no mail"),
+        ((*GOOD, topic("three", "KVM: c")), "'KVM: c' is in 2 topics"),
+        (GOOD[:1], "'KVM: c' is in no topic"),
+        ((*GOOD, topic("three", "KVM: d")), "series/ has no 'KVM: d'"),
+        (GOOD[::-1], "'KVM: a' comes before 'KVM: c' in series/"),
+    ],
+)
+def test_what_does_not_fit_the_series(found: tuple[Topic, ...], said: str) -> None:
+    assert f"docs/topics.toml: {said}" in list(topics.problems(found, MAILS))
+    with pytest.raises(LabError):
+        topics.check(found, MAILS)
+
+
+def test_slices() -> None:
+    topics.check(GOOD, MAILS)
+    assert topics.slices(GOOD, ("1", "2", "3")) == [("1", "2"), ("3",)]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    made = FakeKernel.make(tmp_path)
+    made.make_tree()
+    for number, mail in enumerate(MAILS):
+        made.edit(MMU, f"pages[{number}]", f"pages[{number + 4}]")
+        made.commit(mail)
+    save(made.layout)
+    text = "".join(
+        f"[[topic]]\nname = '{one.name}'\nsubject = 'S'\ntext = 'T'\nmails = {list(one.mails)}\n"
+        "tests = ['*']\n"
+        for one in GOOD
+    )
+    made.put(topics.FILE, text)
+    return made
+
+
+def test_the_kernel_of_a_topic_has_no_later_mail(
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = replace(fake.layout, only="6.12")
+    monkeypatch.setattr(kernel, "current_source", lambda _: fake.source)
+    for name, mails in (("one", MAILS[:2]), ("two", MAILS)):
+        monkeypatch.setenv(topics.VARIABLE, name)
+        path = kernel.source_tree("topic", layout)
+        assert path == fake.layout.build / "topic"
+        assert Repo(path).lines("log", "-3", "--format=%s")[::-1][-len(mails) :] == list(mails)
+        assert ("pages[6]" in (path / MMU).read_text()) == (name == "two")
+    monkeypatch.setenv(topics.VARIABLE, "three")
+    with pytest.raises(LabError, match="no topic 'three', but: one two"):
+        kernel.source_tree("topic", layout)
+
+
+def test_a_file_that_cannot_be_read(fake: FakeKernel) -> None:
+    fake.put(topics.FILE, "[[topic]]\nname = 'x'\n")
+    with pytest.raises(LabError, match=r"docs/topics\.toml: .*missing required field"):
+        topics.read(fake.layout)
+
+
+def test_a_topics_tests_run_on_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[tuple[str, ...], dict[str, str]]] = []
+
+    def run(words: tuple[str, ...], *_: object, env: dict[str, str], **__: object) -> int:
+        ran.append((words, env))
+        return 1
+
+    monkeypatch.setattr("lab.core.process.run", run)
+    name = topics.read(LAYOUT)[0].name
+    assert cli.main(["mail", "--test", name]) == 1
+    ((words, env),) = ran
+    assert words[-1] == mailout.TESTS
+    assert (env[topics.VARIABLE], env[BASE_VARIABLE]) == (name, LAYOUT.newest.version)
+    assert _kind("series") == "series"
+    monkeypatch.setenv(topics.VARIABLE, name)
+    assert [_kind(kind) for kind in ("series", "base")] == ["topic", "base"]
