@@ -179,7 +179,7 @@ def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) 
     text = topic.text.strip("\n").replace(TABLES, figures)
     names = [f"  {one.subject}" for one in before]
     order = ["This comes after:", *names] if names else ["This comes after no other topic."]
-    parts = [text, "\n".join(order), *([] if signed else [NOT_SIGNED])]
+    parts = ["\n".join(order), *([] if signed else [NOT_SIGNED]), text]
     return Cover(topic.subject, "\n\n".join(parts))
 
 

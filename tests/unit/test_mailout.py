@@ -77,7 +77,7 @@ def test_what_is_written(fake: FakeKernel) -> None:
     cover, first, _ = (mail.read_text() for mail in mails)
     assert f"From: {MAINTAINER}\n" in cover
     assert "Subject: [PATCH 0/2] KVM: all of it\n" in cover
-    assert f"Why.\n\n{FIGURES}\n\nThis comes after no other topic.\n" in cover
+    assert f"This comes after no other topic.\n\nWhy.\n\n{FIGURES}\n" in cover
     assert "KVM: split\n" in cover
     assert "***" not in cover
     assert f"From: {MAINTAINER}\n" in first
@@ -85,7 +85,7 @@ def test_what_is_written(fake: FakeKernel) -> None:
     assert "+\treturn kvm->pages[3];\n }\n \n /*\n" in first
     second = others[0].read_text()
     assert "Subject: [PATCH 0/1] KVM: use it\n" in second
-    assert "No figures.\n\nThis comes after:\n  KVM: all of it\n" in second
+    assert "This comes after:\n  KVM: all of it\n\nNo figures.\n" in second
     assert not any(mailout.NOT_SIGNED in text for text in (cover, second))
 
 

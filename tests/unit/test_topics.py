@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """docs/topics.toml: every mail is in one topic, and a topic's kernel has no later mail."""
 
+import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -33,6 +34,15 @@ GOOD = (topic("one", "KVM: a", "KVM: b"), topic("two", "KVM: c"))
 def test_the_topics_are_those_of_the_series() -> None:
     subjects = [mail.subject for _, mail in files.load(LAYOUT.newest).mails]
     assert list(topics.problems(topics.read(LAYOUT), subjects)) == []
+
+
+def test_fixes_say_what_they_fix_and_are_for_stable_kernels() -> None:
+    fixes = topics.read(LAYOUT)[0]
+    assert (fixes.name, len(fixes.mails)) == ("fixes", 3)
+    found = {mail.subject: mail.message for _, mail in files.load(LAYOUT.newest).mails}
+    for subject in fixes.mails:
+        assert re.search(r"^Fixes: [0-9a-f]{12} \(\"", found[subject], re.MULTILINE)
+        assert "\nCc: stable@vger.kernel.org\n" in found[subject]
 
 
 def test_every_topic_has_tests_that_there_are() -> None:
