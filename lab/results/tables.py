@@ -30,6 +30,9 @@ MIB = 1 << 20
 # Of the VM that goals are for, and that kernels are compared with.
 BASE_VCPUS = 8
 
+# Columns of a terminal that no table needs.
+WIDEST = 1000
+
 Times = dict[Key, float]
 
 
@@ -576,7 +579,12 @@ def show(table: Table, console: Console) -> None:
     console.print(table.title, style="bold", markup=False, highlight=False)
     for note in table.notes:
         console.print(f"({note})", style="dim", markup=False, highlight=False)
-    console.print(_rich(table))
+    drawn, kept = _rich(table), console.width
+    # A terminal that is too narrow breaks lines; rich would cut figures.
+    needed = console.measure(drawn, options=console.options.update(max_width=WIDEST)).maximum
+    console.width = max(kept, needed)
+    console.print(drawn)
+    console.width = kept
 
 
 def bench_tables(

@@ -285,6 +285,17 @@ def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
     assert [one.title for one in found[-2:]] == [table.title, "What the series is to reach"]
 
 
+def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
+    (table,) = tables.main_tables(measured() + peer() + bits())
+    console = Console(file=io.StringIO(), force_terminal=True, width=40)
+    tables.show(table, console)
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "\u2026" not in said
+    assert all(cell in said for row in (table.columns, *table.rows) for cell in row)
+    assert console.width == 40
+
+
 def test_bases_that_share_nothing_have_no_table() -> None:
     newer, older = of("7.3.4", measured()), of("6.12.117", measured(writes=20))
     assert tables.bases_table({"7.3": newer, "6.12": older}) is None
