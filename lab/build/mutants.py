@@ -7,14 +7,14 @@ of its changelog that say who has to notice, is in docs/developing.md: "Mutants"
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.core.paths import Layout
 from lab.series.apply import commit_mails
-from lab.series.files import WholeFile, read_text
+from lab.series.files import WholeFile, completed, read_text
 from lab.series.mail import Mail, parse
 from lab.series.pin import path_map
 
@@ -98,39 +98,50 @@ def _check_switch(path: str, number: int, mail: Mail) -> None:
         raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
 
 
-def _read(layout: Layout) -> Iterator[tuple[int, str, str, Mail]]:
-    """Number, name, path and mail of each patch, in order. LabError: one that is none.
+def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
+    """Path and mail of a patch. LabError: it is none, or has more than a diff."""
+    path = file.relative_to(layout.root).as_posix()
+    if not FILE_NAME.fullmatch(file.name):
+        raise LabError(f"{path}: a mutant is called NN-name.patch")
+    mail = parse(path, read_text(file))
+    if mail.whole or mail.deletes or mail.removes:
+        raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
+    return path, mail
 
-    One of backport/VERSION/mutants takes the place of that with its name.
+
+def _read(layout: Layout) -> dict[str, tuple[str, Mail]]:
+    """Path and mail of each patch by its file name, in order. LabError: one that is none.
+
+    One of backport/VERSION/mutants takes the place of that with its name, whose changelog it has
+    if it has none of its own; an empty one leaves it out, as what it breaks is not there.
     """
     paths = path_map(layout)
-    own = layout.backport / "mutants"
-    found = (*layout.mutant_patches.glob("*.patch"), *own.glob("*.patch"))
-    known = {file.name: file for file in found}
-    for _, file in sorted(known.items()):
-        path = file.relative_to(layout.root).as_posix()
-        match = FILE_NAME.fullmatch(file.name)
-        if not match:
-            raise LabError(f"{path}: a mutant is called NN-name.patch")
-        mail = parse(path, read_text(file))
-        if mail.whole or mail.deletes or mail.removes:
-            raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
-        there = mail if file.is_relative_to(own) else paths.mail(mail)
-        yield int(match[1]), match[2], path, there
+    common = sorted(layout.mutant_patches.glob("*.patch"))
+    found = {file.name: _parse(layout, file) for file in common}
+    if not layout.is_newest:
+        found = {name: (path, paths.mail(mail)) for name, (path, mail) in found.items()}
+    for file in (layout.backport / "mutants").glob("*.patch"):
+        if not file.stat().st_size:
+            found.pop(file.name, None)
+            continue
+        path, mail = _parse(layout, file)
+        found[file.name] = path, completed(mail, found.get(file.name, (path, mail))[1])
+    return dict(sorted(found.items()))
 
 
 def load(layout: Layout) -> Mutants:
     """Read tests/mutants. LabError: a patch that is not as docs/developing.md says."""
     switches: list[tuple[str, Mail]] = []
     mutants: dict[int, Mutant] = {}
-    for number, name, path, mail in _read(layout):
+    for name, (path, mail) in _read(layout).items():
+        number, words = int(name[:2]), name[3:].removesuffix(".patch")
         if number == 0:
             switches.append((path, mail))
             continue
         if number in mutants:
             raise LabError(f"{path}: {mutants[number].path} has the number {number:02d} already")
         _check_switch(path, number, mail)
-        mutants[number] = Mutant(number, name, path, mail, _check(path, mail))
+        mutants[number] = Mutant(number, words, path, mail, _check(path, mail))
     if len(switches) != 1:
         raise LabError(f"{layout.mutant_patches}: needs one patch 00, has {len(switches)}")
     return Mutants(switches[0], tuple(mutants.values()))

@@ -67,9 +67,11 @@ class _Saver:
         self.common = {slug(mail): self.paths.mail(mail) for _, mail in self.newest.mails}
         self.own = {
             (part, slug(mail)): (name, mail)
-            for part in (BEFORE, SAME, AFTER)
+            for part in (BEFORE, AFTER)
             for name, mail in files.read_mails(layout, layout.backport / part)
         }
+        for key, file in files.differing(layout, self.common).items():
+            self.own[SAME, key] = file
         whole = set(map(self.paths.there, self.newest.whole))
         self.extractor = _Extractor(repo, BASE_TAG, whole.__contains__)
 
@@ -109,7 +111,8 @@ class _Saver:
             return (self.layout.root / file).read_bytes()
         extract = self.extractor.extract(commit)
         self._check_common(extract)
-        return format_mail(extract.mail).encode("utf-8", "surrogateescape")
+        made = files.shortened(extract.mail, self.common[name]) if part == SAME else extract.mail
+        return format_mail(made).encode("utf-8", "surrogateescape")
 
 
 def made_of(layout: Layout, repo: Repo, head: str) -> dict[str, WholeFile]:

@@ -3,8 +3,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.core.errors import LabError
@@ -88,12 +88,28 @@ def title(layout: Layout, name: str, mail: Mail) -> str:
     return f"{name} (or {own} in its place)" if common else name
 
 
-def _differing(layout: Layout, common: Iterable[tuple[str, Mail]]) -> dict[str, tuple[str, Mail]]:
-    """The mails of an older base that take the place of some of COMMON, by their subjects."""
+def completed(mail: Mail, common: Mail) -> Mail:
+    """A mail of an older base with the changelog, and the whole files, of COMMON if it has none."""
+    if mail.message == mail.subject:
+        mail = replace(mail, message=common.message)
+    return mail if mail.whole else replace(mail, adds=common.adds, replaces=common.replaces)
+
+
+def shortened(mail: Mail, common: Mail) -> Mail:
+    """What completed() makes MAIL of."""
+    if mail.message == common.message:
+        mail = replace(mail, message=mail.subject)
+    if (set(mail.adds), set(mail.replaces)) == (set(common.adds), set(common.replaces)):
+        mail = replace(mail, adds=(), replaces=())
+    return mail
+
+
+def differing(layout: Layout, common: Mapping[str, Mail]) -> dict[str, tuple[str, Mail]]:
+    """File and mail of an older base in place of some of COMMON, all by what slug() says."""
     found = {slug(mail): (name, mail) for name, mail in read_mails(layout, layout.backport / SAME)}
-    for unknown in found.keys() - {slug(mail) for _, mail in common}:
+    for unknown in found.keys() - common.keys():
         raise LabError(f"{found[unknown][0]}: series/ has no mail of this subject")
-    return found
+    return {key: (name, completed(mail, common[key])) for key, (name, mail) in found.items()}
 
 
 def load(layout: Layout) -> Series:
@@ -104,8 +120,9 @@ def load(layout: Layout) -> Series:
     else:
         paths = path_map(layout)
         before, after = (read_mails(layout, layout.backport / name) for name in (BEFORE, AFTER))
-        own = _differing(layout, common)
-        middle = [own.get(slug(mail), (name, paths.mail(mail))) for name, mail in common]
+        there = {slug(mail): paths.mail(mail) for _, mail in common}
+        own = differing(layout, there)
+        middle = [own.get(slug(mail), (name, there[slug(mail)])) for name, mail in common]
         series = Series((*before, *middle, *after), paths)
     _check_owners(series)
     return series

@@ -193,10 +193,27 @@ def amend(fake: FakeKernel, subject: str, change: Callable[[], None]) -> None:
 def test_a_mail_that_begins_to_differ_and_one_that_no_longer_does(old: FakeKernel) -> None:
     amend(old, "KVM: split", lambda: old.edit(MMU, "pages[4]", "pages[5]"))
     assert save(old.layout) == [f"wrote {BACKPORT}/series/kvm-split.patch"]
-    assert SPLITTER in (old.layout.root / f"{BACKPORT}/series/kvm-split.patch").read_text()
+    own = old.layout.root / f"{BACKPORT}/series/kvm-split.patch"
+    assert own.read_text().startswith("Subject: KVM: split\n\n---\n\ndiff --git ")
+    before = old.git("rev-parse", "HEAD^{tree}")
+    old.make_tree()
+    assert old.git("rev-parse", "HEAD^{tree}") == before, "the rest is what series/ says"
     amend(old, "KVM: split", lambda: old.edit(MMU, "pages[5]", "pages[4]"))
     assert save(old.layout) == [f"removed {BACKPORT}/series/kvm-split.patch"]
     assert save(old.layout) == []
+
+
+def test_another_changelog_is_kept(old: FakeKernel) -> None:
+    common = old.git("log", "-1", "--format=%B", "--grep=^KVM: split$")
+    tip = old.git("rev-parse", "HEAD")
+    commit = old.git("log", "-1", "--format=%H", "--grep=^KVM: split$")
+    old.git("checkout", "-q", commit)
+    old.git("commit", "-q", "--amend", "-m", f"KVM: split\n\nOf old.\n{common}")
+    old.git("rebase", "-q", "--onto", "HEAD", commit, tip)
+    old.git("checkout", "-q", "-B", "series")
+    assert save(old.layout) == [f"wrote {BACKPORT}/series/kvm-split.patch"]
+    old.make_tree()
+    assert "Of old." in old.git("log", "--format=%B", "--grep=^KVM: split$")
 
 
 def test_a_moved_line_is_no_difference(old: FakeKernel, new: FakeKernel) -> None:

@@ -137,3 +137,21 @@ def test_ours_are_small() -> None:
     for mutant in mutants.load(LAYOUT).mutants:
         added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
         assert len(added) < 10, mutant.path
+
+
+def test_an_older_base_keeps_what_differs_or_leaves_a_mutant_out(tmp_path: Path) -> None:
+    fake = made(tmp_path)
+    fake.put("base/9.9.pin", (fake.layout.root / "base/6.12.pin").read_text())
+    own = "backport/6.12/mutants/03-page.patch"
+    old = fake.layout.of("6.12")
+    common = mutants.load(old).mutants
+    fake.put(own, "Subject: mutant: the wrong page\n---\n\n" + MUTANT.partition("---\n\n")[2])
+    (kept,) = mutants.load(old).mutants
+    assert (kept.path, kept.check, kept.mail.message) == (
+        own,
+        common[0].check,
+        common[0].mail.message,
+    )
+    fake.put(own, "")
+    assert mutants.load(old).mutants == ()
+    assert mutants.load(fake.layout.of("9.9")).mutants != ()
