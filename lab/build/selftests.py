@@ -3,7 +3,6 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from lab.build.kernel import build_environment, make_command, source_tree
@@ -11,19 +10,18 @@ from lab.core.locks import locked
 from lab.core.paths import LAYOUT
 from lab.core.steps import run_logged, step
 from lab.series import tree
-from lab.series.pin import PathMap, path_map, read_pin
+from lab.series.pin import PathMap, path_map
 
 OBJECTS = "obj-selftests"
 # Those that measure.
 PERF_TEST = "dirty_log_perf_test"
-LIVE_TEST = "x86_64/dirty_log_live_perf_test"
+LIVE_TEST = "x86/dirty_log_live_perf_test"
 SELFTESTS = "tools/testing/selftests/kvm"
 
 
-def compile_in(source: Path, log: Path, flags: Sequence[str] = ()) -> Path:
+def compile_in(source: Path, log: Path) -> Path:
     """Build the selftests of the tree SOURCE; returns where they are.
 
-    flags: for the compiler, in addition.
     WorkFailed: they do not compile.
     """
     env = build_environment()
@@ -35,7 +33,7 @@ def compile_in(source: Path, log: Path, flags: Sequence[str] = ()) -> Path:
         f"-j{os.cpu_count()}",
         "ARCH=x86_64",
         "CC=ccache gcc",
-        " ".join(("EXTRA_CFLAGS=-g0", *flags)),
+        "EXTRA_CFLAGS=-g0",
         f"OUTPUT={output}",
         f"KHDR_INCLUDES=-isystem {source / OBJECTS / 'usr/include'}",
     )
@@ -70,13 +68,13 @@ def build(kind: str) -> Path:
     """Build the selftests of a kind of kernel, incrementally.
 
     Returns a directory with the stripped programs at the selftest-relative paths of
-    the newest base, as in x86_64/nx_huge_pages_test. Raises like lab.build.kernel.build().
+    the newest base, as in x86/nx_huge_pages_test. Raises like lab.build.kernel.build().
     """
     source = source_tree(kind)
     log = LAYOUT.log / f"selftests-{kind}.log"
     log.unlink(missing_ok=True)
     with locked(tree.lock(source)), step(f"Building the {kind} selftests", "30 s"):
-        built = compile_in(source, log, read_pin(LAYOUT).selftest_flags)
+        built = compile_in(source, log)
         stripped = source / OBJECTS / "stripped"
         _strip_new(built, stripped, path_map(LAYOUT))
     return stripped

@@ -20,7 +20,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     package, tarball: Debian's package, and where that puts the source. proved: version -> sha256
     of the tarball, the newest last. suite: fetched from there, not installed. packages: Debian's,
-    which only this base needs. selftest_flags: for the compiler. paths: directory in the
+    which only this base needs. paths: directory in the
     repository -> the same one in this base.
     """
 
@@ -29,7 +29,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proved: dict[str, str]
     suite: str = ""
     packages: tuple[str, ...] = ()
-    selftest_flags: tuple[str, ...] = ()
     paths: dict[str, str] = {}
 
     @property

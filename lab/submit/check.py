@@ -27,7 +27,6 @@ from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.core.steps import say, step
 from lab.series import files, save, topics, tree
 from lab.series.files import Series
-from lab.series.pin import read_pin
 from lab.series.source import current_source
 
 OBJECTS = "obj-check"
@@ -184,8 +183,7 @@ def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) ->
     touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
     if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
         try:
-            flags = read_pin(subject.layout).selftest_flags
-            selftests.compile_in(source, subject.log, flags)
+            selftests.compile_in(source, subject.log)
         except WorkFailed as error:
             problems.append(f'"{title}": {error}')
     return problems

@@ -37,7 +37,7 @@ from lab.submit.check import Subject
 # The line of a topic's text in whose place the tables come.
 TABLES = "{tables}"
 # What a cover letter says where git knows no sender.
-NOT_SIGNED = "Not yet signed: whoever sends this adds a Signed-off-by to each mail."
+NOT_SIGNED = "Not yet signed: the sender adds a Signed-off-by to each mail."
 PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
 WIDTH = 75
 # What runs the tests of a topic.

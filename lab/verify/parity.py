@@ -57,7 +57,7 @@ MARK = "parity: "
 # Tests that hang a machine with the unpatched kernel, too, in every mode: they cannot run there.
 HANGS: Mapping[str, Sequence[str]] = {
     "svm-qemu": (),
-    "vmx-bochs": ("hardware_disable_test", "x86_64/hyperv_ipi"),
+    "vmx-bochs": ("hardware_disable_test", "x86/hyperv_ipi"),
 }
 
 # Arguments of tests that meet the limit without: less memory, fewer rounds, a part of the test.

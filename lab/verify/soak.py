@@ -141,20 +141,20 @@ class Program:
 
 
 STRESS = Program(
-    "x86_64/eager_split_stress_test",
+    "x86/eager_split_stress_test",
     ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"),
     _stress,
 )
-FAULT = Program("x86_64/eager_split_fault_test", ("-m", "memory"), _faults)
+FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), _faults)
 MODEL = {
-    name: Program(f"x86_64/eager_split_{name}_test", (), _nothing)
+    name: Program(f"x86/eager_split_{name}_test", (), _nothing)
     for name in ("modes", "clear", "settings", "tables")
 }
 # Those that have something to do with NPT, too.
 ANY_MMU = ("modes", "clear", "settings")
-DIRTY_BITS = Program("x86_64/dirty_harvest_test", ("-q",), _nothing)
-DIRTY_RUNNING = Program("x86_64/dirty_harvest_migration_test", ("-q", "-n", "25"), _nothing)
-RACE = Program("x86_64/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
+DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q",), _nothing)
+DIRTY_RUNNING = Program("x86/dirty_harvest_migration_test", ("-q", "-n", "25"), _nothing)
+RACE = Program("x86/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
 
 
 @dataclass(frozen=True)

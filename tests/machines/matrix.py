@@ -81,7 +81,7 @@ NX = (
 
 SPLITTING = Selftest(
     "dirty_log_page_splitting_test",
-    ("x86_64/dirty_log_page_splitting_test", "-b", "16M", "-s", HUGE_2M),
+    ("x86/dirty_log_page_splitting_test", "-b", "16M", "-s", HUGE_2M),
     huge_2m=64,
     # The test requires the splitter; that N splits nothing early is for dirty_log_perf_test.
     eager=("Y",),
@@ -163,7 +163,7 @@ OTHERS = (
     ),
     Selftest(
         "nx_huge_pages_test",
-        ("x86_64/nx_huge_pages_test", "-t", "887563923", "-p", "100", "-r"),
+        ("x86/nx_huge_pages_test", "-t", "887563923", "-p", "100", "-r"),
         huge_2m=8,
         settings=NX,
     ),
@@ -173,7 +173,7 @@ OTHERS = (
 def model_test(name: str, *parts: str) -> Selftest:
     """Splitting compared with a model step by step. PARTS: these only."""
     program = f"eager_split_{name}_test"
-    argv = (f"x86_64/{program}", *(word for part in parts for word in ("-m", part)))
+    argv = (f"x86/{program}", *(word for part in parts for word in ("-m", part)))
     return Selftest(program, argv, huge_2m=16)
 
 
@@ -200,7 +200,7 @@ def race_test(tries: int) -> Selftest:
     """Splitting while the memory goes away; most tries come in between."""
     return Selftest(
         "eager_split_race_test",
-        ("x86_64/eager_split_race_test", "-n", str(tries)),
+        ("x86/eager_split_race_test", "-n", str(tries)),
         huge_2m=16,
         eager=("Y",),
     )
@@ -209,7 +209,7 @@ def race_test(tries: int) -> Selftest:
 def fault_test(name: str, *argv: str) -> Selftest:
     """Take something from the splitter. The time limit is for sanitizers on a slow machine."""
     program = f"eager_split_{name}_test"
-    return Selftest(program, (f"x86_64/{program}", *argv), huge_2m=80, eager=("Y",), timeout_s=600)
+    return Selftest(program, (f"x86/{program}", *argv), huge_2m=80, eager=("Y",), timeout_s=600)
 
 
 # Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock
@@ -239,7 +239,7 @@ HARVEST = tuple(
 def harvest_test(name: str, *argv: str) -> Selftest:
     """A test of logging by Dirty bits, of some of the combinations of memory and log."""
     program = f"dirty_harvest_{name}test"
-    return Selftest(program, (f"x86_64/{program}", *argv), eager=("Y",))
+    return Selftest(program, (f"x86/{program}", *argv), eager=("Y",))
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
@@ -266,7 +266,7 @@ HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
 def window_test(name: str, *argv: str) -> Selftest:
     """Writes that come amid the update of an SPTE, logged by Dirty bits."""
-    program = "x86_64/dirty_log_window_test"
+    program = "x86/dirty_log_window_test"
     test = Selftest(f"dirty_log_window_test-{name}", (program, *argv), eager=("Y",))
     return harvested(test)
 
@@ -280,14 +280,18 @@ def paused(test: Selftest) -> Selftest:
 WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
-# The test itself sets how pages are logged.
-EXCESS = Selftest(
-    "dirty_log_excess_test", ("x86_64/dirty_log_excess_test", "-n", "10"), eager=("Y",)
+# Aging beside GET and CLEAR, which can lose pages with write protection as well.
+WINDOW_WRPROT = Selftest(
+    "dirty_log_window_test-wrprot",
+    ("x86/dirty_log_window_test", "-e", "log", "-n", "10", "-w", "200"),
+    eager=("Y",),
 )
+# The test itself sets how pages are logged.
+EXCESS = Selftest("dirty_log_excess_test", ("x86/dirty_log_excess_test", "-n", "10"), eager=("Y",))
 
 # Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
 PRIVATE = harvested(
-    Selftest("private_mem_conversions_test", ("x86_64/private_mem_conversions_test",), eager=("Y",))
+    Selftest("private_mem_conversions_test", ("x86/private_mem_conversions_test",), eager=("Y",))
 )
 
 SVM_MODES = tuple(
@@ -347,19 +351,19 @@ DEBUG_ONCE = (
 
 # Bounds of what a guest can cost, which are those of shadow paging.
 HOSTILE = Selftest(
-    "eager_split_hostile_test", ("x86_64/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
+    "eager_split_hostile_test", ("x86/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
 )
 # For how long mmu_lock is held, in simulated time, for a memslot of 512 gfns with 999 SPTEs each.
 HOLD = Selftest(
     "dirty_log_hold_test",
-    ("x86_64/dirty_log_hold_test", "-g", "512", "-b", "2000"),
+    ("x86/dirty_log_hold_test", "-g", "512", "-b", "2000"),
     eager=("Y",),
     timeout_s=800,
 )
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
 STRESS = Selftest(
     "eager_split_stress_test",
-    ("x86_64/eager_split_stress_test", "-t", "5"),
+    ("x86/eager_split_stress_test", "-t", "5"),
     huge_2m=16,
     eager=("Y",),
 )
@@ -372,7 +376,7 @@ def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     yield from (
         Case(test, SHADOW_MODES[-1], "Y", "debug")
-        for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, *DEBUG_ONCE)
+        for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, WINDOW_WRPROT, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     yield Case(PRIVATE, DISTINCT_MODES[-1], "Y", "debug")

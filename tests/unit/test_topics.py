@@ -38,9 +38,10 @@ def test_the_topics_are_those_of_the_series() -> None:
 
 def test_fixes_say_what_they_fix_and_are_for_stable_kernels() -> None:
     fixes = topics.read(LAYOUT)[0]
-    assert (fixes.name, len(fixes.mails)) == ("fixes", 3)
+    kernel = [subject for subject in fixes.mails if subject.startswith("KVM: x86/mmu: ")]
+    assert (fixes.name, len(kernel)) == ("fixes", 3)
     found = {mail.subject: mail.message for _, mail in files.load(LAYOUT.newest).mails}
-    for subject in fixes.mails:
+    for subject in kernel:
         assert re.search(r"^Fixes: [0-9a-f]{12} \(\"", found[subject], re.MULTILINE)
         assert "\nCc: stable@vger.kernel.org\n" in found[subject]
 

@@ -102,10 +102,13 @@ MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off
 /* Code isn't patched more than once a second, however often VMs come and go. */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
 
-/* SPTEs have Dirty bits, and the CPU doesn't log by itself. */
-static bool harvest_is_possible(void)
+/*
+ * SPTEs have Dirty bits that CPUs set, and the CPU doesn't log by itself.  Page tables
+ * that KVM doesn't write, but has others write, are left to those.
+ */
+static bool harvest_is_possible(struct kvm *kvm)
 {
-	return shadow_dirty_mask && !kvm_x86_ops.cpu_dirty_log_size;
+	return kvm_ad_enabled && !kvm->arch.cpu_dirty_log_size && !kvm_has_mirrored_tdp(kvm);
 }
 
 /*
@@ -127,11 +130,11 @@ static bool harvest_is_wanted(void)
 
 /**
  * kvm_dirty_harvest_init_vm - choose how a new VM logs dirty pages
- * @kvm: the VM, which has no vCPUs and no memslots yet
+ * @kvm: the VM, which has no vCPUs and no memslots yet, and is known to the vendor module
  */
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
-	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible();
+	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible(kvm);
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	if (kvm->arch.dirty_harvest)
 		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
@@ -280,21 +283,23 @@ static bool harvest_is_full(const u64 *sptep, u64 any)
  * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
  * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
  * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
- * whatever order.  64-bit hosts only, where heads have the size of SPTEs.
+ * whatever order.  Heads may be locked, which is below the bits that count.  64-bit
+ * hosts only, where heads have the size of SPTEs.
  *
  * Return: the block, or NULL.
  */
 static const u64 *harvest_block(const struct kvm_rmap_head *heads)
 {
-	u64 any = harvest_any_of_64((const u64 *)heads);
-	u64 all = harvest_all_of_64((const u64 *)heads);
+	u64 any = data_race(harvest_any_of_64((const u64 *)heads)); /* KVM_RMAP_LOCKED */
+	u64 all = data_race(harvest_all_of_64((const u64 *)heads)); /* comes and goes */
 
 	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
+	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= HARVEST_BLOCK_BYTES);
 
-	if ((any & KVM_RMAP_MANY) || (any ^ all) >= HARVEST_BLOCK_BYTES || !all)
+	if ((any & KVM_RMAP_MANY) || (any ^ all) >= HARVEST_BLOCK_BYTES)
 		return NULL;
 
-	return (const u64 *)(unsigned long)all;
+	return (const u64 *)(unsigned long)round_down(all, HARVEST_BLOCK_BYTES);
 }
 
 /* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
@@ -304,26 +309,29 @@ static unsigned long harvest_gather(const struct kvm_rmap_head *heads)
 	int i;
 
 	for (i = BITS_PER_LONG - 1; i >= 0; i--)
-		dirty = 2 * dirty + !!(READ_ONCE(*(u64 *)heads[i].val) & shadow_dirty_mask);
+		dirty = 2 * dirty +
+			!!(READ_ONCE(*(u64 *)kvm_rmap_get(&heads[i])) & shadow_dirty_mask);
 
 	return dirty;
 }
 
 static bool harvest_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
 {
-	if (!head->val)
+	unsigned long val = kvm_rmap_get(head);
+
+	if (!val)
 		return false;
 
-	if (head->val & KVM_RMAP_MANY)
+	if (val & KVM_RMAP_MANY)
 		return kvm_mmu_find_rmap_spte(kvm, head, harvest_wants);
 
-	return harvest_is_dirty(READ_ONCE(*(u64 *)head->val));
+	return harvest_is_dirty(READ_ONCE(*(u64 *)val));
 }
 
 /* What the look at a gfn costs: a guest decides how many SPTEs map it. */
 static unsigned int harvest_head_work(struct kvm_rmap_head *head)
 {
-	return head->val & KVM_RMAP_MANY ? pte_list_count(head) : 1;
+	return kvm_rmap_get(head) & KVM_RMAP_MANY ? pte_list_count(head) : 1;
 }
 
 struct harvest {
@@ -428,18 +436,18 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 /*
  * The SPTE that maps @gfn with a 4KiB page, NULL if @root has none or belongs to
  * another address space than @slot.  Invalid roots count: vCPUs may run on one
- * until they are told.
+ * until they are told.  Mirrors don't: no CPU walks them.
  */
-static u64 *harvest_tdp_sptep(struct kvm_mmu_page *root, const struct kvm_memory_slot *slot,
-			      gfn_t gfn)
+static u64 *harvest_tdp_sptep(struct kvm *kvm, struct kvm_mmu_page *root,
+			      const struct kvm_memory_slot *slot, gfn_t gfn)
 {
 	struct tdp_iter iter;
 	tdp_ptep_t table;
 
-	if (kvm_mmu_page_as_id(root) != slot->as_id)
+	if (is_mirror_sp(root) || kvm_mmu_page_as_id(root) != slot->as_id)
 		return NULL;
 
-	for_each_tdp_pte_min_level(iter, root, PG_LEVEL_2M, gfn, gfn + 1) {
+	for_each_tdp_pte_min_level(iter, kvm, root, PG_LEVEL_2M, gfn, gfn + 1) {
 		if (iter.level > PG_LEVEL_2M)
 			continue;
 
@@ -516,7 +524,7 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 
 		rcu_read_lock();
 		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
-			sptep = harvest_tdp_sptep(root, slot, slot->base_gfn + rel);
+			sptep = harvest_tdp_sptep(kvm, root, slot, slot->base_gfn + rel);
 			if (sptep)
 				harvest_table(slot, sptep, rel, nr);
 		}
@@ -532,7 +540,6 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 /* Take the Dirty bit away from those of neighbouring SPTEs that are in @mask. */
 static void harvest_rearm_sptes(u64 *sptep, unsigned long mask)
 {
-	struct kvm_dirty_folio known = {};
 	unsigned int i;
 	u64 spte;
 
@@ -543,7 +550,6 @@ static void harvest_rearm_sptes(u64 *sptep, unsigned long mask)
 			continue;
 
 		kvm_prove_window(KVM_WINDOW_TDP_REARM);
-		kvm_mark_folio_dirty(&known, spte_to_pfn(spte));
 		if (kvm_spte_may_store(spte))
 			WRITE_ONCE(sptep[i], spte & ~shadow_dirty_mask);
 		else
@@ -565,7 +571,7 @@ void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm, const struct kvm_memory_slot *
 		nr = harvest_table_size(gfn + done, BITS_PER_LONG - done);
 
 		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
-			sptep = harvest_tdp_sptep(root, slot, gfn + done);
+			sptep = harvest_tdp_sptep(kvm, root, slot, gfn + done);
 			if (sptep)
 				harvest_rearm_sptes(sptep, (mask >> done) & GENMASK(nr - 1, 0));
 		}

@@ -246,7 +246,8 @@ static bool eager_split_heads_are_empty(const struct kvm_rmap_head *head)
 	BUILD_BUG_ON(SPTE_ENT_PER_PAGE % 4);
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4)
-		used |= head[i].val | head[i + 1].val | head[i + 2].val | head[i + 3].val;
+		used |= kvm_rmap_peek(&head[i]) | kvm_rmap_peek(&head[i + 1]) |
+			kvm_rmap_peek(&head[i + 2]) | kvm_rmap_peek(&head[i + 3]);
 
 	return !used;
 }
@@ -260,14 +261,14 @@ static bool eager_split_heads_are_empty(const struct kvm_rmap_head *head)
 static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
 				struct kvm_mmu_page *child)
 {
-	int nr = child && child->parent_ptes.val;
+	int nr = child && kvm_rmap_peek(&child->parent_ptes);
 	int i;
 
 	if (empty)
 		return nr;
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-		nr += !!heads[i].val;
+		nr += !!kvm_rmap_peek(&heads[i]);
 
 	return nr;
 }
@@ -321,7 +322,7 @@ static u64 eager_split_arm(const struct kvm *kvm, u64 spte)
 static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 				  union kvm_mmu_page_role role)
 {
-	u64 spte = make_huge_page_split_spte(es->kvm, huge_spte, role, 0);
+	u64 spte = make_small_spte(es->kvm, huge_spte, role, 0);
 
 	return es->arm && role.level == PG_LEVEL_4K ? eager_split_arm(es->kvm, spte) : spte;
 }
@@ -335,7 +336,7 @@ static __always_inline void eager_split_set(u64 *sptep, u64 spte,
 					    struct kvm_rmap_head *head)
 {
 	WRITE_ONCE(*sptep, spte);
-	head->val = (unsigned long)sptep;
+	kvm_rmap_set_first(head, sptep);
 }
 
 /*

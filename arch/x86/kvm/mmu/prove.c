@@ -134,12 +134,14 @@ static void prove_level(struct prove *p, int level)
  */
 static unsigned long prove_nr_zapped_roots(struct kvm *kvm)
 {
+	const struct hlist_head *hash = kvm->arch.mmu_page_hash;
 	struct kvm_mmu_page *sp;
 	unsigned long nr = 0;
 	int i;
 
-	for (i = 0; i < KVM_NUM_MMU_PAGES; i++)
-		hlist_for_each_entry(sp, &kvm->arch.mmu_page_hash[i], hash_link)
+	/* With the TDP MMU there is none before there is a shadow page. */
+	for (i = 0; hash && i < KVM_NUM_MMU_PAGES; i++)
+		hlist_for_each_entry(sp, &hash[i], hash_link)
 			nr += sp->role.invalid && sp->root_count;
 
 	return nr;
@@ -147,7 +149,7 @@ static unsigned long prove_nr_zapped_roots(struct kvm *kvm)
 
 static void prove_quota(struct prove *p)
 {
-	unsigned long used = p->kvm->arch.n_used_mmu_pages;
+	unsigned long used = p->kvm->stat.mmu_shadow_pages;
 
 	/* Roots that are zapped in use are rare, and the hash is large. */
 	WARN_ONCE(p->pages != used && p->pages + prove_nr_zapped_roots(p->kvm) != used,
@@ -177,21 +179,6 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 }
 
 /*
- * A page is cleaned while it is not mapped writable, which takes mmu_lock, so that
- * the mark that a split has made is still there.
- */
-static void prove_dirty(u64 huge_spte)
-{
-	struct page *page = kvm_pfn_to_refcounted_page(spte_to_pfn(huge_spte));
-
-	if (!page || PageReserved(page))
-		return;
-
-	WARN_ONCE(is_dirty_spte(huge_spte) && !PageDirty(page),
-		  "the Dirty bit of %llx was lost by a split\n", huge_spte);
-}
-
-/*
  * A huge SPTE that can't be made writable has a page that is write-tracked, or had one.
  * A leaf for another page may have been made writable before, by a vCPU that came there
  * by another link to the table.
@@ -216,7 +203,7 @@ static void prove_split_writable(const struct kvm_memory_slot *slot, struct kvm_
  * @huge_spte: what the huge SPTE was
  *
  * A leaf may permit less than the huge SPTE did, but maps the same memory, and
- * there is no hole.  If the memory was written, the host knows.
+ * there is no hole.
  */
 void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_page *sp,
 			  bool new, u64 huge_spte)
@@ -224,8 +211,6 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
 	kvm_pfn_t pfn = spte_to_pfn(huge_spte);
 	u64 spte;
 	int i;
-
-	prove_dirty(huge_spte);
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, pfn += KVM_PAGES_PER_HPAGE(sp->role.level)) {
 		spte = sp->spt[i];
@@ -269,11 +254,16 @@ static bool prove_was_stopped(struct kvm *kvm, u64 nr_exits_before)
 	       __kvm_prove_nr_exits_if_stopped(kvm) == nr_exits_before;
 }
 
+/* One that has no Dirty bit that a CPU sets counts as dirty while it is writable. */
+static bool prove_is_dirty(u64 spte)
+{
+	return spte & (spte_ad_enabled(spte) ? shadow_dirty_mask : PT_WRITABLE_MASK);
+}
+
 /*
- * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  One
- * that has no Dirty bit counts as dirty while it is writable.  A vCPU needs no lock
- * to set a Dirty bit: one that has begun to run since the walk began is noticed
- * after its Dirty bit.
+ * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  A vCPU
+ * needs no lock to set a Dirty bit: one that has begun to run since the walk began is
+ * noticed after its Dirty bit.
  */
 static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long nr, u64 nr_exits_before, gfn_t gfn, u64 spte)
@@ -283,7 +273,7 @@ static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
 	if (!is_shadow_present_pte(spte) || rel >= nr)
 		return;
 
-	if (!is_dirty_spte(spte) || test_bit_le(rel, slot->dirty_bitmap))
+	if (!prove_is_dirty(spte) || test_bit_le(rel, slot->dirty_bitmap))
 		return;
 
 	/* The SPTE first, then the vCPUs. */
@@ -363,10 +353,10 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 
 	rcu_read_lock();
 	list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
-		if (kvm_mmu_page_as_id(root) != slot->as_id)
+		if (is_mirror_sp(root) || kvm_mmu_page_as_id(root) != slot->as_id)
 			continue;
 
-		for_each_tdp_pte(iter, root, slot->base_gfn, slot->base_gfn + nr)
+		for_each_tdp_pte(iter, kvm, root, slot->base_gfn, slot->base_gfn + nr)
 			if (iter.level == PG_LEVEL_4K)
 				prove_harvested(kvm, slot, nr, nr_exits_before, iter.gfn,
 						iter.old_spte);

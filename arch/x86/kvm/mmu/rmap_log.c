@@ -13,7 +13,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bits.h>
-#include <linux/mm.h>
+#include <linux/minmax.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -35,9 +35,6 @@ struct rmap_log {
 	/* Visited since mmu_lock was taken last, see RMAP_LOG_MIN_WORK. */
 	unsigned long work;
 
-	/* The folio that was marked last, not known to exist once mmu_lock was dropped. */
-	struct kvm_dirty_folio known;
-
 	/* Where mmu_lock is dropped, if that is to be forced. */
 	enum kvm_force_site site;
 };
@@ -46,7 +43,6 @@ struct rmap_log {
 static void rmap_log_cond_resched(struct rmap_log *log)
 {
 	log->work = 0;
-	log->known.nr = 0;
 	kvm_mmu_cond_resched(log->kvm, log->site);
 }
 
@@ -67,32 +63,6 @@ static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_mode mode)
 	return spte & ~(mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
 }
 
-/**
- * __kvm_mark_folio_dirty - mark a page dirty that isn't known to have the mark
- * @known: the folio that was marked last, changed to the page's
- * @pfn: the page
- *
- * Return: how many pages from @pfn on have the mark now, at least one.
- */
-unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn)
-{
-	struct folio *folio;
-	struct page *page;
-
-	kvm_set_pfn_dirty(pfn);
-
-	known->nr = 0;
-	page = kvm_pfn_to_refcounted_page(pfn);
-	if (!page)
-		return 1;
-
-	folio = page_folio(page);
-	known->pfn = pfn;
-	/* Flags of the page, which change, may share a word with what says where it is. */
-	known->nr = data_race(folio_nr_pages(folio) - folio_page_idx(folio, page));
-	return known->nr;
-}
-
 /*
  * Visit up to @max consecutive gfns from @head on, of which the first has a single
  * SPTE that was found to be @spte, as long as they continue in the way they started:
@@ -100,7 +70,8 @@ unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn
  * same bits, hence armed or plain like the first.  Arm them if @arm.
  *
  * An SPTE that is being changed by a CPU or by a lockless page fault may be found
- * to be either: a look at it is enough, and only a plain one is stored to.
+ * to be either: a look at it is enough, and only a plain one is stored to.  An rmap
+ * that is locked ends the run, and starts the next.
  *
  * Return: how many, at least one.
  */
@@ -108,7 +79,7 @@ static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64
 						 unsigned int max, bool arm,
 						 enum rmap_log_mode mode)
 {
-	u64 *first = (u64 *)head->val;
+	u64 *first = (u64 *)kvm_rmap_get(head);
 	u64 *end = first + max;
 	u64 *sptep = first;
 
@@ -118,7 +89,7 @@ static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64
 		spte += PAGE_SIZE;
 		sptep++;
 		head++;
-	} while (sptep != end && head->val == (unsigned long)sptep &&
+	} while (sptep != end && kvm_rmap_peek(head) == (unsigned long)sptep &&
 		 data_race(*sptep == spte)); /* either will do, see above */
 
 	return sptep - first;
@@ -130,7 +101,7 @@ static __always_inline unsigned int rmap_log_empty_run(const struct kvm_rmap_hea
 {
 	unsigned int nr = 1;
 
-	while (nr < max && !head[nr].val)
+	while (nr < max && !kvm_rmap_peek(&head[nr]))
 		nr++;
 
 	return nr;
@@ -138,7 +109,7 @@ static __always_inline unsigned int rmap_log_empty_run(const struct kvm_rmap_hea
 
 static bool rmap_log_is_single(const struct kvm_rmap_head *head)
 {
-	return head->val && !(head->val & KVM_RMAP_MANY);
+	return kvm_rmap_peek(head) && !(kvm_rmap_peek(head) & KVM_RMAP_MANY);
 }
 
 /* All SPTEs of one gfn, whatever they are. */
@@ -158,15 +129,6 @@ static noinline void rmap_log_slow(struct rmap_log *log, struct kvm_rmap_head *h
 }
 
 /*
- * Does arming this SPTE take away what told that the page is dirty?  Write
- * protection leaves the Dirty bit, but for SPTEs that have none.
- */
-static __always_inline bool rmap_log_loses_dirty(u64 spte, enum rmap_log_mode mode)
-{
-	return mode == RMAP_LOG_CLEAR_DIRTY || !spte_ad_enabled(spte);
-}
-
-/*
  * Arm the only SPTE of one gfn, which was found to be @spte, and those behind it
  * that are alike.  Return how many gfns were done.
  */
@@ -183,9 +145,6 @@ static __always_inline unsigned int rmap_log_single(struct rmap_log *log,
 		return 1;
 	}
 
-	if (rmap_log_loses_dirty(spte, mode))
-		max = min(max, kvm_mark_folio_dirty(&log->known, spte_to_pfn(spte)));
-
 	return rmap_log_run(head, spte, max, true, mode);
 }
 
@@ -196,7 +155,7 @@ static __always_inline unsigned int rmap_log_batch(struct rmap_log *log,
 {
 	u64 spte;
 
-	if (!head->val)
+	if (!kvm_rmap_peek(head))
 		return rmap_log_empty_run(head, max);
 
 	if (unlikely(!rmap_log_is_single(head))) {
@@ -208,7 +167,7 @@ static __always_inline unsigned int rmap_log_batch(struct rmap_log *log,
 	 * Once: what a CPU or a lockless page fault adds afterwards belongs to a write
 	 * that shows in the log, and must not pass for what was decided about.
 	 */
-	spte = READ_ONCE(*(u64 *)head->val);
+	spte = READ_ONCE(*(u64 *)kvm_rmap_get(head));
 	kvm_prove_window(KVM_WINDOW_LOG);
 
 	/* Nested guests' pages have to be write-protected even with PML. */
@@ -224,7 +183,6 @@ static __always_inline void rmap_log_masked(struct rmap_log *log, gfn_t gfn,
 	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, log->slot);
 	unsigned int i, end;
 
-	log->known.nr = 0;
 	for_each_set_bitrange(i, end, &mask, BITS_PER_LONG)
 		while (i < end)
 			i += rmap_log_batch(log, &heads[i], end - i, mode);
@@ -266,7 +224,7 @@ static void rmap_log_wrprot_huge(struct rmap_log *log, int level)
 	struct kvm_rmap_head *last = gfn_to_rmap(slot->base_gfn + slot->npages - 1, level, slot);
 
 	for (; head <= last; head++) {
-		if (head->val)
+		if (kvm_rmap_peek(head))
 			rmap_log_slow(log, head, RMAP_LOG_WRPROT);
 
 		if (++log->work >= RMAP_LOG_MIN_WORK)

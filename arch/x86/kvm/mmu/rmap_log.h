@@ -31,35 +31,10 @@ void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slo
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 
 /*
- * The part of a folio that starts at @pfn and is @nr pages long, 0 if the page
- * has no struct page that is tracked.  SPTEs that map the folio keep it from
- * being split or freed, as mmu_lock is held.
- */
-struct kvm_dirty_folio {
-	kvm_pfn_t pfn;
-	unsigned long nr;
-};
-
-unsigned int __kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn);
-
-/*
- * Mark a page dirty whose SPTE tells so.  The mark is the folio's, so one for each
- * folio will do; @known is empty to begin with.
- *
- * Return: how many pages from @pfn on have it now, at least one.
- */
-static inline unsigned int kvm_mark_folio_dirty(struct kvm_dirty_folio *known, kvm_pfn_t pfn)
-{
-	if (pfn - known->pfn < known->nr)
-		return known->nr - (pfn - known->pfn);
-
-	return __kvm_mark_folio_dirty(known, pfn);
-}
-
-/*
  * True if the SPTE may be changed by a store: neither CPUs nor lockless page faults
  * change it meanwhile.  CPUs leave an SPTE alone that has both bits, or no such bits at
- * all, and lockless page faults a writable one.
+ * all, and lockless page faults a writable one.  If aging, which may do without mmu_lock,
+ * changes it, then the store undoes that and the page stays young, as if accessed again.
  *
  * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
  * functions.

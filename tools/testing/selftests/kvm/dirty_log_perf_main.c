@@ -12,22 +12,6 @@
 #include "guest_modes.h"
 #include "dirty_log_perf.h"
 
-#ifdef __aarch64__
-#include "aarch64/vgic.h"
-
-/* Only for speed: without a vGIC, the guest merely exits more often. */
-static int arch_create_gic(struct kvm_vm *vm, int nr_vcpus)
-{
-	return vgic_v3_setup(vm, nr_vcpus, 64);
-}
-#else
-static int arch_create_gic(struct kvm_vm *vm __maybe_unused,
-			   int nr_vcpus __maybe_unused)
-{
-	return -1;
-}
-#endif
-
 bool initially_set(const struct test *test)
 {
 	return test->manual_caps & KVM_DIRTY_LOG_INITIALLY_SET;
@@ -39,33 +23,33 @@ bool is_hugetlb(enum vm_mem_backing_src_type backing)
 	       backing == VM_MEM_SRC_SHARED_HUGETLB;
 }
 
-uint64_t slot_bytes(const struct test *test)
+u64 slot_bytes(const struct test *test)
 {
 	return memstress_args.size / test->opts->slots;
 }
 
-uint64_t slot_gpa(const struct test *test, int slot)
+u64 slot_gpa(const struct test *test, int slot)
 {
 	return memstress_args.gpa + slot * slot_bytes(test);
 }
 
 /* By bytes, as the log is little-endian on all architectures. */
-bool is_logged(const struct test *test, int slot, uint64_t offset)
+bool is_logged(const struct test *test, int slot, u64 offset)
 {
-	const uint8_t *bytes = (const uint8_t *)test->bitmaps[slot];
-	uint64_t page = offset / getpagesize();
+	const u8 *bytes = (const u8 *)test->bitmaps[slot];
+	u64 page = offset / getpagesize();
 
 	return bytes[page / 8] & (1 << (page % 8));
 }
 
-bool is_page_logged(const struct test *test, uint64_t page)
+bool is_page_logged(const struct test *test, u64 page)
 {
-	uint64_t per_slot = test->pages_per_slot;
+	u64 per_slot = test->pages_per_slot;
 
 	return is_logged(test, page / per_slot, page % per_slot * getpagesize());
 }
 
-uint64_t page_step(const struct options *opts)
+u64 page_step(const struct options *opts)
 {
 	return opts->sparse ? SPARSE_BYTES / memstress_args.guest_page_size : 1;
 }
@@ -97,10 +81,10 @@ static long free_huge_pages(size_t page_size)
 }
 
 /* Ask by reserving the pages, as this considers surplus pages and limits. */
-static void require_hugetlb(enum vm_mem_backing_src_type backing, uint64_t bytes)
+static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 {
 	size_t page_size = get_backing_src_pagesz(backing);
-	uint32_t flags = vm_mem_backing_src_alias(backing)->flag;
+	u32 flags = vm_mem_backing_src_alias(backing)->flag;
 	void *mem;
 
 	/* The pool for memfds is that of the default huge page size. */
@@ -116,9 +100,9 @@ static void require_hugetlb(enum vm_mem_backing_src_type backing, uint64_t bytes
 }
 
 /* Skip the test, instead of failing later, if the host lacks the memory. */
-static void require_memory(const struct options *opts, uint64_t bytes)
+static void require_memory(const struct options *opts, u64 bytes)
 {
-	uint64_t ram = sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
+	u64 ram = sysconf(_SC_PHYS_PAGES) * (u64)getpagesize();
 
 	__TEST_REQUIRE(bytes < ram, "Needs %lu MiB of memory, but the host has %lu MiB",
 		       bytes / SZ_1M, ram / SZ_1M);
@@ -127,22 +111,22 @@ static void require_memory(const struct options *opts, uint64_t bytes)
 }
 
 /* The largest page that host, guest, and backing use: sizes are multiples. */
-static uint64_t allocation_unit(enum vm_guest_mode mode, const struct options *opts)
+static u64 allocation_unit(enum vm_guest_mode mode, const struct options *opts)
 {
-	uint64_t guest_page = vm_guest_mode_params[mode].page_size;
-	uint64_t backing_page;
+	u64 guest_page = vm_guest_mode_params[mode].page_size;
+	u64 backing_page;
 
 	if (opts->backing == VM_MEM_SRC_ANONYMOUS_THP)
 		__TEST_REQUIRE(thp_configured(), "The host does not support THP");
 
 	backing_page = get_backing_src_pagesz(opts->backing);
-	return max_t(uint64_t, guest_page, max_t(uint64_t, backing_page, getpagesize()));
+	return max_t(u64, guest_page, max_t(u64, backing_page, getpagesize()));
 }
 
-static uint64_t vcpu_bytes(enum vm_guest_mode mode, const struct options *opts)
+static u64 vcpu_bytes(enum vm_guest_mode mode, const struct options *opts)
 {
-	uint64_t unit = allocation_unit(mode, opts);
-	uint64_t bytes = align_up(opts->vcpu_bytes, unit);
+	u64 unit = allocation_unit(mode, opts);
+	u64 bytes = align_up(opts->vcpu_bytes, unit);
 
 	if (bytes != opts->vcpu_bytes)
 		pr_info("Rounding %lu bytes per vCPU up to %lu, whole pages of %lu bytes\n",
@@ -154,9 +138,9 @@ static uint64_t vcpu_bytes(enum vm_guest_mode mode, const struct options *opts)
 	return bytes;
 }
 
-static uint64_t enable_manual_protect(struct kvm_vm *vm)
+static u64 enable_manual_protect(struct kvm_vm *vm)
 {
-	uint64_t caps = kvm_check_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2);
+	u64 caps = kvm_check_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2);
 
 	caps &= KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET;
 	if (caps)
@@ -167,7 +151,7 @@ static uint64_t enable_manual_protect(struct kvm_vm *vm)
 static void test_create(struct test *test, enum vm_guest_mode mode,
 			const struct options *opts, int run)
 {
-	uint64_t bytes = vcpu_bytes(mode, opts);
+	u64 bytes = vcpu_bytes(mode, opts);
 
 	require_memory(opts, bytes * opts->nr_vcpus);
 
@@ -176,23 +160,20 @@ static void test_create(struct test *test, enum vm_guest_mode mode,
 	test->run = run;
 	test->vm = memstress_create_vm(mode, opts->nr_vcpus, bytes, opts->slots,
 				       opts->backing, opts->partition);
-	test->gic_fd = arch_create_gic(test->vm, opts->nr_vcpus);
 	if (opts->manual_protect)
 		test->manual_caps = enable_manual_protect(test->vm);
 
 	test->pages_per_slot = slot_bytes(test) / getpagesize();
 	test->bitmaps = memstress_alloc_bitmaps(opts->slots, test->pages_per_slot);
 	workers_create(opts->nr_vcpus);
-	kvm_open(test);
+	kvm_stats_open(test);
 }
 
 static void test_destroy(struct test *test)
 {
-	kvm_close();
+	kvm_stats_close();
 	workers_destroy();
 	memstress_free_bitmaps(test->bitmaps, test->opts->slots);
-	if (test->gic_fd >= 0)
-		close(test->gic_fd);
 	memstress_destroy_vm(test->vm);
 }
 
@@ -239,7 +220,7 @@ int main(int argc, char *argv[])
 	const char *pcpus;
 
 	/* Not the library's random one, so that runs can be compared. */
-	guest_random_seed = 1;
+	kvm_random_seed = 1;
 	guest_modes_append_default();
 
 	pcpus = parse_options(&opts, argc, argv);

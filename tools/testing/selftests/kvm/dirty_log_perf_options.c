@@ -103,7 +103,7 @@ static void __noreturn print_help(const struct options *defaults)
 	       " --stats: Print what KVM's statistics say about each phase. (x86 only)\n"
 	       "%s",
 	       program_invocation_short_name, perf_program.purpose,
-	       defaults->vcpu_bytes / SZ_1M, defaults->iterations, guest_random_seed,
+	       defaults->vcpu_bytes / SZ_1M, defaults->iterations, kvm_random_seed,
 	       defaults->readers, defaults->nr_vcpus, defaults->write_percent,
 	       defaults->slots, defaults->runs, perf_program.help);
 	guest_modes_help();
@@ -141,7 +141,7 @@ unsigned long parse_number(int flag, const char *arg, unsigned long min,
 	return number;
 }
 
-static uint64_t parse_bytes(int flag, const char *arg)
+static u64 parse_bytes(int flag, const char *arg)
 {
 	static const char units[] = "bkmgt";
 	const char *unit = units;
@@ -205,7 +205,7 @@ static void parse_value(struct options *opts, int flag, const char *arg)
 		parse_number(flag, arg, 0, ULONG_MAX);
 		break;
 	case 'r':
-		guest_random_seed = parse_number(flag, arg, 1, INT_MAX);
+		kvm_random_seed = parse_number(flag, arg, 1, INT_MAX);
 		break;
 	case 'R':
 		opts->readers = parse_number(flag, arg, 0, max_vcpus());

@@ -34,7 +34,7 @@ struct measured {
 	enum phase phase;
 	int iteration;
 	/* By run. */
-	uint64_t *ns;
+	u64 *ns;
 };
 
 /* In the order of the phases, which is the same for each run. */
@@ -44,7 +44,7 @@ static int nr_measured;
 FILE *json_out;
 
 /* For the summary of several runs. */
-static void remember(struct test *test, enum phase phase, int iteration, uint64_t ns)
+static void remember(struct test *test, enum phase phase, int iteration, u64 ns)
 {
 	struct measured *one;
 
@@ -54,7 +54,7 @@ static void remember(struct test *test, enum phase phase, int iteration, uint64_
 		measured[test->nr_done] = (struct measured){
 			.phase = phase,
 			.iteration = iteration,
-			.ns = calloc(test->opts->runs, sizeof(uint64_t)),
+			.ns = calloc(test->opts->runs, sizeof(u64)),
 		};
 		TEST_ASSERT(measured[test->nr_done].ns, "Out of memory");
 	}
@@ -135,7 +135,7 @@ void json_dimensions(const struct test *test, const char *record)
 	fprintf(json_out, ", \"write_percent\": %u, \"random\": %s, \"sparse\": %s",
 		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
 	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",
-		json_bool(opts->partition), guest_random_seed,
+		json_bool(opts->partition), kvm_random_seed,
 		json_bool(memstress_args.nested));
 	fprintf(json_out, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
 		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
@@ -197,15 +197,15 @@ void json_close(const char *json)
 
 static int by_size(const void *a, const void *b)
 {
-	uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+	u64 first = *(const u64 *)a, second = *(const u64 *)b;
 
 	return first < second ? -1 : first > second;
 }
 
 /* Of sorted values; the mean of the two in the middle if their number is even. */
-static uint64_t median(const uint64_t *values, int nr)
+static u64 median(const u64 *values, int nr)
 {
-	uint64_t low = values[(nr - 1) / 2], high = values[nr / 2];
+	u64 low = values[(nr - 1) / 2], high = values[nr / 2];
 
 	return low + (high - low) / 2;
 }

@@ -55,11 +55,11 @@
  */
 struct guest_job {
 	/* Accesses of a pass. */
-	uint64_t steps;
+	u64 steps;
 	/* In bytes: the first page and the distance to the next, from args->gva. */
-	uint64_t first;
-	uint64_t stride;
-	uint32_t write_percent;
+	u64 first;
+	u64 stride;
+	u32 write_percent;
 	bool random;
 	/* Of all passes since main reset it. */
 	struct accesses done;
@@ -69,8 +69,8 @@ static struct guest_job guest_jobs[KVM_MAX_VCPUS];
 
 /* Guest pages of one or more slots. */
 struct tally {
-	int64_t written;
-	int64_t logged;
+	s64 written;
+	s64 logged;
 };
 
 /*
@@ -78,17 +78,17 @@ struct tally {
  * that the cost of an access does not depend on it.  Little is kept across calls,
  * for all of it to stay in registers: counting shall not make an access dearer.
  */
-static uint64_t guest_pass(const struct guest_job *job, struct guest_random_state *random,
-			   uint64_t gva)
+static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random,
+		      u64 gva)
 {
-	uint64_t i, step, writes = 0, steps = job->steps;
-	uint64_t *word;
+	u64 i, step, writes = 0, steps = job->steps;
+	u64 *word;
 	bool write;
 
 	for (i = 0; i < steps; i++) {
-		step = job->random ? guest_random_u32(random) % steps : i;
-		write = guest_random_u32(random) % 100 < job->write_percent;
-		word = (uint64_t *)(gva + step * job->stride);
+		step = job->random ? kvm_random_u32(random) % steps : i;
+		write = kvm_random_u32(random) % 100 < job->write_percent;
+		word = (u64 *)(gva + step * job->stride);
 
 		if (write) {
 			WRITE_ONCE(*word, ~UNWRITTEN);
@@ -101,14 +101,14 @@ static uint64_t guest_pass(const struct guest_job *job, struct guest_random_stat
 }
 
 /* In place of the library's, in L2 as well. */
-void memstress_guest_code(uint32_t vcpu)
+void memstress_guest_code(u32 vcpu)
 {
 	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];
 	struct guest_job *job = &guest_jobs[vcpu];
-	struct guest_random_state random;
-	uint64_t writes;
+	struct kvm_random_state random;
+	u64 writes;
 
-	random = new_guest_random_state(guest_random_seed + vcpu);
+	random = new_kvm_random_state(kvm_random_seed + vcpu);
 	GUEST_ASSERT(args->vcpu_idx == vcpu);
 
 	for (;;) {
@@ -122,19 +122,19 @@ void memstress_guest_code(uint32_t vcpu)
 /* The host's view. */
 static struct guest_job *job_of(const struct test *test, int vcpu)
 {
-	return addr_gva2hva(test->vm, (vm_vaddr_t)&guest_jobs[vcpu]);
+	return addr_gva2hva(test->vm, (gva_t)&guest_jobs[vcpu]);
 }
 
 /* The guest writes to the first word of a page, if to the page at all. */
-static uint64_t *first_word(char *slot_hva, uint64_t offset)
+static u64 *first_word(char *slot_hva, u64 offset)
 {
-	return (uint64_t *)(slot_hva + offset);
+	return (u64 *)(slot_hva + offset);
 }
 
 /* Writes by the host do not count as dirty.  vCPUs must not be running. */
 static void verify_prepare(const struct test *test)
 {
-	uint64_t offset;
+	u64 offset;
 	char *hva;
 	int slot;
 
@@ -146,7 +146,7 @@ static void verify_prepare(const struct test *test)
 	}
 }
 
-static void probe_pages(const struct test *test, uint64_t first, uint64_t nr, bool write)
+static void probe_pages(const struct test *test, u64 first, u64 nr, bool write)
 {
 	struct guest_job *job = job_of(test, 0), old = *job;
 
@@ -171,7 +171,7 @@ static struct tally verify_slot(const struct test *test, int slot, int iteration
 	bool all_set = initially_set(test) && iteration == 1;
 	struct tally tally = {};
 	bool written, logged;
-	uint64_t offset;
+	u64 offset;
 
 	for (offset = 0; offset < slot_bytes(test);
 	     offset += memstress_args.guest_page_size) {
@@ -193,7 +193,7 @@ static struct tally verify_slot(const struct test *test, int slot, int iteration
  * Pages that the guest wrote to in the last pass, or -1 if it may have written to
  * some of them more than once.
  */
-static int64_t expected_writes(const struct test *test)
+static s64 expected_writes(const struct test *test)
 {
 	const struct options *opts = test->opts;
 
@@ -206,7 +206,7 @@ static int64_t expected_writes(const struct test *test)
 /* To be called between GET and CLEAR. */
 static void verify_log(const struct test *test, int iteration)
 {
-	int64_t expected = expected_writes(test);
+	s64 expected = expected_writes(test);
 	struct tally sum = {}, tally;
 	int slot;
 
@@ -225,11 +225,11 @@ static void verify_log(const struct test *test, int iteration)
 		memstress_args.size / memstress_args.guest_page_size, sum.logged);
 }
 
-static void set_job(const struct test *test, int vcpu, uint32_t write_percent,
-		    bool random, uint64_t step)
+static void set_job(const struct test *test, int vcpu, u32 write_percent,
+		    bool random, u64 step)
 {
 	struct guest_job *job = job_of(test, vcpu);
-	uint64_t pages = memstress_args.vcpu_args[vcpu].pages;
+	u64 pages = memstress_args.vcpu_args[vcpu].pages;
 
 	*job = (struct guest_job) {
 		.steps = DIV_ROUND_UP(pages, step),
@@ -274,7 +274,7 @@ static struct accesses take_accesses(const struct test *test)
 	return sum;
 }
 
-static uint64_t nr_accesses(const struct accesses *accesses)
+static u64 nr_accesses(const struct accesses *accesses)
 {
 	return accesses->reads + accesses->writes;
 }

@@ -86,7 +86,7 @@ static void *vcpu_thread(void *data)
 	struct memstress_vcpu_args *args = data;
 
 	if (memstress_args.pin_vcpus)
-		kvm_pin_this_task_to_pcpu(memstress_args.vcpu_to_pcpu[args->vcpu_idx]);
+		pin_self_to_cpu(memstress_args.vcpu_to_pcpu[args->vcpu_idx]);
 
 	for (;;) {
 		pthread_barrier_wait(&workers.call);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What dirty_log_perf_test and x86_64/dirty_log_live_perf_test share:
+ * What dirty_log_perf_test and x86/dirty_log_live_perf_test share:
  *   dirty_log_perf_main.c		from the command line to VM after VM
  *   dirty_log_perf_options.c		the command line
  *   dirty_log_perf_workers.c		the vCPUs' threads
  *   dirty_log_perf_results.c		times of phases, for people and as JSON
- *   x86_64/dirty_log_perf_stats.c	KVM's parameters and statistics
- *   x86_64/dirty_log_perf_sizes.c	the verdict on the sizes of pages
+ *   x86/dirty_log_perf_stats.c	KVM's parameters and statistics
+ *   x86/dirty_log_perf_sizes.c	the verdict on the sizes of pages
  */
 #ifndef SELFTEST_KVM_DIRTY_LOG_PERF_H
 #define SELFTEST_KVM_DIRTY_LOG_PERF_H
@@ -38,23 +38,23 @@ struct phase_times {
 
 /* Present SPTEs by size, of the whole VM. */
 struct page_sizes {
-	uint64_t nr_4k;
-	uint64_t nr_2m;
-	uint64_t nr_1g;
+	u64 nr_4k;
+	u64 nr_2m;
+	u64 nr_1g;
 };
 
 /* Accesses that guests counted themselves. */
 struct accesses {
-	uint64_t reads;
-	uint64_t writes;
+	u64 reads;
+	u64 writes;
 };
 
-/* Room for the statistics that are read, see x86_64/dirty_log_perf_stats.c. */
+/* Room for the statistics that are read, see x86/dirty_log_perf_stats.c. */
 #define MAX_KVM_STATS	24
 
 /* Of the VM and of all its vCPUs at one time; 0 for what the kernel lacks. */
 struct kvm_stats {
-	uint64_t values[MAX_KVM_STATS];
+	u64 values[MAX_KVM_STATS];
 };
 
 /* The command line.  Not modified once parsed. */
@@ -62,7 +62,7 @@ struct options {
 	/* 1 to what both KVM and memstress support. */
 	int nr_vcpus;
 	/* Memory per vCPU as asked for, i.e. not yet rounded. */
-	uint64_t vcpu_bytes;
+	u64 vcpu_bytes;
 	enum vm_mem_backing_src_type backing;
 	/* Equal parts, each whole backing pages, of the test memory. */
 	int slots;
@@ -71,7 +71,7 @@ struct options {
 	/* VMs, one after another. */
 	int runs;
 	/* Chance of an access to be a write, 0 to 100. */
-	uint32_t write_percent;
+	u32 write_percent;
 	/* vCPUs, the first ones, that only read.  At most all of them. */
 	int readers;
 	bool random_access;
@@ -96,11 +96,11 @@ struct test {
 	int run;
 	struct kvm_vm *vm;
 	/* KVM_DIRTY_LOG_* as enabled, 0 if GET clears the log. */
-	uint64_t manual_caps;
+	u64 manual_caps;
 	/* What the last GET returned, by slot; one bit per host page. */
 	unsigned long **bitmaps;
 	/* In units of host pages. */
-	uint64_t pages_per_slot;
+	u64 pages_per_slot;
 	struct phase_times times[NR_PHASES];
 	/* Phases that phase_done() took note of. */
 	int nr_done;
@@ -110,8 +110,6 @@ struct test {
 	struct kvm_stats before;
 	/* Right after populating; only if verifying. */
 	struct page_sizes populated;
-	/* Negative if there is none. */
-	int gic_fd;
 };
 
 #define SPARSE_BYTES	0x200000UL
@@ -137,7 +135,7 @@ struct perf_program {
 	 * NULL if vCPUs run on while the host acts, and mend or hide what is to be
 	 * found.
 	 */
-	void (*probe)(const struct test *test, uint64_t first, uint64_t nr, bool write);
+	void (*probe)(const struct test *test, u64 first, u64 nr, bool write);
 	void (*run)(struct test *test);
 };
 
@@ -174,16 +172,16 @@ void forget_all(void);
 
 bool initially_set(const struct test *test);
 bool is_hugetlb(enum vm_mem_backing_src_type backing);
-uint64_t slot_bytes(const struct test *test);
-uint64_t slot_gpa(const struct test *test, int slot);
+u64 slot_bytes(const struct test *test);
+u64 slot_gpa(const struct test *test, int slot);
 
 /* Whether the last GET returned the page at @offset into @slot. */
-bool is_logged(const struct test *test, int slot, uint64_t offset);
+bool is_logged(const struct test *test, int slot, u64 offset);
 /* The same for a page by its number in the test memory. */
-bool is_page_logged(const struct test *test, uint64_t page);
+bool is_page_logged(const struct test *test, u64 page);
 
 /* Guest pages from one that is accessed to the next one. */
-uint64_t page_step(const struct options *opts);
+u64 page_step(const struct options *opts);
 
 static inline const char *json_bool(bool value)
 {
@@ -205,25 +203,25 @@ void json_close(const char *json);
 
 #ifdef __x86_64__
 /* Pages of the test memory are numbered through all slots. */
-uint64_t nr_test_pages(void);
-uint64_t page_gfn(uint64_t page);
+u64 nr_test_pages(void);
+u64 page_gfn(u64 page);
 
 /* Page sizes as eager page splitting promises them; prints what it found. */
 void verify_populated(struct test *test);
 void verify_split(const struct test *test, const char *stage);
 
 /* KVM's statistics and parameters, once there is a VM and until its end. */
-void kvm_open(const struct test *test);
-void kvm_close(void);
+void kvm_stats_open(const struct test *test);
+void kvm_stats_close(void);
 void kvm_stats_read(struct kvm_stats *stats);
 /* Page faults that a vCPU took so far. */
-uint64_t vcpu_faults_taken(int vcpu);
+u64 vcpu_faults_taken(int vcpu);
 
 /* What changed, for people, per write if there are any, and for programs. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after,
-		     uint64_t writes);
+		     u64 writes);
 void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after,
-		    uint64_t writes);
+		    u64 writes);
 
 /* Members for KVM's parameters, each with a comma in front of it. */
 void kvm_parameters_json(void);
@@ -232,13 +230,13 @@ void kvm_parameters_print(void);
 /* --stats is refused; the parameters exist only on x86. */
 static inline void verify_populated(struct test *test) { }
 static inline void verify_split(const struct test *test, const char *stage) { }
-static inline void kvm_open(const struct test *test) { }
-static inline void kvm_close(void) { }
+static inline void kvm_stats_open(const struct test *test) { }
+static inline void kvm_stats_close(void) { }
 static inline void kvm_stats_read(struct kvm_stats *stats) { }
 static inline void kvm_stats_print(const struct kvm_stats *before,
-				   const struct kvm_stats *after, uint64_t writes) { }
+				   const struct kvm_stats *after, u64 writes) { }
 static inline void kvm_stats_json(const struct kvm_stats *before,
-				  const struct kvm_stats *after, uint64_t writes) { }
+				  const struct kvm_stats *after, u64 writes) { }
 static inline void kvm_parameters_json(void) { }
 #endif
 

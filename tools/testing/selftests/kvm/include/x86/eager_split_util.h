@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the tests of eager page splitting and of dirty logging share: a clock,
+ * KVM's statistics, settings of the host that get their old values back, its idle
+ * pages, numbers of the command line, and what every other VM of theirs needs.
+ */
+#ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
+#define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "kvm_util.h"
+#include "test_util.h"
+#include "ucall_common.h"
+
+/* Parameters of kvm.ko; the last three exist with CONFIG_KVM_PROVE_MMU only. */
+#define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
+#define PARAM_EAGER		KVM_PARAM("eager_page_split")
+#define PARAM_HARVEST		KVM_PARAM("dirty_harvest")
+#define PARAM_NX		KVM_PARAM("nx_huge_pages")
+#define PARAM_FORCE_YIELD	KVM_PARAM("prove_force_yield")
+#define PARAM_FORCED		KVM_PARAM("prove_forced")
+#define PARAM_SKIP_SPLIT	KVM_PARAM("prove_skip_split")
+
+/* Fault injection. */
+#define FAILSLAB		"/sys/kernel/debug/failslab/"
+#define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
+#define SLAB			"/sys/kernel/slab/"
+#define FAIL_NTH		"/proc/thread-self/fail-nth"
+
+#define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
+
+/* Larger than any order, so that no page fails. */
+#define NO_PAGE_ORDER		"100"
+
+#define PAGES_PER_2M		512ul
+#define PAGES_PER_1G		(512 * PAGES_PER_2M)
+#define BITS_PER_WORD		64ul
+
+/* The smallest quota of shadow pages that KVM accepts. */
+#define MIN_MMU_PAGES		64ul
+
+/* Of entries in page tables of the guest, in all of its modes, and of NPT. */
+#define PT_PRESENT_MASK		BIT_ULL(0)
+#define PT_WRITABLE_MASK	BIT_ULL(1)
+#define PT_USER_MASK		BIT_ULL(2)
+#define PT_ACCESSED_MASK	BIT_ULL(5)
+#define PT_DIRTY_MASK		BIT_ULL(6)
+#define PT_HUGE_MASK		BIT_ULL(7)
+#define PT_NX_MASK		BIT_ULL(63)
+
+#define NSEC_PER_USEC		1000ul
+#define NSEC_PER_MSEC		1000000ul
+
+/* Of vm_get_stat_or_absent(). */
+#define STAT_ABSENT		(~0ul)
+
+/* CLOCK_MONOTONIC. */
+u64 now_ns(void);
+
+/* Busy, as sleeping takes too long. */
+void spin_ns(u64 ns);
+
+/* Return: the value of a VM's statistic, STAT_ABSENT if the kernel lacks it. */
+u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
+
+/* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
+unsigned int nr_free_2m_pages(void);
+
+/* Return: false and errno if not all of it could be written; safe in a signal handler. */
+bool write_file(const char *path, const char *text);
+
+/* Return: false if the file can't be read; @text is a string if it can. */
+bool read_file(const char *path, char *text, size_t size);
+
+#define SETTING_MAX		32
+
+/* A file of the host's with a value in it. */
+struct setting {
+	const char *path;
+
+	/* It can be read and written, and @value is what it was. */
+	bool saved;
+	char value[SETTING_MAX];
+};
+
+/*
+ * Save all of @settings, and put them back when the process ends, by a failure or by
+ * SIGINT, SIGTERM or SIGHUP, too.  Only the process that calls this puts anything
+ * back, not its children.  To be called once.
+ */
+void settings_save(struct setting *settings, unsigned int nr);
+
+/* For handlers of other signals: put everything back, and end. */
+void __noreturn settings_restore_and_exit(int signal);
+
+void setting_set(const struct setting *setting, const char *value);
+void setting_reset(const struct setting *setting);
+
+/* Return: the host's number of the page that @p is in; the page has to be there. */
+u64 pfn_of(const void *p);
+
+int open_page_idle(void);
+
+/*
+ * Tell the host that a page is idle.  It takes Accessed bits away, for which the MMU
+ * notifier takes mmu_lock, whether or not a guest maps the page.
+ *
+ * Return: false if the host does nothing, as for the very last pages of memory.
+ */
+bool mark_idle(int fd, u64 pfn);
+
+/* Return: a multiple of @multiple, from that to @most; ends the test if @text is none. */
+u64 option_number(const char *text, u64 most, u64 multiple);
+void __noreturn refuse_option(const char *text, const char *why);
+
+/* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
+bool is_tdp_mmu(void);
+
+/* Return: where the guest's page tables map @gva at @level, those above it being there. */
+u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level);
+
+/* Let KVM_CLEAR_DIRTY_LOG do the work, from a log with all pages dirty. */
+void vm_enable_initially_set(struct kvm_vm *vm);
+
+/* Set the quota of shadow pages. */
+void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);
+
+/* Run the guest up to its next GUEST_SYNC(); @uc: what that says, or NULL. */
+void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc);
+
+void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
+
+#endif /* SELFTEST_KVM_EAGER_SPLIT_UTIL_H */

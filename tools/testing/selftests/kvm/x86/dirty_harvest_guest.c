@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The guest of the tests of dirty logging by Dirty bits: L1 or L2 does what a list in
+ * memory says.
+ */
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "svm_util.h"
+#include "test_util.h"
+#include "vmx.h"
+#include "dirty_harvest.h"
+
+#define VMMCALL_BYTES		3
+
+#define NR_CACHED_PAGES		16u
+#define PROGRESS_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
+
+/*
+ * The guest
+ */
+
+struct guest_op {
+	u64 op;
+	u64 addr;
+	u64 value;
+};
+
+#define MAX_GUEST_OPS		2048u
+
+static struct guest_op guest_ops[MAX_GUEST_OPS];
+static u64 nr_guest_ops;
+static u64 by_l2;
+
+/* What maps the memory of L2: nested CR3, EPT pointer, or CR3 if L1 uses neither. */
+static u64 l2_root;
+
+/* Ends OP_SPIN and random writes. */
+static u64 stop;
+
+/*
+ * Bochs lets no interrupt of the host end the run of a guest that has interrupts off.
+ * The guest itself never gets any.
+ */
+static void guest_may_be_interrupted(bool may)
+{
+	if (may)
+		asm volatile("sti" : : : "memory");
+	else
+		asm volatile("cli" : : : "memory");
+}
+
+static void guest_spin(u64 addr)
+{
+	u64 n = 0;
+
+	guest_may_be_interrupted(true);
+	while (!READ_ONCE(stop))
+		WRITE_ONCE(*(u64 *)addr, ++n);
+	guest_may_be_interrupted(false);
+}
+
+/* L1 has changed an EPT. */
+static void guest_invept(void)
+{
+	u64 descriptor[2] = {};
+	u8 failed;
+
+	asm volatile("invept %1, %2; setna %0"
+		     : "=qm"(failed)
+		     : "m"(descriptor), "r"(INVEPT_GLOBAL)
+		     : "cc", "memory");
+	GUEST_ASSERT(!failed);
+}
+
+static void guest_exec_op(struct guest_op *o)
+{
+	if (o->op == OP_WRITE)
+		WRITE_ONCE(*(u64 *)o->addr, o->value);
+	else if (o->op == OP_EXPECT)
+		GUEST_ASSERT_EQ(READ_ONCE(*(u64 *)o->addr), o->value);
+	else if (o->op == OP_INVLPG)
+		asm volatile("invlpg (%0)" : : "r"(o->addr) : "memory");
+	else if (o->op == OP_INVEPT)
+		guest_invept();
+	else if (o->op == OP_CR3)
+		asm volatile("mov %0, %%cr3" : : "r"(o->addr) : "memory");
+	else
+		guest_spin(o->addr);
+}
+
+static void guest_exec_all(void)
+{
+	u64 i;
+
+	for (i = 0; i < READ_ONCE(nr_guest_ops); i++)
+		guest_exec_op(&guest_ops[i]);
+}
+
+static void l2_main(void)
+{
+	for (;;) {
+		guest_exec_all();
+		if (host_cpu_is_intel)
+			vmcall();
+		else
+			vmmcall();
+	}
+}
+
+static void guest_run_svm_l2(struct svm_test_data *svm)
+{
+	struct vmcb *vmcb = svm->vmcb;
+
+	if (vmcb->control.misc_ctl & SVM_MISC_ENABLE_NP)
+		vmcb->control.nested_cr3 = READ_ONCE(l2_root);
+	else
+		vmcb->save.cr3 = READ_ONCE(l2_root);
+
+	run_guest(vmcb, svm->vmcb_gpa);
+	GUEST_ASSERT_EQ(vmcb->control.exit_code, SVM_EXIT_VMMCALL);
+	vmcb->save.rip += VMMCALL_BYTES;
+}
+
+static void guest_run_vmx_l2(struct vmx_pages *vmx)
+{
+	static bool launched;
+
+	GUEST_ASSERT(!vmwrite(vmx->eptp_gpa ? EPT_POINTER : GUEST_CR3, READ_ONCE(l2_root)));
+	GUEST_ASSERT(!(launched ? vmresume() : vmlaunch()));
+	launched = true;
+	GUEST_ASSERT_EQ(vmreadz(VM_EXIT_REASON), EXIT_REASON_VMCALL);
+	vmwrite(GUEST_RIP, vmreadz(GUEST_RIP) + vmreadz(VM_EXIT_INSTRUCTION_LEN));
+}
+
+static void guest_create_svm_l2(struct svm_test_data *svm, bool npt)
+{
+	generic_svm_setup(svm, l2_main);
+	svm->vmcb->control.misc_ctl = npt ? SVM_MISC_ENABLE_NP : 0;
+}
+
+static void guest_create_vmx_l2(struct vmx_pages *vmx)
+{
+	GUEST_ASSERT(prepare_for_vmx_operation(vmx));
+	GUEST_ASSERT(load_vmcs(vmx));
+	prepare_vmcs(vmx, l2_main);
+}
+
+/* With one of @svm and @vmx if there is an L2. */
+void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
+{
+	if (svm)
+		guest_create_svm_l2(svm, npt);
+	if (vmx)
+		guest_create_vmx_l2(vmx);
+
+	for (;;) {
+		GUEST_SYNC(0);
+		if (!READ_ONCE(by_l2))
+			guest_exec_all();
+		else if (svm)
+			guest_run_svm_l2(svm);
+		else
+			guest_run_vmx_l2(vmx);
+	}
+}
+
+/* How many writes each vCPU that writes at random has made. */
+static u64 progress[NR_RANDOM_VCPUS];
+
+/* Random pages, half of the time one of a few, whose translations stay cached. */
+static u64 random_page(u64 random)
+{
+	return random % 2 ? random / 2 % NR_CACHED_PAGES : random / 2 % NR_PAGES;
+}
+
+/* Write to pages at random, until told to stop. */
+void guest_write_random(u64 id, u64 seed)
+{
+	u64 n = 0;
+
+	guest_may_be_interrupted(true);
+	for (;;) {
+		while (!READ_ONCE(stop)) {
+			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+			WRITE_ONCE(*(u64 *)(DATA_GPA + random_page(seed >> 33) * PAGE_SIZE), ++n);
+			WRITE_ONCE(progress[id], n);
+		}
+		GUEST_SYNC(0);
+	}
+}
+
+/*
+ * Running the guest
+ */
+
+void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value)
+{
+	CHECK(t, nr_guest_ops < MAX_GUEST_OPS, "too many operations");
+	guest_ops[nr_guest_ops++] = (struct guest_op){ op, addr, value };
+}
+
+void send_ops(struct harvest_test *t, bool l2)
+{
+	by_l2 = l2;
+	sync_global_to_guest(t->vm, by_l2);
+	sync_global_to_guest(t->vm, guest_ops);
+	sync_global_to_guest(t->vm, nr_guest_ops);
+	nr_guest_ops = 0;
+}
+
+void run_vcpu(struct harvest_test *t)
+{
+	struct ucall uc;
+
+	vcpu_run(t->vcpu);
+	switch (get_ucall(t->vcpu, &uc)) {
+	case UCALL_SYNC:
+		return;
+	case UCALL_ABORT:
+		REPORT_GUEST_ASSERT(uc);
+	default:
+		CHECK(t, false, "the guest ended, exit reason %s",
+		      exit_reason_str(t->vcpu->run->exit_reason));
+	}
+}
+
+void run_l1(struct harvest_test *t)
+{
+	send_ops(t, false);
+	run_vcpu(t);
+}
+
+/* The guest whose writes are looked for. */
+void run_writer(struct harvest_test *t)
+{
+	send_ops(t, t->writer->nested);
+	run_vcpu(t);
+}
+
+void set_l2_root(struct harvest_test *t, u64 root)
+{
+	l2_root = root;
+	if (t->bits == &ept_bits)
+		l2_root |= EPTP_WRITE_BACK | EPTP_4_LEVELS | (t->writer->no_ad ? 0 : EPTP_AD);
+	sync_global_to_guest(t->vm, l2_root);
+}
+
+void set_stop(struct harvest_test *t, u64 value)
+{
+	stop = value;
+	sync_global_to_guest(t->vm, stop);
+}
+
+static void *vcpu_thread(void *vcpu)
+{
+	vcpu_run(vcpu);
+	return NULL;
+}
+
+pthread_t start_vcpu(struct kvm_vcpu *vcpu)
+{
+	pthread_t thread;
+
+	start_thread(&thread, vcpu_thread, vcpu);
+	return thread;
+}
+
+void await_progress(struct harvest_test *t, u64 nr)
+{
+	u64 *p = addr_gva2hva(t->vm, (gva_t)progress);
+	u64 end = now_ns() + PROGRESS_TIMEOUT_NS;
+	u64 old[NR_RANDOM_VCPUS];
+	unsigned int i;
+
+	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+		old[i] = READ_ONCE(p[i]);
+	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+		while (READ_ONCE(p[i]) < old[i] + nr)
+			CHECK(t, now_ns() < end, "vCPU %u doesn't write", i);
+}

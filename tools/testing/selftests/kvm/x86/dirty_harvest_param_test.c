@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging by Dirty bits: the parameter kvm.dirty_harvest
+ *
+ * What it accepts, which VMs it is for, and that a VM that is created with "off"
+ * has its pages write-protected.
+ */
+#include <errno.h>
+#include <string.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "kselftest.h"
+#include "processor.h"
+#include "test_util.h"
+#include "dirty_harvest.h"
+
+#define RING_BYTES		SZ_64K
+
+static void check_refused(const char *value)
+{
+	char before[SETTING_MAX], after[SETTING_MAX];
+	int err;
+
+	read_file(PARAM_HARVEST, before, sizeof(before));
+	err = write_file(PARAM_HARVEST, value) ? 0 : errno;
+	read_file(PARAM_HARVEST, after, sizeof(after));
+	TEST_ASSERT(err == EINVAL, "dirty_harvest=%s: expected EINVAL, seen %d", value, err);
+	TEST_ASSERT(!strcmp(before, after), "dirty_harvest=%s was refused, and made %s of %s",
+		    value, after, before);
+}
+
+/* An entry in a ring needs the vCPU that wrote: such a VM protects pages. */
+static void check_dirty_ring(void)
+{
+	struct kvm_vm *vm;
+
+	if (!kvm_has_cap(KVM_CAP_DIRTY_LOG_RING) && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL))
+		return;
+
+	setting_set(harvest_param, "on");
+	vm = vm_create_barebones();
+	vm_enable_dirty_ring(vm, RING_BYTES);
+	/* Rings can be asked for until there is a vCPU. */
+	__vm_vcpu_add(vm, 0);
+	TEST_ASSERT(!vm_get_stat(vm, dirty_harvest),
+		    "The VM has a dirty ring, and says that it looks for Dirty bits");
+	kvm_vm_free(vm);
+}
+
+/* Write protection does the same, only that KVM takes faults. */
+static void run_without(void)
+{
+	static const struct writer writer = { .name = "L1" };
+	struct harvest_test t = { .writer = &writer, .manual = true };
+	u64 faults;
+
+	setting_set(harvest_param, "off");
+	harvest_create_vm(&t);
+	t.name = "off";
+	CHECK(&t, !vm_get_stat(t.vm, dirty_harvest), "dirty_harvest is off, and used");
+	write_all(&t);
+	start_logging(&t);
+	faults = nr_faults(&t);
+	write_batch(&t);
+	CHECK(&t, nr_faults(&t) > faults, "no page is write-protected");
+	expect_log(&t, false, "GET");
+	harvest_destroy_vm(&t);
+}
+
+static void check_parameter(void)
+{
+	TEST_ASSERT(!harvest_of_new_vm("off"), "dirty_harvest is off, and used");
+	check_dirty_ring();
+	check_refused("maybe");
+	check_refused("1");
+	check_refused("Y");
+	check_refused("onoff");
+}
+
+int main(int argc, char *argv[])
+{
+	ksft_print_header();
+	harvest_require();
+	ksft_set_plan(2);
+	check_parameter();
+	ksft_test_result_pass("values\n");
+	run_without();
+	ksft_test_result_pass("off\n");
+	ksft_finished();
+}

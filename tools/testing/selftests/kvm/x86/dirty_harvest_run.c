@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The command line of the tests of dirty logging by Dirty bits, and what they run: all
+ * kinds of guests, memory and logs.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvm_util.h"
+#include "kselftest.h"
+#include "processor.h"
+#include "test_util.h"
+#include "svm_util.h"
+#include "vmx.h"
+#include "dirty_harvest.h"
+
+#define DEFAULT_ROUNDS		1000u
+
+/*
+ * Parameters, which get their old values back on every way out
+ */
+
+enum setting_id { HARVEST, NX_HUGE_PAGES, NR_SETTINGS };
+
+static struct setting settings[NR_SETTINGS] = {
+	[HARVEST] = { PARAM_HARVEST },
+	[NX_HUGE_PAGES] = { PARAM_NX },
+};
+
+const struct setting *harvest_param = &settings[HARVEST];
+const struct setting *nx_param = &settings[NX_HUGE_PAGES];
+
+bool is_writable(const struct setting *setting)
+{
+	return setting->saved && write_file(setting->path, setting->value);
+}
+
+u64 harvest_of_new_vm(const char *mode)
+{
+	struct kvm_vm *vm;
+	u64 harvest;
+
+	setting_set(harvest_param, mode);
+	vm = vm_create_barebones();
+	setting_set(harvest_param, strcmp(mode, "off") ? "off" : "on");
+	harvest = vm_get_stat(vm, dirty_harvest);
+	kvm_vm_free(vm);
+	return harvest;
+}
+
+static bool is_shadow_paging(void)
+{
+	if (host_cpu_is_intel)
+		return !get_kvm_intel_param_bool("ept");
+
+	return !get_kvm_amd_param_bool("npt");
+}
+
+/* With PML no VM does, whatever the parameter says. */
+static bool can_harvest(void)
+{
+	bool can = harvest_of_new_vm("on");
+
+	TEST_ASSERT(!can || !host_cpu_is_intel || !get_kvm_intel_param_bool("pml"),
+		    "The CPU logs by itself, and so does KVM");
+	TEST_ASSERT(harvest_of_new_vm("auto") == (can && is_shadow_paging()),
+		    "auto isn't for shadow paging, and nothing else");
+	return can;
+}
+
+void harvest_require(void)
+{
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
+	settings_save(settings, NR_SETTINGS);
+	__TEST_REQUIRE(is_writable(harvest_param), "Can't write %s", harvest_param->path);
+	__TEST_REQUIRE(can_harvest(), "SPTEs have no Dirty bits, or the CPU logs by itself (PML)");
+}
+
+/*
+ * Guests
+ */
+
+const char *harvest_label(struct harvest_test *t)
+{
+	static char text[80];
+
+	snprintf(text, sizeof(text), "%s, %s, %s", t->name, t->writer->name,
+		 t->manual ? "manual protection" : "GET clears");
+	return text;
+}
+
+/* Of @events, by number. */
+static u64 selected = ~0ull;
+
+static const struct event *events;
+static unsigned int nr_events;
+static void (*run_event)(struct harvest_test *t, const struct event *e);
+static bool verbose;
+
+static bool can_run(unsigned int i, bool private)
+{
+	const struct event *e = &events[i];
+
+	return selected & BIT_ULL(i) && e->private == private &&
+	       !(e->skip_reason && e->skip_reason());
+}
+
+static void run_one(struct harvest_test *t, const struct event *e)
+{
+	u64 start = now_ns();
+
+	t->name = e->name;
+	run_event(t, e);
+	if (verbose)
+		ksft_print_msg("%s: %lu ms\n", harvest_label(t),
+			       (now_ns() - start) / NSEC_PER_MSEC);
+}
+
+/* All that is selected, by one guest. */
+static void run_guest_events(struct harvest_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr_events; i++)
+		if (can_run(i, t->private))
+			run_one(t, &events[i]);
+}
+
+/* Is there anything to do for a guest with this kind of memory? */
+static bool any_selected(bool private)
+{
+	unsigned int i, nr = 0;
+
+	for (i = 0; i < nr_events; i++)
+		nr += can_run(i, private);
+	return nr;
+}
+
+static void run_with_guest(struct harvest_test *t)
+{
+	u64 start = now_ns(), harvest;
+
+	t->name = "setting up";
+	harvest_create_vm(t);
+	harvest = vm_get_stat(t->vm, dirty_harvest);
+	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
+	run_guest_events(t);
+	harvest_destroy_vm(t);
+
+	t->name = t->private ? "private memory" : "shared memory";
+	ksft_test_result_pass("%s: %lu ms\n", harvest_label(t), (now_ns() - start) / NSEC_PER_MSEC);
+}
+
+enum guest_kind { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, NR_GUEST_KINDS = 4 };
+
+static const char *no_l2(void)
+{
+	if (kvm_cpu_has(X86_FEATURE_SVM) || kvm_cpu_has(X86_FEATURE_VMX))
+		return NULL;
+
+	return "no nested SVM or VMX";
+}
+
+static const char *no_l2_ept(void)
+{
+	return kvm_cpu_has(X86_FEATURE_VMX) && kvm_cpu_has_ept() ? NULL : "no nested EPT";
+}
+
+static const char *no_l2_tdp(void)
+{
+	return kvm_cpu_has(X86_FEATURE_NPT) || !no_l2_ept() ? NULL : "no nested NPT or EPT";
+}
+
+static const struct writer writers[] = {
+	{
+		.name = "L1",
+		.what = "a guest",
+		.quick = BIT(GUEST_MANUAL) | BIT(GUEST_PRIVATE | GUEST_MANUAL),
+	}, {
+		.name = "L2",
+		.what = "a guest's guest",
+		.nested = true,
+		.skip_reason = no_l2,
+		.quick = BIT(0),
+	}, {
+		.name = "L2-noAD",
+		.what = "the same, by an EPT without Accessed and Dirty bits",
+		.nested = true,
+		.no_ad = true,
+		.skip_reason = no_l2_ept,
+		.quick = BIT(GUEST_MANUAL),
+	}, {
+		.name = "L2-noTDP",
+		.what = "the same, by an L1 that doesn't use EPT or NPT",
+		.nested = true,
+		.no_tdp = true,
+		.skip_reason = no_l2_tdp,
+		.quick = BIT(GUEST_MANUAL),
+	},
+};
+
+/* Of @writers, by number. */
+static u64 selected_writers;
+
+static const char *skip_reason(const struct writer *w)
+{
+	return w->skip_reason ? w->skip_reason() : NULL;
+}
+
+/* Is there anything to do for this guest, with this combination of enum guest_kind? */
+static bool is_wanted(const struct writer *w, unsigned int kind, bool quick)
+{
+	return any_selected(kind & GUEST_PRIVATE) && (!quick || w->quick & BIT(kind));
+}
+
+static bool is_selected(unsigned int writer)
+{
+	return !selected_writers || selected_writers & BIT_ULL(writer);
+}
+
+static unsigned int nr_results(bool quick)
+{
+	unsigned int i, kind, nr = 0;
+
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		for (kind = 0; is_selected(i) && kind < NR_GUEST_KINDS; kind++)
+			nr += is_wanted(&writers[i], kind, quick);
+	return nr;
+}
+
+static void run_writer_events(const struct writer *w, unsigned int rounds, bool quick)
+{
+	const char *reason = skip_reason(w);
+	unsigned int kind;
+
+	for (kind = 0; kind < NR_GUEST_KINDS; kind++) {
+		struct harvest_test t = {
+			.writer = w,
+			.private = kind & GUEST_PRIVATE,
+			.manual = kind & GUEST_MANUAL,
+			.rounds = rounds,
+		};
+
+		if (!is_wanted(w, kind, quick))
+			continue;
+
+		if (reason)
+			ksft_test_result_skip("%s: %s\n", w->name, reason);
+		else
+			run_with_guest(&t);
+	}
+}
+
+/* All that are possible, or just those that were asked for, which then have to be. */
+static void run_writers(unsigned int rounds, bool quick)
+{
+	const char *reason;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+		reason = skip_reason(&writers[i]);
+		__TEST_REQUIRE(!reason || !(selected_writers & BIT_ULL(i)), "%s: %s",
+			       writers[i].name, reason);
+	}
+
+	ksft_set_plan(nr_results(quick));
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		if (is_selected(i))
+			run_writer_events(&writers[i], rounds, quick);
+}
+
+/*
+ * The command line
+ */
+
+static void help(const char *program)
+{
+	unsigned int i;
+
+	printf("usage: %s [-h] [-q] [-v] [-g NAME]... [-m NAME]... [-n ROUNDS] [-s SEED]\n\n"
+	       "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n"
+	       " -g: let only this guest write; more than one may be given.\n"
+	       " -m: let only this happen; more than one may be given.\n"
+	       " -n: rounds of harvesting, where vCPUs run meanwhile (default: %u).\n"
+	       " -q: for each guest only some of the combinations of private and shared memory,\n"
+	       "     with and without manual protection.\n"
+	       " -s: seed of what is random (default: 1).\n"
+	       " -v: show each step.\n\n", program, DEFAULT_ROUNDS);
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		printf("  -g %-10s %s\n", writers[i].name, writers[i].what);
+	for (i = 0; i < nr_events; i++)
+		printf("  -m %-10s %s\n", events[i].name, events[i].what);
+}
+
+static void select_writer(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(writers); i++)
+		if (!strcmp(name, writers[i].name))
+			break;
+	TEST_ASSERT(i < ARRAY_SIZE(writers), "No such guest: %s, see -h", name);
+	selected_writers |= BIT_ULL(i);
+}
+
+static void select_event(const char *name)
+{
+	unsigned int i;
+
+	if (selected == ~0ull)
+		selected = 0;
+
+	for (i = 0; i < nr_events; i++)
+		if (!strcmp(name, events[i].name))
+			break;
+	TEST_ASSERT(i < nr_events, "No such thing: %s, see -h", name);
+	selected |= BIT_ULL(i);
+}
+
+int harvest_main(int argc, char *argv[], const struct event *given, unsigned int nr,
+		 void (*run)(struct harvest_test *t, const struct event *e))
+{
+	unsigned int rounds = DEFAULT_ROUNDS, seed = 1;
+	bool quick = false;
+	int opt;
+
+	events = given;
+	nr_events = nr;
+	run_event = run;
+	while ((opt = getopt(argc, argv, "g:hm:n:qs:v")) != -1) {
+		switch (opt) {
+		case 'g':
+			select_writer(optarg);
+			break;
+		case 'm':
+			select_event(optarg);
+			break;
+		case 'n':
+			rounds = atoi_positive("Number of rounds", optarg);
+			break;
+		case 'q':
+			quick = true;
+			break;
+		case 's':
+			seed = atoi_non_negative("Seed", optarg);
+			break;
+		case 'v':
+			verbose = true;
+			break;
+		default:
+			help(argv[0]);
+			exit(opt == 'h' ? 0 : 1);
+		}
+	}
+
+	ksft_print_header();
+	harvest_require();
+	srandom(seed);
+	setting_set(harvest_param, "on");
+	run_writers(rounds, quick);
+	ksft_finished();
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging by Dirty bits: nothing leaves unseen
+ *
+ * With kvm.dirty_harvest, KVM doesn't notice when a page is written: the CPU sets
+ * the Dirty bit of the SPTE, and KVM_GET_DIRTY_LOG looks for it.  Whatever takes
+ * an SPTE or its Dirty bit away in between has to move it into the log.
+ *
+ * For each way in which that happens: begin with an empty log, let the guest write
+ * to some pages, check that KVM took no fault and so wasn't told, let it happen,
+ * and then the log has to have exactly these pages, and after KVM_CLEAR_DIRTY_LOG
+ * none.  All of it is done by an L1 guest and by an L2 guest (SVM or VMX), with and
+ * without manual protection.
+ *
+ * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
+ * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check
+ * that there was a fault for each page that was written.  L1 uses some of the pages
+ * as well, so that one gfn may have an SPTE with a Dirty bit and one without.
+ *
+ * The log may have more than what was written in one case: a guest that turns a
+ * read-only entry of its page tables into a writable one has its page logged when
+ * KVM synchronizes the entry, as with write protection ("regrant").
+ *
+ * Limits: no vCPU runs while it happens; dirty_harvest_migration_test has that.  NX
+ * recovery never takes away what is logged.  An L1's huge pages map nothing that is
+ * logged.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <linux/mman.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "dirty_harvest.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE		25
+#endif
+
+/*
+ * What can happen: the host
+ */
+
+static void protect(struct harvest_test *t, int prot)
+{
+	int r = mprotect(t->hva, DATA_SIZE, prot);
+
+	CHECK(t, !r, "mprotect(%d) failed, errno %d", prot, errno);
+}
+
+static void move_memory(struct harvest_test *t, void *from, void *to)
+{
+	void *p = mremap(from, DATA_SIZE, DATA_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+
+	CHECK(t, p == to, "mremap() failed, errno %d", errno);
+}
+
+static void happen_nothing(struct harvest_test *t)
+{
+}
+
+static void happen_mprotect(struct harvest_test *t)
+{
+	protect(t, PROT_READ);
+}
+
+static void undo_mprotect(struct harvest_test *t)
+{
+	protect(t, PROT_READ | PROT_WRITE);
+}
+
+static void happen_mremap(struct harvest_test *t)
+{
+	move_memory(t, t->hva, t->elsewhere);
+}
+
+static void undo_mremap(struct harvest_test *t)
+{
+	move_memory(t, t->elsewhere, t->hva);
+}
+
+/* Both processes have the memory read-only until one of them writes to it. */
+static void happen_fork(struct harvest_test *t)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(t, pid >= 0, "fork() failed, errno %d", errno);
+	if (!pid)
+		_exit(0);
+	CHECK(t, waitpid(pid, &status, 0) == pid && !status, "the child failed");
+}
+
+/* A page table of the host becomes a huge page. */
+static void happen_collapse(struct harvest_test *t)
+{
+	advise(t, SZ_2M, MADV_HUGEPAGE);
+	advise(t, SZ_2M, MADV_COLLAPSE);
+}
+
+static void undo_collapse(struct harvest_test *t)
+{
+	advise(t, SZ_2M, MADV_NOHUGEPAGE);
+	advise(t, SZ_2M, MADV_DONTNEED);
+}
+
+static void happen_delete(struct harvest_test *t)
+{
+	vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
+}
+
+static void undo_delete(struct harvest_test *t)
+{
+	add_other(t, 0);
+}
+
+static void happen_move(struct harvest_test *t)
+{
+	set_slot(t, MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+static void undo_move(struct harvest_test *t)
+{
+	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+/* Shadow pages go that were made first, which are those of the data. */
+static void happen_quota(struct harvest_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < BALLAST_PAGES; i++)
+		add_op(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
+	run_writer(t);
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+}
+
+static void undo_quota(struct harvest_test *t)
+{
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
+}
+
+/*
+ * What can happen: tables of the guest
+ *
+ * L1 changes the entries of pages that were written, of those that map data for
+ * the guest that wrote.  Where KVM has no shadow of them it is none of its
+ * business.
+ */
+
+static void change_entry(struct harvest_test *t, u64 page, u64 value)
+{
+	add_op(t, OP_WRITE, TABLE_GVA + page * sizeof(u64), value);
+	add_op(t, OP_INVLPG, DATA_GPA + page * PAGE_SIZE, 0);
+}
+
+/* KVM looks at an EPT that L1 changed when L1 says so, at an NPT when L2 runs. */
+static void run_changes(struct harvest_test *t)
+{
+	if (t->bits == &ept_bits)
+		add_op(t, OP_INVEPT, 0, 0);
+	run_l1(t);
+	run_writer(t);
+}
+
+static void change_written(struct harvest_test *t, u64 take, u64 give)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		if (test_bit(page, t->log))
+			change_entry(t, page, (*entry_of(t, page) & ~take) | give);
+	run_changes(t);
+}
+
+static void undo_entries(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		change_entry(t, page, good_entry(t, page));
+	run_changes(t);
+}
+
+static void happen_readonly(struct harvest_test *t)
+{
+	change_written(t, PT_WRITABLE_MASK, 0);
+}
+
+static void happen_absent(struct harvest_test *t)
+{
+	change_written(t, ~0ull, 0);
+}
+
+static void happen_other_gfn(struct harvest_test *t)
+{
+	change_written(t, PHYSICAL_PAGE_MASK, OTHER_GPA);
+}
+
+static void happen_clean(struct harvest_test *t)
+{
+	change_written(t, t->bits->dirty, 0);
+}
+
+static void happen_old(struct harvest_test *t)
+{
+	change_written(t, t->bits->accessed, 0);
+}
+
+/* All of the entries, to nothing but another permission, and back. */
+static void happen_regrant(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		change_entry(t, page, good_entry(t, page) & ~PT_WRITABLE_MASK);
+	run_changes(t);
+	undo_entries(t);
+}
+
+/* Change all entries of the table above that lead to the data. */
+static void change_upper(struct harvest_test *t, u64 value, u64 step)
+{
+	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE;
+	unsigned int i;
+
+	for (i = 0; i < NR_TABLES; i++)
+		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64),
+		       value + i * step);
+	for (i = 0; i < NR_PAGES; i++)
+		add_op(t, OP_INVLPG, DATA_GPA + i * PAGE_SIZE, 0);
+	run_changes(t);
+}
+
+static void happen_unlink(struct harvest_test *t)
+{
+	change_upper(t, 0, 0);
+}
+
+/* To a table that has one and the same page of zeroes everywhere. */
+static void happen_relink(struct harvest_test *t)
+{
+	unsigned int i;
+
+	change_upper(t, t->zeroes, 0);
+	for (i = 0; i < NR_PAGES; i++)
+		add_op(t, OP_EXPECT, DATA_GPA + i * PAGE_SIZE, 0);
+	run_writer(t);
+}
+
+/* The tables were allocated one after the other. */
+static void undo_upper(struct harvest_test *t)
+{
+	change_upper(t, t->linked, PAGE_SIZE);
+}
+
+static void set_root(struct harvest_test *t, u64 root)
+{
+	if (t->writer->nested)
+		set_l2_root(t, root);
+	else
+		add_op(t, OP_CR3, root, 0);
+	run_writer(t);
+}
+
+static void happen_root(struct harvest_test *t)
+{
+	set_root(t, t->other_root);
+}
+
+static void undo_root(struct harvest_test *t)
+{
+	set_root(t, t->root);
+}
+
+/* Pages that were mapped have been written: what has a Dirty bit takes no fault. */
+static void check_faults(struct harvest_test *t, u64 faults, u64 written)
+{
+	if (t->writer->no_ad)
+		CHECK(t, faults >= written,
+		      "KVM took %lu faults for %lu pages: not all are write-protected",
+		      faults, written);
+	else
+		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes",
+		      faults);
+}
+
+/* The log of one round: exact, the same if asked again, and empty afterwards. */
+static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
+{
+	u64 before = nr_faults(t);
+	u64 written = write_batch(t);
+	u64 faults = nr_faults(t) - before;
+
+	e->happen(t);
+	expect_log(t, e->more, "GET");
+	if (mapped)
+		check_faults(t, faults, written);
+	if (t->manual && !e->more)
+		expect_log(t, false, "GET again");
+	if (e->undo)
+		e->undo(t);
+
+	get_log(t);
+	clear_log(t);
+	expect_log(t, false, "cleared");
+}
+
+static void run_event(struct harvest_test *t, const struct event *e)
+{
+	write_all(t);
+	start_logging(t);
+	one_round(t, e, true);
+	one_round(t, e, false);
+	write_batch(t);
+	check_memory(t);
+	expect_log(t, false, "written at the end");
+	stop_logging(t);
+}
+
+static const struct event events[] = {
+	{
+		.name = "nothing",
+		.what = "nothing happens",
+		.happen = happen_nothing,
+	}, {
+		.name = "mprotect",
+		.what = "the host may only read",
+		.happen = happen_mprotect,
+		.undo = undo_mprotect,
+	}, {
+		.name = "dontneed",
+		.what = "the host unmaps memory of a file",
+		.happen = happen_dontneed,
+	}, {
+		.name = "mremap",
+		.what = "the host moves the memory",
+		.happen = happen_mremap,
+		.undo = undo_mremap,
+	}, {
+		.name = "fork",
+		.what = "the host copies on write",
+		.happen = happen_fork,
+		.private = true,
+	}, {
+		.name = "collapse",
+		.what = "the host's pages become a huge page",
+		.happen = happen_collapse,
+		.undo = undo_collapse,
+		.private = true,
+	}, {
+		.name = "quota",
+		.what = "shadow pages are used for something else",
+		.happen = happen_quota,
+		.undo = undo_quota,
+	}, {
+		.name = "delete",
+		.what = "another memslot is deleted",
+		.happen = happen_delete,
+		.undo = undo_delete,
+	}, {
+		.name = "flags",
+		.what = "another memslot is logged, and not any more",
+		.happen = happen_flags,
+	}, {
+		.name = "move",
+		.what = "the memslot moves",
+		.happen = happen_move,
+		.undo = undo_move,
+	}, {
+		.name = "nx",
+		.what = "nx_huge_pages changes",
+		.happen = happen_nx,
+		.skip_reason = no_nx,
+	}, {
+		.name = "reclaim",
+		.what = "the quota of shadow pages is lowered",
+		.happen = happen_reclaim,
+	}, {
+		.name = "readonly",
+		.what = "the guest makes entries read-only",
+		.happen = happen_readonly,
+		.undo = undo_entries,
+	}, {
+		.name = "absent",
+		.what = "the guest clears entries",
+		.happen = happen_absent,
+		.undo = undo_entries,
+	}, {
+		.name = "other",
+		.what = "the guest makes entries point to another page",
+		.happen = happen_other_gfn,
+		.undo = undo_entries,
+	}, {
+		.name = "clean",
+		.what = "the guest clears Dirty bits of its own",
+		.happen = happen_clean,
+		.undo = undo_entries,
+	}, {
+		.name = "old",
+		.what = "the guest clears Accessed bits of its own",
+		.happen = happen_old,
+		.undo = undo_entries,
+	}, {
+		.name = "regrant",
+		.what = "the guest makes entries read-only and writable again",
+		.happen = happen_regrant,
+		.more = true,
+	}, {
+		.name = "unlink",
+		.what = "the guest unlinks page tables",
+		.happen = happen_unlink,
+		.undo = undo_upper,
+	}, {
+		.name = "relink",
+		.what = "the guest uses other page tables",
+		.happen = happen_relink,
+		.undo = undo_upper,
+	}, {
+		.name = "root",
+		.what = "the guest uses another root",
+		.happen = happen_root,
+		.undo = undo_root,
+	},
+};
+
+int main(int argc, char *argv[])
+{
+	return harvest_main(argc, argv, events, ARRAY_SIZE(events), run_event);
+}

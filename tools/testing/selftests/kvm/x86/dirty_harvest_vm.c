@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The VM of the tests of dirty logging by Dirty bits, its log, and what should be in
+ * it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <linux/bitmap.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "svm_util.h"
+#include "test_util.h"
+#include "vmx.h"
+#include "dirty_harvest.h"
+
+#define EXTRA_PAGES		512
+#define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
+
+const struct entry_bits x86_bits = {
+	.accessed = PT_ACCESSED_MASK,
+	.dirty = PT_DIRTY_MASK,
+};
+
+const struct entry_bits ept_bits = {
+	.leaf = X86_MEMTYPE_WB << 3,
+	.accessed = BIT_ULL(8),
+	.dirty = BIT_ULL(9),
+};
+
+/* Page faults that KVM took for the vCPU. */
+u64 nr_faults(struct harvest_test *t)
+{
+	u64 value = 0;
+	u32 i;
+
+	for (i = 0; i < t->header.num_desc; i++) {
+		struct kvm_stats_desc *desc = get_stats_descriptor(t->desc, i, &t->header);
+
+		if (!strcmp(desc->name, "pf_taken"))
+			read_stat_data(t->stats_fd, &t->header, desc, &value, 1);
+	}
+	return value;
+}
+
+void write_page(struct harvest_test *t, u64 page)
+{
+	add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, t->value);
+	set_bit(page, t->log);
+}
+
+static bool is_border(u64 page)
+{
+	return page < 2 || page >= NR_PAGES - 2 || page == 63 || page == 64 ||
+	       page == PTES_PER_TABLE - 1 || page == PTES_PER_TABLE;
+}
+
+/*
+ * Some pages at borders, a third of one half, and nearly none of the other.  Return
+ * how many.
+ */
+u64 write_batch(struct harvest_test *t)
+{
+	u64 page, nr = 0;
+
+	t->value++;
+	for (page = 0; page < NR_PAGES; page++) {
+		if (is_border(page) ? random() % 4 : !(random() % (page & 128 ? 40 : 3))) {
+			write_page(t, page);
+			nr++;
+		}
+	}
+	run_writer(t);
+	return nr;
+}
+
+/* Of some words of the log every page is mapped for L1 as well, of some every other. */
+static bool is_shared_with_l1(u64 page)
+{
+	return page & 64 && (page & 128 || page & 1);
+}
+
+static void write_by_l1(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		if (is_shared_with_l1(page))
+			add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, 0);
+	run_l1(t);
+}
+
+void write_all(struct harvest_test *t)
+{
+	u64 page;
+
+	if (t->writer->nested)
+		write_by_l1(t);
+
+	t->value++;
+	for (page = 0; page < NR_PAGES; page++)
+		write_page(t, page);
+	run_writer(t);
+	memset(t->log, 0, LOG_BYTES);
+}
+
+void check_memory(struct harvest_test *t)
+{
+	u64 page, seen;
+
+	for (page = 0; page < NR_PAGES; page++) {
+		if (!test_bit(page, t->log))
+			continue;
+
+		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+		CHECK(t, seen == t->value, "page %lu: expected 0x%lx in memory, seen 0x%lx",
+		      page, t->value, seen);
+	}
+}
+
+/*
+ * The log
+ */
+
+void set_slot(struct harvest_test *t, u64 gpa, u32 flags)
+{
+	vm_set_user_memory_region(t->vm, DATA_SLOT, flags, gpa, DATA_SIZE, t->hva);
+}
+
+void get_log(struct harvest_test *t)
+{
+	memset(t->seen, 0xa5, LOG_BYTES);
+	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->seen);
+}
+
+void expect_log(struct harvest_test *t, bool more, const char *when)
+{
+	u64 page;
+
+	get_log(t);
+	for (page = 0; page < LOG_WORDS * 64; page++) {
+		bool expected = test_bit(page, t->log), seen = test_bit(page, t->seen);
+
+		CHECK(t, seen || !expected,
+		      "%s: page %lu was written, and is not in the log", when, page);
+		CHECK(t, expected || !seen || (more && page < NR_PAGES),
+		      "%s: page %lu was not written, and is in the log", when, page);
+	}
+	if (!t->manual)
+		memset(t->log, 0, LOG_BYTES);
+}
+
+void clear_log(struct harvest_test *t)
+{
+	if (t->manual)
+		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->seen, 0, NR_PAGES);
+	memset(t->log, 0, LOG_BYTES);
+}
+
+static void fill_log(unsigned long *log)
+{
+	u64 page;
+
+	memset(log, 0, LOG_BYTES);
+	for (page = 0; page < NR_PAGES; page++)
+		set_bit(page, log);
+}
+
+void start_logging(struct harvest_test *t)
+{
+	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	if (t->manual) {
+		fill_log(t->log);
+		expect_log(t, false, "enabled");
+		clear_log(t);
+	}
+	expect_log(t, false, "armed");
+}
+
+void stop_logging(struct harvest_test *t)
+{
+	set_slot(t, DATA_GPA, 0);
+}
+
+/*
+ * What can happen at any time, while vCPUs run, too
+ */
+
+void advise(struct harvest_test *t, size_t size, int advice)
+{
+	int r = madvise(t->hva, size, advice);
+
+	CHECK(t, !r, "madvise(%d) failed, errno %d", advice, errno);
+}
+
+void happen_dontneed(struct harvest_test *t)
+{
+	advise(t, DATA_SIZE, MADV_DONTNEED);
+}
+
+void add_other(struct harvest_test *t, u32 flags)
+{
+	static u8 memory[2 * SZ_4K] __aligned(SZ_4K);
+
+	vm_set_user_memory_region(t->vm, OTHER_SLOT, flags, OTHER_GPA, SZ_4K,
+				  memory + SZ_4K);
+}
+
+void happen_flags(struct harvest_test *t)
+{
+	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
+	add_other(t, 0);
+}
+
+void happen_nx(struct harvest_test *t)
+{
+	bool on = nx_param->value[0] == 'Y';
+
+	setting_set(nx_param, on ? "N" : "Y");
+	setting_set(nx_param, on ? "Y" : "N");
+}
+
+const char *no_nx(void)
+{
+	return is_writable(nx_param) ? NULL : PARAM_NX " is read-only";
+}
+
+void happen_reclaim(struct harvest_test *t)
+{
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
+}
+
+/*
+ * Setting up
+ */
+
+u64 *entry_of(struct harvest_test *t, u64 page)
+{
+	return &t->table[page / PTES_PER_TABLE][page % PTES_PER_TABLE];
+}
+
+static u64 table_entry(u64 gpa)
+{
+	return gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_USER_MASK;
+}
+
+static u64 page_entry(struct harvest_test *t, u64 gpa)
+{
+	return table_entry(gpa) | t->bits->leaf;
+}
+
+u64 good_entry(struct harvest_test *t, u64 page)
+{
+	return page_entry(t, DATA_GPA + page * PAGE_SIZE) | t->bits->accessed | t->bits->dirty;
+}
+
+static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
+{
+	return addr_gpa2hva(vm, entry & PHYSICAL_PAGE_MASK);
+}
+
+/* Map the data by 4KiB entries that have been used already. */
+static void fill_tables(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		*entry_of(t, page) = good_entry(t, page);
+}
+
+/* The page tables that the guest has for the data. */
+static void find_tables(struct harvest_test *t)
+{
+	unsigned int i;
+
+	t->root = t->vm->mmu.pgd;
+	t->upper = vm_get_entry(t->vm, DATA_GPA / SZ_1G * SZ_1G, PG_LEVEL_2M);
+	for (i = 0; i < NR_TABLES; i++)
+		t->table[i] = vm_get_entry(t->vm, DATA_GPA + i * SZ_2M, PG_LEVEL_4K);
+}
+
+static u64 *new_table(struct harvest_test *t, u64 *entry)
+{
+	*entry = table_entry(vm_alloc_page_table(t->vm));
+	return gpa_table(t->vm, *entry);
+}
+
+/* Map everything but the data by 2MiB entries, one to one. */
+static void build_tdp(struct harvest_test *t)
+{
+	u64 first = DATA_GPA / SZ_2M, i, j, root, *pdpt, *pd;
+	int levels = t->bits == &ept_bits ? 4 : t->vm->mmu.pgtable_levels;
+
+	for (pdpt = &root; levels >= PG_LEVEL_1G; levels--)
+		pdpt = new_table(t, pdpt);
+	t->tdp = root & PHYSICAL_PAGE_MASK;
+	for (i = 0; i < TDP_GIBS; i++) {
+		pd = new_table(t, &pdpt[i]);
+		for (j = 0; j < PTES_PER_TABLE; j++)
+			pd[j] = page_entry(t, i * SZ_1G + j * SZ_2M) | PT_HUGE_MASK;
+	}
+	t->root = t->tdp;
+	t->upper = gpa_table(t->vm, pdpt[DATA_GPA / SZ_1G]);
+	for (i = 0; i < NR_TABLES; i++)
+		t->table[i] = new_table(t, &t->upper[first % PTES_PER_TABLE + i]);
+}
+
+/* Where L1 sees the tables that are changed. */
+static void map_tables(struct harvest_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_TABLES; i++)
+		virt_pg_map(t->vm, TABLE_GVA + i * PAGE_SIZE,
+			    addr_hva2gpa(t->vm, t->table[i]));
+	virt_pg_map(t->vm, UPPER_GVA, addr_hva2gpa(t->vm, t->upper));
+}
+
+/* The tables that map the data are where @linked says. */
+static void find_links(struct harvest_test *t)
+{
+	u64 *zeroes = new_table(t, &t->zeroes);
+	unsigned int i;
+
+	for (i = 0; i < PTES_PER_TABLE; i++)
+		zeroes[i] = page_entry(t, OTHER_GPA);
+
+	t->linked = t->upper[DATA_GPA / SZ_2M % PTES_PER_TABLE];
+	for (i = 0; i < NR_TABLES; i++)
+		CHECK(t, t->table[i] == gpa_table(t->vm, t->linked + i * PAGE_SIZE),
+		      "the tables are not neighbours");
+}
+
+static void copy_root(struct harvest_test *t)
+{
+	t->other_root = vm_alloc_page_table(t->vm);
+	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
+}
+
+static void create_svm_l2(struct harvest_test *t)
+{
+	gva_t svm_gva;
+
+	vcpu_alloc_svm(t->vm, &svm_gva);
+	if (kvm_cpu_has(X86_FEATURE_NPT) && !t->writer->no_tdp)
+		build_tdp(t);
+	vcpu_args_set(t->vcpu, 3, svm_gva, 0ull, t->tdp);
+}
+
+static void create_vmx_l2(struct harvest_test *t)
+{
+	gva_t vmx_gva;
+	struct vmx_pages *vmx = vcpu_alloc_vmx(t->vm, &vmx_gva);
+
+	if (kvm_cpu_has_ept() && !t->writer->no_tdp) {
+		t->bits = &ept_bits;
+		build_tdp(t);
+	}
+	vmx->eptp_gpa = t->tdp;
+	vcpu_args_set(t->vcpu, 3, 0ull, vmx_gva, 0ull);
+}
+
+static void create_l2(struct harvest_test *t)
+{
+	if (kvm_cpu_has(X86_FEATURE_SVM))
+		create_svm_l2(t);
+	else
+		create_vmx_l2(t);
+	set_l2_root(t, t->root);
+}
+
+static void *map_memory(struct harvest_test *t, size_t size)
+{
+	int fd = t->private ? -1 : kvm_memfd_alloc(size, false);
+	u8 *p = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	u8 *aligned = align_ptr_up(p, SZ_2M);
+
+	CHECK(t, p != MAP_FAILED, "mmap() failed, errno %d", errno);
+	p = mmap(aligned, size, PROT_READ | PROT_WRITE,
+		 MAP_FIXED | (t->private ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED), fd, 0);
+	CHECK(t, p == aligned, "mmap() failed, errno %d", errno);
+	if (fd >= 0)
+		close(fd);
+	return p;
+}
+
+static void add_memory(struct harvest_test *t)
+{
+	t->hva = map_memory(t, 2 * SZ_2M);
+	advise(t, 2 * SZ_2M, MADV_NOHUGEPAGE);
+	t->elsewhere = mmap(NULL, DATA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	set_slot(t, DATA_GPA, 0);
+	add_other(t, 0);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, BALLAST_GPA, BALLAST_SLOT,
+				    BALLAST_PAGES * SZ_2M / PAGE_SIZE, 0);
+}
+
+static void map_guest(struct harvest_test *t)
+{
+	u64 offset;
+
+	for (offset = 0; offset < DATA_SIZE; offset += PAGE_SIZE)
+		virt_pg_map(t->vm, DATA_GPA + offset, DATA_GPA + offset);
+	for (offset = 0; offset < BALLAST_PAGES * SZ_2M; offset += SZ_2M)
+		virt_pg_map(t->vm, BALLAST_GPA + offset, BALLAST_GPA + offset);
+}
+
+static void open_stats(struct harvest_test *t)
+{
+	t->stats_fd = vcpu_get_stats_fd(t->vcpu);
+	read_stats_header(t->stats_fd, &t->header);
+	t->desc = read_stats_descriptors(t->stats_fd, &t->header);
+}
+
+void harvest_create_vm(struct harvest_test *t)
+{
+	t->bits = &x86_bits;
+	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
+	if (t->manual)
+		vm_enable_initially_set(t->vm);
+	vcpu_args_set(t->vcpu, 3, 0ull, 0ull, 0ull);
+	add_memory(t);
+	map_guest(t);
+	find_tables(t);
+	if (t->writer->nested)
+		create_l2(t);
+	fill_tables(t);
+	map_tables(t);
+	find_links(t);
+	copy_root(t);
+	open_stats(t);
+	run_vcpu(t);
+}
+
+void harvest_destroy_vm(struct harvest_test *t)
+{
+	close(t->stats_fd);
+	free(t->desc);
+	kvm_vm_free(t->vm);
+	munmap(t->hva, 2 * SZ_2M);
+	munmap(t->elsewhere, DATA_SIZE);
+}
+
+/*
+ * Memory, while vCPUs run
+ */
+
+u64 content(struct harvest_test *t, u64 page)
+{
+	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+}
+
+void copy_all(struct harvest_test *t, u64 *copy)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		copy[page] = content(t, page);
+}
+
+void await_write(struct harvest_test *t, u64 page)
+{
+	u64 *p = (u64 *)(t->hva + page * PAGE_SIZE);
+	u64 end = now_ns() + WRITE_TIMEOUT_NS;
+	u64 old = READ_ONCE(*p);
+
+	while (READ_ONCE(*p) == old)
+		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging: for how long is mmu_lock held if a guest maps its memory very often?
+ *
+ * A guest decides how many SPTEs a gfn has.  Map each of some gfns by many page
+ * tables of the guest, which takes shadow paging.  Then enable logging, get and clear
+ * the log and disable logging, while a thread asks the host whether a page is idle, again
+ * and again, which takes mmu_lock once, and measures the longest that it had to wait.
+ *
+ * Limits: the wait includes what an idle machine needs for that, which is measured
+ * first ("idle").  A bound (-b) makes sense where time is simulated, as
+ * on a machine in lockstep; elsewhere the thread may not have a CPU when it wants one.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <linux/sizes.h>
+
+#include "kselftest.h"
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_util.h"
+
+#define DATA_SLOT		10
+#define DATA_GPA		0x40000000ull
+#define MAX_GFNS		512u
+
+/*
+ * The first page is the one that the thread asks about.  The others are there because
+ * a CPU has some pages in hand before it puts them on the lists of what can be idle.
+ */
+#define OTHER_SLOT		11
+#define OTHER_GPA		0x80000000ull
+#define OTHER_PAGES		128u
+
+/* Each page table of the guest maps all gfns; the tables are neighbours. */
+#define TABLES_SLOT		12
+#define TABLES_GPA		0xc0000000ull
+#define ALIAS_GVA		(2ull << 39)
+
+/* One less than KVM lets be: with more it takes all of a gfn's mappings away. */
+#define MAX_ALIASES		999u
+#define MMU_PAGES		4000ul
+
+#define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
+				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
+
+#define IDLE_NS			(20 * NSEC_PER_MSEC)
+#define LOG_WORDS		(MAX_GFNS / BITS_PER_WORD)
+
+/* Written by the host before the vCPU runs. */
+static u64 nr_gfns = MAX_GFNS;
+static u64 nr_aliases = MAX_ALIASES;
+
+struct hold_test {
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	u8 *hva;
+	u64 *tables;
+	unsigned long log[LOG_WORDS];
+};
+
+struct phase {
+	const char *name;
+	void (*run)(struct hold_test *t);
+};
+
+struct waiter {
+	u64 pfn;
+	bool stop;
+	u64 longest_ns;
+	u64 nr;
+	pthread_t thread;
+};
+
+static void guest_main(void)
+{
+	u64 alias, gfn;
+
+	for (;;) {
+		for (alias = 0; alias < READ_ONCE(nr_aliases); alias++)
+			for (gfn = 0; gfn < READ_ONCE(nr_gfns); gfn++)
+				WRITE_ONCE(*(u64 *)(ALIAS_GVA + alias * SZ_2M + gfn * PAGE_SIZE),
+					   alias);
+		GUEST_SYNC(0);
+	}
+}
+
+/* Have a table of the guest map all gfns, and link it at the address of an alias. */
+static void map_alias(struct hold_test *t, u64 alias)
+{
+	u64 gfn, *table = t->tables + alias * (PAGE_SIZE / sizeof(u64));
+
+	for (gfn = 0; gfn < nr_gfns; gfn++)
+		table[gfn] = (DATA_GPA + gfn * PAGE_SIZE) | ENTRY_BITS;
+
+	virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
+	*vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, PG_LEVEL_2M) =
+		(TABLES_GPA + alias * PAGE_SIZE) | ENTRY_BITS;
+}
+
+static void create_vm(struct hold_test *t)
+{
+	u64 alias;
+
+	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
+	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_set_nr_mmu_pages(t->vm, MMU_PAGES);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT,
+				    OTHER_PAGES, 0);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
+				    nr_aliases, 0);
+	memset(addr_gpa2hva(t->vm, OTHER_GPA), 0, OTHER_PAGES * PAGE_SIZE);
+	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
+	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
+	for (alias = 0; alias < nr_aliases; alias++)
+		map_alias(t, alias);
+	sync_global_to_guest(t->vm, nr_gfns);
+	sync_global_to_guest(t->vm, nr_aliases);
+}
+
+static void set_logging(struct hold_test *t, u32 flags)
+{
+	vm_set_user_memory_region(t->vm, DATA_SLOT, flags, DATA_GPA, nr_gfns * PAGE_SIZE, t->hva);
+}
+
+static void phase_idle(struct hold_test *t)
+{
+	struct timespec time = { .tv_nsec = IDLE_NS };
+
+	nanosleep(&time, NULL);
+}
+
+static void phase_enable(struct hold_test *t)
+{
+	set_logging(t, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+static void phase_get(struct hold_test *t)
+{
+	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
+}
+
+/* No page was written since the log was cleared, which takes a look at every SPTE. */
+static void phase_get_clean(struct hold_test *t)
+{
+	phase_get(t);
+}
+
+static void phase_clear(struct hold_test *t)
+{
+	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, nr_gfns);
+}
+
+static void phase_disable(struct hold_test *t)
+{
+	set_logging(t, 0);
+}
+
+static const struct phase idle = { "idle", phase_idle };
+
+static const struct phase phases[] = {
+	{ "enable", phase_enable },
+	{ "get", phase_get },
+	{ "clear", phase_clear },
+	{ "get_clean", phase_get_clean },
+	{ "disable", phase_disable },
+};
+
+/* The host doesn't tell of the very last pages of memory. */
+static u64 find_pfn(struct hold_test *t)
+{
+	u8 *page = addr_gpa2hva(t->vm, OTHER_GPA);
+	int fd = open_page_idle();
+	unsigned int i = 0;
+
+	while (i < OTHER_PAGES && !mark_idle(fd, pfn_of(page + i * PAGE_SIZE)))
+		i++;
+	TEST_ASSERT(i < OTHER_PAGES, "The host does nothing for any of the pages");
+	close(fd);
+	return pfn_of(page + i * PAGE_SIZE);
+}
+
+static void *waiter_main(void *arg)
+{
+	struct waiter *w = arg;
+	int fd = open_page_idle();
+	u64 since;
+
+	while (!READ_ONCE(w->stop)) {
+		since = now_ns();
+		TEST_ASSERT(mark_idle(fd, w->pfn), "The host does nothing for pfn 0x%lx", w->pfn);
+		w->longest_ns = max(w->longest_ns, now_ns() - since);
+		WRITE_ONCE(w->nr, w->nr + 1);
+	}
+	close(fd);
+	return NULL;
+}
+
+/* Return the longest that the thread waited, in nanoseconds. */
+static u64 measure(struct hold_test *t, const struct phase *phase)
+{
+	struct waiter w = { .pfn = find_pfn(t) };
+	u64 since;
+
+	start_thread(&w.thread, waiter_main, &w);
+	while (!READ_ONCE(w.nr))
+		;
+	since = now_ns();
+	phase->run(t);
+	since = now_ns() - since;
+	WRITE_ONCE(w.stop, true);
+	pthread_join(w.thread, NULL);
+	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
+		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, w.longest_ns / NSEC_PER_USEC);
+	return w.longest_ns;
+}
+
+static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_us)
+{
+	u64 ns;
+
+	/* All pages are in the log when it is to be read. */
+	if (phase->run == phase_get)
+		vcpu_run_to_sync(t->vcpu, NULL);
+	ns = measure(t, phase);
+	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
+}
+
+static void print_help(FILE *f, const char *name)
+{
+	fprintf(f, "usage: %s [-h] [-g GFNS] [-a ALIASES] [-b US]\n\n"
+		" -g: gfns, a multiple of 64, %u at most (default: %u)\n"
+		" -a: how often each is mapped, %u at most (default: %u)\n"
+		" -b: fail if the thread waits for longer, in microseconds (default: no bound)\n",
+		name, MAX_GFNS, MAX_GFNS, MAX_ALIASES, MAX_ALIASES);
+}
+
+int main(int argc, char *argv[])
+{
+	struct hold_test t = {};
+	u64 bound_us = 0;
+	unsigned int i;
+	int opt;
+
+	while ((opt = getopt(argc, argv, "hg:a:b:")) != -1) {
+		switch (opt) {
+		case 'g':
+			nr_gfns = option_number(optarg, MAX_GFNS, 64);
+			break;
+		case 'a':
+			nr_aliases = option_number(optarg, MAX_ALIASES, 1);
+			break;
+		case 'b':
+			bound_us = option_number(optarg, UINT_MAX, 1);
+			break;
+		default:
+			print_help(opt == 'h' ? stdout : stderr, argv[0]);
+			return opt == 'h' ? 0 : 2;
+		}
+	}
+	if (optind < argc)
+		refuse_option(argv[optind], "not an option");
+
+	ksft_print_header();
+	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "The guest's page tables aren't shadowed");
+	__TEST_REQUIRE(!access(PAGE_IDLE, W_OK), "The kernel has no " PAGE_IDLE);
+	ksft_set_plan(ARRAY_SIZE(phases));
+	create_vm(&t);
+	vcpu_run_to_sync(t.vcpu, NULL);
+	measure(&t, &idle);
+	for (i = 0; i < ARRAY_SIZE(phases); i++)
+		run_phase(&t, &phases[i], bound_us);
+	kvm_vm_free(t.vm);
+	ksft_finished();
+}

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the vCPUs of dirty_log_live_perf_test counted: what it comes to by phase,
+ * by kind of vCPU, and over time; for people and for programs.
+ */
+#include "kvm_util.h"
+#include "memstress.h"
+#include "processor.h"
+#include "test_util.h"
+#include "dirty_log_live.h"
+
+static const char * const kind_names[NR_KINDS] = {
+	[WRITERS]	= "writer",
+	[READERS]	= "reader",
+};
+
+/* Part of the output format. */
+static const char * const live_phase_names[] = {
+	[LIVE_POPULATE]	= "populate",
+	[LIVE_BASELINE]	= "baseline",
+	[LIVE_ENABLE]	= "enable",
+	[LIVE_ENABLED]	= "enabled",
+	[LIVE_GET]	= "get",
+	[LIVE_CLEAR]	= "clear",
+	[LIVE_VERIFY]	= "verify",
+	[LIVE_LOGGING]	= "logging",
+	[LIVE_DISABLE]	= "disable",
+	[LIVE_DISABLED]	= "disabled",
+};
+
+/*
+ * Evaluation.
+ */
+
+/* Accesses of all vCPUs of a kind in one phase. */
+struct sum {
+	struct phase_stats stats;
+	/* The vCPU that @stats.longest is of. */
+	int vcpu;
+};
+
+/* Successive phases that are judged as a whole. */
+struct period {
+	/* Part of the output format, where it is a course. */
+	const char *name;
+	enum live_phase first;
+	/* The first phase that no longer belongs to it. */
+	enum live_phase end;
+};
+
+/* As dirty logging costs vCPUs something for different reasons. */
+static const struct period periods[] = {
+	{ "logging", LIVE_ENABLE, LIVE_DISABLE },
+	{ "disabling", LIVE_DISABLE, LIVE_DISABLED },
+};
+
+/* What a kind's throughput went through in a period. */
+struct dip {
+	/* Mean number of accesses in a window of the baseline, 0 if unknown. */
+	double baseline;
+	u64 lowest;
+	/* The first window with that many. */
+	u32 lowest_window;
+	/* Windows with less than half of the baseline. */
+	u32 below_half;
+};
+
+static u64 ticks_to_ns(u64 ticks)
+{
+	return ticks / guest_tsc_khz * 1000000 +
+	       ticks % guest_tsc_khz * 1000000 / guest_tsc_khz;
+}
+
+static double ticks_to_us(u64 ticks)
+{
+	return ticks_to_ns(ticks) / 1000.0;
+}
+
+static void sum_add(struct sum *sum, const struct phase_stats *one, int vcpu)
+{
+	int i;
+
+	sum->stats.reads += one->reads;
+	sum->stats.writes += one->writes;
+	for (i = 0; i < NR_BUCKETS; i++)
+		sum->stats.histogram[i] += one->histogram[i];
+
+	if (one->longest > sum->stats.longest) {
+		sum->stats.longest = one->longest;
+		sum->stats.longest_gva = one->longest_gva;
+		sum->stats.longest_at = one->longest_at;
+		sum->vcpu = vcpu;
+	}
+}
+
+static struct sum sum_up(const struct live *live, enum kind kind, int phase)
+{
+	struct sum sum = {};
+	int i;
+
+	for (i = 0; i < live->test->opts->nr_vcpus; i++) {
+		if (kind_of(i) == kind)
+			sum_add(&sum, &stats_of(live->stats, i)->phases[phase], i);
+	}
+	return sum;
+}
+
+static int nr_of_kind(const struct live *live, enum kind kind)
+{
+	return kind == READERS ? layout.readers :
+				 live->test->opts->nr_vcpus - layout.readers;
+}
+
+/* The latency that @share of all accesses do not exceed; at least one access. */
+static u64 percentile(const struct phase_stats *stats, double share)
+{
+	u64 accesses = accesses_of(stats), seen = 0;
+	int i;
+
+	for (i = 0; i < NR_BUCKETS; i++) {
+		seen += stats->histogram[i];
+		if (seen && seen >= accesses * share)
+			return min(bucket_end(i), stats->longest);
+	}
+	return stats->longest;
+}
+
+static u64 span_ticks(const struct live *live, int phase)
+{
+	return live->spans[phase + 1].begin - live->spans[phase].begin;
+}
+
+static double per_second(const struct live *live, int phase, u64 accesses)
+{
+	return accesses * 1e9 / max_t(u64, ticks_to_ns(span_ticks(live, phase)), 1);
+}
+
+static u64 gfn_of(const struct live *live, u64 gva)
+{
+	u64 gpa = memstress_args.gpa + gva - memstress_args.vcpu_args[0].gva;
+
+	if (layout.fresh_pages && gva >= layout.fresh_gva)
+		gpa = live->fresh_gpa + gva - layout.fresh_gva;
+	return gpa / PAGE_SIZE;
+}
+
+/* Since the timeline began; negative while populating. */
+static double timeline_us(const struct live *live, u64 tsc)
+{
+	u64 origin = live->control->origin;
+
+	return tsc < origin ? -ticks_to_us(origin - tsc) : ticks_to_us(tsc - origin);
+}
+
+/* As long as the timeline is, i.e. vCPUs ran; more than are kept if it overflowed. */
+static u64 windows_needed(const struct live *live)
+{
+	u64 end = live->spans[layout.nr_phases].begin;
+
+	return (end - live->control->origin) / layout.window_ticks + 1;
+}
+
+static u32 windows_used(const struct live *live)
+{
+	return min_t(u64, windows_needed(live), layout.nr_windows);
+}
+
+static u64 window_begin(const struct live *live, u32 window)
+{
+	return live->control->origin + window * layout.window_ticks;
+}
+
+static u64 window_accesses(const struct live *live, enum kind kind, u32 window)
+{
+	u64 sum = 0;
+	int i;
+
+	for (i = 0; i < live->test->opts->nr_vcpus; i++) {
+		if (kind_of(i) == kind)
+			sum += windows_of(stats_of(live->stats, i))[window];
+	}
+	return sum;
+}
+
+/* The phase of that moment. */
+static int phase_at(const struct live *live, u64 tsc)
+{
+	int phase = 0;
+
+	while (phase + 1 < layout.nr_phases && live->spans[phase + 1].begin <= tsc)
+		phase++;
+	return phase;
+}
+
+static int find_phase(const struct live *live, enum live_phase phase)
+{
+	int i = 0;
+
+	while (live->spans[i].phase != phase)
+		i++;
+	return i;
+}
+
+static double baseline_mean(const struct live *live, enum kind kind)
+{
+	u64 end = live->spans[find_phase(live, LIVE_ENABLE)].begin;
+	u64 sum = 0;
+	u32 i;
+
+	for (i = 0; i < windows_used(live) && window_begin(live, i + 1) <= end; i++)
+		sum += window_accesses(live, kind, i);
+	return i ? (double)sum / i : 0;
+}
+
+/* Windows that begin in the period, as far as vCPUs ran to their end. */
+static struct dip find_dip(const struct live *live, enum kind kind,
+			   const struct period *period)
+{
+	u64 begin = live->spans[find_phase(live, period->first)].begin;
+	u64 end = live->spans[find_phase(live, period->end)].begin;
+	struct dip dip = { .baseline = baseline_mean(live, kind), .lowest = ULLONG_MAX };
+	u64 accesses;
+	u32 i;
+
+	for (i = 0; i + 1 < windows_used(live); i++) {
+		if (window_begin(live, i) < begin || window_begin(live, i) >= end)
+			continue;
+
+		accesses = window_accesses(live, kind, i);
+		if (accesses < dip.lowest) {
+			dip.lowest = accesses;
+			dip.lowest_window = i;
+		}
+		dip.below_half += accesses < dip.baseline / 2;
+	}
+	if (dip.lowest == ULLONG_MAX)
+		dip.baseline = 0;
+	return dip;
+}
+
+/* Returns its phase. */
+static int find_longest(const struct live *live, enum kind kind,
+			const struct period *period, u64 *longest)
+{
+	int i, phase = find_phase(live, period->first);
+	struct sum sum;
+
+	*longest = 0;
+	for (i = phase; live->spans[i].phase != period->end; i++) {
+		sum = sum_up(live, kind, i);
+		if (sum.stats.longest > *longest) {
+			*longest = sum.stats.longest;
+			phase = i;
+		}
+	}
+	return phase;
+}
+
+/*
+ * Output for people.
+ */
+
+/* E.g. "clear 1".  Valid until the next call. */
+static const char *span_name(const struct span *span)
+{
+	static char name[32];
+
+	if (!span->iteration)
+		return live_phase_names[span->phase];
+
+	snprintf(name, sizeof(name), "%s %d", live_phase_names[span->phase], span->iteration);
+	return name;
+}
+
+/* The lines that dirty_log_perf_test has, too. */
+static void report_actions(const struct live *live)
+{
+	static const enum phase phases[] = {
+		[LIVE_POPULATE]	= PHASE_POPULATE,
+		[LIVE_ENABLE]	= PHASE_ENABLE,
+		[LIVE_GET]	= PHASE_GET,
+		[LIVE_CLEAR]	= PHASE_CLEAR,
+		[LIVE_DISABLE]	= PHASE_DISABLE,
+	};
+	const struct span *span;
+	int i;
+
+	for (i = 0; i < layout.nr_phases; i++) {
+		span = &live->spans[i];
+		if (span->phase == LIVE_POPULATE || is_action(span->phase))
+			phase_done(live->test, phases[span->phase], span->iteration,
+				   timespec_add_ns((struct timespec){},
+						   ticks_to_ns(span_ticks(live, i))));
+	}
+}
+
+static void report_spans(const struct live *live)
+{
+	int i;
+
+	kvm_parameters_print();
+	pr_info("Timeline, by the TSC at %lu kHz, in windows of %u us:\n",
+		guest_tsc_khz, live->opts->window_us);
+	pr_info("%-12s %14s %14s %14s\n", "phase", "begin us", "end us", "length us");
+	for (i = 0; i < layout.nr_phases; i++)
+		pr_info("%-12s %14.2f %14.2f %14.2f\n", span_name(&live->spans[i]),
+			timeline_us(live, live->spans[i].begin),
+			timeline_us(live, live->spans[i + 1].begin),
+			ticks_to_us(span_ticks(live, i)));
+}
+
+static u64 writes_in(const struct live *live, int phase)
+{
+	return sum_up(live, WRITERS, phase).stats.writes;
+}
+
+static void report_stats(const struct live *live)
+{
+	int i;
+
+	pr_info("\n");
+	for (i = 0; i < layout.nr_phases; i++) {
+		pr_info("%s", span_name(&live->spans[i]));
+		kvm_stats_print(&live->spans[i].stats, &live->spans[i + 1].stats,
+				writes_in(live, i));
+	}
+}
+
+static void report_latency(const struct live *live, enum kind kind, int phase)
+{
+	struct sum sum = sum_up(live, kind, phase);
+	const struct phase_stats *stats = &sum.stats;
+
+	pr_info("%-6s %-12s %12lu %13.0f %9.2f %9.2f %9.2f %12.2f",
+		kind_names[kind], span_name(&live->spans[phase]), accesses_of(stats),
+		per_second(live, phase, accesses_of(stats)),
+		ticks_to_us(percentile(stats, 0.5)), ticks_to_us(percentile(stats, 0.99)),
+		ticks_to_us(percentile(stats, 0.999)), ticks_to_us(stats->longest));
+	if (stats->longest)
+		pr_info("  vCPU %d gfn 0x%lx at %.2f us", sum.vcpu,
+			gfn_of(live, stats->longest_gva), timeline_us(live, stats->longest_at));
+	pr_info("\n");
+}
+
+static void report_table(const struct live *live)
+{
+	enum kind kind;
+	int i;
+
+	pr_info("\n%-6s %-12s %12s %13s %9s %9s %9s %12s\n", "vCPUs", "phase", "accesses",
+		"accesses/s", "p50 us", "p99 us", "p99.9 us", "longest us");
+	for (kind = 0; kind < NR_KINDS; kind++) {
+		for (i = 0; nr_of_kind(live, kind) && i < layout.nr_phases; i++)
+			report_latency(live, kind, i);
+	}
+}
+
+static void report_period(const struct live *live, enum kind kind,
+			  const struct period *period)
+{
+	struct dip dip = find_dip(live, kind, period);
+	u64 longest;
+	int phase = find_longest(live, kind, period, &longest);
+
+	pr_info("While %s, longest stall of a %s: %.2f us in phase %s\n", period->name,
+		kind_names[kind], ticks_to_us(longest), span_name(&live->spans[phase]));
+
+	if (!dip.baseline) {
+		pr_info("While %s, no dip of %ss: no window, or none of the baseline\n",
+			period->name, kind_names[kind]);
+		return;
+	}
+	pr_info("While %s, dip of %ss: %lu of %.1f accesses per window (%.1f%%) at %lu us, %u windows below half\n",
+		period->name, kind_names[kind], dip.lowest, dip.baseline,
+		dip.lowest * 100 / dip.baseline,
+		(u64)dip.lowest_window * live->opts->window_us,
+		dip.below_half);
+}
+
+static void report_kind(const struct live *live, enum kind kind)
+{
+	int i;
+
+	for (i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
+		report_period(live, kind, &periods[i]);
+}
+
+static void report_mix(const struct live *live)
+{
+	u64 writes = 0, accesses = 0;
+	struct sum sum;
+	int i;
+
+	for (i = LIVE_BASELINE; i < layout.nr_phases; i++) {
+		sum = sum_up(live, WRITERS, i);
+		writes += sum.stats.writes;
+		accesses += accesses_of(&sum.stats);
+	}
+	if (accesses)
+		pr_info("Writes of the writers: %lu of %lu accesses (%.2f%%)\n",
+			writes, accesses, writes * 100.0 / accesses);
+}
+
+static void report_overflows(const struct live *live)
+{
+	u64 needed = windows_needed(live), at;
+	int i;
+
+	if (needed > layout.nr_windows)
+		pr_info("Timeline too short: %lu windows needed, the last of %u has the rest\n",
+			needed, layout.nr_windows);
+
+	for (i = 0; i < layout.readers; i++) {
+		at = stats_of(live->stats, i)->exhausted_at;
+		if (at)
+			pr_info("vCPU %d had read all of its %lu fresh pages at %.2f us, phase %s\n",
+				i, layout.fresh_pages, timeline_us(live, at),
+				span_name(&live->spans[phase_at(live, at)]));
+	}
+}
+
+/* With the phase that a window begins in and those that begin in it. */
+static void report_window(const struct live *live, u32 window)
+{
+	int phase = phase_at(live, window_begin(live, window));
+
+	pr_info("Window %u at %lu us: %lu by writers, %lu by readers, %s", window,
+		(u64)window * live->opts->window_us,
+		window_accesses(live, WRITERS, window),
+		window_accesses(live, READERS, window), span_name(&live->spans[phase]));
+	while (++phase < layout.nr_phases &&
+	       live->spans[phase].begin < window_begin(live, window + 1))
+		pr_info(", %s", span_name(&live->spans[phase]));
+	pr_info("\n");
+}
+
+void report(const struct live *live)
+{
+	enum kind kind;
+	u32 i;
+
+	report_actions(live);
+	report_spans(live);
+	if (live->opts->timeline) {
+		for (i = 0; i < windows_used(live); i++)
+			report_window(live, i);
+	}
+	report_table(live);
+	if (live->test->opts->stats)
+		report_stats(live);
+	pr_info("\n");
+	report_mix(live);
+	for (kind = 0; kind < NR_KINDS; kind++)
+		report_kind(live, kind);
+	if (layout.fresh_pages)
+		pr_info("Readers read a page that is not mapped every %d us at most\n",
+			FRESH_PACE_US);
+	report_overflows(live);
+}
+
+/*
+ * Output for programs: JSON objects, one per line, each with all dimensions.
+ */
+
+static void json_live_dimensions(const struct live *live, const char *record)
+{
+	const struct live_options *opts = live->opts;
+
+	json_dimensions(live->test, record);
+	fprintf(json_out, ", \"fresh\": %s, \"window_us\": %u",
+		json_bool(opts->fresh), opts->window_us);
+	fprintf(json_out, ", \"stretch_ms\": %u, \"tsc_khz\": %lu",
+		opts->stretch_ms, guest_tsc_khz);
+}
+
+static void json_phase(const struct span *span)
+{
+	fprintf(json_out, ", \"phase\": \"%s\"", live_phase_names[span->phase]);
+	json_iteration(span->iteration);
+}
+
+static void json_histogram(const struct phase_stats *stats)
+{
+	const char *separator = "";
+	int i;
+
+	/* Upper bounds, in ticks. */
+	fprintf(json_out, ", \"histogram\": [");
+	for (i = 0; i < NR_BUCKETS; i++) {
+		if (!stats->histogram[i])
+			continue;
+		fprintf(json_out, "%s[%lu, %lu]", separator, bucket_end(i), stats->histogram[i]);
+		separator = ", ";
+	}
+	fprintf(json_out, "]");
+}
+
+static void json_latency(const struct live *live, int phase,
+			 const struct phase_stats *stats)
+{
+	json_phase(&live->spans[phase]);
+	fprintf(json_out, ", \"begin_us\": %.3f, \"seconds\": %.9f",
+		timeline_us(live, live->spans[phase].begin),
+		ticks_to_ns(span_ticks(live, phase)) / 1e9);
+	fprintf(json_out, ", \"reads\": %lu, \"writes\": %lu, \"accesses_per_second\": %.1f",
+		stats->reads, stats->writes, per_second(live, phase, accesses_of(stats)));
+	fprintf(json_out, ", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p99_9_us\": %.3f",
+		ticks_to_us(percentile(stats, 0.5)), ticks_to_us(percentile(stats, 0.99)),
+		ticks_to_us(percentile(stats, 0.999)));
+	fprintf(json_out, ", \"longest_us\": %.3f", ticks_to_us(stats->longest));
+	if (stats->longest)
+		fprintf(json_out, ", \"longest_gfn\": %lu, \"longest_at_us\": %.3f",
+			gfn_of(live, stats->longest_gva), timeline_us(live, stats->longest_at));
+	else
+		fprintf(json_out, ", \"longest_gfn\": null, \"longest_at_us\": null");
+	json_histogram(stats);
+	fprintf(json_out, "}\n");
+}
+
+static void json_kind(const struct live *live, enum kind kind)
+{
+	struct sum sum;
+	int i;
+
+	for (i = 0; i < layout.nr_phases; i++) {
+		sum = sum_up(live, kind, i);
+		json_live_dimensions(live, "kind");
+		fprintf(json_out, ", \"kind\": \"%s\"", kind_names[kind]);
+		json_latency(live, i, &sum.stats);
+	}
+}
+
+static void json_dip(const struct live *live, enum kind kind,
+		     const struct period *period)
+{
+	struct dip dip = find_dip(live, kind, period);
+
+	if (!dip.baseline)
+		return;
+
+	json_live_dimensions(live, "dip");
+	fprintf(json_out, ", \"kind\": \"%s\", \"course\": \"%s\", \"baseline_per_window\": %.3f",
+		kind_names[kind], period->name, dip.baseline);
+	fprintf(json_out, ", \"lowest\": %lu, \"lowest_window\": %u, \"windows_below_half\": %u}\n",
+		dip.lowest, dip.lowest_window, dip.below_half);
+}
+
+static void json_vcpu(const struct live *live, int vcpu)
+{
+	struct vcpu_stats *stats = stats_of(live->stats, vcpu);
+	int i;
+
+	for (i = 0; i < layout.nr_phases; i++) {
+		json_live_dimensions(live, "vcpu");
+		fprintf(json_out, ", \"kind\": \"%s\", \"vcpu\": %d",
+			kind_names[kind_of(vcpu)], vcpu);
+		json_latency(live, i, &stats->phases[i]);
+	}
+}
+
+static void json_window(const struct live *live, u32 window)
+{
+	int phase = phase_at(live, window_begin(live, window));
+
+	json_live_dimensions(live, "window");
+	json_phase(&live->spans[phase]);
+	fprintf(json_out, ", \"window\": %u, \"begin_us\": %lu", window,
+		(u64)window * live->opts->window_us);
+	fprintf(json_out, ", \"writer_accesses\": %lu, \"reader_accesses\": %lu}\n",
+		window_accesses(live, WRITERS, window), window_accesses(live, READERS, window));
+}
+
+static void json_stats(const struct live *live, int phase)
+{
+	json_live_dimensions(live, "stats");
+	json_phase(&live->spans[phase]);
+	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats,
+		       writes_in(live, phase));
+	fprintf(json_out, "}\n");
+}
+
+void json_all(const struct live *live)
+{
+	enum kind kind;
+	u32 window;
+	int i;
+
+	for (kind = 0; kind < NR_KINDS; kind++) {
+		if (!nr_of_kind(live, kind))
+			continue;
+
+		json_kind(live, kind);
+		for (i = 0; i < ARRAY_SIZE(periods); i++)
+			json_dip(live, kind, &periods[i]);
+	}
+	for (i = 0; i < live->test->opts->nr_vcpus; i++)
+		json_vcpu(live, i);
+	for (i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
+		json_stats(live, i);
+	for (window = 0; window < windows_used(live); window++)
+		json_window(live, window);
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The verdict (-V) on the sizes of the pages that KVM maps.
+ *
+ * Page sizes come as counts, which do not tell where a wrong one is,
+ * and may be wrong themselves.  So if no vCPU runs, the first one goes and looks:
+ *
+ *   hole		after each split it reads all pages.  None of these reads
+ *			may take a page fault.  A vCPU that reads a hole gets a
+ *			writable SPTE, as the memory is writable, and so KVM has to
+ *			put the page into the log: there it is found.
+ *   huge page left	if the counts say so, it writes to two pages of each 2 MiB.
+ *			If a huge page vanishes, it was there and write-protected;
+ *			if the second of the two is not in the log then, it was
+ *			there and writable.
+ *
+ * Limits.  What is found is mended by that, so the message names the first page
+ * only.  Memory that is not HugeTLB may lose SPTEs by reclaim, so only huge pages
+ * left count there.  Where vCPUs run on, in dirty_log_live_perf_test, there are
+ * counts only.
+ */
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "memstress.h"
+#include "processor.h"
+#include "test_util.h"
+#include "dirty_log_perf.h"
+
+#define GFN_NONE	(~0ULL)
+
+static struct page_sizes count_pages(const struct test *test)
+{
+	struct page_sizes sizes = {
+		.nr_4k = vm_get_stat(test->vm, pages_4k),
+		.nr_2m = vm_get_stat(test->vm, pages_2m),
+		.nr_1g = vm_get_stat(test->vm, pages_1g),
+	};
+
+	return sizes;
+}
+
+static struct page_sizes get_page_sizes(const struct test *test, const char *stage)
+{
+	struct page_sizes sizes = count_pages(test);
+
+	pr_info("Page sizes after %s: 4K: %lu 2M: %lu 1G: %lu\n",
+		stage, sizes.nr_4k, sizes.nr_2m, sizes.nr_1g);
+	return sizes;
+}
+
+/* Without a huge page to start with, finding none later proves nothing. */
+void verify_populated(struct test *test)
+{
+	test->populated = get_page_sizes(test, "populating");
+
+	TEST_ASSERT(test->populated.nr_2m || test->populated.nr_1g ||
+		    !is_hugetlb(test->opts->backing),
+		    "KVM mapped no huge page, although %s can be mapped huge",
+		    vm_mem_backing_src_alias(test->opts->backing)->name);
+}
+
+u64 nr_test_pages(void)
+{
+	return memstress_args.size / PAGE_SIZE;
+}
+
+u64 page_gfn(u64 page)
+{
+	return memstress_args.gpa / PAGE_SIZE + page;
+}
+
+static u64 faults_taken(const struct test *test)
+{
+	u64 sum = 0;
+	int i;
+
+	for (i = 0; i < test->opts->nr_vcpus; i++)
+		sum += vcpu_faults_taken(i);
+	return sum;
+}
+
+/*
+ * Page faults when all pages are read.  What a vCPU needs besides them is mapped
+ * since it populated.
+ */
+static u64 count_holes(const struct test *test)
+{
+	u64 before = faults_taken(test);
+
+	perf_program.probe(test, 0, nr_test_pages(), false);
+	return faults_taken(test) - before;
+}
+
+/* To be called once they were read, with the log empty before that. */
+static u64 find_hole(const struct test *test)
+{
+	u64 page;
+
+	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
+	for (page = 0; page < nr_test_pages(); page++) {
+		if (is_page_logged(test, page))
+			return page_gfn(page);
+	}
+	return GFN_NONE;
+}
+
+static u64 count_huge(const struct test *test)
+{
+	struct page_sizes sizes = count_pages(test);
+
+	return sizes.nr_2m + sizes.nr_1g;
+}
+
+/* The first page whose write made a huge page vanish. */
+static u64 find_protected(const struct test *test)
+{
+	const u64 step = SPARSE_BYTES / PAGE_SIZE;
+	u64 page, before = count_huge(test), after;
+
+	for (page = 0; page < nr_test_pages(); page += step) {
+		perf_program.probe(test, page, 1, true);
+		after = count_huge(test);
+		if (after < before)
+			return page_gfn(page);
+		before = after;
+	}
+	return GFN_NONE;
+}
+
+/*
+ * The first page whose write is not in the log.  With PML, the first write to a
+ * huge page is logged for the one page that it hits: find_protected() did that.
+ */
+static u64 find_unlogged(const struct test *test)
+{
+	const u64 step = SPARSE_BYTES / PAGE_SIZE;
+	u64 page;
+
+	for (page = 1; page < nr_test_pages(); page += step)
+		perf_program.probe(test, page, 1, true);
+
+	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
+	for (page = 1; page < nr_test_pages(); page += step) {
+		if (!is_page_logged(test, page))
+			return page_gfn(page);
+	}
+	return GFN_NONE;
+}
+
+static void say_where(u64 gfn, char *where, size_t size)
+{
+	if (gfn != GFN_NONE)
+		snprintf(where, size, "the first at gfn 0x%lx", gfn);
+	else if (perf_program.probe)
+		snprintf(where, size, "at a gfn that could not be found out");
+	else
+		snprintf(where, size, "dirty_log_perf_test names the gfn");
+}
+
+static void __noreturn fail_huge(const struct test *test, const struct page_sizes *now,
+				 const char *stage)
+{
+	const char *mode = ", write-protected";
+	u64 gfn = GFN_NONE;
+	char where[96];
+
+	if (perf_program.probe)
+		gfn = find_protected(test);
+	if (perf_program.probe && gfn == GFN_NONE) {
+		mode = ", writable: a write to it is not in the dirty log";
+		gfn = find_unlogged(test);
+	}
+	say_where(gfn, where, sizeof(where));
+
+	TEST_FAIL("%lu 2M and %lu 1G pages left after %s, although eager_page_split=Y: %s%s",
+		  now->nr_2m, now->nr_1g, stage, where, gfn == GFN_NONE ? "" : mode);
+	exit(KSFT_FAIL);
+}
+
+static void __noreturn fail_holes(const struct test *test, const struct page_sizes *now,
+				  u64 expected, u64 holes, const char *stage)
+{
+	u64 gfn = holes ? find_hole(test) : GFN_NONE;
+	char where[96];
+
+	say_where(gfn, where, sizeof(where));
+
+	TEST_FAIL("Holes after %s: %lu 4K pages, expected %lu; reading all took %lu faults, %s",
+		  stage, now->nr_4k, expected, holes, where);
+	exit(KSFT_FAIL);
+}
+
+/* The 4K pages that there have to be once every huge page is split. */
+static u64 pages_when_split(const struct page_sizes *old)
+{
+	return old->nr_4k + (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
+}
+
+static void verify_eager(const struct test *test, const char *stage)
+{
+	u64 expected = pages_when_split(&test->populated);
+	struct page_sizes now = get_page_sizes(test, stage);
+	u64 holes;
+
+	if (now.nr_2m || now.nr_1g)
+		fail_huge(test, &now, stage);
+
+	/* The host may reclaim any other memory, and zap its SPTEs. */
+	if (!is_hugetlb(test->opts->backing))
+		return;
+
+	holes = perf_program.probe ? count_holes(test) : 0;
+	if (now.nr_4k < expected || holes)
+		fail_holes(test, &now, expected, holes, stage);
+}
+
+/* Write-protecting a huge page leaves it one; only a write later splits it. */
+static void verify_lazy(const struct test *test, const char *stage)
+{
+	const struct page_sizes *old = &test->populated;
+	struct page_sizes now;
+
+	/* The first time, before the guest writes, and only if the host does not zap. */
+	if (!perf_program.probe || !is_hugetlb(test->opts->backing) ||
+	    test->times[PHASE_CLEAR].count > 1)
+		return;
+
+	now = get_page_sizes(test, stage);
+	TEST_ASSERT(now.nr_2m == old->nr_2m && now.nr_1g == old->nr_1g &&
+		    now.nr_4k == old->nr_4k,
+		    "4K: %lu 2M: %lu 1G: %lu after %s instead of 4K: %lu 2M: %lu 1G: %lu: pages were split although eager_page_split=N",
+		    now.nr_4k, now.nr_2m, now.nr_1g, stage,
+		    old->nr_4k, old->nr_2m, old->nr_1g);
+}
+
+/* Only the test slots can have huge pages, memslot 0 has none. */
+void verify_split(const struct test *test, const char *stage)
+{
+	if (get_kvm_param_bool("eager_page_split"))
+		verify_eager(test, stage);
+	else
+		verify_lazy(test, stage);
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What KVM says about itself in the tests of dirty_log_perf.h: its parameters, and
+ * its statistics around each phase.
+ *
+ * Statistics are those of the binary stats file descriptors, one read for the
+ * VM and one for each vCPU.  Those of vCPUs are added up.  What a kernel does
+ * not have, e.g. the splitter's own if it is not patched, is left out.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kvm_util.h"
+#include "memstress.h"
+#include "processor.h"
+#include "test_util.h"
+#include "dirty_log_perf.h"
+
+/* As VMs and vCPUs number them: present now, or happened since. */
+enum kvm_stat_kind {
+	VM_LEVEL,
+	VM_COUNT,
+	VCPU_COUNT,
+};
+
+/* Names are KVM's, and part of the output format. */
+static const struct {
+	const char *name;
+	enum kvm_stat_kind kind;
+} kvm_stat_table[] = {
+	{ "pages_4k",			VM_LEVEL },
+	{ "pages_2m",			VM_LEVEL },
+	{ "pages_1g",			VM_LEVEL },
+	{ "remote_tlb_flush",		VM_COUNT },
+	{ "remote_tlb_flush_requests",	VM_COUNT },
+	{ "mmu_shadow_zapped",		VM_COUNT },
+	{ "eager_split_done",		VM_COUNT },
+	{ "eager_split_yields",		VM_COUNT },
+	{ "eager_split_nomem",		VM_COUNT },
+	{ "eager_split_noquota",	VM_COUNT },
+	{ "eager_split_invalidated",	VM_COUNT },
+	{ "eager_split_cancelled",	VM_COUNT },
+	{ "exits",			VCPU_COUNT },
+	{ "pf_taken",			VCPU_COUNT },
+	{ "pf_fixed",			VCPU_COUNT },
+	{ "pf_fast",			VCPU_COUNT },
+	{ "pf_spurious",		VCPU_COUNT },
+	{ "pf_emulate",			VCPU_COUNT },
+	{ "tlb_flush",			VCPU_COUNT },
+	{ "insn_emulation",		VCPU_COUNT },
+};
+
+#define NR_KVM_STATS	ARRAY_SIZE(kvm_stat_table)
+
+/* Where the data of VMs, or of vCPUs, has what. */
+struct kvm_stats_layout {
+	off_t begin;
+	size_t bytes;
+	/* Index into the data, or negative if the kernel lacks it. */
+	int index[NR_KVM_STATS];
+};
+
+/* Of the current VM. */
+static struct {
+	int vm_fd;
+	int nr_vcpus;
+	int vcpu_fds[KVM_MAX_VCPUS];
+	struct kvm_stats_layout vm;
+	struct kvm_stats_layout vcpu;
+	/* Room for the data of either. */
+	u64 *data;
+} source;
+
+/*
+ * KVM's parameters.
+ */
+
+/* A boolean parameter of a module as JSON, null if there is none. */
+static const char *read_parameter(const char *module, const char *name)
+{
+	char path[128];
+	FILE *file;
+	int c;
+
+	snprintf(path, sizeof(path), "/sys/module/%s/parameters/%s", module, name);
+	file = fopen(path, "r");
+	if (!file)
+		return "null";
+
+	c = fgetc(file);
+	fclose(file);
+	return json_bool(c == 'Y' || c == '1');
+}
+
+/* As of the creation of the VM. */
+static struct {
+	const char *eager;
+	const char *tdp_mmu;
+	/* ept or npt. */
+	const char *tdp;
+} parameters;
+
+static void read_parameters(void)
+{
+	parameters.eager = read_parameter("kvm", "eager_page_split");
+	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
+	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
+					     read_parameter("kvm_amd", "npt");
+}
+
+void kvm_parameters_json(void)
+{
+	fprintf(json_out, ", \"eager\": %s, \"tdp_mmu\": %s, \"ept\": %s",
+		parameters.eager, parameters.tdp_mmu, parameters.tdp);
+}
+
+void kvm_parameters_print(void)
+{
+	pr_info("\nKVM's parameters: eager_page_split %s, tdp_mmu %s, %s %s\n",
+		parameters.eager, parameters.tdp_mmu,
+		host_cpu_is_intel ? "ept" : "npt", parameters.tdp);
+}
+
+/*
+ * KVM's statistics.
+ */
+
+static bool is_vcpu_stat(int stat)
+{
+	return kvm_stat_table[stat].kind == VCPU_COUNT;
+}
+
+static int find_stat(const char *name, bool is_vcpu)
+{
+	int i;
+
+	for (i = 0; i < NR_KVM_STATS; i++) {
+		if (is_vcpu_stat(i) == is_vcpu && !strcmp(kvm_stat_table[i].name, name))
+			return i;
+	}
+	return -1;
+}
+
+static void read_layout(int fd, struct kvm_stats_layout *layout, bool is_vcpu)
+{
+	struct kvm_stats_header header;
+	struct kvm_stats_desc *descs, *desc;
+	size_t end;
+	int i, stat;
+
+	memset(layout->index, -1, sizeof(layout->index));
+	layout->bytes = 0;
+	read_stats_header(fd, &header);
+	layout->begin = header.data_offset;
+	descs = read_stats_descriptors(fd, &header);
+
+	for (i = 0; i < header.num_desc; i++) {
+		desc = get_stats_descriptor(descs, i, &header);
+		stat = find_stat(desc->name, is_vcpu);
+		if (stat >= 0)
+			layout->index[stat] = desc->offset / sizeof(u64);
+		end = desc->offset + desc->size * sizeof(u64);
+		layout->bytes = max_t(size_t, layout->bytes, end);
+	}
+	free(descs);
+}
+
+void kvm_stats_open(const struct test *test)
+{
+	int i;
+
+	static_assert(NR_KVM_STATS <= MAX_KVM_STATS, "struct kvm_stats is too small");
+
+	read_parameters();
+	source.vm_fd = vm_get_stats_fd(test->vm);
+	source.nr_vcpus = test->opts->nr_vcpus;
+	for (i = 0; i < source.nr_vcpus; i++)
+		source.vcpu_fds[i] = vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu);
+
+	read_layout(source.vm_fd, &source.vm, false);
+	read_layout(source.vcpu_fds[0], &source.vcpu, true);
+	source.data = malloc(max_t(size_t, source.vm.bytes, source.vcpu.bytes));
+	TEST_ASSERT(source.data, "Out of memory");
+}
+
+void kvm_stats_close(void)
+{
+	int i;
+
+	for (i = 0; i < source.nr_vcpus; i++)
+		close(source.vcpu_fds[i]);
+	close(source.vm_fd);
+	free(source.data);
+}
+
+static void add_stats(int fd, const struct kvm_stats_layout *layout,
+		      struct kvm_stats *stats)
+{
+	ssize_t bytes = pread(fd, source.data, layout->bytes, layout->begin);
+	int i;
+
+	TEST_ASSERT(bytes == layout->bytes,
+		    "Read %ld bytes of KVM's statistics instead of %lu, errno %d", bytes,
+		    layout->bytes, errno);
+	for (i = 0; i < NR_KVM_STATS; i++) {
+		if (layout->index[i] >= 0)
+			stats->values[i] += source.data[layout->index[i]];
+	}
+}
+
+void kvm_stats_read(struct kvm_stats *stats)
+{
+	int i;
+
+	memset(stats, 0, sizeof(*stats));
+	add_stats(source.vm_fd, &source.vm, stats);
+	for (i = 0; i < source.nr_vcpus; i++)
+		add_stats(source.vcpu_fds[i], &source.vcpu, stats);
+}
+
+u64 vcpu_faults_taken(int vcpu)
+{
+	struct kvm_stats stats = {};
+
+	add_stats(source.vcpu_fds[vcpu], &source.vcpu, &stats);
+	return stats.values[find_stat("pf_taken", true)];
+}
+
+static bool kernel_has(int stat)
+{
+	return source.vm.index[stat] >= 0 || source.vcpu.index[stat] >= 0;
+}
+
+static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *after,
+		       int stat)
+{
+	return after->values[stat] - before->values[stat];
+}
+
+static double exits_per_write(const struct kvm_stats *before,
+			      const struct kvm_stats *after, u64 writes)
+{
+	return (double)stat_change(before, after, find_stat("exits", true)) / writes;
+}
+
+/* Only what changed: nearly all of it is 0 in nearly all phases. */
+void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after,
+		     u64 writes)
+{
+	s64 change;
+	int i;
+
+	pr_info("  KVM's statistics:");
+	for (i = 0; i < NR_KVM_STATS; i++) {
+		change = stat_change(before, after, i);
+		if (change)
+			pr_info(" %s %+ld", kvm_stat_table[i].name, change);
+		if (change && kvm_stat_table[i].kind == VM_LEVEL)
+			pr_info(" (%lu)", after->values[i]);
+	}
+	if (writes)
+		pr_info(", %.3f exits per write", exits_per_write(before, after, writes));
+	pr_info("\n");
+}
+
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after,
+		    u64 writes)
+{
+	const char *separator = "";
+	int i;
+
+	fprintf(json_out, ", \"kvm_stats\": {");
+	for (i = 0; i < NR_KVM_STATS; i++) {
+		if (!kernel_has(i))
+			continue;
+		fprintf(json_out, "%s\"%s\": %ld", separator, kvm_stat_table[i].name,
+			stat_change(before, after, i));
+		separator = ", ";
+	}
+	fprintf(json_out, "}");
+
+	for (i = 0; i < NR_KVM_STATS; i++) {
+		if (kvm_stat_table[i].kind == VM_LEVEL)
+			fprintf(json_out, ", \"%s\": %lu", kvm_stat_table[i].name,
+				after->values[i]);
+	}
+	if (writes)
+		fprintf(json_out, ", \"exits_per_write\": %.6f",
+			exits_per_write(before, after, writes));
+	else
+		fprintf(json_out, ", \"exits_per_write\": null");
+}

@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Writes to pages beside something that makes KVM change their SPTEs: the guest and the
+ * VM, what makes KVM do so, rounds, and the command line
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <linux/sizes.h>
+
+#include "kselftest.h"
+#include "dirty_log_window.h"
+
+/* The word that is written: a guest entry that is not present, whatever its value. */
+#define WRITTEN_WORD		100u
+
+/* Deleted and created again for KVM to drop all of its page tables. */
+#define DUMMY_SLOT		11
+#define DUMMY_GPA		0x50000000ull
+
+/* More pages than a CPU has in hand before it puts them on the lists of what can be idle. */
+#define DUMMY_SIZE		(128ul * PAGE_SIZE)
+
+/* Where the guest sees the page table that maps the pages. */
+#define ENTRIES_GVA		0x60000000ull
+#define ENTRIES_PER_TABLE	512u
+
+/* What the guest reaches by way of the pages, as level-1 and as level-2 page tables. */
+#define LEVEL1_GVA		BIT_ULL(39)
+#define LEVEL2_GVA		(2ull << 39)
+
+#define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
+				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
+
+#define HOST_REPEATS		3u
+#define DEFAULT_ROUNDS		500u
+#define MAX_PAUSE_US		10000u
+
+unsigned int pause_us;
+
+struct setting window_settings[NR_SETTINGS] = {
+	[HARVEST] = { PARAM_HARVEST },
+	[PAUSE_US] = { KVM_PARAM("prove_window_us") },
+};
+
+struct guest_work works[NR_VCPUS];
+u64 guest_took;
+u64 nr_ready;
+
+/* How many vCPUs take part, and what is written. */
+static u64 nr_racers;
+static u64 value;
+
+/*
+ * The guest
+ */
+
+static void guest_delay(u64 ticks)
+{
+	u64 since;
+
+	if (!ticks)
+		return;
+
+	for (since = rdtsc(); rdtsc() - since < ticks; )
+		;
+}
+
+/* The write fails if the other vCPU has taken away the right to write. */
+static void guest_write(u64 page)
+{
+	kvm_asm_safe("movq %%rax, (%%rdx)", "a"(READ_ONCE(value)),
+		     "d"(DATA_GPA + page * PAGE_SIZE + WRITTEN_WORD * sizeof(u64)));
+}
+
+static void guest_reload_cr3(void)
+{
+	asm volatile("mov %0, %%cr3" : : "r"(get_cr3()) : "memory");
+}
+
+static u64 *guest_entry(u64 page)
+{
+	return (u64 *)ENTRIES_GVA + (DATA_GPA / PAGE_SIZE + page) % ENTRIES_PER_TABLE;
+}
+
+/* Change the entry that maps a page. */
+static void guest_change_entry(u64 page, u64 clear, u64 set)
+{
+	WRITE_ONCE(*guest_entry(page), (READ_ONCE(*guest_entry(page)) & ~clear) | set);
+}
+
+static void guest_exec_op_on(u64 op, u64 page)
+{
+	switch (op) {
+	case OP_WRITE:
+		guest_write(page);
+		break;
+	case OP_TOUCH_LEVEL1:
+		READ_ONCE(*(u64 *)(LEVEL1_GVA + page * SZ_2M));
+		break;
+	case OP_TOUCH_LEVEL2:
+		READ_ONCE(*(u64 *)(LEVEL2_GVA + page * SZ_1G));
+		break;
+	case OP_PERMIT:
+		guest_change_entry(page, PT_NX_MASK, PT_WRITABLE_MASK | PT_DIRTY_MASK);
+		break;
+	case OP_CLEAN:
+		guest_change_entry(page, PT_DIRTY_MASK, 0);
+		break;
+	case OP_NX:
+		guest_change_entry(page, 0, PT_NX_MASK);
+		break;
+	case OP_READ_ONLY:
+		guest_change_entry(page, PT_WRITABLE_MASK, 0);
+		break;
+	case OP_CLEAN_TABLE:
+		READ_ONCE(*(u64 *)(LEVEL1_GVA + page * SZ_2M));
+		guest_change_entry(page, PT_DIRTY_MASK, 0);
+		break;
+	case OP_READ_SLOT:
+		for (; page < SLOT_PAGES; page += NR_PAGES)
+			READ_ONCE(*(u64 *)(DATA_GPA + page * PAGE_SIZE));
+		break;
+	}
+}
+
+static bool guest_changes_entries(u64 op)
+{
+	return op == OP_PERMIT || op == OP_CLEAN || op == OP_NX || op == OP_READ_ONLY ||
+	       op == OP_CLEAN_TABLE;
+}
+
+static void guest_exec_op(struct guest_work *work)
+{
+	u64 i;
+
+	for (i = 0; i < NR_PAGES; i++) {
+		guest_exec_op_on(work->op, (work->first + i * work->step) % NR_PAGES);
+		guest_delay(work->gap);
+	}
+	if (work->op == OP_CR3 || guest_changes_entries(work->op))
+		guest_reload_cr3();
+}
+
+/* Start together with the other vCPU, if it takes part. */
+static void guest_wait_for_start(void)
+{
+	__atomic_add_fetch(&nr_ready, 1, __ATOMIC_SEQ_CST);
+	while (READ_ONCE(nr_ready) < READ_ONCE(nr_racers))
+		asm volatile("pause");
+}
+
+static void guest_main(u64 id)
+{
+	u64 since;
+
+	/*
+	 * Bochs lets no interrupt of the host end the run of a guest that has interrupts
+	 * off, so that a vCPU that waits would keep the other one off its CPU.
+	 */
+	asm volatile("sti" : : : "memory");
+
+	for (;;) {
+		GUEST_SYNC(0);
+		guest_wait_for_start();
+		guest_delay(READ_ONCE(works[id].delay));
+		since = rdtsc();
+		guest_exec_op(&works[id]);
+		if (id)
+			guest_took = rdtsc() - since;
+	}
+}
+
+/*
+ * What the host does
+ */
+
+/* Both MMUs zap the pages when what is permitted changes, and leave the memory alone. */
+static void host_mprotect(struct window_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < HOST_REPEATS; i++) {
+		TEST_ASSERT(!mprotect(t->hva, DATA_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC),
+			    "mprotect() failed, errno %d", errno);
+		TEST_ASSERT(!mprotect(t->hva, DATA_SIZE, PROT_READ | PROT_WRITE),
+			    "mprotect() failed, errno %d", errno);
+	}
+}
+
+static void set_dummy(struct window_test *t, size_t size)
+{
+	vm_set_user_memory_region(t->vm, DUMMY_SLOT, 0, DUMMY_GPA, size, t->dummy);
+}
+
+/* Have KVM drop all of its page tables. */
+static void host_delete_slot(struct window_test *t)
+{
+	set_dummy(t, 0);
+	set_dummy(t, PAGE_SIZE);
+}
+
+/* Tell the host that the pages are idle: it takes Accessed bits away. */
+static void host_age(struct window_test *t)
+{
+	int fd = open_page_idle();
+	unsigned int page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		mark_idle(fd, pfn_of(t->hva + page * PAGE_SIZE));
+	close(fd);
+}
+
+static const struct event events[] = {
+	{
+		.name = "cr3",
+		.what = "pages that are unsynchronized page tables become synchronized",
+		.prepare = OP_TOUCH_LEVEL1, .race = OP_CR3, .level = 1,
+	}, {
+		.name = "level1",
+		.what = "pages become level-1 page tables",
+		.race = OP_TOUCH_LEVEL1, .level = 1, .afresh = true,
+	}, {
+		.name = "level2",
+		.what = "pages become level-2 page tables",
+		.race = OP_TOUCH_LEVEL2, .level = 2, .afresh = true,
+	}, {
+		.name = "table",
+		.what = "pages become page tables, and are mapped by clean entries",
+		.prepare = OP_PERMIT, .race = OP_CLEAN_TABLE, .level = 1, .afresh = true,
+	}, {
+		.name = "clean",
+		.what = "Dirty bits of the guest's entries are taken away",
+		.prepare = OP_PERMIT, .race = OP_CLEAN,
+	}, {
+		.name = "nx",
+		.what = "the guest's entries become not executable",
+		.prepare = OP_PERMIT, .race = OP_NX,
+	}, {
+		.name = "readonly",
+		.what = "the guest's entries become read-only",
+		.prepare = OP_PERMIT, .race = OP_READ_ONLY,
+	}, {
+		.name = "mprotect",
+		.what = "an MMU notifier zaps the pages",
+		.host = host_mprotect,
+	}, {
+		.name = "delete",
+		.what = "all page tables are zapped",
+		.host = host_delete_slot,
+	}, {
+		.name = "age",
+		.what = "the host looks for idle pages",
+		.host = host_age,
+	}, {
+		.name = "log",
+		.what = "the log is read and cleared while the host looks for idle pages",
+		.prepare = OP_READ_SLOT, .host = host_age, .log = true,
+	},
+};
+
+/* Why there is nothing to see, or NULL. */
+static const char *skip_reason(const struct event *e)
+{
+	if (!e->host && kvm_is_tdp_enabled())
+		return "no page tables of the guest are shadowed";
+	if (e->host == host_age && access(PAGE_IDLE, W_OK))
+		return "the kernel has no " PAGE_IDLE;
+
+	return NULL;
+}
+
+/*
+ * The VM
+ */
+
+static u64 *entry_of(struct window_test *t, u64 gva, int level)
+{
+	return vm_get_entry(t->vm, gva, level);
+}
+
+static u64 table_of(struct window_test *t, u64 gva)
+{
+	return addr_hva2gpa(t->vm, entry_of(t, gva, PG_LEVEL_4K)) & ~(PAGE_SIZE - 1ull);
+}
+
+/* Make the pages page tables that lead to the target. */
+static void link_pages(struct window_test *t, unsigned int level)
+{
+	u64 next = level == 1 ? t->target_gpa : t->table_gpa;
+	u64 *links = level == 1 ? t->level1_links : t->level2_links;
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++) {
+		*(u64 *)(t->hva + page * PAGE_SIZE) = next | ENTRY_BITS;
+		links[page] = (DATA_GPA + page * PAGE_SIZE) | ENTRY_BITS;
+	}
+}
+
+static void create_vm(struct window_test *t)
+{
+	u64 gva;
+	unsigned int i;
+
+	t->vm = vm_create(NR_VCPUS);
+	for (i = 0; i < NR_VCPUS; i++) {
+		t->racers[i].vcpu = vm_vcpu_add(t->vm, i, guest_main);
+		vcpu_args_set(t->racers[i].vcpu, 1, (u64)i);
+	}
+	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, SLOT_PAGES,
+				    KVM_MEM_LOG_DIRTY_PAGES);
+	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
+	memset(t->hva, 0, DATA_SIZE);
+	memset(t->dummy, 0, DUMMY_SIZE);
+	set_dummy(t, PAGE_SIZE);
+	virt_map(t->vm, DATA_GPA, DATA_GPA, SLOT_PAGES);
+	virt_map(t->vm, ENTRIES_GVA, table_of(t, DATA_GPA), 1);
+
+	gva = vm_alloc_page(t->vm);
+	t->target_gpa = addr_gva2gpa(t->vm, gva);
+	virt_map(t->vm, LEVEL1_GVA, t->target_gpa, 1);
+	virt_map(t->vm, LEVEL2_GVA, t->target_gpa, 1);
+	t->table_gpa = table_of(t, LEVEL2_GVA);
+	t->level1_links = entry_of(t, LEVEL1_GVA, PG_LEVEL_2M);
+	t->level2_links = entry_of(t, LEVEL2_GVA, PG_LEVEL_1G);
+	if (t->e->level)
+		link_pages(t, t->e->level);
+}
+
+/*
+ * Running
+ */
+
+static void *racer_main(void *arg)
+{
+	struct racer *r = arg;
+
+	for (;;) {
+		sem_wait(&r->go);
+		if (r->end)
+			return NULL;
+
+		vcpu_run_to_sync(r->vcpu, NULL);
+		sem_post(&r->done);
+	}
+}
+
+static void start_racer(struct racer *r)
+{
+	sem_init(&r->go, 0, 0);
+	sem_init(&r->done, 0, 0);
+	start_thread(&r->thread, racer_main, r);
+}
+
+static void end_racer(struct racer *r)
+{
+	r->end = true;
+	sem_post(&r->go);
+	pthread_join(r->thread, NULL);
+}
+
+void send_works(struct window_test *t, unsigned int nr)
+{
+	nr_ready = 0;
+	nr_racers = nr;
+	sync_global_to_guest(t->vm, nr_ready);
+	sync_global_to_guest(t->vm, nr_racers);
+	sync_global_to_guest(t->vm, works);
+	sync_global_to_guest(t->vm, value);
+}
+
+void run_alone(struct window_test *t, unsigned int id, enum guest_op op)
+{
+	works[id] = (struct guest_work){ .op = op, .step = 1 };
+	send_works(t, 1);
+	sem_post(&t->racers[id].go);
+	sem_wait(&t->racers[id].done);
+}
+
+static u64 word_of(struct window_test *t, unsigned int page)
+{
+	return READ_ONCE(((u64 *)(t->hva + page * PAGE_SIZE))[WRITTEN_WORD]);
+}
+
+void write_alone(struct window_test *t)
+{
+	value += 2;
+	run_alone(t, 0, OP_WRITE);
+}
+
+static unsigned long get_log(struct window_test *t)
+{
+	unsigned long log = 0;
+
+	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, &log);
+	return log;
+}
+
+static void clear_log(struct window_test *t, unsigned long log)
+{
+	unsigned int page;
+
+	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, &log, 0, SLOT_PAGES);
+	for (page = 0; page < NR_PAGES; page++)
+		t->copy[page] = word_of(t, page);
+}
+
+/* Have all pages mapped, written and in the log, then take them out of it. */
+static void prepare(struct window_test *t)
+{
+	if (t->e->afresh)
+		host_delete_slot(t);
+	if (t->e->prepare != OP_NOTHING)
+		run_alone(t, 1, t->e->prepare);
+	write_alone(t);
+	clear_log(t, get_log(t));
+}
+
+/* Return: the log. */
+static unsigned long check_log(struct window_test *t)
+{
+	unsigned long log = get_log(t);
+	unsigned int page, lost = 0;
+
+	for (page = 0; page < NR_PAGES; page++)
+		lost += word_of(t, page) != t->copy[page] && !(log >> page & 1);
+
+	t->nr_lost += lost;
+	t->nr_logged += __builtin_popcountl(log);
+	return log;
+}
+
+void check_and_clear_log(struct window_test *t)
+{
+	clear_log(t, check_log(t));
+}
+
+struct window_test run_rounds(const struct event *e, unsigned int rounds,
+			      void (*act)(struct window_test *t))
+{
+	struct window_test t = { .e = e };
+	unsigned int i;
+	u64 nr_lost;
+
+	t.dummy = mmap(NULL, DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0);
+	TEST_ASSERT(t.dummy != MAP_FAILED, "mmap() failed, errno %d", errno);
+	create_vm(&t);
+	for (i = 0; i < NR_VCPUS; i++) {
+		start_racer(&t.racers[i]);
+		run_alone(&t, i, OP_NOTHING);
+	}
+	for (i = 0; i < rounds; i++) {
+		prepare(&t);
+		value += 2;
+		nr_lost = t.nr_lost;
+		act(&t);
+		check_log(&t);
+		t.nr_bad_rounds += t.nr_lost != nr_lost;
+	}
+	for (i = 0; i < NR_VCPUS; i++)
+		end_racer(&t.racers[i]);
+	kvm_vm_free(t.vm);
+	munmap(t.dummy, DUMMY_SIZE);
+	return t;
+}
+
+static void try_event(const struct event *e, unsigned int rounds,
+		      bool (*run)(const struct event *e, unsigned int rounds))
+{
+	const char *reason = skip_reason(e);
+
+	if (reason)
+		ksft_test_result_skip("%s: %s\n", e->name, reason);
+	else
+		ksft_test_result(run(e, rounds), "%s: %s\n", e->name, e->what);
+}
+
+/*
+ * The command line
+ */
+
+static void print_help(FILE *f, const char *name, bool can_pause)
+{
+	unsigned int i;
+
+	fprintf(f, "usage: %s [-h] [-e EVENT]... [-n ROUNDS] [-s SEED]%s\n\n"
+		" -e: only this event; can be given several times\n"
+		" -n: rounds of each event (default: %u)\n"
+		" -s: seed of the delays (default: 1)\n", name, can_pause ? " [-w US]" : "",
+		DEFAULT_ROUNDS);
+	if (can_pause)
+		fprintf(f, " -w: pause within each update of an SPTE, in microseconds (1 to %u)\n",
+			MAX_PAUSE_US);
+	fprintf(f, "\nevents:\n");
+	for (i = 0; i < ARRAY_SIZE(events); i++)
+		fprintf(f, "  %-10s %s\n", events[i].name, events[i].what);
+}
+
+static unsigned int parse_event(const char *text)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(events); i++)
+		if (!strcmp(events[i].name, text))
+			return i;
+	refuse_option(text, "no such event");
+}
+
+int window_main(int argc, char *argv[], bool can_pause,
+		bool (*run)(const struct event *e, unsigned int rounds))
+{
+	unsigned int rounds = DEFAULT_ROUNDS, i;
+	unsigned long chosen = 0;
+	int opt;
+
+	srandom(1);
+	while ((opt = getopt(argc, argv, can_pause ? "he:n:s:w:" : "he:n:s:")) != -1) {
+		switch (opt) {
+		case 'e':
+			chosen |= BIT(parse_event(optarg));
+			break;
+		case 'n':
+			rounds = option_number(optarg, UINT_MAX, 1);
+			break;
+		case 's':
+			srandom(option_number(optarg, UINT_MAX, 1));
+			break;
+		case 'w':
+			pause_us = option_number(optarg, MAX_PAUSE_US, 1);
+			break;
+		default:
+			print_help(opt == 'h' ? stdout : stderr, argv[0], can_pause);
+			return opt == 'h' ? 0 : 2;
+		}
+	}
+	if (optind < argc)
+		refuse_option(argv[optind], "not an option");
+
+	ksft_print_header();
+	settings_save(window_settings, NR_SETTINGS);
+	__TEST_REQUIRE(!pause_us || window_settings[PAUSE_US].saved,
+		       "The kernel has no parameter kvm.prove_window_us");
+	chosen = chosen ?: BIT(ARRAY_SIZE(events)) - 1;
+	ksft_set_plan(__builtin_popcountl(chosen));
+	for (i = 0; i < ARRAY_SIZE(events); i++)
+		if (chosen & BIT(i))
+			try_event(&events[i], rounds, run);
+	ksft_finished();
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting that is interrupted
+ *
+ * Turn kvm.eager_page_split off in the midst of it, and end the process in the midst of
+ * it by SIGKILL.
+ *
+ * Limits: what "in the midst" is depends on the scheduler; there are many tries, and
+ * not one success among them is a failure.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "kvm_util.h"
+#include "kselftest.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_fault.h"
+
+#define MAX_MIDST_TRIES		200u
+#define NR_KILLS		6
+
+static void *alloc_shared(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		       0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Out of memory");
+	return p;
+}
+
+static unsigned int max_midst_tries(void)
+{
+	return min(fault_options.max_tries, MAX_MIDST_TRIES);
+}
+
+/* Wait for the first huge page to go.  False if there is nothing to wait for. */
+static bool wait_for_split(struct kvm_vm *vm, u64 nr_huge, bool (*go_on)(void))
+{
+	while (go_on())
+		if (vm_get_stat_or_absent(vm, "pages_2m") < nr_huge)
+			return true;
+	return false;
+}
+
+/*
+ * The parameter is turned off
+ */
+
+static bool split_is_over;
+
+static bool is_splitting(void)
+{
+	return !READ_ONCE(split_is_over);
+}
+
+static void *switch_off(void *arg)
+{
+	struct fault_test *t = arg;
+	int fd = open(PARAM_EAGER, O_WRONLY);
+
+	wait_for_split(t->vm, t->nr_huge, is_splitting);
+	CHECK(t, write(fd, "N", 1) == 1, "Can't write " PARAM_EAGER);
+	close(fd);
+	return NULL;
+}
+
+static void split_and_switch_off(struct fault_test *t)
+{
+	pthread_t thread;
+
+	split_is_over = false;
+	pthread_create(&thread, NULL, switch_off, t);
+	CHECK(t, !split(t), "errno %d", errno);
+	WRITE_ONCE(split_is_over, true);
+	pthread_join(thread, NULL);
+	setting_set(&host_settings[EAGER], "Y");
+}
+
+/* Returns true if it was turned off when some were split and some were not. */
+static bool cancel_once(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
+	struct split_stats s;
+
+	fault_create_vm(&t, 0);
+	before_split(&t);
+	split_and_switch_off(&t);
+
+	s = get_stats(t.vm);
+	if (fault_options.verbose)
+		ksft_print_msg("%s: turned off: %lu split, %lu left, %lu x cancelled\n", v->name,
+			       s.done, s.huge, s.cancelled);
+	check_sum(&t, &s);
+	CHECK(&t, s.cancelled <= 1 && !s.nomem && !s.noquota,
+	      "seen %lu x cancelled, %lu x no memory, %lu x no quota", s.cancelled, s.nomem,
+	      s.noquota);
+	CHECK(&t, !s.cancelled || s.huge, "cancelled, but no huge page is left");
+	CHECK(&t, s.cancelled || !s.huge,
+	      "%lu huge pages are left, and nothing was cancelled", s.huge);
+
+	check_afterwards(&t);
+	fault_destroy_vm(&t);
+	return s.cancelled && s.done;
+}
+
+static void run_cancel_variant(const struct variant *v)
+{
+	bool hit = false;
+	unsigned int i;
+
+	for (i = 0; i < max_midst_tries() && !hit; i++)
+		hit = cancel_once(v);
+	TEST_ASSERT(hit, "%s: turned off %u times, never in the midst", v->name, i);
+	ksft_print_msg("%-16s off      in the midst at the %u. try\n", v->name, i);
+	fflush(stdout);
+}
+
+/*
+ * CLEAR looks at the parameter for each word, and at each word splits one huge
+ * page, so it can't be interrupted between two of one operation.
+ */
+static const char *run_cancel(void)
+{
+	if (access(PARAM_EAGER, W_OK))
+		return PARAM_EAGER " can't be written";
+
+	run_cancel_variant(&variants[0]);
+	return NULL;
+}
+
+/*
+ * The process is killed
+ */
+
+/* The victim's file descriptor, once it has got one. */
+static int *victim_stats_fd;
+
+static pid_t victim_pid;
+
+static void victim_cycle(struct fault_test *t)
+{
+	touch_all(t);
+	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
+	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
+}
+
+static void victim_main(const struct variant *v)
+{
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_SOME };
+
+	fault_create_vm(&t, 0);
+	WRITE_ONCE(*victim_stats_fd, vm_get_stats_fd(t.vm));
+	for (;;)
+		victim_cycle(&t);
+}
+
+static void start_victim(const struct variant *v)
+{
+	*victim_stats_fd = -1;
+	victim_pid = fork();
+	TEST_ASSERT(victim_pid >= 0, "Can't fork, errno %d", errno);
+	if (!victim_pid)
+		victim_main(v);
+}
+
+static bool is_victim_alive(void)
+{
+	int status;
+
+	TEST_ASSERT(!waitpid(victim_pid, &status, WNOHANG), "The victim ended by itself");
+	return true;
+}
+
+static int take_stats_fd(void)
+{
+	int pidfd = syscall(SYS_pidfd_open, victim_pid, 0);
+	int fd;
+
+	while (READ_ONCE(*victim_stats_fd) < 0)
+		is_victim_alive();
+	fd = syscall(SYS_pidfd_getfd, pidfd, *victim_stats_fd, 0);
+	TEST_ASSERT(fd >= 0, "Can't get the victim's statistics, errno %d", errno);
+	close(pidfd);
+	return fd;
+}
+
+static void open_stats(struct kvm_vm *vm, int fd)
+{
+	vm->stats.fd = fd;
+	read_stats_header(fd, &vm->stats.header);
+	vm->stats.desc = read_stats_descriptors(fd, &vm->stats.header);
+}
+
+static void close_stats(struct kvm_vm *vm)
+{
+	free(vm->stats.desc);
+	close(vm->stats.fd);
+}
+
+static void kill_victim(void)
+{
+	int status;
+
+	kill(victim_pid, SIGKILL);
+	TEST_ASSERT(waitpid(victim_pid, &status, 0) == victim_pid, "Lost the victim");
+	TEST_ASSERT(WIFSIGNALED(status), "The victim ended by itself");
+}
+
+/*
+ * Returns true if the splitter noticed.  The VM outlives the process if its
+ * statistics are watched, otherwise it goes with it.
+ */
+static bool kill_once(const struct variant *v, bool watch)
+{
+	struct kvm_vm vm = { };
+	bool noticed = false;
+
+	start_victim(v);
+	open_stats(&vm, take_stats_fd());
+	while (vm_get_stat_or_absent(&vm, "pages_2m") < NR_HUGE_SOME)
+		is_victim_alive();
+	wait_for_split(&vm, NR_HUGE_SOME, is_victim_alive);
+
+	if (!watch)
+		close_stats(&vm);
+	kill_victim();
+	if (watch) {
+		noticed = vm_get_stat_or_absent(&vm, "eager_split_cancelled");
+		close_stats(&vm);
+	}
+	return noticed;
+}
+
+static void run_kill_variant(const struct variant *v)
+{
+	unsigned int i, hits = 0;
+
+	for (i = 0; i < NR_KILLS || (!hits && i < max_midst_tries()); i++)
+		hits += kill_once(v, i % 2);
+	TEST_ASSERT(hits, "%s: killed %u times, never in the midst", v->name, i);
+	ksft_print_msg("%-16s killed   %u times, in the midst %u times of %u watched\n", v->name, i,
+		       hits, i / 2);
+	fflush(stdout);
+}
+
+static const char *run_kill(void)
+{
+	unsigned int i;
+
+	victim_stats_fd = alloc_shared(sizeof(*victim_stats_fd));
+	for (i = 0; i < NR_VARIANTS; i++)
+		if (!variants[i].clear && applies(&variants[i]))
+			run_kill_variant(&variants[i]);
+	return NULL;
+}
+
+static const struct part parts[] = {
+	{ "off", run_cancel, NR_HUGE_MANY },
+	{ "kill", run_kill, NR_HUGE_SOME },
+};
+
+int main(int argc, char *argv[])
+{
+	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
+}

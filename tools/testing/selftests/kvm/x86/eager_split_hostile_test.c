@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting against guests that make it hard
+ *
+ * A guest decides how often it maps its memory, and when it changes its mind.  None
+ * of that may make the splitter hold mmu_lock for longer, use more shadow pages
+ * than it may, or go on for ever.
+ *
+ *  - alias: map one huge page at very many addresses, with all permissions there
+ *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
+ *    bound that does not depend on their number.
+ *  - contended: the same while others want mmu_lock all the time.  All mappings
+ *    are split nevertheless; how often the lock was given up is shown.
+ *  - quota: the same with the smallest quota.  No more children are made than it
+ *    has shadow pages.
+ *  - rewrite: a vCPU takes entries away and puts them back for as long as logging
+ *    is enabled and disabled.  No huge page comes back to be split again: there
+ *    are no more splits than guest entries.
+ *
+ * All but the last are those of shadow paging: with two-dimensional paging there
+ * is one mapping, whatever the guest does, and little to see.
+ *
+ * Limits: times are those of the machine; the bound allows for an interruption by
+ * taking the best of some tries.  Those who want the lock need a CPU to do so, which
+ * a machine that is itself emulated may not have for milliseconds: how many huge
+ * pages are split within a contended hold is not judged.  The TDP MMU has neither
+ * rmaps nor a quota.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/mman.h>
+#include <linux/sizes.h>
+
+#include "kselftest.h"
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_util.h"
+
+#define TRACING			"/sys/kernel/tracing/"
+#define HOLD_ENABLE		TRACING "events/kvm_eager_split/kvm_eager_split_hold/enable"
+
+#define DATA_SLOT		1
+#define DATA_GPA		0x40000000ull
+#define OTHER_SLOT		2
+#define OTHER_GPA		0x80000000ull
+#define ALIAS_GVA		(2ull << 39)
+#define TABLES_GVA		(3ull << 39)
+#define ENTRIES_PER_TABLE	512ul
+
+#define NR_ALIASES		4096ul
+
+/* As many as KVM lets be: with one more it takes all of a gfn's mappings away. */
+#define MOST_ALIASES		1000ul
+
+/* What splitting one of many may cost more than splitting the only one. */
+#define MAX_FACTOR		16
+#define NR_CONTENDERS		2
+#define NR_TRIES		3
+#define NR_REWRITES		40
+
+enum order { ORDER_TOUCH, ORDER_REWRITE };
+
+/* Written by the host while the vCPU does not run, but for stop. */
+static u64 nr_aliases;
+static enum order order;
+static u64 stop;
+
+struct hostile {
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	void *hva;
+	u64 nr_aliases;
+};
+
+struct hold {
+	/* Of all holds, nanoseconds for one huge page and for all of them. */
+	u64 per_page_ns;
+	u64 longest_ns;
+	u64 nr_pages;
+
+	/* Of those that split something. */
+	u64 nr_holds;
+};
+
+/*
+ * The guest
+ */
+
+static u64 *guest_entry_of(u64 alias)
+{
+	return (u64 *)TABLES_GVA + alias;
+}
+
+static void guest_touch(u64 alias)
+{
+	WRITE_ONCE(*(u64 *)(ALIAS_GVA + alias * SZ_2M), alias);
+}
+
+static void guest_rewrite(u64 alias)
+{
+	u64 entry = READ_ONCE(*guest_entry_of(alias));
+
+	WRITE_ONCE(*guest_entry_of(alias), 0);
+	asm volatile("invlpg (%0)" :: "r"(ALIAS_GVA + alias * SZ_2M) : "memory");
+	WRITE_ONCE(*guest_entry_of(alias), entry);
+	guest_touch(alias);
+}
+
+static void guest_main(void)
+{
+	u64 alias;
+
+	for (;;) {
+		for (alias = 0; alias < READ_ONCE(nr_aliases) && !READ_ONCE(stop); alias++)
+			if (order == ORDER_TOUCH)
+				guest_touch(alias);
+			else
+				guest_rewrite(alias);
+		if (order == ORDER_TOUCH || READ_ONCE(stop))
+			GUEST_SYNC(0);
+	}
+}
+
+static void give_order(struct hostile *t, enum order what)
+{
+	order = what;
+	stop = 0;
+	nr_aliases = t->nr_aliases;
+	sync_global_to_guest(t->vm, order);
+	sync_global_to_guest(t->vm, stop);
+	sync_global_to_guest(t->vm, nr_aliases);
+}
+
+static void touch_all(struct hostile *t)
+{
+	give_order(t, ORDER_TOUCH);
+	vcpu_run_to_sync(t->vcpu, NULL);
+}
+
+/*
+ * The VM
+ */
+
+static u64 *entry_of(struct hostile *t, u64 alias, int level)
+{
+	return vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, level);
+}
+
+/* Each child has a role, and permissions are a part of it. */
+static void map_alias(struct hostile *t, u64 alias)
+{
+	u64 *entry;
+
+	virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
+	*entry_of(t, alias, PG_LEVEL_512G) |= PT_USER_MASK;
+	*entry_of(t, alias, PG_LEVEL_1G) |= PT_USER_MASK;
+	entry = entry_of(t, alias, PG_LEVEL_2M);
+	if (alias & 1)
+		*entry |= PT_USER_MASK;
+	if (alias & 2)
+		*entry |= PT_NX_MASK;
+}
+
+/* Let the guest have its own page tables, those with the aliases, in a row. */
+static void map_tables(struct hostile *t)
+{
+	u64 alias, gva = TABLES_GVA;
+
+	for (alias = 0; alias < t->nr_aliases; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE)
+		virt_map(t->vm, gva, addr_hva2gpa(t->vm, entry_of(t, alias, PG_LEVEL_2M)), 1);
+}
+
+static void create_vm(struct hostile *t, u64 nr)
+{
+	u64 alias;
+
+	t->nr_aliases = nr;
+	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, DATA_GPA,
+				    DATA_SLOT, PAGES_PER_2M, 0);
+	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
+	for (alias = 0; alias < nr; alias++)
+		map_alias(t, alias);
+	map_tables(t);
+}
+
+static void set_logging(struct hostile *t, bool on)
+{
+	vm_set_user_memory_region(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0, DATA_GPA,
+				  PAGES_PER_2M * PAGE_SIZE, t->hva);
+}
+
+/*
+ * The tracepoint
+ */
+
+static struct setting hold_event = { HOLD_ENABLE };
+
+static void add_hold(struct hold *h, const char *line)
+{
+	const char *text = strstr(line, "kvm_eager_split_hold: pages ");
+	unsigned long pages, ns;
+
+	if (!text || sscanf(text, "kvm_eager_split_hold: pages %lu ns %lu", &pages, &ns) != 2)
+		return;
+
+	h->nr_pages += pages;
+	h->nr_holds += !!pages;
+	h->longest_ns = max(h->longest_ns, ns);
+	h->per_page_ns += ns;
+}
+
+static struct hold read_holds(void)
+{
+	FILE *f = fopen(TRACING "trace", "r");
+	struct hold h = { };
+	char line[512];
+
+	TEST_ASSERT(f, "Can't read the trace");
+	while (fgets(line, sizeof(line), f))
+		add_hold(&h, line);
+	fclose(f);
+	if (h.nr_pages)
+		h.per_page_ns /= h.nr_pages;
+	return h;
+}
+
+/* Split mappings that were never split before. */
+static struct hold split_and_measure(struct hostile *t)
+{
+	int fd = open(TRACING "trace", O_WRONLY | O_TRUNC);
+
+	TEST_ASSERT(fd >= 0, "Can't clear the trace");
+	close(fd);
+	set_logging(t, true);
+	return read_holds();
+}
+
+/* The best of some tries, each in a VM of its own. */
+static struct hold measure(u64 nr)
+{
+	struct hold best = { }, h;
+	unsigned int i;
+
+	for (i = 0; i < NR_TRIES; i++) {
+		struct hostile t = { };
+
+		create_vm(&t, nr);
+		touch_all(&t);
+		h = split_and_measure(&t);
+		kvm_vm_free(t.vm);
+		if (!i || h.per_page_ns < best.per_page_ns)
+			best = h;
+	}
+	TEST_ASSERT(best.nr_pages, "Nothing was split");
+	return best;
+}
+
+static void expect_bounded(const struct hold *one, u64 nr)
+{
+	struct hold many = measure(nr);
+
+	ksft_print_msg("alias: one %lu ns; of %lu, %lu split, %lu ns each; longest hold %lu ns\n",
+		       one->per_page_ns, nr, many.nr_pages, many.per_page_ns, many.longest_ns);
+	TEST_ASSERT(many.per_page_ns <= MAX_FACTOR * one->per_page_ns,
+		    "A split takes %lu ns with %lu mappings, and %lu ns with one",
+		    many.per_page_ns, nr, one->per_page_ns);
+}
+
+static void run_alias(void)
+{
+	struct hold one = measure(1);
+
+	expect_bounded(&one, MOST_ALIASES);
+	expect_bounded(&one, NR_ALIASES);
+}
+
+/*
+ * Contention
+ */
+
+struct contender {
+	void *page;
+	bool *stop;
+	pthread_t thread;
+};
+
+/* An MMU notifier takes mmu_lock, whether or not there is something to be zapped. */
+static void *contender_main(void *arg)
+{
+	struct contender *c = arg;
+
+	while (!READ_ONCE(*c->stop))
+		TEST_ASSERT(!madvise(c->page, PAGE_SIZE, MADV_DONTNEED), "errno %d", errno);
+	return NULL;
+}
+
+static struct hold measure_contended(struct hostile *t)
+{
+	struct contender contenders[NR_CONTENDERS];
+	bool stop = false;
+	unsigned int i;
+	struct hold h;
+
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT, 1, 0);
+	for (i = 0; i < NR_CONTENDERS; i++) {
+		contenders[i].page = addr_gpa2hva(t->vm, OTHER_GPA);
+		contenders[i].stop = &stop;
+		start_thread(&contenders[i].thread, contender_main, &contenders[i]);
+	}
+	h = split_and_measure(t);
+	WRITE_ONCE(stop, true);
+	for (i = 0; i < NR_CONTENDERS; i++)
+		pthread_join(contenders[i].thread, NULL);
+	return h;
+}
+
+static void run_contended(void)
+{
+	struct hostile t = { };
+	struct hold h;
+
+	create_vm(&t, MOST_ALIASES);
+	touch_all(&t);
+	h = measure_contended(&t);
+	ksft_print_msg("contended: %lu of %lu split within %lu holds, longest hold %lu ns\n",
+		       h.nr_pages, MOST_ALIASES, h.nr_holds, h.longest_ns);
+	TEST_ASSERT(h.nr_pages == MOST_ALIASES, "%lu of %lu mappings were split", h.nr_pages,
+		    MOST_ALIASES);
+	kvm_vm_free(t.vm);
+}
+
+/*
+ * Quota
+ */
+
+static void run_quota(void)
+{
+	struct hostile t = { };
+	u64 pages_4k, recycled;
+
+	create_vm(&t, NR_ALIASES);
+	vm_set_nr_mmu_pages(t.vm, MIN_MMU_PAGES);
+	touch_all(&t);
+	recycled = vm_get_stat(t.vm, mmu_recycled);
+	set_logging(&t, true);
+	pages_4k = vm_get_stat(t.vm, pages_4k);
+	ksft_print_msg("quota: %lu split, %lu x no quota, %lu 4KiB pages, %lu reclaimed\n",
+		       vm_get_stat(t.vm, eager_split_done),
+		       vm_get_stat(t.vm, eager_split_noquota), pages_4k,
+		       vm_get_stat(t.vm, mmu_recycled) - recycled);
+	TEST_ASSERT(pages_4k <= MIN_MMU_PAGES * ENTRIES_PER_TABLE,
+		    "%lu 4KiB pages do not fit into %lu shadow pages", pages_4k, MIN_MMU_PAGES);
+	TEST_ASSERT(vm_get_stat(t.vm, mmu_recycled) == recycled,
+		    "Splitting reclaimed shadow pages");
+	kvm_vm_free(t.vm);
+}
+
+/*
+ * Rewriting
+ */
+
+static void *vcpu_main(void *arg)
+{
+	struct hostile *t = arg;
+
+	vcpu_run_to_sync(t->vcpu, NULL);
+	return NULL;
+}
+
+static void run_rewrite(void)
+{
+	struct hostile t = { };
+	u64 before, splits, most = 0;
+	pthread_t thread;
+	unsigned int i;
+
+	create_vm(&t, ENTRIES_PER_TABLE);
+	touch_all(&t);
+	give_order(&t, ORDER_REWRITE);
+	start_thread(&thread, vcpu_main, &t);
+	for (i = 0; i < NR_REWRITES; i++) {
+		before = vm_get_stat(t.vm, eager_split_done);
+		set_logging(&t, true);
+		splits = vm_get_stat(t.vm, eager_split_done) - before;
+		most = max(most, splits);
+		TEST_ASSERT(splits <= t.nr_aliases, "%lu splits of %lu entries", splits,
+			    t.nr_aliases);
+		set_logging(&t, false);
+		usleep(2000);
+	}
+	stop = 1;
+	sync_global_to_guest(t.vm, stop);
+	pthread_join(thread, NULL);
+	ksft_print_msg("rewrite: logging enabled %u times, at most %lu splits of %lu entries\n", i,
+		       most, t.nr_aliases);
+	kvm_vm_free(t.vm);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} parts[] = {
+	{ "quota", run_quota },
+	{ "rewrite", run_rewrite },
+	{ "alias", run_alias },
+	{ "contended", run_contended },
+};
+
+int main(int argc, char *argv[])
+{
+	unsigned int i;
+
+	if (argc > 1) {
+		bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
+
+		fprintf(help ? stdout : stderr, "usage: %s [-h]; it has no other options\n",
+			argv[0]);
+		return help ? 0 : 2;
+	}
+
+	ksft_print_header();
+	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
+	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
+	settings_save(&hold_event, 1);
+	__TEST_REQUIRE(hold_event.saved, "The kernel has no " HOLD_ENABLE);
+	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
+	setting_set(&hold_event, "1");
+	ksft_set_plan(ARRAY_SIZE(parts));
+	for (i = 0; i < ARRAY_SIZE(parts); i++) {
+		parts[i].run();
+		ksft_test_result_pass("%s\n", parts[i].name);
+	}
+	ksft_finished();
+}

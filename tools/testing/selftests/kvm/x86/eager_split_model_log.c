@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting compared with a model: what the guest writes, the log, the checks
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kselftest.h"
+#include "eager_split_model.h"
+
+#define LIST_MAX		8192u
+
+bool verbose;
+bool eager;
+
+const char *label(struct model_test *t)
+{
+	static char text[80];
+
+	snprintf(text, sizeof(text), "%s, initially %s", t->c->name,
+		 t->manual ? "all set" : "clear");
+	return text;
+}
+
+static bool is_shadow_paging(struct model_test *t)
+{
+	struct kvm_sregs sregs;
+
+	vcpu_sregs_get(t->vcpu, &sregs);
+	return !kvm_is_tdp_enabled() && (sregs.cr0 & X86_CR0_PG);
+}
+
+/* How many huge SPTEs there are for each huge page of the slot. */
+static unsigned int ptes_per_huge(struct model_test *t)
+{
+	return is_shadow_paging(t) ? t->c->aliases : 1;
+}
+
+static bool is_recycled(struct model_test *t)
+{
+	return ptes_per_huge(t) > RMAP_RECYCLE_THRESHOLD;
+}
+
+u64 pages_per_huge(struct model_test *t)
+{
+	return t->c->level == PG_LEVEL_1G ? PAGES_PER_1G : PAGES_PER_2M;
+}
+
+static unsigned int stride(struct model_test *t)
+{
+	return t->c->stride ?: 1;
+}
+
+static u64 gfn_of(struct model_test *t, u64 page)
+{
+	return (t->gpa >> PAGE_SHIFT) + page;
+}
+
+static u64 gva_of(struct model_test *t, u64 page, unsigned int alias)
+{
+	return t->gpa + page * PAGE_SIZE + alias * t->c->alias_step;
+}
+
+/* Which of the huge pages of the slot has @page, or -1. */
+static int huge_of(struct model_test *t, u64 page)
+{
+	u64 i;
+
+	if (page < t->c->head)
+		return -1;
+
+	i = (page - t->c->head) / pages_per_huge(t);
+	return i < t->c->nr_huge ? i : -1;
+}
+
+u64 nr_huge_mapped(struct model_test *t)
+{
+	return vm_get_stat(t->vm, pages_2m) + vm_get_stat(t->vm, pages_1g) -
+	       t->huge_elsewhere;
+}
+
+static void show_stats(struct model_test *t, const char *when)
+{
+	if (!verbose)
+		return;
+
+	ksft_print_msg("%s: %s: 4K %lu, 2M %lu, 1G %lu, elsewhere %lu\n", label(t), when,
+		       vm_get_stat(t->vm, pages_4k), vm_get_stat(t->vm, pages_2m),
+		       vm_get_stat(t->vm, pages_1g), t->huge_elsewhere);
+}
+
+static u64 nr_huge_expected(struct model_test *t)
+{
+	unsigned int i, n = 0;
+
+	for (i = 0; i < t->c->nr_huge; i++)
+		n += t->huge[i];
+
+	return n * ptes_per_huge(t);
+}
+
+void expect_huge(struct model_test *t, u64 expected, const char *when)
+{
+	u64 seen = nr_huge_mapped(t);
+
+	show_stats(t, when);
+	if (t->unpredictable)
+		return;
+
+	/* Some mappings were taken away again by the last ones that came. */
+	if (is_recycled(t) && expected) {
+		CHECK(t, seen, "%s: expected huge pages, seen none", when);
+		return;
+	}
+
+	CHECK(t, seen == expected, "%s: expected %lu huge pages, seen %lu", when,
+	      expected, seen);
+}
+
+void expect_huge_model(struct model_test *t, const char *when)
+{
+	expect_huge(t, nr_huge_expected(t), when);
+}
+
+/*
+ * The guest
+ */
+
+void guest_run(struct model_test *t, u64 entry)
+{
+	struct kvm_regs regs = {
+		.rip = entry,
+		.rsi = LIST_GPA,
+		.rcx = t->nr_listed,
+		.rdx = t->seed,
+		.rflags = X86_EFLAGS_FIXED,
+	};
+
+	if (!t->nr_listed)
+		return;
+
+	vcpu_regs_set(t->vcpu, &regs);
+	vcpu_run(t->vcpu);
+	vcpu_regs_get(t->vcpu, &regs);
+	CHECK(t, t->vcpu->run->exit_reason == KVM_EXIT_HLT,
+	      "the guest ended by exit %u (%s) at RIP 0x%llx, %llu of %u to go",
+	      t->vcpu->run->exit_reason, exit_reason_str(t->vcpu->run->exit_reason),
+	      regs.rip, regs.rcx, t->nr_listed);
+	CHECK(t, entry != READ_GPA || (u32)regs.rbx == t->list_sum,
+	      "the guest read a sum of 0x%x, expected 0x%x", (u32)regs.rbx,
+	      t->list_sum);
+
+	t->nr_listed = 0;
+	t->list_sum = 0;
+}
+
+void write_listed(struct model_test *t)
+{
+	guest_run(t, WRITE_GPA);
+	t->seed++;
+}
+
+void list_add_gva(struct model_test *t, u64 gva, u64 entry)
+{
+	if (t->nr_listed == LIST_MAX)
+		guest_run(t, entry);
+
+	t->list[t->nr_listed++] = gva;
+}
+
+void list_write(struct model_test *t, u64 page, unsigned int alias)
+{
+	u64 gva = gva_of(t, page, alias);
+	int i = huge_of(t, page);
+
+	list_add_gva(t, gva, WRITE_GPA);
+	t->content[page] = (u32)gva + t->seed;
+	if (!t->logging)
+		return;
+
+	set_bit(page, t->log);
+	if (i >= 0)
+		t->huge[i] = false;
+}
+
+void list_read(struct model_test *t, u64 page, unsigned int alias)
+{
+	list_add_gva(t, gva_of(t, page, alias), READ_GPA);
+	t->list_sum += t->content[page];
+}
+
+static void list_touch(struct model_test *t, u64 page, unsigned int alias)
+{
+	if (t->c->read_first)
+		list_read(t, page, alias);
+	else
+		list_write(t, page, alias);
+}
+
+static void touch_alias(struct model_test *t, unsigned int alias)
+{
+	u64 page, step = alias ? pages_per_huge(t) : stride(t);
+
+	for (page = alias ? t->c->head : 0; page < t->npages; page += step)
+		list_touch(t, page, alias);
+}
+
+void touch_all(struct model_test *t, const char *when)
+{
+	unsigned int i;
+
+	for (i = 0; i < t->c->aliases; i++)
+		touch_alias(t, i);
+	guest_run(t, t->c->read_first ? READ_GPA : WRITE_GPA);
+	t->seed++;
+
+	for (i = 0; i < t->c->nr_huge; i++)
+		t->huge[i] = true;
+	expect_huge_model(t, when);
+}
+
+static void read_all(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page += stride(t))
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+}
+
+/*
+ * The log
+ */
+
+u64 log_words(struct model_test *t)
+{
+	return DIV_ROUND_UP(t->npages, BITS_PER_WORD);
+}
+
+void log_fill(struct model_test *t, unsigned long *bitmap, u64 first, u64 nr)
+{
+	u64 page;
+
+	memset(bitmap, 0, log_words(t) * sizeof(*bitmap));
+	for (page = first; page < first + nr; page++)
+		set_bit(page, bitmap);
+}
+
+void compare_log(struct model_test *t, const char *when)
+{
+	u64 page;
+
+	memset(t->seen, 0xa5, log_words(t) * sizeof(*t->seen));
+	kvm_vm_get_dirty_log(t->vm, t->slot, t->seen);
+
+	for (page = 0; page < log_words(t) * BITS_PER_WORD; page++)
+		CHECK(t, test_bit(page, t->seen) == test_bit(page, t->log),
+		      "%s: gfn 0x%lx (page %lu of %lu): expected %s, seen %s", when,
+		      gfn_of(t, page), page, t->npages,
+		      test_bit(page, t->log) ? "dirty" : "clean",
+		      test_bit(page, t->seen) ? "dirty" : "clean");
+
+	if (!t->manual)
+		log_fill(t, t->log, 0, 0);
+}
+
+/* KVM splits what overlaps the range from the first bit to the last of a word. */
+static void model_clear_word(struct model_test *t, u64 word, unsigned long mask)
+{
+	u64 page = word * BITS_PER_WORD;
+	u64 last = page + BITS_PER_WORD - 1 - __builtin_clzl(mask);
+
+	t->log[word] &= ~mask;
+	for (page += __builtin_ctzl(mask); eager && page <= last; page++)
+		if (huge_of(t, page) >= 0)
+			t->huge[huge_of(t, page)] = false;
+}
+
+void clear_log(struct model_test *t, u64 first, u64 nr)
+{
+	u64 word = first / BITS_PER_WORD;
+	u64 end = word + DIV_ROUND_UP(nr, BITS_PER_WORD);
+
+	kvm_vm_clear_dirty_log(t->vm, t->slot, &t->arg[word], first, nr);
+
+	for (; word < end; word++)
+		if (t->arg[word] & t->log[word])
+			model_clear_word(t, word, t->arg[word] & t->log[word]);
+}
+
+void clear_all(struct model_test *t)
+{
+	log_fill(t, t->arg, 0, t->npages);
+	clear_log(t, 0, t->npages);
+}
+
+void set_flags(struct model_test *t, u32 flags)
+{
+	vm_set_user_memory_region(t->vm, t->slot, flags, t->gpa, t->npages * PAGE_SIZE,
+				  t->hva);
+}
+
+void start_logging(struct model_test *t)
+{
+	unsigned int i;
+
+	set_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
+	t->logging = true;
+	log_fill(t, t->log, 0, t->manual ? t->npages : 0);
+	for (i = 0; i < t->c->nr_huge; i++)
+		t->huge[i] = t->manual || !eager;
+	expect_huge_model(t, "logging enabled");
+	compare_log(t, "logging enabled");
+}
+
+void stop_logging(struct model_test *t)
+{
+	set_flags(t, 0);
+	t->logging = false;
+	show_stats(t, "logging disabled");
+}
+
+void expect_huge_first_word(struct model_test *t)
+{
+	static const char when[] = "first word cleared";
+
+	if (!eager || t->c->level == PG_LEVEL_2M)
+		expect_huge_model(t, when);
+	else
+		expect_huge(t, PAGES_PER_1G / PAGES_PER_2M - 1, when);
+}
+
+static void clear_first_word(struct model_test *t)
+{
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	expect_huge_first_word(t);
+	compare_log(t, "first word cleared");
+}
+
+void clear_initial(struct model_test *t)
+{
+	clear_first_word(t);
+	clear_all(t);
+	expect_huge_model(t, "all cleared");
+	compare_log(t, "all cleared");
+}
+
+/*
+ * The checks
+ */
+
+void check_memory(struct model_test *t)
+{
+	u64 page;
+	u32 seen;
+
+	for (page = 0; page < t->npages; page += stride(t)) {
+		seen = READ_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE));
+		CHECK(t, seen == t->content[page],
+		      "gfn 0x%lx: expected 0x%x in memory, seen 0x%x",
+		      gfn_of(t, page), t->content[page], seen);
+	}
+}
+
+/* Every page is mapped: nothing that the guest reads has to be faulted in. */
+static void check_split(struct model_test *t)
+{
+	u64 pages_4k = vm_get_stat(t->vm, pages_4k);
+
+	if (!eager || t->unpredictable)
+		return;
+
+	CHECK(t, pages_4k >= t->npages,
+	      "split: expected at least %lu 4KiB pages, seen %lu", t->npages, pages_4k);
+
+	/* A guest's entry that changes makes KVM use another, empty, child. */
+	if (t->c->read_first || is_recycled(t))
+		return;
+
+	read_all(t);
+	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
+	      "the guest read all pages: expected %lu 4KiB pages, seen %lu", pages_4k,
+	      vm_get_stat(t->vm, pages_4k));
+	compare_log(t, "read all");
+}
+
+static bool is_border(struct model_test *t, u64 page)
+{
+	return !page || page == t->npages - 1 || huge_of(t, page - 1) != huge_of(t, page) ||
+	       huge_of(t, page + 1) != huge_of(t, page);
+}
+
+/* A third of the pages and all at borders; of all huge pages, or every other. */
+static void pick_pages(struct model_test *t, bool all)
+{
+	u64 page;
+
+	log_fill(t, t->pick, 0, 0);
+	for (page = 0; page < t->npages; page += stride(t)) {
+		if (!all && huge_of(t, page) % 2)
+			continue;
+		if (is_border(t, page) || random() % 3 == 0)
+			set_bit(page, t->pick);
+	}
+}
+
+static void write_picked(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++) {
+		if (!test_bit(page, t->pick))
+			continue;
+
+		list_write(t, page, t->next_alias);
+		t->next_alias = (t->next_alias + 1) % t->c->aliases;
+	}
+	write_listed(t);
+}
+
+void round_of_writes(struct model_test *t, bool all)
+{
+	pick_pages(t, all);
+	write_picked(t);
+
+	/* The other mappings of a page stay huge, and 2MiB pages may stay of 1GiB. */
+	if (eager || (ptes_per_huge(t) == 1 && t->c->level == PG_LEVEL_2M))
+		expect_huge_model(t, "written");
+
+	compare_log(t, "written");
+	if (t->manual) {
+		memcpy(t->arg, t->pick, log_words(t) * sizeof(*t->arg));
+		clear_log(t, 0, t->npages);
+	}
+	compare_log(t, "cleared");
+}
+
+void log_cycle(struct model_test *t)
+{
+	unsigned int nr = 0;
+
+	touch_all(t, "all touched");
+	start_logging(t);
+	if (t->manual)
+		clear_initial(t);
+	check_split(t);
+
+	/* Page faults have to find the child that they would have made. */
+	round_of_writes(t, false);
+	check_split(t);
+	do {
+		round_of_writes(t, true);
+		nr += t->npages / stride(t) / 3;
+	} while (nr < t->c->aliases);
+
+	stop_logging(t);
+	check_memory(t);
+	t->cycle++;
+}
+
+void run_cycles(struct model_test *t)
+{
+	int i;
+
+	for (i = 0; i < NR_CYCLES; i++)
+		log_cycle(t);
+
+	touch_all(t, "all touched at the end");
+	check_memory(t);
+}
+
+/* Clear from the start of a word up to the very first page of a huge page. */
+static void clear_across(struct model_test *t, u64 page)
+{
+	u64 first = page - page % BITS_PER_WORD;
+	u64 nr = min_t(u64, BITS_PER_WORD, t->npages - first);
+
+	log_fill(t, t->arg, first, page - first + 1);
+	clear_log(t, first, nr);
+	expect_huge_model(t, "cleared across huge pages");
+
+	list_write(t, page, 0);
+	list_write(t, first, 0);
+	write_listed(t);
+	compare_log(t, "written across huge pages");
+}
+
+void clear_across_all(struct model_test *t)
+{
+	unsigned int i;
+
+	start_logging(t);
+	for (i = 0; i < t->c->nr_huge; i++)
+		clear_across(t, t->c->head + i * pages_per_huge(t));
+	stop_logging(t);
+	check_memory(t);
+}

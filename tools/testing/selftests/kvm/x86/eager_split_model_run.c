@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting compared with a model: the VM, and the command line
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <linux/mman.h>
+
+#include "kselftest.h"
+#include "eager_split_model.h"
+
+#define SEG_CODE		0xb
+#define SEG_DATA		0x3
+#define SEG_TSS			0xb
+#define SELECTOR_CODE		0x8
+#define SELECTOR_DATA		0x10
+#define SELECTOR_TSS		0x18
+
+/*
+ * What the guest runs: write to, or add up, the words that a list in memory
+ * points to.  The instructions are such that they are the same in 32-bit and in
+ * 64-bit code.
+ *
+ * In: ESI the list, ECX its length, EDX what is added to an address to get what
+ * is written to it.  Out: EBX the sum of what was read.
+ */
+static void __attribute__((naked)) guest_write(void)
+{
+	asm volatile(".code32\n"
+		     "1: lodsl\n\t"
+		     "leal (%eax, %edx), %ebx\n\t"
+		     "movl %ebx, (%eax)\n\t"
+		     "subl $1, %ecx\n\t"
+		     "jnz 1b\n\t"
+		     "hlt\n\t"
+		     ".code64");
+}
+
+static void __attribute__((naked)) guest_read(void)
+{
+	asm volatile(".code32\n"
+		     "1: lodsl\n\t"
+		     "addl (%eax), %ebx\n\t"
+		     "subl $1, %ecx\n\t"
+		     "jnz 1b\n\t"
+		     "hlt\n\t"
+		     ".code64");
+}
+
+/*
+ * Modes of the guest
+ */
+
+static void set_segment(struct kvm_segment *seg, u16 selector, u8 type)
+{
+	memset(seg, 0, sizeof(*seg));
+	seg->limit = 0xffffffff;
+	seg->selector = selector;
+	seg->type = type;
+	seg->present = 1;
+	seg->s = 1;
+	seg->db = 1;
+	seg->g = 1;
+}
+
+static void set_segments(struct kvm_sregs *sregs)
+{
+	set_segment(&sregs->cs, SELECTOR_CODE, SEG_CODE);
+	set_segment(&sregs->ds, SELECTOR_DATA, SEG_DATA);
+	sregs->es = sregs->ds;
+	sregs->fs = sregs->ds;
+	sregs->gs = sregs->ds;
+	sregs->ss = sregs->ds;
+
+	set_segment(&sregs->tr, SELECTOR_TSS, SEG_TSS);
+	sregs->tr.limit = 0x67;
+	sregs->tr.s = 0;
+	sregs->tr.db = 0;
+	sregs->tr.g = 0;
+
+	memset(&sregs->ldt, 0, sizeof(sregs->ldt));
+	sregs->ldt.unusable = 1;
+}
+
+void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer)
+{
+	struct kvm_sregs sregs;
+
+	vcpu_sregs_get(t->vcpu, &sregs);
+	set_segments(&sregs);
+	if (efer & EFER_LMA) {
+		sregs.cs.l = 1;
+		sregs.cs.db = 0;
+	}
+	sregs.cr0 = X86_CR0_PE | X86_CR0_NE | X86_CR0_ET | cr0;
+	sregs.cr3 = cr3;
+	sregs.cr4 = cr4;
+	sregs.efer = efer;
+	vcpu_sregs_set(t->vcpu, &sregs);
+}
+
+u64 *guest_entry(struct model_test *t, u64 gva, int level)
+{
+	return vm_get_entry(t->vm, gva, level);
+}
+
+unsigned int nr_guest_entries(struct model_test *t)
+{
+	return t->mapping_size / PG_LEVEL_SIZE(t->c->level);
+}
+
+void map_low(struct model_test *t)
+{
+	virt_pgd_alloc(t->vm);
+	virt_map_level(t->vm, 0, 0, LOW_SIZE, PG_LEVEL_2M);
+}
+
+void map_data(struct model_test *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < t->c->aliases; i++)
+		virt_map_level(t->vm, DATA_BASE + i * t->c->alias_step, DATA_BASE,
+			       t->mapping_size, t->c->level);
+}
+
+/*
+ * Give the aliases different permissions, all of them good for a write by the
+ * supervisor, so that they have different children.
+ */
+static void vary_permissions(struct model_test *t, unsigned int alias)
+{
+	u64 gva = DATA_BASE + alias * t->c->alias_step;
+	unsigned int i;
+
+	*guest_entry(t, gva, PG_LEVEL_512G) |= PT_USER_MASK;
+	*guest_entry(t, gva, PG_LEVEL_1G) |= PT_USER_MASK;
+
+	for (i = 0; i < nr_guest_entries(t); i++, gva += SZ_2M) {
+		if (alias & 1)
+			*guest_entry(t, gva, PG_LEVEL_2M) |= PT_USER_MASK;
+		if (alias & 2)
+			*guest_entry(t, gva, PG_LEVEL_2M) |= PT_NX_MASK;
+	}
+}
+
+void enter_paging_4level(struct model_test *t, u64 cr0)
+{
+	set_mode(t, X86_CR0_PG | cr0, t->vm->mmu.pgd, X86_CR4_PAE,
+		 EFER_LME | EFER_LMA | EFER_NX);
+}
+
+void enter_long(struct model_test *t)
+{
+	unsigned int i;
+
+	map_low(t);
+	map_data(t);
+	for (i = 1; i < t->c->aliases; i++)
+		vary_permissions(t, i);
+	enter_paging_4level(t, X86_CR0_WP);
+}
+
+const char *no_1g(void)
+{
+	return kvm_cpu_has(X86_FEATURE_GBPAGES) ? NULL : "KVM has no 1GiB pages for guests";
+}
+
+/*
+ * Setting up, and tearing down
+ */
+
+static void *map_backing(struct model_test *t)
+{
+	unsigned int shift = PG_LEVEL_SHIFT(t->c->level);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | shift << MAP_HUGE_SHIFT;
+
+	return mmap(NULL, t->mapping_size, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
+
+static void create_vm(struct model_test *t)
+{
+	t->vm = vm_create_barebones();
+	/* Whatever the CPU has, see enter_paging_4level(). */
+	t->vm->mmu.pgtable_levels = 4;
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, 0, LOW_SLOT,
+				    LOW_SIZE / PAGE_SIZE, 0);
+	memcpy(addr_gpa2hva(t->vm, WRITE_GPA), guest_write, CODE_MAX);
+	memcpy(addr_gpa2hva(t->vm, READ_GPA), guest_read, CODE_MAX);
+	t->list = addr_gpa2hva(t->vm, LIST_GPA);
+
+	if (t->manual)
+		vm_enable_initially_set(t->vm);
+
+	t->vcpu = __vm_vcpu_add(t->vm, 0);
+	vcpu_init_cpuid(t->vcpu, kvm_get_supported_cpuid());
+}
+
+static void *zalloc(size_t size)
+{
+	void *p = calloc(1, size);
+
+	TEST_ASSERT(p, "Out of memory");
+	return p;
+}
+
+static void create_model(struct model_test *t)
+{
+	t->log = zalloc(log_words(t) * sizeof(*t->log));
+	t->seen = zalloc(log_words(t) * sizeof(*t->seen));
+	t->arg = zalloc(log_words(t) * sizeof(*t->arg));
+	t->pick = zalloc(log_words(t) * sizeof(*t->pick));
+	t->content = zalloc(t->npages * sizeof(*t->content));
+	t->huge = zalloc(t->c->nr_huge * sizeof(*t->huge));
+	t->seed = 1;
+}
+
+static void free_all(struct model_test *t)
+{
+	kvm_vm_free(t->vm);
+	munmap(t->mapping, t->mapping_size);
+	free(t->log);
+	free(t->seen);
+	free(t->arg);
+	free(t->pick);
+	free(t->content);
+	free(t->huge);
+}
+
+/* Returns false if there are not enough huge pages. */
+static bool run_logged(const struct test_case *c, bool manual)
+{
+	struct model_test t = { .c = c, .manual = manual, .slot = DATA_SLOT };
+	u64 offset = -c->head % pages_per_huge(&t);
+
+	t.npages = c->head + c->nr_huge * pages_per_huge(&t) + c->tail;
+	t.mapping_size = align_up((offset + t.npages) * PAGE_SIZE, PG_LEVEL_SIZE(c->level));
+	t.mapping = map_backing(&t);
+	if (t.mapping == MAP_FAILED)
+		return false;
+
+	t.hva = t.mapping + offset * PAGE_SIZE;
+	t.gpa = DATA_BASE + offset * PAGE_SIZE;
+	create_vm(&t);
+	create_model(&t);
+	set_flags(&t, 0);
+	c->enter(&t);
+	if (c->run)
+		c->run(&t);
+	else
+		run_cycles(&t);
+	free_all(&t);
+	return true;
+}
+
+static struct test_case with_defaults(const struct test_case *given)
+{
+	struct test_case c = *given;
+
+	c.level = c.level ?: PG_LEVEL_2M;
+	c.aliases = c.aliases ?: 1;
+	c.alias_step = c.alias_step ?: c.nr_huge * PG_LEVEL_SIZE(c.level);
+	return c;
+}
+
+/* Returns why it couldn't run, or NULL. */
+static const char *run_both(const struct test_case *c)
+{
+	const char *reason = c->skip_reason ? c->skip_reason() : NULL;
+
+	if (reason)
+		return reason;
+
+	if (!c->manual_only && !run_logged(c, false))
+		return "too few huge pages are free";
+
+	return run_logged(c, true) ? NULL : "too few huge pages are free";
+}
+
+static bool run_case(const struct test_case *given)
+{
+	struct test_case c = with_defaults(given);
+	u64 start = now_ns();
+	const char *reason = run_both(&c);
+
+	if (reason)
+		ksft_test_result_skip("%s: %s\n", c.name, reason);
+	else
+		ksft_test_result_pass("%s: %s, %lu ms\n", c.name, c.what,
+				      (now_ns() - start) / NSEC_PER_MSEC);
+	return !reason;
+}
+
+/*
+ * The command line
+ */
+
+static const struct test_case *test_cases;
+static unsigned int nr_cases;
+
+/* By number, those that -m names; all if it names none. */
+static u64 selected;
+
+static void select_case(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr_cases; i++)
+		if (!strcmp(name, test_cases[i].name))
+			break;
+	TEST_ASSERT(i < nr_cases, "No such case: %s, see -h", name);
+	selected |= BIT_ULL(i);
+}
+
+static bool run_selected(void)
+{
+	bool ran = false;
+	unsigned int i;
+
+	for (i = 0; i < nr_cases; i++)
+		if (selected & BIT_ULL(i))
+			ran |= run_case(&test_cases[i]);
+	return ran;
+}
+
+static void help(const char *program)
+{
+	unsigned int i;
+
+	printf("usage: %s [-h] [-v] [-m NAME]...\n\n"
+	       " -m: run this case only, or those of several -m.  They need up to 6\n"
+	       "     free 2MiB HugeTLB pages, those with a 1GiB entry a free 1GiB page.\n"
+	       " -v: show KVM's numbers of pages after each step.\n\n", program);
+	for (i = 0; i < nr_cases; i++)
+		printf("     %-10s %s\n", test_cases[i].name, test_cases[i].what);
+}
+
+int model_main(int argc, char *argv[], const struct test_case *cases, unsigned int nr)
+{
+	int opt;
+
+	test_cases = cases;
+	nr_cases = nr;
+	while ((opt = getopt(argc, argv, "hm:v")) != -1) {
+		switch (opt) {
+		case 'm':
+			select_case(optarg);
+			break;
+		case 'v':
+			verbose = true;
+			break;
+		default:
+			help(argv[0]);
+			exit(opt == 'h' ? 0 : 1);
+		}
+	}
+
+	ksft_print_header();
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
+	eager = get_kvm_param_bool("eager_page_split");
+	selected = selected ?: BIT_ULL(nr) - 1;
+	ksft_set_plan(__builtin_popcountll(selected));
+	if (run_selected())
+		ksft_finished();
+
+	/* Each case that could not be run has said why. */
+	ksft_print_cnts();
+	return KSFT_SKIP;
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting in every mode of the guest
+ *
+ * The shadow MMU maps guest memory with huge pages in different ways, depending
+ * on how the guest maps it: without paging, with page tables of two, three and
+ * four levels, through many addresses at once, with huge entries that are
+ * read-only or clean, in SMM.  Each of them is compared with a model, as
+ * eager_split_model.h says.
+ */
+#include <string.h>
+
+#include "eager_split_model.h"
+
+#define SMM_AS_ID		1u
+#define SLOT_OF(as_id, id)	((as_id) << 16 | (id))
+
+#define PDES_PAE		512u
+#define SHIFT_PAE		21
+#define SHIFT_PSE		22
+
+/* Read-only entries of a supervisor that may write nevertheless; some user's. */
+static void enter_long_wp0(struct model_test *t)
+{
+	unsigned int i;
+	u64 *pte;
+
+	map_low(t);
+	map_data(t);
+	*guest_entry(t, DATA_BASE, PG_LEVEL_512G) |= PT_USER_MASK;
+	*guest_entry(t, DATA_BASE, PG_LEVEL_1G) |= PT_USER_MASK;
+
+	for (i = 0; i < nr_guest_entries(t); i++) {
+		pte = guest_entry(t, DATA_BASE + i * SZ_2M, PG_LEVEL_2M);
+		*pte &= ~PT_WRITABLE_MASK;
+		if (i & 2)
+			*pte |= PT_USER_MASK;
+	}
+	enter_paging_4level(t, 0);
+}
+
+static void map_pae(struct model_test *t, u64 *pds[], u64 gva, u64 gpa)
+{
+	pds[gva >> 30][(gva >> SHIFT_PAE) % PDES_PAE] =
+		gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_HUGE_MASK;
+}
+
+static void enter_pae(struct model_test *t)
+{
+	u64 pdpt_gpa = vm_alloc_page_table(t->vm);
+	u64 *pdpt = addr_gpa2hva(t->vm, pdpt_gpa);
+	u64 pd_gpa, offset, *pds[4];
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(pds); i++) {
+		pd_gpa = vm_alloc_page_table(t->vm);
+		pdpt[i] = pd_gpa | PT_PRESENT_MASK;
+		pds[i] = addr_gpa2hva(t->vm, pd_gpa);
+	}
+
+	for (offset = 0; offset < LOW_SIZE; offset += SZ_2M)
+		map_pae(t, pds, offset, offset);
+	for (i = 0; i < t->c->aliases; i++)
+		for (offset = 0; offset < t->mapping_size; offset += SZ_2M)
+			map_pae(t, pds, DATA_BASE + i * t->c->alias_step + offset,
+				DATA_BASE + offset);
+
+	set_mode(t, X86_CR0_PG | X86_CR0_WP, pdpt_gpa, X86_CR4_PAE, 0);
+}
+
+static void map_pse(u32 *pd, u64 gva, u64 gpa)
+{
+	pd[gva >> SHIFT_PSE] =
+		gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_HUGE_MASK;
+}
+
+static void enter_pse(struct model_test *t)
+{
+	u64 pd_gpa = vm_alloc_page_table(t->vm);
+	u32 *pd = addr_gpa2hva(t->vm, pd_gpa);
+	u64 offset;
+	unsigned int i;
+
+	for (offset = 0; offset < LOW_SIZE; offset += SZ_4M)
+		map_pse(pd, offset, offset);
+	for (i = 0; i < t->c->aliases; i++)
+		for (offset = 0; offset < t->mapping_size; offset += SZ_4M)
+			map_pse(pd, DATA_BASE + i * t->c->alias_step + offset,
+				DATA_BASE + offset);
+
+	set_mode(t, X86_CR0_PG | X86_CR0_WP, pd_gpa, X86_CR4_PSE, 0);
+}
+
+static void enter_nonpaging(struct model_test *t)
+{
+	set_mode(t, 0, 0, 0, 0);
+}
+
+/*
+ * SMM has an address space of its own: the same memory in another slot, that is
+ * logged, while that of the other address space isn't.
+ */
+static void enter_smm(struct model_test *t)
+{
+	struct kvm_vcpu_events events;
+	u64 page;
+
+	enter_nonpaging(t);
+	for (page = t->c->head; page < t->npages; page += PAGES_PER_2M)
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+	expect_huge(t, t->c->nr_huge, "touched outside of SMM");
+
+	vm_set_user_memory_region(t->vm, SLOT_OF(SMM_AS_ID, LOW_SLOT), 0, 0, LOW_SIZE,
+				  addr_gpa2hva(t->vm, 0));
+	t->slot = SLOT_OF(SMM_AS_ID, DATA_SLOT);
+	set_flags(t, 0);
+
+	vcpu_events_get(t->vcpu, &events);
+	events.flags |= KVM_VCPUEVENT_VALID_SMM;
+	events.smi.smm = 1;
+	vcpu_events_set(t->vcpu, &events);
+	t->huge_elsewhere = nr_huge_mapped(t);
+}
+
+static const char *no_smm(void)
+{
+	if (!kvm_has_cap(KVM_CAP_X86_SMM))
+		return "KVM has no SMM";
+	if (kvm_check_cap(KVM_CAP_MULTI_ADDRESS_SPACE) <= SMM_AS_ID)
+		return "KVM has one address space only";
+	return NULL;
+}
+
+static const struct test_case test_cases[] = {
+	{
+		.name = "long", .what = "64-bit guest, 2MiB entries",
+		.enter = enter_long, .nr_huge = 4,
+	}, {
+		.name = "unaligned", .what = "slot that is not aligned to 2MiB",
+		.enter = enter_long, .nr_huge = 3, .head = 61, .tail = 101,
+	}, {
+		.name = "alias2", .what = "memory at 2 addresses",
+		.enter = enter_long, .nr_huge = 3, .aliases = 2,
+	}, {
+		.name = "alias15", .what = "memory at 15 addresses",
+		.enter = enter_long, .nr_huge = 3, .aliases = 15,
+	}, {
+		.name = "alias1000", .what = "memory at as many addresses as KVM allows for",
+		.enter = enter_long, .nr_huge = 1, .aliases = RMAP_RECYCLE_THRESHOLD,
+	}, {
+		.name = "alias1100", .what = "memory at more addresses than KVM allows for",
+		.enter = enter_long, .nr_huge = 1, .aliases = 1100,
+	}, {
+		.name = "pae", .what = "32-bit guest, PAE, 2MiB entries",
+		.enter = enter_pae, .nr_huge = 4, .aliases = 2, .alias_step = SZ_1G,
+	}, {
+		.name = "pse", .what = "32-bit guest, 4MiB entries",
+		.enter = enter_pse, .nr_huge = 4, .aliases = 2, .alias_step = SZ_1G,
+	}, {
+		.name = "nonpaging", .what = "32-bit guest without paging",
+		.enter = enter_nonpaging, .nr_huge = 4,
+	}, {
+		.name = "wp0", .what = "CR0.WP=0, writes through read-only 2MiB entries",
+		.enter = enter_long_wp0, .nr_huge = 4, .read_first = true,
+	}, {
+		.name = "clean", .what = "2MiB entries that get dirty while logging",
+		.enter = enter_long, .nr_huge = 4, .read_first = true,
+	}, {
+		.name = "1g", .what = "64-bit guest, 1GiB entry",
+		.enter = enter_long, .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
+		.stride = 61,
+	}, {
+		.name = "smm", .what = "the address space of SMM",
+		.enter = enter_smm, .skip_reason = no_smm, .nr_huge = 4,
+	},
+};
+
+int main(int argc, char *argv[])
+{
+	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What host and guest share in eager_split_stress_test: where everything is, and what
+ * a word of memory may be.
+ */
+#ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
+#define SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
+
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "eager_split_util.h"
+
+#define MAX_VCPUS		4u
+#define WORDS_PER_PAGE		512ul
+
+/* What host and guest share beside the memory under test. */
+#define CONTROL_SLOT		1
+#define CONTROL_GPA		0x10000000ull
+#define CONTROL_SIZE		SZ_128K
+
+/* Page tables of the windows, in one huge page that is logged. */
+#define TABLES_SLOT		2
+#define TABLES_GPA		0x20000000ull
+#define TABLES_PER_VCPU		8ul
+
+/* The memory under test: the slot begins and ends amid huge pages. */
+#define DATA_SLOT		3
+#define DATA_BASE		0x40000000ull
+#define DATA_SIZE		(NR_CHUNKS * SZ_2M)
+#define MOVED_BASE		0x80000000ull
+#define NR_CHUNKS		6ul
+#define FIRST_PAGE		451ul
+#define NR_PAGES		(61 + (NR_CHUNKS - 2) * PAGES_PER_2M + 101)
+#define DATA_GPA		(DATA_BASE + FIRST_PAGE * PAGE_SIZE)
+#define MOVED_GPA		(MOVED_BASE + FIRST_PAGE * PAGE_SIZE)
+
+/* All chunks but the first and the last belong to the slot as a whole. */
+#define FIRST_WHOLE_CHUNK	1ul
+#define LAST_WHOLE_CHUNK	(NR_CHUNKS - 2)
+#define OTHER_WHOLE_CHUNK(c)	(FIRST_WHOLE_CHUNK + LAST_WHOLE_CHUNK - (c))
+
+#define VIEW_GVA(view)		((2ull + (view)) << 39)
+#define WINDOW_GVA(vcpu)	((16ull + (vcpu)) << 39)
+#define NR_WINDOWS		4u
+
+/* The uppermost byte of a word says where it comes from. */
+#define TAG_SHIFT		56
+#define TAG_GUEST		0x5aull
+#define TAG_FRESH		0xf5ull
+#define TAG_POISON		0xdeull
+
+enum view { VIEW_4K, VIEW_2M, VIEW_1G, VIEW_ALIAS, NR_VIEWS };
+#define USE_WINDOWS		BIT(NR_VIEWS)
+#define USE_ALL			(BIT(NR_VIEWS + 1) - 1)
+
+enum what_is_bad {
+	BAD_NOTHING, BAD_WORD, BAD_POISON, BAD_CLEAN, BAD_DIRTY, BAD_PERMISSION, BAD_TABLE,
+};
+
+#define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK)
+
+/* 2MiB of virtual memory of one vCPU, mapped by a huge entry or by a page table. */
+struct window {
+	u64 chunk;
+
+	/* Which of the vCPU's pages is its page table, 0 if it has none. */
+	u64 table;
+
+	/* The first entry in use. */
+	u64 first;
+};
+
+/* Belongs to the vCPU as long as it runs, to the host while it is parked. */
+struct vcpu_state {
+	u64 rng;
+	u64 generation;
+	u64 nr_ops;
+
+	/* The last sweep that was asked for and done. */
+	u64 swept;
+
+	/* Accesses that the host emulated because the slot was away. */
+	u64 nr_mmio;
+	struct window windows[NR_WINDOWS];
+
+	struct {
+		u64 what;
+		u64 page;
+		u64 gva;
+		u64 expected;
+		u64 seen;
+	} bad;
+
+	/* The word that has to be found in each page. */
+	u64 last[NR_PAGES];
+};
+
+struct control {
+	u32 stop;
+	u32 views;
+	u32 wp;
+
+	/* How many operations a vCPU does before it rests. */
+	u32 ops_per_rest;
+
+	/* Changed by the host when all huge pages shall be used. */
+	u64 sweep;
+
+	/* May be fresh: set before the page is taken, cleared while vCPUs are parked. */
+	u8 taken[NR_PAGES];
+
+	struct vcpu_state vcpus[MAX_VCPUS];
+};
+
+static inline u64 rng_next(u64 *rng)
+{
+	*rng ^= *rng >> 12;
+	*rng ^= *rng << 25;
+	*rng ^= *rng >> 27;
+	return *rng * 0x2545f4914f6cdd1dull;
+}
+
+static inline u64 below(u64 *rng, u64 n)
+{
+	return (rng_next(rng) >> 32) % n;
+}
+
+static inline u64 tagged(u64 tag, u64 value)
+{
+	return tag << TAG_SHIFT | value;
+}
+
+/* Where a vCPU's word is: different in neighbouring pages, the same in all chunks. */
+static inline u64 word_offset(u64 page, u64 vcpu)
+{
+	u64 index = (FIRST_PAGE + page) % PAGES_PER_2M;
+
+	return (index * 131 % (PAGES_PER_2M - MAX_VCPUS) + vcpu) * sizeof(u64);
+}
+
+static inline bool is_fresh(u64 word)
+{
+	return !word || word >> TAG_SHIFT == TAG_FRESH;
+}
+
+static inline bool may_be(struct control *ctl, u64 page, u64 seen, u64 last)
+{
+	return seen == last || (is_fresh(seen) && READ_ONCE(ctl->taken[page]));
+}
+
+/* What a vCPU runs. */
+void guest_main(u64 id);
+
+#endif /* SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H */

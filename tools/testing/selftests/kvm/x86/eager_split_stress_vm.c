@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The VM of eager_split_stress_test, and its memory.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <linux/bitmap.h>
+#include <linux/memfd.h>
+#include <linux/mman.h>
+#include <linux/sizes.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+#include "eager_split_stress.h"
+
+static void *map_memory(size_t size, int prot, int flags, int fd)
+{
+	void *p = mmap(NULL, size, prot, flags, fd, 0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", size, errno);
+	return p;
+}
+
+static void *map_anonymous(size_t size)
+{
+	return map_memory(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NO_FD);
+}
+
+static int create_file(size_t size)
+{
+	int fd = memfd_create("stress", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+
+	TEST_ASSERT(fd >= 0 && !ftruncate(fd, size), "Can't create a file, errno %d", errno);
+	return fd;
+}
+
+static void *map_file(int fd, size_t size)
+{
+	return map_memory(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+}
+
+/* A place for the memory, aligned to huge pages. */
+static void reserve_data(struct stress *t)
+{
+	t->reserved = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, NO_FD);
+	t->data = align_ptr_up(t->reserved, SZ_2M);
+}
+
+static void map_shared_data(struct stress *t)
+{
+	unsigned int i;
+	u64 chunk;
+
+	for (i = 0; i < NR_BANKS; i++) {
+		t->banks[i].fd = create_file(DATA_SIZE);
+		t->banks[i].mapping = map_file(t->banks[i].fd, DATA_SIZE);
+	}
+	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+		map_bank(t, chunk, 0);
+}
+
+static void map_private_data(struct stress *t)
+{
+	void *p = mmap(t->data, DATA_SIZE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, NO_FD, 0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Can't map memory, errno %d", errno);
+	madvise(p, DATA_SIZE, MADV_HUGEPAGE);
+	madvise(p, DATA_SIZE, MADV_MERGEABLE);
+}
+
+static void free_data(struct stress *t)
+{
+	unsigned int i;
+
+	munmap(t->reserved, DATA_SIZE + SZ_2M);
+	if (t->jar.mapping)
+		munmap(t->jar.mapping, t->jar.nr_chunks * SZ_2M);
+	for (i = 0; t->shared && i < NR_BANKS; i++) {
+		munmap(t->banks[i].mapping, DATA_SIZE);
+		close(t->banks[i].fd);
+	}
+}
+
+static void create_region(struct stress *t, struct region *r, u32 slot, u64 gpa,
+			  u64 nr_pages, void *hva)
+{
+	r->slot = slot;
+	r->gpa = gpa;
+	r->nr_pages = nr_pages;
+	r->hva = hva;
+	r->copy = map_anonymous(nr_pages * PAGE_SIZE);
+	r->log = bitmap_zalloc(nr_pages + BITS_PER_WORD);
+	r->arg = bitmap_zalloc(nr_pages + BITS_PER_WORD);
+	r->todo = bitmap_zalloc(nr_pages + BITS_PER_WORD);
+	r->host_dirty = bitmap_zalloc(nr_pages + BITS_PER_WORD);
+	set_region(t, r, gpa, true, false);
+}
+
+static void free_region(struct region *r)
+{
+	munmap(r->copy, r->nr_pages * PAGE_SIZE);
+	free(r->log);
+	free(r->arg);
+	free(r->todo);
+	free(r->host_dirty);
+}
+
+static void create_regions(struct stress *t)
+{
+	int fd = create_file(SZ_2M);
+
+	reserve_data(t);
+	if (t->shared)
+		map_shared_data(t);
+	else
+		map_private_data(t);
+	create_region(t, data_region(t), DATA_SLOT, DATA_GPA, NR_PAGES,
+		      t->data + FIRST_PAGE * PAGE_SIZE);
+	data_region(t)->nr_used = NR_PAGES;
+	data_region(t)->words_only = true;
+	create_region(t, tables_region(t), TABLES_SLOT, TABLES_GPA, PAGES_PER_2M,
+		      map_file(fd, SZ_2M));
+	tables_region(t)->nr_used = t->nr_vcpus * TABLES_PER_VCPU;
+	close(fd);
+}
+
+static u64 *guest_entry(struct stress *t, u64 gva, int level)
+{
+	return vm_get_entry(t->vm, gva, level);
+}
+
+/* Entries of other permissions, so that KVM uses other page tables. */
+static void map_alias(struct stress *t)
+{
+	u64 gva = VIEW_GVA(VIEW_ALIAS), chunk;
+
+	virt_map_level(t->vm, gva, DATA_BASE, DATA_SIZE, PG_LEVEL_2M);
+	*guest_entry(t, gva, PG_LEVEL_512G) |= PT_USER_MASK;
+	*guest_entry(t, gva, PG_LEVEL_1G) |= PT_USER_MASK;
+	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+		*guest_entry(t, gva + chunk * SZ_2M, PG_LEVEL_2M) |=
+			PT_USER_MASK | (chunk % 2 ? PT_NX_MASK : 0);
+}
+
+/* The page directory of a vCPU's windows is in memory that is logged. */
+static void map_windows(struct stress *t, unsigned int id)
+{
+	u64 gva = WINDOW_GVA(id);
+
+	virt_map_level(t->vm, gva, 0, SZ_1G, PG_LEVEL_1G);
+	*guest_entry(t, gva, PG_LEVEL_1G) =
+		(TABLES_GPA + id * TABLES_PER_VCPU * PAGE_SIZE) | ENTRY_BITS;
+}
+
+static void map_all(struct stress *t)
+{
+	unsigned int i;
+
+	virt_map_level(t->vm, CONTROL_GPA, CONTROL_GPA, CONTROL_SIZE, PG_LEVEL_4K);
+	virt_map_level(t->vm, TABLES_GPA, TABLES_GPA, SZ_2M, PG_LEVEL_2M);
+	virt_map_level(t->vm, VIEW_GVA(VIEW_4K) + FIRST_PAGE * PAGE_SIZE, DATA_GPA,
+		       NR_PAGES * PAGE_SIZE, PG_LEVEL_4K);
+	virt_map_level(t->vm, VIEW_GVA(VIEW_2M), DATA_BASE, DATA_SIZE, PG_LEVEL_2M);
+	map_alias(t);
+	if (kvm_cpu_has(X86_FEATURE_GBPAGES))
+		virt_map_level(t->vm, VIEW_GVA(VIEW_1G), DATA_BASE, SZ_1G, PG_LEVEL_1G);
+	for (i = 0; i < t->nr_vcpus; i++)
+		map_windows(t, i);
+}
+
+static void create_control(struct stress *t)
+{
+	unsigned int i;
+
+	BUILD_BUG_ON(sizeof(*t->ctl) > CONTROL_SIZE);
+	t->ctl = map_anonymous(CONTROL_SIZE);
+	vm_set_user_memory_region(t->vm, CONTROL_SLOT, 0, CONTROL_GPA, CONTROL_SIZE, t->ctl);
+	t->ctl->wp = !!below(&t->rng, 4);
+	t->ctl->views = mode_views;
+	t->ctl->ops_per_rest = t->pace->ops_per_rest;
+	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
+		t->ctl->views &= ~BIT(VIEW_1G);
+	for (i = 0; i < t->nr_vcpus; i++)
+		t->ctl->vcpus[i].rng = seeded(t->seed, VCPU_RNG + i);
+}
+
+static void create_vcpu(struct stress *t, unsigned int id)
+{
+	struct kvm_sregs sregs;
+
+	t->vcpus[id] = vm_vcpu_add(t->vm, id, guest_main);
+	vcpu_args_set(t->vcpus[id], 1, (u64)id);
+	vcpu_sregs_get(t->vcpus[id], &sregs);
+	if (t->ctl->wp)
+		sregs.cr0 |= X86_CR0_WP;
+	vcpu_sregs_set(t->vcpus[id], &sregs);
+}
+
+static void set_log_mode(struct stress *t)
+{
+	u64 manual = KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE;
+
+	if (t->log_mode == LOG_RING)
+		vm_enable_dirty_ring(t->vm, RING_BYTES);
+	else if (t->log_mode != LOG_GET)
+		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
+			      manual | (t->log_mode == LOG_INIT_SET ?
+					KVM_DIRTY_LOG_INITIALLY_SET : 0));
+}
+
+static u64 get_stat(struct stress *t, const char *name)
+{
+	u64 value = vm_get_stat_or_absent(t->vm, name);
+
+	return value == STAT_ABSENT ? 0 : value;
+}
+
+void create_vm(struct stress *t)
+{
+	unsigned int i;
+
+	set_if_saved(HARVEST, t->harvest ? "on" : "off");
+	t->vm = __vm_create(VM_SHAPE_DEFAULT, t->nr_vcpus, 0);
+	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
+	set_log_mode(t);
+	create_control(t);
+	create_regions(t);
+	map_all(t);
+	for (i = 0; i < t->nr_vcpus; i++)
+		create_vcpu(t, i);
+}
+
+void destroy_vm(struct stress *t)
+{
+	unsigned int i;
+
+	for (i = 0; i < t->nr_vcpus; i++)
+		counters.guest_ops += t->ctl->vcpus[i].nr_ops;
+	for (i = 0; i < NR_STATS; i++)
+		counters.stats[i] += get_stat(t, stat_names[i]);
+	kvm_vm_free(t->vm);
+	free_data(t);
+	munmap(tables_region(t)->hva, SZ_2M);
+	for (i = 0; i < NR_REGIONS; i++)
+		free_region(&t->regions[i]);
+	munmap(t->ctl, CONTROL_SIZE);
+}

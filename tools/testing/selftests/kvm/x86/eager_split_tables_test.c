@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eager page splitting where there are page tables already: KVM's of an earlier split,
+ * and the guest's within the huge page
+ */
+#include <string.h>
+
+#include "eager_split_model.h"
+
+/*
+ * The child of a 1GiB page that has links from an earlier cycle
+ *
+ * They are replaced, and a vCPU that remembers them must forget them before others
+ * get mmu_lock: CLEAR's own flush comes later.
+ */
+
+static void clear_relinked(struct model_test *t)
+{
+	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+	u64 pages_4k = vm_get_stat(t->vm, pages_4k);
+
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests) - flushes;
+	pages_4k = vm_get_stat(t->vm, pages_4k) - pages_4k;
+
+	expect_huge_first_word(t);
+	CHECK(t, !eager || pages_4k >= PAGES_PER_2M,
+	      "the first 2MiB: expected at least %lu 4KiB pages, seen %lu", PAGES_PER_2M,
+	      pages_4k);
+	CHECK(t, !eager || !t->cycle || flushes >= 2,
+	      "links were replaced: expected a TLB flush and that of CLEAR, seen %lu", flushes);
+}
+
+static void run_relink(struct model_test *t)
+{
+	int i;
+
+	for (i = 0; i < NR_CYCLES; i++) {
+		touch_all(t, "all touched");
+		start_logging(t);
+		clear_relinked(t);
+		stop_logging(t);
+		t->cycle++;
+	}
+	check_memory(t);
+}
+
+/*
+ * The child of a 1GiB page, with links to tables that many other page directories have
+ * links to as well
+ *
+ * Each link to the same table makes it take longer to replace one of them, and mmu_lock
+ * is held meanwhile.  With too many the 1GiB page is zapped, and faulted in anew.
+ */
+
+#define FEW_DIRECTORIES		16
+#define TOO_MANY_DIRECTORIES	33
+
+/* Of the guest's tables of 1GiB entries: behind what maps the data. */
+#define DIRECTORY_ENTRY		2
+#define DIRECTORY_GVA		((u64)DIRECTORY_ENTRY * SZ_1G)
+
+static void enter_cr3(struct model_test *t, u64 cr3)
+{
+	struct kvm_sregs sregs;
+
+	vcpu_sregs_get(t->vcpu, &sregs);
+	sregs.cr3 = cr3;
+	vcpu_sregs_set(t->vcpu, &sregs);
+}
+
+/* Return: the address of a new table of the guest's with the entries of another one. */
+static u64 copy_table(struct model_test *t, u64 gpa)
+{
+	u64 copy = vm_alloc_page_table(t->vm);
+
+	memcpy(addr_gpa2hva(t->vm, copy), addr_gpa2hva(t->vm, gpa), PAGE_SIZE);
+	return copy;
+}
+
+/* Return: CR3 for page tables that map the data by a page directory of their own, too. */
+static u64 add_directory(struct model_test *t)
+{
+	u64 root = copy_table(t, t->vm->mmu.pgd);
+	u64 *top = addr_gpa2hva(t->vm, root);
+	u64 second = copy_table(t, PTE_GET_PA(top[0]));
+	u64 directory = vm_alloc_page_table(t->vm);
+	u64 flags = top[0] & ~PHYSICAL_PAGE_MASK;
+	u64 *entries = addr_gpa2hva(t->vm, directory);
+	u64 i;
+
+	for (i = 0; i < PAGES_PER_1G / PAGES_PER_2M; i++)
+		entries[i] = (t->gpa + i * SZ_2M) | flags | PT_ACCESSED_MASK |
+			     PT_DIRTY_MASK | PT_HUGE_MASK;
+
+	top[0] = second | flags;
+	*((u64 *)addr_gpa2hva(t->vm, second) + DIRECTORY_ENTRY) = directory | flags;
+	return root;
+}
+
+/* Have a vCPU link what maps each 2MiB from one more page directory. */
+static void read_by_directory(struct model_test *t)
+{
+	u64 page;
+
+	enter_cr3(t, add_directory(t));
+	for (page = 0; page < t->npages; page += PAGES_PER_2M) {
+		list_add_gva(t, DIRECTORY_GVA + page * PAGE_SIZE, READ_GPA);
+		t->list_sum += t->content[page];
+	}
+	guest_run(t, READ_GPA);
+	enter_cr3(t, t->vm->mmu.pgd);
+}
+
+static void clear_word_of_each_2m(struct model_test *t)
+{
+	u64 word;
+
+	memset(t->arg, 0, log_words(t) * sizeof(*t->arg));
+	for (word = 0; word < log_words(t); word += PAGES_PER_2M / BITS_PER_WORD)
+		t->arg[word] = ~0ul;
+	clear_log(t, 0, t->npages);
+}
+
+static void leave_links(struct model_test *t, unsigned int directories)
+{
+	unsigned int i;
+
+	touch_all(t, "all touched");
+	start_logging(t);
+	clear_word_of_each_2m(t);
+	for (i = 0; i < directories; i++)
+		read_by_directory(t);
+	stop_logging(t);
+}
+
+static void run_links(struct model_test *t, unsigned int directories)
+{
+	bool many = directories >= TOO_MANY_DIRECTORIES;
+
+	leave_links(t, directories);
+	touch_all(t, "all touched again");
+	start_logging(t);
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	if (many)
+		expect_huge(t, !eager, "first word cleared");
+	else
+		expect_huge_first_word(t);
+
+	list_write(t, 1, 0);
+	write_listed(t);
+	compare_log(t, "one page written");
+	stop_logging(t);
+	check_memory(t);
+}
+
+static void run_few_links(struct model_test *t)
+{
+	run_links(t, FEW_DIRECTORIES);
+}
+
+static void run_many_links(struct model_test *t)
+{
+	run_links(t, TOO_MANY_DIRECTORIES);
+}
+
+/*
+ * A huge page that holds one of the guest's page tables
+ *
+ * KVM write-protects it when the guest begins to use the page table, for as long as
+ * it is in use.  In debug kernels KVM itself checks that what it is split into stays
+ * write-protected.
+ */
+
+static void use_page_table_in_slot(struct model_test *t)
+{
+	memcpy(t->hva + PAGE_SIZE, addr_gpa2hva(t->vm, t->vm->mmu.pgd), PAGE_SIZE);
+	enter_cr3(t, t->gpa + PAGE_SIZE);
+
+	list_read(t, 0, 0);
+	guest_run(t, READ_GPA);
+	expect_huge_model(t, "page table in use");
+}
+
+static void run_tracked(struct model_test *t)
+{
+	touch_all(t, "all touched");
+	use_page_table_in_slot(t);
+	start_logging(t);
+	if (t->manual)
+		clear_initial(t);
+	stop_logging(t);
+}
+
+/*
+ * A huge SPTE that is write-protected because of one of the guest's page tables, and the
+ * table for it, which has a writable SPTE for another page
+ *
+ * The guest has written to that page by another mapping with the same permissions.
+ */
+
+#define OTHER_ALIAS		4
+#define OTHER_PAGE		5
+
+static void run_tracked_alias(struct model_test *t)
+{
+	/* Not all mappings are used. */
+	t->unpredictable = true;
+
+	list_write(t, 0, 0);
+	write_listed(t);
+	use_page_table_in_slot(t);
+	list_write(t, OTHER_PAGE, OTHER_ALIAS);
+	write_listed(t);
+	start_logging(t);
+	if (t->manual)
+		clear_initial(t);
+	stop_logging(t);
+}
+
+static const char *cannot_relink(void)
+{
+	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
+}
+
+static const char *no_shadow_paging(void)
+{
+	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
+}
+
+static const char *cannot_link(void)
+{
+	return no_shadow_paging() ?: no_1g();
+}
+
+static const struct test_case test_cases[] = {
+	{
+		.name = "relink", .what = "64-bit guest, 1GiB entry, split twice",
+		.enter = enter_long, .run = run_relink, .skip_reason = cannot_relink,
+		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
+	}, {
+		.name = "links", .what = "64-bit guest, 1GiB entry, some page directories",
+		.enter = enter_long, .run = run_few_links, .skip_reason = cannot_link,
+		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
+	}, {
+		.name = "many_links", .what = "64-bit guest, 1GiB entry, many page directories",
+		.enter = enter_long, .run = run_many_links, .skip_reason = cannot_link,
+		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
+	}, {
+		.name = "tracked", .what = "a page table of the guest's in a 2MiB page",
+		.enter = enter_long, .run = run_tracked, .skip_reason = no_shadow_paging,
+		.nr_huge = 2,
+	}, {
+		.name = "tracked_alias", .what = "the same, with another mapping that is not huge",
+		.enter = enter_long, .run = run_tracked_alias, .skip_reason = no_shadow_paging,
+		.nr_huge = 1, .aliases = OTHER_ALIAS + 1, .alias_step = SZ_4M,
+	},
+};
+
+int main(int argc, char *argv[])
+{
+	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
+}
