@@ -43,7 +43,7 @@ def test_fixes_say_what_they_fix_and_are_for_stable_kernels() -> None:
     found = {mail.subject: mail.message for _, mail in files.load(LAYOUT.newest).mails}
     for subject in kernel:
         assert re.search(r"^Fixes: [0-9a-f]{12} \(\"", found[subject], re.MULTILINE)
-        assert "\nCc: stable@vger.kernel.org\n" in found[subject]
+        assert "Cc: stable@vger.kernel.org" in found[subject].splitlines()
 
 
 def test_every_topic_has_tests_that_there_are() -> None:
