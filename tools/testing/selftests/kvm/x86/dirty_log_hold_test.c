@@ -4,20 +4,18 @@
  *
  * A guest decides how many SPTEs a gfn has.  Map each of some gfns by many page
  * tables of the guest, which takes shadow paging.  Then enable logging, get and clear
- * the log and disable logging, while a thread asks the host whether a page is idle, again
- * and again, which takes mmu_lock once, and measures the longest that it had to wait.
+ * the log and disable logging, while another vCPU executes INVLPG again and again, for
+ * which KVM takes mmu_lock once, and measures the longest that it had to wait.
  *
  * Limits: the wait includes what an idle machine needs for that, which is measured
  * first ("idle").  A bound (-b) makes sense where time is simulated, as
- * on a machine in lockstep; elsewhere the thread may not have a CPU when it wants one.
+ * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.
  */
 #include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include <linux/sizes.h>
 
 #include "kselftest.h"
@@ -30,17 +28,9 @@
 #define DATA_GPA		0x40000000ull
 #define MAX_GFNS		512u
 
-/*
- * The first page is the one that the thread asks about.  The others are there because
- * a CPU has some pages in hand before it puts them on the lists of what can be idle.
- */
-#define OTHER_SLOT		11
-#define OTHER_GPA		0x80000000ull
-#define OTHER_PAGES		128u
-
 /* Each page table of the guest maps all gfns; the tables are neighbours. */
-#define TABLES_SLOT		12
-#define TABLES_GPA		0xc0000000ull
+#define TABLES_SLOT		11
+#define TABLES_GPA		0x80000000ull
 #define ALIAS_GVA		(2ull << 39)
 
 /* One less than KVM lets be: with more it takes all of a gfn's mappings away. */
@@ -57,25 +47,24 @@
 static u64 nr_gfns = MAX_GFNS;
 static u64 nr_aliases = MAX_ALIASES;
 
+/* Set by the vCPU that measures once it begins, cleared by the host for it to end. */
+static bool measuring;
+
 struct hold_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
+	struct kvm_vcpu *waiter;
 	u8 *hva;
 	u64 *tables;
 	unsigned long log[LOG_WORDS];
+
+	/* The longest wait of the last phase. */
+	u64 longest_ns;
 };
 
 struct phase {
 	const char *name;
 	void (*run)(struct hold_test *t);
-};
-
-struct waiter {
-	u64 pfn;
-	bool stop;
-	u64 longest_ns;
-	u64 nr;
-	pthread_t thread;
 };
 
 static void guest_main(void)
@@ -88,6 +77,26 @@ static void guest_main(void)
 				WRITE_ONCE(*(u64 *)(ALIAS_GVA + alias * SZ_2M + gfn * PAGE_SIZE),
 					   alias);
 		GUEST_SYNC(0);
+	}
+}
+
+/*
+ * Nothing is mapped at the address.  With the only root that this vCPU ever has, KVM
+ * takes mmu_lock once to look for that.
+ */
+static void guest_wait(void)
+{
+	u64 since, longest;
+
+	for (;;) {
+		longest = 0;
+		WRITE_ONCE(measuring, true);
+		while (READ_ONCE(measuring)) {
+			since = rdtsc();
+			asm volatile("invlpg (%0)" :: "r"(0ul) : "memory");
+			longest = max(longest, rdtsc() - since);
+		}
+		GUEST_SYNC(longest);
 	}
 }
 
@@ -109,15 +118,13 @@ static void create_vm(struct hold_test *t)
 	u64 alias;
 
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
+	t->waiter = vm_vcpu_add(t->vm, 1, guest_wait);
 	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
 		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
 	vm_set_nr_mmu_pages(t->vm, MMU_PAGES);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
-	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT,
-				    OTHER_PAGES, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
 				    nr_aliases, 0);
-	memset(addr_gpa2hva(t->vm, OTHER_GPA), 0, OTHER_PAGES * PAGE_SIZE);
 	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (alias = 0; alias < nr_aliases; alias++)
@@ -174,53 +181,35 @@ static const struct phase phases[] = {
 	{ "disable", phase_disable },
 };
 
-/* The host doesn't tell of the very last pages of memory. */
-static u64 find_pfn(struct hold_test *t)
-{
-	u8 *page = addr_gpa2hva(t->vm, OTHER_GPA);
-	int fd = open_page_idle();
-	unsigned int i = 0;
-
-	while (i < OTHER_PAGES && !mark_idle(fd, pfn_of(page + i * PAGE_SIZE)))
-		i++;
-	TEST_ASSERT(i < OTHER_PAGES, "The host does nothing for any of the pages");
-	close(fd);
-	return pfn_of(page + i * PAGE_SIZE);
-}
-
 static void *waiter_main(void *arg)
 {
-	struct waiter *w = arg;
-	int fd = open_page_idle();
-	u64 since;
+	struct hold_test *t = arg;
+	struct ucall uc;
 
-	while (!READ_ONCE(w->stop)) {
-		since = now_ns();
-		TEST_ASSERT(mark_idle(fd, w->pfn), "The host does nothing for pfn 0x%lx", w->pfn);
-		w->longest_ns = max(w->longest_ns, now_ns() - since);
-		WRITE_ONCE(w->nr, w->nr + 1);
-	}
-	close(fd);
+	vcpu_run_to_sync(t->waiter, &uc);
+	t->longest_ns = uc.args[1] * NSEC_PER_MSEC / guest_tsc_khz;
 	return NULL;
 }
 
-/* Return the longest that the thread waited, in nanoseconds. */
+/* Return the longest that the vCPU waited, in nanoseconds. */
 static u64 measure(struct hold_test *t, const struct phase *phase)
 {
-	struct waiter w = { .pfn = find_pfn(t) };
+	pthread_t thread;
 	u64 since;
 
-	start_thread(&w.thread, waiter_main, &w);
-	while (!READ_ONCE(w.nr))
-		;
+	start_thread(&thread, waiter_main, t);
+	do
+		sync_global_from_guest(t->vm, measuring);
+	while (!measuring);
 	since = now_ns();
 	phase->run(t);
 	since = now_ns() - since;
-	WRITE_ONCE(w.stop, true);
-	pthread_join(w.thread, NULL);
+	measuring = false;
+	sync_global_to_guest(t->vm, measuring);
+	pthread_join(thread, NULL);
 	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
-		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, w.longest_ns / NSEC_PER_USEC);
-	return w.longest_ns;
+		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, t->longest_ns / NSEC_PER_USEC);
+	return t->longest_ns;
 }
 
 static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_us)
@@ -239,7 +228,7 @@ static void print_help(FILE *f, const char *name)
 	fprintf(f, "usage: %s [-h] [-g GFNS] [-a ALIASES] [-b US]\n\n"
 		" -g: gfns, a multiple of 64, %u at most (default: %u)\n"
 		" -a: how often each is mapped, %u at most (default: %u)\n"
-		" -b: fail if the thread waits for longer, in microseconds (default: no bound)\n",
+		" -b: fail if the vCPU waits for longer, in microseconds (default: no bound)\n",
 		name, MAX_GFNS, MAX_GFNS, MAX_ALIASES, MAX_ALIASES);
 }
 
@@ -271,7 +260,6 @@ int main(int argc, char *argv[])
 
 	ksft_print_header();
 	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "The guest's page tables aren't shadowed");
-	__TEST_REQUIRE(!access(PAGE_IDLE, W_OK), "The kernel has no " PAGE_IDLE);
 	ksft_set_plan(ARRAY_SIZE(phases));
 	create_vm(&t);
 	vcpu_run_to_sync(t.vcpu, NULL);

@@ -103,13 +103,8 @@ u64 pfn_of(const void *p);
 
 int open_page_idle(void);
 
-/*
- * Tell the host that a page is idle.  It takes Accessed bits away, for which the MMU
- * notifier takes mmu_lock, whether or not a guest maps the page.
- *
- * Return: false if the host does nothing, as for the very last pages of memory.
- */
-bool mark_idle(int fd, u64 pfn);
+/* Tell the host that a page is idle, for which KVM takes Accessed bits away. */
+void mark_idle(int fd, u64 pfn);
 
 /* Return: a multiple of @multiple, from that to @most; ends the test if @text is none. */
 u64 option_number(const char *text, u64 most, u64 multiple);

@@ -183,13 +183,12 @@ int open_page_idle(void)
 	return fd;
 }
 
-bool mark_idle(int fd, u64 pfn)
+void mark_idle(int fd, u64 pfn)
 {
 	u64 bit = BIT_ULL(pfn % 64);
 	ssize_t n = pwrite(fd, &bit, sizeof(bit), pfn / 64 * sizeof(bit));
 
 	TEST_ASSERT(n >= 0, "Can't write to " PAGE_IDLE ", errno %d", errno);
-	return n == sizeof(bit);
 }
 
 /*
