@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.core.errors import LabError
 from lab.core.paths import Layout
-from lab.series.mail import Mail, parse, slug
+from lab.series.mail import Mail, format_mail, parse, slug
 from lab.series.pin import SAME_PATHS, PathMap, path_map
 
 # Top-level directories of the kernel in which the repository keeps whole files.
@@ -133,8 +133,9 @@ def fingerprint(layout: Layout, series: Series) -> str:
     digest = hashlib.sha256()
     for pair in sorted(series.paths.directories.items()):
         digest.update(repr(pair).encode())
-    for name, _ in series.mails:
-        content = (layout.root / name).read_bytes()
+    for name, mail in series.mails:
+        # Not the file: one of an older base may have its changelog from series/.
+        content = format_mail(mail).encode("utf-8", "surrogateescape")
         digest.update(f"{name.removeprefix('series/')} {len(content)}\n".encode() + content)
     for path in series.whole:
         whole = series.read_whole(layout.root, path)

@@ -203,6 +203,15 @@ def test_a_mail_that_begins_to_differ_and_one_that_no_longer_does(old: FakeKerne
     assert save(old.layout) == []
 
 
+def test_a_changelog_that_changes_for_all_changes_the_tree(old: FakeKernel) -> None:
+    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[4]", "pages[5]"))
+    save(old.layout)
+    (common,) = old.layout.series.glob("*-kvm-split.patch")
+    common.write_text(common.read_text().replace("---\n", "Why not.\n---\n", 1))
+    old.make_tree()
+    assert "Why not." in old.git("log", "--format=%B", "--grep=^KVM: split$")
+
+
 def test_another_changelog_is_kept(old: FakeKernel) -> None:
     common = old.git("log", "-1", "--format=%B", "--grep=^KVM: split$")
     tip = old.git("rev-parse", "HEAD")
