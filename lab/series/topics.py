@@ -94,7 +94,5 @@ def commit(layout: Layout) -> str:
     topics, loaded = read(layout), files.load(layout)
     check(topics, [mail.subject for _, mail in loaded.mails])
     wanted = named(topics, os.environ.get(VARIABLE, ""))
-    repo = Repo(layout.linux)
-    tip = tree.commit_series(layout, repo, loaded)
-    commits = repo.lines("rev-list", "--reverse", f"{tree.BASE_TAG}..{tip}")
+    commits = tree.series_commits(layout, Repo(layout.linux), loaded)
     return slices(topics, commits)[topics.index(wanted)][-1]

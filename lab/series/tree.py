@@ -126,6 +126,12 @@ def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
     return commit_mails(repo, base, named, lambda path: mails.read_whole(layout.root, path))
 
 
+def series_commits(layout: Layout, repo: Repo, mails: files.Series) -> list[str]:
+    """What commit_series() makes: a commit for each mail, in order."""
+    tip = commit_series(layout, repo, mails)
+    return repo.lines("rev-list", "--reverse", f"{BASE_TAG}..{tip}")
+
+
 def _check_out(repo: Repo, head: str, discard: bool) -> None:
     """Move the branch and touch only the files that differ: kbuild goes by mtimes."""
     if discard:

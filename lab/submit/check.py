@@ -36,7 +36,7 @@ KVM_OBJECTS = (KVM, "virt/kvm/")
 # New files lie below paths that MAINTAINERS covers by directory, which checkpatch
 # does not look up; and the package has no history to look Fixes: up in.
 CHECKPATCH_IGNORES = "FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
-# Of mails that nobody has signed off yet.
+# Of mails that are not signed off yet.
 UNSIGNED = f"{CHECKPATCH_IGNORES},MISSING_SIGN_OFF"
 # What of the kernel's documentation is built, below Documentation/: all that the series edits but
 # kernel-parameters.txt, which is shown as it is.
@@ -82,9 +82,7 @@ class Subject:
     @classmethod
     def load(cls, layout: Layout, fragments: Iterable[Path]) -> "Subject":
         loaded = files.load(layout)
-        repo = Repo(layout.linux)
-        tip = tree.commit_series(layout, repo, loaded)
-        commits = repo.lines("rev-list", "--reverse", f"{tree.BASE_TAG}..{tip}")
+        commits = tree.series_commits(layout, Repo(layout.linux), loaded)
         return cls(layout, loaded, tuple(commits), tuple(fragments))
 
     @property
@@ -445,12 +443,15 @@ def bases_to_check(names: Sequence[str]) -> list[Layout]:
     return [LAYOUT.of(version) for version in LAYOUT.versions if version in found]
 
 
-def subject_of(layout: Layout) -> Subject:
-    """The series as it is saved, on a base whose tree is made if there is none."""
+def subject_of(layout: Layout, whose: str = "what is checked is") -> Subject:
+    """The series as it is saved, on a base whose tree is made if there is none.
+
+    whose: says what is made of it, where the tree holds something else.
+    """
     if not layout.linux.exists():
         tree.make(layout, current_source(layout))
     if reason := tree.unsaved(layout.linux):
-        say(f"{layout.linux} holds {reason}: what is checked is the series as it is saved")
+        say(f"{layout.linux} holds {reason}: {whose} the series as it is saved")
     return Subject.load(layout, kernel.fragments_of("kvm", layout))
 
 

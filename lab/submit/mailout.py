@@ -29,7 +29,6 @@ from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import topics, tree
-from lab.series.source import current_source
 from lab.series.topics import Topic
 from lab.submit import check
 from lab.submit.check import Subject
@@ -366,12 +365,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
             cover = cover_of(topic, found[:n], figures, bool(sender))
             click.echo(f"Subject: {cover.subject}\n\n{cover.body}\n")
         return 0
-    layout = LAYOUT.newest
-    if not layout.linux.exists():
-        tree.make(layout, current_source(layout))
-    if reason := tree.unsaved(layout.linux):
-        say(f"{layout.linux} holds {reason}: the mails are those of the series as it is saved")
-    subject = Subject.load(layout, ())
+    subject = check.subject_of(LAYOUT.newest, "the mails are those of")
     subject = signed_by(subject, sender) if sender else subject
     wanted = parcels(subject, found, figures, signed=bool(sender))
     say(f"figures: {file.resolve()}")
