@@ -122,7 +122,10 @@ def _read(layout: Layout) -> dict[str, tuple[str, Mail]]:
         found = {name: (path, paths.mail(mail)) for name, (path, mail) in found.items()}
     for file in (layout.backport / "mutants").glob("*.patch"):
         if not file.stat().st_size:
-            found.pop(file.name, None)
+            if file.name not in found:
+                path = file.relative_to(layout.root).as_posix()
+                raise LabError(f"{path}: is empty, and there is no such mutant to leave out")
+            del found[file.name]
             continue
         path, mail = _parse(layout, file)
         found[file.name] = path, completed(mail, found.get(file.name, (path, mail))[1])
