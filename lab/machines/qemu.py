@@ -14,6 +14,8 @@ from lab.machines.job import Job, Sharing
 
 QEMU = Path("/usr/bin/qemu-system-x86_64")
 INITRAMFS = "initramfs"
+# More than page tables of four levels map. With 52 KVM has none left to mark SPTEs of MMIO by.
+PHYS_BITS = 51
 # Time and random numbers are the same each time: 2^1 ns for an instruction.
 COUNTED = (
     *("-icount", "shift=1,sleep=off"),
@@ -42,7 +44,7 @@ class SvmQemu(EmulatedMachine):
             str(QEMU),
             *("-accel", f"tcg,thread={'multi' if job.sharing is Sharing.THREADS else 'single'}"),
             *(COUNTED if job.sharing is Sharing.COUNTED else ()),
-            *("-cpu", "EPYC,+svm,+npt"),
+            *("-cpu", f"EPYC,+svm,+npt,phys-bits={PHYS_BITS}"),
             *("-smp", str(job.cpus), "-m", f"{job.memory_mib}M"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-serial", f"file:{CONSOLE}", "-serial", f"file:{REPORT}"),

@@ -41,6 +41,11 @@
 #define MAX_MMU_PAGES		2000ul
 #define EXTRA_PAGES		512
 
+/* Memory across the end of what page tables of four levels map; L1 sees its last page before. */
+#define EDGE_SLOT		13
+#define EDGE_GPA		BIT_ULL(48)
+#define EDGE_GVA		0x90000000ull
+
 /* Where L1 sees the tables that map the data, and the one above. */
 #define TABLE_GVA		0x80000000ull
 #define UPPER_GVA		0x80100000ull
@@ -208,6 +213,7 @@ void happen_dontneed(struct harvest_test *t);
 void happen_flags(struct harvest_test *t);
 void happen_nx(struct harvest_test *t);
 const char *no_nx(void);
+const char *no_edge(void);
 void happen_reclaim(struct harvest_test *t);
 u64 *entry_of(struct harvest_test *t, u64 page);
 u64 good_entry(struct harvest_test *t, u64 page);

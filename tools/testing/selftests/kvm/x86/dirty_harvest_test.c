@@ -145,6 +145,53 @@ static void undo_quota(struct harvest_test *t)
 }
 
 /*
+ * Without bits 48 and above, which a root of four levels has no tables for, the data is
+ * in this memslot.
+ */
+#define EDGE_PAGES		((SZ_2M + DATA_GPA + DATA_SIZE) / PAGE_SIZE)
+
+static void set_edge(struct harvest_test *t, u64 pages, u32 flags, void *hva)
+{
+	vm_set_user_memory_region(t->vm, EDGE_SLOT, flags, EDGE_GPA - SZ_2M,
+				  pages * PAGE_SIZE, hva);
+}
+
+/* The last page that a root of four levels maps is written. */
+static void log_edge(struct harvest_test *t)
+{
+	unsigned long *log = bitmap_zalloc(EDGE_PAGES);
+
+	kvm_vm_get_dirty_log(t->vm, EDGE_SLOT, log);
+	if (t->manual)
+		kvm_vm_clear_dirty_log(t->vm, EDGE_SLOT, log, 0, EDGE_PAGES);
+	add_op(t, OP_WRITE, EDGE_GVA, 0);
+	run_l1(t);
+	kvm_vm_get_dirty_log(t->vm, EDGE_SLOT, log);
+	CHECK(t, test_bit(SZ_2M / PAGE_SIZE - 1, log), "the last page is not in the log");
+	free(log);
+}
+
+static void happen_edge(struct harvest_test *t)
+{
+	struct kvm_pre_fault_memory range = { .gpa = EDGE_GPA + DATA_GPA, .size = DATA_SIZE };
+	u8 *hva = mmap(NULL, EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int r;
+
+	CHECK(t, hva != MAP_FAILED, "mmap() failed, errno %d", errno);
+	set_edge(t, EDGE_PAGES, KVM_MEM_LOG_DIRTY_PAGES, hva);
+	log_edge(t);
+	/* Only page tables of five levels can map it. */
+	r = __vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
+	CHECK(t, r || kvm_cpu_property(X86_PROPERTY_GUEST_MAX_PHY_ADDR) > 48,
+	      "KVM has mapped other memory");
+	madvise(hva + SZ_2M + DATA_GPA, DATA_SIZE, MADV_DONTNEED);
+	set_edge(t, EDGE_PAGES, 0, hva);
+	set_edge(t, 0, 0, NULL);
+	munmap(hva, EDGE_PAGES * PAGE_SIZE);
+}
+
+/*
  * What can happen: tables of the guest
  *
  * L1 changes the entries of pages that were written, of those that map data for
@@ -366,6 +413,11 @@ static const struct event events[] = {
 		.name = "flags",
 		.what = "another memslot is logged, and not any more",
 		.happen = happen_flags,
+	}, {
+		.name = "edge",
+		.what = "memory is logged that page tables of four levels don't map",
+		.happen = happen_edge,
+		.skip_reason = no_edge,
 	}, {
 		.name = "move",
 		.what = "the memslot moves",

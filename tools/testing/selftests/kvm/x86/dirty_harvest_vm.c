@@ -228,6 +228,12 @@ const char *no_nx(void)
 	return is_writable(nx_param) ? NULL : PARAM_NX " is read-only";
 }
 
+const char *no_edge(void)
+{
+	return kvm_cpu_property(X86_PROPERTY_MAX_PHY_ADDR) > 48 ? NULL :
+	       "no memory beyond page tables of four levels";
+}
+
 void happen_reclaim(struct harvest_test *t)
 {
 	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
@@ -407,6 +413,8 @@ static void map_guest(struct harvest_test *t)
 		virt_pg_map(t->vm, DATA_GPA + offset, DATA_GPA + offset);
 	for (offset = 0; offset < BALLAST_PAGES * SZ_2M; offset += SZ_2M)
 		virt_pg_map(t->vm, BALLAST_GPA + offset, BALLAST_GPA + offset);
+	if (!no_edge())
+		virt_pg_map(t->vm, EDGE_GVA, EDGE_GPA - PAGE_SIZE);
 }
 
 static void open_stats(struct harvest_test *t)
