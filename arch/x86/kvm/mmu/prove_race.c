@@ -45,7 +45,6 @@ static const char * const prove_force_sites[] = {
 	[KVM_FORCE_LOG_WORD]		= "log_word",
 	[KVM_FORCE_LOG_PAGE]		= "log_page",
 	[KVM_FORCE_LOG_SLOT]		= "log_slot",
-	[KVM_FORCE_COLLAPSE]		= "collapse",
 	[KVM_FORCE_HARVEST_RMAPS]	= "harvest_rmaps",
 	[KVM_FORCE_HARVEST_TDP]		= "harvest_tdp",
 	[KVM_FORCE_REARM_TDP]		= "rearm_tdp",

@@ -24,8 +24,6 @@ enum kvm_force_site {
 	KVM_FORCE_LOG_PAGE,
 	/* While logging is enabled for a memslot, in the shadow MMU. */
 	KVM_FORCE_LOG_SLOT,
-	/* While it is disabled. */
-	KVM_FORCE_COLLAPSE,
 	/* While Dirty bits are looked for in the shadow MMU, and in the TDP MMU. */
 	KVM_FORCE_HARVEST_RMAPS,
 	KVM_FORCE_HARVEST_TDP,
