@@ -239,7 +239,8 @@ def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
     tests = ["demand_paging_test", "x86_64/b_test"]
     job = parity.parity_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), tests, 7)
     assert job.command[5:] == ("demand_paging_test -b 16M -v 2", "x86_64/b_test")
-    assert list(job.files) == [f"/selftests/{name}" for name in tests]
+    assert list(job.files) == [*(f"/selftests/{name}" for name in tests), parity.LIBGCC]
+    assert job.files[parity.LIBGCC].is_file()
 
 
 def test_inside_each_test_runs_with_its_arguments(tmp_path: Path) -> None:
@@ -272,8 +273,12 @@ def test_what_hangs_a_machine_runs_there_if_asked_for(tmp_path: Path) -> None:
     for name in (hangs, "b_test"):
         (tmp_path / name).touch()
     assert parity.programs(tmp_path, (), "vmx-bochs") == ["b_test"]
+    assert parity.left_out(tmp_path, (), "vmx-bochs") == [hangs]
     assert parity.programs(tmp_path, (hangs,), "vmx-bochs") == [hangs]
+    assert parity.left_out(tmp_path, (hangs,), "vmx-bochs") == []
     assert parity.programs(tmp_path, (), "svm-qemu") == ["b_test", hangs]
+    (tmp_path / hangs).unlink()
+    assert parity.left_out(tmp_path, (), "vmx-bochs") == []
 
 
 @pytest.mark.parametrize(("series", "status"), [([0], 0), ([1], 1)])
