@@ -151,6 +151,24 @@ static void check_complaint(struct stress *t, unsigned int id)
 }
 
 /*
+ * KVM can't emulate an access to MMIO while an event is being delivered.  On SVM it
+ * concludes that from the event's type alone, which QEMU leaves behind after the delivery.
+ */
+static void check_no_event(struct stress *t, unsigned int id)
+{
+	struct kvm_run *run = t->vcpus[id]->run;
+	struct kvm_vcpu_events events;
+
+	vcpu_events_get(t->vcpus[id], &events);
+	CHECK(t, run->internal.suberror == KVM_INTERNAL_ERROR_DELIVERY_EV &&
+	      !events.exception.injected && !events.interrupt.injected && !events.nmi.injected,
+	      "vCPU %u ended, internal error %u, data 0x%llx 0x%llx 0x%llx", id,
+	      run->internal.suberror, run->internal.data[0], run->internal.data[1],
+	      run->internal.data[2]);
+	count(&counters.retries);
+}
+
+/*
  * Memory that is read-only at the moment can't be written: try again.
  *
  * Return: true if the vCPU is between two operations.  Anywhere else it may hold a
@@ -179,6 +197,9 @@ static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 		break;
 	case KVM_EXIT_DIRTY_RING_FULL:
 		usleep(100);
+		break;
+	case KVM_EXIT_INTERNAL_ERROR:
+		check_no_event(t, id);
 		break;
 	default:
 		FAIL(t, "vCPU %u ended, exit reason %s", id, exit_reason_str(run->exit_reason));
