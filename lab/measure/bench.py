@@ -30,7 +30,6 @@ from lab.measure.plan import (
     OFF,
     OUTPUT,
     QUICK,
-    QUICK_MODES,
     Boot,
     bench_boots,
     bench_job,
@@ -39,7 +38,7 @@ from lab.measure.plan import (
     check_modes,
     expected_keys,
     modes_of,
-    with_bits,
+    quick,
     without_name,
 )
 from lab.measure.progress import BootProgress, Watch, shown
@@ -97,12 +96,13 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     if not found:
         raise WorkFailed(f"{boot.label}: no results")
     seen = found[0]
-    if boot.ept not in (None, seen.ept):
+    if boot.mode and boot.mode.ept != seen.ept:
         mode = tables.paging(boot.machine, seen.ept)
         raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
     like = seen.key
-    if boot.parameters:
-        like = replace(like, tdp_mmu=boot.tdp_mmu, pml=boot.pml, dirty_harvest=OFF)
+    if boot.mode:
+        wanted = boot.mode
+        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=OFF)
     differing = expected_keys(boot, like) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"
@@ -273,8 +273,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     "--full",
     "preset",
     flag_value="full",
-    help="More vCPUs and write mixes, both log modes, the TDP MMU, no PML, dirty_harvest: takes"
-    " hours.",
+    help="More vCPUs and write mixes, each in both log modes and with dirty_harvest: takes hours.",
 )
 @click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
 @click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
@@ -296,14 +295,15 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     "kernels",
     type=click.Choice(["all", *jsonl.KERNELS]),
     default="all",
-    help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline.",
+    help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline; with"
+    " tdp_mmu=Y, both of the unpatched kernel.",
 )
 @files.output_option
 @click.option(
     "--modes",
     callback=words,
     help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
-    " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: 'ept1 ept0', with --full all.",
+    " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: all.",
 )
 @click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
@@ -331,12 +331,12 @@ def bench(
     matrix = replace(FULL if preset == "full" else QUICK, **given)
     machine = machines.get(name)
     check_matrix(matrix)
-    chosen_modes = check_modes(name, modes) or (modes_of(name) if preset == "full" else QUICK_MODES)
+    chosen_modes = check_modes(name, modes) or modes_of(name)
     if chosen["harvest"] is not None:
         check_harvest(name, kernels, chosen_modes, matrix.harvest)
     plan = bench_boots(name, kernels, matrix, chosen_modes)
     if matrix == QUICK and machine.lockstep:
-        plan = list(map(with_bits, plan))
+        plan = quick(plan)
     if dry_run:
         show_plan(machine, plan)
         return

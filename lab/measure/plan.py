@@ -30,10 +30,10 @@ SPARE_MIB = 512
 
 # Host seconds for the first announcement only, seen on two cores: to boot, and for one
 # vCPU of one run. The time left is corrected by how fast the boots really get on.
-BOOT_S = {"vmx-bochs": 25.0, "svm-qemu": 2.0, "host": 0.0}
-VCPU_S = {"vmx-bochs": 1.3, "svm-qemu": 0.5, "host": 0.5}
+BOOT_S = {"vmx-bochs": 14.0, "svm-qemu": 2.0, "host": 0.0}
+VCPU_S = {"vmx-bochs": 0.7, "svm-qemu": 0.5, "host": 0.5}
 # A machine that takes this many times as long as announced has hung.
-PATIENCE = 10
+PATIENCE = 20
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ MODES = {
     "ept1-nopml": Mode(True, pml=False),
     "tdp-nopml": Mode(True, True, pml=False),
 }
-QUICK_MODES = ("ept1", "ept0")
+# Those that the default has with all of its vCPU counts.
+SCALING = (MODES["ept1"], MODES["ept0"])
 
 
 def modes_of(machine: str) -> tuple[str, ...]:
@@ -146,38 +147,31 @@ def logs_by_itself(machine: str, mode: Mode) -> bool:
 
 @dataclass(frozen=True)
 class Boot:
-    """One boot of a machine. ept: as asked for, None to take the host as it is.
+    """One boot of a machine. mode: None to take the host as it is.
 
-    tdp_mmu, pml: as asked for, the defaults with ept=None. part: what tells it from other
-    boots of the same kernel and mode, empty if there are none. also: measured after the
-    matrix, which has nothing of it.
+    part: what tells it from other boots of the same kernel and mode, empty if there are none.
+    also: measured after the matrix, which has nothing of it.
     """
 
     machine: str
     kernel: str
-    ept: bool | None
+    mode: Mode | None
     matrix: Matrix
-    tdp_mmu: bool = False
     part: str = ""
-    pml: bool = True
-    also: Matrix | None = None
+    also: tuple[Matrix, ...] = ()
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        return (self.matrix,) if self.also is None else (self.matrix, self.also)
+        return (self.matrix, *self.also)
 
     @property
     def label(self) -> str:
-        mode = [] if self.ept is None else [tables.paging(self.machine, self.ept)]
-        mode += ["tdp_mmu=Y"] if self.tdp_mmu else []
-        mode += [] if self.pml else ["pml=N"]
+        mode = [tables.mode_of(self.machine, self.mode)] if self.mode else []
         return ", ".join([self.kernel, *mode, *([self.part] if self.part else [])])
 
     @property
     def parameters(self) -> dict[str, str]:
-        if self.ept is None:
-            return {}
-        return Mode(self.ept, self.tdp_mmu, self.pml).parameters(self.machine)
+        return self.mode.parameters(self.machine) if self.mode else {}
 
     @property
     def _slowness(self) -> float:
@@ -201,17 +195,18 @@ class Boot:
         return self.boot_s + self.runs_s
 
 
-def _beside(matrix: Matrix) -> dict[str, Matrix]:
-    """Kernel -> what is measured of it beside the series: what the tables compare, no more."""
-    if matrix.harvest and OFF not in matrix.harvest:
-        return {}
+def _beside(kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
+    """What is measured of KERNEL beside the series: what the tables compare, no more.
+
+    The TDP MMU splits eagerly in the unpatched kernel, too, and knows no gates.
+    """
+    compared = {"base": "NY" if mode.tdp_mmu else "N", "peer": "" if mode.tdp_mmu else "Y"}
+    eager = tuple(value for value in matrix.eager if value in compared[kernel])
+    if not eager or (matrix.harvest and OFF not in matrix.harvest):
+        return None
     fitting = [vcpus for vcpus in matrix.vcpus if vcpus <= BASE_VCPUS]
-    vcpus = max(fitting, default=min(matrix.vcpus))
-    found = {
-        "peer": replace(matrix, eager=("Y",)),
-        "base": replace(matrix, eager=("N",), vcpus=(vcpus,)),
-    }
-    return {kernel: each for kernel, each in found.items() if each.eager[0] in matrix.eager}
+    vcpus = (max(fitting, default=min(matrix.vcpus)),)
+    return replace(matrix, eager=eager, vcpus=matrix.vcpus if kernel == "peer" else vcpus)
 
 
 def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
@@ -224,27 +219,29 @@ def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | 
     return replace(matrix, harvest=()) if OFF in (matrix.harvest or (OFF,)) else None
 
 
-def with_bits(boot: Boot) -> Boot:
-    """The boot, measuring Y with dirty_harvest=on as well, where there are most vCPUs.
+def _quick(boot: Boot) -> Boot:
+    """The boot, measuring the other log mode and dirty_harvest=on as well.
 
-    As it is if there is no Y or no dirty_harvest, if that changes nothing, or if it's chosen.
+    These, and what is not SCALING, where there are most vCPUs only.
     """
-    matrix, mode = boot.matrix, Mode(bool(boot.ept), boot.tdp_mmu, boot.pml)
-    if boot.kernel != "series" or matrix.harvest or logs_by_itself(boot.machine, mode):
+    if boot.kernel == "peer" or not boot.mode:
         return boot
-    if "Y" not in matrix.eager:
-        return boot
-    also = replace(matrix, vcpus=(max(matrix.vcpus),), eager=("Y",), harvest=("on",))
-    return replace(boot, also=also)
+    most = replace(boot.matrix, vcpus=(max(boot.matrix.vcpus),))
+    also = [replace(most, writes=(max(most.writes),), init_set="no")]
+    if boot.kernel == "series" and not logs_by_itself(boot.machine, boot.mode):
+        also += [replace(one, eager=("Y",), harvest=("on",)) for one in (most, *also)]
+    matrix = boot.matrix if boot.mode in SCALING else most
+    return replace(boot, matrix=matrix, also=tuple(also))
 
 
-def _means_something(kernel: str, mode: Mode) -> bool:
-    """The gates that the ungated baseline lacks do not matter to the TDP MMU."""
-    return not (kernel == "peer" and mode.tdp_mmu)
+def quick(boots: Sequence[Boot]) -> list[Boot]:
+    """What is measured of QUICK by default; without PML, nothing beside the shadow MMU."""
+    first, alone = boots[0].kernel, MODES["ept1-nopml"]
+    return [_quick(boot) for boot in boots if boot.kernel == first or boot.mode != alone]
 
 
 def bench_boots(
-    machine: str, kernels: str, matrix: Matrix, modes: Sequence[str] = QUICK_MODES
+    machine: str, kernels: str, matrix: Matrix, modes: Sequence[str] = tuple(MODES)
 ) -> list[Boot]:
     """The boots for one invocation.
 
@@ -255,12 +252,11 @@ def bench_boots(
     first = "series" if kernels == "all" else kernels
     if machine == "host":
         return [Boot(machine, first, None, matrix)]
-    measured = {first: matrix} | (_beside(matrix) if kernels == "all" else {})
     return [
-        Boot(machine, kernel, mode.ept, part, mode.tdp_mmu, words, mode.pml)
-        for kernel, each in measured.items()
+        Boot(machine, kernel, mode, part, words)
+        for kernel in ((first, "peer", "base") if kernels == "all" else (first,))
         for mode in (MODES[name] for name in modes)
-        if kernel == first or _means_something(kernel, mode)
+        if (each := matrix if kernel == first else _beside(kernel, mode, matrix))
         if (fitting := _fitting(machine, kernel, mode, each))
         for words, part in fitting.parts()
     ]

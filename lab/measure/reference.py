@@ -22,6 +22,7 @@ from lab.core import process
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
 from lab.core.steps import say, step
+from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import Boot, Matrix
 from lab.page import claims, figures, render
@@ -58,7 +59,7 @@ def matrix(vcpus: int, *eager: str) -> Matrix:
 def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     """The boot that has the figures of KERNEL for a mode and a number of vCPUs."""
     eager = {"series": ("N", "Y"), "peer": ("Y",), "base": ("N",)}[kernel]
-    return Boot(MACHINE, kernel, ept, matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
+    return Boot(MACHINE, kernel, Mode(ept), matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
 
 
 def reference_boots() -> list[Boot]:

@@ -9,7 +9,7 @@ its like on a dark ground, so no other colour may be used here than those of COL
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,6 +62,7 @@ class Style:
 LAZY = Style("N: lazy", "lazy", "o")
 # Drawn first and larger, since the series' eager splitting often lies exactly on it.
 UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
+UNPATCHED = replace(UNGATED, label="unpatched, Y")
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
 # Where only Y is drawn, by how it logs.

@@ -17,8 +17,10 @@ from lab.page.pictures import Panel, Points, Style
 from lab.results import bounds, tables
 from lab.results.jsonl import Key
 from lab.results.sources import Source, Sources
-from lab.results.tables import FIRST_CLEAR, Row, Table
+from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
 
+# Where eager splitting does its work.
+SPLITTING = (FIRST_CLEAR, ENABLING)
 # Instructions under mmu_lock that a split of 2 MiB may take.
 COST_LIMIT = 5000
 
@@ -33,14 +35,10 @@ def _family(key: Key) -> Key:
 
 
 def _styles(key: Key) -> dict[Style, Key]:
-    """The ungated baseline first: its markers are to lie below."""
+    """The baseline first: its markers are to lie below."""
     lazy, eager, ungated, bits = tables.Beside.keys(key)
-    return {
-        pictures.UNGATED: ungated,
-        pictures.LAZY: lazy,
-        pictures.EAGER: eager,
-        pictures.BITS: bits,
-    }
+    below = pictures.UNPATCHED if key.tdp_mmu else pictures.UNGATED
+    return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
 
 
 def _without_parameters(keys: Iterable[Key]) -> list[Key]:
@@ -64,8 +62,8 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     mode = tables.paging_of(like)
     mix = dimensions.mix(like.write_percent)
     over = ("N/Y", pictures.LAZY)
-    if row is FIRST_CLEAR:
-        over = (tables.RATIO_OF_UNGATED, pictures.UNGATED)
+    if row in SPLITTING:
+        over = (tables.RATIO_OF_UNGATED, next(iter(_styles(at))))
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
 
@@ -84,7 +82,7 @@ def _dimensions(source: Source, used: Sequence[Key]) -> str:
     versions = dimensions.versions(line.record for line in source.at(used))
     init = "" if key.initially_all_set else "without "
     return (
-        f"{key.machine} ({dimensions.clock(key.machine)}), kernels {versions}, tdp_mmu=N,"
+        f"{key.machine} ({dimensions.clock(key.machine)}), kernels {versions},"
         f" {tables.size(key.bytes_per_vcpu)} per vCPU, {key.backing}, {init}initially-all-set"
     )
 
@@ -98,22 +96,23 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
     """A picture with a row of panels for each paging mode and a column for each of MIXES."""
     drawn: list[list[Panel]] = []
     used: list[Key] = []
-    for ept in (True, False) if family.pml else (True,):
+    for ept, tdp_mmu in ((True, False), (False, False), (True, True)):
         panels = []
         for mix in mixes:
-            like = replace(family, ept=ept, write_percent=mix)
+            like = replace(family, ept=ept, tdp_mmu=tdp_mmu, write_percent=mix)
             panel, keys = _panel(source, like, row)
             panels.append(panel)
             used += keys
-        if all(panel.curves for panel in panels):
+        if any(panel.curves for panel in panels):
             drawn.append(panels)
     label = f"{row.label} over vCPUs"
     unit = "simulated ms" if family.machine in dimensions.SIMULATED else "ms"
-    if row is FIRST_CLEAR:
-        drawn = [[panel for panels in drawn for panel in panels]]
+    if row in SPLITTING:
+        row_of_all = [panel for panels in drawn for panel in panels]
+        drawn = [[replace(one, title=one.title.replace(": ", ":\n")) for one in row_of_all]]
         reading = (
             "This is where eager splitting does its work (once per migration), so Y lies above N;"
-            " the further Y lies below the ungated baseline's squares, the cheaper a split is."
+            " the further Y lies below the baseline's squares, the cheaper a split is."
         )
     else:
         reading = (
@@ -134,10 +133,10 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
 
 
 def _families(source: Source) -> dict[Key, list[int]]:
-    """What can be drawn over vCPUs, with its write percentages: those of EPT off and on."""
+    """What can be drawn over vCPUs, with its write percentages: those of every mode."""
     found: dict[Key, list[int]] = {}
     for key in source.measured:
-        if key.kernel == "series" and not key.tdp_mmu:
+        if key.kernel == "series":
             mixes = found.setdefault(_family(key), [])
             if key.write_percent not in mixes:
                 mixes.append(key.write_percent)
@@ -148,8 +147,8 @@ def _family_blocks(source: Source, family: Key, mixes: list[int], number: int) -
     ends = f"-{number}" if number else ""
     row = tables.headline(family.initially_all_set)
     found: list[Block] = [_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3])]
-    if family.initially_all_set:
-        found.append(_over_vcpus(source, family, FIRST_CLEAR, f"clear{ends}", mixes[:1]))
+    name, splits = ("clear", FIRST_CLEAR) if family.initially_all_set else ("enable", ENABLING)
+    found.append(_over_vcpus(source, family, splits, f"{name}{ends}", mixes[:1]))
     return found
 
 

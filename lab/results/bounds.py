@@ -45,7 +45,7 @@ def table(measurements: Iterable[Measurement]) -> Table | None:
             continue
         least = RATIOS[key.vcpus]
         verdict = REACHED if beside.lazy >= least * beside.eager else MISSED
-        found.rows.append((str(key.vcpus), *beside.cells(False), str(least), verdict))
+        found.rows.append((str(key.vcpus), *beside.cells(""), str(least), verdict))
         found.origins.append(Beside.keys(key)[:2])
     return found if found.rows else None
 

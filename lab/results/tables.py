@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from lab.machines.paging import Mode
 from lab.results.jsonl import HARVESTS, Key, Measurement
 
 LOCKSTEP = (
@@ -62,6 +63,8 @@ class Row:
 
 FIRST_CLEAR = Row("first CLEAR", "clear", 1)
 SECOND_CLEAR = Row("second CLEAR", "clear", 2)
+SECOND_GET = Row("second GET", "get", 2)
+ENABLING, DISABLING = Row("enabling", "enable"), Row("disabling", "disable")
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,15 @@ GOALS = (
 )
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
-UNGATED = "ungated"
+UNGATED, UNPATCHED = "ungated", "unpatched"
 RATIO_OF_UNGATED = "U/Y"
-WHAT_IS_UNGATED = (
-    "ungated (U), the baseline: the unpatched kernel without what keeps its eager splitting to"
-    " nested guests; eager_page_split=Y"
-)
+# By the name of the column.
+WHAT_IS_U = {
+    UNGATED: "ungated (U), the baseline: the unpatched kernel without what keeps its eager"
+    " splitting to nested guests; eager_page_split=Y",
+    UNPATCHED: "unpatched (U): the unpatched kernel with eager_page_split=Y, which in the TDP MMU"
+    " splits eagerly, too",
+}
 BITS = "D bits"
 WHAT_ARE_BITS = (
     "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
@@ -158,9 +164,7 @@ def shown_rows(initially_all_set: bool) -> list[Row]:
         headline(initially_all_set),
         *(clears if initially_all_set else []),
         Row("first GET", "get", 1),
-        Row("second GET", "get", 2),
-        Row("enabling", "enable"),
-        Row("disabling", "disable"),
+        *(SECOND_GET, ENABLING, DISABLING),
         Row("dirty, iteration 1", "dirty", 1)
         if initially_all_set
         else Row("dirty, iteration 2", "dirty", 2),
@@ -184,10 +188,14 @@ def paging(machine: str, ept: bool) -> str:
     return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
 
 
-def paging_of(key: Key) -> str:
+def mode_of(machine: str, mode: Mode | Key) -> str:
     """The same with what else decides how vCPUs are logged, where it's not as usual."""
-    tdp_mmu = ", tdp_mmu=Y" if key.tdp_mmu else ""
-    return f"{paging(key.machine, key.ept)}{tdp_mmu}{'' if key.pml else ', pml=N'}"
+    tdp_mmu = ", tdp_mmu=Y" if mode.tdp_mmu else ""
+    return f"{paging(machine, mode.ept)}{tdp_mmu}{'' if mode.pml else ', pml=N'}"
+
+
+def paging_of(key: Key) -> str:
+    return mode_of(key.machine, key)
 
 
 def harvest_of(key: Key) -> str:
@@ -230,7 +238,8 @@ def _reason(initially_all_set: bool) -> str:
 class Beside:
     """Seconds that stand side by side, None where not measured.
 
-    N, Y, Y of the ungated baseline, and Y with dirty_harvest=on.
+    N, Y, Y of the ungated baseline (with the TDP MMU, of the unpatched kernel, which has no gates
+    there), and Y with dirty_harvest=on.
     """
 
     lazy: float | None
@@ -247,25 +256,22 @@ class Beside:
     def keys(key: Key) -> tuple[Key, Key, Key, Key]:
         """The keys of those that stand side by side at KEY."""
         lazy, eager = (replace(key, eager=value) for value in (False, True))
-        return lazy, eager, replace(eager, kernel="peer"), replace(eager, dirty_harvest=ON)
+        ungated = replace(eager, kernel="base" if key.tdp_mmu else "peer")
+        return lazy, eager, ungated, replace(eager, dirty_harvest=ON)
 
     @staticmethod
-    def columns(with_ungated: bool, with_bits: bool = False) -> tuple[str, ...]:
-        """The headings of cells()."""
-        times = ["N", "Y", *([BITS] if with_bits else []), *([UNGATED] if with_ungated else [])]
-        ratios = [
-            "N/Y",
-            *(["Y/D"] if with_bits else []),
-            *([RATIO_OF_UNGATED] if with_ungated else []),
-        ]
+    def columns(ungated: str, with_bits: bool = False) -> tuple[str, ...]:
+        """The headings of cells(). ungated: what that column is called, empty for none."""
+        times = ["N", "Y", *([BITS] if with_bits else []), *([ungated] if ungated else [])]
+        ratios = ["N/Y", *(["Y/D"] if with_bits else []), *([RATIO_OF_UNGATED] if ungated else [])]
         return (*times, *ratios)
 
-    def cells(self, with_ungated: bool, with_bits: bool = False) -> tuple[str, ...]:
+    def cells(self, ungated: str, with_bits: bool = False) -> tuple[str, ...]:
         times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
         if with_bits:
             times.append(self.bits)
             ratios.append(ratio(self.eager, self.bits))
-        if with_ungated:
+        if ungated:
             times.append(self.ungated)
             ratios.append(ratio(self.ungated, self.eager))
         return (*map(milliseconds, times), *ratios)
@@ -273,9 +279,9 @@ class Beside:
 
 @dataclass(frozen=True)
 class Extra:
-    """Which columns a table has beyond those of N and Y."""
+    """Which columns a table has beyond those of N and Y. ungated: what it is called, if any."""
 
-    ungated: bool
+    ungated: str
     bits: bool
 
     @classmethod
@@ -286,7 +292,8 @@ class Extra:
             return group.kernel == "series" and any(key.eager for key in groups.get(other, ()))
 
         bits = group.dirty_harvest == OFF and eagerly(replace(group, dirty_harvest=ON))
-        return cls(eagerly(replace(group, kernel="peer")), bits)
+        kernel, name = ("base", UNPATCHED) if group.tdp_mmu else ("peer", UNGATED)
+        return cls(name if eagerly(replace(group, kernel=kernel)) else "", bits)
 
 
 def _table_of(group: Key, groups: Groups, times: Times) -> Table:
@@ -294,7 +301,8 @@ def _table_of(group: Key, groups: Groups, times: Times) -> Table:
     members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
     counts = sorted({key.vcpus for key in members})
     table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.ungated, extra.bits)))
-    table.notes += [_reason(group.initially_all_set), *([WHAT_IS_UNGATED] if extra.ungated else [])]
+    table.notes.append(_reason(group.initially_all_set))
+    table.notes += [WHAT_IS_U[extra.ungated]] if extra.ungated else []
     table.notes += [WHAT_ARE_BITS] if extra.bits else []
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:
@@ -401,10 +409,11 @@ def goals_table(measurements: Iterable[Measurement]) -> Table | None:
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times)]
     with_ungated = any(verdict.times.ungated is not None for verdict in verdicts)
-    columns = ("8 vCPUs x 4 MiB", *Beside.columns(with_ungated), "goal")
+    ungated = UNGATED if with_ungated else ""
+    columns = ("8 vCPUs x 4 MiB", *Beside.columns(ungated), "goal")
     table = Table("What the series is to reach", columns)
-    table.notes += [WHAT_IS_UNGATED] if with_ungated else []
-    table.rows += [(one.label, *one.times.cells(with_ungated), one.said) for one in verdicts]
+    table.notes += [WHAT_IS_U[UNGATED]] if with_ungated else []
+    table.rows += [(one.label, *one.times.cells(ungated), one.said) for one in verdicts]
     table.origins += [one.keys for one in verdicts]
     return table if table.rows else None
 
@@ -458,11 +467,14 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
 
 
 def _base_goal(times: Times) -> Iterator[JudgedGoal]:
-    """The same for N beside the unpatched kernel, if measured: the worst dirty time."""
+    """The same for N beside the unpatched kernel, if measured: the worst dirty time.
+
+    That is for the shadow MMU.
+    """
     pairs = [
         (key, before, now)
         for key, row, before, now in _base_pairs(times)
-        if row == headline(key.initially_all_set)
+        if row == headline(key.initially_all_set) and not key.tdp_mmu
     ]
     if not pairs:
         return
@@ -499,7 +511,7 @@ def _columns_of(base: str, times: Times, keys: Sequence[Key]) -> Iterator[tuple[
         "N": [beside.lazy for beside in besides],
         "Y": [beside.eager for beside in besides],
         BITS: [beside.bits for beside in besides],
-        UNGATED: [beside.ungated for beside in besides],
+        "U": [beside.ungated for beside in besides],
     }
     for name, seconds in columns.items():
         if any(value is not None for value in seconds):
@@ -524,7 +536,7 @@ def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
     origins: list[tuple[Key, ...]] = [
         (replace(key, kernel="base"), *Beside.keys(key)) for key in keys
     ]
-    return Table(title, heading, rows, strong=strong, origins=origins)
+    return Table(title, heading, rows, list(WHAT_IS_U.values()), strong, origins)
 
 
 def _row_for(key: Key) -> Row | None:
@@ -533,7 +545,8 @@ def _row_for(key: Key) -> Row | None:
 
 
 def _vm_label(key: Key) -> str:
-    return f"{paging_of(key)}, {_writes(key.write_percent)}, {key.vcpus} vCPUs"
+    init = "" if key.initially_all_set else ", without initially-all-set"
+    return f"{paging_of(key)}, {_writes(key.write_percent)}{init}, {key.vcpus} vCPUs"
 
 
 def _base_label(key: Key, row: Row) -> str:

@@ -22,7 +22,7 @@ from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
 from lab.machines import Job, MachineFailed, Result
 from lab.machines.host import here
-from lab.machines.paging import TDP
+from lab.machines.paging import TDP, Mode
 from lab.measure import bench, plan
 from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
@@ -163,35 +163,45 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 # ---- a good run --------------------------------------------------------------
 
 
-def test_measures_both_paging_modes_the_ungated_baseline_and_the_base(lab: Lab) -> None:
+# ept, tdp_mmu, pml
+EPT, SHADOW, TDP_PML = (True, False, True), (False, False, True), (True, True, True)
+EPT_NOPML, TDP_NOPML = (True, False, False), (True, True, False)
+BOTH = (True, False)
+
+
+def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> None:
     said = lab.bench()
     assert lab.built == ["series kvm", "peer kvm", "base kvm", "series selftests"]
-    wanted = set(product(("series", "peer", "base"), "10"))
-    kernels = {job.kernel: job.kernel.name.removeprefix("bzImage-") for job in lab.machine.jobs}
-    asked = [(kernels[job.kernel], job.parameters["kvm_intel.ept"]) for job in lab.machine.jobs]
-    assert len(asked) == 6
-    assert set(asked) == wanted
-    assert {job.parameters["kvm.tdp_mmu"] for job in lab.machine.jobs} == {"0"}
     assert {job.cpus for job in lab.machine.jobs} == {9}
-    measured: dict[tuple[str, str], set[tuple[object, ...]]] = {}
+    measured: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
     for m in lab.latest():
-        values = (m.ept, m.vcpus, m.write_percent, m.eager)
-        measured.setdefault((m.kernel, m.dirty_harvest), set()).add(values)
-    both = (True, False)
-    assert measured == {
-        ("series", "off"): set(product(both, (2, 8), (100, 20), both)),
-        ("series", "on"): set(product((False,), (8,), (100, 20), (True,))),
-        ("peer", "off"): set(product(both, (2, 8), (100, 20), (True,))),
-        ("base", "off"): set(product(both, (8,), (100, 20), (False,))),
-    }
+        mode, values = (m.ept, m.tdp_mmu, m.pml), (m.vcpus, m.write_percent, m.eager)
+        where = (m.kernel, mode, m.initially_all_set, m.dirty_harvest)
+        measured.setdefault(where, set()).add(values)
+    mixes, lazy, eager = (100, 20), (False,), (True,)
+    wanted: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
+    compared = product(("series", "base"), (EPT, SHADOW, TDP_PML, TDP_NOPML))
+    for kind, mode in (("series", EPT_NOPML), *compared):
+        scaling = mode in (EPT, SHADOW)
+        eagers = lazy if kind == "base" and scaling else BOTH
+        counts = (2, 8) if kind == "series" and scaling else (8,)
+        wanted[kind, mode, True, "off"] = set(product(counts, mixes, eagers))
+        wanted[kind, mode, False, "off"] = set(product((8,), (100,), eagers))
+    for mode in (SHADOW, EPT_NOPML, TDP_NOPML):
+        wanted["series", mode, True, "on"] = set(product((8,), mixes, eager))
+        wanted["series", mode, False, "on"] = {(8, 100, True)}
+    for mode in (EPT, SHADOW):
+        wanted["peer", mode, True, "off"] = set(product((2, 8), mixes, eager))
+    assert measured == wanted
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
     assert "at least 60: reached" in said.out
-    # Four tables of times, and that of the goals.
+    # Four tables of times, and that of the goals; six with the TDP MMU.
     assert said.out.count("| ungated |") == 5
-    assert said.out.count("| D bits |") == 2
+    assert said.out.count("| unpatched |") == 6
+    assert said.out.count("| D bits |") == 9
     assert "|  U/Y |" in said.out
-    assert "30 test runs in 6 boots of vmx-bochs (simulated time)" in said.err
+    assert "73 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -226,9 +236,9 @@ def test_what_another_base_has_stands_beside_it(lab: Lab) -> None:
 def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
     file = lab.directory / "mine.jsonl"
     lab.bench("--output", str(file))
-    # Two modes, one of them with Dirty bits as well.
-    runs = 2 * (2 * 2 * 2 + 2 * 2 + 2) + 2
-    assert len(jsonl.parse_all(file.read_text(), "mine")) == 9 * runs
+    # With initially-all-set and without, which has no CLEAR.
+    runs, without = 2 * (8 + 4 + 2) + 2 * (4 + 4) + 4 + 3 * 2, 2 * (2 + 1) + 2 * (2 + 2) + 2 + 3
+    assert len(jsonl.parse_all(file.read_text(), "mine")) == 9 * runs + 7 * without
     assert lab.result_files() == []
     assert not file.with_name(files.LATEST).is_symlink()
 
@@ -236,7 +246,9 @@ def test_output_goes_where_it_is_asked_for(lab: Lab) -> None:
 def test_options_reach_the_script(lab: Lab) -> None:
     options = ["--writes", "50", "--eager", "Y", "--init-set", "no", "--bytes", "2M"]
     lab.bench(*SMALL, *options, "--backing", "anonymous", "--iterations", "3")
-    assert {m.kernel for m in lab.latest()} == {"series", "peer"}  # no N, nothing beside the base
+    # No N: nothing beside the base, but in the TDP MMU.
+    kernels = {(m.kernel, m.tdp_mmu) for m in lab.latest()}
+    assert kernels == {*product(("series",), BOTH), ("peer", False), ("base", True)}
     first = lab.latest()[0]
     assert first.bytes_per_vcpu == 2 << 20
     assert first.backing == "anonymous"
@@ -269,13 +281,13 @@ def test_host_is_measured_as_it_is(lab: Lab) -> None:
 
 
 def test_svm_has_its_own_parameter(lab: Lab) -> None:
-    boot = Boot("svm-qemu", "series", False, Matrix())
+    boot = Boot("svm-qemu", "series", Mode(False), Matrix())
     assert boot.parameters == {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
     assert boot.label == "series, npt=N"
 
 
 def test_memory_grows_with_the_guest(lab: Lab) -> None:
-    boot = Boot("vmx-bochs", "series", True, Matrix(bytes_per_vcpu="256M"))
+    boot = Boot("vmx-bochs", "series", Mode(True), Matrix(bytes_per_vcpu="256M"))
     job = plan.bench_job(lab.machine, boot, Path("k"), Path("t"))
     assert job.memory_mib == 8 * 256 + plan.SPARE_MIB
     small = plan.bench_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
@@ -287,7 +299,8 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
-    assert said.count("&& exec sh ") == said.count("--harvest=on") == 1
+    assert said.count("--harvest=on") == 6
+    assert said.count("&& exec sh ") == said.count("'--eager=N Y' --init-set=no") + 2 == 9
 
 
 def test_full_is_the_larger_matrix(lab: Lab) -> None:
@@ -320,22 +333,22 @@ def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
     assert len({boot.label for boot in boots}) == len(boots) == 5 * 2 * 6
     without = replace(FULL, harvest=())
     for mode in plan.MODES.values():
-        wanted = (mode.ept, mode.tdp_mmu, mode.pml)
-        same = [b for b in boots if (b.ept, b.tdp_mmu, b.pml) == wanted]
+        same = [boot for boot in boots if boot.mode == mode]
         # Where the CPU logs by itself there is nothing to choose.
         matrix = without if mode.ept and mode.pml else FULL
         assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(matrix.runs)
 
 
 def test_more_cpus_in_lockstep_take_longer() -> None:
-    few, many = (Boot("vmx-bochs", "series", True, Matrix(vcpus=(n,))) for n in (2, 64))
-    assert few.boot_s < Boot("vmx-bochs", "series", True, QUICK).boot_s == plan.BOOT_S["vmx-bochs"]
+    few, many = (Boot("vmx-bochs", "series", Mode(True), Matrix(vcpus=(n,))) for n in (2, 64))
+    nine = Boot("vmx-bochs", "series", Mode(True), QUICK)
+    assert few.boot_s < nine.boot_s == plan.BOOT_S["vmx-bochs"]
     assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
 
 
 def test_small_boots_are_not_split() -> None:
     boots = plan.bench_boots("vmx-bochs", "all", QUICK)
-    assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK, QUICK]
+    assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK] * 5
     assert {boot.part for boot in boots} == {""}
 
 
@@ -362,6 +375,7 @@ def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> Non
         ("series", True, False, False, "on"),
         ("series", True, True, False, "off"),
         ("series", True, True, False, "on"),
+        ("base", True, True, False, "off"),
         ("peer", False, False, True, "off"),
         ("peer", True, False, True, "off"),
         ("peer", True, False, False, "off"),
@@ -401,7 +415,7 @@ def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
 
 def test_several_backings(lab: Lab) -> None:
     backings = "anonymous_hugetlb_2mb,anonymous"
-    lab.bench(*SMALL, "--kernel", "series", "--backing", backings)
+    lab.bench(*SMALL, "--kernel", "series", "--backing", backings, "--modes", "ept1 ept0")
     assert len(lab.machine.jobs) == 4
     assert {m.backing for m in lab.latest()} == set(backings.split(","))
 
@@ -409,7 +423,7 @@ def test_several_backings(lab: Lab) -> None:
 # ---- an interrupted one ------------------------------------------------------
 
 # Four boots.
-RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both"]
+RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both", "--modes", "ept1 ept0"]
 
 
 def lose_from(lab: Lab, count: int) -> None:

@@ -8,11 +8,12 @@ from rich.console import Console
 
 from lab.core import steps
 from lab.core.steps import duration
+from lab.machines.paging import Mode
 from lab.measure import progress
 from lab.measure.plan import BOOT_S, Boot, Matrix
 from lab.measure.progress import BootProgress, Watch
 
-BOOT = Boot("vmx-bochs", "series", True, Matrix())
+BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())
 LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
 
 

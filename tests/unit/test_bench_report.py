@@ -138,6 +138,31 @@ def test_the_ungated_baseline_stands_beside_the_series() -> None:
     assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
+def in_tdp_mmu(found: list[Measurement]) -> list[Measurement]:
+    return [replace(one, tdp_mmu=True) for one in found]
+
+
+def test_with_the_tdp_mmu_y_of_the_unpatched_kernel_stands_beside_the_series() -> None:
+    base = measured(kernel="base", speedup=40)
+    (table,) = tables.main_tables(in_tdp_mmu(measured() + base))
+    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "unpatched", "N/Y", "U/Y")
+    assert table.rows[0][2:7] == ("400.0", "5.00", "10.0", "80.0", "2.00")
+    assert tables.WHAT_IS_U["unpatched"] in table.notes
+    # In the shadow MMU it splits nothing eagerly.
+    (table,) = tables.main_tables(measured() + base)
+    assert "unpatched" not in table.columns
+
+
+def test_kernels_are_compared_in_both_log_modes() -> None:
+    table = tables.base_table(measured() + measured(kernel="base"))
+    assert table
+    both = tables.base_table(measured(init=False) + measured(kernel="base", init=False))
+    assert both
+    labels = {row[0] for row in both.rows}
+    assert "ept=Y, all writes, without initially-all-set, 8 vCPUs: enabling" in labels
+    assert labels.isdisjoint(row[0] for row in table.rows)
+
+
 def bits(**changes: Any) -> list[Measurement]:
     """Y with dirty_harvest=on, which takes a hundredth of N."""
     found = measured(eager=(True,), **{"speedup": 100} | changes)
@@ -233,7 +258,7 @@ def test_rows_that_the_ungated_baseline_lacks() -> None:
         peer(init=False),
         peer(machine="svm-qemu"),
         measured(kernel="peer", eager=(False,)),
-        [replace(m, tdp_mmu=True) for m in peer()],
+        in_tdp_mmu(peer()),
     ],
 )
 def test_a_baseline_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
@@ -272,7 +297,7 @@ def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
     older = of("6.12.117", measured(vcpus=(8, 14)) + peer() + measured(kernel="base"))
     table = tables.bases_table({"7.3": newer, "6.12": older})
     assert table
-    columns = "7.3 N,7.3 Y,7.3 D bits,7.3 N/Y,6.12 base,6.12 N,6.12 Y,6.12 ungated,6.12 N/Y"
+    columns = "7.3 N,7.3 Y,7.3 D bits,7.3 N/Y,6.12 base,6.12 N,6.12 Y,6.12 U,6.12 N/Y"
     assert table.columns == ("ms", *columns.split(","))
     dirty = ("1600.0", "40.0", "16.0", "40.0", "1600.0", "1600.0", "20.0", "40.0", "80.0")
     assert table.rows[0] == ("ept=Y, all writes, 8 vCPUs x 4 MiB: dirty, iteration 2", *dirty)

@@ -193,6 +193,29 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
     assert "With Dirty bits" in readings[0]
 
 
+def test_the_tdp_mmu_is_drawn_beside_the_unpatched_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = drawn_panels(monkeypatch)
+    tdp = [replace(one, tdp_mmu=True) for one in data.bench() if one.ept and one.vcpus == 4]
+    base = [replace(one, kernel="base") if one.kernel == "peer" else one for one in tdp]
+    without = (one for one in base if one.phase != "clear")
+    first = [
+        replace(one, initially_all_set=False, iteration=one.iteration and 1) for one in without
+    ]
+    jsonl.write(tmp_path / data.BENCH, [*data.bench(), *base, *first])
+    (part,) = (part for part in sections.PARTS if part.anchor == "vcpus")
+    part.section(sources.load_all([tmp_path / data.BENCH]))
+    title = "ept=Y, tdp_mmu=Y, all writes:\nU/Y = 1.00 at 4 vCPUs"
+    assert [panel.title for panel in drawn["clear"]][2:] == [title]
+    assert [panel.title for panel in drawn["enable-1"]] == [title]
+    (panel,) = drawn["enable-1"]
+    assert set(panel.curves) == {pictures.UNPATCHED, pictures.LAZY, pictures.EAGER}
+    # Enabling is the last of the phases.
+    assert panel.curves[pictures.LAZY][0] == pytest.approx((4, 400))
+    assert len(drawn["dirty"]) == 6
+
+
 def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_panels(monkeypatch)
     data.write_all(tmp_path)

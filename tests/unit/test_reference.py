@@ -11,6 +11,7 @@ import pytest
 from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LAYOUT, Layout
+from lab.machines.paging import Mode
 from lab.measure import reference
 from lab.page import claims, figures
 from lab.results import bounds, jsonl
@@ -32,9 +33,9 @@ GOOD = {2: 20.0, 4: 31.0, 8: 60.5, 14: 150.0}
 def test_each_number_of_vcpus_has_its_own_boots() -> None:
     plan = reference.reference_boots()
     assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
-    series = {(b.ept, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
-    assert series == {(ept, n) for ept in (True, False) for n in bounds.RATIOS}
-    assert series == {(b.ept, b.matrix.vcpus[0]) for b in plan if b.kernel == "peer"}
+    series = {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
+    assert series == {(Mode(ept), n) for ept in (True, False) for n in bounds.RATIOS}
+    assert series == {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "peer"}
     assert {b.matrix.size for b in plan} == {2 << 20}
 
 
