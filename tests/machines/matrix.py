@@ -300,7 +300,8 @@ SVM_MODES = tuple(
 )
 SHADOW_MODES = tuple(mode for mode in SVM_MODES if mode.parameters["kvm.tdp_mmu"] == "0")
 # Without NPT there is no TDP MMU, whatever its parameter says: what is ours need not run twice.
-DISTINCT_MODES = (*SHADOW_MODES, *(mode for mode in SVM_MODES if mode.name == "npt1-tdp_mmu1"))
+TDP_MODE = SVM_MODES[0]
+DISTINCT_MODES = (*SHADOW_MODES, TDP_MODE)
 # Each MMU once.
 HARVEST_MODES = DISTINCT_MODES[1:]
 
@@ -310,26 +311,21 @@ def vmx_mode(ept: str, tdp: str) -> Mode:
 
 
 VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), MODES_PSE)
-VMX_MODES = tuple(vmx_mode(ept, "0") for ept in "10")
+# Only here the CPU logs by itself.
+VMX_MODES = (vmx_mode("1", "1"), vmx_mode("1", "0"), vmx_mode("0", "0"))
 
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (eagerly(perf_test("clear-nested", "-v", "1", "-b", "2M", "-n")),)
-VMX_NESTED_MODES = tuple(vmx_mode("1", tdp) for tdp in "10")
+VMX_NESTED_MODES = VMX_MODES[:2]
 # Where the CPU logs by itself, KVM doesn't look for Dirty bits.
 VMX_HARVEST_MODE = replace(
-    VMX_NESTED_MODES[0],
-    name=f"{VMX_NESTED_MODES[0].name}-pml0",
-    parameters={**VMX_NESTED_MODES[0].parameters, "kvm_intel.pml": "0"},
-)
-
-VMX_HARVEST_TDP = replace(
-    VMX_HARVEST_MODE,
-    name="ept1-tdp_mmu1-pml0",
-    parameters={**VMX_HARVEST_MODE.parameters, "kvm.tdp_mmu": "1"},
+    VMX_MODES[0],
+    name=f"{VMX_MODES[0].name}-pml0",
+    parameters={**VMX_MODES[0].parameters, "kvm_intel.pml": "0"},
 )
 
 # The shadow MMU's splitter, which the TDP MMU does not use.
-SHADOW = (MODES_1G, TABLES_1G, race_test(20))
+SHADOW = (TABLES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
 DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:])),)
 # One of each way in which a split differs from others. The plain kernel has all of them.
@@ -379,14 +375,16 @@ def cases() -> Iterator[Case]:
         for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, WINDOW_WRPROT, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
-    yield Case(PRIVATE, DISTINCT_MODES[-1], "Y", "debug")
+    yield Case(PRIVATE, TDP_MODE, "Y", "debug")
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    everywhere = (*PERF, *map(eagerly, MODEL))
-    for test, mode in (*product(everywhere, DISTINCT_MODES), *product(PERF_1G, SHADOW_MODES)):
+    everywhere = (*PERF, *map(eagerly, MODEL), *PERF_1G, MODES_1G)
+    for test, mode in product(everywhere, DISTINCT_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     # That lazily nothing is split early is the same code for each MMU.
     yield from (Case(test, SHADOW_MODES[-1], "N") for test in (*MODEL, TABLES))
+    yield from (Case(test, TDP_MODE, "N") for test in MODEL)
+    yield Case(STRESS, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
@@ -394,11 +392,11 @@ def cases() -> Iterator[Case]:
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
     yield from (Case(WINDOW, mode, "Y") for mode in HARVEST_MODES)
-    yield Case(EXCESS, SHADOW_MODES[-1], "Y")
+    yield from (Case(EXCESS, mode, "Y") for mode in HARVEST_MODES)
     yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
-    yield Case(WINDOW_VMX, VMX_HARVEST_TDP, "Y")
+    yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
-    yield Case(HARVEST_RING, SHADOW_MODES[-1], "Y")
+    yield from (Case(HARVEST_RING, mode, "Y") for mode in HARVEST_MODES)
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
