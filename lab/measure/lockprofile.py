@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -29,8 +29,8 @@ from lab.machines import Job
 from lab.machines.bochs import IPS
 from lab.machines.paging import Mode
 from lab.measure import locktrace
-from lab.measure.options import numbers
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB
+from lab.measure.options import numbers, words
+from lab.measure.plan import MEMORY_MIB, MODES, SPARE_MIB, check_modes
 from lab.page import sections
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
@@ -128,14 +128,15 @@ class Profile:
     cpus: processors of the machine; with as many vCPUs or more it is overcommitted.
     seconds, untraced_seconds: the phase, with and without tracing. vcpu_seconds: processor time
     of all vCPUs in it. wait_seconds: the part of that spent waiting for mmu_lock, in `waits`
-    waits, the longest of them longest_wait_seconds.
+    waits, the longest of them longest_wait_seconds. pml: written if it is off where ept is on.
     """
 
     machine: str = MACHINE
     kernel: str = KERNEL
     kernel_version: str
     ept: bool
-    tdp_mmu: bool = False
+    tdp_mmu: bool
+    pml: bool
     vcpus: int
     cpus: int
     bytes_per_vcpu: int
@@ -179,7 +180,7 @@ def cpus_for(vcpus: Sequence[int], wanted: int | None) -> int:
 
 
 def trace_job(
-    ept: bool, runs: Sequence[TracedRun], mib: int, cpus: int, image: Path, test: Path
+    mode: Mode, runs: Sequence[TracedRun], mib: int, cpus: int, image: Path, test: Path
 ) -> Job:
     """One boot for all runs of one paging mode."""
     most = max(run.vcpus for run in runs)
@@ -191,7 +192,7 @@ def trace_job(
             *("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "lockprofile"),
             *(str(most * mib // HUGE_MIB), f"{mib}M", *words),
         ),
-        parameters=Mode(ept).parameters(MACHINE),
+        parameters=mode.parameters(MACHINE),
         cpus=cpus,
         memory_mib=max(MEMORY_MIB, most * mib + SPARE_MIB + cpus * BUFFER_KIB // 1024),
         files={program: test},
@@ -215,7 +216,7 @@ def _dirty_ticks(text: str, what: str) -> int:
 
 
 def profile(
-    ept: bool, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], origin: Origin
+    mode: Mode, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], origin: Origin
 ) -> Profile:
     """What the files of one run say.
 
@@ -237,10 +238,12 @@ def profile(
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
         waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
-        raise WorkFailed(f"{tables.paging(MACHINE, ept)}, {run.name}: {error}") from error
+        raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
     return Profile(
         kernel_version=origin.release,
-        ept=ept,
+        ept=mode.ept,
+        tdp_mmu=mode.tdp_mmu,
+        pml=mode.pml,
         vcpus=run.vcpus,
         cpus=cpus,
         bytes_per_vcpu=mib * MIB,
@@ -272,19 +275,23 @@ class TracingProgress:
         say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
 
 
+def record_of(found: Profile) -> dict[str, object]:
+    return {name: value for name, value in asdict(found).items() if name != "pml" or not value}
+
+
 def _measure(
-    ept: bool, runs: Sequence[TracedRun], mib: int, job: Job, origin: Origin
+    mode: Mode, runs: Sequence[TracedRun], mib: int, job: Job, origin: Origin
 ) -> list[Profile]:
-    mode = tables.paging(MACHINE, ept)
-    with step(f"Tracing with {mode}, {len(runs)} runs", duration(estimate_s(runs))):
+    name = tables.mode_of(MACHINE, mode)
+    with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
         result = machines.get(MACHINE).run(replace(job, on_progress=TracingProgress(runs).line))
-    result.check(mode)
-    return [profile(ept, run, mib, job.cpus, result.files, origin) for run in runs]
+    result.check(name)
+    return [profile(mode, run, mib, job.cpus, result.files, origin) for run in runs]
 
 
-def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
-    for ept in (True, False):
-        job = trace_job(ept, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
+def show_plan(modes: Iterable[Mode], runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
+    for mode in modes:
+        job = trace_job(mode, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
         parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
         click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
         for run in runs:
@@ -302,6 +309,9 @@ def show_plan(runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
 @click.option("--writes", callback=numbers, default="100 20", help="Write percentages.")
 @click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
 @click.option("--mib", default=2, help="Memory of each vCPU, MiB.")
+@click.option(
+    "--modes", callback=words, default="ept1 ept0", help=f"Paging modes, of '{' '.join(MODES)}'."
+)
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
@@ -309,6 +319,7 @@ def command(
     writes: tuple[int, ...],
     cpus: int | None,
     mib: int,
+    modes: tuple[str, ...],
     output: Path | None,
     dry_run: bool,
 ) -> None:
@@ -317,19 +328,20 @@ def command(
     Prints tables and writes JSON lines. Simulated time, on the lockstep machine only.
     """
     check(vcpus, writes, mib)
+    chosen = [MODES[name] for name in check_modes(MACHINE, modes) or ()]
     cpus = cpus_for(vcpus, cpus)
     runs = [TracedRun(*values) for values in product(vcpus, writes, (False, True))]
     if dry_run:
-        show_plan(runs, mib, cpus)
+        show_plan(chosen, runs, mib, cpus)
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
     origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
     found: list[Profile] = []
-    for ept in (True, False):
-        job = trace_job(ept, runs, mib, cpus, built.image, test)
-        found += _measure(ept, runs, mib, job, origin)
-    records = list(map(asdict, found))
+    for mode in chosen:
+        job = trace_job(mode, runs, mib, cpus, built.image, test)
+        found += _measure(mode, runs, mib, job, origin)
+    records = list(map(record_of, found))
     write_records(file, records)
     tables.show(sections.lock_table(records), Console())
     say(f"lockprofile: figures are in {file}")

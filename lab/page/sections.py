@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
+from lab.machines.paging import Mode
 from lab.page import dimensions, dirty_bits, live, migration, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
@@ -254,19 +255,24 @@ def _cost(source: Source) -> list[Block]:
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
     """The share that waits over vCPUs: a row for each mode, a column for each mix."""
     found: list[list[Panel]] = []
-    for ept in (True, False):
+    for mode in dict.fromkeys(map(_mode, records)):
         row = []
         for mix in dict.fromkeys(one["write_percent"] for one in records):
             drawn: dict[Style, Points] = {}
             for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
-                wanted = (ept, mix, eager)
-                own = [o for o in records if (o["ept"], o["write_percent"], o["eager"]) == wanted]
+                wanted = (mode, mix, eager)
+                own = [o for o in records if (_mode(o), o["write_percent"], o["eager"]) == wanted]
                 if own:
                     drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
-            row.append(Panel(f"ept={'Y' if ept else 'N'}, {dimensions.mix(mix)}", "vCPUs", drawn))
+            row.append(Panel(f"{mode}, {dimensions.mix(mix)}", "vCPUs", drawn))
         if all(panel.curves for panel in row):
             found.append(row)
     return found
+
+
+def _mode(record: Any) -> str:
+    mode = Mode(record["ept"], record["tdp_mmu"], record.get("pml", True))
+    return tables.mode_of(record["machine"], mode)
 
 
 def _waiting(record: Any) -> float:
@@ -279,8 +285,9 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
     Without caches in the machine it is waiting for each other, whatever for. Only if each page is
     written, and with a CPU for each, do all vCPUs have the same to do.
     """
-    like = ("ept", "eager", "write_percent")
-    alone = [o for o in records if o["vcpus"] == 1 and all(o[key] == one[key] for key in like)]
+    like = (_mode(one), one["eager"], one["write_percent"], 1)
+    keys = ("eager", "write_percent", "vcpus")
+    alone = [o for o in records if (_mode(o), *(o[key] for key in keys)) == like]
     if not alone or one["write_percent"] != 100 or one["vcpus"] >= one["cpus"]:
         return tables.NOTHING
     return f"{100 * (1 - alone[0]['untraced_seconds'] / one['untraced_seconds']):.1f}%"
@@ -288,7 +295,7 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
 
 def _lock_row(one: Any, records: Iterable[Any]) -> tuple[str, ...]:
     return (
-        f"{tables.paging(one['machine'], one['ept'])}, {dimensions.mix(one['write_percent'])}",
+        f"{_mode(one)}, {dimensions.mix(one['write_percent'])}",
         str(one["vcpus"]),
         str(one["cpus"]),
         "Y" if one["eager"] else "N",
@@ -303,7 +310,7 @@ def _lock_row(one: Any, records: Iterable[Any]) -> tuple[str, ...]:
 
 def _lock_dimensions(one: Any) -> str:
     return (
-        f"{one['machine']} ({dimensions.clock(one['machine'])}), kernel {one['kernel']}, tdp_mmu=N,"
+        f"{one['machine']} ({dimensions.clock(one['machine'])}), kernel {one['kernel']},"
         f" {tables.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
         f" {one['phase']} {one['iteration']}"
     )

@@ -2,13 +2,16 @@
 """lockprofile and locktrace: small made-up traces, and what is said about bad ones."""
 
 import gzip
-from dataclasses import asdict, replace
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab import cli
 from lab.core.errors import LabError, WorkFailed
-from lab.measure import lockprofile, locktrace
+from lab.machines.paging import Mode
+from lab.measure import lockprofile, locktrace, plan
 from lab.measure.lockprofile import Origin, Profile, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.page import sections
@@ -184,7 +187,7 @@ FILES = {
 
 
 def one() -> Profile:
-    return lockprofile.profile(True, RUN, 2, 3, FILES, ORIGIN)
+    return lockprofile.profile(Mode(True), RUN, 2, 3, FILES, ORIGIN)
 
 
 def test_a_run_in_seconds() -> None:
@@ -198,13 +201,15 @@ def test_a_run_in_seconds() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
     with pytest.raises(WorkFailed, match=f"no {name.split('.', 1)[1]} came back"):
-        lockprofile.profile(True, RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, ORIGIN)
+        lockprofile.profile(
+            Mode(True), RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, ORIGIN
+        )
     with pytest.raises(WorkFailed):
-        lockprofile.profile(True, RUN, 2, 3, FILES | {name: b"\n"}, ORIGIN)
+        lockprofile.profile(Mode(True), RUN, 2, 3, FILES | {name: b"\n"}, ORIGIN)
 
 
 def rows(*profiles: Profile) -> list[tuple[str, ...]]:
-    table = sections.lock_table([asdict(each) for each in profiles])
+    table = sections.lock_table(list(map(lockprofile.record_of, profiles)))
     assert {len(row) for row in table.rows} == {len(table.columns)}
     return table.rows
 
@@ -215,6 +220,35 @@ def test_a_row_for_each_run() -> None:
     assert found[0][:7] == ("ept=Y, all writes", "2", "3", "N", "21.3%", "-", "3")
     assert found[1][3:7] == ("Y", "0.0%", "-", "0")
     assert found[2][:5] == ("ept=N, all writes", "32", "3", "N", "21.3%")
+
+
+def test_modes_are_told_apart() -> None:
+    shadow = lockprofile.record_of(one())
+    assert (shadow["ept"], shadow["tdp_mmu"]) == (True, False)
+    assert "pml" not in shadow
+    tdp = lockprofile.profile(Mode(True, True, pml=False), RUN, 2, 3, FILES, ORIGIN)
+    assert lockprofile.record_of(tdp)["pml"] is False
+    alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
+    found = rows(alone, one(), tdp, replace(tdp, pml=True))
+    assert [row[0].removesuffix(", all writes") for row in found[1:]] == [
+        "ept=Y",
+        "ept=Y, tdp_mmu=Y, pml=N",
+        "ept=Y, tdp_mmu=Y",
+    ]
+    # What a single vCPU needs in another mode says nothing.
+    assert [row[5] for row in found[1:]] == ["75.0%", "-", "-"]
+
+
+ALL_MODES = ("--modes", " ".join(plan.MODES), "--vcpus", "1 64", "--writes", "100")
+
+
+def test_a_dry_run_names_each_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lockprofile", "--dry-run", *ALL_MODES]) == 0
+    said = capsys.readouterr().out
+    boots = re.findall(r"^vmx-bochs, 15 CPUs, (\d+) MiB (.*)$", said, re.MULTILINE)
+    assert len({parameters for _, parameters in boots}) == len(boots) == len(plan.MODES)
+    assert said.count("  -v 64 -w 100 -b 2M, eager_page_split=Y") == len(boots)
+    assert cli.main(["lockprofile", "--dry-run", "--modes", "ept2"]) == 2
 
 
 def test_one_vcpu_says_what_the_others_do_without() -> None:
@@ -253,6 +287,6 @@ def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:
 
 def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
     runs = [RUN, TracedRun(32, 20, True)]
-    job = lockprofile.trace_job(False, runs, 2, 15, Path("bzImage"), Path("test"))
+    job = lockprofile.trace_job(Mode(False), runs, 2, 15, Path("bzImage"), Path("test"))
     assert job.command[-8:] == ("32", "2M", "2", "100", "N", "32", "20", "Y")
     assert (job.cpus, job.parameters["kvm_intel.ept"]) == (15, "0")
