@@ -343,6 +343,16 @@ DEBUG_ONCE = (
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     race_test(3),
 )
+# The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
+DEBUG_TDP = (
+    PRIVATE,
+    *NOTHING_UNSEEN_DEBUG,
+    WINDOW_PAUSES,
+    WINDOW_WRPROT,
+    *DEBUG,
+    *MODEL_DEBUG[:2],
+    *DEBUG_ONCE[-3:-1],
+)
 
 
 # Bounds of what a guest can cost, which are those of shadow paging.
@@ -375,7 +385,7 @@ def cases() -> Iterator[Case]:
         for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, WINDOW_WRPROT, *DEBUG_ONCE)
     )
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
-    yield Case(PRIVATE, TDP_MODE, "Y", "debug")
+    yield from (Case(test, TDP_MODE, "Y", "debug") for test in DEBUG_TDP)
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     everywhere = (*PERF, *map(eagerly, MODEL), *PERF_1G, MODES_1G)

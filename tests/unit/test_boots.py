@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """tests.machines.boots: who gets what of a boot that several cases share."""
 
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,3 +124,17 @@ def test_cases_of_a_boot_want_the_same_machine() -> None:
         assert case.mode == same.mode and case.config == same.config
         assert case.test.memory_mib == same.test.memory_mib
         assert case.test.cmdline == same.test.cmdline
+
+
+def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for case in cases():
+        wanted = case.mode.parameters
+        two_dimensional = "1" in (wanted.get("kvm_amd.npt"), wanted.get("kvm_intel.ept"))
+        found[two_dimensional and wanted["kvm.tdp_mmu"] == "1"].add(case.test.name)
+    # Tests of rmaps, of shadowed page tables and of what the shadow MMU's splitter needs; and what
+    # only the vCPUs do differently.
+    of_shadow = r"eager_split_(tables|race|hostile|fault|quota|cancel|yield)|dirty_log_hold"
+    others = rf"{of_shadow}|sparse|shared-random|-pauses$"
+    missing = {name for name in found[False] - found[True] if not re.search(others, name)}
+    assert not missing
