@@ -126,13 +126,13 @@ main() {
 	fi
 	: >"$log"
 	if [ -n "$missing" ]; then
-		# shellcheck disable=SC2086
+		# shellcheck disable=SC2086 # one word per package is wanted
 		install_packages $missing
 	fi
 	venv_complete || make_venv
 	missing=$(missing_of_base)
 	if [ -n "$missing" ]; then
-		# shellcheck disable=SC2086
+		# shellcheck disable=SC2086 # one word per package is wanted
 		install_packages $missing
 	fi
 	say "done in $(($(date +%s) - started)) s"

@@ -106,6 +106,8 @@ GOALS = (
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
 UNGATED, UNPATCHED = "ungated", "unpatched"
+# By tdp_mmu, which knows no gates: the kernel whose Y stands beside the series', and its column.
+BASELINE = {False: ("peer", UNGATED), True: ("base", UNPATCHED)}
 RATIO_OF_UNGATED = "U/Y"
 # By the name of the column.
 WHAT_IS_U = {
@@ -256,7 +258,7 @@ class Beside:
     def keys(key: Key) -> tuple[Key, Key, Key, Key]:
         """The keys of those that stand side by side at KEY."""
         lazy, eager = (replace(key, eager=value) for value in (False, True))
-        ungated = replace(eager, kernel="base" if key.tdp_mmu else "peer")
+        ungated = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
         return lazy, eager, ungated, replace(eager, dirty_harvest=ON)
 
     @staticmethod
@@ -292,7 +294,7 @@ class Extra:
             return group.kernel == "series" and any(key.eager for key in groups.get(other, ()))
 
         bits = group.dirty_harvest == OFF and eagerly(replace(group, dirty_harvest=ON))
-        kernel, name = ("base", UNPATCHED) if group.tdp_mmu else ("peer", UNGATED)
+        kernel, name = BASELINE[group.tdp_mmu]
         return cls(name if eagerly(replace(group, kernel=kernel)) else "", bits)
 
 
