@@ -27,6 +27,11 @@ RESERVED = ("/init", "/lab", "/dev", "/proc", "/sys", "/bin/busybox")
 OUT = "/lab/back/out"
 PROGRESS = "/lab/progress"
 
+# What the C library loads when a program calls one of these, and aborts without, so that ldd does
+# not know of it.
+UNWINDER = "libgcc_s.so.1"
+UNWINDING = re.compile(rb"\0pthread_(cancel|exit)\0")
+
 
 @dataclass(frozen=True)
 class ArchiveEntry:
@@ -143,8 +148,10 @@ def _is_elf(file: Path) -> bool:
 def libraries(programs: Iterable[Path]) -> list[Path]:
     """Return what the dynamic ones among programs load: the loader and libraries, by ldd.
 
+    And UNWINDER, which lies beside the C library, where one may need it.
     Raises LabError when a library is missing on this host.
     """
+    programs = list(programs)
     words = [str(program) for program in programs]
     if not words:
         return []
@@ -152,7 +159,10 @@ def libraries(programs: Iterable[Path]) -> list[Path]:
     missing = re.search(r"^\s*(\S+) => not found", listing, re.MULTILINE)
     if missing:
         raise LabError(f"{words[0]}: needs {missing[1]}, which this host does not have")
-    return sorted({Path(found) for found in re.findall(r"(/\S+) \(0x[0-9a-f]+\)$", listing, re.M)})
+    found = {Path(path) for path in re.findall(r"(/\S+) \(0x[0-9a-f]+\)$", listing, re.M)}
+    if any(UNWINDING.search(program.read_bytes()) for program in programs):
+        found |= {file.with_name(UNWINDER) for file in found if file.name == "libc.so.6"}
+    return sorted(found)
 
 
 def _with_libraries(chosen: list[tuple[str, Path]]) -> list[tuple[str, Path]]:

@@ -35,8 +35,6 @@ CPUS = 2
 MEMORY_MIB = 3072
 HUGE_PAGES = 128
 INSIDE = "/selftests"
-# What pthread_cancel() loads when it is called, so that ldd does not know of it.
-LIBGCC = "/lib/x86_64-linux-gnu/libgcc_s.so.1"
 # Of the machine's time, for one test.
 LIMIT_S = 40
 # Host seconds for a boot, and at most for a second of the machine's: when it has timed out.
@@ -205,7 +203,7 @@ def parity_job(
         parameters=mode.parameters(machine),
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
-        files={f"{INSIDE}/{name}": directory / name for name in tests} | {LIBGCC: Path(LIBGCC)},
+        files={f"{INSIDE}/{name}": directory / name for name in tests},
         timeout_s=patience * (1 + len(tests)),
         silent_s=patience,
     )

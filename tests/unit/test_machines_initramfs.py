@@ -62,6 +62,14 @@ def test_dynamic_program_brings_its_libraries(tmp_path: Path) -> None:
         assert files[str(library).lstrip("/")].read_bytes() == library.read_bytes()
 
 
+def test_program_that_ends_threads_brings_what_the_c_library_loads_then(tmp_path: Path) -> None:
+    source = "#include <pthread.h>\nint main(void) { return pthread_cancel(pthread_self()); }\n"
+    write(tmp_path / "test.c", source)
+    subprocess.run(["gcc", "-o", tmp_path / "test", tmp_path / "test.c"], check=True)
+    added = set(initramfs.libraries([tmp_path / "test"])) - set(initramfs.libraries([DYNAMIC]))
+    assert [library.name for library in added if library.is_file()] == ["libgcc_s.so.1"]
+
+
 def test_another_init(tmp_path: Path) -> None:
     init = tmp_path / "init32"
     init.write_text("another")
