@@ -50,9 +50,16 @@ def name_of(program: Path, paths: PathMap) -> Path:
     return Path(paths.back(f"{SELFTESTS}/{program}")).relative_to(SELFTESTS)
 
 
-def _strip_new(built: Path, stripped: Path, paths: PathMap) -> None:
-    """Bring the stripped copies up to date, and drop those of tests that are gone."""
-    found = [file for file in built.rglob("*") if _is_program(file)]
+def strip_new(source: Path, built: Path, stripped: Path, paths: PathMap) -> None:
+    """Bring the stripped copies up to date, and drop those of tests that are gone.
+
+    source: the tree, which says which there are: BUILT still has what another commit of it had.
+    """
+    sources = source / SELFTESTS
+    there = (file for file in built.rglob("*") if _is_program(file))
+    found = [
+        file for file in there if (sources / file.relative_to(built)).with_suffix(".c").exists()
+    ]
     programs = {name_of(file.relative_to(built), paths): file for file in found}
     for old in stripped.rglob("*"):
         if old.is_file() and old.relative_to(stripped) not in programs:
@@ -76,5 +83,5 @@ def build(kind: str) -> Path:
     with locked(tree.lock(source)), step(f"Building the {kind} selftests", "30 s"):
         built = compile_in(source, log)
         stripped = source / OBJECTS / "stripped"
-        _strip_new(built, stripped, path_map(LAYOUT))
+        strip_new(source, built, stripped, path_map(LAYOUT))
     return stripped
