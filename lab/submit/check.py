@@ -252,33 +252,40 @@ def sparse(subject: Subject) -> CheckResult:
     return CheckResult(f"{len(sources)} files", tuple(problems))
 
 
-def cocci_messages(output: str) -> Counter[str]:
-    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them."""
+def cocci_messages(output: str, directory: str) -> Counter[str]:
+    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them.
+
+    directory: what was looked at; it depends on the base whether names of files are below it.
+    """
     return Counter(
-        f"{file}: {re.sub(r'[0-9]+', 'N', text)}" for file, text in _COCCI.findall(output)
+        f"{directory}{file.removeprefix(directory)}: {re.sub(r'[0-9]+', 'N', text)}"
+        for file, text in _COCCI.findall(output)
     )
 
 
 def semantic_patches(source: Path) -> tuple[list[str], list[str]]:
-    """The kernel's semantic patches: those that Debian's spatch can run, and those in OCaml.
+    """The kernel's semantic patches that report: Debian's spatch can run these, not those in OCaml.
 
     The latter want a compiler of OCaml, of 400 MiB, for one driver and for what sparse says too.
     """
-    in_ocaml = {
-        file.relative_to(source).as_posix(): "ocaml" in file.read_text()
+    texts = {
+        file.relative_to(source).as_posix(): file.read_text()
         for file in sorted(source.glob("scripts/coccinelle/**/*.cocci"))
     }
+    report = re.compile(r"virtual\s+report")
+    in_ocaml = {file: "ocaml" in text for file, text in texts.items() if report.search(text)}
     return [f for f, ocaml in in_ocaml.items() if not ocaml], [f for f in in_ocaml if in_ocaml[f]]
 
 
 def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
+    # With an absolute path, as newer kernels run it in the directory that they look at.
     said: Counter[str] = Counter()
     for directory in KVM_OBJECTS:
-        command = ("make", "-s", "coccicheck", "MODE=report", f"COCCI={patch}", f"M={directory}")
-        done = _run_logged(subject, command, source)
+        words = ("MODE=report", f"COCCI={source / patch}", f"M={directory}")
+        done = _run_logged(subject, ("make", "-s", "coccicheck", *words), source)
         if done.returncode != 0:
             raise WorkFailed(f"coccicheck could not run {patch}; see {subject.log}")
-        said += cocci_messages(done.stdout)
+        said += cocci_messages(done.stdout, directory)
     return said
 
 

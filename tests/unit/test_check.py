@@ -31,7 +31,7 @@ vmlinux:
 \t@! grep -rn later arch
 coccicheck:
 \t@test $(MODE) = report
-\t@grep -rn -f $(COCCI) $(M) | sed 's,^\\(.*:[0-9]*\\):.*,./\\1:1-3: WARNING: see line 17,'
+\t@cd $(M) && grep -rn -f $(COCCI) . | sed 's,^\\(.*:[0-9]*\\):.*,\\1:1-3: WARNING: see line 17,'
 htmldocs:
 \t@mkdir -p $(O)/Documentation/output/$(SPHINXDIRS)
 \t@touch $(O)/Documentation/output/$(SPHINXDIRS)/index.html
@@ -56,8 +56,9 @@ FILES = {
     ".gitignore": "obj-*\n",
     "scripts/checkpatch.pl": CHECKPATCH,
     "scripts/kconfig/merge_config.sh": "#!/bin/sh\n",
-    PATCH: "middle\n",
-    "scripts/coccinelle/other.cocci": "@initialize:ocaml@\n",
+    PATCH: "virtual report\nmiddle\n",
+    "scripts/coccinelle/edits.cocci": "virtual patch\nmiddle\n",
+    "scripts/coccinelle/other.cocci": "virtual report\n@initialize:ocaml@\n",
     "virt/kvm/kvm_main.c": "int middle;\n",
     DOCUMENT: "ERROR: Malformed table.\nText\n",
     "tools/testing/selftests/kvm/Makefile": SELFTESTS,
