@@ -3,12 +3,8 @@
  * From the command line to VM after VM: what both programs do before and after
  * they measure.
  */
-#include <unistd.h>
 #include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
-#include "test_util.h"
 #include "guest_modes.h"
 #include "dirty_log_perf.h"
 

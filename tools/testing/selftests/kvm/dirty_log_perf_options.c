@@ -4,15 +4,9 @@
  * those of struct perf_program.
  */
 #include <ctype.h>
-#include <errno.h>
-#include <getopt.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
-#include "test_util.h"
 #include "guest_modes.h"
 #include "dirty_log_perf.h"
 

@@ -4,13 +4,8 @@
  * people, and as JSON objects, one per line, for programs.
  */
 #include <ctype.h>
-#include <errno.h>
 #include <limits.h>
-#include <unistd.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
-#include "test_util.h"
 #include "dirty_log_perf.h"
 
 /* Takes tv_sec and tv_nsec. */

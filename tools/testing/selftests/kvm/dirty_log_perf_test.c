@@ -38,12 +38,6 @@
  *
  * The statistics of --stats are read between the phases, never during one.
  */
-#include <time.h>
-#include <unistd.h>
-
-#include "kvm_util.h"
-#include "memstress.h"
-#include "test_util.h"
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
 

@@ -3,14 +3,9 @@
  * One thread per vCPU.  The threads sleep whenever their vCPU has nothing to do,
  * and the main thread sleeps whenever vCPUs run.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
-#include "test_util.h"
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
 

@@ -13,12 +13,9 @@
 
 #include <getopt.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <time.h>
 
-#include "kvm_util.h"
 #include "memstress.h"
-#include "test_util.h"
 
 enum phase {
 	PHASE_POPULATE,

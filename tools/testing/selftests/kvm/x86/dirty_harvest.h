@@ -10,16 +10,9 @@
 #ifndef SELFTEST_KVM_DIRTY_HARVEST_H
 #define SELFTEST_KVM_DIRTY_HARVEST_H
 
-#include <pthread.h>
-#include <linux/bitmap.h>
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "svm_util.h"
-#include "test_util.h"
-#include "vmx.h"
 #include "eager_split_util.h"
+#include "svm_util.h"
+#include "vmx.h"
 
 /* The memory that is logged: a 2MiB page, and some more. */
 #define DATA_SLOT		10

@@ -3,13 +3,6 @@
  * The guest of the tests of dirty logging by Dirty bits: L1 or L2 does what a list in
  * memory says.
  */
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "svm_util.h"
-#include "test_util.h"
-#include "vmx.h"
 #include "dirty_harvest.h"
 
 #define VMMCALL_BYTES		3

@@ -8,14 +8,6 @@
  *
  * Limits: races are only hit by chance.  Only L1 writes.
  */
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "dirty_harvest.h"
 
 /* Harvests of one migration, of how many one is disturbed, and writes before and after. */

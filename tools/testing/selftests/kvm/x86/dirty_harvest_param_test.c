@@ -5,14 +5,6 @@
  * What it accepts, which VMs it is for, and that a VM that is created with "off"
  * has its pages write-protected.
  */
-#include <errno.h>
-#include <string.h>
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "dirty_harvest.h"
 
 #define RING_BYTES		SZ_64K

@@ -4,16 +4,7 @@
  * kinds of guests, memory and logs.
  */
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
-#include "svm_util.h"
-#include "vmx.h"
 #include "dirty_harvest.h"
 
 #define DEFAULT_ROUNDS		1000u

@@ -25,16 +25,10 @@
  * recovery never takes away what is logged.  An L1's huge pages map nothing that is
  * logged.
  */
-#include <stdlib.h>
-#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <linux/mman.h>
-#include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "dirty_harvest.h"
 
 #ifndef MADV_COLLAPSE

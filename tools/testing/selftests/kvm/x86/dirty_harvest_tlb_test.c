@@ -7,11 +7,6 @@
  *
  * Limits: whether it is cached is up to the CPU; there are many tries.
  */
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "dirty_harvest.h"
 
 #define ROUNDS_PER		4u

@@ -3,18 +3,8 @@
  * The VM of the tests of dirty logging by Dirty bits, its log, and what should be in
  * it.
  */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <sys/mman.h>
-#include <linux/bitmap.h>
-#include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "svm_util.h"
-#include "test_util.h"
-#include "vmx.h"
 #include "dirty_harvest.h"
 
 #define EXTRA_PAGES		512

@@ -5,7 +5,6 @@
  * Let something make KVM change SPTEs, and write nothing: what KVM reports then with
  * Dirty bits must not be more than what it reports with write protection.
  */
-#include "kselftest.h"
 #include "dirty_log_window.h"
 
 static void act_alone(struct window_test *t)

@@ -12,16 +12,8 @@
  * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.
  */
 #include <getopt.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
-#include <linux/sizes.h>
 
-#include "kselftest.h"
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 #define DATA_SLOT		10

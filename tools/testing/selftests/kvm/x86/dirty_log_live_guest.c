@@ -3,11 +3,7 @@
  * The guest of dirty_log_live_perf_test: it accesses memory without end, and takes
  * the time of each access.  Only what memory accesses need may fault in here.
  */
-#include "kvm_util.h"
-#include "memstress.h"
 #include "processor.h"
-#include "test_util.h"
-#include "ucall_common.h"
 #include "dirty_log_live.h"
 
 struct layout layout;

@@ -60,16 +60,11 @@
  * --stats reads KVM's statistics just before a phase begins, i.e. within the one
  * before it, and so adds some microseconds to that one.
  */
-#include <errno.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #include <linux/sizes.h>
 #include <linux/stringify.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
 #include "processor.h"
-#include "test_util.h"
 #include "dirty_log_live.h"
 
 #define HOUR_MS		(3600 * 1000)

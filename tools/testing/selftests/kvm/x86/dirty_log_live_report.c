@@ -3,10 +3,7 @@
  * What the vCPUs of dirty_log_live_perf_test counted: what it comes to by phase,
  * by kind of vCPU, and over time; for people and for programs.
  */
-#include "kvm_util.h"
-#include "memstress.h"
 #include "processor.h"
-#include "test_util.h"
 #include "dirty_log_live.h"
 
 static const char * const kind_names[NR_KINDS] = {

@@ -21,10 +21,7 @@
  */
 #include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "memstress.h"
 #include "processor.h"
-#include "test_util.h"
 #include "dirty_log_perf.h"
 
 #define GFN_NONE	(~0ULL)

@@ -7,15 +7,7 @@
  * VM and one for each vCPU.  Those of vCPUs are added up.  What a kernel does
  * not have, e.g. the splitter's own if it is not patched, is left out.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "kvm_util.h"
-#include "memstress.h"
 #include "processor.h"
-#include "test_util.h"
 #include "dirty_log_perf.h"
 
 /* As VMs and vCPUs number them: present now, or happened since. */

@@ -12,12 +12,8 @@
 #ifndef SELFTEST_KVM_DIRTY_LOG_WINDOW_H
 #define SELFTEST_KVM_DIRTY_LOG_WINDOW_H
 
-#include <pthread.h>
 #include <semaphore.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 /* The pages that are written; some events have the guest use them as page tables. */

@@ -3,16 +3,9 @@
  * Writes to pages beside something that makes KVM change their SPTEs: the guest and the
  * VM, what makes KVM do so, rounds, and the command line
  */
-#include <errno.h>
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <sys/mman.h>
-#include <linux/sizes.h>
 
-#include "kselftest.h"
 #include "dirty_log_window.h"
 
 /* The word that is written: a guest entry that is not present, whatever its value. */

@@ -17,10 +17,6 @@
  * Limits: races are met by chance, more often the longer the pauses and the more
  * rounds.  With write protection only "log" can lose anything here.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "kselftest.h"
 #include "dirty_log_window.h"
 
 /*

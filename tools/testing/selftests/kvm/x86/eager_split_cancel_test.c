@@ -8,20 +8,11 @@
  * Limits: what "in the midst" is depends on the scheduler; there are many tries, and
  * not one success among them is a failure.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 #define MAX_MIDST_TRIES		200u

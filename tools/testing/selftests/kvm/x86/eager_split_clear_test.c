@@ -5,8 +5,6 @@
  * What it refuses, how little it splits when asked for little, and words of the log
  * that have pages of two huge pages.
  */
-#include <errno.h>
-
 #include "eager_split_model.h"
 
 static void expect_refused(struct model_test *t, u64 first, u64 nr)

@@ -20,12 +20,6 @@
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 
-#include <linux/bitmap.h>
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 /* Where the guest's code is. */

@@ -3,18 +3,8 @@
  * The command line of the tests that take something from the eager splitter, what they
  * change of the host, and the kernel's log.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 #define KERNEL_LOG		"/dev/kmsg"

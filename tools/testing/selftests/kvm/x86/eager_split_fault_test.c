@@ -14,18 +14,9 @@
  * so these are counted and left out, and a few behind them for safety, unless -a asks
  * for all.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 /* A slot whose arrays in KVM are larger than what vmalloc() has in use at a time. */

@@ -2,14 +2,6 @@
 /*
  * The VM of the tests that take something from the eager splitter.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */

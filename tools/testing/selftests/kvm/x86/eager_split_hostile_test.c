@@ -26,19 +26,8 @@
  * pages are split within a contended hold is not judged.  The TDP MMU has neither
  * rmaps nor a quota.
  */
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <sys/mman.h>
-#include <linux/sizes.h>
 
-#include "kselftest.h"
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 #define TRACING			"/sys/kernel/tracing/"

@@ -15,12 +15,6 @@
 #ifndef SELFTEST_KVM_EAGER_SPLIT_MODEL_H
 #define SELFTEST_KVM_EAGER_SPLIT_MODEL_H
 
-#include <linux/bitmap.h>
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 /* Code, lists of addresses and page tables; mapped at the same address. */

@@ -2,11 +2,6 @@
 /*
  * Eager page splitting compared with a model: what the guest writes, the log, the checks
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kselftest.h"
 #include "eager_split_model.h"
 
 #define LIST_MAX		8192u

@@ -3,13 +3,9 @@
  * Eager page splitting compared with a model: the VM, and the command line
  */
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <linux/mman.h>
 
-#include "kselftest.h"
 #include "eager_split_model.h"
 
 #define SEG_CODE		0xb

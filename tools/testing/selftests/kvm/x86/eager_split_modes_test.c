@@ -8,8 +8,6 @@
  * read-only or clean, in SMM.  Each of them is compared with a model, as
  * eager_split_model.h says.
  */
-#include <string.h>
-
 #include "eager_split_model.h"
 
 #define SMM_AS_ID		1u

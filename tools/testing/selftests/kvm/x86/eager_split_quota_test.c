@@ -5,16 +5,6 @@
  * With the smallest KVM_SET_NR_MMU_PAGES some huge pages are split and others stay.
  * Some thousand failures must not cost any memory.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 #define MEMINFO			"/proc/meminfo"

@@ -21,21 +21,11 @@
  * it left alone, and the test is skipped if there is none.  Page tables of the
  * TDP MMU are walked in another way and are not tested.
  */
-#include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include <sys/mman.h>
 #include <linux/mman.h>
-#include <linux/sizes.h>
 
-#include "kselftest.h"
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 #define DATA_SLOT		1

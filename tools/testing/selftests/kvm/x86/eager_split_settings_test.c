@@ -3,10 +3,7 @@
  * Eager page splitting and what user space sets meanwhile: a quota of shadow pages
  * that is too small to split all huge pages, and a parameter that changes all the time
  */
-#include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "eager_split_model.h"
 

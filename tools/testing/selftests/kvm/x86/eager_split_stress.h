@@ -10,10 +10,6 @@
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 
-#include <pthread.h>
-
-#include "kvm_util.h"
-#include "test_util.h"
 #include "eager_split_stress_guest.h"
 #include "eager_split_stress_host.h"
 

@@ -2,12 +2,8 @@
 /*
  * Where threads of eager_split_stress_test wait for the end of a round.
  */
-#include <pthread.h>
 #include <time.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_stress.h"
 
 void gate_pass(struct gate *g)

@@ -6,11 +6,6 @@
  * it wrote there last.  It looks at it through all mappings, and complains about any
  * other value, unless the host has announced that it takes the page away.
  */
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "ucall_common.h"
 #include "eager_split_stress_guest.h"
 
 /* How many entries of a window's page table are used, in an order of their own. */

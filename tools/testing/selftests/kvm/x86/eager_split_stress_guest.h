@@ -6,10 +6,6 @@
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
 
-#include <linux/sizes.h>
-
-#include "kvm_util.h"
-#include "processor.h"
 #include "eager_split_util.h"
 
 #define MAX_VCPUS		4u

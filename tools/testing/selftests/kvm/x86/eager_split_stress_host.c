@@ -2,14 +2,6 @@
 /*
  * Settings of the host in eager_split_stress_test, and allocations that fail.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "kvm_util.h"
-#include "test_util.h"
 #include "eager_split_stress_host.h"
 
 #define MAKE_IT_FAIL		"/proc/thread-self/make-it-fail"

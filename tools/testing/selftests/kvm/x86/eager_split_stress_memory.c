@@ -2,18 +2,10 @@
 /*
  * How eager_split_stress_test takes memory away.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #include <linux/falloc.h>
 #include <linux/mman.h>
-#include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_stress.h"
 
 #ifndef MADV_COLLAPSE

@@ -2,15 +2,6 @@
 /*
  * A round of eager_split_stress_test: one migration, and its verdict.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_stress.h"
 
 #define MERGED			"/proc/self/ksm_merging_pages"

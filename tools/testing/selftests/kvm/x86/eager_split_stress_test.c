@@ -37,19 +37,10 @@
  * missing while enabling or clearing the log is not seen if the ioctl flushes at
  * its end.
  */
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "kselftest.h"
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_stress.h"
 
 #define COMPACT			"/proc/sys/vm/compact_memory"

@@ -2,18 +2,10 @@
 /*
  * The VM of eager_split_stress_test, and its memory.
  */
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
-#include <linux/bitmap.h>
 #include <linux/memfd.h>
 #include <linux/mman.h>
-#include <linux/sizes.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_stress.h"
 
 static void *map_memory(size_t size, int prot, int flags, int fd)

@@ -3,8 +3,6 @@
  * Eager page splitting where there are page tables already: KVM's of an earlier split,
  * and the guest's within the huge page
  */
-#include <string.h>
-
 #include "eager_split_model.h"
 
 /*

@@ -10,18 +10,6 @@
  * The same, while KVM takes the memory of every other huge page for memory that is just
  * being taken away.  It is left to vCPUs.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <linux/bitmap.h>
-
-#include "kvm_util.h"
-#include "kselftest.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_fault.h"
 
 /* Who writes while mmu_lock is dropped, each one page of so many. */

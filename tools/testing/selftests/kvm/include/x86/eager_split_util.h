@@ -2,17 +2,18 @@
 /*
  * What the tests of eager page splitting and of dirty logging share: a clock,
  * KVM's statistics, settings of the host that get their old values back, its idle
- * pages, numbers of the command line, and what every other VM of theirs needs.
+ * pages, numbers of the command line, what every other VM of theirs needs, and the headers
+ * that nearly all of them take.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 #define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 
 #include <pthread.h>
-#include <stdbool.h>
+#include <linux/bitmap.h>
+#include <linux/sizes.h>
 
 #include "kvm_util.h"
-#include "test_util.h"
-#include "ucall_common.h"
+#include "processor.h"
 
 /* Parameters of kvm.ko; the last three exist with CONFIG_KVM_PROVE_MMU only. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name

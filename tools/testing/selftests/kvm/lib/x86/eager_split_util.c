@@ -2,18 +2,9 @@
 /*
  * What the tests of eager page splitting and of dirty logging share.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "kvm_util.h"
-#include "processor.h"
-#include "test_util.h"
 #include "eager_split_util.h"
 
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
