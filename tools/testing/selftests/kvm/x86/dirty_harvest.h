@@ -128,9 +128,8 @@ struct harvest_test {
 
 	unsigned int rounds;
 
-	struct kvm_stats_header header;
-	struct kvm_stats_desc *desc;
-	int stats_fd;
+	/* Of the vCPU. */
+	struct kvm_binary_stats stats;
 };
 
 struct event {

@@ -5,8 +5,6 @@
  */
 #include "dirty_harvest.h"
 
-#define VMMCALL_BYTES		3
-
 #define NR_CACHED_PAGES		16u
 #define PROGRESS_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
 
@@ -140,7 +138,6 @@ static void guest_create_vmx_l2(struct vmx_pages *vmx)
 	prepare_vmcs(vmx, l2_main);
 }
 
-/* With one of @svm and @vmx if there is an L2. */
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
 {
 	if (svm)
@@ -168,7 +165,6 @@ static u64 random_page(u64 random)
 	return random % 2 ? random / 2 % NR_CACHED_PAGES : random / 2 % NR_PAGES;
 }
 
-/* Write to pages at random, until told to stop. */
 void guest_write_random(u64 id, u64 seed)
 {
 	u64 n = 0;
@@ -225,7 +221,6 @@ void run_l1(struct harvest_test *t)
 	run_vcpu(t);
 }
 
-/* The guest whose writes are looked for. */
 void run_writer(struct harvest_test *t)
 {
 	send_ops(t, t->writer->nested);

@@ -287,27 +287,15 @@ static void help(const char *program)
 
 static void select_writer(const char *name)
 {
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		if (!strcmp(name, writers[i].name))
-			break;
-	TEST_ASSERT(i < ARRAY_SIZE(writers), "No such guest: %s, see -h", name);
-	selected_writers |= BIT_ULL(i);
+	selected_writers |= BIT_ULL(option_name(name, writers, sizeof(*writers),
+						ARRAY_SIZE(writers)));
 }
 
 static void select_event(const char *name)
 {
-	unsigned int i;
-
 	if (selected == ~0ull)
 		selected = 0;
-
-	for (i = 0; i < nr_events; i++)
-		if (!strcmp(name, events[i].name))
-			break;
-	TEST_ASSERT(i < nr_events, "No such thing: %s, see -h", name);
-	selected |= BIT_ULL(i);
+	selected |= BIT_ULL(option_name(name, events, sizeof(*events), nr_events));
 }
 
 int harvest_main(int argc, char *argv[], const struct event *given, unsigned int nr,

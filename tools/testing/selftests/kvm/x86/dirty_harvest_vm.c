@@ -7,7 +7,6 @@
 
 #include "dirty_harvest.h"
 
-#define EXTRA_PAGES		512
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
 
 const struct entry_bits x86_bits = {
@@ -21,19 +20,9 @@ const struct entry_bits ept_bits = {
 	.dirty = BIT_ULL(9),
 };
 
-/* Page faults that KVM took for the vCPU. */
 u64 nr_faults(struct harvest_test *t)
 {
-	u64 value = 0;
-	u32 i;
-
-	for (i = 0; i < t->header.num_desc; i++) {
-		struct kvm_stats_desc *desc = get_stats_descriptor(t->desc, i, &t->header);
-
-		if (!strcmp(desc->name, "pf_taken"))
-			read_stat_data(t->stats_fd, &t->header, desc, &value, 1);
-	}
-	return value;
+	return get_stat_or_absent(&t->stats, "pf_taken");
 }
 
 void write_page(struct harvest_test *t, u64 page)
@@ -48,10 +37,6 @@ static bool is_border(u64 page)
 	       page == PTES_PER_TABLE - 1 || page == PTES_PER_TABLE;
 }
 
-/*
- * Some pages at borders, a third of one half, and nearly none of the other.  Return
- * how many.
- */
 u64 write_batch(struct harvest_test *t)
 {
 	u64 page, nr = 0;
@@ -407,13 +392,6 @@ static void map_guest(struct harvest_test *t)
 		virt_pg_map(t->vm, EDGE_GVA, EDGE_GPA - PAGE_SIZE);
 }
 
-static void open_stats(struct harvest_test *t)
-{
-	t->stats_fd = vcpu_get_stats_fd(t->vcpu);
-	read_stats_header(t->stats_fd, &t->header);
-	t->desc = read_stats_descriptors(t->stats_fd, &t->header);
-}
-
 void harvest_create_vm(struct harvest_test *t)
 {
 	t->bits = &x86_bits;
@@ -430,14 +408,14 @@ void harvest_create_vm(struct harvest_test *t)
 	map_tables(t);
 	find_links(t);
 	copy_root(t);
-	open_stats(t);
+	t->stats.fd = vcpu_get_stats_fd(t->vcpu);
 	run_vcpu(t);
 }
 
 void harvest_destroy_vm(struct harvest_test *t)
 {
-	close(t->stats_fd);
-	free(t->desc);
+	close(t->stats.fd);
+	free(t->stats.desc);
 	kvm_vm_free(t->vm);
 	munmap(t->hva, 2 * SZ_2M);
 	munmap(t->elsewhere, DATA_SIZE);

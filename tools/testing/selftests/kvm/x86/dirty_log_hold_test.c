@@ -234,13 +234,13 @@ int main(int argc, char *argv[])
 	while ((opt = getopt(argc, argv, "hg:a:b:")) != -1) {
 		switch (opt) {
 		case 'g':
-			nr_gfns = option_number(optarg, MAX_GFNS, 64);
+			nr_gfns = option_number(optarg, 64, MAX_GFNS, 64);
 			break;
 		case 'a':
-			nr_aliases = option_number(optarg, MAX_ALIASES, 1);
+			nr_aliases = option_number(optarg, 1, MAX_ALIASES, 1);
 			break;
 		case 'b':
-			bound_us = option_number(optarg, UINT_MAX, 1);
+			bound_us = option_number(optarg, 1, UINT_MAX, 1);
 			break;
 		default:
 			print_help(opt == 'h' ? stdout : stderr, argv[0]);

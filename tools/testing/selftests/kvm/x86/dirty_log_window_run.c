@@ -496,16 +496,6 @@ static void print_help(FILE *f, const char *name, bool can_pause)
 		fprintf(f, "  %-10s %s\n", events[i].name, events[i].what);
 }
 
-static unsigned int parse_event(const char *text)
-{
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(events); i++)
-		if (!strcmp(events[i].name, text))
-			return i;
-	refuse_option(text, "no such event");
-}
-
 int window_main(int argc, char *argv[], bool can_pause,
 		bool (*run)(const struct event *e, unsigned int rounds))
 {
@@ -517,16 +507,17 @@ int window_main(int argc, char *argv[], bool can_pause,
 	while ((opt = getopt(argc, argv, can_pause ? "he:n:s:w:" : "he:n:s:")) != -1) {
 		switch (opt) {
 		case 'e':
-			chosen |= BIT(parse_event(optarg));
+			chosen |= BIT(option_name(optarg, events, sizeof(*events),
+						  ARRAY_SIZE(events)));
 			break;
 		case 'n':
-			rounds = option_number(optarg, UINT_MAX, 1);
+			rounds = option_number(optarg, 1, UINT_MAX, 1);
 			break;
 		case 's':
-			srandom(option_number(optarg, UINT_MAX, 1));
+			srandom(option_number(optarg, 1, UINT_MAX, 1));
 			break;
 		case 'w':
-			pause_us = option_number(optarg, MAX_PAUSE_US, 1);
+			pause_us = option_number(optarg, 1, MAX_PAUSE_US, 1);
 			break;
 		default:
 			print_help(opt == 'h' ? stdout : stderr, argv[0], can_pause);

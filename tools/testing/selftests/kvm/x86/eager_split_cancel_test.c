@@ -9,7 +9,6 @@
  * not one success among them is a failure.
  */
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -17,15 +16,6 @@
 
 #define MAX_MIDST_TRIES		200u
 #define NR_KILLS		6
-
-static void *alloc_shared(size_t size)
-{
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		       0);
-
-	TEST_ASSERT(p != MAP_FAILED, "Out of memory");
-	return p;
-}
 
 static unsigned int max_midst_tries(void)
 {
@@ -183,13 +173,6 @@ static int take_stats_fd(void)
 	return fd;
 }
 
-static void open_stats(struct kvm_vm *vm, int fd)
-{
-	vm->stats.fd = fd;
-	read_stats_header(fd, &vm->stats.header);
-	vm->stats.desc = read_stats_descriptors(fd, &vm->stats.header);
-}
-
 static void close_stats(struct kvm_vm *vm)
 {
 	free(vm->stats.desc);
@@ -215,7 +198,7 @@ static bool kill_once(const struct variant *v, bool watch)
 	bool noticed = false;
 
 	start_victim(v);
-	open_stats(&vm, take_stats_fd());
+	vm.stats.fd = take_stats_fd();
 	while (vm_get_stat_or_absent(&vm, "pages_2m") < NR_HUGE_SOME)
 		is_victim_alive();
 	wait_for_split(&vm, NR_HUGE_SOME, is_victim_alive);

@@ -67,15 +67,6 @@ static struct outcome {
 
 static int fail_nth_fd = -1;
 
-static void *alloc_shared(size_t size)
-{
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		       0);
-
-	TEST_ASSERT(p != MAP_FAILED, "Out of memory");
-	return p;
-}
-
 static bool can_tell_sites(void)
 {
 	return host_settings[SLAB_DESCS].saved && host_settings[SLAB_HEADERS].saved;

@@ -300,17 +300,6 @@ static unsigned int nr_cases;
 /* By number, those that -m names; all if it names none. */
 static u64 selected;
 
-static void select_case(const char *name)
-{
-	unsigned int i;
-
-	for (i = 0; i < nr_cases; i++)
-		if (!strcmp(name, test_cases[i].name))
-			break;
-	TEST_ASSERT(i < nr_cases, "No such case: %s, see -h", name);
-	selected |= BIT_ULL(i);
-}
-
 static bool run_selected(void)
 {
 	bool ran = false;
@@ -343,7 +332,7 @@ int model_main(int argc, char *argv[], const struct test_case *cases, unsigned i
 	while ((opt = getopt(argc, argv, "hm:v")) != -1) {
 		switch (opt) {
 		case 'm':
-			select_case(optarg);
+			selected |= BIT_ULL(option_name(optarg, cases, sizeof(*cases), nr));
 			break;
 		case 'v':
 			verbose = true;

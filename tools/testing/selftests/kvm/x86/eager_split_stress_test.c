@@ -478,33 +478,12 @@ static const struct {
 	{ "window", BIT(VIEW_4K) | USE_WINDOWS, "4KiB entries, and windows that change" },
 };
 
-static u64 parse_number(const char *text, u64 min, u64 max)
-{
-	char *end, why[80];
-	u64 value;
-
-	errno = 0;
-	value = strtoull(text, &end, 0);
-	if (!errno && end != text && !*end && *text != '-' && value >= min && value <= max)
-		return value;
-
-	snprintf(why, sizeof(why), "not a number from %lu to %lu", min, max);
-	refuse_option(text, why);
-}
-
 static void set_mode(const char *name)
 {
-	unsigned int i;
+	unsigned int i = option_name(name, modes, sizeof(*modes), ARRAY_SIZE(modes));
 
-	for (i = 0; i < ARRAY_SIZE(modes); i++) {
-		if (strcmp(modes[i].name, name))
-			continue;
-
-		mode_name = modes[i].name;
-		mode_views = modes[i].views;
-		return;
-	}
-	refuse_option(name, "no such mode");
+	mode_name = modes[i].name;
+	mode_views = modes[i].views;
 }
 
 static void set_harvest(const char *name)
@@ -516,14 +495,9 @@ static void set_harvest(const char *name)
 
 static void set_pace(const char *name)
 {
-	unsigned int i;
-
 	option_pace = NULL;
-	for (i = 0; i < NR_PACES; i++)
-		if (!strcmp(paces[i].name, name))
-			option_pace = &paces[i];
-	if (!option_pace && strcmp(name, "any"))
-		refuse_option(name, "-p is contended, fast or any");
+	if (strcmp(name, "any"))
+		option_pace = &paces[option_name(name, paces, sizeof(*paces), NR_PACES)];
 }
 
 static void help(const char *program)
@@ -559,19 +533,19 @@ static void parse_option(int opt, const char *program, u64 *seed, struct bounds 
 		set_mode(optarg);
 		break;
 	case 'n':
-		b->rounds = parse_number(optarg, 1, ~0ul);
+		b->rounds = option_number(optarg, 1, ~0ul, 1);
 		break;
 	case 'p':
 		set_pace(optarg);
 		break;
 	case 'S':
-		*seed = parse_number(optarg, 0, ~0ul);
+		*seed = option_number(optarg, 0, ~0ul, 1);
 		break;
 	case 't':
-		b->end_ms = now_ms() + 1000 * parse_number(optarg, 1, MAX_SECONDS);
+		b->end_ms = now_ms() + 1000 * option_number(optarg, 1, MAX_SECONDS, 1);
 		break;
 	case 'v':
-		option_vcpus = parse_number(optarg, 1, MAX_VCPUS);
+		option_vcpus = option_number(optarg, 1, MAX_VCPUS, 1);
 		break;
 	default:
 		refuse_option((char []){ '-', optopt, 0 }, "no such option, or no value for it");

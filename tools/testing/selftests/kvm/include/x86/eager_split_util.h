@@ -63,8 +63,12 @@ u64 now_ns(void);
 /* Busy, as sleeping takes too long. */
 void spin_ns(u64 ns);
 
-/* Return: the value of a VM's statistic, STAT_ABSENT if the kernel lacks it. */
+/* Return: the value of a statistic, of @stats->fd, STAT_ABSENT if the kernel lacks it. */
+u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name);
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
+
+/* Return: memory that is shared with children. */
+void *alloc_shared(size_t size);
 
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
@@ -107,8 +111,10 @@ int open_page_idle(void);
 /* Tell the host that a page is idle, for which KVM takes Accessed bits away. */
 void mark_idle(int fd, u64 pfn);
 
-/* Return: a multiple of @multiple, from that to @most; ends the test if @text is none. */
-u64 option_number(const char *text, u64 most, u64 multiple);
+/* Return: a multiple of @multiple, from @min to @max; ends the test if @text is none. */
+u64 option_number(const char *text, u64 min, u64 max, u64 multiple);
+/* Return: which of @nr elements, of @size bytes each, begins with this name; or the same. */
+unsigned int option_name(const char *text, const void *table, size_t size, unsigned int nr);
 void __noreturn refuse_option(const char *text, const char *why);
 
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */

@@ -3,6 +3,7 @@
  * What the tests of eager page splitting and of dirty logging share.
  */
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "eager_split_util.h"
@@ -25,9 +26,8 @@ void spin_ns(u64 ns)
 		;
 }
 
-u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
+u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
 {
-	struct kvm_binary_stats *stats = &vm->stats;
 	struct kvm_stats_desc *desc;
 	u64 value;
 	u32 i;
@@ -45,6 +45,20 @@ u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 		}
 	}
 	return STAT_ABSENT;
+}
+
+u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
+{
+	return get_stat_or_absent(&vm->stats, name);
+}
+
+void *alloc_shared(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		       0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Out of memory");
+	return p;
 }
 
 /*
@@ -192,16 +206,30 @@ void __noreturn refuse_option(const char *text, const char *why)
 	exit(2);
 }
 
-u64 option_number(const char *text, u64 most, u64 multiple)
+u64 option_number(const char *text, u64 min, u64 max, u64 multiple)
 {
 	char *end, why[80];
-	u64 nr = strtoul(text, &end, 0);
+	u64 nr;
 
-	if (*text && *text != '-' && !*end && nr && nr <= most && !(nr % multiple))
+	errno = 0;
+	nr = strtoul(text, &end, 0);
+	if (!errno && *text && *text != '-' && !*end && nr >= min && nr <= max &&
+	    !(nr % multiple))
 		return nr;
 
-	snprintf(why, sizeof(why), "expected a multiple of %lu, %lu at most", multiple, most);
+	snprintf(why, sizeof(why), "expected a multiple of %lu from %lu to %lu", multiple, min,
+		 max);
 	refuse_option(text, why);
+}
+
+unsigned int option_name(const char *text, const void *table, size_t size, unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i++)
+		if (!strcmp(text, *(const char * const *)(table + i * size)))
+			return i;
+	refuse_option(text, "no such name");
 }
 
 /*
