@@ -21,7 +21,7 @@ static u64 nr_logged(const struct event *e, unsigned int rounds, const char *har
 	return run_rounds(e, rounds, act_alone).nr_logged;
 }
 
-static bool run_event(const struct event *e, unsigned int rounds)
+bool run_event(const struct event *e, unsigned int rounds)
 {
 	u64 wrprot, harvest;
 
@@ -33,7 +33,4 @@ static bool run_event(const struct event *e, unsigned int rounds)
 	return harvest <= wrprot;
 }
 
-int main(int argc, char *argv[])
-{
-	return window_main(argc, argv, false, run_event);
-}
+const bool can_pause;

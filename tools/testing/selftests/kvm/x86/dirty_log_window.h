@@ -133,12 +133,11 @@ extern struct setting window_settings[NR_SETTINGS];
 /* Of -w: how long KVM is to pause within each update of an SPTE; 0 for no pauses. */
 extern unsigned int pause_us;
 
-/*
- * @can_pause: there is -w, too.  @run tells whether an event was as it should be.
- *
- * Return: the exit status.
- */
-int window_main(int argc, char *argv[], bool can_pause,
-		bool (*run)(const struct event *e, unsigned int rounds));
+/* What the test itself has; main() runs it. */
+
+/* There is -w, too. */
+extern const bool can_pause;
+/* Return: whether the event was as it should be. */
+bool run_event(const struct event *e, unsigned int rounds);
 
 #endif /* SELFTEST_KVM_DIRTY_LOG_WINDOW_H */

@@ -464,22 +464,21 @@ struct window_test run_rounds(const struct event *e, unsigned int rounds,
 	return t;
 }
 
-static void try_event(const struct event *e, unsigned int rounds,
-		      bool (*run)(const struct event *e, unsigned int rounds))
+static void try_event(const struct event *e, unsigned int rounds)
 {
 	const char *reason = skip_reason(e);
 
 	if (reason)
 		ksft_test_result_skip("%s: %s\n", e->name, reason);
 	else
-		ksft_test_result(run(e, rounds), "%s: %s\n", e->name, e->what);
+		ksft_test_result(run_event(e, rounds), "%s: %s\n", e->name, e->what);
 }
 
 /*
  * The command line
  */
 
-static void print_help(FILE *f, const char *name, bool can_pause)
+static void print_help(FILE *f, const char *name)
 {
 	unsigned int i;
 
@@ -496,8 +495,7 @@ static void print_help(FILE *f, const char *name, bool can_pause)
 		fprintf(f, "  %-10s %s\n", events[i].name, events[i].what);
 }
 
-int window_main(int argc, char *argv[], bool can_pause,
-		bool (*run)(const struct event *e, unsigned int rounds))
+int main(int argc, char *argv[])
 {
 	unsigned int rounds = DEFAULT_ROUNDS, i;
 	unsigned long chosen = 0;
@@ -520,7 +518,7 @@ int window_main(int argc, char *argv[], bool can_pause,
 			pause_us = option_number(optarg, 1, MAX_PAUSE_US, 1);
 			break;
 		default:
-			print_help(opt == 'h' ? stdout : stderr, argv[0], can_pause);
+			print_help(opt == 'h' ? stdout : stderr, argv[0]);
 			return opt == 'h' ? 0 : 2;
 		}
 	}
@@ -535,6 +533,6 @@ int window_main(int argc, char *argv[], bool can_pause,
 	ksft_set_plan(__builtin_popcountl(chosen));
 	for (i = 0; i < ARRAY_SIZE(events); i++)
 		if (chosen & BIT(i))
-			try_event(&events[i], rounds, run);
+			try_event(&events[i], rounds);
 	ksft_finished();
 }

@@ -134,7 +134,7 @@ static void run_log(struct window_test *t)
 	write_alone(t);
 }
 
-static bool run_event(const struct event *e, unsigned int rounds)
+bool run_event(const struct event *e, unsigned int rounds)
 {
 	u64 before = nr_pauses(), paused;
 	struct window_test t = run_rounds(e, rounds, e->log ? run_log : run_race);
@@ -147,7 +147,4 @@ static bool run_event(const struct event *e, unsigned int rounds)
 	return !t.nr_lost && (paused || !pause_us);
 }
 
-int main(int argc, char *argv[])
-{
-	return window_main(argc, argv, true, run_event);
-}
+const bool can_pause = true;

@@ -236,12 +236,9 @@ static const char *run_kill(void)
 	return NULL;
 }
 
-static const struct part parts[] = {
+const struct part parts[] = {
 	{ "off", run_cancel, NR_HUGE_MANY },
 	{ "kill", run_kill, NR_HUGE_SOME },
 };
 
-int main(int argc, char *argv[])
-{
-	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
-}
+const unsigned int nr_parts = ARRAY_SIZE(parts);

@@ -93,7 +93,7 @@ static void run_across(struct model_test *t)
 	clear_across_all(t);
 }
 
-static const struct test_case test_cases[] = {
+const struct test_case test_cases[] = {
 	{
 		.name = "api", .what = "CLEAR of little, of nothing, and of a slot that goes",
 		.enter = enter_long, .run = run_api, .nr_huge = 4, .manual_only = true,
@@ -104,7 +104,4 @@ static const struct test_case test_cases[] = {
 	},
 };
 
-int main(int argc, char *argv[])
-{
-	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
-}
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);

@@ -152,7 +152,8 @@ struct part {
 	bool any_mmu;
 };
 
-/* Return: the exit status. */
-int fault_main(int argc, char *argv[], const struct part *parts, unsigned int nr);
+/* What the test itself has; main() runs them. */
+extern const struct part parts[];
+extern const unsigned int nr_parts;
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_FAULT_H */

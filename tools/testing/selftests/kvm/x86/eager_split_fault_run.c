@@ -78,9 +78,6 @@ static void open_kernel_log(void)
  * The command line
  */
 
-static const struct part *parts;
-static unsigned int nr_parts;
-
 static bool run_part(const struct part *part)
 {
 	const char *reason;
@@ -155,13 +152,11 @@ static void help(const char *program)
 	       " -v: show each try.\n");
 }
 
-int fault_main(int argc, char *argv[], const struct part *given, unsigned int nr)
+int main(int argc, char *argv[])
 {
 	const char *part = NULL;
 	int opt;
 
-	parts = given;
-	nr_parts = nr;
 	while ((opt = getopt(argc, argv, "ahm:n:v")) != -1) {
 		switch (opt) {
 		case 'a':

@@ -422,11 +422,8 @@ static const char *run_memory(void)
 	return NULL;
 }
 
-static const struct part parts[] = {
+const struct part parts[] = {
 	{ "memory", run_memory, NR_HUGE_FEW },
 };
 
-int main(int argc, char *argv[])
-{
-	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
-}
+const unsigned int nr_parts = ARRAY_SIZE(parts);

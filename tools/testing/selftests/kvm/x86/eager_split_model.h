@@ -176,7 +176,8 @@ void enter_paging_4level(struct model_test *t, u64 cr0);
 void enter_long(struct model_test *t);
 const char *no_1g(void);
 
-/* Return: the exit status. */
-int model_main(int argc, char *argv[], const struct test_case *cases, unsigned int nr);
+/* What the test itself has; main() runs them. */
+extern const struct test_case test_cases[];
+extern const unsigned int nr_cases;
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_MODEL_H */

@@ -294,9 +294,6 @@ static bool run_case(const struct test_case *given)
  * The command line
  */
 
-static const struct test_case *test_cases;
-static unsigned int nr_cases;
-
 /* By number, those that -m names; all if it names none. */
 static u64 selected;
 
@@ -323,16 +320,15 @@ static void help(const char *program)
 		printf("     %-10s %s\n", test_cases[i].name, test_cases[i].what);
 }
 
-int model_main(int argc, char *argv[], const struct test_case *cases, unsigned int nr)
+int main(int argc, char *argv[])
 {
 	int opt;
 
-	test_cases = cases;
-	nr_cases = nr;
 	while ((opt = getopt(argc, argv, "hm:v")) != -1) {
 		switch (opt) {
 		case 'm':
-			selected |= BIT_ULL(option_name(optarg, cases, sizeof(*cases), nr));
+			selected |= BIT_ULL(option_name(optarg, test_cases, sizeof(*test_cases),
+							nr_cases));
 			break;
 		case 'v':
 			verbose = true;
@@ -346,7 +342,7 @@ int model_main(int argc, char *argv[], const struct test_case *cases, unsigned i
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
-	selected = selected ?: BIT_ULL(nr) - 1;
+	selected = selected ?: BIT_ULL(nr_cases) - 1;
 	ksft_set_plan(__builtin_popcountll(selected));
 	if (run_selected())
 		ksft_finished();

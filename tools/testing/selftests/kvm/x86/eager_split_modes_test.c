@@ -130,7 +130,7 @@ static const char *no_smm(void)
 	return NULL;
 }
 
-static const struct test_case test_cases[] = {
+const struct test_case test_cases[] = {
 	{
 		.name = "long", .what = "64-bit guest, 2MiB entries",
 		.enter = enter_long, .nr_huge = 4,
@@ -174,7 +174,4 @@ static const struct test_case test_cases[] = {
 	},
 };
 
-int main(int argc, char *argv[])
-{
-	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
-}
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);

@@ -179,12 +179,9 @@ static const char *run_leak(void)
 	return NULL;
 }
 
-static const struct part parts[] = {
+const struct part parts[] = {
 	{ "quota", run_quota, NR_HUGE_MANY },
 	{ "leak", run_leak, NR_HUGE_MANY },
 };
 
-int main(int argc, char *argv[])
-{
-	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
-}
+const unsigned int nr_parts = ARRAY_SIZE(parts);

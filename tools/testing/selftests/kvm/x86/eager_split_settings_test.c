@@ -189,7 +189,7 @@ static void run_across_quota(struct model_test *t)
 	clear_across_all(t);
 }
 
-static const struct test_case test_cases[] = {
+const struct test_case test_cases[] = {
 	{
 		.name = "quota", .what = "too few shadow pages to split",
 		.enter = enter_long, .run = run_quota, .skip_reason = no_quota, .nr_huge = 4,
@@ -204,7 +204,4 @@ static const struct test_case test_cases[] = {
 	},
 };
 
-int main(int argc, char *argv[])
-{
-	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
-}
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);

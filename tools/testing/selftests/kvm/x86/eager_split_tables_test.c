@@ -233,7 +233,7 @@ static const char *cannot_link(void)
 	return no_shadow_paging() ?: no_1g();
 }
 
-static const struct test_case test_cases[] = {
+const struct test_case test_cases[] = {
 	{
 		.name = "relink", .what = "64-bit guest, 1GiB entry, split twice",
 		.enter = enter_long, .run = run_relink, .skip_reason = cannot_relink,
@@ -257,7 +257,4 @@ static const struct test_case test_cases[] = {
 	},
 };
 
-int main(int argc, char *argv[])
-{
-	return model_main(argc, argv, test_cases, ARRAY_SIZE(test_cases));
-}
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);

@@ -365,12 +365,9 @@ static const char *run_refuse(void)
 	return prove_variants(SKIP_SPLIT, refuse_variant);
 }
 
-static const struct part parts[] = {
+const struct part parts[] = {
 	{ "force", run_force, NR_HUGE_FORCE, true },
 	{ "refuse", run_refuse, NR_HUGE_FORCE },
 };
 
-int main(int argc, char *argv[])
-{
-	return fault_main(argc, argv, parts, ARRAY_SIZE(parts));
-}
+const unsigned int nr_parts = ARRAY_SIZE(parts);
