@@ -266,19 +266,11 @@ static void run_writers(unsigned int rounds, bool quick)
  * The command line
  */
 
-static void help(const char *program)
+static void list_names(void)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-q] [-v] [-g NAME]... [-m NAME]... [-n ROUNDS] [-s SEED]\n\n"
-	       "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n"
-	       " -g: let only this guest write; more than one may be given.\n"
-	       " -m: let only this happen; more than one may be given.\n"
-	       " -n: rounds of harvesting, where vCPUs run meanwhile (default: %u).\n"
-	       " -q: for each guest only some of the combinations of private and shared memory,\n"
-	       "     with and without manual protection.\n"
-	       " -s: seed of what is random (default: 1).\n"
-	       " -v: show each step.\n\n", program, DEFAULT_ROUNDS);
+	printf("It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
 	for (i = 0; i < ARRAY_SIZE(writers); i++)
 		printf("  -g %-10s %s\n", writers[i].name, writers[i].what);
 	for (i = 0; i < nr_events; i++)
@@ -301,39 +293,26 @@ static void select_event(const char *name)
 int harvest_main(int argc, char *argv[], const struct event *given, unsigned int nr,
 		 void (*run)(struct harvest_test *t, const struct event *e))
 {
-	unsigned int rounds = DEFAULT_ROUNDS, seed = 1;
+	u64 rounds = DEFAULT_ROUNDS, seed = 1;
 	bool quick = false;
-	int opt;
+	const struct test_option options[] = {
+		{ 'g', "NAME", "let only this guest write; more than one may be given",
+		  .take = select_writer },
+		{ 'm', "NAME", "let only this happen; more than one may be given",
+		  .take = select_event },
+		{ 'n', "ROUNDS", "rounds of harvesting, where vCPUs run meanwhile",
+		  .number = &rounds, .min = 1, .max = UINT_MAX },
+		{ 'q', NULL, "for each guest only some of the combinations of private and shared\n"
+		  "     memory, with and without manual protection", .flag = &quick },
+		{ 's', "SEED", "seed of what is random", .number = &seed, .max = UINT_MAX },
+		{ 'v', NULL, "show each step", .flag = &verbose },
+		{ }
+	};
 
 	events = given;
 	nr_events = nr;
 	run_event = run;
-	while ((opt = getopt(argc, argv, "g:hm:n:qs:v")) != -1) {
-		switch (opt) {
-		case 'g':
-			select_writer(optarg);
-			break;
-		case 'm':
-			select_event(optarg);
-			break;
-		case 'n':
-			rounds = atoi_positive("Number of rounds", optarg);
-			break;
-		case 'q':
-			quick = true;
-			break;
-		case 's':
-			seed = atoi_non_negative("Seed", optarg);
-			break;
-		case 'v':
-			verbose = true;
-			break;
-		default:
-			help(argv[0]);
-			exit(opt == 'h' ? 0 : 1);
-		}
-	}
-
+	parse_test_options(argc, argv, options, list_names);
 	ksft_print_header();
 	harvest_require();
 	srandom(seed);

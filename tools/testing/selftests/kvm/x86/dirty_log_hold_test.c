@@ -11,14 +11,13 @@
  * first ("idle").  A bound (-b) makes sense where time is simulated, as
  * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.
  */
-#include <getopt.h>
 #include <time.h>
 
 #include "eager_split_util.h"
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
-#define MAX_GFNS		512u
+#define MAX_GFNS		512
 
 /* Each page table of the guest maps all gfns; the tables are neighbours. */
 #define TABLES_SLOT		11
@@ -26,7 +25,7 @@
 #define ALIAS_GVA		(2ull << 39)
 
 /* One less than KVM lets be: with more it takes all of a gfn's mappings away. */
-#define MAX_ALIASES		999u
+#define MAX_ALIASES		999
 #define MMU_PAGES		4000ul
 
 #define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
@@ -215,41 +214,22 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
 }
 
-static void print_help(FILE *f, const char *name)
-{
-	fprintf(f, "usage: %s [-h] [-g GFNS] [-a ALIASES] [-b US]\n\n"
-		" -g: gfns, a multiple of 64, %u at most (default: %u)\n"
-		" -a: how often each is mapped, %u at most (default: %u)\n"
-		" -b: fail if the vCPU waits for longer, in microseconds (default: no bound)\n",
-		name, MAX_GFNS, MAX_GFNS, MAX_ALIASES, MAX_ALIASES);
-}
-
 int main(int argc, char *argv[])
 {
 	struct hold_test t = {};
 	u64 bound_us = 0;
+	const struct test_option options[] = {
+		{ 'g', "GFNS", "gfns, a multiple of 64, " __stringify(MAX_GFNS) " at most",
+		  .number = &nr_gfns, .min = 64, .max = MAX_GFNS, .multiple = 64 },
+		{ 'a', "ALIASES", "how often each is mapped, " __stringify(MAX_ALIASES) " at most",
+		  .number = &nr_aliases, .min = 1, .max = MAX_ALIASES },
+		{ 'b', "US", "fail if the vCPU waits for longer, microseconds (default: no bound)",
+		  .number = &bound_us, .min = 1, .max = UINT_MAX },
+		{ }
+	};
 	unsigned int i;
-	int opt;
 
-	while ((opt = getopt(argc, argv, "hg:a:b:")) != -1) {
-		switch (opt) {
-		case 'g':
-			nr_gfns = option_number(optarg, 64, MAX_GFNS, 64);
-			break;
-		case 'a':
-			nr_aliases = option_number(optarg, 1, MAX_ALIASES, 1);
-			break;
-		case 'b':
-			bound_us = option_number(optarg, 1, UINT_MAX, 1);
-			break;
-		default:
-			print_help(opt == 'h' ? stdout : stderr, argv[0]);
-			return opt == 'h' ? 0 : 2;
-		}
-	}
-	if (optind < argc)
-		refuse_option(argv[optind], "not an option");
-
+	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
 	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "The guest's page tables aren't shadowed");
 	ksft_set_plan(ARRAY_SIZE(phases));

@@ -131,7 +131,7 @@ enum setting_id { HARVEST, PAUSE_US, NR_SETTINGS };
 extern struct setting window_settings[NR_SETTINGS];
 
 /* Of -w: how long KVM is to pause within each update of an SPTE; 0 for no pauses. */
-extern unsigned int pause_us;
+extern u64 pause_us;
 
 /* What the test itself has; main() runs it. */
 

@@ -3,7 +3,6 @@
  * Writes to pages beside something that makes KVM change their SPTEs: the guest and the
  * VM, what makes KVM do so, rounds, and the command line
  */
-#include <getopt.h>
 #include <sys/mman.h>
 
 #include "dirty_log_window.h"
@@ -33,7 +32,7 @@
 #define DEFAULT_ROUNDS		500u
 #define MAX_PAUSE_US		10000u
 
-unsigned int pause_us;
+u64 pause_us;
 
 struct setting window_settings[NR_SETTINGS] = {
 	[HARVEST] = { PARAM_HARVEST },
@@ -478,53 +477,39 @@ static void try_event(const struct event *e, unsigned int rounds)
  * The command line
  */
 
-static void print_help(FILE *f, const char *name)
+static unsigned long chosen;
+
+static void choose_event(const char *name)
+{
+	chosen |= BIT(option_name(name, events, sizeof(*events), ARRAY_SIZE(events)));
+}
+
+static void list_events(void)
 {
 	unsigned int i;
 
-	fprintf(f, "usage: %s [-h] [-e EVENT]... [-n ROUNDS] [-s SEED]%s\n\n"
-		" -e: only this event; can be given several times\n"
-		" -n: rounds of each event (default: %u)\n"
-		" -s: seed of the delays (default: 1)\n", name, can_pause ? " [-w US]" : "",
-		DEFAULT_ROUNDS);
-	if (can_pause)
-		fprintf(f, " -w: pause within each update of an SPTE, in microseconds (1 to %u)\n",
-			MAX_PAUSE_US);
-	fprintf(f, "\nevents:\n");
 	for (i = 0; i < ARRAY_SIZE(events); i++)
-		fprintf(f, "  %-10s %s\n", events[i].name, events[i].what);
+		printf("  -e %-10s %s\n", events[i].name, events[i].what);
 }
 
 int main(int argc, char *argv[])
 {
-	unsigned int rounds = DEFAULT_ROUNDS, i;
-	unsigned long chosen = 0;
-	int opt;
+	u64 rounds = DEFAULT_ROUNDS, seed = 1;
+	unsigned int i;
+	const struct test_option options[] = {
+		{ 'e', "EVENT", "only this event; can be given several times",
+		  .take = choose_event },
+		{ 'n', "ROUNDS", "rounds of each event", .number = &rounds, .min = 1,
+		  .max = UINT_MAX },
+		{ 's', "SEED", "seed of the delays", .number = &seed, .min = 1, .max = UINT_MAX },
+		/* Without it the list ends here. */
+		{ can_pause ? 'w' : 0, "US", "pause within each update of an SPTE, in microseconds",
+		  .number = &pause_us, .min = 1, .max = MAX_PAUSE_US },
+		{ }
+	};
 
-	srandom(1);
-	while ((opt = getopt(argc, argv, can_pause ? "he:n:s:w:" : "he:n:s:")) != -1) {
-		switch (opt) {
-		case 'e':
-			chosen |= BIT(option_name(optarg, events, sizeof(*events),
-						  ARRAY_SIZE(events)));
-			break;
-		case 'n':
-			rounds = option_number(optarg, 1, UINT_MAX, 1);
-			break;
-		case 's':
-			srandom(option_number(optarg, 1, UINT_MAX, 1));
-			break;
-		case 'w':
-			pause_us = option_number(optarg, 1, MAX_PAUSE_US, 1);
-			break;
-		default:
-			print_help(opt == 'h' ? stdout : stderr, argv[0]);
-			return opt == 'h' ? 0 : 2;
-		}
-	}
-	if (optind < argc)
-		refuse_option(argv[optind], "not an option");
-
+	parse_test_options(argc, argv, options, list_events);
+	srandom(seed);
 	ksft_print_header();
 	settings_save(window_settings, NR_SETTINGS);
 	__TEST_REQUIRE(!pause_us || window_settings[PAUSE_US].saved,

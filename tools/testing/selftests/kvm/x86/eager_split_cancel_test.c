@@ -19,7 +19,7 @@
 
 static unsigned int max_midst_tries(void)
 {
-	return min(fault_options.max_tries, MAX_MIDST_TRIES);
+	return min_t(unsigned int, fault_options.max_tries, MAX_MIDST_TRIES);
 }
 
 /* Wait for the first huge page to go.  False if there is nothing to wait for. */

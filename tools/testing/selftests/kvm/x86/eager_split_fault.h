@@ -95,7 +95,7 @@ struct fault_options {
 
 	/* Let each and every allocation fail. */
 	bool thorough;
-	unsigned int max_tries;
+	u64 max_tries;
 };
 
 extern struct fault_options fault_options;

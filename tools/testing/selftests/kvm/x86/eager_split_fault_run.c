@@ -9,7 +9,7 @@
 
 #define KERNEL_LOG		"/dev/kmsg"
 
-struct fault_options fault_options = { .max_tries = ~0u };
+struct fault_options fault_options = { .max_tries = UINT_MAX };
 
 struct setting host_settings[NR_SETTINGS] = {
 	[SLAB_WAIT] = { FAILSLAB "ignore-gfp-wait" },
@@ -136,54 +136,43 @@ static bool has_stats(void)
 	return has;
 }
 
-static void help(const char *program)
+static void list_parts(void)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-v] [-a] [-m PART] [-n TRIES]\n\n"
-	       " -a: let each and every allocation fail, the ioctl's own too.  The kernel\n"
-	       "     then complains that vmalloc() failed.\n"
-	       " -m: do this part only; it needs so many free 2MiB HugeTLB pages:\n",
-	       program);
+	printf("Parts, and how many free 2MiB HugeTLB pages they need:\n");
 	for (i = 0; i < nr_parts; i++)
-		printf("     %-7s %u\n", parts[i].name, parts[i].nr_huge);
-	printf(" -n: let no more than so many allocations fail of each kind, and don't try\n"
-	       "     more often to come in between.\n"
-	       " -v: show each try.\n");
+		printf("  -m %-7s %u\n", parts[i].name, parts[i].nr_huge);
 }
+
+static const char *selected;
+
+static void select_part(const char *name)
+{
+	selected = name;
+}
+
+static const struct test_option options[] = {
+	{ 'a', NULL, "let each and every allocation fail, the ioctl's own too; the kernel then\n"
+	  "     complains that vmalloc() failed", .flag = &fault_options.thorough },
+	{ 'm', "PART", "do this part only", .take = select_part },
+	{ 'n', "TRIES", "let no more than so many allocations fail of each kind, and don't try\n"
+	  "     more often to come in between", .number = &fault_options.max_tries, .min = 1,
+	  .max = UINT_MAX },
+	{ 'v', NULL, "show each try", .flag = &fault_options.verbose },
+	{ }
+};
 
 int main(int argc, char *argv[])
 {
-	const char *part = NULL;
-	int opt;
-
-	while ((opt = getopt(argc, argv, "ahm:n:v")) != -1) {
-		switch (opt) {
-		case 'a':
-			fault_options.thorough = true;
-			break;
-		case 'm':
-			part = optarg;
-			break;
-		case 'n':
-			fault_options.max_tries = atoi_positive("Number of tries", optarg);
-			break;
-		case 'v':
-			fault_options.verbose = true;
-			break;
-		default:
-			help(argv[0]);
-			exit(opt == 'h' ? 0 : 1);
-		}
-	}
-
+	parse_test_options(argc, argv, options, list_parts);
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
 	settings_save(host_settings, NR_SETTINGS);
 	open_kernel_log();
-	if (run_parts(part))
+	if (run_parts(selected))
 		ksft_finished();
 
 	/* Each part that could not be run has said why. */

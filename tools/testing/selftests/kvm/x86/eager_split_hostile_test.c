@@ -403,16 +403,10 @@ static const struct {
 
 int main(int argc, char *argv[])
 {
+	static const struct test_option none = { };
 	unsigned int i;
 
-	if (argc > 1) {
-		bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
-
-		fprintf(help ? stdout : stderr, "usage: %s [-h]; it has no other options\n",
-			argv[0]);
-		return help ? 0 : 2;
-	}
-
+	parse_test_options(argc, argv, &none, NULL);
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");

@@ -308,37 +308,29 @@ static bool run_selected(void)
 	return ran;
 }
 
-static void help(const char *program)
+static void list_cases(void)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-v] [-m NAME]...\n\n"
-	       " -m: run this case only, or those of several -m.  They need up to 6\n"
-	       "     free 2MiB HugeTLB pages, those with a 1GiB entry a free 1GiB page.\n"
-	       " -v: show KVM's numbers of pages after each step.\n\n", program);
+	printf("It needs up to 6 free 2MiB HugeTLB pages, with a 1GiB entry a free 1GiB page.\n\n");
 	for (i = 0; i < nr_cases; i++)
-		printf("     %-10s %s\n", test_cases[i].name, test_cases[i].what);
+		printf("  -m %-10s %s\n", test_cases[i].name, test_cases[i].what);
 }
+
+static void select_case(const char *name)
+{
+	selected |= BIT_ULL(option_name(name, test_cases, sizeof(*test_cases), nr_cases));
+}
+
+static const struct test_option options[] = {
+	{ 'm', "NAME", "run this case only, or those of several -m", .take = select_case },
+	{ 'v', NULL, "show KVM's numbers of pages after each step", .flag = &verbose },
+	{ }
+};
 
 int main(int argc, char *argv[])
 {
-	int opt;
-
-	while ((opt = getopt(argc, argv, "hm:v")) != -1) {
-		switch (opt) {
-		case 'm':
-			selected |= BIT_ULL(option_name(optarg, test_cases, sizeof(*test_cases),
-							nr_cases));
-			break;
-		case 'v':
-			verbose = true;
-			break;
-		default:
-			help(argv[0]);
-			exit(opt == 'h' ? 0 : 1);
-		}
-	}
-
+	parse_test_options(argc, argv, options, list_cases);
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");

@@ -297,33 +297,21 @@ static void run_tries(unsigned int nr)
 	munmap(r.hva, SLOT_SIZE);
 }
 
-static void help(const char *program)
+static void print_need(void)
 {
-	printf("usage: %s [-h] [-v] [-n TRIES]\n\n"
-	       "It needs %u free 2MiB HugeTLB pages.\n\n"
-	       " -n: how many times to try (default: %u).\n"
-	       " -v: show each try.\n", program, NR_HUGE, DEFAULT_TRIES);
+	printf("It needs %u free 2MiB HugeTLB pages.\n", NR_HUGE);
 }
 
 int main(int argc, char *argv[])
 {
-	unsigned int nr = DEFAULT_TRIES;
-	int opt;
+	u64 nr = DEFAULT_TRIES;
+	const struct test_option options[] = {
+		{ 'n', "TRIES", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
+		{ 'v', NULL, "show each try", .flag = &verbose },
+		{ }
+	};
 
-	while ((opt = getopt(argc, argv, "hn:v")) != -1) {
-		switch (opt) {
-		case 'n':
-			nr = atoi_positive("Number of tries", optarg);
-			break;
-		case 'v':
-			verbose = true;
-			break;
-		default:
-			help(argv[0]);
-			exit(opt == 'h' ? 0 : 1);
-		}
-	}
-
+	parse_test_options(argc, argv, options, print_need);
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");

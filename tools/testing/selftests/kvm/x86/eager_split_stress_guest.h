@@ -8,7 +8,7 @@
 
 #include "eager_split_util.h"
 
-#define MAX_VCPUS		4u
+#define MAX_VCPUS		4
 #define WORDS_PER_PAGE		512ul
 
 /* What host and guest share beside the memory under test. */

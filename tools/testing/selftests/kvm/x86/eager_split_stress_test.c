@@ -74,7 +74,7 @@ struct vcpu_thread {
 struct counters counters;
 static const char *mode_name = "all";
 u32 mode_views = USE_ALL;
-static unsigned int option_vcpus = 2;
+static u64 option_vcpus = 2;
 
 /* Of dirty_harvest; drawn if none was chosen. */
 static const char *option_harvest = "any";
@@ -500,73 +500,39 @@ static void set_pace(const char *name)
 		option_pace = &paces[option_name(name, paces, sizeof(*paces), NR_PACES)];
 }
 
-static void help(const char *program)
+static void list_modes(void)
 {
 	unsigned int i;
 
-	printf("usage: %s [-h] [-t SECONDS] [-n ROUNDS] [-S SEED] [-v VCPUS] [-m MODE]\n"
-	       "       [-d on|off|any] [-p contended|fast|any]\n\n"
-	       "It needs %lu free 2MiB HugeTLB pages.\n\n"
-	       " -t: for how long (default: %u).\n"
-	       " -n: no more rounds than this (default: no limit).\n"
-	       " -S: draw the operations that a run with this seed drew.\n"
-	       " -v: how many vCPUs, up to %u (default: %u).\n"
-	       " -d: whether VMs log by Dirty bits, if they can (default: any).\n"
-	       " -p: whether memory is taken all the time, or logging comes and goes\n"
-	       "     more often (default: any, fast in three of four seeds).\n"
-	       " -m: how the guest maps its memory (default: all):\n",
-	       program, NR_HUGE_NEEDED, DEFAULT_SECONDS, MAX_VCPUS, option_vcpus);
+	printf("It needs %lu free 2MiB HugeTLB pages.\n\n", NR_HUGE_NEEDED);
 	for (i = 0; i < ARRAY_SIZE(modes); i++)
-		printf("     %-7s %s\n", modes[i].name, modes[i].what);
-	exit(0);
-}
-
-static void parse_option(int opt, const char *program, u64 *seed, struct bounds *b)
-{
-	switch (opt) {
-	case 'd':
-		set_harvest(optarg);
-		break;
-	case 'h':
-		help(program);
-	case 'm':
-		set_mode(optarg);
-		break;
-	case 'n':
-		b->rounds = option_number(optarg, 1, ~0ul, 1);
-		break;
-	case 'p':
-		set_pace(optarg);
-		break;
-	case 'S':
-		*seed = option_number(optarg, 0, ~0ul, 1);
-		break;
-	case 't':
-		b->end_ms = now_ms() + 1000 * option_number(optarg, 1, MAX_SECONDS, 1);
-		break;
-	case 'v':
-		option_vcpus = option_number(optarg, 1, MAX_VCPUS, 1);
-		break;
-	default:
-		refuse_option((char []){ '-', optopt, 0 }, "no such option, or no value for it");
-	}
+		printf("  -m %-7s %s\n", modes[i].name, modes[i].what);
 }
 
 int main(int argc, char *argv[])
 {
-	struct bounds b = { .end_ms = now_ms() + 1000 * DEFAULT_SECONDS };
-	u64 seed = (u64)time(NULL) << 20 ^ getpid();
-	int opt;
+	u64 seconds = DEFAULT_SECONDS, seed = (u64)time(NULL) << 20 ^ getpid();
+	struct bounds b = { };
+	const struct test_option options[] = {
+		{ 't', "SECONDS", "for how long", .number = &seconds, .min = 1,
+		  .max = MAX_SECONDS },
+		{ 'n', "ROUNDS", "no more rounds than this (default: no limit)",
+		  .number = &b.rounds, .min = 1, .max = ~0ul },
+		{ 'S', "SEED", "draw the operations that a run with this seed drew",
+		  .number = &seed, .max = ~0ul },
+		{ 'v', "VCPUS", "how many vCPUs, up to " __stringify(MAX_VCPUS),
+		  .number = &option_vcpus, .min = 1, .max = MAX_VCPUS },
+		{ 'd', "on|off|any", "whether VMs log by Dirty bits, if they can (default: any)",
+		  .take = set_harvest },
+		{ 'p', "contended|fast|any", "whether memory is taken all the time, or logging\n"
+		  "     comes and goes more often (default: any, fast in three of four seeds)",
+		  .take = set_pace },
+		{ 'm', "MODE", "how the guest maps its memory (default: all)", .take = set_mode },
+		{ }
+	};
 
-	if (argc == 2 && !strcmp(argv[1], "--help"))
-		help(argv[0]);
-
-	opterr = 0;
-	while ((opt = getopt(argc, argv, "d:hm:n:p:S:t:v:")) != -1)
-		parse_option(opt, argv[0], &seed, &b);
-	if (optind < argc)
-		refuse_option(argv[optind], "unknown argument");
-
+	parse_test_options(argc, argv, options, list_modes);
+	b.end_ms = now_ms() + 1000 * seconds;
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");

@@ -111,11 +111,31 @@ int open_page_idle(void);
 /* Tell the host that a page is idle, for which KVM takes Accessed bits away. */
 void mark_idle(int fd, u64 pfn);
 
-/* Return: a multiple of @multiple, from @min to @max; ends the test if @text is none. */
-u64 option_number(const char *text, u64 min, u64 max, u64 multiple);
 /* Return: which of @nr elements, of @size bytes each, begins with this name; or the same. */
 unsigned int option_name(const char *text, const void *table, size_t size, unsigned int nr);
 void __noreturn refuse_option(const char *text, const char *why);
+
+/* An option of the command line; a list of them ends with an empty one. */
+struct test_option {
+	char letter;
+
+	/* What its value is called; NULL if it is a flag. */
+	const char *value;
+	const char *help;
+
+	/* One of these: set, or read from the value, or given the value. */
+	bool *flag;
+	u64 *number;
+	void (*take)(const char *text);
+
+	/* Of the number; any multiple of one if it is zero. */
+	u64 min;
+	u64 max;
+	u64 multiple;
+};
+
+/* Ends the test if it can't.  @more: prints the end of what -h says, or NULL. */
+void parse_test_options(int argc, char *argv[], const struct test_option *options, void (*more)(void));
 
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
 bool is_tdp_mmu(void);

@@ -206,19 +206,20 @@ void __noreturn refuse_option(const char *text, const char *why)
 	exit(2);
 }
 
-u64 option_number(const char *text, u64 min, u64 max, u64 multiple)
+/* Return: what @text says, if that is what the option takes. */
+static u64 option_number(const struct test_option *o, const char *text)
 {
+	u64 nr, multiple = o->multiple ?: 1;
 	char *end, why[80];
-	u64 nr;
 
 	errno = 0;
 	nr = strtoul(text, &end, 0);
-	if (!errno && *text && *text != '-' && !*end && nr >= min && nr <= max &&
-	    !(nr % multiple))
+	if (!errno && *text && *text != '-' && !*end && nr >= o->min &&
+	    nr <= o->max && !(nr % multiple))
 		return nr;
 
-	snprintf(why, sizeof(why), "expected a multiple of %lu from %lu to %lu", multiple, min,
-		 max);
+	snprintf(why, sizeof(why), "expected a multiple of %lu from %lu to %lu", multiple,
+		 o->min, o->max);
 	refuse_option(text, why);
 }
 
@@ -230,6 +231,64 @@ unsigned int option_name(const char *text, const void *table, size_t size, unsig
 		if (!strcmp(text, *(const char * const *)(table + i * size)))
 			return i;
 	refuse_option(text, "no such name");
+}
+
+static void __noreturn print_help(const char *program, const struct test_option *options,
+				  void (*more)(void))
+{
+	const struct test_option *o;
+
+	printf("usage: %s [-h]", program);
+	for (o = options; o->letter; o++)
+		printf(" [-%c%s%s]", o->letter, o->value ? " " : "", o->value ?: "");
+	printf("\n\n");
+	for (o = options; o->letter; o++) {
+		printf(" -%c: %s", o->letter, o->help);
+		if (o->number && *o->number)
+			printf(" (default: %lu)", *o->number);
+		printf("\n");
+	}
+	printf("\n");
+	if (more)
+		more();
+	exit(0);
+}
+
+static void set_option(const struct test_option *o, const char *text)
+{
+	if (o->flag)
+		*o->flag = true;
+	else if (o->number)
+		*o->number = option_number(o, text);
+	else
+		o->take(text);
+}
+
+void parse_test_options(int argc, char *argv[], const struct test_option *options, void (*more)(void))
+{
+	char letters[32] = "h", *end = letters + 1;
+	const struct test_option *o;
+	int opt;
+
+	for (o = options; o->letter; o++) {
+		*end++ = o->letter;
+		if (o->value)
+			*end++ = ':';
+	}
+
+	opterr = 0;
+	while ((opt = getopt(argc, argv, letters)) != -1) {
+		if (opt == 'h' || (argc == 2 && !strcmp(argv[1], "--help")))
+			print_help(argv[0], options, more);
+		for (o = options; o->letter && o->letter != opt; o++)
+			;
+		if (!o->letter)
+			refuse_option((char []){ '-', optopt, 0 },
+				      "no such option, or no value for it");
+		set_option(o, optarg);
+	}
+	if (optind < argc)
+		refuse_option(argv[optind], "not an option");
 }
 
 /*
