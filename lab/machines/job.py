@@ -63,6 +63,12 @@ class Job:
     init: Path | None = None
     sharing: Sharing = Sharing.THREADS
 
+    @property
+    def shape(self) -> str:
+        """What machine it wants, in a line that says what would be run."""
+        parameters = " ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"{self.cpus} CPUs, {self.memory_mib} MiB {parameters}"
+
 
 @dataclass(frozen=True)
 class Result:

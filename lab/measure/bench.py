@@ -192,10 +192,7 @@ def announce_reused(
 def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
     for boot in plan:
         job = bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
-        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
-        click.echo(
-            f"{boot.label}: {machine.name}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}"
-        )
+        click.echo(f"{boot.label}: {machine.name}, {job.shape}")
         click.echo(f"  {job.command[-1]}")
 
 

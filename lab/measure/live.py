@@ -188,8 +188,7 @@ def check(mib_per_vcpu: int) -> None:
 def show_plan(plan: Iterable[LiveBoot]) -> None:
     for boot in plan:
         job = live_job(boot, Path("bzImage"), Path(LIVE_TEST))
-        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
-        click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+        click.echo(f"{boot.label}: {job.shape}")
         click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(boot.load)}")
 
 

@@ -292,8 +292,7 @@ def _measure(
 def show_plan(modes: Iterable[Mode], runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
     for mode in modes:
         job = trace_job(mode, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
-        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
-        click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+        click.echo(f"{MACHINE}, {job.shape}")
         for run in runs:
             vcpus, writes, eager = run.words
             click.echo(f"  -v {vcpus} -w {writes} -b {mib}M, eager_page_split={eager}")

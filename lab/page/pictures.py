@@ -63,6 +63,8 @@ LAZY = Style("N: lazy", "lazy", "o")
 # Drawn first and larger, since the series' eager splitting often lies exactly on it.
 UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
 UNPATCHED = replace(UNGATED, label="unpatched, Y")
+# By the kernel that stands beside the series.
+BASELINE = {"peer": UNGATED, "base": UNPATCHED}
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
 # Where only Y is drawn, by how it logs.

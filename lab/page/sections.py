@@ -38,7 +38,7 @@ def _family(key: Key) -> Key:
 def _styles(key: Key) -> dict[Style, Key]:
     """The baseline first: its markers are to lie below."""
     lazy, eager, ungated, bits = tables.Beside.keys(key)
-    below = pictures.UNPATCHED if key.tdp_mmu else pictures.UNGATED
+    below = pictures.BASELINE[ungated.kernel]
     return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
 
 
@@ -186,6 +186,12 @@ def _bench_tables(source: Source) -> list[Block]:
     return [*blocks, *([grid(source, base)] if base else [])]
 
 
+def _grid_of_lines(source: Source, table: Table) -> Grid:
+    """A table with a row for each line of a file."""
+    origins = [(line,) for line in source.lines]
+    return Grid(table.title, table.columns, table.rows, origins, table.notes)
+
+
 def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Panel:
     """Instructions over the value that is called OVER, with EPT and with shadow paging."""
     drawn: dict[Style, Points] = {}
@@ -247,9 +253,7 @@ def _cost(source: Source) -> list[Block]:
         " vCPUs there are; it is to stay below the dotted line.",
         source.name,
     )
-    table = cost_table(records)
-    origins = [(line,) for line in source.lines]
-    return [picture, Grid(table.title, table.columns, table.rows, origins, table.notes)]
+    return [picture, _grid_of_lines(source, cost_table(records))]
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
@@ -344,9 +348,7 @@ def _lock(source: Source) -> list[Block]:
         title = "Time that vCPUs wait for mmu_lock while they dirty memory"
         said = _lock_dimensions(records[0])
         blocks.append(Picture("lock", title, drawn, said, reading, source.name))
-    table = lock_table(records)
-    origins = [(line,) for line in source.lines]
-    return [*blocks, Grid(table.title, table.columns, table.rows, origins, table.notes)]
+    return [*blocks, _grid_of_lines(source, lock_table(records))]
 
 
 BENCH = ("bench",)

@@ -196,8 +196,7 @@ def show(runs: Sequence[ToolRun], outputs: Sequence[str]) -> None:
 
 def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
     job = bpf_job(runs, paging, Path("bzImage"), Path("stripped"))
-    parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
-    click.echo(f"{MACHINE}, {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+    click.echo(f"{MACHINE}, {job.shape}")
     for run in runs:
         click.echo(_title(run))
 

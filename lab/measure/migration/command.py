@@ -174,8 +174,7 @@ def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, A
 def show_plan(machine: Machine, plan: Sequence[MigrationBoot]) -> None:
     for boot in plan:
         job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
-        parameters = " ".join(f"{name}={value}" for name, value in job.parameters.items())
-        click.echo(f"{boot.label}: {job.cpus} CPUs, {job.memory_mib} MiB {parameters}")
+        click.echo(f"{boot.label}: {job.shape}")
         click.echo(f"  {' '.join(job.command)}")
 
 

@@ -135,7 +135,8 @@ struct test_option {
 };
 
 /* Ends the test if it can't.  @more: prints the end of what -h says, or NULL. */
-void parse_test_options(int argc, char *argv[], const struct test_option *options, void (*more)(void));
+void parse_test_options(int argc, char *argv[], const struct test_option *options,
+			void (*more)(void));
 
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
 bool is_tdp_mmu(void);

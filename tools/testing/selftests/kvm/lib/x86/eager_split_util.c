@@ -264,7 +264,8 @@ static void set_option(const struct test_option *o, const char *text)
 		o->take(text);
 }
 
-void parse_test_options(int argc, char *argv[], const struct test_option *options, void (*more)(void))
+void parse_test_options(int argc, char *argv[], const struct test_option *options,
+			void (*more)(void))
 {
 	char letters[32] = "h", *end = letters + 1;
 	const struct test_option *o;
