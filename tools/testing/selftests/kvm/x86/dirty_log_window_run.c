@@ -270,14 +270,9 @@ static const char *skip_reason(const struct event *e)
  * The VM
  */
 
-static u64 *entry_of(struct window_test *t, u64 gva, int level)
-{
-	return vm_get_entry(t->vm, gva, level);
-}
-
 static u64 table_of(struct window_test *t, u64 gva)
 {
-	return addr_hva2gpa(t->vm, entry_of(t, gva, PG_LEVEL_4K)) & ~(PAGE_SIZE - 1ull);
+	return addr_hva2gpa(t->vm, vm_get_entry(t->vm, gva, PG_LEVEL_4K)) & ~(PAGE_SIZE - 1ull);
 }
 
 /* Make the pages page tables that lead to the target. */
@@ -319,8 +314,8 @@ static void create_vm(struct window_test *t)
 	virt_map(t->vm, LEVEL1_GVA, t->target_gpa, 1);
 	virt_map(t->vm, LEVEL2_GVA, t->target_gpa, 1);
 	t->table_gpa = table_of(t, LEVEL2_GVA);
-	t->level1_links = entry_of(t, LEVEL1_GVA, PG_LEVEL_2M);
-	t->level2_links = entry_of(t, LEVEL2_GVA, PG_LEVEL_1G);
+	t->level1_links = vm_get_entry(t->vm, LEVEL1_GVA, PG_LEVEL_2M);
+	t->level2_links = vm_get_entry(t->vm, LEVEL2_GVA, PG_LEVEL_1G);
 	if (t->e->level)
 		link_pages(t, t->e->level);
 }

@@ -59,6 +59,9 @@ struct test_case {
 	unsigned int aliases;
 	u64 alias_step;
 
+	/* How many other page directories have links to the same tables. */
+	unsigned int directories;
+
 	/* Of how many pages one is used; all of them if zero. */
 	unsigned int stride;
 
@@ -166,7 +169,6 @@ void run_cycles(struct model_test *t);
  */
 
 void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer);
-u64 *guest_entry(struct model_test *t, u64 gva, int level);
 /* How many huge entries the guest needs to map the slot once. */
 unsigned int nr_guest_entries(struct model_test *t);
 void map_low(struct model_test *t);

@@ -98,11 +98,6 @@ void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer)
 	vcpu_sregs_set(t->vcpu, &sregs);
 }
 
-u64 *guest_entry(struct model_test *t, u64 gva, int level)
-{
-	return vm_get_entry(t->vm, gva, level);
-}
-
 unsigned int nr_guest_entries(struct model_test *t)
 {
 	return t->mapping_size / PG_LEVEL_SIZE(t->c->level);
@@ -132,14 +127,14 @@ static void vary_permissions(struct model_test *t, unsigned int alias)
 	u64 gva = DATA_BASE + alias * t->c->alias_step;
 	unsigned int i;
 
-	*guest_entry(t, gva, PG_LEVEL_512G) |= PT_USER_MASK;
-	*guest_entry(t, gva, PG_LEVEL_1G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, gva, PG_LEVEL_512G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, gva, PG_LEVEL_1G) |= PT_USER_MASK;
 
 	for (i = 0; i < nr_guest_entries(t); i++, gva += SZ_2M) {
 		if (alias & 1)
-			*guest_entry(t, gva, PG_LEVEL_2M) |= PT_USER_MASK;
+			*vm_get_entry(t->vm, gva, PG_LEVEL_2M) |= PT_USER_MASK;
 		if (alias & 2)
-			*guest_entry(t, gva, PG_LEVEL_2M) |= PT_NX_MASK;
+			*vm_get_entry(t->vm, gva, PG_LEVEL_2M) |= PT_NX_MASK;
 	}
 }
 

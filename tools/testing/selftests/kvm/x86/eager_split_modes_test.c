@@ -25,11 +25,11 @@ static void enter_long_wp0(struct model_test *t)
 
 	map_low(t);
 	map_data(t);
-	*guest_entry(t, DATA_BASE, PG_LEVEL_512G) |= PT_USER_MASK;
-	*guest_entry(t, DATA_BASE, PG_LEVEL_1G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, DATA_BASE, PG_LEVEL_512G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, DATA_BASE, PG_LEVEL_1G) |= PT_USER_MASK;
 
 	for (i = 0; i < nr_guest_entries(t); i++) {
-		pte = guest_entry(t, DATA_BASE + i * SZ_2M, PG_LEVEL_2M);
+		pte = vm_get_entry(t->vm, DATA_BASE + i * SZ_2M, PG_LEVEL_2M);
 		*pte &= ~PT_WRITABLE_MASK;
 		if (i & 2)
 			*pte |= PT_USER_MASK;

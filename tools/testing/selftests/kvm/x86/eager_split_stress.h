@@ -231,14 +231,13 @@ static inline struct region *tables_region(struct stress *t)
  */
 
 void gate_pass(struct gate *g);
-void gate_close(struct gate *g);
+void gate_set(struct gate *g, bool closed);
 /* Wait for a change, but not for ever; to be called with the lock held. */
 void gate_wait_us(struct gate *g, u64 us);
 /* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr);
 /* Rest until another thread wants something, or the time is over. */
 void gate_nap(struct gate *g, u64 us);
-void gate_open(struct gate *g);
 
 /*
  * Memory

@@ -19,10 +19,10 @@ void gate_pass(struct gate *g)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void gate_close(struct gate *g)
+void gate_set(struct gate *g, bool closed)
 {
 	pthread_mutex_lock(&g->lock);
-	WRITE_ONCE(g->closed, true);
+	WRITE_ONCE(g->closed, closed);
 	pthread_cond_broadcast(&g->changed);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -55,13 +55,5 @@ void gate_nap(struct gate *g, u64 us)
 	pthread_mutex_lock(&g->lock);
 	if (!g->closed)
 		gate_wait_us(g, us);
-	pthread_mutex_unlock(&g->lock);
-}
-
-void gate_open(struct gate *g)
-{
-	pthread_mutex_lock(&g->lock);
-	WRITE_ONCE(g->closed, false);
-	pthread_cond_broadcast(&g->changed);
 	pthread_mutex_unlock(&g->lock);
 }

@@ -361,7 +361,7 @@ static bool have_merged(void)
 void stop_world(struct stress *t)
 {
 	WRITE_ONCE(t->ctl->stop, 1);
-	gate_close(&t->gate);
+	gate_set(&t->gate, true);
 	while (!gate_wait(&t->gate, t->nr_vcpus + NR_HOST_THREADS))
 		if (t->log_mode == LOG_RING)
 			harvest_rings(t);
@@ -370,7 +370,7 @@ void stop_world(struct stress *t)
 void start_world(struct stress *t)
 {
 	WRITE_ONCE(t->ctl->stop, 0);
-	gate_open(&t->gate);
+	gate_set(&t->gate, false);
 }
 
 static void migrate(struct stress *t)

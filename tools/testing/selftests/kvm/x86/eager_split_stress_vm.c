@@ -121,21 +121,16 @@ static void create_regions(struct stress *t)
 	close(fd);
 }
 
-static u64 *guest_entry(struct stress *t, u64 gva, int level)
-{
-	return vm_get_entry(t->vm, gva, level);
-}
-
 /* Entries of other permissions, so that KVM uses other page tables. */
 static void map_alias(struct stress *t)
 {
 	u64 gva = VIEW_GVA(VIEW_ALIAS), chunk;
 
 	virt_map_level(t->vm, gva, DATA_BASE, DATA_SIZE, PG_LEVEL_2M);
-	*guest_entry(t, gva, PG_LEVEL_512G) |= PT_USER_MASK;
-	*guest_entry(t, gva, PG_LEVEL_1G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, gva, PG_LEVEL_512G) |= PT_USER_MASK;
+	*vm_get_entry(t->vm, gva, PG_LEVEL_1G) |= PT_USER_MASK;
 	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
-		*guest_entry(t, gva + chunk * SZ_2M, PG_LEVEL_2M) |=
+		*vm_get_entry(t->vm, gva + chunk * SZ_2M, PG_LEVEL_2M) |=
 			PT_USER_MASK | (chunk % 2 ? PT_NX_MASK : 0);
 }
 
@@ -145,7 +140,7 @@ static void map_windows(struct stress *t, unsigned int id)
 	u64 gva = WINDOW_GVA(id);
 
 	virt_map_level(t->vm, gva, 0, SZ_1G, PG_LEVEL_1G);
-	*guest_entry(t, gva, PG_LEVEL_1G) =
+	*vm_get_entry(t->vm, gva, PG_LEVEL_1G) =
 		(TABLES_GPA + id * TABLES_PER_VCPU * PAGE_SIZE) | ENTRY_BITS;
 }
 

@@ -133,11 +133,11 @@ static void leave_links(struct model_test *t, unsigned int directories)
 	stop_logging(t);
 }
 
-static void run_links(struct model_test *t, unsigned int directories)
+static void run_links(struct model_test *t)
 {
-	bool many = directories >= TOO_MANY_DIRECTORIES;
+	bool many = t->c->directories >= TOO_MANY_DIRECTORIES;
 
-	leave_links(t, directories);
+	leave_links(t, t->c->directories);
 	touch_all(t, "all touched again");
 	start_logging(t);
 	log_fill(t, t->arg, 0, BITS_PER_WORD);
@@ -152,16 +152,6 @@ static void run_links(struct model_test *t, unsigned int directories)
 	compare_log(t, "one page written");
 	stop_logging(t);
 	check_memory(t);
-}
-
-static void run_few_links(struct model_test *t)
-{
-	run_links(t, FEW_DIRECTORIES);
-}
-
-static void run_many_links(struct model_test *t)
-{
-	run_links(t, TOO_MANY_DIRECTORIES);
 }
 
 /*
@@ -240,12 +230,14 @@ const struct test_case test_cases[] = {
 		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
 	}, {
 		.name = "links", .what = "64-bit guest, 1GiB entry, some page directories",
-		.enter = enter_long, .run = run_few_links, .skip_reason = cannot_link,
-		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
+		.enter = enter_long, .run = run_links, .skip_reason = cannot_link,
+		.directories = FEW_DIRECTORIES, .nr_huge = 1, .level = PG_LEVEL_1G,
+		.stride = PAGES_PER_2M, .manual_only = true,
 	}, {
 		.name = "many_links", .what = "64-bit guest, 1GiB entry, many page directories",
-		.enter = enter_long, .run = run_many_links, .skip_reason = cannot_link,
-		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
+		.enter = enter_long, .run = run_links, .skip_reason = cannot_link,
+		.directories = TOO_MANY_DIRECTORIES, .nr_huge = 1, .level = PG_LEVEL_1G,
+		.stride = PAGES_PER_2M, .manual_only = true,
 	}, {
 		.name = "tracked", .what = "a page table of the guest's in a 2MiB page",
 		.enter = enter_long, .run = run_tracked, .skip_reason = no_shadow_paging,
