@@ -28,7 +28,7 @@
  *   mmu_spte_record_dirty() in the shadow MMU and handle_changed_spte() in the TDP
  *   MMU.  These call kvm_dirty_harvest_record() if a Dirty bit went, within
  *   the hold of mmu_lock in which it went.  Looking for Dirty bits takes mmu_lock for
- *   write, so a page has its Dirty bit or its bit in the log at any time.
+ *   write, if only at the end, so by then a page has its Dirty bit or its bit in the log.
  *
  * What can't be done with Dirty bits stays write-protected, SPTE by SPTE: those
  * without Dirty bit (spte_ad_enabled()), huge pages until they are split, guest
@@ -48,7 +48,8 @@
 #include "prove.h"
 #include "rmap_log.h"
 #include "spte.h"
-#include "tdp_iter.h"
+#include "spte_bulk.h"
+#include "tdp_log.h"
 #include "dirty_harvest.h"
 
 /*
@@ -56,9 +57,6 @@
  * pages, or SPTEs where a page has several.
  */
 #define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
-
-/* What a word of the log covers, in a page table. */
-#define HARVEST_BLOCK_BYTES	(BITS_PER_LONG * sizeof(u64))
 
 enum harvest_mode {
 	HARVEST_OFF,
@@ -161,17 +159,19 @@ void kvm_dirty_harvest_exit(void)
 }
 
 /**
- * __kvm_dirty_harvest_record - a Dirty bit went away that is in the log only now
+ * __kvm_dirty_harvest_record - Dirty bits went away that are in the log only now
  * @kvm: the VM
- * @as_id: the address space of the SPTE that had it
- * @gfn: the page that the SPTE maps, or mapped
+ * @as_id: the address space of the SPTEs that had them
+ * @gfn: the first of 64 pages
+ * @mask: those of them that the SPTEs map, or mapped
  *
  * Unlike mark_page_dirty() it can be called for any reason and in any context, not
  * just for a write by a running vCPU.
  */
-void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn)
+void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask)
 {
-	struct kvm_memory_slot *slot;
+	struct kvm_memory_slot *slot = NULL;
+	gfn_t first = gfn;
 	int idx;
 
 	lockdep_assert_held(&kvm->mmu_lock);
@@ -179,9 +179,13 @@ void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn)
 	/* Most callers are in a read section already, guest_memfd's invalidation is not. */
 	idx = srcu_read_lock(&kvm->srcu);
 
-	slot = __gfn_to_memslot(__kvm_memslots(kvm, as_id), gfn);
-	if (slot && slot->dirty_bitmap)
-		set_bit_le(gfn - slot->base_gfn, slot->dirty_bitmap);
+	for (; mask; mask &= mask - 1) {
+		gfn = first + __ffs(mask);
+		if (!slot || gfn - slot->base_gfn >= slot->npages)
+			slot = __gfn_to_memslot(__kvm_memslots(kvm, as_id), gfn);
+		if (slot && slot->dirty_bitmap)
+			set_bit_le(gfn - slot->base_gfn, slot->dirty_bitmap);
+	}
 
 	srcu_read_unlock(&kvm->srcu, idx);
 }
@@ -204,102 +208,15 @@ static void harvest_log(unsigned long *word, unsigned long dirty)
 }
 
 /*
- * The bits that any, and that all, of 64 words have.  Next to all of the time that
- * it takes to find out that nothing was written goes here: unrolled, and with the
- * operand in memory, it is one instruction per word.  Without the barriers the
- * compiler would load a word once to use it for both.
- */
-static __always_inline u64 harvest_or_8(u64 any, const u64 *p)
-{
-	any |= p[0];
-	any |= p[1];
-	any |= p[2];
-	any |= p[3];
-	any |= p[4];
-	any |= p[5];
-	any |= p[6];
-	any |= p[7];
-	return any;
-}
-
-static __always_inline u64 harvest_any_of_64(const u64 *p)
-{
-	u64 any;
-
-	barrier();
-	any = harvest_or_8(0, p);
-	any = harvest_or_8(any, p + 8);
-	any = harvest_or_8(any, p + 16);
-	any = harvest_or_8(any, p + 24);
-	any = harvest_or_8(any, p + 32);
-	any = harvest_or_8(any, p + 40);
-	any = harvest_or_8(any, p + 48);
-	any = harvest_or_8(any, p + 56);
-	return any;
-}
-
-static __always_inline u64 harvest_and_8(u64 all, const u64 *p)
-{
-	all &= p[0];
-	all &= p[1];
-	all &= p[2];
-	all &= p[3];
-	all &= p[4];
-	all &= p[5];
-	all &= p[6];
-	all &= p[7];
-	return all;
-}
-
-static __always_inline u64 harvest_all_of_64(const u64 *p)
-{
-	u64 all;
-
-	barrier();
-	all = harvest_and_8(~0ull, p);
-	all = harvest_and_8(all, p + 8);
-	all = harvest_and_8(all, p + 16);
-	all = harvest_and_8(all, p + 24);
-	all = harvest_and_8(all, p + 32);
-	all = harvest_and_8(all, p + 40);
-	all = harvest_and_8(all, p + 48);
-	all = harvest_and_8(all, p + 56);
-	return all;
-}
-
-/*
  * Are 64 neighbouring SPTEs of one page table all leaves with the Dirty bit?  @any
  * has the bits that at least one of them has.
  */
 static bool harvest_is_full(const u64 *sptep, u64 any)
 {
-	u64 all = harvest_all_of_64(sptep);
+	u64 all = spte_all(sptep, SPTE_BULK);
 
 	return (all & shadow_dirty_mask) && is_shadow_present_pte(all) &&
 	       !(any & SPTE_TDP_AD_MASK);
-}
-
-/*
- * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
- * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
- * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
- * whatever order.  Heads may be locked, which is below the bits that count.  64-bit
- * hosts only, where heads have the size of SPTEs.
- *
- * Return: the block, or NULL.
- */
-static const u64 *harvest_block(const struct kvm_rmap_head *heads)
-{
-	u64 any = data_race(harvest_any_of_64((const u64 *)heads)); /* KVM_RMAP_LOCKED */
-	u64 all = data_race(harvest_all_of_64((const u64 *)heads)); /* comes and goes */
-
-	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
-	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= HARVEST_BLOCK_BYTES);
-
-	if ((any & KVM_RMAP_MANY) || (any ^ all) >= HARVEST_BLOCK_BYTES)
-		return NULL;
-
-	return (const u64 *)(unsigned long)round_down(all, HARVEST_BLOCK_BYTES);
 }
 
 /* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
@@ -381,7 +298,8 @@ static void harvest_slow(struct harvest *h, struct kvm_rmap_head *heads, unsigne
 static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *heads,
 				       unsigned long rel)
 {
-	const u64 *block = IS_ENABLED(CONFIG_X86_64) ? harvest_block(heads) : NULL;
+	const u64 *block = IS_ENABLED(CONFIG_X86_64) ?
+			   spte_heads_block((u64 *)heads, KVM_RMAP_MANY) : NULL;
 	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
 	u64 any;
 
@@ -392,12 +310,12 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 
 	h->work += BITS_PER_LONG;
 	/* A Dirty bit that is set too late to be found is found the next time. */
-	any = data_race(harvest_any_of_64(block));
+	any = spte_any(block, SPTE_BULK);
 	if (!(any & shadow_dirty_mask))
 		return;
 
 	/* A Dirty bit, once found, stays while mmu_lock is held. */
-	if (data_race(harvest_is_full(block, any)))
+	if (harvest_is_full(block, any))
 		harvest_log(word, ~0ul);
 	/* Whether an SPTE has Dirty bits doesn't change. */
 	else if (spte_ad_enabled(data_race(*block)))
@@ -434,46 +352,25 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 
 #ifdef CONFIG_X86_64
 /*
- * The SPTE that maps @gfn with a 4KiB page, NULL if @root has none or belongs to
- * another address space than @slot.  Invalid roots count: vCPUs may run on one
- * until they are told.  Mirrors don't: no CPU walks them.
+ * Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit?  One that
+ * is set too late to be found is found the next time, and one that goes meanwhile is
+ * told to the log by the thread that takes it.
  */
-static u64 *harvest_tdp_sptep(struct kvm *kvm, struct kvm_mmu_page *root,
-			      const struct kvm_memory_slot *slot, gfn_t gfn)
-{
-	struct tdp_iter iter;
-	tdp_ptep_t table;
-
-	if (is_mirror_sp(root) || kvm_mmu_page_as_id(root) != slot->as_id)
-		return NULL;
-
-	for_each_tdp_pte_min_level(iter, kvm, root, PG_LEVEL_2M, gfn, gfn + 1) {
-		if (iter.level > PG_LEVEL_2M)
-			continue;
-
-		table = spte_to_child_pt(iter.old_spte, iter.level);
-		if (table)
-			return rcu_dereference(table) + gfn % SPTE_ENT_PER_PAGE;
-	}
-
-	return NULL;
-}
-
-/* Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit? */
 static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
 {
 	unsigned long dirty = 0;
+	u64 any, all;
 	unsigned int i;
-	u64 any;
 
 	if (nr == BITS_PER_LONG) {
-		/* What is set too late, the next time, as in harvest_64(). */
-		any = data_race(harvest_any_of_64(sptep));
+		any = spte_any(sptep, SPTE_BULK);
 		if (!(any & shadow_dirty_mask))
 			return 0;
-		/* It stays while mmu_lock is held, as in harvest_64(). */
-		if (data_race(harvest_is_full(sptep, any)))
-			return ~0ul;
+
+		all = spte_all(sptep, SPTE_BULK);
+		if (is_shadow_present_pte(all) && !(any & SPTE_TDP_AD_MASK))
+			return all & shadow_dirty_mask ? ~0ul :
+							 spte_gather_64(sptep, shadow_dirty_mask);
 	}
 
 	for (i = 0; i < nr; i++) {
@@ -509,91 +406,67 @@ static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
 	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
 }
 
-static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
+/*
+ * Invalid roots count: vCPUs may run on one until they are told.  Mirrors don't: no CPU
+ * walks them.
+ */
+static bool harvest_wants_root(struct kvm_mmu_page *root, const struct kvm_memory_slot *slot)
 {
-	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
-	struct kvm_mmu_page *root;
-	unsigned long rel;
-	unsigned int nr;
-	u64 *sptep;
-
-	write_lock(&kvm->mmu_lock);
-
-	for (rel = 0; rel < slot->npages; rel += nr) {
-		nr = harvest_table_size(slot->base_gfn + rel, slot->npages - rel);
-
-		rcu_read_lock();
-		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
-			sptep = harvest_tdp_sptep(kvm, root, slot, slot->base_gfn + rel);
-			if (sptep)
-				harvest_table(slot, sptep, rel, nr);
-		}
-		rcu_read_unlock();
-
-		kvm_prove_harvested_tdp(kvm, slot, rel + nr, nr_exits_before);
-		kvm_mmu_cond_resched(kvm, KVM_FORCE_HARVEST_TDP);
-	}
-
-	write_unlock(&kvm->mmu_lock);
+	return !is_mirror_sp(root) && kvm_mmu_page_as_id(root) == slot->as_id;
 }
 
-/* Take the Dirty bit away from those of neighbouring SPTEs that are in @mask. */
-static void harvest_rearm_sptes(u64 *sptep, unsigned long mask)
+/* Let others have mmu_lock, which is held for read. */
+static void harvest_tdp_cond_resched(struct kvm *kvm)
 {
-	unsigned int i;
-	u64 spte;
+	if (!kvm_prove_force_yield(KVM_FORCE_HARVEST_TDP) && !need_resched() &&
+	    !rwlock_is_contended(&kvm->mmu_lock))
+		return;
 
-	for (; mask; mask &= mask - 1) {
-		i = __ffs(mask);
-		spte = READ_ONCE(sptep[i]);
-		if (!is_shadow_present_pte(spte) || !harvest_is_dirty(spte))
-			continue;
-
-		kvm_prove_window(KVM_WINDOW_TDP_REARM);
-		if (kvm_spte_may_store(spte))
-			WRITE_ONCE(sptep[i], spte & ~shadow_dirty_mask);
-		else
-			atomic64_andnot(shadow_dirty_mask, (atomic64_t *)&sptep[i]);
-	}
+	read_unlock(&kvm->mmu_lock);
+	cond_resched();
+	read_lock(&kvm->mmu_lock);
 }
 
-void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-				 gfn_t gfn, unsigned long mask)
+/* @nr pages of the memslot, from the @rel-th on, which a page table of level 1 would map. */
+static void harvest_tdp_tables(struct kvm *kvm, struct kvm_memory_slot *slot,
+			       unsigned long rel, unsigned int nr)
 {
-	unsigned int done, nr;
+	gfn_t gfn = slot->base_gfn + rel;
 	struct kvm_mmu_page *root;
-	u64 *sptep;
-
-	lockdep_assert_held_write(&kvm->mmu_lock);
+	u64 *pt, spte;
 
 	rcu_read_lock();
-	for (done = 0; done < BITS_PER_LONG && mask >> done; done += nr) {
-		nr = harvest_table_size(gfn + done, BITS_PER_LONG - done);
-
-		list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link) {
-			sptep = harvest_tdp_sptep(kvm, root, slot, gfn + done);
-			if (sptep)
-				harvest_rearm_sptes(sptep, (mask >> done) & GENMASK(nr - 1, 0));
-		}
+	list_for_each_entry_rcu(root, &kvm->arch.tdp_mmu_roots, link) {
+		pt = harvest_wants_root(root, slot) ? kvm_tdp_log_find(root, gfn, &spte) : NULL;
+		if (pt)
+			harvest_table(slot, pt + gfn % SPTE_ENT_PER_PAGE, rel, nr);
 	}
 	rcu_read_unlock();
 }
 
-void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+/*
+ * Under the read lock, so that page faults go on.  So do others that zap SPTEs, and a
+ * page whose SPTE is gone is in the log only when they have said so, which they do
+ * before they release the lock: wait for them by taking it for write, once.
+ */
+static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
-	unsigned long rel, left;
+	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
+	unsigned long rel;
+	unsigned int nr;
 
-	write_lock(&kvm->mmu_lock);
+	read_lock(&kvm->mmu_lock);
 
-	for (rel = 0; rel < slot->npages; rel += BITS_PER_LONG) {
-		left = min(slot->npages - rel, BITS_PER_LONG);
-		kvm_dirty_harvest_rearm_tdp(kvm, slot, slot->base_gfn + rel,
-					    BITMAP_LAST_WORD_MASK(left));
-
-		if (!((rel + BITS_PER_LONG) % HARVEST_MIN_WORK))
-			kvm_mmu_cond_resched(kvm, KVM_FORCE_REARM_TDP);
+	for (rel = 0; rel < slot->npages; rel += nr) {
+		nr = harvest_table_size(slot->base_gfn + rel, slot->npages - rel);
+		harvest_tdp_tables(kvm, slot, rel, nr);
+		harvest_tdp_cond_resched(kvm);
 	}
 
+	read_unlock(&kvm->mmu_lock);
+
+	write_lock(&kvm->mmu_lock);
+	kvm_prove_harvested_tdp(kvm, slot, slot->npages, nr_exits_before);
 	write_unlock(&kvm->mmu_lock);
 }
 #else

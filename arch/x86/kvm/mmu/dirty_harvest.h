@@ -33,7 +33,7 @@ static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 void kvm_dirty_harvest_init_vm(struct kvm *kvm);
 void kvm_dirty_harvest_uninit_vm(struct kvm *kvm);
 void kvm_dirty_harvest_exit(void);
-void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn);
+void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask);
 
 /*
  * A leaf SPTE that had the Dirty bit has it no longer, or is gone.  Locking: the
@@ -47,29 +47,7 @@ static __always_inline void kvm_dirty_harvest_record(struct kvm *kvm, int as_id,
 						     int level)
 {
 	if (kvm_dirty_harvest(kvm) && level == PG_LEVEL_4K)
-		__kvm_dirty_harvest_record(kvm, as_id, gfn);
+		__kvm_dirty_harvest_record(kvm, as_id, gfn, 1);
 }
-
-#ifdef CONFIG_X86_64
-/*
- * Take away the Dirty bits of the TDP MMU's 4KiB SPTEs.  Locking and flushing are
- * those of kvm_rmap_log_clear_dirty() and kvm_rmap_log_clear_dirty_slot(), which
- * do the same for the shadow MMU.
- */
-void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-				 gfn_t gfn, unsigned long mask);
-void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
-#else
-static inline void kvm_dirty_harvest_rearm_tdp(struct kvm *kvm,
-					       const struct kvm_memory_slot *slot,
-					       gfn_t gfn, unsigned long mask)
-{
-}
-
-static inline void kvm_dirty_harvest_rearm_tdp_slot(struct kvm *kvm,
-						    const struct kvm_memory_slot *slot)
-{
-}
-#endif
 
 #endif /* __KVM_X86_MMU_DIRTY_HARVEST_H */

@@ -29,6 +29,7 @@
 #include "mmutrace.h"
 #include "prove.h"
 #include "spte.h"
+#include "spte_bulk.h"
 #include "x86.h"
 #include "eager_split.h"
 
@@ -238,18 +239,9 @@ static int eager_split_topup(struct kvm *kvm, int nr_descs)
 }
 
 /* Look at all heads, empty or not, which costs less than to branch for each. */
-static bool eager_split_heads_are_empty(const struct kvm_rmap_head *head)
+static bool eager_split_heads_are_empty(const struct kvm_rmap_head *heads)
 {
-	unsigned long used = 0;
-	int i;
-
-	BUILD_BUG_ON(SPTE_ENT_PER_PAGE % 4);
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4)
-		used |= kvm_rmap_peek(&head[i]) | kvm_rmap_peek(&head[i + 1]) |
-			kvm_rmap_peek(&head[i + 2]) | kvm_rmap_peek(&head[i + 3]);
-
-	return !used;
+	return !spte_any((const u64 *)heads, SPTE_ENT_PER_PAGE * sizeof(*heads) / sizeof(u64));
 }
 
 /*
@@ -332,29 +324,12 @@ static u64 eager_split_step(int level)
 	return (u64)KVM_PAGES_PER_HPAGE(level) << PAGE_SHIFT;
 }
 
-static __always_inline void eager_split_set(u64 *sptep, u64 spte,
-					    struct kvm_rmap_head *head)
+/* Fill a page table that has no entries, for gfns that have no other SPTEs. */
+static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step, struct kvm_rmap_head *heads)
 {
-	WRITE_ONCE(*sptep, spte);
-	kvm_rmap_set_first(head, sptep);
-}
+	BUILD_BUG_ON(sizeof(*heads) != sizeof(unsigned long));
 
-/*
- * Fill a page table that has no entries, for gfns that have no other SPTEs.  This
- * is where nearly all the time goes, hence the unrolled loop.
- */
-static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step,
-				  struct kvm_rmap_head *head)
-{
-	int i;
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4) {
-		eager_split_set(&sptep[i], spte, &head[i]);
-		eager_split_set(&sptep[i + 1], spte + step, &head[i + 1]);
-		eager_split_set(&sptep[i + 2], spte + 2 * step, &head[i + 2]);
-		eager_split_set(&sptep[i + 3], spte + 3 * step, &head[i + 3]);
-		spte += 4 * step;
-	}
+	spte_fill_heads(sptep, spte, step, (unsigned long *)heads, SPTE_ENT_PER_PAGE);
 }
 
 /*
@@ -371,11 +346,7 @@ static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
 				   struct kvm_rmap_head *heads)
 {
-	int i;
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-		WRITE_ONCE(sptep[i], spte + i * step);
-
+	spte_fill(sptep, spte, step, SPTE_ENT_PER_PAGE);
 	kvm_mmu_rmap_add_many(es->kvm, &es->kvm->arch.split_desc_cache, heads, sptep,
 			      SPTE_ENT_PER_PAGE);
 }
@@ -450,16 +421,8 @@ static bool eager_split_has_many_links(const struct kvm_mmu_page *sp)
 /* What an earlier cycle of dirty logging left is most often a table with no entries. */
 static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 {
-	u64 any = 0;
-	int i;
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 4) {
-		/* What changes an SPTE without mmu_lock leaves it present. */
-		any |= data_race(sp->spt[i] | sp->spt[i + 1] |
-				 sp->spt[i + 2] | sp->spt[i + 3]);
-	}
-
-	return !is_shadow_present_pte(any);
+	/* What changes an SPTE without mmu_lock leaves it present. */
+	return !is_shadow_present_pte(spte_any(sp->spt, SPTE_ENT_PER_PAGE));
 }
 
 /*

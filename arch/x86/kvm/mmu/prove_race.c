@@ -47,7 +47,7 @@ static const char * const prove_force_sites[] = {
 	[KVM_FORCE_LOG_SLOT]		= "log_slot",
 	[KVM_FORCE_HARVEST_RMAPS]	= "harvest_rmaps",
 	[KVM_FORCE_HARVEST_TDP]		= "harvest_tdp",
-	[KVM_FORCE_REARM_TDP]		= "rearm_tdp",
+	[KVM_FORCE_TDP_WALK]		= "tdp_walk",
 };
 
 /* How often mmu_lock was forced to be dropped since KVM was loaded, by all VMs. */

@@ -27,8 +27,8 @@ enum kvm_force_site {
 	/* While Dirty bits are looked for in the shadow MMU, and in the TDP MMU. */
 	KVM_FORCE_HARVEST_RMAPS,
 	KVM_FORCE_HARVEST_TDP,
-	/* While they are taken away in the TDP MMU. */
-	KVM_FORCE_REARM_TDP,
+	/* On any walk of the TDP MMU that may, which begins anew from there. */
+	KVM_FORCE_TDP_WALK,
 	KVM_NR_FORCE_SITES
 };
 

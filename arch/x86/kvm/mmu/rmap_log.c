@@ -5,10 +5,11 @@
  * Each cycle of dirty logging visits the SPTEs of all pages that were dirty, to
  * take away the bit that lets the next write go unseen.  What there is to visit
  * is regular: the rmap heads of consecutive gfns are neighbours, and the SPTEs
- * of memory that was mapped by a huge page before are neighbours too and differ
- * in nothing but their pfn.  Where that is so, a few instructions per page will
- * do.  Where it is not (several SPTEs for one gfn, an SPTE that a CPU may be
- * changing), it is found page by page, and the general functions do the work.
+ * of memory that was mapped by a huge page before are neighbours too.  Where that
+ * is so for all pages of a word of the log, a few instructions per page will do.
+ * Otherwise each page is found by its rmap head, and where that isn't regular either
+ * (several SPTEs for one gfn, an SPTE that a CPU may be changing), the general
+ * functions do the work.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,6 +20,7 @@
 #include "mmu_internal.h"
 #include "rmap_log.h"
 #include "spte.h"
+#include "spte_bulk.h"
 
 /*
  * What has to be visited before mmu_lock may be dropped because others want it: gfns,
@@ -52,64 +54,9 @@ enum rmap_log_mode {
 	RMAP_LOG_CLEAR_DIRTY,
 };
 
-/* True if the next write shows already, or the page isn't mapped writable. */
-static __always_inline bool rmap_log_is_armed(u64 spte, enum rmap_log_mode mode)
+static __always_inline u64 rmap_log_bit(enum rmap_log_mode mode)
 {
-	return !(spte & (mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask));
-}
-
-static __always_inline u64 rmap_log_arm(u64 spte, enum rmap_log_mode mode)
-{
-	return spte & ~(mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask);
-}
-
-/*
- * Visit up to @max consecutive gfns from @head on, of which the first has a single
- * SPTE that was found to be @spte, as long as they continue in the way they started:
- * one SPTE for each gfn, next to the previous one, mapping the next pfn with the
- * same bits, hence armed or plain like the first.  Arm them if @arm.
- *
- * An SPTE that is being changed by a CPU or by a lockless page fault may be found
- * to be either: a look at it is enough, and only a plain one is stored to.  An rmap
- * that is locked ends the run, and starts the next.
- *
- * Return: how many, at least one.
- */
-static __always_inline unsigned int rmap_log_run(struct kvm_rmap_head *head, u64 spte,
-						 unsigned int max, bool arm,
-						 enum rmap_log_mode mode)
-{
-	u64 *first = (u64 *)kvm_rmap_get(head);
-	u64 *end = first + max;
-	u64 *sptep = first;
-
-	do {
-		if (arm)
-			WRITE_ONCE(*sptep, rmap_log_arm(spte, mode));
-		spte += PAGE_SIZE;
-		sptep++;
-		head++;
-	} while (sptep != end && kvm_rmap_peek(head) == (unsigned long)sptep &&
-		 data_race(*sptep == spte)); /* either will do, see above */
-
-	return sptep - first;
-}
-
-/* How many of @max gfns from @head on are mapped by nothing, at least one. */
-static __always_inline unsigned int rmap_log_empty_run(const struct kvm_rmap_head *head,
-						       unsigned int max)
-{
-	unsigned int nr = 1;
-
-	while (nr < max && !kvm_rmap_peek(&head[nr]))
-		nr++;
-
-	return nr;
-}
-
-static bool rmap_log_is_single(const struct kvm_rmap_head *head)
-{
-	return kvm_rmap_peek(head) && !(kvm_rmap_peek(head) & KVM_RMAP_MANY);
+	return mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask;
 }
 
 /* All SPTEs of one gfn, whatever they are. */
@@ -128,64 +75,83 @@ static noinline void rmap_log_slow(struct rmap_log *log, struct kvm_rmap_head *h
 		__rmap_clear_dirty(log->kvm, head, log->slot);
 }
 
-/*
- * Arm the only SPTE of one gfn, which was found to be @spte, and those behind it
- * that are alike.  Return how many gfns were done.
- */
-static __always_inline unsigned int rmap_log_single(struct rmap_log *log,
-						    struct kvm_rmap_head *head, u64 spte,
-						    unsigned int max,
-						    enum rmap_log_mode mode)
+/* Arm the only SPTE of one gfn, if there is but one. */
+static __always_inline void rmap_log_gfn(struct rmap_log *log, struct kvm_rmap_head *head,
+					 enum rmap_log_mode mode)
 {
-	if (rmap_log_is_armed(spte, mode))
-		return rmap_log_run(head, spte, max, false, mode);
-
-	if (unlikely(!kvm_spte_may_store(spte))) {
-		rmap_log_slow(log, head, mode);
-		return 1;
-	}
-
-	return rmap_log_run(head, spte, max, true, mode);
-}
-
-/* Arm one gfn, and those behind it that are alike.  Return how many were done. */
-static __always_inline unsigned int rmap_log_batch(struct rmap_log *log,
-						   struct kvm_rmap_head *head,
-						   unsigned int max, enum rmap_log_mode mode)
-{
+	unsigned long val = kvm_rmap_peek(head) & ~KVM_RMAP_LOCKED;
+	u64 *sptep = (u64 *)val;
 	u64 spte;
 
-	if (!kvm_rmap_peek(head))
-		return rmap_log_empty_run(head, max);
+	if (!val)
+		return;
 
-	if (unlikely(!rmap_log_is_single(head))) {
+	if (unlikely(val & KVM_RMAP_MANY)) {
 		rmap_log_slow(log, head, mode);
-		return 1;
+		return;
 	}
 
 	/*
 	 * Once: what a CPU or a lockless page fault adds afterwards belongs to a write
 	 * that shows in the log, and must not pass for what was decided about.
 	 */
-	spte = READ_ONCE(*(u64 *)kvm_rmap_get(head));
+	spte = READ_ONCE(*sptep);
 	kvm_prove_window(KVM_WINDOW_LOG);
 
 	/* Nested guests' pages have to be write-protected even with PML. */
-	if (mode == RMAP_LOG_WRPROT || spte_ad_need_write_protect(spte))
-		return rmap_log_single(log, head, spte, max, RMAP_LOG_WRPROT);
+	if (spte_ad_need_write_protect(spte))
+		mode = RMAP_LOG_WRPROT;
 
-	return rmap_log_single(log, head, spte, max, RMAP_LOG_CLEAR_DIRTY);
+	if (!(spte & rmap_log_bit(mode)))
+		return;
+
+	if (unlikely(!kvm_spte_may_store(spte)))
+		rmap_log_slow(log, head, mode);
+	else
+		WRITE_ONCE(*sptep, spte & ~rmap_log_bit(mode));
+}
+
+/*
+ * Arm 64 gfns at once: true if they are mapped by a block of SPTEs, and either none has
+ * to be changed, or no CPU and no lockless page fault changes any.  What comes after the
+ * look at them belongs to a write that shows in the log.
+ */
+static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_log_mode mode)
+{
+	u64 *block = spte_heads_block((u64 *)heads, KVM_RMAP_MANY);
+	u64 any, all;
+
+	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
+	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= SPTE_BULK * sizeof(any));
+
+	if (!block)
+		return false;
+
+	any = spte_any(block, SPTE_BULK);
+	if (mode == RMAP_LOG_CLEAR_DIRTY && (any & SPTE_TDP_AD_MASK))
+		return false;
+	if (!(any & rmap_log_bit(mode)))
+		return true;
+
+	all = spte_all(block, SPTE_BULK);
+	kvm_prove_window(KVM_WINDOW_LOG);
+	if (!kvm_spte_may_store(all))
+		return false;
+
+	spte_take_64(block, rmap_log_bit(mode));
+	return true;
 }
 
 static __always_inline void rmap_log_masked(struct rmap_log *log, gfn_t gfn,
 					    unsigned long mask, enum rmap_log_mode mode)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, log->slot);
-	unsigned int i, end;
 
-	for_each_set_bitrange(i, end, &mask, BITS_PER_LONG)
-		while (i < end)
-			i += rmap_log_batch(log, &heads[i], end - i, mode);
+	if (IS_ENABLED(CONFIG_X86_64) && mask == ~0ul && rmap_log_64(heads, mode))
+		return;
+
+	for (; mask; mask &= mask - 1)
+		rmap_log_gfn(log, &heads[__ffs(mask)], mode);
 }
 
 static __always_inline void rmap_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,

@@ -31,17 +31,26 @@ void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slo
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 
 /*
+ * The bits of an SPTE that, while all of them are set, keep CPUs and lockless page
+ * faults from changing it.  CPUs leave an SPTE alone that has Accessed and Dirty bits, or
+ * no such bits at all, and lockless page faults a writable one.
+ */
+static __always_inline u64 kvm_spte_stable_bits(void)
+{
+	return PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
+}
+
+/*
  * True if the SPTE may be changed by a store: neither CPUs nor lockless page faults
- * change it meanwhile.  CPUs leave an SPTE alone that has both bits, or no such bits at
- * all, and lockless page faults a writable one.  If aging, which may do without mmu_lock,
- * changes it, then the store undoes that and the page stays young, as if accessed again.
+ * change it meanwhile.  If aging, which may do without mmu_lock, changes it, then the
+ * store undoes that and the page stays young, as if accessed again.
  *
  * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
  * functions.
  */
 static __always_inline bool kvm_spte_may_store(u64 spte)
 {
-	u64 set = PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
+	u64 set = kvm_spte_stable_bits();
 
 	return IS_ENABLED(CONFIG_X86_64) && (spte & set) == set;
 }

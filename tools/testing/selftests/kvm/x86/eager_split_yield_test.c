@@ -41,7 +41,7 @@ static const struct forced_site {
 	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
 	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
 	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
-	{ .name = "rearm_tdp", .tdp_mmu = true, .harvesting = true, .enabling = true },
+	{ .name = "tdp_walk", .tdp_mmu = true, .enabling = true },
 };
 
 #define NR_FORCED_SITES		ARRAY_SIZE(forced_sites)

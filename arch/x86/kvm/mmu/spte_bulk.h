@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef __KVM_X86_MMU_SPTE_BULK_H
+#define __KVM_X86_MMU_SPTE_BULK_H
+
+#include <linux/atomic.h>
+#include <linux/compiler.h>
+#include <linux/types.h>
+#include <linux/unroll.h>
+
+/*
+ * Neighbouring SPTEs of a page table as the array that they are, mostly the 64 that
+ * a word of the dirty log stands for, and rmap heads, which have the size of SPTEs
+ * on 64-bit hosts.  Nothing here knows of KVM, or of any lock: what may change an
+ * SPTE meanwhile, and why a store is safe nevertheless, is the callers' to know.
+ *
+ * Next to all of the time that dirty logging takes per page goes to these loops.
+ */
+#define SPTE_BULK	64
+
+/* The bits that any of @nr SPTEs has; each is read once, and may change meanwhile. */
+static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
+{
+	unsigned int i;
+	u64 any = 0;
+
+	/* What was read before, to look at all bits, isn't kept in @nr registers. */
+	barrier();
+	unrolled_count(16)
+	for (i = 0; i < nr; i++)
+		any |= data_race(sptep[i]); /* see above */
+
+	return any;
+}
+
+/* The bits that all of @nr SPTEs have, likewise. */
+static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
+{
+	u64 all = ~0ull;
+	unsigned int i;
+
+	barrier();
+	unrolled_count(16)
+	for (i = 0; i < nr; i++)
+		all &= data_race(sptep[i]); /* see above */
+
+	return all;
+}
+
+/* Which of 64 SPTEs have the bit @bit? */
+static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
+{
+	unsigned int shift = __builtin_clzll(bit);
+	unsigned int i;
+	u64 mask = 0;
+
+	unrolled_count(8)
+	for (i = 0; i < SPTE_BULK; i++) /* they may change */
+		mask = (mask >> 1) | ((data_race(sptep[i]) & bit) << shift);
+
+	return mask;
+}
+
+/* Take @bits away from 64 SPTEs that no CPU changes: see kvm_spte_may_store(). */
+static __always_inline void spte_take_64(u64 *sptep, u64 bits)
+{
+	unsigned int i;
+
+	unrolled_count(16)
+	for (i = 0; i < SPTE_BULK; i++)
+		asm volatile("andq %1, %0" : "+m" (sptep[i]) : "r" (~bits));
+}
+
+/* Take @bits away from 64 SPTEs, whatever they are or become meanwhile. */
+static __always_inline void spte_take_64_atomic(u64 *sptep, u64 bits)
+{
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < SPTE_BULK; i++)
+		atomic64_andnot(bits, (atomic64_t *)&sptep[i]);
+}
+
+/*
+ * Take @bits away from one SPTE, which was found to be @spte: by a store if it has all
+ * of @stable, so that no CPU changes it.
+ */
+static __always_inline void spte_take(u64 *sptep, u64 spte, u64 bits, u64 stable)
+{
+	if ((spte & stable) == stable)
+		WRITE_ONCE(*sptep, spte & ~bits);
+	else
+		atomic64_andnot(bits, (atomic64_t *)sptep);
+}
+
+/* Fill @nr SPTEs, each a constant step from the one before. */
+static __always_inline void spte_fill(u64 *sptep, u64 spte, u64 step, unsigned int nr)
+{
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < nr; i++, spte += step)
+		WRITE_ONCE(sptep[i], spte);
+}
+
+/* The same, and make each the only one of its rmap; it is what it is to be by then. */
+static __always_inline void spte_fill_heads(u64 *sptep, u64 spte, u64 step,
+					    unsigned long *head, unsigned int nr)
+{
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < nr; i++, spte += step) {
+		WRITE_ONCE(sptep[i], spte);
+		/* Aging walks rmaps without mmu_lock. */
+		smp_store_release(&head[i], (unsigned long)&sptep[i]);
+	}
+}
+
+/*
+ * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
+ * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
+ * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
+ * whatever order.  What a head says by bits below that, is left out, but for @many:
+ * that it doesn't point to an SPTE.
+ *
+ * Return: the block, or NULL.
+ */
+static __always_inline u64 *spte_heads_block(const u64 *heads, u64 many)
+{
+	u64 any = spte_any(heads, SPTE_BULK);
+	u64 all = spte_all(heads, SPTE_BULK);
+
+	if ((any & many) || (any ^ all) >= SPTE_BULK * sizeof(u64))
+		return NULL;
+
+	return (u64 *)(unsigned long)(all & ~(u64)(SPTE_BULK * sizeof(u64) - 1));
+}
+
+#endif /* __KVM_X86_MMU_SPTE_BULK_H */
