@@ -148,9 +148,6 @@ bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t
 
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	if (!kvm_tdp_mmu_logs_in_bulk(kvm))
-		return false;
-
 	rcu_read_lock();
 	list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link)
 		if (!root->role.invalid && kvm_mmu_page_as_id(root) == slot->as_id)

@@ -23,9 +23,10 @@ u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, u64 *spte);
 
 /*
  * The gfns are @gfn + i for each bit i in @mask, all in @slot.  mmu_lock is held for write.
+ * The caller has asked kvm_tdp_mmu_logs_in_bulk(), once, as the answer may change at any time.
  *
  * Return: true if no huge page maps any of them, so that there is nothing else to do; false
- * if one does, which stays as it was, or if nothing is to be done in bulk.
+ * if one does, which stays as it was.
  */
 bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
 		      unsigned long mask, bool wrprot);
