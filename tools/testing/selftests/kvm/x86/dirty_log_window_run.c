@@ -252,6 +252,10 @@ static const struct event events[] = {
 		.name = "log",
 		.what = "the log is read and cleared while the host looks for idle pages",
 		.prepare = OP_READ_SLOT, .host = host_age, .log = true,
+	}, {
+		.name = "unmap",
+		.what = "the log is read and cleared while an MMU notifier zaps the pages",
+		.prepare = OP_READ_SLOT, .host = host_mprotect, .log = true,
 	},
 };
 

@@ -2,10 +2,20 @@
 /*
  * Eager page splitting by KVM_CLEAR_DIRTY_LOG
  *
- * What it refuses, how little it splits when asked for little, and words of the log
- * that have pages of two huge pages.
+ * What it refuses, how little it splits and arms when asked for little, words of the
+ * log that have pages of two huge pages, memory where there was MMIO before, and that a
+ * trace of the TDP MMU's SPTEs has each of the changes that logging makes.
  */
+#include <signal.h>
+
 #include "eager_split_model.h"
+
+#define TRACING			"/sys/kernel/tracing/"
+#define TRACE_LINE		256
+
+/* More than enough, if vCPUs get on at all. */
+#define MMIO_TIMEOUT_S		20
+#define OPCODE_HLT		0xf4
 
 static void expect_refused(struct model_test *t, u64 first, u64 nr)
 {
@@ -60,6 +70,25 @@ static void check_single(struct model_test *t, u64 page)
 	compare_log(t, "one page written");
 }
 
+/*
+ * What is written after the log was read, and not asked for, is in the next log: a page of
+ * the same word, and one of the same page table.
+ */
+static void check_neighbours(struct model_test *t, u64 page)
+{
+	clear_all(t);
+	list_write(t, page, 0);
+	write_listed(t);
+	compare_log(t, "a page written");
+
+	list_write(t, page + 1, 0);
+	list_write(t, page + BITS_PER_WORD, 0);
+	write_listed(t);
+	log_fill(t, t->arg, page, 1);
+	clear_log(t, 0, t->npages);
+	compare_log(t, "neighbours written");
+}
+
 static void check_deletion(struct model_test *t)
 {
 	clear_all(t);
@@ -83,6 +112,7 @@ static void run_api(struct model_test *t)
 	check_single(t, PAGES_PER_2M - 1);
 	check_single(t, 2 * PAGES_PER_2M);
 	check_single(t, 3 * PAGES_PER_2M + PAGES_PER_2M / 2);
+	check_neighbours(t, PAGES_PER_2M + 3);
 	check_deletion(t);
 }
 
@@ -93,6 +123,140 @@ static void run_across(struct model_test *t)
 	clear_across_all(t);
 }
 
+/*
+ * MMIO
+ */
+
+static void on_alarm(int signal)
+{
+}
+
+/* Run the vCPU up to its HLT, as if all devices were silent. */
+static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
+{
+	struct kvm_regs regs = {
+		.rip = entry,
+		.rsi = LIST_GPA,
+		.rcx = BITS_PER_WORD,
+		.rflags = X86_EFLAGS_FIXED,
+	};
+	int r;
+
+	vcpu_regs_set(t->vcpu, &regs);
+	do {
+		r = __vcpu_run(t->vcpu);
+	} while (!r && t->vcpu->run->exit_reason == KVM_EXIT_MMIO);
+	CHECK(t, !r && t->vcpu->run->exit_reason == KVM_EXIT_HLT,
+	      "%s: the vCPU didn't get to its end: %d, errno %d, exit %s", when, r, errno,
+	      exit_reason_str(t->vcpu->run->exit_reason));
+}
+
+/*
+ * What KVM made of accesses to no memory is still in its page tables when there is memory
+ * that is logged.  No bit of it is Writable or Dirty: the guest runs what is in memory.
+ */
+static void run_mmio(struct model_test *t)
+{
+	u64 page;
+
+	signal(SIGALRM, on_alarm);
+	alarm(MMIO_TIMEOUT_S);
+	vm_set_user_memory_region(t->vm, t->slot, 0, t->gpa, 0, t->hva);
+	for (page = 0; page < BITS_PER_WORD; page++)
+		t->list[page] = t->gpa + page * PAGE_SIZE;
+	run_to_hlt(t, READ_GPA, "no memory");
+
+	set_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
+	for (page = 0; page < BITS_PER_WORD; page++)
+		*((u8 *)t->hva + page * PAGE_SIZE) = OPCODE_HLT;
+	log_fill(t, t->arg, 0, t->npages);
+	kvm_vm_clear_dirty_log(t->vm, t->slot, t->arg, 0, t->npages);
+	for (page = 0; page < BITS_PER_WORD; page++)
+		run_to_hlt(t, t->gpa + page * PAGE_SIZE, "memory");
+	alarm(0);
+}
+
+/*
+ * Traces
+ */
+
+static struct setting trace_event = { TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/enable" };
+
+static const char *no_trace(void)
+{
+	if (!is_tdp_mmu())
+		return "no TDP MMU";
+	return access(trace_event.path, W_OK) ? "can't trace" : NULL;
+}
+
+static u64 nr_traced_4k(void)
+{
+	FILE *f = fopen(TRACING "trace", "r");
+	char line[TRACE_LINE];
+	u64 nr = 0;
+
+	TEST_ASSERT(f, "Can't read " TRACING "trace, errno %d", errno);
+	while (fgets(line, sizeof(line), f))
+		nr += strstr(line, "kvm_tdp_mmu_spte_changed: ") && strstr(line, " level 1 ");
+	fclose(f);
+	return nr;
+}
+
+/* Opening it for truncation empties it. */
+static void clear_trace(struct model_test *t)
+{
+	FILE *f = fopen(TRACING "trace", "w");
+
+	CHECK(t, f, "can't empty the trace, errno %d", errno);
+	fclose(f);
+}
+
+static void expect_traced(struct model_test *t, bool all, const char *when)
+{
+	u64 seen = nr_traced_4k(), expected = all ? t->npages : 0;
+
+	CHECK(t, seen == expected, "%s: expected %lu changes of 4KiB SPTEs in the trace, seen %lu",
+	      when, expected, seen);
+	clear_trace(t);
+}
+
+static void write_everywhere(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++)
+		list_write(t, page, 0);
+	write_listed(t);
+	clear_trace(t);
+}
+
+/* What logging by Dirty bits takes away isn't traced. */
+static void run_trace(struct model_test *t)
+{
+	if (vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1)
+		return;
+
+	touch_all(t, "all touched");
+	if (!trace_event.saved)
+		settings_save(&trace_event, 1);
+	setting_set(&trace_event, "1");
+	clear_trace(t);
+
+	start_logging(t);
+	expect_traced(t, eager && !t->manual, "logging enabled");
+	if (t->manual)
+		clear_all(t);
+	expect_traced(t, eager && t->manual, "split by CLEAR");
+	write_everywhere(t);
+	compare_log(t, "all written");
+	if (t->manual)
+		clear_all(t);
+	expect_traced(t, true, "cleared");
+	stop_logging(t);
+	expect_traced(t, true, "logging disabled");
+	setting_reset(&trace_event);
+}
+
 const struct test_case test_cases[] = {
 	{
 		.name = "api", .what = "CLEAR of little, of nothing, and of a slot that goes",
@@ -101,6 +265,12 @@ const struct test_case test_cases[] = {
 		.name = "across", .what = "CLEAR of words that have pages of two huge pages",
 		.enter = enter_long, .run = run_across, .nr_huge = 3, .head = 61, .tail = 101,
 		.manual_only = true,
+	}, {
+		.name = "mmio", .what = "CLEAR of memory where there was none before",
+		.enter = enter_long, .run = run_mmio, .nr_huge = 1, .manual_only = true,
+	}, {
+		.name = "trace", .what = "changes of SPTEs are traced",
+		.enter = enter_long, .run = run_trace, .skip_reason = no_trace, .nr_huge = 3,
 	},
 };
 
