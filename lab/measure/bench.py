@@ -44,7 +44,7 @@ from lab.measure.plan import (
 from lab.measure.progress import BootProgress, Watch, shown
 from lab.page import command as page
 from lab.page import figures
-from lab.results import files, jsonl, sources, tables
+from lab.results import files, goals, jsonl, sources, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
@@ -256,7 +256,8 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     """Print the tables of the results in FILE, and draw them if they are the latest."""
     if latest:
         files.name_latest(file)
-    for table in tables.bench_tables(found, machine.lockstep, _of_bases(found)):
+    verdicts = goals.table(found)
+    for table in tables.bench_tables(found, machine.lockstep, _of_bases(found), verdicts):
         tables.show(table, Console())
     say(f"bench: every figure is in {file}")
     if latest:

@@ -15,7 +15,7 @@ from lab.machines.paging import Mode
 from lab.page import dimensions, dirty_bits, live, migration, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
-from lab.results import bounds, tables
+from lab.results import bounds, goals, tables
 from lab.results.jsonl import Key
 from lab.results.sources import Source, Sources
 from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
@@ -163,7 +163,7 @@ def _bench_pictures(source: Source) -> list[Block]:
 
 
 def _verdicts(source: Source) -> list[Block]:
-    judged = (bounds.table(source.measurements), tables.goals_table(source.measurements))
+    judged = (bounds.table(source.measurements), goals.table(source.measurements))
     return [grid(source, table) for table in judged if table]
 
 

@@ -67,42 +67,6 @@ SECOND_GET = Row("second GET", "get", 2)
 ENABLING, DISABLING = Row("enabling", "enable"), Row("disabling", "disable")
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What the series is to reach, for BASE_VCPUS with 4 MiB each, initially all set.
-
-    Either N/Y is at least `ratio`, or Y takes at most `most_ms` milliseconds. A row of None is
-    the dirty time that is the first to pay for splitting.
-    """
-
-    ept: bool
-    write_percent: int
-    row: Row | None = None
-    ratio: float = 0
-    most_ms: float = 0
-
-    @property
-    def of(self) -> Row:
-        return self.row or headline(True)
-
-    def label(self, machine: str) -> str:
-        what = self.row.label if self.row else "dirty"
-        return f"{paging(machine, self.ept)}, {_writes(self.write_percent)}, {what} ms"
-
-    def judge(self, lazy: float, eager: float) -> str:
-        if self.ratio:
-            return f"at least {self.ratio:g}: {_verdict(lazy >= self.ratio * eager)}"
-        return f"at most {self.most_ms:g} ms: {_verdict(eager * 1000 <= self.most_ms)}"
-
-
-GOALS = (
-    Goal(True, 100, ratio=60),
-    Goal(False, 20, ratio=5),
-    Goal(True, 100, FIRST_CLEAR, most_ms=10),
-    Goal(False, 100, FIRST_CLEAR, most_ms=10),
-    Goal(True, 100, SECOND_CLEAR, most_ms=6),
-    Goal(False, 100, SECOND_CLEAR, most_ms=5),
-)
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
 UNGATED, UNPATCHED = "ungated", "unpatched"
@@ -387,62 +351,7 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     return tables
 
 
-def _goal_key(goal: Goal, key: Key) -> bool:
-    row = goal.of
-    usual = (False, True, OFF)
-    vm = (BASE_VCPUS, 4 * MIB, goal.write_percent)
-    wanted = (goal.ept, *usual, *vm, True, row.phase, row.iteration)
-    return wanted == (
-        key.ept,
-        key.tdp_mmu,
-        key.pml,
-        key.dirty_harvest,
-        key.vcpus,
-        key.bytes_per_vcpu,
-        key.write_percent,
-        key.initially_all_set,
-        key.phase,
-        key.iteration,
-    )
-
-
-def goals_table(measurements: Iterable[Measurement]) -> Table | None:
-    """The ratios that the series is judged by; None when they were not measured."""
-    times = {one.key: one.seconds for one in measurements}
-    verdicts = [*_speed_goals(times), *_base_goal(times)]
-    with_ungated = any(verdict.times.ungated is not None for verdict in verdicts)
-    ungated = UNGATED if with_ungated else ""
-    columns = ("8 vCPUs x 4 MiB", *Beside.columns(ungated), "goal")
-    table = Table("What the series is to reach", columns)
-    table.notes += [WHAT_IS_U[UNGATED]] if with_ungated else []
-    table.rows += [(one.label, *one.times.cells(ungated), one.said) for one in verdicts]
-    table.origins += [one.keys for one in verdicts]
-    return table if table.rows else None
-
-
-@dataclass(frozen=True)
-class JudgedGoal:
-    """A goal that was measured. keys: of the measurements that it was judged by."""
-
-    label: str
-    times: Beside
-    said: str
-    keys: tuple[Key, ...]
-
-
-def _speed_goals(times: Times) -> Iterator[JudgedGoal]:
-    """For each goal that was measured how it was met."""
-    for goal in GOALS:
-        for key in times:
-            if key.kernel != "series" or key.eager or not _goal_key(goal, key):
-                continue
-            beside = Beside.at(key, times)
-            if beside.lazy is not None and beside.eager is not None:
-                said = goal.judge(beside.lazy, beside.eager)
-                yield JudgedGoal(goal.label(key.machine), beside, said, Beside.keys(key)[:3])
-
-
-def _base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
+def base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
     """What both the unpatched kernel and N measured: its key, its row, the two times."""
     for base, before in times.items():
         now = times.get(replace(base, kernel="series"))
@@ -456,7 +365,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     times = {one.key: one.seconds for one in measurements}
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
-    for key, row, before, now in _base_pairs(times):
+    for key, row, before, now in base_pairs(times):
         if row == headline(key.initially_all_set):
             table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
@@ -466,29 +375,6 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
         return None
     table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]
     return table
-
-
-def _base_goal(times: Times) -> Iterator[JudgedGoal]:
-    """The same for N beside the unpatched kernel, if measured: the worst dirty time.
-
-    That is for the shadow MMU.
-    """
-    pairs = [
-        (key, before, now)
-        for key, row, before, now in _base_pairs(times)
-        if row == headline(key.initially_all_set) and not key.tdp_mmu
-    ]
-    if not pairs:
-        return
-    key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
-    reached = abs(now / before - 1) * 100 <= BASE_LIMIT
-    said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
-    label = f"N beside the unpatched kernel, at worst {percent(now, before)}"
-    yield JudgedGoal(label, Beside(now, None), said, (key, replace(key, kernel="series")))
-
-
-def _verdict(reached: bool) -> str:
-    return "reached" if reached else "missed"
 
 
 def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
@@ -546,9 +432,14 @@ def _row_for(key: Key) -> Row | None:
     return next((r for r in rows if (r.phase, r.iteration) == (key.phase, key.iteration)), None)
 
 
-def _vm_label(key: Key) -> str:
+def load_label(key: Key) -> str:
+    """How vCPUs are logged, and what they write."""
     init = "" if key.initially_all_set else ", without initially-all-set"
-    return f"{paging_of(key)}, {_writes(key.write_percent)}{init}, {key.vcpus} vCPUs"
+    return f"{paging_of(key)}{harvest_of(key)}, {_writes(key.write_percent)}{init}"
+
+
+def _vm_label(key: Key) -> str:
+    return f"{load_label(key)}, {key.vcpus} vCPUs"
 
 
 def _base_label(key: Key, row: Row) -> str:
@@ -606,6 +497,7 @@ def bench_tables(
     measurements: Sequence[Measurement],
     lockstep: bool,
     of_base: Mapping[str, Sequence[Measurement]] | None = None,
+    verdicts: Table | None = None,
 ) -> list[Table]:
     """Every table of one machine's results, the verdicts last, where a terminal's user looks.
 
@@ -613,7 +505,7 @@ def bench_tables(
     """
     found = main_tables(measurements)
     bases = bases_table(of_base or {})
-    found += filter(None, (base_table(measurements), bases, goals_table(measurements)))
+    found += filter(None, (base_table(measurements), bases, verdicts))
     for table in found:
         table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
     return found

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the series is to reach in `make bench`, each paging mode by itself, and whether it does."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from lab.machines.paging import Mode
+from lab.results import compare, tables
+from lab.results.jsonl import Key, Measurement
+from lab.results.tables import BASE_LIMIT, BASE_VCPUS, Beside, Row, Table, Times, headline
+
+
+@dataclass(frozen=True)
+class Way:
+    """A paging mode, and the value of dirty_harvest."""
+
+    mode: Mode
+    harvest: str = tables.OFF
+
+    @classmethod
+    def of(cls, key: Key) -> "Way":
+        return cls(Mode(key.ept, key.tdp_mmu, key.pml), key.dirty_harvest)
+
+
+def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
+    """With EPT: by PML, by write protection, by Dirty bits."""
+    nopml = Mode(True, tdp_mmu, pml=False)
+    return Way(Mode(True, tdp_mmu)), Way(nopml), Way(nopml, tables.ON)
+
+
+EPT, SHADOW = Way(Mode(True)), Way(Mode(False))
+IN_TDP_MMU = _ways(True)
+EVERYWHERE = (*_ways(False), SHADOW, replace(SHADOW, harvest=tables.ON), *IN_TDP_MMU)
+# eager_page_split=N in the TDP MMU: by how many percent a phase may take longer than unpatched.
+LAZY_LIMIT = 2.0
+# Two interrupts of the timer, which a phase may meet more often by chance.
+INTERRUPTS_S = 100e-6
+
+
+@dataclass(frozen=True)
+class Goal:
+    """For BASE_VCPUS with 4 MiB each: N/Y is at least `ratio`, or Y takes at most `most_ms`."""
+
+    way: Way
+    row: Row
+    write_percent: int = 100
+    initially_all_set: bool = True
+    ratio: float = 0
+    most_ms: float = 0
+
+    def is_for(self, key: Key) -> bool:
+        vm = (BASE_VCPUS, 4 * tables.MIB, self.write_percent, self.initially_all_set)
+        own = (key.vcpus, key.bytes_per_vcpu, key.write_percent, key.initially_all_set)
+        phase = (self.row.phase, self.row.iteration)
+        return (self.way, vm, phase) == (Way.of(key), own, (key.phase, key.iteration))
+
+    def label(self, key: Key) -> str:
+        what = "dirty" if self.row.phase == "dirty" else self.row.label
+        return f"{tables.load_label(key)}, {what} ms"
+
+    def judge(self, lazy: float | None, eager: float) -> str | None:
+        """The verdict, None if what it needs was not measured."""
+        if not self.ratio:
+            return f"at most {self.most_ms:g} ms: {_verdict(eager * 1000 <= self.most_ms)}"
+        if lazy is None:
+            return None
+        return f"at least {self.ratio:g}: {_verdict(lazy >= self.ratio * eager)}"
+
+
+GOALS = (
+    Goal(EPT, headline(True), ratio=60),
+    Goal(SHADOW, headline(True), 20, ratio=5),
+    Goal(EPT, tables.FIRST_CLEAR, most_ms=10),
+    Goal(SHADOW, tables.FIRST_CLEAR, most_ms=10),
+    *(
+        Goal(way, tables.FIRST_CLEAR, most_ms=most)
+        for way, most in zip(IN_TDP_MMU, (4, 4, 2.5), strict=True)
+    ),
+    *(
+        Goal(way, tables.SECOND_CLEAR, writes, most_ms=most)
+        for way, (writes, most) in product(EVERYWHERE, ((100, 2), (20, 3.5)))
+    ),
+    *(
+        Goal(way, row, initially_all_set=False, most_ms=most)
+        for (row, most), way in product(
+            ((tables.ENABLING, 2), (tables.SECOND_GET, 2.5)), IN_TDP_MMU
+        )
+    ),
+    *(Goal(way, tables.DISABLING, most_ms=5) for way in IN_TDP_MMU),
+)
+
+
+# A goal that was measured: its label, times, verdict, and the keys that it was judged by.
+Judged = tuple[str, Beside, str, tuple[Key, ...]]
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "missed"
+
+
+def _speed_goals(times: Times) -> Iterator[Judged]:
+    """For each goal that was measured how it was met."""
+    for goal in GOALS:
+        for key, seconds in times.items():
+            if key.kernel == "series" and key.eager and goal.is_for(key):
+                beside = Beside.at(key, times)
+                if said := goal.judge(beside.lazy, seconds):
+                    yield goal.label(key), beside, said, Beside.keys(key)[:3]
+
+
+def _base_goal(times: Times) -> Iterator[Judged]:
+    """N beside the unpatched kernel in the shadow MMU, if measured: the worst dirty time."""
+    pairs = [
+        (key, before, now)
+        for key, row, before, now in tables.base_pairs(times)
+        if row == headline(key.initially_all_set) and not key.tdp_mmu
+    ]
+    if not pairs:
+        return
+    key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
+    reached = abs(now / before - 1) * 100 <= BASE_LIMIT
+    said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
+    label = f"N beside the unpatched kernel, at worst {tables.percent(now, before)}"
+    yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
+
+
+def _over(key: Key, before: float, now: float) -> float:
+    """By what share N takes longer than it may, of what the unpatched kernel takes."""
+    noise = min(compare.LIMITS[key.phase].seconds, INTERRUPTS_S)
+    return (now - before - max(before * LAZY_LIMIT / 100, noise)) / before
+
+
+def _lazy_goals(times: Times) -> Iterator[Judged]:
+    """For each way of the TDP MMU the phase in which N is worst beside the unpatched kernel."""
+    pairs = list(tables.base_pairs(times))
+    for way in IN_TDP_MMU:
+        mine = [pair for pair in pairs if Way.of(pair[0]) == way]
+        if not mine:
+            continue
+        key, row, before, now = max(mine, key=lambda pair: _over(pair[0], *pair[2:]))
+        label = f"{tables.load_label(key)}: N beside the unpatched kernel, {row.label}"
+        said = f"at most {LAZY_LIMIT:g}% longer: {_verdict(_over(key, before, now) <= 0)}"
+        label += f" {tables.percent(now, before)}"
+        yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
+
+
+def table(measurements: Iterable[Measurement]) -> Table | None:
+    """All goals that were measured; None if none was."""
+    times = {one.key: one.seconds for one in measurements}
+    verdicts = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
+    ungated = "U" if any(beside.ungated is not None for _, beside, *_ in verdicts) else ""
+    columns = ("8 vCPUs x 4 MiB", *Beside.columns(ungated), "goal")
+    found = Table("What the series is to reach", columns)
+    found.notes += tables.WHAT_IS_U.values() if ungated else []
+    found.rows += [(label, *beside.cells(ungated), said) for label, beside, said, _ in verdicts]
+    found.origins += [keys for *_, keys in verdicts]
+    return found if found.rows else None
