@@ -20,8 +20,8 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     package, tarball: Debian's package, and where that puts the source. proved: version -> sha256
     of the tarball, the newest last. suite: fetched from there, not installed. packages: Debian's,
-    which only this base needs. paths: directory in the
-    repository -> the same one in this base.
+    which only this base needs. paths: directory or program in the repository -> the same one in
+    this base; the first that fits.
     """
 
     package: str

@@ -314,6 +314,8 @@ VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), MODES_PSE)
 # Only here the CPU logs by itself.
 VMX_MODES = (vmx_mode("1", "1"), vmx_mode("1", "0"), vmx_mode("0", "0"))
 
+# An L2's writes, which the CPU doesn't log though it logs an L1's.
+NESTED_LOG = Selftest("nested_dirty_log_test", ("x86/nested_dirty_log_test",), eager=("Y",))
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (eagerly(perf_test("clear-nested", "-v", "1", "-b", "2M", "-n")),)
 VMX_NESTED_MODES = VMX_MODES[:2]
@@ -396,6 +398,7 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, TDP_MODE, "N") for test in MODEL)
     yield Case(STRESS, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
+    yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
