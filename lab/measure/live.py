@@ -83,18 +83,28 @@ CONTENDED = Load(vcpus=14, readers=13, mib_per_vcpu=74, window_us=5_000, stretch
 
 @dataclass(frozen=True)
 class LiveBoot:
-    """Runs that share a boot. eager: the values of eager_page_split, in order."""
+    """Runs that share a boot. eager: the values of eager_page_split, in order.
+
+    harvest: dirty pages are logged by Dirty bits, without PML.
+    """
 
     kernel: str
     ept: bool
     eager: tuple[str, ...]
     load: Load
     tdp_mmu: bool = False
+    harvest: bool = False
 
     @property
     def label(self) -> str:
         mmu = ", TDP MMU" if self.tdp_mmu else ""
+        mmu += ", Dirty bits" if self.harvest else ""
         return f"{self.kernel}, {tables.paging(MACHINE, self.ept)}{mmu}"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        found = Mode(self.ept, self.tdp_mmu, pml=not self.harvest).parameters(MACHINE)
+        return found | ({"kvm.dirty_harvest": "on"} if self.harvest else {})
 
 
 def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
@@ -108,7 +118,8 @@ def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
 
 def contended_boots() -> list[LiveBoot]:
     """The boots of --contended, by the TDP MMU: the unpatched kernel splits with no other."""
-    return [LiveBoot(kind, True, ("Y",), CONTENDED, tdp_mmu=True) for kind in ("base", "series")]
+    found = [LiveBoot(kind, True, ("Y",), CONTENDED, tdp_mmu=True) for kind in ("base", "series")]
+    return [*found, replace(found[-1], harvest=True)]
 
 
 def test_command(load: Load) -> str:
@@ -127,7 +138,7 @@ def live_job(boot: LiveBoot, image: Path, test: Path) -> Job:
     return Job(
         kernel=image,
         command=("sh", "-c", script, "live", str(load.mib // HUGE_MIB), *boot.eager),
-        parameters=Mode(boot.ept, boot.tdp_mmu).parameters(MACHINE),
+        parameters=boot.parameters,
         cpus=load.vcpus + 1,
         memory_mib=max(MEMORY_MIB, load.mib + load.readers * FRESH_MIB + SPARE_MIB),
         files={f"{INSIDE}/{LIVE_TEST}": test},
@@ -167,6 +178,8 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
         version = files["version"].decode().strip()
         for eager in boot.eager:
             origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
+            if boot.harvest:
+                origin["dirty_harvest"] = "on"
             for record in condense(files[f"{eager}.json"].decode(), origin):
                 seen = record["ept"], record["tdp_mmu"], record["eager"]
                 if seen != (boot.ept, boot.tdp_mmu, eager == "Y"):
