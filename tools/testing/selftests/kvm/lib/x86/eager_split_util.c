@@ -244,7 +244,8 @@ static void __noreturn print_help(const char *program, const struct test_option 
 	printf("\n\n");
 	for (o = options; o->letter; o++) {
 		printf(" -%c: %s", o->letter, o->help);
-		if (o->number && *o->number)
+		/* Nothing, and what is without limit or drawn, is none. */
+		if (o->number && *o->number && *o->number < UINT_MAX)
 			printf(" (default: %lu)", *o->number);
 		printf("\n");
 	}
