@@ -298,17 +298,21 @@ static void harvest_slow(struct harvest *h, struct kvm_rmap_head *heads, unsigne
 static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *heads,
 				       unsigned long rel)
 {
+	bool mapped = true;
 	const u64 *block = IS_ENABLED(CONFIG_X86_64) ?
-			   spte_heads_block((u64 *)heads, KVM_RMAP_MANY) : NULL;
+			   spte_heads_block((u64 *)heads, KVM_RMAP_MANY, &mapped) : NULL;
 	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
 	u64 any;
 
-	if (!block) {
+	if (!block && mapped) {
 		harvest_slow(h, heads, rel, BITS_PER_LONG);
 		return;
 	}
 
 	h->work += BITS_PER_LONG;
+	if (!block)
+		return;
+
 	/* A Dirty bit that is set too late to be found is found the next time. */
 	any = spte_any(block, SPTE_BULK);
 	if (!(any & shadow_dirty_mask))

@@ -112,20 +112,21 @@ static __always_inline void rmap_log_gfn(struct rmap_log *log, struct kvm_rmap_h
 }
 
 /*
- * Arm 64 gfns at once: true if they are mapped by a block of SPTEs, and either none has
- * to be changed, or no CPU and no lockless page fault changes any.  What comes after the
- * look at them belongs to a write that shows in the log.
+ * Arm 64 gfns at once: true if nothing maps them, or a block of SPTEs of which either none
+ * has to be changed, or no CPU and no lockless page fault changes any.  What comes after
+ * the look at them belongs to a write that shows in the log.
  */
 static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_log_mode mode)
 {
-	u64 *block = spte_heads_block((u64 *)heads, KVM_RMAP_MANY);
+	bool mapped;
+	u64 *block = spte_heads_block((u64 *)heads, KVM_RMAP_MANY, &mapped);
 	u64 any, all;
 
 	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
 	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= SPTE_BULK * sizeof(any));
 
 	if (!block)
-		return false;
+		return !mapped;
 
 	any = spte_any(block, SPTE_BULK);
 	if (mode == RMAP_LOG_CLEAR_DIRTY && (any & SPTE_TDP_AD_MASK))

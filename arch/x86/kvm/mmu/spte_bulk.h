@@ -123,13 +123,18 @@ static __always_inline void spte_fill_heads(u64 *sptep, u64 spte, u64 step,
  * whatever order.  What a head says by bits below that, is left out, but for @many:
  * that it doesn't point to an SPTE.
  *
- * Return: the block, or NULL.
+ * Return: the block, or NULL; then @mapped says whether anything maps any of the gfns.
  */
-static __always_inline u64 *spte_heads_block(const u64 *heads, u64 many)
+static __always_inline u64 *spte_heads_block(const u64 *heads, u64 many, bool *mapped)
 {
 	u64 any = spte_any(heads, SPTE_BULK);
-	u64 all = spte_all(heads, SPTE_BULK);
+	u64 all;
 
+	*mapped = any;
+	if (!any)
+		return NULL;
+
+	all = spte_all(heads, SPTE_BULK);
 	if ((any & many) || (any ^ all) >= SPTE_BULK * sizeof(u64))
 		return NULL;
 
