@@ -75,6 +75,10 @@ class Host:
         return self.root / "sys/module/kvm/parameters/eager_page_split"
 
     @property
+    def output(self) -> Path:
+        return self.root / "out.jsonl"
+
+    @property
     def harvest(self) -> Path:
         return self.root / "sys/module/kvm/parameters/dirty_harvest"
 

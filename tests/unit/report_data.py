@@ -20,25 +20,28 @@ CROSSOVER = "20260101T000000Z-crossover.jsonl"
 MIGRATE = "20260101T000000Z-migrate.jsonl"
 
 
+# A dirty memory time.
+DIMENSIONS: dict[str, Any] = {
+    "machine": "vmx-bochs",
+    "kernel": "series",
+    "kernel_version": "6.12.117-series",
+    "ept": True,
+    "tdp_mmu": False,
+    "vcpus": 2,
+    "bytes_per_vcpu": 2 * MIB,
+    "backing": "anonymous_hugetlb_2mb",
+    "write_percent": 100,
+    "initially_all_set": True,
+    "eager": False,
+    "phase": "dirty",
+    "iteration": 2,
+    "seconds": 0.1,
+}
+
+
 def measurement(**values: Any) -> Measurement:
     """A dirty memory time, with what VALUES say differently."""
-    common: dict[str, Any] = {
-        "machine": "vmx-bochs",
-        "kernel": "series",
-        "kernel_version": "6.12.117-series",
-        "ept": True,
-        "tdp_mmu": False,
-        "vcpus": 2,
-        "bytes_per_vcpu": 2 * MIB,
-        "backing": "anonymous_hugetlb_2mb",
-        "write_percent": 100,
-        "initially_all_set": True,
-        "eager": False,
-        "phase": "dirty",
-        "iteration": 2,
-        "seconds": 0.1,
-    }
-    return Measurement(**(common | values))
+    return Measurement(**(DIMENSIONS | values))
 
 
 def bench(version: str = "6.12.117", slower: float = 1) -> Iterator[Measurement]:
@@ -125,20 +128,12 @@ def cost_records() -> Iterator[dict[str, Any]]:
 
 def lock_records() -> Iterator[dict[str, Any]]:
     for ept, mix, n, eager in product((True, False), (100, 20), (2, 4), (False, True)):
-        yield {
-            "machine": "vmx-bochs",
-            "kernel": "series",
+        yield DIMENSIONS | {
             "ept": ept,
-            "tdp_mmu": False,
             "vcpus": n,
             "cpus": n + 1,
-            "bytes_per_vcpu": 2 * MIB,
-            "backing": "anonymous_hugetlb_2mb",
             "write_percent": mix,
-            "initially_all_set": True,
             "eager": eager,
-            "phase": "dirty",
-            "iteration": 2,
             "seconds": 0.11,
             "untraced_seconds": 0.1,
             "vcpu_seconds": 0.2,

@@ -2,9 +2,13 @@
 """What the tests of split-bench.sh share."""
 
 import json
+import subprocess
 from pathlib import Path
 
 from tests.unit.fake_kvm_host import SCRIPT, Host
+
+Record = dict[str, object]
+Said = subprocess.CompletedProcess[str]
 
 # Of a run of two iterations: populate, enable, disable; dirty, get, clear of each.
 RECORDS = 3 + 3 * 2
@@ -25,7 +29,14 @@ def refusal(host: Host, *arguments: str, **options: object) -> str:
     return lines[0]
 
 
-def records(file: Path) -> list[dict[str, object]]:
+def measured(host: Host, *arguments: str, status: int = 0) -> tuple[Said, list[Record]]:
+    """What a run with an output says and, if it is there, what the output then holds."""
+    done = host.run(*arguments, "--output", str(host.output))
+    assert done.returncode == status, done.stderr
+    return done, records(host.output) if host.output.exists() else []
+
+
+def records(file: Path) -> list[Record]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 

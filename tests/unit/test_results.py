@@ -13,21 +13,12 @@ from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
+from tests.unit.report_data import DIMENSIONS
 
-GOOD: dict[str, Any] = {
-    "machine": "vmx-bochs",
-    "kernel": "series",
-    "kernel_version": "6.12.117-series",
-    "ept": True,
-    "tdp_mmu": False,
+GOOD: dict[str, Any] = DIMENSIONS | {
     "vcpus": 8,
     "bytes_per_vcpu": 4194304,
-    "backing": "anonymous_hugetlb_2mb",
     "write_percent": 20,
-    "initially_all_set": True,
-    "eager": False,
-    "phase": "dirty",
-    "iteration": 2,
     "seconds": 0.184512345,
 }
 
@@ -47,21 +38,20 @@ def test_what_is_written_reads_back_to_the_nanosecond() -> None:
     assert jsonl.to_line(jsonl.parse(line())).endswith('"seconds": 0.184512345}\n')
 
 
-def test_whole_seconds_are_a_time() -> None:
-    assert jsonl.parse(line(seconds=3)).seconds == 3
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        # Whole seconds are a time.
+        ({"seconds": 3}, {"seconds": 3}),
+        # Keys that came later are ignored.
+        ({"stall_ns": [1, 2]}, {}),
+    ],
+)
+def test_reads_other_lines(changes: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert jsonl.parse(line(**changes)) == Measurement(**(GOOD | wanted))
 
 
-def test_keys_that_came_later_are_ignored() -> None:
-    assert jsonl.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
-
-
-LATER = {
-    "dirty_harvest": "on",
-    "pml": False,
-    "cpus": 9,
-    "overcommitted": False,
-    "pinned": True,
-}
+LATER = {"dirty_harvest": "on", "pml": False, "cpus": 9, "overcommitted": False, "pinned": True}
 # Those of them that name what was measured.
 LATER_DIMENSIONS = ("dirty_harvest", "pml")
 
@@ -141,10 +131,7 @@ def test_no_key_may_be_missing(name: str) -> None:
         ({"seconds": float("nan")}, "Expected `float` >= 0.0 - at `$.seconds`"),
         ({"seconds": float("inf")}, "Expected `float` <= 1.7976931348623157e+308"),
         ({"ept": False, "tdp_mmu": True}, "'tdp_mmu' cannot be True without 'ept'"),
-        (
-            {"dirty_harvest": "perhaps"},
-            "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`",
-        ),
+        ({"dirty_harvest": "perhaps"}, "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
         ({"dirty_harvest": True}, "Expected `str`, got `bool` - at `$.dirty_harvest`"),
         ({"dirty_harvest": None}, "Expected `str`, got `null` - at `$.dirty_harvest`"),
         ({"pml": "N"}, "Expected `bool`, got `str` - at `$.pml`"),
@@ -211,11 +198,8 @@ def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
         files.name_latest(tmp_path / name)
     latest = tmp_path / "latest.jsonl"
     assert latest.readlink() == Path("b.jsonl")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.jsonl",
-        "b.jsonl",
-        "latest.jsonl",
-    ]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["a.jsonl", "b.jsonl", "latest.jsonl"]
 
 
 def test_errors_are_for_the_user() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
-from tests.unit.split_bench import PART, RECORDS, needed, records, refusal
+from tests.unit.report_data import DIMENSIONS
+from tests.unit.split_bench import PART, RECORDS, measured, needed, records, refusal
 
 # ---- what is run -------------------------------------------------------------
 
@@ -48,25 +49,18 @@ def test_each_run_is_measured_for_each_value_of_dirty_harvest(host: Host) -> Non
     assert host.settings() == before
 
 
-def test_dirty_harvest_is_left_alone_and_recorded(host: Host) -> None:
-    host.harvest.write_text("on\n")
-    stamp = host.harvest.stat().st_mtime_ns
-    output = host.root / "out.jsonl"
-    done = host.run("--vcpus", "2", "--output", str(output))
-    assert done.returncode == 0
-    assert host.harvest.stat().st_mtime_ns == stamp
-    assert {r["dirty_harvest"] for r in records(output)} == {"on"}
-    assert [row[3] for row in table(done.stdout)] == ["harvest", "on", "on"]
-
-
-def test_a_kernel_without_dirty_harvest_is_off(host: Host) -> None:
+@pytest.mark.parametrize("value", ["on", None])
+def test_dirty_harvest_is_left_alone_and_recorded(host: Host, value: str | None) -> None:
+    """A kernel without it is off."""
     host.harvest.unlink()
-    output = host.root / "out.jsonl"
-    done = host.run("--vcpus", "2", "--output", str(output))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {r["dirty_harvest"] for r in records(output)} == {"off"}
-    assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "off"]
-    assert not host.harvest.exists()
+    if value:
+        host.harvest.write_text(f"{value}\n")
+    before = host.harvest.stat().st_mtime_ns if value else None
+    done, found = measured(host, "--vcpus", "2")
+    assert done.stderr == ""
+    assert (host.harvest.stat().st_mtime_ns if host.harvest.exists() else None) == before
+    assert {r["dirty_harvest"] for r in found} == {value or "off"}
+    assert [row[3] for row in table(done.stdout)] == ["harvest", *2 * [value or "off"]]
 
 
 def test_a_value_that_the_kernel_does_not_take_is_told(host: Host) -> None:
@@ -98,19 +92,31 @@ def seen_pools(host: Host, *sizes: str) -> Path:
     return seen
 
 
-def test_pool_holds_the_largest_guest_while_a_test_runs(host: Host) -> None:
-    seen = seen_pools(host, "2048kB")
-    assert host.run("--vcpus", "2 8", "--writes", "100").returncode == 0
-    assert seen.read_text().split() == ["17"] * 4
-
-
-def test_pages_promised_to_others_are_not_counted_as_free(host: Host) -> None:
-    host.pool().write_text("20\n")
-    (host.pool().parent / "resv_hugepages").write_text("10\n")
-    seen = seen_pools(host, "2048kB")
-    assert host.run("--vcpus", "8", "--writes", "100", "--eager", "N").returncode == 0
-    assert seen.read_text().split() == ["27"]
-    assert host.pool().read_text() == "20\n"
+@pytest.mark.parametrize(
+    ("size", "pages", "promised", "arguments", "wanted"),
+    [
+        # It holds the largest guest.
+        ("2048kB", 0, 0, ("--vcpus", "2 8"), ["17"] * 4),
+        # Pages promised to others are not counted as free.
+        ("2048kB", 20, 10, ("--vcpus", "8", "--eager", "N"), ["27"]),
+        (
+            "1048576kB",
+            0,
+            0,
+            ("--backing=anonymous_hugetlb_1gb", "--bytes=1G", "--vcpus=2"),
+            ["2"] * 2,
+        ),
+    ],
+)
+def test_the_pool_while_a_test_runs(
+    host: Host, size: str, pages: int, promised: int, arguments: tuple[str, ...], wanted: list[str]
+) -> None:
+    host.pool(size).write_text(f"{pages}\n")
+    (host.pool(size).parent / "resv_hugepages").write_text(f"{promised}\n")
+    seen = seen_pools(host, size)
+    assert host.run("--writes", "100", *arguments).returncode == 0
+    assert seen.read_text().split() == wanted
+    assert host.pool(size).read_text() == f"{pages}\n"
 
 
 def test_a_pool_that_suffices_is_left_alone(host: Host) -> None:
@@ -118,14 +124,6 @@ def test_a_pool_that_suffices_is_left_alone(host: Host) -> None:
     stamp = host.pool().stat().st_mtime_ns
     assert host.run("--vcpus", "2").returncode == 0
     assert host.pool().stat().st_mtime_ns == stamp
-
-
-def test_gigabyte_pages_use_their_own_pool(host: Host) -> None:
-    seen = seen_pools(host, "1048576kB")
-    done = host.run("--backing", "anonymous_hugetlb_1gb", "--bytes", "1G", "--vcpus", "2")
-    assert done.returncode == 0
-    assert set(seen.read_text().split()) == {"2"}
-    assert host.pool("1048576kB").read_text() == "0\n"
 
 
 def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
@@ -207,24 +205,14 @@ def test_pins_to_one_thread_of_each_core_first(host: Host) -> None:
 
 
 def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
-    output = host.root / "out.jsonl"
-    arguments = ["--vcpus", "2", "--writes", "20", "--eager", "Y", "--iterations", "2"]
     labels = ["--machine", "vmx-bochs", "--kernel", "base"]
-    assert host.run(*arguments, *labels, "--output", str(output)).returncode == 0
-    found = records(output)
-    assert found[2] == {
-        "machine": "vmx-bochs",
+    _, found = measured(host, *PART, "--eager", "Y", "--iterations", "2", *labels)
+    assert found[2] == DIMENSIONS | {
         "kernel": "base",
         "kernel_version": os.uname().release,
-        "ept": True,
-        "tdp_mmu": False,
-        "vcpus": 2,
         "bytes_per_vcpu": 4194304,
-        "backing": "anonymous_hugetlb_2mb",
         "write_percent": 20,
-        "initially_all_set": True,
         "eager": True,
-        "phase": "dirty",
         "iteration": 1,
         "dirty_harvest": "off",
         "cpus": 9,
@@ -232,105 +220,78 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
         "pinned": True,
         "seconds": 0.00200000001,
     }
-    assert [(r["phase"], r["iteration"]) for r in found] == [
-        ("populate", None),
-        ("enable", None),
-        ("dirty", 1),
-        ("get", 1),
-        ("clear", 1),
-        ("dirty", 2),
-        ("get", 2),
-        ("clear", 2),
-        ("disable", None),
-    ]
+    each = [(phase, i) for i in (1, 2) for phase in ("dirty", "get", "clear")]
+    wanted = [("populate", None), ("enable", None), *each, ("disable", None)]
+    assert [(r["phase"], r["iteration"]) for r in found] == wanted
 
 
 def test_without_initially_all_set_there_is_no_clear(host: Host) -> None:
-    output = host.root / "out.jsonl"
-    assert host.run("--init-set", "no", "--vcpus", "2", "--output", str(output)).returncode == 0
-    found = records(output)
+    _, found = measured(host, "--init-set", "no", "--vcpus", "2")
     assert {r["initially_all_set"] for r in found} == {False}
     assert "clear" not in {r["phase"] for r in found}
     assert len(found) == 2 * 2 * 7
 
 
 @pytest.mark.parametrize(
-    ("flags", "ept", "npt", "tdp_mmu", "wanted"),
+    ("flags", "ept", "npt", "tdp_mmu", "pml", "wanted"),
     [
-        ("vmx", "Y", "N", "Y", (True, True)),
-        ("vmx", "Y", "N", "N", (True, False)),
-        ("vmx", "N", "Y", "Y", (False, False)),
-        ("svm", "N", "1", "Y", (True, True)),
-        ("svm", "Y", "0", "N", (False, False)),
+        ("vmx", "Y", "N", "Y", "Y", (True, True, None)),
+        ("vmx", "Y", "N", "N", "Y", (True, False, None)),
+        ("vmx", "N", "Y", "Y", "Y", (False, False, None)),
+        ("svm", "N", "1", "Y", "Y", (True, True, None)),
+        ("svm", "Y", "0", "N", "Y", (False, False, None)),
+        # Where a CPU with EPT does not log by itself.
+        ("vmx", "Y", "N", "Y", "N", (True, True, False)),
+        ("vmx", "Y", "N", "N", "N", (True, False, False)),
+        ("vmx", "Y", "N", "N", None, (True, False, None)),
+        ("vmx", "N", "N", "N", "N", (False, False, None)),
+        ("svm", "Y", "N", "N", "N", (False, False, None)),
     ],
 )
 def test_records_the_paging_mode_of_this_cpu(
-    host: Host, flags: str, ept: str, npt: str, tdp_mmu: str, wanted: tuple[bool, bool]
+    host: Host,
+    flags: str,
+    ept: str,
+    npt: str,
+    tdp_mmu: str,
+    pml: str | None,
+    wanted: tuple[bool, bool, bool | None],
 ) -> None:
     host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
     host.set("kvm_intel/parameters/ept", ept)
     host.set("kvm_amd/parameters/npt", npt)
     host.set("kvm/parameters/tdp_mmu", tdp_mmu)
-    output = host.root / "out.jsonl"
-    assert host.run(*PART, "--output", str(output)).returncode == 0
-    assert {(r["ept"], r["tdp_mmu"]) for r in records(output)} == {wanted}
-
-
-@pytest.mark.parametrize(
-    ("flags", "ept", "pml", "wanted"),
-    [
-        ("vmx", "Y", "Y", None),
-        ("vmx", "Y", "N", False),
-        ("vmx", "Y", None, None),
-        ("vmx", "N", "N", None),
-        ("svm", "Y", "N", None),
-    ],
-)
-def test_records_where_a_cpu_with_ept_does_not_log_by_itself(
-    host: Host, flags: str, ept: str, pml: str | None, wanted: bool | None
-) -> None:
-    host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
-    host.write("sys/module/kvm_intel/parameters/ept", f"{ept}\n")
-    file = host.write("sys/module/kvm_intel/parameters/pml", f"{pml}\n")
+    host.set("kvm_intel/parameters/pml", f"{pml}")
     if pml is None:
-        file.unlink()
-    output = host.root / "out.jsonl"
-    done = host.run(*PART, "--harvest", "on", "--output", str(output))
-    assert done.returncode == 0
-    assert {r.get("pml") for r in records(output)} == {wanted}
+        (host.root / "sys/module/kvm_intel/parameters/pml").unlink()
+    _, found = measured(host, *PART, "--harvest", "on")
+    assert {(r["ept"], r["tdp_mmu"], r.get("pml")) for r in found} == {wanted}
 
 
 def test_appends_to_what_is_there_and_keeps_a_link(host: Host) -> None:
     real = host.write("data.jsonl", '{"old": 1}\n')
-    (host.root / "out.jsonl").symlink_to(real)
-    done = host.run("--vcpus", "2", "--output", str(host.root / "out.jsonl"))
-    assert done.returncode == 0
-    assert (host.root / "out.jsonl").is_symlink()
-    assert records(real)[0] == {"old": 1}
-    assert len(records(real)) == 1 + 4 * RECORDS
+    host.output.symlink_to(real)
+    _, found = measured(host, "--vcpus", "2")
+    assert host.output.is_symlink()
+    assert found == records(real)
+    assert found[0] == {"old": 1}
+    assert len(found) == 1 + 4 * RECORDS
 
 
-def test_a_failed_run_leaves_whole_runs_only(host: Host) -> None:
+@pytest.mark.parametrize(("words", "calls", "whole"), [((), 2, 1), (("--keep-going",), 4, 3)])
+def test_a_failed_run_leaves_whole_runs_only(
+    host: Host, words: tuple[str, ...], calls: int, whole: int
+) -> None:
     host.mode("fail-second")
-    output = host.root / "out.jsonl"
-    done = host.run("--vcpus", "2 4", "--writes", "100", "--output", str(output))
-    assert done.returncode == 1
+    done, found = measured(host, "--vcpus", "2 4", "--writes", "100", *words, status=1)
     assert "2 vCPUs, 100% writes, initially-all-set, eager_page_split=Y" in done.stderr
     assert "status 254" in done.stderr
-    assert len(host.calls()) == 2
-    assert {(r["vcpus"], r["eager"]) for r in records(output)} == {(2, False)}
-    assert len(records(output)) == RECORDS
+    assert len(host.calls()) == calls
+    runs = [(2, False), (4, False), (4, True)][:whole]
+    assert {(r["vcpus"], r["eager"]) for r in found} == set(runs)
+    assert len(found) == whole * RECORDS
     assert host.eager.read_text() == "Y\n"
     assert host.pool().read_text() == "0\n"
-
-
-def test_keep_going_measures_the_rest(host: Host) -> None:
-    host.mode("fail-second")
-    output = host.root / "out.jsonl"
-    arguments = ["--vcpus", "2 4", "--writes", "100", "--output", str(output)]
-    assert host.run(*arguments, "--keep-going").returncode == 1
-    assert len(host.calls()) == 4
-    assert len(records(output)) == 3 * RECORDS
 
 
 def test_failure_shows_what_the_test_said(host: Host) -> None:
@@ -345,23 +306,20 @@ def test_failure_shows_what_the_test_said(host: Host) -> None:
 
 def test_times_that_are_missing_are_a_failure(host: Host) -> None:
     host.mode("short")
-    output = host.root / "out.jsonl"
-    done = host.run("--vcpus", "2", "--output", str(output))
-    assert done.returncode == 1
+    done, _ = measured(host, "--vcpus", "2", status=1)
     assert "not those of 2 iterations" in done.stderr
-    assert not output.exists()
+    assert not host.output.exists()
 
 
 def test_output_that_fails_midway_keeps_what_was_there(host: Host) -> None:
-    output = host.write("out.jsonl", "x" * 20000 + "\n")
-    before = output.read_text()
-    fake = host.root / "fake_test"
+    before = "x" * 20000 + "\n"
+    host.output.write_text(before)
     # The room is there at the start and gone when the first run is done.
-    fake.write_text(FAKE_TEST + f"\nmkdir {output}.tmp.$PPID\n")
-    done = host.run("--vcpus", "2", "--output", str(output))
+    (host.root / "fake_test").write_text(FAKE_TEST + f"\nmkdir {host.output}.tmp.$PPID\n")
+    done = host.run("--vcpus", "2", "--output", str(host.output))
     assert done.returncode == 1
     assert "could not write" in done.stderr
-    assert output.read_text() == before
+    assert host.output.read_text() == before
 
 
 # ---- what is printed ---------------------------------------------------------
@@ -420,17 +378,23 @@ def test_without_initially_all_set_other_phases_pay(host: Host) -> None:
         assert table(shown)[1][5:] == wanted
 
 
-def test_one_value_of_eager_has_no_ratio(host: Host) -> None:
-    done = host.run("--vcpus", "2", "--writes", "20", "--eager", "N")
-    assert table(done.stdout)[1][5:] == ["200", "-", "-", "4.00", "-", "4.00", "-"]
-
-
-def test_a_table_has_rows_for_each_value_of_dirty_harvest(host: Host) -> None:
-    done = host.run("--vcpus", "2", "--writes", "20", "--harvest", "off on")
-    assert [row[3:8] for row in table(done.stdout)[1:]] == [
-        ["off", "2", "200", "2.00", "100"],
-        ["on", "2", "20.0", "0.200", "100"],
-    ]
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        # One value of eager has no ratio.
+        (("--eager", "N"), ["off 2 200 - - 4.00 - 4.00 -"]),
+        (
+            ("--harvest", "off on"),
+            [
+                "off 2 200 2.00 100 4.00 4.00 4.00 4.00",
+                "on 2 20.0 0.200 100 4.00 4.00 4.00 4.00",
+            ],
+        ),
+    ],
+)
+def test_a_row_has_what_was_measured(host: Host, words: tuple[str, str], rows: list[str]) -> None:
+    shown = table(host.run("--vcpus", "2", "--writes", "20", *words).stdout)
+    assert [row[3:] for row in shown[1:]] == [row.split() for row in rows]
 
 
 @pytest.mark.parametrize(("vcpus", "said"), [("8", False), ("9", True)])
@@ -493,9 +457,7 @@ def test_lab_progress_gets_every_run(host: Host) -> None:
 
 def test_lab_machine_is_the_default_label(host: Host) -> None:
     host.environment["LAB_MACHINE"] = "svm-qemu"
-    output = host.root / "out.jsonl"
-    assert host.run("--vcpus", "2", "--output", str(output)).returncode == 0
-    assert {r["machine"] for r in records(output)} == {"svm-qemu"}
+    assert {r["machine"] for r in measured(host, "--vcpus", "2")[1]} == {"svm-qemu"}
 
 
 def test_help_states_arguments_and_exit_codes(host: Host) -> None:

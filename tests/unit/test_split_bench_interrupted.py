@@ -14,7 +14,7 @@ import pytest
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
 from tests.unit.files import program
 from tests.unit.processes import default_signals, is_gone, started, until
-from tests.unit.split_bench import PART, RECORDS, keys, needed, records, refusal
+from tests.unit.split_bench import PART, RECORDS, keys, measured, needed, records, refusal
 
 # ---- interruption ------------------------------------------------------------
 
@@ -216,16 +216,14 @@ interrupted: dict[str, str] = {}
 
 def partly(host: Host) -> Path:
     """The output of a matrix of 2 x 2 x 2 runs that was interrupted after three."""
-    output = host.root / "out.jsonl"
     (shell,) = host.shell
     if shell not in interrupted:
-        assert host.run(*PART, "--output", str(output)).returncode == 0
-        arguments = ["--vcpus", "4", "--writes", "20", "--eager", "N", "--output", str(output)]
-        assert host.run(*arguments).returncode == 0
+        measured(host, *PART)
+        measured(host, "--vcpus", "4", "--writes", "20", "--eager", "N")
         (host.root / "calls").unlink()
-        interrupted[shell] = output.read_text()
-    output.write_text(interrupted[shell])
-    return output
+        interrupted[shell] = host.output.read_text()
+    host.output.write_text(interrupted[shell])
+    return host.output
 
 
 def test_resume_runs_what_is_missing_and_prints_all(host: Host) -> None:
@@ -234,10 +232,8 @@ def test_resume_runs_what_is_missing_and_prints_all(host: Host) -> None:
     shown = host.run(*matrix, "--dry-run").stdout
     assert "5 runs:" in shown
     done = host.run(*matrix)
-    assert (done.returncode, done.stderr) == (
-        0,
-        "split-bench: 5 of 8 runs are still to be measured\n",
-    )
+    said = "split-bench: 5 of 8 runs are still to be measured\n"
+    assert (done.returncode, done.stderr) == (0, said)
     assert host.calls()[0].startswith("Y -s anonymous_hugetlb_2mb -b 4194304 -v 4 -w 20")
     assert len(host.calls()) == 5
     other = host.root / "other.jsonl"
@@ -262,13 +258,8 @@ def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
     matrix = ["--vcpus", "2 4", "--writes", "20", "--harvest", "off on", "--resume", str(output)]
     done = host.run(*matrix)
     assert done.returncode == 0
-    assert [call.partition(" ")[0] for call in host.calls()] == [
-        "N,on",
-        "Y,on",
-        "N,on",
-        "Y",
-        "Y,on",
-    ]
+    values = [call.partition(" ")[0] for call in host.calls()]
+    assert values == ["N,on", "Y,on", "N,on", "Y", "Y,on"]
     (host.root / "calls").unlink()
     again = host.run(*matrix)
     assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
@@ -276,7 +267,7 @@ def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
 
 def test_another_kernel_may_be_in_front(host: Host) -> None:
     output = partly(host)
-    assert host.run(*PART, "--kernel", "peer", "--output", str(output)).returncode == 0
+    measured(host, *PART, "--kernel", "peer")
     done = host.run("--vcpus", "2 4", "--writes", "20", "--kernel", "peer", "--resume", str(output))
     assert (done.returncode, len(host.calls())) == (0, 4)
     assert len(set(keys(output))) == len(records(output)) == 7 * RECORDS
@@ -315,6 +306,5 @@ def test_resume_is_refused(
 
 
 def edit(host: Host, old: str, new: str) -> None:
-    file = host.root / "out.jsonl"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
+    assert old in host.output.read_text()
+    host.output.write_text(host.output.read_text().replace(old, new))

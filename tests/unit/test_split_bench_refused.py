@@ -15,6 +15,7 @@ from tests.unit.fake_kvm_host import NOBODY, SCRIPT, Host
 from tests.unit.split_bench import refusal
 
 KVM = "sys/module/kvm/parameters"
+HUGE = "2 MiB pages (anonymous_hugetlb"
 
 
 @pytest.mark.parametrize(
@@ -40,15 +41,9 @@ KVM = "sys/module/kvm/parameters"
         (["--bytes", "M"], "'M' is not a size"),
         (["--bytes", "9999G"], "'9999G' is more than 1024G"),
         (["--bytes", "6000"], "'6000' is not a multiple of 4K"),
-        (
-            ["--bytes", "3M"],
-            "'3M' is not a whole number of 2 MiB pages (anonymous_hugetlb_2mb); 4M",
-        ),
+        (["--bytes", "3M"], f"'3M' is not a whole number of {HUGE}_2mb); 4M"),
         (["--bytes", "1M", "--vcpus", "2"], "'1M' is not a whole number of 2 MiB pages"),
-        (
-            ["--bytes", "1G", "--backing", "anonymous_thp", "--bytes=5M"],
-            "(anonymous_thp); 6M would",
-        ),
+        (["--bytes=1G", "--backing=anonymous_thp", "--bytes=5M"], "(anonymous_thp); 6M would"),
         (
             ["--bytes", "3M", "--backing", "anonymous anonymous_hugetlb_1gb"],
             "pages (anonymous_huge",
