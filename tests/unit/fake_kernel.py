@@ -89,6 +89,11 @@ BASE_FILES = {
 }
 
 
+def diff_of(path: str) -> str:
+    """What begins the diff of a file."""
+    return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
+
+
 def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> None:
     """A .tar.xz as Debian's package holds it: one directory with everything below."""
     staging = path.parent / "staging"

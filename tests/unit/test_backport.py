@@ -16,7 +16,7 @@ from lab.series.pin import PathMap
 from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
-from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel
+from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel, diff_of
 
 KVM = "tools/testing/selftests/kvm"
 THEIRS, OURS = "a_test.c", "our_test.c"
@@ -31,8 +31,7 @@ PATHS = f'[paths]\n"{KVM}/x86" = "{KVM}/x86_64"\n'
 
 
 def mail(subject: str, path: str, hunk: str) -> str:
-    head = f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
-    return f"Subject: {subject}\n---\n\n{head}{hunk}"
+    return f"Subject: {subject}\n---\n\n{diff_of(path)}{hunk}"
 
 
 COUNT = mail(
@@ -178,14 +177,16 @@ def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
     assert {name: old.repository()[name] for name in before} == before
 
 
-def amend(fake: FakeKernel, subject: str, change: Callable[[], None]) -> None:
-    """Make a change in the commit of that subject."""
+def amend(
+    fake: FakeKernel, subject: str, change: Callable[[], None], message: str | None = None
+) -> None:
+    """Make a change in the commit of that subject, or of what it says."""
     tip = fake.git("rev-parse", "HEAD")
     commit = fake.git("log", "-1", "--format=%H", f"--grep=^{subject}$")
     fake.git("checkout", "-q", commit)
     change()
     fake.git("add", "-A", "-f")
-    fake.git("commit", "-q", "--amend", "--no-edit")
+    fake.git("commit", "-q", "--amend", *(("-m", message) if message else ("--no-edit",)))
     fake.git("rebase", "-q", "--onto", "HEAD", commit, tip)
     fake.git("checkout", "-q", "-B", "series")
 
@@ -214,12 +215,7 @@ def test_a_changelog_that_changes_for_all_changes_the_tree(old: FakeKernel) -> N
 
 def test_another_changelog_is_kept(old: FakeKernel) -> None:
     common = old.git("log", "-1", "--format=%B", "--grep=^KVM: split$")
-    tip = old.git("rev-parse", "HEAD")
-    commit = old.git("log", "-1", "--format=%H", "--grep=^KVM: split$")
-    old.git("checkout", "-q", commit)
-    old.git("commit", "-q", "--amend", "-m", f"KVM: split\n\nOf old.\n{common}")
-    old.git("rebase", "-q", "--onto", "HEAD", commit, tip)
-    old.git("checkout", "-q", "-B", "series")
+    amend(old, "KVM: split", lambda: None, f"KVM: split\n\nOf old.\n{common}")
     assert save(old.layout) == [f"wrote {BACKPORT}/series/kvm-split.patch"]
     old.make_tree()
     assert "Of old." in old.git("log", "--format=%B", "--grep=^KVM: split$")
@@ -321,8 +317,7 @@ def test_paths_in_the_text_of_a_diff_stay() -> None:
 
 def test_mutants_of_a_base(old: FakeKernel) -> None:
     trailers = "Caught-by: x\nMachine: svm-qemu\nOutput: y"
-    diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n+if (kvm_mutant(1))\n"
-    first = f"Subject: m\n\n{trailers}\n---\n\n{diff}"
+    first = f"Subject: m\n\n{trailers}\n---\n\n{diff_of('f')}@@ -1 +1 @@\n+if (kvm_mutant(1))\n"
     old.put("tests/mutants/00-switch.patch", "Subject: switch\n---\n")
     old.put("tests/mutants/01-first.patch", first)
     old.put(f"{BACKPORT}/mutants/01-first.patch", first.replace("/f", f"/{HEADER}"))

@@ -12,7 +12,7 @@ from lab.core.paths import LAYOUT
 from lab.series import tree
 from tests.machines.matrix import cases
 from tests.unit.calls import refused
-from tests.unit.fake_kernel import MMU, FakeKernel
+from tests.unit.fake_kernel import MMU, FakeKernel, diff_of
 
 SWITCH = f"""\
 Subject: mutant: a switch
@@ -20,9 +20,7 @@ Subject: mutant: a switch
 Adds kvm_mutant().
 ---
 
-diff --git a/{MMU} b/{MMU}
---- a/{MMU}
-+++ b/{MMU}
+{diff_of(MMU)}\
 @@ -2,2 +2,3 @@
  #include <linux/kvm_host.h>
 +int kvm_mutant(int nr);
@@ -38,9 +36,7 @@ Machine: svm-qemu kvm_amd.npt=0 hugepages=1
 Output: gfn 0x\\d+ is wrong
 ---
 
-diff --git a/{MMU} b/{MMU}
---- a/{MMU}
-+++ b/{MMU}
+{diff_of(MMU)}\
 @@ -28,3 +28,3 @@
  {{
 -\treturn kvm->pages[1];
@@ -149,11 +145,8 @@ def test_an_older_base_keeps_what_differs_or_leaves_a_mutant_out(tmp_path: Path)
     common = mutants.load(old).mutants
     fake.put(own, "Subject: mutant: the wrong page\n---\n\n" + MUTANT.partition("---\n\n")[2])
     (kept,) = mutants.load(old).mutants
-    assert (kept.path, kept.check, kept.mail.message) == (
-        own,
-        common[0].check,
-        common[0].mail.message,
-    )
+    (same,) = common
+    assert (kept.path, kept.check, kept.mail.message) == (own, same.check, same.mail.message)
     fake.put(own, "")
     assert mutants.load(old).mutants == ()
     assert mutants.load(fake.layout.of("9.9")).mutants != ()

@@ -57,13 +57,8 @@ def saved(fake: FakeKernel) -> FakeKernel:
 
 def test_what_is_saved(saved: FakeKernel) -> None:
     files = saved.repository()
-    assert sorted(files) == [
-        SPLITTER,
-        "scripts/split.sh",
-        "series/0001-kvm-count.patch",
-        "series/0002-kvm-split.patch",
-        PROGRAM,
-    ]
+    mails = ["series/0001-kvm-count.patch", "series/0002-kvm-split.patch"]
+    assert sorted(files) == [SPLITTER, "scripts/split.sh", *mails, PROGRAM]
     assert (saved.layout.root / "scripts/split.sh").stat().st_mode & 0o777 == 0o755
     assert files[PROGRAM] == b"int ours;\nint upstream_line_1;\n"
     assert files["series/0002-kvm-split.patch"].decode() == (
@@ -130,16 +125,17 @@ def test_reordered_commits_are_renumbered(saved: FakeKernel) -> None:
     assert names == ["series/0001-kvm-split.patch", "series/0002-kvm-count.patch"]
 
 
-def mail_of(fake: FakeKernel, number: int = 1) -> Mail:
-    (file,) = fake.layout.series.glob(f"{number:04d}-*.patch")
+def saved_as(fake: FakeKernel, subject: str) -> Mail:
+    """The first mail when the tree's changes are committed and saved."""
+    fake.commit(subject)
+    save(fake.layout)
+    (file,) = fake.layout.series.glob("0001-*.patch")
     return parse(file.name, file.read_text())
 
 
 def test_a_renamed_function_stays_a_diff(fake: FakeKernel) -> None:
     fake.write(MMU, fake.read(MMU).replace("split_one", "split_page"))
-    fake.commit("KVM: rename")
-    save(fake.layout)
-    mail = mail_of(fake)
+    mail = saved_as(fake, "KVM: rename")
     assert mail.removes == ()
     assert "-\tint i;" not in mail.diff
 
@@ -148,26 +144,21 @@ def test_a_rewritten_function_with_another_name_is_removed(fake: FakeKernel) -> 
     fresh = "static int mine(struct kvm *kvm)\n{\n\treturn kvm->pages[6];\n}\n\n"
     fake.edit(MMU, SPLIT_ONE, fresh)
     fake.write(MMU, fake.read(MMU).replace("split_one", "mine"))
-    fake.commit("KVM: rewrite")
-    save(fake.layout)
-    assert mail_of(fake).removes == (Removal(MMU, "split_one"),)
-    assert "OLD_BATCH; i++" not in mail_of(fake).diff
+    mail = saved_as(fake, "KVM: rewrite")
+    assert mail.removes == (Removal(MMU, "split_one"),)
+    assert "OLD_BATCH; i++" not in mail.diff
 
 
 def test_a_file_that_is_ours_stays_ours(saved: FakeKernel) -> None:
     saved.git("reset", "-q", "--hard", "base")
     saved.edit(PROGRAM, "upstream_line_3;", "small_edit;")
-    saved.commit("KVM: selftests: small")
-    save(saved.layout)
-    assert mail_of(saved).replaces == (PROGRAM,)
+    assert saved_as(saved, "KVM: selftests: small").replaces == (PROGRAM,)
 
 
 def test_a_small_edit_of_a_file_of_the_kernel_is_a_diff(fake: FakeKernel) -> None:
     fake.edit(PROGRAM, "upstream_line_3;", "small_edit;")
-    fake.commit("KVM: selftests: small")
-    save(fake.layout)
-    assert mail_of(fake).replaces == ()
-    assert mail_of(fake).diff.count("\n ") == 2
+    mail = saved_as(fake, "KVM: selftests: small")
+    assert (mail.replaces, mail.diff.count("\n ")) == ((), 2)
 
 
 def test_no_newline_and_other_encodings_survive(fake: FakeKernel) -> None:

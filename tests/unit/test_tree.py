@@ -13,14 +13,7 @@ import pytest
 from lab.core.git import Repo
 from lab.series import tree
 from tests.unit.calls import refused
-from tests.unit.fake_kernel import (
-    BASE_FILES,
-    HEADER,
-    MMU,
-    PROGRAM,
-    SPLITTER,
-    FakeKernel,
-)
+from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PROGRAM, SPLITTER, FakeKernel, diff_of
 
 SPLITTER_TEXT = "// ours\nint eager_split;\n"
 FIRST = "series/0001-kvm-count.patch"
@@ -34,9 +27,7 @@ Count differently.
 Signed-off-by: Some One <some@example.org>
 ---
 
-diff --git a/{MMU} b/{MMU}
---- a/{MMU}
-+++ b/{MMU}
+{diff_of(MMU)}\
 @@ -10,3 +10,3 @@
  {{
 -\treturn kvm->pages[0];
@@ -55,9 +46,7 @@ Deletes: scripts/obsolete.txt
 Removes: {MMU}: split_one
 Removes: {MMU}: OLD_BATCH
 
-diff --git a/{MMU} b/{MMU}
---- a/{MMU}
-+++ b/{MMU}
+{diff_of(MMU)}\
 @@ -17,3 +17,3 @@
  {{
 -\tint r = split_one(kvm);
@@ -97,11 +86,8 @@ def test_without_a_series_it_is_the_package(fake: FakeKernel) -> None:
 def test_one_commit_per_mail(with_series: FakeKernel) -> None:
     fake = with_series
     fake.make_tree()
-    assert fake.git("log", "--format=%s|%an", "--reverse").splitlines() == [
-        "base|Kernel lab",
-        "KVM: count|Some One",
-        "KVM: split|Some One",
-    ]
+    commits = fake.git("log", "--format=%s|%an", "--reverse").splitlines()
+    assert commits == ["base|Kernel lab", "KVM: count|Some One", "KVM: split|Some One"]
     assert fake.git("log", "-1", "--skip=1", "--format=%b").startswith("Count differently.")
     assert fake.git("status", "--porcelain") == ""
     mmu = fake.read(MMU)
