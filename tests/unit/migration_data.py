@@ -72,10 +72,7 @@ STATS = "before pages_2m 3\nbefore pages_4k 9\nafter pages_2m 0\nafter pages_4k 
 
 
 def migration(
-    qmp: str = QMP,
-    source: bytes | None = None,
-    restored: bytes | None = None,
-    stats: str = STATS,
+    qmp: str = QMP, source: bytes | None = None, restored: bytes | None = None, stats: str = STATS
 ) -> Migration:
     """A migration that went well, but for what is given."""
     return Migration(

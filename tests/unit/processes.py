@@ -40,16 +40,11 @@ def signals_of_a_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[object],
-    preexec_fn: Callable[[], None] = default_signals,
-    **options: Any,
+    command: Sequence[object], preexec_fn: Callable[[], None] = default_signals, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a session of its own; nothing of it is left when the `with` ends."""
     with subprocess.Popen(
-        [str(word) for word in command],
-        preexec_fn=preexec_fn,
-        start_new_session=True,
-        **options,
+        [str(word) for word in command], preexec_fn=preexec_fn, start_new_session=True, **options
     ) as running:
         try:
             yield running

@@ -74,9 +74,7 @@ def test_one_boot_for_all_runs() -> None:
     assert "/tools/mmulock.bt" not in job.files
 
 
-def test_what_the_runs_left_is_shown_below_what_was_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_the_runs_left_is_shown_below_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
     bpf.show(RUNS, bpf.collect(RUNS, FILES))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "# eager_page_split=N"
@@ -130,16 +128,12 @@ def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> Non
     assert " * Limits." in text
 
 
-def printed(script: str) -> set[str]:
-    """The maps that a script prints at its end."""
-    return set(re.findall(r"print\((@\w+)\)", script))
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_an_example_shows_what_the_tool_prints(script: Path) -> None:
     example = script.with_name(f"{script.stem}_example.txt").read_text()
     shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
-    assert shown == printed(script.read_text())
+    # The maps that the script prints at its end.
+    assert shown == set(re.findall(r"print\((@\w+)\)", script.read_text()))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

@@ -248,14 +248,8 @@ def test_scripts(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.put("lab/ugly.py", "X: int=1\n")
     fake.put("lab/bad.py", "import os\ndef f(a): return a\n")
     problems = "\n".join(check.scripts(subject(fake)).problems)
-    for said in (
-        "scripts/bad:2",
-        "lab/guest/init:3",
-        "SC2086",
-        "F401",
-        "[no-untyped-def]",
-        "ugly.py",
-    ):
+    wanted = ("scripts/bad:2", "lab/guest/init:3", "SC2086", "F401", "[no-untyped-def]", "ugly.py")
+    for said in wanted:
         assert said in problems
     assert "words.txt" not in problems
 

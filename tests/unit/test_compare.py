@@ -150,10 +150,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         ((a, other), "nothing with the same dimensions"),
         ((a, str(tmp_path / "none.jsonl")), "none.jsonl: cannot be read"),
         ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty or ends in half a line"),
-        (
-            (a, str(tmp_path / "bad.jsonl")),
-            "bad.jsonl, line 1: Object missing required",
-        ),
+        ((a, str(tmp_path / "bad.jsonl")), "bad.jsonl, line 1: Object missing required"),
     ):
         assert said in refusal("compare", *words)
 

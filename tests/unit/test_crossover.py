@@ -76,11 +76,8 @@ def test_a_round_is_the_sum_of_its_phases_in_order() -> None:
     assert [one.write_percent for one in mode.protected] == [0, 20, 100]
     last = mode.protected[-1]
     assert (last.dirty, last.get, last.clear, last.total) == (2.0, 1.0, 1.0, 4.0)
-    assert [(key.phase, key.iteration) for key in last.keys] == [
-        ("dirty", 2),
-        ("get", 2),
-        ("clear", 2),
-    ]
+    phases = [(key.phase, key.iteration) for key in last.keys]
+    assert phases == [("dirty", 2), ("get", 2), ("clear", 2)]
     # 8 vCPUs x 2 MiB; a GiB is 64 times that.
     assert mode.pages == 4096
     assert mode.seconds(last, 1 << 30) == pytest.approx(256.0)
@@ -121,17 +118,10 @@ def test_modes_of_different_vms_are_not_mixed() -> None:
 
 def test_every_mode_that_is_measured_harvests() -> None:
     boots = crossover.boots()
-    assert [boot.label for boot in boots] == [
-        "series, ept=N",
-        "series, ept=Y, pml=N",
-        "series, ept=Y, tdp_mmu=Y, pml=N",
-    ]
+    modes = ("ept=N", "ept=Y, pml=N", "ept=Y, tdp_mmu=Y, pml=N")
+    assert [boot.label for boot in boots] == [f"series, {mode}" for mode in modes]
     assert {boot.matrix.harvest for boot in boots} == {("off", "on")}
-    assert boots[1].parameters == {
-        "kvm.tdp_mmu": "0",
-        "kvm_intel.ept": "1",
-        "kvm_intel.pml": "0",
-    }
+    assert boots[1].parameters == {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1", "kvm_intel.pml": "0"}
     assert {0, 100} <= set(crossover.MATRIX.writes)
     plan.check_matrix(crossover.MATRIX)
 

@@ -27,11 +27,7 @@ def built(tmp_path: Path) -> packages.Packages:
 def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
     (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
     (tmp_path / ".config").write_bytes(GIVEN)
-    assert (
-        packages.read_config(tmp_path / "config.xz")
-        == packages.read_config(tmp_path / ".config")
-        == GIVEN
-    )
+    assert [packages.read_config(tmp_path / one) for one in ("config.xz", ".config")] == 2 * [GIVEN]
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.machines.paging import Mode
 from lab.measure import lockprofile, locktrace, plan
 from lab.measure.lockprofile import Origin, Profile, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.page import sections
+from tests.unit.calls import lab, refusal
 
 LOCK = 0xFFFFC90000123000
+OTHER_LOCK = LOCK + 4096
 STATS = """entries: 12
 overrun: 0
 commit overrun: 0
@@ -106,8 +107,8 @@ def test_a_pass_without_waiting_is_a_result() -> None:
     "flags", ["SPIN", "MUTEX", "MUTEX|SPIN", "PERCPU|READ", "RT|WRITE", "READ"]
 )
 def test_other_kinds_of_locks_do_not_count(flags: str) -> None:
-    other = [begin(11, 1300, LOCK + 4096, flags), end(11, 1400, LOCK + 4096)]
-    assert waiting(TRACE[:-2] + other + TRACE[-2:]) == waiting(TRACE)
+    other = with_more(begin(11, 1300, OTHER_LOCK, flags), end(11, 1400, OTHER_LOCK))
+    assert waiting(other) == waiting(TRACE)
 
 
 def test_where_the_lock_is_depends_on_the_kernel(tmp_path: Path) -> None:
@@ -146,13 +147,10 @@ def with_more(*lines: str) -> list[str]:
     return [*TRACE[:-2], *lines, *TRACE[-2:]]
 
 
-OTHER = (begin(11, 1300, LOCK + 4096), end(11, 1400, LOCK + 4096))
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (with_more(*OTHER), "2 rwlocks"),
+        (with_more(begin(11, 1300, OTHER_LOCK), end(11, 1400, OTHER_LOCK)), "2 rwlocks"),
         (without(end(11, 1200)), "does not end"),
         (with_more(begin(11, 1800), begin(11, 1810)), "waits twice"),
         ([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]], "longer than it had a processor"),
@@ -230,11 +228,8 @@ def test_modes_are_told_apart() -> None:
     assert lockprofile.record_of(tdp)["pml"] is False
     alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
     found = rows(alone, one(), tdp, replace(tdp, pml=True))
-    assert [row[0].removesuffix(", all writes") for row in found[1:]] == [
-        "ept=Y",
-        "ept=Y, tdp_mmu=Y, pml=N",
-        "ept=Y, tdp_mmu=Y",
-    ]
+    modes = [row[0].removesuffix(", all writes") for row in found[1:]]
+    assert modes == ["ept=Y", "ept=Y, tdp_mmu=Y, pml=N", "ept=Y, tdp_mmu=Y"]
     # What a single vCPU needs in another mode says nothing.
     assert [row[5] for row in found[1:]] == ["75.0%", "-", "-"]
 
@@ -242,13 +237,12 @@ def test_modes_are_told_apart() -> None:
 ALL_MODES = ("--modes", " ".join(plan.MODES), "--vcpus", "1 64", "--writes", "100")
 
 
-def test_a_dry_run_names_each_mode(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["lockprofile", "--dry-run", *ALL_MODES]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_names_each_mode() -> None:
+    said = lab("lockprofile", "--dry-run", *ALL_MODES).out
     boots = re.findall(r"^vmx-bochs, 15 CPUs, (\d+) MiB (.*)$", said, re.MULTILINE)
     assert len({parameters for _, parameters in boots}) == len(boots) == len(plan.MODES)
     assert said.count("  -v 64 -w 100 -b 2M, eager_page_split=Y") == len(boots)
-    assert cli.main(["lockprofile", "--dry-run", "--modes", "ept2"]) == 2
+    refusal("lockprofile", "--dry-run", "--modes", "ept2")
 
 
 def test_one_vcpu_says_what_the_others_do_without() -> None:

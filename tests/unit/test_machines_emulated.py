@@ -15,6 +15,8 @@ from lab.machines.job import Job, MachineFailed
 from tests.unit.test_machines_channel import RUN, archive_frames
 
 UP = "echo booting >console; echo 'H 1' >>report;"
+ENDLESS = "the command did not end within 1 s"
+CRASHED, TIMED_OUT = "machine crashed", "command timed out"
 STAY = "echo $$ >../pid.new; mv ../pid.new ../pid; sleep 1000"
 
 
@@ -78,30 +80,15 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
 @pytest.mark.parametrize(
     ("script", "reason", "detail", "log"),
     [
-        ("echo Panic >console; exit 0", "machine crashed", "ended before", "Panic\n"),
+        ("echo Panic >console; exit 0", CRASHED, "ended before", "Panic\n"),
         (f"{UP} kill -KILL $$", "emulator crashed", "SIGKILL ended", "booting\n"),
-        (
-            f"{UP} cat frames >>report; printf 'E 4' >>report",
-            "machine crashed",
-            "ended before",
-            "booting\n",
-        ),
-        (f"{UP} {UP} {STAY}", "machine crashed", "a second time", "booting\n"),
+        (f"{UP} cat frames >>report; printf 'E 4' >>report", CRASHED, "ended before", "booting\n"),
+        (f"{UP} {UP} {STAY}", CRASHED, "a second time", "booting\n"),
         (f"echo waiting >console; {STAY}", "boot timed out", "did not come up", "waiting\n"),
         (STAY, "boot timed out", "did not come up within 1 s without a word", ""),
-        (f"{UP} {STAY}", "command timed out", "the command did not end within 1 s$", "booting\n"),
-        (
-            f"{UP} {STAY}",
-            "command timed out",
-            "the command did not end within 1 s without a word",
-            "booting\n",
-        ),
-        (
-            f"{UP} echo A 0 >>report; {STAY}",
-            "command timed out",
-            "the results did not arrive",
-            "booting\n",
-        ),
+        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS}$", "booting\n"),
+        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
+        (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
     ],
 )
 def test_a_machine_that_crashes_or_times_out(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import configured_identity
 from lab.core.paths import LAYOUT, Layout
@@ -21,6 +20,7 @@ from lab.series.topics import Topic
 from lab.submit import mailout
 from lab.submit.check import Subject
 from lab.submit.mailout import choose_results, load_results, tables_text
+from tests.unit.calls import lab, refusal
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
 from tests.unit.report_data import measurement
 from tests.unit.test_check import FILES
@@ -309,43 +309,37 @@ def test_the_texts_of_the_cover_letters_have_no_figures_of_their_own() -> None:
         (["--help"], 0, ""),
     ],
 )
-def test_the_command_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
-) -> None:
-    assert cli.main(["mail", *words]) == status
-    printed = capsys.readouterr()
-    assert said in printed.err
-    assert printed.err.count("\n") == bool(said)
-    assert bool(printed.out) == (status == 0)
+def test_the_command_line(words: list[str], status: int, said: str) -> None:
+    if status:
+        assert said in refusal("mail", *words)
+    else:
+        printed = lab("mail", *words)
+        assert printed.out and not printed.err
 
 
 def test_dry_run_prints_the_letter_and_writes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bench.jsonl"
+    words = ("mail", "--dry-run", "--results", str(file))
     jsonl.write(file, measured())
     monkeypatch.setattr(mailout, "make", None)
     monkeypatch.setattr(mailout, "configured_identity", lambda _: ("A", "a@b"))
     monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
-    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
-    printed = capsys.readouterr()
+    printed = lab(*words)
     assert printed.out.startswith("Subject: KVM: ")
     assert "230.9" in printed.out
     assert mailout.NOT_SIGNED not in printed.out
     assert not printed.err
     monkeypatch.setattr(mailout, "configured_identity", lambda _: None)
-    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
-    printed = capsys.readouterr()
+    printed = lab(*words)
     assert printed.out.count(mailout.NOT_SIGNED) == len(topics.read(LAYOUT))
     assert "git has no user.name and user.email: the mails are not signed off" in printed.err
     os.utime(file, (0, 0))
-    assert cli.main(["mail", "--dry-run", "--results", str(file)]) == 0
-    assert "bench.jsonl is older than the series: `make bench` has" in capsys.readouterr().err
+    assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
 
 
-def test_without_a_choice_the_letter_has_the_reference(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_choice_the_letter_has_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
     def load(file: Path) -> list[Measurement]:
@@ -353,6 +347,5 @@ def test_without_a_choice_the_letter_has_the_reference(
         return measured()
 
     monkeypatch.setattr(mailout, "load_results", load)
-    assert cli.main(["mail", "--dry-run"]) == 0
-    assert "230.9" in capsys.readouterr().out
+    assert "230.9" in lab("mail", "--dry-run").out
     assert read == [choose_results(None)]

@@ -105,12 +105,8 @@ def test_a_missing_event_is_found(word: str) -> None:
         timeline.parse_events(data.QMP.replace(f'"{word}"', '"else"'))
 
 
-def _by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {one.get("phase", one["record"]): one for one in found}
-
-
 def test_phases_are_told_apart() -> None:
-    found = _by_name(list(timeline.records(data.migration())))
+    found = {one.get("phase", one["record"]): one for one in timeline.records(data.migration())}
     assert list(found) == ["migration", "before", "precopy", "blackout", "timeline"]
     assert found["before"]["requests_per_second"] == 2000
     assert found["before"]["longest_request_us"] == 1000
@@ -185,14 +181,7 @@ def test_dirty_bits_are_tried_where_the_cpu_does_not_log_by_itself(
 def test_a_third_migration_has_columns_of_its_own() -> None:
     boot = command.MigrationBoot("svm-qemu", "series", False, data.LOAD, 128)
     (table,) = shown.migration_tables(list(command.collect(boot, data.files(tdp=False))))
-    assert table.columns == (
-        "",
-        "N: lazy",
-        "Y: eager",
-        "Y, Dirty bits",
-        "N/Y",
-        "N/Dirty bits",
-    )
+    assert table.columns == ("", "N: lazy", "Y: eager", "Y, Dirty bits", "N/Y", "N/Dirty bits")
     assert {len(row) for row in table.rows} == {6}
 
 

@@ -75,17 +75,9 @@ def test_the_page_is_whole_and_needs_nothing(made: Path) -> None:
 def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
     text = (made / render.MARKDOWN).read_text()
     names = re.findall(r"!\[.*\]\((.*)\)\n\n(.*)\n", text)
-    assert {name for name, _ in names} == {
-        "dirty.svg",
-        "clear.svg",
-        "timeline-eptY.svg",
-        "stalls-eptY.svg",
-        "migration-eptY.svg",
-        "cost.svg",
-        "lock.svg",
-        "crossover.svg",
-        "crossover-memory.svg",
-    }
+    wanted = {"dirty", "clear", "timeline-eptY", "stalls-eptY", "migration-eptY", "cost", "lock"}
+    wanted |= {"crossover", "crossover-memory"}
+    assert {name for name, _ in names} == {f"{name}.svg" for name in wanted}
     for name, reading in names:
         ElementTree.parse(made / name)
         assert reading.rstrip().endswith(".")
@@ -104,11 +96,8 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
     lines = (made / data.BENCH).read_text().splitlines()
     records = [json.loads(lines[n - 1]) for n in numbers]
     assert [record["seconds"] * 1e3 for record in records] == pytest.approx(shown)
-    assert [(r["kernel"], r["eager"]) for r in records] == [
-        ("series", False),
-        ("series", True),
-        ("peer", True),
-    ]
+    kernels = [(r["kernel"], r["eager"]) for r in records]
+    assert kernels == [("series", False), ("series", True), ("peer", True)]
     page = (made / render.HTML).read_text()
     for number in numbers:
         assert f'id="{data.BENCH}-{number}"' in page
@@ -184,10 +173,8 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(
     }
     assert points == ((2, 0.5), (4, 0.5))
     # Without PML is another picture.
-    assert [p.title for p in drawn["dirty-1"]] == [
-        "ept=Y, pml=N, all writes",
-        "ept=Y, pml=N, 20% writes",
-    ]
+    titles = [f"ept=Y, pml=N, {mix} writes" for mix in ("all", "20%")]
+    assert [p.title for p in drawn["dirty-1"]] == titles
     assert all(set(p.curves) == {pictures.BITS} for p in drawn["dirty-1"])
     readings = [block.reading for block in section.blocks if isinstance(block, Picture)]
     assert "With Dirty bits" in readings[0]
@@ -220,10 +207,8 @@ def test_the_crossover_is_drawn_and_said(tmp_path: Path, monkeypatch: pytest.Mon
     drawn = drawn_panels(monkeypatch)
     data.write_all(tmp_path)
     section = dirty_bits.PART.section(sources.load_all([tmp_path / data.CROSSOVER]))
-    assert [panel.title for panel in drawn["crossover"]] == [
-        "ept=N\nDirty bits cheaper from 0.25% on",
-        "ept=Y, pml=N\nDirty bits cheaper from 0.25% on",
-    ]
+    titles = [f"{mode}\nDirty bits cheaper from 0.25% on" for mode in ("ept=N", "ept=Y, pml=N")]
+    assert [panel.title for panel in drawn["crossover"]] == titles
     points = drawn["crossover"][0].curves[pictures.HARVESTED]
     assert [x for x, _ in points] == [0, 10, 100]
     assert [y for _, y in points] == pytest.approx([1.5, 1.51, 1.6])
@@ -245,10 +230,8 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / data.BENCH
     jsonl.write(file, data.crossover())
     section = dirty_bits.PART.section(sources.load_all([file]))
-    assert [block.name for block in section.blocks if isinstance(block, Picture)] == [
-        "crossover",
-        "crossover-memory",
-    ]
+    names = [block.name for block in section.blocks if isinstance(block, Picture)]
+    assert names == ["crossover", "crossover-memory"]
     jsonl.write(file, data.bench())
     assert isinstance(dirty_bits.PART.section(sources.load_all([file])).blocks[0], Missing)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LAYOUT, Layout
 from lab.machines.paging import Mode
 from lab.measure import reference
 from lab.page import claims, figures
 from lab.results import bounds, jsonl
+from tests.unit.calls import lab, refusal
 from tests.unit.report_data import measurement
 
 
@@ -63,34 +63,34 @@ def test_bounds_are_for_what_they_were_set_for() -> None:
         assert bounds.table([replace(one, **change) for one in both]) is None
 
 
-def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reference", "--dry-run", "--output", str(tmp_path / "x")]) == 0
-    assert "series, ept=Y, 14 vCPUs" in capsys.readouterr().out
+def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
+    said = lab("reference", "--dry-run", "--output", str(tmp_path / "x")).out
+    assert "series, ept=Y, 14 vCPUs" in said
     assert not (tmp_path / "x").exists()
 
 
 def test_of_an_older_base_only_the_headline_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for version in ("6.12", "7.3"):
-        (tmp_path / "base").mkdir(exist_ok=True)
+    (tmp_path / "base").mkdir()
+    for version, parts in (
+        ("6.12", reference.PARTS),
+        ("7.3", reference.PARTS),
+        ("6.12", ["bench"]),
+    ):
         (tmp_path / "base" / f"{version}.pin").touch()
         layout = Layout(tmp_path, version)
         monkeypatch.setattr(reference, "LAYOUT", layout)
         assert reference.directory(layout).parts[-3:] == ("docs", "reference", version)
-        assert cli.main(["reference", "--dry-run"]) == 0
-    said = re.findall(r"^parts: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert said == [" ".join(reference.PARTS), " ".join(reference.PARTS)]
-    monkeypatch.setattr(reference, "LAYOUT", Layout(tmp_path, "6.12"))
-    assert cli.main(["reference", "--dry-run"]) == 0
-    assert capsys.readouterr().out.endswith("parts: bench\n")
+        said = re.findall(r"^parts: (.*)$", lab("reference", "--dry-run").out, re.MULTILINE)
+        assert said == [" ".join(parts)]
 
 
 def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(reference.COMMANDS, "live", "live")
     monkeypatch.setitem(reference.ARGUMENTS, "live", ("--mib", "3"))
     output = tmp_path / "reference"
-    assert cli.main(["reference", "--part", "live", "--output", str(output)]) == 1
+    lab("reference", "--part", "live", "--output", str(output), status=1)
     assert not output.exists()
 
 
@@ -128,9 +128,7 @@ def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
         reference.check_output(output)
 
 
-def test_pages_only_measures_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def refresh() -> list[Path]:
@@ -140,10 +138,8 @@ def test_pages_only_measures_nothing(
     monkeypatch.setattr(figures, "refresh", refresh)
     monkeypatch.setattr(claims, "wrong", lambda: ["a.md: says 1"])
     monkeypatch.setattr(reference, "measure_others", None)
-    assert cli.main(["reference", "--pages"]) == 1
+    assert "a.md: says 1" in lab("reference", "--pages", status=1).err
     assert done == ["pages"]
-    assert "a.md: says 1" in capsys.readouterr().err
     for others in (["--part", "live"], ["--dry-run"], ["--output", "x"]):
-        assert cli.main(["reference", "--pages", *others]) == 2
-        assert "goes with no other option" in capsys.readouterr().err
+        assert "goes with no other option" in refusal("reference", "--pages", *others)
     assert done == ["pages"]

@@ -157,10 +157,7 @@ def test_a_kernel_that_never_paused_is_a_failure(run_soak: Soak) -> None:
     ],
 )
 def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
-    run_soak: Soak,
-    tmp_path: Path,
-    bad: Result,
-    says: str,
+    run_soak: Soak, tmp_path: Path, bad: Result, says: str
 ) -> None:
     machine = FakeMachine(lambda job, nr: bad if nr == 3 else passed(job, nr))
     only = ("--only", "stress-kvm-npt0", "--seed", "7")
@@ -228,10 +225,7 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(run_soak: Soak, tmp_pa
     ],
 )
 def test_bad_input_is_refused(
-    run_soak: Soak,
-    tmp_path: Path,
-    arguments: list[str],
-    says: str,
+    run_soak: Soak, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
     machine = FakeMachine(passed)
     (line,) = run_soak(machine, *arguments, status=2).err.splitlines()
