@@ -57,7 +57,7 @@ def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator
     if len(shown) != len(claim["of"]):
         raise LabError(f"{figures.SPECIFICATION}: '{said}' has another number of figures")
     for figure, text in zip(shown, claim["of"], strict=True):
-        value = query.number(text, found) * claim.get("times", 1)
+        value = query.number(f"{claim.get('common', '')} {text}", found) * claim.get("times", 1)
         if not agrees(figure, value):
             yield f"{name}: says {figure} where the reference has {value:.4g}: '{said}'"
 
