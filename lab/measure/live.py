@@ -239,7 +239,7 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
 @click.option(
     "--contended",
     is_flag=True,
-    help="Clear 1 GiB while 13 vCPUs fault, by the TDP MMU, unpatched and with the series.",
+    help="Clear 1 GiB while 13 vCPUs fault, by the TDP MMU: unpatched, the series, Dirty bits.",
 )
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
