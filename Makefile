@@ -6,7 +6,7 @@
 PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
-BENCH_WHAT := live cost lock crossover migrate
+BENCH_WHAT := live cost lock crossover migrate native
 TEST_WHAT := unit mutants parity races leaks pae migration bpf
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
@@ -48,6 +48,7 @@ help:
 	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo '              WHAT=crossover  dirty logging by Dirty bits beside write protection, over what is written'
 	@echo '              WHAT=migrate    a live migration by QEMU, as the guest sees it'
+	@echo '              WHAT=native     page tables and rmap heads in the caches of this machine, without a guest'
 	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and the lab itself'
 	@echo '              WHAT=unit       the lab itself only, without a kernel (a minute or two)'
 	@echo '              WHAT=mutants    only whether the tests find the mutants (about 4 minutes)'
@@ -83,31 +84,16 @@ setup:
 tree: setup
 	@$(LAB) tree $(if $(SOURCE),--source '$(SOURCE)') $(ARGS)
 
-save: setup
-	@$(LAB) save $(ARGS)
+save mail soak report compare reference: setup
+	@$(LAB) $@ $(ARGS)
 
 check:
 	@lab/setup.sh check
 	@$(LAB) check $(ARGS)
 
-mail: setup
-	@$(LAB) mail $(ARGS)
-
 build: setup
 	@$(LAB) tree
 	@$(LAB) build $(ARGS)
-
-soak: setup
-	@$(LAB) soak $(ARGS)
-
-report: setup
-	@$(LAB) report $(ARGS)
-
-compare: setup
-	@$(LAB) compare $(ARGS)
-
-reference: setup
-	@$(LAB) reference $(ARGS)
 
 deb:
 	@lab/setup.sh deb
@@ -118,7 +104,7 @@ bench: _bench$(WHAT:%=_%)
 _bench: setup
 	@$(LAB) bench $(ARGS)
 
-_bench_live _bench_cost _bench_crossover _bench_migrate: _bench_%: setup
+_bench_live _bench_cost _bench_crossover _bench_migrate _bench_native: _bench_%: setup
 	@$(LAB) $* $(ARGS)
 
 _bench_lock: setup

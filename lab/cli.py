@@ -26,6 +26,7 @@ COMMANDS = {
     "soak": ("lab.verify.soak_command", "command"),
     "live": ("lab.measure.live", "command"),
     "crossover": ("lab.measure.crossover", "command"),
+    "native": ("lab.measure.native.command", "command"),
     "migrate": ("lab.measure.migration.command", "command"),
     "report": ("lab.page.command", "command"),
     "compare": ("lab.results.compare", "command"),
@@ -92,13 +93,6 @@ def _complain(line: str, status: int) -> int:
     return status
 
 
-def _complain_of_machine(failure: MachineFailed) -> int:
-    log = LOG / "failed-machine.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(failure.kernel_log)
-    return _complain(f"{failure}; its console: {log}", failure.exit_code)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
@@ -116,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LabError as error:
         return _complain(str(error), error.exit_code)
     except MachineFailed as failure:
-        return _complain_of_machine(failure)
+        log = LOG / "failed-machine.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(failure.kernel_log)
+        return _complain(f"{failure}; its console: {log}", failure.exit_code)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

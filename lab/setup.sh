@@ -60,7 +60,9 @@ as_root() {
 	fi
 }
 
+# None, if it is given none.
 install_packages() {
+	[ $# -gt 0 ] || return 0
 	[ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
 		fail "neither root nor sudo; run as root: apt-get install --no-install-recommends $*"
 	say "installing Debian packages (about 2 minutes): $*"
@@ -95,7 +97,8 @@ make_venv() {
 	python=$(find_python)
 	rm -rf "$venv"
 	"$python" -m venv "$venv" >>"$log" 2>&1 || fail "$python could not make $venv. See $log"
-	"$venv/bin/pip" install --quiet --no-deps -r "$lab/requirements.txt" >>"$log" 2>&1 || {
+	# What is used is compiled then.
+	"$venv/bin/pip" install --quiet --no-deps --no-compile -r "$lab/requirements.txt" >>"$log" 2>&1 || {
 		rm -rf "$venv"
 		fail "pip could not install requirements.txt, is there a network? See $log"
 	}
@@ -125,16 +128,12 @@ main() {
 		[ -n "$missing" ] || return 0
 	fi
 	: >"$log"
-	if [ -n "$missing" ]; then
-		# shellcheck disable=SC2086 # one word per package is wanted
-		install_packages $missing
-	fi
+	# shellcheck disable=SC2086 # one word per package is wanted
+	install_packages $missing
 	venv_complete || make_venv
 	missing=$(missing_of_base)
-	if [ -n "$missing" ]; then
-		# shellcheck disable=SC2086 # one word per package is wanted
-		install_packages $missing
-	fi
+	# shellcheck disable=SC2086 # one word per package is wanted
+	install_packages $missing
 	say "done in $(($(date +%s) - started)) s"
 }
 

@@ -677,7 +677,6 @@ prepare() {
 		printf '%s: %s of %s runs are still to be measured\n' "$name" "$runs_total" "$runs_wanted" >&2
 }
 
-
 main() {
 	parse_options "$@"
 	use_preset

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is built of a kernel tree: kernels of every kind, the selftests, 32-bit programs.
-
-run is `lab run`, which builds a kernel and runs one command on it.
-"""
+"""What is built of a kernel tree: kernels of every kind, the selftests, 32-bit programs."""

@@ -4,12 +4,13 @@
 import click
 
 from lab.build import kernel, selftests
+from lab.core.paths import KINDS
 from lab.core.steps import say
 
 
 @click.command()
 @click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
-@click.option("--kind", type=click.Choice(kernel.KINDS), default="series")
+@click.option("--kind", type=click.Choice(KINDS), default="series")
 def command(what: tuple[str, ...], kind: str) -> None:
     """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
     for name in what or ("kvm", "selftests"):

@@ -18,7 +18,7 @@ from lab.core import space
 from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.core.locks import locked
-from lab.core.paths import CONFIG, LAYOUT, Layout
+from lab.core.paths import CONFIG, KINDS, LAYOUT, Layout
 from lab.core.steps import run_logged, step
 from lab.series import topics, tree
 from lab.series.source import current_source
@@ -37,7 +37,6 @@ CONFIGS = {
 # kbuild's ARCH, and where a configuration has another.
 ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
-KINDS = ("series", "base", "peer", "mutants", "topic")
 # With two cores and an empty ccache.
 ESTIMATE = "4 to 6 min, less with a warm ccache"
 # The largest of them, debug, takes half of it.
@@ -80,15 +79,9 @@ def make_command(
     objects: str, *targets: str, jobs: int | None = None, arch: str = ARCH_64
 ) -> tuple[str, ...]:
     """The kbuild command for TARGETS, objects being a directory below the tree."""
-    return (
-        "make",
-        f"-j{jobs or os.cpu_count()}",
-        f"O={objects}",
-        f"ARCH={arch}",
-        "CC=ccache gcc",
-        "HOSTCC=ccache gcc",
-        *targets,
-    )
+    compilers = ("CC=ccache gcc", "HOSTCC=ccache gcc")
+    make = ("make", f"-j{jobs or os.cpu_count()}", f"O={objects}", f"ARCH={arch}")
+    return (*make, *compilers, *targets)
 
 
 def _commit_of(kind: str, layout: Layout) -> str:
@@ -134,12 +127,8 @@ def wanted(fragments: Iterable[Path]) -> dict[str, str]:
 
 def verify(config: Path, asked: Mapping[str, str]) -> None:
     """Compare a .config with what was asked for. LabError names what did not take."""
-    effective = wanted([config])
-    failed = [
-        f"{symbol}={value}"
-        for symbol, value in asked.items()
-        if effective.get(symbol, "n") != value
-    ]
+    took = wanted([config])
+    failed = [f"{name}={value}" for name, value in asked.items() if took.get(name, "n") != value]
     if failed:
         raise LabError(
             f"{config}: did not take: {' '.join(failed)}; a symbol that this one depends on"
@@ -194,12 +183,9 @@ def _commit_in(source: Path) -> str | None:
 
 
 def _tool_versions() -> list[str]:
-    found = []
-    for tool in ("gcc", "ld", "make"):
-        command = (tool, "--version")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found.append(done.stdout)
-    return found
+    commands = ((tool, "--version") for tool in ("gcc", "ld", "make"))
+    ran = (subprocess.run(one, capture_output=True, text=True, check=False) for one in commands)
+    return [done.stdout for done in ran]
 
 
 def _identity(file: Path) -> tuple[int, int]:

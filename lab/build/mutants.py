@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A kernel that is wrong on purpose: the series with all of tests/mutants in it.
 
-One kernel has them all, each behind kvm_mutant(N), which is true while the module parameter
-kvm.mutant is N; the first patch, 00, adds that. The format of a patch, and of the lines at the end
-of its changelog that say who has to notice, is in docs/developing.md: "Mutants".
+How one kernel has them all, and the format of a patch, is in docs/developing.md: "Mutants".
 """
 
 import re
@@ -150,7 +148,7 @@ def load(layout: Layout) -> Mutants:
     return Mutants(switches[0], tuple(mutants.values()))
 
 
-def _no_whole_file(path: str) -> WholeFile:
+def no_whole_file(path: str) -> WholeFile:
     raise AssertionError(path)
 
 
@@ -161,4 +159,4 @@ def commit(repo: Repo, all_of_them: Mutants) -> str:
     not apply.
     """
     mails = [all_of_them.switch, *((each.path, each.mail) for each in all_of_them.mutants)]
-    return commit_mails(repo, repo.text("rev-parse", "HEAD"), mails, _no_whole_file)
+    return commit_mails(repo, repo.text("rev-parse", "HEAD"), mails, no_whole_file)

@@ -10,7 +10,7 @@ import click
 from lab import machines
 from lab.build import kernel, programs32
 from lab.core.errors import LabError
-from lab.core.paths import LAYOUT
+from lab.core.paths import KINDS, LAYOUT
 from lab.core.steps import say
 from lab.machines.job import Job, Machine, MachineFailed
 
@@ -57,7 +57,7 @@ def _run(machine: Machine, job: Job) -> int:
 @click.command()
 @click.argument("machine")
 @click.argument("command", nargs=-1, required=True)
-@click.option("-k", "--kind", type=click.Choice(kernel.KINDS), default="series")
+@click.option("-k", "--kind", type=click.Choice(KINDS), default="series")
 @click.option("-c", "--config", default="kvm", help="The kernel's.")
 @click.option("-p", "--parameter", multiple=True, metavar="MODULE.NAME=VALUE")
 @click.option("--cpus", type=int, default=2)

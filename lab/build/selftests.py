@@ -41,10 +41,6 @@ def compile_in(source: Path, log: Path) -> Path:
     return output
 
 
-def _is_program(file: Path) -> bool:
-    return file.suffix == "" and file.is_file() and os.access(file, os.X_OK)
-
-
 def name_of(program: Path, paths: PathMap) -> Path:
     """What a program of a base is called: as in the repository, whichever base it is."""
     return Path(paths.back(f"{SELFTESTS}/{program}")).relative_to(SELFTESTS)
@@ -56,10 +52,9 @@ def strip_new(source: Path, built: Path, stripped: Path, paths: PathMap) -> None
     source: the tree, which says which there are: BUILT still has what another commit of it had.
     """
     sources = source / SELFTESTS
-    there = (file for file in built.rglob("*") if _is_program(file))
-    found = [
-        file for file in there if (sources / file.relative_to(built)).with_suffix(".c").exists()
-    ]
+    plain = (file for file in built.rglob("*") if file.suffix == "" and file.is_file())
+    there = (file for file in plain if os.access(file, os.X_OK))
+    found = [f for f in there if (sources / f.relative_to(built)).with_suffix(".c").exists()]
     programs = {name_of(file.relative_to(built), paths): file for file in found}
     for old in stripped.rglob("*"):
         if old.is_file() and old.relative_to(stripped) not in programs:

@@ -14,11 +14,7 @@ from lab.core.space import complain_if_full
 
 # What a user's own configuration, hooks and templates could change is shut out,
 # so that the same input makes the same commits and the same text everywhere.
-ISOLATED = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "LC_ALL": "C",
-}
+ISOLATED = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 IDENTITY = ("Kernel lab", "lab@localhost")
 EPOCH = 1_750_000_000
 
@@ -41,14 +37,9 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
 def signature(name: str, email: str, number: int) -> dict[str, str]:
     """Environment of the NUMBERth commit: dates are fixed, so that ids repeat."""
     date = f"@{EPOCH + 60 * number} +0000"
-    return {
-        "GIT_AUTHOR_NAME": name,
-        "GIT_AUTHOR_EMAIL": email,
-        "GIT_AUTHOR_DATE": date,
-        "GIT_COMMITTER_NAME": IDENTITY[0],
-        "GIT_COMMITTER_EMAIL": IDENTITY[1],
-        "GIT_COMMITTER_DATE": date,
-    }
+    author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
+    ours = {"GIT_COMMITTER_NAME": IDENTITY[0], "GIT_COMMITTER_EMAIL": IDENTITY[1]}
+    return author | ours | {"GIT_COMMITTER_DATE": date}
 
 
 def configured_identity(directory: Path) -> tuple[str, str] | None:

@@ -12,17 +12,18 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, aloud: bool = True) -> Iterator[None]:
     """Hold the lock file PATH, made when missing, waiting for the process that holds it.
 
     The kernel drops the lock when the process ends, however it ends.
-    Not recursive: a second call in one process waits for ever.
+    Not recursive: a second call in one process waits for ever. aloud: say so if it has to wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"lab: waiting for another command that holds {path}", file=sys.stderr)
+            if aloud:
+                print(f"lab: waiting for another command that holds {path}", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -2,6 +2,7 @@
 """Where things lie. Everything that the lab makes is below BUILD."""
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ DEFAULT_BASE = "6.12"
 BASE_VARIABLE = "LAB_BASE"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+def numbers(version: str) -> tuple[int, ...]:
+    """What to order versions by."""
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Layout:
     def versions(self) -> tuple[str, ...]:
         """All bases that there are, the newest first."""
         found = (file.stem for file in (self.root / "base").glob("*.pin"))
-        return tuple(sorted(found, key=_numbers, reverse=True)) or (self.version,)
+        return tuple(sorted(found, key=numbers, reverse=True)) or (self.version,)
 
     @property
     def is_newest(self) -> bool:
@@ -80,36 +82,16 @@ class Layout:
         return self.work / "linux"
 
     @property
-    def base(self) -> Path:
-        """A second work tree of `linux`, at commit `base`."""
-        return self.work / "base"
-
-    @property
-    def peer(self) -> Path:
-        """A work tree of `linux`, at `base` with the edits of lab.build.ungated."""
-        return self.work / "peer"
-
-    @property
-    def mutants(self) -> Path:
-        """A work tree of `linux`, at the series with the patches of tests/mutants."""
-        return self.work / "mutants"
-
-    @property
     def mutant_patches(self) -> Path:
         return self.root / "tests" / "mutants"
 
-    @property
-    def topic(self) -> Path:
-        """A work tree of `linux`, at the last mail of a topic; see lab.series.topics."""
-        return self.work / "topic"
-
     def tree_of(self, kind: str) -> Path:
-        """Where the sources of a kind of kernel are, one of lab.build.kernel.KINDS."""
+        """Where the sources of a kind of kernel are: `linux`, or a work tree of it."""
         return self.linux if kind == "series" else self.work / kind
 
     @property
     def check(self) -> Path:
-        """Another one, in which `make check` builds every mail."""
+        """A work tree of `linux`, too, in which `make check` builds every mail."""
         return self.work / "check"
 
     @property
@@ -127,6 +109,10 @@ class Layout:
         return self.work / "check-mail"
 
 
+# Kinds of kernels: the series; commit `base`; that with the edits of lab.build.ungated; the series
+# with the patches of tests/mutants; the series up to the last mail of a topic, see
+# lab.series.topics.
+KINDS = ("series", "base", "peer", "mutants", "topic")
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(ROOT)
 LAB = ROOT / "lab"

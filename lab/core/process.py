@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Self
@@ -25,6 +26,7 @@ from typing import IO, Any, Self
 import psutil
 
 from lab.core.errors import LabError
+from lab.core.locks import locked
 from lab.core.paths import BUILD
 
 TEMPORARY = BUILD / "tmp"
@@ -46,15 +48,6 @@ KILLED_S = 5.0
 GRACE_S = 10.0
 
 
-@contextlib.contextmanager
-def _directories_are_ours() -> Iterator[None]:
-    """Keep others from making and sweeping directories meanwhile."""
-    TEMPORARY.mkdir(parents=True, exist_ok=True)
-    with (TEMPORARY / LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _is_in_use(directory: Path) -> bool:
     try:
         with (directory / LOCK).open("rb") as lock:
@@ -66,29 +59,20 @@ def _is_in_use(directory: Path) -> bool:
     return False
 
 
-def _sweep() -> None:
-    """Remove what runs left behind that were killed."""
-    for directory in TEMPORARY.glob(f"{PREFIX}*"):
-        if not _is_in_use(directory):
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def _make_directory(stack: contextlib.ExitStack) -> Path:
-    """Make a directory that is in use, and removed, with the stack."""
-    with _directories_are_ours():
-        _sweep()
-        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        lock = stack.enter_context((directory / LOCK).open("wb"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return directory
-
-
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
     """Give a directory of its own below build/tmp, for as long as the `with` lasts."""
     with contextlib.ExitStack() as stack:
-        yield _make_directory(stack)
+        # Others make and sweep no directories meanwhile.
+        with locked(TEMPORARY / LOCK, aloud=False):
+            # What runs left behind that were killed.
+            for left in TEMPORARY.glob(f"{PREFIX}*"):
+                if not _is_in_use(left):
+                    shutil.rmtree(left, ignore_errors=True)
+            directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            stack.enter_context(locked(directory / LOCK))
+        yield directory
 
 
 def _raise_exit(number: int, frame: FrameType | None) -> None:
@@ -162,21 +146,17 @@ def family(leader: int) -> list[psutil.Process]:
     return sorted(members, key=lambda process: process.pid)
 
 
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    # psutil compares start times, so that a number used again is not hit.
-    try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.AccessDenied:
-        # Started through sudo by `host`.
-        argv = ["sudo", "-n", "kill", "-s", number.name.removeprefix("SIG"), str(process.pid)]
-        subprocess.run(argv, capture_output=True, check=False)
-
-
 def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
-        _signal(process, number)
+        # psutil compares start times, so that a number used again is not hit.
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied:
+            # Started through sudo by `host`.
+            argv = ["sudo", "-n", "kill", "-s", number.name.removeprefix("SIG"), str(process.pid)]
+            subprocess.run(argv, capture_output=True, check=False)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -202,6 +182,7 @@ def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
     _alive_after(alive, KILLED_S)
 
 
+@dataclass
 class Child:
     """A program in a session of its own, ended with everything it started when `with` ends.
 
@@ -212,27 +193,16 @@ class Child:
     when it is told to.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        directory: Path,
-        *,
-        terminal: bool = False,
-        stdout: IO[Any] | None = None,
-        stderr: IO[Any] | None = None,
-        env: Mapping[str, str] | None = None,
-        grace_s: float = 0.5,
-    ) -> None:
-        self._argv = ["setpriv", "--pdeathsig", "KILL", "--"]
-        self._argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
-        self._directory = directory
-        self._terminal = terminal
-        self._stdout = stdout
-        self._stderr = stderr
-        self._env = env
-        self._grace_s = grace_s
-        self._master: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+    argv: Sequence[str]
+    directory: Path
+    _: KW_ONLY
+    terminal: bool = False
+    stdout: IO[Any] | None = None
+    stderr: IO[Any] | None = None
+    env: Mapping[str, str] | None = None
+    grace_s: float = 0.5
+    _master: int | None = field(default=None, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         try:
@@ -247,22 +217,24 @@ class Child:
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
+        argv = ["setpriv", "--pdeathsig", "KILL", "--"]
+        argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *self.argv]
         with contextlib.ExitStack() as stack:
             return subprocess.Popen(
-                self._argv,
-                cwd=self._directory,
-                env={**os.environ, **TERMINAL} if self._terminal else self._env,
+                argv,
+                cwd=self.directory,
+                env={**os.environ, **TERMINAL} if self.terminal else self.env,
                 # Bochs waits a millisecond for input whenever its processors are idle, half of
                 # its time altogether; here there is always something: the end of the file.
                 stdin=subprocess.DEVNULL,
-                stdout=self._stdout or stack.enter_context(self._output()),
-                stderr=self._stderr or subprocess.STDOUT,
+                stdout=self.stdout or stack.enter_context(self._output()),
+                stderr=self.stderr or subprocess.STDOUT,
                 start_new_session=True,
             )
 
     def _output(self) -> IO[bytes]:
-        if not self._terminal:
-            return (self._directory / MESSAGES).open("wb")
+        if not self.terminal:
+            return (self.directory / MESSAGES).open("wb")
         self._master, slave = pty.openpty()
         os.set_blocking(self._master, False)
         return os.fdopen(slave, "wb", buffering=0)
@@ -297,7 +269,7 @@ class Child:
     def _end(self) -> None:
         with _undisturbed():
             if self._process:
-                end(family(self._process.pid), self._grace_s)
+                end(family(self._process.pid), self.grace_s)
                 self._process.wait()
         if self._master is not None:
             os.close(self._master)

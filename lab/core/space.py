@@ -2,6 +2,8 @@
 """Room on the disk: asked for beforehand, and looked at when something failed."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lab.core.errors import LabError
@@ -16,6 +18,20 @@ def need(directory: Path, gib: float, what: str) -> None:
     free = shutil.disk_usage(directory).free / GIB
     if free < gib:
         raise LabError(f"{what} needs about {gib:g} GiB in {directory}, {free:.1f} GiB are free")
+
+
+@contextmanager
+def filling(directory: Path) -> Iterator[Path]:
+    """A directory to fill that takes the place of DIRECTORY when it is complete."""
+    fresh = directory.with_name(f"{directory.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        yield fresh
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh.rename(directory)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def complain_if_full(directory: Path) -> None:

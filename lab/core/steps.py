@@ -32,14 +32,16 @@ def duration(seconds: float) -> str:
 
 
 def now_and_then(
-    text: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    text: Callable[[], str],
+    every_s: float = PLAIN_EVERY_S,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], None]:
-    """Return a function to be called often, which says text() every PLAIN_EVERY_S."""
+    """Return a function to be called often, which says text() now and then."""
     last = clock()
 
     def tick() -> None:
         nonlocal last
-        if clock() - last >= PLAIN_EVERY_S:
+        if clock() - last >= every_s:
             last = clock()
             say(text())
 
@@ -64,17 +66,8 @@ def step(what: str, estimate: str) -> Iterator[None]:
     say(f"{what}: done in {time.monotonic() - started:.0f} s")
 
 
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(lines[-TAIL_LINES:])
-
-
 def run_logged(
-    what: str,
-    command: Sequence[str],
-    log: Path,
-    cwd: Path,
-    env: Mapping[str, str] | None = None,
+    what: str, command: Sequence[str], log: Path, cwd: Path, env: Mapping[str, str] | None = None
 ) -> None:
     """Run COMMAND in CWD with stdout and stderr appended to LOG; see process.run().
 
@@ -87,5 +80,5 @@ def run_logged(
         status = process.run(command, cwd, output, env=env)
     if status != 0:
         complain_if_full(cwd)
-        say(_tail(log))
+        say("\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:]))
         raise WorkFailed(f"{what} failed; the whole output is in {log}")

@@ -67,12 +67,6 @@ def _installed_mib(job: Job) -> int:
     return job.memory_mib + (HOLE_MIB if job.memory_mib > BELOW_HOLE_MIB else 0)
 
 
-def _memory_above_hole(job: Job) -> list[str]:
-    """The kernel words for memory above 4 GiB, of which the BIOS doesn't tell."""
-    above = job.memory_mib - BELOW_HOLE_MIB
-    return [f"memmap={above}M@4G"] if above > 0 else []
-
-
 def _configuration(job: Job) -> str:
     # panic: end at once, do not ask. realtime=0: the display's timing by simulated time too.
     # nohpet: its timers are those that the second serial port needs beside 15 CPUs.
@@ -150,7 +144,9 @@ class VmxBochs(EmulatedMachine):
     levels = "0-5"
 
     def cmdline(self, job: Job) -> list[str]:
-        return [*CMDLINE, *COMMON_CMDLINE, *_memory_above_hole(job)]
+        # The BIOS doesn't tell of memory above 4 GiB.
+        above = job.memory_mib - BELOW_HOLE_MIB
+        return [*CMDLINE, *COMMON_CMDLINE, *([f"memmap={above}M@4G"] if above > 0 else [])]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
         return [str(BOCHS), "-q", "-f", CONFIGURATION, "-rc", DEBUGGER_COMMANDS]

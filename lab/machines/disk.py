@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """svm-qemu with a Debian root file system on a disk, as an installed kernel finds it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from lab.machines import initramfs
@@ -8,10 +9,39 @@ from lab.machines.job import Job
 from lab.machines.qemu import INITRAMFS, SvmQemu
 
 GUEST = Path(__file__).parent / "guest"
-# Inside the root file system -> what make_root() of lab.submit.packages puts there.
+# Inside the root file system -> what root_command() puts there.
 INSTALLED = {"/lab/init": GUEST / "disk-init", "/lab/guest-init": initramfs.INIT}
 PAYLOAD = "payload"
 SECTOR = 512
+
+
+def root_command(
+    directory: Path, hooks: Iterable[str], suite: str, *words: str, include: str = ""
+) -> tuple[str, ...]:
+    """mmdebstrap's command line for DIRECTORY/root.ext2, which the machine can boot.
+
+    hooks: the shell's words for what comes afterwards, with $1 for the root. words: mmdebstrap's.
+    """
+    both = [
+        'mkdir -p "$1/lab"',
+        *(f'cp {source} "$1{inside}"' for inside, source in INSTALLED.items()),
+        'chmod 755 "$1/lab/init" "$1/lab/guest-init"',
+        *hooks,
+    ]
+    return (
+        "mmdebstrap",
+        "--variant=minbase",
+        "--format=ext2",
+        # What outlives apt-get by a moment would keep /dev/pts busy when it is unmounted.
+        '--aptopt=Dpkg::Use-Pty "false"',
+        # What a crash leaves half-done is made anew.
+        "--dpkgopt=force-unsafe-io",
+        f"--include=busybox-static,initramfs-tools,kmod{include}",
+        *(f"--customize-hook={hook}" for hook in both),
+        suite,
+        str(directory / "root.ext2"),
+        *words,
+    )
 
 
 class SvmQemuDisk(SvmQemu):

@@ -145,9 +145,7 @@ class EmulatedMachine(ABC):
         wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
         free = shutil.disk_usage(directory).free // MIB
         if free < wanted:
-            raise LabError(
-                f"no space left: {self.name} needs {wanted} MiB below {process.TEMPORARY}"
-            )
+            raise LabError(f"no space left: it needs {wanted} MiB below {process.TEMPORARY}")
 
 
 class _Tail:
@@ -224,35 +222,26 @@ class _Watch:
             )
 
     def _out_of_time(self, seconds: float, how: str = "") -> tuple[Reason, str]:
-        limit = f"{seconds:g} s {how}".strip()
+        span = f"{seconds:g} s {how}".strip()
         if self._channel.is_receiving:
-            return (
-                "command timed out",
-                f"{self._machine}: the results did not arrive within {limit}",
-            )
+            return "command timed out", f"{self._machine}: the results did not arrive within {span}"
         if self._channel.up:
-            return "command timed out", f"{self._machine}: the command did not end within {limit}"
-        return "boot timed out", f"{self._machine}: did not come up within {limit}"
+            return "command timed out", f"{self._machine}: the command did not end within {span}"
+        return "boot timed out", f"{self._machine}: did not come up within {span}"
 
     def _ended_early(self, code: int) -> MachineFailed:
         """Tell an emulator that crashed from a machine that restarted or switched itself off."""
+        early = "before the report was complete"
         if code < 0:
             name = signal.Signals(-code).name
-            return self._failed(
-                "emulator crashed", f"{name} ended the emulator before the report was complete"
-            )
-        return self._failed(
-            "machine crashed",
-            f"the emulator ended before the report was complete, exit code {code}",
-        )
+            return self._failed("emulator crashed", f"{name} ended the emulator {early}")
+        return self._failed("machine crashed", f"the emulator ended {early}, exit code {code}")
 
     def _failed(self, reason: Reason, detail: str) -> MachineFailed:
         return MachineFailed(reason, detail, self._console())
 
     def _console(self) -> str:
         try:
-            return (
-                (self._directory / CONSOLE).read_bytes().decode(errors="replace").replace("\r", "")
-            )
+            return (self._directory / CONSOLE).read_text(errors="replace").replace("\r", "")
         except FileNotFoundError:
             return ""

@@ -85,14 +85,6 @@ def _check_parameters(parameters: Mapping[str, str]) -> None:
             )
 
 
-def _check_kvm() -> None:
-    if not KVM.exists():
-        raise LabError(
-            f"host needs {KVM}: load kvm_intel or kvm_amd, or use svm-qemu or vmx-bochs, "
-            "which need no virtualization of this computer's"
-        )
-
-
 def _check_privileges() -> None:
     if _is_root():
         return
@@ -194,7 +186,11 @@ class Host:
         return f"machine:        {self.name}\ncommand:        {shlex.join(argv)}"
 
     def _check(self, job: Job) -> None:
-        _check_kvm()
+        if not KVM.exists():
+            raise LabError(
+                f"host needs {KVM}: load kvm_intel or kvm_amd, or use svm-qemu or vmx-bochs, "
+                "which need no virtualization of this computer's"
+            )
         if not 1 <= job.cpus <= self.max_cpus:
             raise LabError(f"{job.cpus} CPUs: this host has {self.max_cpus}")
         free = psutil.virtual_memory().available // MIB

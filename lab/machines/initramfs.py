@@ -55,10 +55,6 @@ def _text(path: str, text: str) -> ArchiveEntry:
     return ArchiveEntry(path, stat.S_IFREG | 0o644, text.encode())
 
 
-def _symlink(path: str, target: str) -> ArchiveEntry:
-    return ArchiveEntry(path, stat.S_IFLNK | 0o777, target.encode())
-
-
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
@@ -92,17 +88,15 @@ def _with_parents(entries: Sequence[ArchiveEntry]) -> Iterator[ArchiveEntry]:
     yield from entries
 
 
-def _applets() -> list[str]:
-    listing = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True)
-    return [name for name in listing.stdout.split() if name != "busybox"]
-
-
 @cache
 def _common() -> bytes:
     entries = [_directory(path) for path in DIRECTORIES]
     entries.append(ArchiveEntry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)))
     entries.append(_program("bin/busybox", BUSYBOX.read_bytes()))
-    entries += [_symlink(f"bin/{name}", "busybox") for name in _applets()]
+    link = stat.S_IFLNK | 0o777
+    listing = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True)
+    applets = (name for name in listing.stdout.split() if name != "busybox")
+    entries += [ArchiveEntry(f"bin/{name}", link, b"busybox") for name in applets]
     entries.append(_program("init", INIT.read_bytes()))
     return cpio(entries)
 
@@ -111,9 +105,7 @@ def _inside(path: str) -> str:
     """Return path, which a job names, as an archive has it; raise LabError if it will not do."""
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("/"):
-        raise LabError(
-            f"{path}: a file's path inside the machine must be absolute, as in /test/run"
-        )
+        raise LabError(f"{path}: a path inside the machine must be absolute, as in /test/run")
     if any(pure.is_relative_to(reserved) for reserved in RESERVED):
         raise LabError(f"{path}: reserved inside the machine; choose another directory")
     return str(pure).lstrip("/")
@@ -165,11 +157,6 @@ def libraries(programs: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-def _with_libraries(chosen: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
-    loaded = libraries(source for _, source in chosen if _is_elf(source))
-    return [(str(library).lstrip("/"), library) for library in loaded] + chosen
-
-
 def _entries(chosen: Iterable[tuple[str, Path]]) -> list[ArchiveEntry]:
     entries = []
     for path, source in chosen:
@@ -189,12 +176,10 @@ def _instructions(job: Job, machine: str, levels: str) -> list[ArchiveEntry]:
         "PATH": "/bin",
     }
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    names = "".join(f"{sysfs_name(name)}\n" for name in sorted(job.parameters))
     return [
         _text("lab/environment", exports),
-        _text(
-            "lab/parameters",
-            "".join(f"{sysfs_name(name)}\n" for name in sorted(job.parameters)),
-        ),
+        _text("lab/parameters", names),
         _text("lab/command", f"exec {shlex.join(job.command)}\n"),
     ]
 
@@ -208,10 +193,7 @@ def _other_init(job: Job) -> list[ArchiveEntry]:
 
 
 def payload(job: Job, machine: str, levels: str = "0-7") -> bytes:
-    """Return the job's files and instructions for a root file system that has all the rest.
-
-    Raises LabError when one of the job's files is missing or must not be where it is wanted.
-    """
+    """Return the job's files and instructions for a root file system that has all the rest."""
     entries = _entries(_host_files(job.files)) + _instructions(job, machine, levels)
     return cpio(_with_parents(entries))
 
@@ -224,6 +206,8 @@ def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     Not compressed: on vmx-bochs unpacking takes the time that reading less saves.
     Raises LabError when one of the job's files is missing or must not be where it is wanted.
     """
-    files = _entries(_with_libraries(list(_host_files(job.files))))
+    chosen = list(_host_files(job.files))
+    loaded = libraries(source for _, source in chosen if _is_elf(source))
+    files = _entries([(str(library).lstrip("/"), library) for library in loaded] + chosen)
     entries = files + _instructions(job, machine, levels) + _other_init(job)
     return _common() + cpio(_with_parents(entries))

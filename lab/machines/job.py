@@ -114,6 +114,8 @@ class MachineFailed(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason: Reason = reason
         self.kernel_log = kernel_log
+        # What shows the exception shows this, too.
+        self.add_note(kernel_log[-TAIL:])
 
 
 class Machine(Protocol):

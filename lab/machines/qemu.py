@@ -17,11 +17,7 @@ INITRAMFS = "initramfs"
 # More than page tables of four levels map. With 52 KVM has none left to mark SPTEs of MMIO by.
 PHYS_BITS = 51
 # Time and random numbers are the same each time: 2^1 ns for an instruction.
-COUNTED = (
-    *("-icount", "shift=1,sleep=off"),
-    *("-rtc", "base=2026-01-01,clock=vm"),
-    *("-seed", "1"),
-)
+COUNTED = ("-icount", "shift=1,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-seed", "1")
 
 
 class SvmQemu(EmulatedMachine):

@@ -23,24 +23,10 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LOG, PARTIAL, ROOT
 from lab.core.steps import duration, say
 from lab.machines import Job, Machine, MachineFailed, Result
+from lab.measure import plan
 from lab.measure.options import numbers, words
 from lab.measure.partial import Store
-from lab.measure.plan import (
-    FULL,
-    OFF,
-    OUTPUT,
-    QUICK,
-    Boot,
-    bench_boots,
-    bench_job,
-    check_harvest,
-    check_matrix,
-    check_modes,
-    expected_keys,
-    modes_of,
-    quick,
-    without_name,
-)
+from lab.measure.plan import Boot
 from lab.measure.progress import BootProgress, Watch, shown
 from lab.page import command as page
 from lab.page import figures
@@ -58,13 +44,9 @@ class MachineFailedError(LabError):
     exit_code = 3
 
 
-def _log_of(boot: Boot) -> Path:
-    words = re.findall(r"\w+", boot.label)
-    return LOG / f"bench-{'-'.join([boot.machine, *words])}.log"
-
-
 def _save_log(boot: Boot, text: str) -> Path:
-    log = _log_of(boot)
+    words = re.findall(r"\w+", boot.label)
+    log = LOG / f"bench-{'-'.join([boot.machine, *words])}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(text)
     return log
@@ -78,13 +60,13 @@ def checked(boot: Boot, result: Result) -> list[Measurement]:
     """
     said = result.output.decode(errors="replace").strip()
     if result.status == 2:
-        raise LabError(f"{boot.label}: {without_name(said)}")
+        raise LabError(f"{boot.label}: {plan.without_name(said)}")
     if result.status != 0:
         say(said)
         log = _save_log(boot, result.kernel_log)
         raise WorkFailed(f"{boot.label}: a test run failed (see above; kernel log: {log})")
     try:
-        text = result.files[OUTPUT].decode()
+        text = result.files[plan.OUTPUT].decode()
         found = jsonl.parse_all(text, boot.label)
     except (KeyError, UnicodeDecodeError, LabError) as error:
         raise WorkFailed(f"{boot.label}: unusable results: {error}") from error
@@ -102,8 +84,8 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     like = seen.key
     if boot.mode:
         wanted = boot.mode
-        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=OFF)
-    differing = expected_keys(boot, like) ^ {one.key for one in found}
+        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=tables.OFF)
+    differing = plan.expected_keys(boot, like) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"
         raise WorkFailed(f"{boot.label}: {count}, such as {min(differing, key=str)}")
@@ -159,21 +141,21 @@ def run_plan(
     return [results[index] for index in range(len(jobs))]
 
 
-def _estimate(machine: Machine, plan: Sequence[Boot]) -> str:
-    estimates = [boot.estimate_s for boot in plan]
+def _estimate(machine: Machine, boots: Sequence[Boot]) -> str:
+    estimates = [boot.estimate_s for boot in boots]
     return duration(max(sum(estimates) / parallel_on(machine), *estimates))
 
 
-def _runs(plan: Iterable[Boot]) -> int:
-    return sum(len(matrix.runs) for boot in plan for matrix in boot.matrices)
+def _runs(boots: Iterable[Boot]) -> int:
+    return sum(len(matrix.runs) for boot in boots for matrix in boot.matrices)
 
 
-def announce(machine: Machine, plan: Sequence[Boot]) -> None:
+def announce(machine: Machine, boots: Sequence[Boot]) -> None:
     kind = "simulated time" if machine.lockstep else "wall-clock time, for orientation only"
     say("bench: build what has changed, then measure eager_page_split=N beside =Y:")
     say(
-        f"bench: {_runs(plan)} test runs in {len(plan)} boots of {machine.name} ({kind}),"
-        f" about {_estimate(machine, plan)} when all is built"
+        f"bench: {_runs(boots)} test runs in {len(boots)} boots of {machine.name} ({kind}),"
+        f" about {_estimate(machine, boots)} when all is built"
     )
 
 
@@ -189,9 +171,9 @@ def announce_reused(
         say(f"bench: {_runs(left)} test runs are left, about {_estimate(machine, left)}")
 
 
-def show_plan(machine: Machine, plan: Sequence[Boot]) -> None:
-    for boot in plan:
-        job = bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
+def show_plan(machine: Machine, boots: Sequence[Boot]) -> None:
+    for boot in boots:
+        job = plan.bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
         click.echo(f"{boot.label}: {machine.name}, {job.shape}")
         click.echo(f"  {job.command[-1]}")
 
@@ -204,13 +186,13 @@ def parallel_on(machine: Machine) -> int:
     return parallel.at_once() if machine.lockstep else 1
 
 
-def _make_jobs(machine: Machine, plan: Sequence[Boot]) -> list[tuple[Boot, Job]]:
+def _make_jobs(machine: Machine, boots: Sequence[Boot]) -> list[tuple[Boot, Job]]:
     """Build what the plan needs; every kernel is measured by the series' own test."""
-    kinds = dict.fromkeys(boot.kernel for boot in plan if boot.machine != "host")
+    kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
     test = selftests.build("series") / PERF_TEST
     # `host` has no image: it runs the kernel it runs.
-    return [(b, bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in plan]
+    return [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
 
 
 def measure(
@@ -230,10 +212,10 @@ def measure(
 
 
 def measure_into(
-    file: Path, machine: Machine, plan: Sequence[Boot], *, fresh: bool = False
+    file: Path, machine: Machine, boots: Sequence[Boot], *, fresh: bool = False
 ) -> list[Measurement]:
     """Build, measure, and keep the results in FILE, complete or not at all."""
-    jobs = _make_jobs(machine, plan)
+    jobs = _make_jobs(machine, boots)
     # What another run of the same job would not repeat to the digit is not to be mixed.
     store = Store(PARTIAL) if machine.lockstep else None
     found = measure(machine, jobs, store, fresh=fresh)
@@ -284,9 +266,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
 )
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
 @click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
-@click.option(
-    "--backing", callback=words, help="Memory behind the guest, as in anonymous_hugetlb_2mb."
-)
+@click.option("--backing", callback=words, help="The guest's memory, as in anonymous_hugetlb_2mb.")
 @click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
 @click.option(
     "--kernel",
@@ -326,19 +306,19 @@ def bench(
     if name == "host":
         # Its kernel may have no dirty_harvest.
         given.setdefault("harvest", ())
-    matrix = replace(FULL if preset == "full" else QUICK, **given)
+    matrix = replace(plan.FULL if preset == "full" else plan.QUICK, **given)
     machine = machines.get(name)
-    check_matrix(matrix)
-    chosen_modes = check_modes(name, modes) or modes_of(name)
+    plan.check_matrix(matrix)
+    chosen_modes = plan.check_modes(name, modes) or plan.modes_of(name)
     if chosen["harvest"] is not None:
-        check_harvest(name, kernels, chosen_modes, matrix.harvest)
-    plan = bench_boots(name, kernels, matrix, chosen_modes)
-    if matrix == QUICK and machine.lockstep:
-        plan = quick(plan)
+        plan.check_harvest(name, kernels, chosen_modes, matrix.harvest)
+    boots = plan.bench_boots(name, kernels, matrix, chosen_modes)
+    if matrix == plan.QUICK and machine.lockstep:
+        boots = plan.quick(boots)
     if dry_run:
-        show_plan(machine, plan)
+        show_plan(machine, boots)
         return
     file = files.output_file(output, name)
-    announce(machine, plan)
-    found = measure_into(file, machine, plan, fresh=fresh)
+    announce(machine, boots)
+    found = measure_into(file, machine, boots, fresh=fresh)
     show(found, file, machine, latest=output is None)

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -24,16 +25,14 @@ from lab.machines import Job
 from lab.machines.bochs import IPS
 from lab.machines.paging import Mode
 from lab.measure.options import numbers
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB
+from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import sections
 from lab.results import tables
 from lab.results.files import complete_or_absent, output_file, output_option, write_records
 
-MACHINE = "vmx-bochs"
 INSIDE = "/cost"
 # Each vCPU's memory where their number varies.
 PER_VCPU_MIB = 32
-HUGE_MIB = 2
 SCRIPT = """
 set -e
 cd /sys/kernel/tracing
@@ -64,28 +63,6 @@ class Point:
     @property
     def mib(self) -> int:
         return self.vcpus * self.mib_per_vcpu
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a run took. pages: huge pages split. held_ns: mmu_lock held for that, altogether.
-
-    longest_ns: the longest single hold; no thread waits for the lock here, so it is not dropped.
-    """
-
-    machine: str
-    ept: bool
-    vcpus: int
-    mib_per_vcpu: int
-    pages: int
-    held_ns: int
-    longest_ns: int
-    kernel_version: str
-
-    @property
-    def instructions(self) -> float:
-        """Per huge page, holds that found the stock empty included."""
-        return self.held_ns * IPS / 1e9 / self.pages
 
 
 def points(sizes: Sequence[int], vcpus: Sequence[int]) -> list[Point]:
@@ -121,8 +98,12 @@ def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
     )
 
 
-def parse(text: str, ept: bool, release: str) -> Iterator[Cost]:
-    """The runs in what a boot of RELEASE said. WorkFailed: a run without a split, or no run."""
+def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
+    """A line of the results for each run in what a boot of RELEASE said.
+
+    instructions: per huge page, holds that found the stock empty included. WorkFailed: a run
+    without a split, or no run.
+    """
     point = None
     holds: dict[Point, list[tuple[int, int]]] = {}
     for line in text.splitlines():
@@ -138,27 +119,15 @@ def parse(text: str, ept: bool, release: str) -> Iterator[Cost]:
         if pages != point.mib // HUGE_MIB:
             raise WorkFailed(f"{point}: {pages} huge pages were split")
         held = [ns for _, ns in found]
-        runs = (point.vcpus, point.mib_per_vcpu, pages, sum(held), max(held))
-        yield Cost(MACHINE, ept, *runs, release)
-
-
-def record_of(cost: Cost) -> dict[str, object]:
-    return asdict(cost) | {"instructions": round(cost.instructions)}
+        one = {"machine": MACHINE, "ept": ept} | asdict(point)
+        one |= {"pages": pages, "held_ns": sum(held), "longest_ns": max(held)}
+        instructions = round(sum(held) * IPS / 1e9 / pages)
+        yield one | {"kernel_version": release, "instructions": instructions}
 
 
 @click.command()
-@click.option(
-    "--sizes",
-    callback=numbers,
-    default="32 128 512 4096",
-    help="MiB of a single vCPU.",
-)
-@click.option(
-    "--vcpus",
-    callback=numbers,
-    default="1 2 4 8 14",
-    help=f"vCPU counts, {PER_VCPU_MIB} MiB each.",
-)
+@click.option("--sizes", callback=numbers, default="32 128 512 4096", help="MiB of a single vCPU.")
+@click.option("--vcpus", callback=numbers, default="1 2 4 8 14", help=f"{PER_VCPU_MIB} MiB each.")
 @output_option
 def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
     """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
@@ -171,14 +140,13 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     check(wanted, machine.max_cpus)
     file = output_file(output, "cost")
     built, test = kernel.build("series", "kvm"), selftests.build("series") / PERF_TEST
-    found: list[Cost] = []
+    records: list[dict[str, Any]] = []
     for ept in (True, False):
         mode = tables.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
             result = machine.run(cost_job(ept, wanted, built.image, test))
         result.check(mode)
-        found += parse(result.text, ept, built.release)
-    records = list(map(record_of, found))
+        records += parse(result.text, ept, built.release)
     write_records(file, records)
     with complete_or_absent(file.with_suffix(".svg")) as stream:
         stream.write(sections.cost_picture(records))

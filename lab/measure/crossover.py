@@ -14,13 +14,12 @@ from rich.console import Console
 from lab import machines
 from lab.core.steps import duration, say
 from lab.measure import bench
-from lab.measure.plan import Boot, Matrix, bench_boots
+from lab.measure.plan import MACHINE, Boot, Matrix, bench_boots
 from lab.page import dirty_bits
 from lab.results import jsonl, tables, tradeoff
 from lab.results.files import output_file, output_option
 from lab.results.tables import BASE_VCPUS
 
-MACHINE = "vmx-bochs"
 MODES = ("ept0", "ept1-nopml", "tdp-nopml")
 # Around the crossing, and then up to all.
 MATRIX = Matrix(

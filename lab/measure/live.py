@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab live`: what running vCPUs feel while logging comes and goes, lazily and eagerly split.
 
-Runs dirty_log_live_perf_test on the lockstep machine: three vCPUs that write all of their
-memory without end, and one that only reads pages KVM has not mapped, so that each of
-its reads needs mmu_lock. eager_page_split=N and =Y of the series and =Y of the ungated one, with
-EPT and with shadow paging. A run's timeline becomes one line; lines of single vCPUs are left out,
-since those of their kind add them up.
-
---contended has many vCPUs that read pages KVM has not mapped while a gigabyte is cleared at once,
-on the unpatched kernel and on the series, by the TDP MMU: what yielding mmu_lock costs and gives.
+Runs dirty_log_live_perf_test on the lockstep machine. What is measured, and what --contended is, is
+in docs/measuring.md: "What running vCPUs feel"; what is kept of it, in docs/results-format.md.
 """
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +22,13 @@ from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
 from lab.machines.paging import Mode
-from lab.measure.plan import MEMORY_MIB, SPARE_MIB
+from lab.measure.options import EITHER
+from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
 
-MACHINE = "vmx-bochs"
 CONFIG = "kvm"
 INSIDE = "/live"
-HUGE_MIB = 2
 # What the test lets a reader read at most.
 FRESH_MIB = 64
 ITERATIONS = 2
@@ -109,11 +102,8 @@ class LiveBoot:
 
 def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
     """The boots: for each value of ept the series lazily and eagerly, and the ungated baseline."""
-    return [
-        LiveBoot(kind, ept, eager, load)
-        for ept in modes
-        for kind, eager in (("series", ("N", "Y")), ("peer", ("Y",)))
-    ]
+    kernels = (("series", ("N", "Y")), ("peer", ("Y",)))
+    return [LiveBoot(kind, ept, eager, load) for ept in modes for kind, eager in kernels]
 
 
 def contended_boots() -> list[LiveBoot]:
@@ -198,13 +188,6 @@ def check(mib_per_vcpu: int) -> None:
         )
 
 
-def show_plan(plan: Iterable[LiveBoot]) -> None:
-    for boot in plan:
-        job = live_job(boot, Path("bzImage"), Path(LIVE_TEST))
-        click.echo(f"{boot.label}: {job.shape}")
-        click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(boot.load)}")
-
-
 def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     kinds = dict.fromkeys(boot.kernel for boot in plan)
@@ -223,19 +206,8 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.option(
-    "--ept",
-    type=click.Choice(["Y", "N", "both"]),
-    default="both",
-    help="EPT, shadow paging, or one after the other.",
-)
-@click.option(
-    "--mib",
-    "mib_per_vcpu",
-    type=int,
-    default=USUAL.mib_per_vcpu,
-    help="Per vCPU.",
-)
+@click.option("--ept", type=click.Choice([*EITHER]), default="both", help="N: shadow paging.")
+@click.option("--mib", "mib_per_vcpu", type=int, default=USUAL.mib_per_vcpu, help="Per vCPU.")
 @click.option(
     "--contended",
     is_flag=True,
@@ -251,13 +223,15 @@ def command(
     Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
     """
     check(mib_per_vcpu)
-    modes = {"Y": [True], "N": [False], "both": [True, False]}[ept]
     load = replace(USUAL, mib_per_vcpu=mib_per_vcpu)
     if contended and (ept, load) != ("both", USUAL):
         raise LabError("--contended: its load and its modes are given; leave --ept and --mib out")
-    plan = contended_boots() if contended else live_boots(modes, load)
+    plan = contended_boots() if contended else live_boots(EITHER[ept], load)
     if dry_run:
-        show_plan(plan)
+        for boot in plan:
+            job = live_job(boot, Path("bzImage"), Path(LIVE_TEST))
+            click.echo(f"{boot.label}: {job.shape}")
+            click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(boot.load)}")
         return
     file = output_file(output, "yield" if contended else "live")
     say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")

@@ -12,10 +12,11 @@ import re
 import shlex
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -30,17 +31,15 @@ from lab.machines.bochs import IPS
 from lab.machines.paging import Mode
 from lab.measure import locktrace
 from lab.measure.options import numbers, words
-from lab.measure.plan import MEMORY_MIB, MODES, SPARE_MIB, check_modes
+from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes
 from lab.page import sections
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
 from lab.results.tables import MIB
 
-MACHINE = "vmx-bochs"
 KERNEL = "series"
 BACKING = "anonymous_hugetlb_2mb"
 INSIDE = "/lockprofile"
-HUGE_MIB = 2
 MOST_VCPUS = 64
 # The first that pays for splitting.
 ITERATION = 2
@@ -121,45 +120,9 @@ class Origin:
     areas: locktrace.Areas
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """Who waited how long in the dirty phase of the second iteration; a line of the results.
-
-    cpus: processors of the machine; with as many vCPUs or more it is overcommitted.
-    seconds, untraced_seconds: the phase, with and without tracing. vcpu_seconds: processor time
-    of all vCPUs in it. wait_seconds: the part of that spent waiting for mmu_lock, in `waits`
-    waits, the longest of them longest_wait_seconds. pml: written if it is off where ept is on.
-    """
-
-    machine: str = MACHINE
-    kernel: str = KERNEL
-    kernel_version: str
-    ept: bool
-    tdp_mmu: bool
-    pml: bool
-    vcpus: int
-    cpus: int
-    bytes_per_vcpu: int
-    backing: str = BACKING
-    write_percent: int
-    initially_all_set: bool = True
-    eager: bool
-    phase: str = "dirty"
-    iteration: int = ITERATION
-    seconds: float
-    untraced_seconds: float
-    vcpu_seconds: float
-    wait_seconds: float
-    waits: int
-    longest_wait_seconds: float
-
-
 def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
     """LabError: a run that the machine or the test can't do."""
-    for name, found, low, high in (
-        ("--vcpus", vcpus, 1, MOST_VCPUS),
-        ("--writes", writes, 0, 100),
-    ):
+    for name, found, low, high in (("--vcpus", vcpus, 1, MOST_VCPUS), ("--writes", writes, 0, 100)):
         if not found:
             raise LabError(f"{name}: the list is empty")
         if len(set(found)) != len(found):
@@ -217,10 +180,11 @@ def _dirty_ticks(text: str, what: str) -> int:
 
 def profile(
     mode: Mode, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], origin: Origin
-) -> Profile:
-    """What the files of one run say.
+) -> dict[str, Any]:
+    """What the files of one run say, as a line of the results: docs/results-format.md.
 
-    WorkFailed: they are incomplete, or contradict themselves.
+    pml is in it if it is off where ept is on. WorkFailed: they are incomplete, or contradict
+    themselves.
     """
 
     def data(kind: str) -> bytes:
@@ -239,63 +203,36 @@ def profile(
         waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
-    return Profile(
-        kernel_version=origin.release,
-        ept=mode.ept,
-        tdp_mmu=mode.tdp_mmu,
-        pml=mode.pml,
-        vcpus=run.vcpus,
-        cpus=cpus,
-        bytes_per_vcpu=mib * MIB,
-        write_percent=run.write_percent,
-        eager=run.eager,
-        seconds=ticks / IPS,
-        untraced_seconds=_dirty_ticks(text("untraced"), run.name) / IPS,
-        vcpu_seconds=waiting.running / IPS,
-        wait_seconds=waiting.waited / IPS,
-        waits=waiting.waits,
-        longest_wait_seconds=waiting.longest / IPS,
-    )
+    found: dict[str, Any]
+    found = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
+    found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
+    found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
+    found |= {"write_percent": run.write_percent, "initially_all_set": True, "eager": run.eager}
+    return found | {
+        "phase": "dirty",
+        "iteration": ITERATION,
+        "seconds": ticks / IPS,
+        "untraced_seconds": _dirty_ticks(text("untraced"), run.name) / IPS,
+        "vcpu_seconds": waiting.running / IPS,
+        "wait_seconds": waiting.waited / IPS,
+        "waits": waiting.waits,
+        "longest_wait_seconds": waiting.longest / IPS,
+    }
 
 
-class TracingProgress:
-    """Tells the user how far a boot is, as it says the names of its runs that are done."""
+def _progress(runs: Sequence[TracedRun]) -> Callable[[str], None]:
+    """What tells the user how far a boot is, given the name of each run that is done."""
+    weights = {run.name: _weight(run) for run in runs}
+    total, started = sum(weights.values()), time.monotonic()
 
-    def __init__(self, runs: Sequence[TracedRun]) -> None:
-        self._weights = {run.name: _weight(run) for run in runs}
-        self._total = sum(self._weights.values())
-        self._started = time.monotonic()
-
-    def line(self, name: str) -> None:
-        self._weights.pop(name, None)
-        left = sum(self._weights.values())
-        spent = time.monotonic() - self._started
+    def line(name: str) -> None:
+        weights.pop(name, None)
+        left = sum(weights.values())
         # Booting is done, too.
-        seconds = spent * left / (BOOT_S / VCPU_S + self._total - left)
+        seconds = (time.monotonic() - started) * left / (BOOT_S / VCPU_S + total - left)
         say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
 
-
-def record_of(found: Profile) -> dict[str, object]:
-    return {name: value for name, value in asdict(found).items() if name != "pml" or not value}
-
-
-def _measure(
-    mode: Mode, runs: Sequence[TracedRun], mib: int, job: Job, origin: Origin
-) -> list[Profile]:
-    name = tables.mode_of(MACHINE, mode)
-    with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
-        result = machines.get(MACHINE).run(replace(job, on_progress=TracingProgress(runs).line))
-    result.check(name)
-    return [profile(mode, run, mib, job.cpus, result.files, origin) for run in runs]
-
-
-def show_plan(modes: Iterable[Mode], runs: Sequence[TracedRun], mib: int, cpus: int) -> None:
-    for mode in modes:
-        job = trace_job(mode, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
-        click.echo(f"{MACHINE}, {job.shape}")
-        for run in runs:
-            vcpus, writes, eager = run.words
-            click.echo(f"  -v {vcpus} -w {writes} -b {mib}M, eager_page_split={eager}")
+    return line
 
 
 @click.command()
@@ -308,9 +245,7 @@ def show_plan(modes: Iterable[Mode], runs: Sequence[TracedRun], mib: int, cpus: 
 @click.option("--writes", callback=numbers, default="100 20", help="Write percentages.")
 @click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
 @click.option("--mib", default=2, help="Memory of each vCPU, MiB.")
-@click.option(
-    "--modes", callback=words, default="ept1 ept0", help=f"Paging modes, of '{' '.join(MODES)}'."
-)
+@click.option("--modes", callback=words, default="ept1 ept0", help=f"Of '{' '.join(MODES)}'.")
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
@@ -331,16 +266,24 @@ def command(
     cpus = cpus_for(vcpus, cpus)
     runs = [TracedRun(*values) for values in product(vcpus, writes, (False, True))]
     if dry_run:
-        show_plan(chosen, runs, mib, cpus)
+        for mode in chosen:
+            job = trace_job(mode, runs, mib, cpus, Path("bzImage"), Path(PERF_TEST))
+            click.echo(f"{MACHINE}, {job.shape}")
+            for run in runs:
+                number, percent, eager = run.words
+                click.echo(f"  -v {number} -w {percent} -b {mib}M, eager_page_split={eager}")
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
     origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
-    found: list[Profile] = []
+    records: list[dict[str, Any]] = []
     for mode in chosen:
         job = trace_job(mode, runs, mib, cpus, built.image, test)
-        found += _measure(mode, runs, mib, job, origin)
-    records = list(map(record_of, found))
+        name = tables.mode_of(MACHINE, mode)
+        with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
+            result = machines.get(MACHINE).run(replace(job, on_progress=_progress(runs)))
+        result.check(name)
+        records += [profile(mode, run, mib, cpus, result.files, origin) for run in runs]
     write_records(file, records)
     tables.show(sections.lock_table(records), Console())
     say(f"lockprofile: figures are in {file}")

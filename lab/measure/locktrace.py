@@ -95,10 +95,6 @@ def areas_of(linux: Path) -> Areas:
     return (VMALLOC, KMALLOC) if either else (VMALLOC,)
 
 
-def could_be_mmu_lock(address: int, areas: Areas) -> bool:
-    return address % PAGE == 0 and any(address in area for area in areas)
-
-
 def _begin(thread: Thread, now: int, rest: str) -> None:
     match = BEGIN.fullmatch(rest)
     if not match:
@@ -157,12 +153,8 @@ def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thr
     runners = [thread for thread in found.values() if thread.exits]
     if len(runners) != vcpus:
         raise TraceError(f"{len(runners)} threads ran a vCPU instead of {vcpus}")
-    for thread in runners:
-        if len(thread.exits) != passes:
-            exits = len(thread.exits)
-            raise TraceError(
-                f"a vCPU left KVM_RUN {exits} times instead of once in {passes} passes"
-            )
+    for exits in {len(thread.exits) for thread in runners} - {passes}:
+        raise TraceError(f"a vCPU left KVM_RUN {exits} times instead of once in {passes} passes")
     return runners
 
 
@@ -175,7 +167,7 @@ def _add(total: Waiting, thread: Thread, start: int, end: int, areas: Areas) -> 
     running = sum(max(0, min(off, end) - max(on, start)) for on, off in spans)
     waited = 0
     for wait in waits:
-        if not could_be_mmu_lock(wait.lock, areas):
+        if wait.lock % PAGE or not any(wait.lock in area for area in areas):
             raise TraceError(f"a vCPU waited for an rwlock at {wait.lock:#x}, no mmu_lock")
         if wait.end is None or not wait.begin <= wait.end <= end:
             raise TraceError(f"a wait for {wait.lock:#x} does not end within its pass")

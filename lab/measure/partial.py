@@ -24,15 +24,6 @@ from lab.results.jsonl import Measurement
 MACHINERY = (BOCHS, BIOS, BUSYBOX)
 
 
-def _bytes_of(file: Path) -> bytes:
-    return hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b"absent"
-
-
-def _machinery() -> list[Path]:
-    own = sorted(file for file in (LAB / "machines").rglob("*") if file.suffix != ".pyc")
-    return [*MACHINERY, *own, LAB / "core" / "process.py"]
-
-
 def digest(boot: Boot, job: Job) -> str:
     """What decides a boot's results, as a file name. Two different boots never share one."""
     words: Iterable[object] = (
@@ -47,8 +38,10 @@ def digest(boot: Boot, job: Job) -> str:
     )
     total = hashlib.sha256(repr(words).encode())
     inside = [job.files[name] for name in sorted(job.files)]
-    for file in (job.kernel, *inside, *_machinery()):
-        total.update(_bytes_of(file))
+    own = sorted(file for file in (LAB / "machines").rglob("*") if file.suffix != ".pyc")
+    for file in (job.kernel, *inside, *MACHINERY, *own, LAB / "core" / "process.py"):
+        there = file.is_file()
+        total.update(hashlib.sha256(file.read_bytes()).digest() if there else b"absent")
     return total.hexdigest()
 
 

@@ -16,14 +16,16 @@ from lab.machines.bochs import VmxBochs
 from lab.machines.paging import Mode
 from lab.results import jsonl, tables
 from lab.results.jsonl import Key
-from lab.results.tables import BASE_VCPUS, MIB
+from lab.results.tables import BASE_VCPUS, MIB, OFF
 
 SCRIPT = ROOT / "scripts" / "split-bench.sh"
 # Where they are inside the machine, and what comes back.
 INSIDE = "/bench"
 OUTPUT = "results.jsonl"
 
-
+# The machine with simulated time, and the pages behind its guests.
+MACHINE = VmxBochs.name
+HUGE_MIB = 2
 MEMORY_MIB = 1024
 # For the kernel, the initramfs and the selftest beside the guest's memory.
 SPARE_MIB = 512
@@ -110,8 +112,6 @@ class Matrix:
 # vCPUs of a boot's runs (see Matrix.weight) from which on it is split further.
 MOST_WEIGHT = 400
 
-OFF = jsonl.HARVESTS[0]
-
 # Those of split-bench.sh, but for its second backing in --full: that doubles the hours. And
 # for dirty_harvest, which not every kernel has that the script may meet.
 QUICK = Matrix(vcpus=(2, 8), iterations=2)
@@ -121,7 +121,6 @@ FULL = Matrix(
     init_set="both",
     harvest=("off", "on"),
 )
-
 
 # By the names that --modes takes.
 MODES = {

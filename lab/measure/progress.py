@@ -91,7 +91,7 @@ def _plain(watch: Watch) -> Iterator[Callable[[], None]]:
         what = "; ".join(f"{c.boot.label}: {c.text}" for c in running)
         return f"bench: about {duration(watch.left_s())} left; {what}"
 
-    yield now_and_then(text, watch.clock)
+    yield now_and_then(text, clock=watch.clock)
 
 
 def _drawn(watch: Watch) -> Iterator[Callable[[], None]]:

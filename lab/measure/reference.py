@@ -7,29 +7,25 @@ own, since the number of CPUs of a machine, and what ran before in it, change it
 little: so the test of docs/reference boots exactly one of these jobs, a small one.
 """
 
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-import psutil
 
 from lab import machines
-from lab.core import process
+from lab.core import parallel, process
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
 from lab.core.steps import say, step
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover
-from lab.measure.plan import Boot, Matrix
+from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render
 from lab.results import bounds, sources
 from lab.results.tables import BASE_VCPUS
 
-MACHINE = "vmx-bochs"
 VCPUS = tuple(bounds.RATIOS)
 WRITES = (100, 20)
 PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
@@ -42,7 +38,6 @@ COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofil
 ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"), "yield": ("--contended",)}
 # Of the others each is one machine at a time, so that two of them suit two cores.
 PARALLEL = 2
-POLL_S = 1.0
 GRACE_S = 1.0
 ESTIMATE = "50 to 80 min"
 
@@ -69,64 +64,29 @@ def reference_boots() -> list[Boot]:
     return [boot(kernel, ept, n) for kernel, n in kinds for ept in (True, False)]
 
 
-def measure_bench(file: Path) -> None:
-    machine, plan = machines.get(MACHINE), reference_boots()
-    bench.announce(machine, plan)
-    bench.measure_into(file, machine, plan)
-
-
-@contextmanager
-def _ended() -> Iterator[None]:
-    """On every way out, no child is left running."""
-    with process.ends_by_exception():
-        try:
-            yield
-        finally:
-            process.end(psutil.Process().children(recursive=True), GRACE_S)
-
-
 def _log(part: str) -> Path:
     return LOG / f"reference-{part}.log"
 
 
-def _start(part: str, file: Path) -> psutil.Popen:
-    """Start the command that measures PART into FILE; what it says goes to its log."""
-    words = [COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file)]
+def _measure(part: str, file: Path) -> None:
+    """Run the command that measures PART into FILE; what it says goes to its log."""
+    words = (COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file))
     LOG.mkdir(parents=True, exist_ok=True)
     with _log(part).open("wb") as output:
-        return psutil.Popen(
-            [sys.executable, "-m", "lab", *words],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def _some_ended(running: Mapping[str, psutil.Popen]) -> set[str]:
-    """Wait for a moment. WorkFailed: one failed. Returns which have ended."""
-    gone, _ = psutil.wait_procs(list(running.values()), timeout=POLL_S)
-    ended = {part for part, child in running.items() if child in gone}
-    for part in ended:
-        if running[part].returncode:
-            say("\n".join(_log(part).read_text(errors="replace").splitlines()[-5:]))
-            raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {_log(part)}")
-    return ended
+        status = process.run((sys.executable, "-m", "lab", *words), ROOT, output)
+    if status:
+        say("\n".join(_log(part).read_text(errors="replace").splitlines()[-5:]))
+        raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {_log(part)}")
 
 
 def measure_others(files: Mapping[str, Path]) -> None:
     """Run the commands that measure the other parts, some at a time. WorkFailed: one failed."""
-    waiting = [part for part in PARTS if part in files]
-    if not waiting:
-        return
-    running: dict[str, psutil.Popen] = {}
-    with _ended(), step(f"Measuring {' and '.join(waiting)}", ESTIMATE):
-        while waiting or running:
-            while waiting and len(running) < PARALLEL:
-                part = waiting.pop(0)
-                running[part] = _start(part, files[part])
-            for part in _some_ended(running):
-                del running[part]
+    parts = [part for part in PARTS if part in files]
+    if parts:
+        with step(f"Measuring {' and '.join(parts)}", ESTIMATE):
+            parallel.for_each(
+                parts, lambda part: _measure(part, files[part]), threads=PARALLEL, grace_s=GRACE_S
+            )
 
 
 def check_output(directory: Path) -> None:
@@ -204,7 +164,9 @@ def command(parts: tuple[str, ...], output: Path | None, pages: bool, dry_run: b
     with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
         files = {part: Path(scratch, f"{part}.jsonl") for part in wanted}
         if "bench" in files:
-            measure_bench(files["bench"])
+            machine, plan = machines.get(MACHINE), reference_boots()
+            bench.announce(machine, plan)
+            bench.measure_into(files["bench"], machine, plan)
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from lab.page import sections
-from lab.page.model import Block, Grid, Missing, Picture, Section
+from lab.page.model import Block, Grid, Missing, Picture, Section, grid
 from lab.results import tables
-from lab.results.sources import Bases, Source, Sources
-from lab.results.tables import Table
+from lab.results.sources import Bases, Sources
 
 
 def flat(bases: Bases) -> Sources:
@@ -42,12 +41,6 @@ def _blocks(of_base: Iterable[tuple[str, Section]]) -> Iterator[Block]:
                 yield block
 
 
-def _grid(table: Table, found: list[Source]) -> Grid:
-    origins = [tuple(line for one in found for line in one.at(keys)) for keys in table.origins]
-    strong = frozenset(table.strong)
-    return Grid(table.title, table.columns, table.rows, origins, table.notes, strong)
-
-
 def sections_of(bases: Bases) -> list[Section]:
     """Every section. LabError: what lab.page.sections.build() raises."""
     if len(bases) < 2:
@@ -60,6 +53,6 @@ def sections_of(bases: Bases) -> list[Section]:
     measured = {base: of["bench"] for base, of in bases.items() if "bench" in of}
     table = tables.bases_table({base: one.measurements for base, one in measured.items()})
     if table:
-        blocks: list[Block] = [_grid(table, list(measured.values()))]
-        found.insert(0, Section("bases", "Bases side by side", blocks))
+        shown = grid(table, *measured.values())
+        found.insert(0, Section("bases", "Bases side by side", [shown]))
     return found

@@ -44,12 +44,12 @@ def _page(pattern: str, root: Path) -> Path:
     return found[0]
 
 
-def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
-    """A line for each figure of a sentence that is not the reference's.
+def wrong_with(pattern: str, claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
+    """A line for each figure of a sentence that is not the reference's. pattern: of the page.
 
     LabError: the page does not say this, or the reference has no such figure.
     """
-    page, said = _page(claim["page"], root), claim["says"]
+    page, said = _page(pattern, root), claim["says"]
     name = page.relative_to(root)
     if _plain(FIGURE.sub(r"\1", said)) not in _plain(page.read_text()):
         raise LabError(f"{name}: no longer says '{said}'; see {figures.SPECIFICATION}")
@@ -64,8 +64,6 @@ def wrong_with(claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator
 
 def wrong(root: Path = ROOT) -> list[str]:
     found, spec = figures.reference(root), figures.specification(root)
-    return [
-        line
-        for claim in spec["claim"]
-        for line in wrong_with(claim, figures.chosen(claim, spec, found), root)
-    ]
+    asked = [(page, claim) for page, claims in spec["claim"].items() for claim in claims]
+    chosen = [(page, claim, figures.chosen(claim, spec, found)) for page, claim in asked]
+    return [line for page, claim, mine in chosen for line in wrong_with(page, claim, mine, root)]

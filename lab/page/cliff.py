@@ -5,54 +5,44 @@ Drawn of the reference's live runs, ept=Y, all vCPUs that write. Small enough to
 letters stay text, and nothing is drawn that the sentence below the picture does not name.
 """
 
-import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.core.errors import LabError
 from lab.page import pictures
-from lab.page.pictures import COLOURS, EAGER, GRID, LAZY, Style
-from lab.results.sources import Line, Sources
+from lab.page.pictures import EAGER, GRID, LAZY, Record, Style, Timeline
+from lab.results.sources import Sources
 
 PICTURE = Path("docs") / "cliff.svg"
 LICENCE = "SPDX-License-Identifier: GPL-2.0-only"
 INCHES = (8.0, 2.9)
 NAMES = {"enable": "logging on", "clear": "CLEAR", "disable": "off"}
+FONT = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
 
 
-def _records(sources: Sources, eager: bool) -> tuple[dict[str, Any], list[Line]]:
+def _timeline(sources: Sources, eager: bool, style: Style) -> Timeline:
     """The timeline of a run and what the host did. LabError: the reference has it not."""
     if "live" not in sources:
         raise LabError("the reference has no live.jsonl")
     wanted = ("series", True, False, eager)
-    mine = [
-        line
-        for line in sources["live"].lines
-        if tuple(line.record.get(n) for n in ("kernel", "ept", "tdp_mmu", "eager")) == wanted
-    ]
-    timelines = [line.record for line in mine if line.record["record"] == "timeline"]
+    records = (line.record for line in sources["live"].lines)
+    keys = ("kernel", "ept", "tdp_mmu", "eager")
+    mine = [one for one in records if tuple(map(one.get, keys)) == wanted]
+    timelines = [one for one in mine if one["record"] == "timeline"]
     if len(timelines) != 1:
         raise LabError("live.jsonl has no timeline of the series with ept=Y")
-    phases = [line for line in mine if line.record.get("kind") == "writer"]
-    return dict(timelines[0]), [line for line in phases if line.record.get("phase") in NAMES]
+    phases = [one for one in mine if one.get("kind") == "writer" and one.get("phase") in NAMES]
+    return Timeline(style, timelines[0], phases)
 
 
-def _curve(axes: Any, record: dict[str, Any], style: Style) -> None:
-    """Accesses per millisecond; the last window ends before its time."""
-    counts, window_ms = record["writer_accesses"][:-1], record["window_us"] / 1e3
-    edges = [i * window_ms for i in range(len(counts) + 1)]
-    rates = [count / window_ms for count in counts]
-    colour = COLOURS[style.colour][0]
-    axes.stairs(rates, edges, baseline=None, color=colour, linewidth=1.8, label=style.label)
-
-
-def _phases(axes: Any, lines: list[Line]) -> None:
+def _phases(axes: Any, records: Sequence[Record]) -> None:
     """Where the host switches logging on and off, and clears the log."""
-    for line in lines:
-        at = line.record["begin_us"] / 1e3
+    for one in records:
+        at = one["begin_us"] / 1e3
         axes.axvline(at, color=GRID, linewidth=1)
-        axes.annotate(NAMES[line.record["phase"]], (at, 1.02), xycoords=("data", "axes fraction"))
+        axes.annotate(NAMES[one["phase"]], (at, 1.02), xycoords=("data", "axes fraction"))
 
 
 def _figure(sources: Sources) -> Any:
@@ -61,46 +51,24 @@ def _figure(sources: Sources) -> Any:
     figure = Figure(figsize=INCHES, layout="constrained", facecolor=pictures.PAPER)
     axes = figure.subplots()
     for eager, style in ((False, LAZY), (True, EAGER)):
-        record, phases = _records(sources, eager)
-        _curve(axes, record, style)
-    _phases(axes, phases)
+        timeline = _timeline(sources, eager, style)
+        timeline.rates(axes, "writer", 1.8, style.label)
+    _phases(axes, timeline.host)
     axes.set_xlabel("milliseconds, simulated")
     axes.set_ylabel("accesses per ms")
     axes.set_ylim(bottom=0)
-    axes.set_xlim(0, len(record["writer_accesses"]) * record["window_us"] / 1e3)
-    axes.grid(axis="y")
+    axes.set_xlim(0, len(timeline.windows["writer_accesses"]) * timeline.window_ms)
     axes.legend(frameon=False, loc="center left")
     return figure
 
 
-def _set_up() -> None:
-    """The looks, whatever another picture of this process has set."""
-    import matplotlib
-
-    matplotlib.rcdefaults()
-    matplotlib.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": PICTURE.stem,
-            "font.family": "sans-serif",
-            "font.size": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "grid.color": GRID,
-        }
-    )
-
-
 def draw(sources: Sources) -> str:
     """The picture as SVG, the same bytes for the same figures."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib import style
 
-    stream = io.StringIO()
-    with matplotlib.rc_context():
-        _set_up()
-        canvas: Any = FigureCanvasSVG(_figure(sources))
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
+    # Whatever another picture of this process has set.
+    with style.context(pictures.LOOKS | FONT, after_reset=True):
+        svg = pictures.to_svg(_figure(sources), PICTURE.stem)
     # A line for each part of the picture; otherwise each corner of a curve has one.
-    svg = re.sub(r"\s*\n(?! {0,3}<|\Z)\s*", " ", stream.getvalue())
+    svg = re.sub(r"\s*\n(?! {0,3}<|\Z)\s*", " ", svg)
     return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)

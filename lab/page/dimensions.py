@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What sections say about a figure: whose clock it is by, which kernels, what was written."""
+"""What sections say about a figure: whose clock it is by, which kernels, in which mode."""
 
 from collections.abc import Iterable
 from typing import Any
+
+from lab.machines.paging import Mode
+from lab.results import tables
 
 SIMULATED = ("vmx-bochs",)
 
@@ -15,5 +18,11 @@ def versions(records: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(record["kernel_version"] for record in records))
 
 
-def mix(write_percent: int) -> str:
-    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
+def simulated(machine: str) -> str:
+    """What stands before a unit of time."""
+    return "simulated " if machine in SIMULATED else ""
+
+
+def mode(record: Any) -> str:
+    of = Mode(record["ept"], record["tdp_mmu"], record.get("pml", True))
+    return tables.mode_of(record["machine"], of)

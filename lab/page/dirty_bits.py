@@ -23,10 +23,7 @@ WHAT_IS_A_ROUND = (
     " eager_page_split=Y"
 )
 
-
-WHAT_IS_CHEAPER = (
-    "D cheaper: by the time that passes; by CPU time: of all vCPUs and the thread that asks"
-)
+WHAT_IS_CHEAPER = "D cheaper: by elapsed time; by CPU time: of all vCPUs and the thread that asks"
 
 
 def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
@@ -100,13 +97,11 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
             drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
         title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
         panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
-    simulated = found[0].like.machine in dimensions.SIMULATED
+    simulated = dimensions.simulated(found[0].like.machine)
     return Picture(
         "crossover",
         "A round of dirty logging over what is written",
-        pictures.curves(
-            "crossover", [panels], f"dirty + GET + CLEAR, {'simulated ' if simulated else ''}ms"
-        ),
+        pictures.curves("crossover", [panels], f"dirty + GET + CLEAR, {simulated}ms"),
         _tradeoff_dimensions(source, found),
         "Left of where the curves cross so little is written that a few faults are cheaper than a"
         " look at all pages; right of it the gap is what faults cost, which vCPUs pay.",
@@ -123,11 +118,11 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         for index, hollow in ((-1, False), (little, True)):
             for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
                 one = rounds[index]
-                label = f"{style.label}, {dimensions.mix(one.write_percent)}"
+                label = f"{style.label}, {tables.writes(one.write_percent)}"
                 like = replace(style, label=label, hollow=hollow)
                 drawn[like] = [(gib, mode.seconds(one, gib * GIB)) for gib in SIZES_GIB]
         panels.append(Panel(tables.paging_of(mode.like), "GiB of memory", drawn))
-    simulated = "simulated " if found[0].like.machine in dimensions.SIMULATED else ""
+    simulated = dimensions.simulated(found[0].like.machine)
     return Picture(
         "crossover-memory",
         "The same over memory, computed",
@@ -143,14 +138,10 @@ def _blocks(source: Source) -> list[Block]:
     found = tradeoff.of_one_vm(tradeoff.find(source.times))
     if not found:
         return []
-    shown = [grid(source, table) for table in tradeoff_tables(source.measurements)]
+    shown = [grid(table, source) for table in tradeoff_tables(source.measurements)]
     return [_tradeoff_picture(source, found), _memory_picture(source, found), *shown]
 
 
-PART = Part(
-    "dirty-bits",
-    "Dirty bits against write protection",
-    ("crossover", "bench"),
-    _blocks,
-    Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover"),
-)
+NONE = Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover")
+TITLE = "Dirty bits against write protection"
+PART = Part("dirty-bits", TITLE, ("crossover", "bench"), _blocks, NONE)

@@ -32,7 +32,6 @@ MARKERS = {
     ".md": ("<!-- figures: ", " -->\n", "<!-- end -->\n"),
     ".rst": (".. figures: ", "\n", ".. end figures\n"),
 }
-NOTHING = "-"
 # What a table names as its base that shows all of them side by side.
 EACH = "each"
 
@@ -68,10 +67,6 @@ class Grid:
     rows: Sequence[Sequence[str]]
     base: str = ""
 
-    def _widths(self) -> list[int]:
-        grid = [self.columns, *self.rows]
-        return [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
-
     def markdown(self) -> str:
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
         first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
@@ -81,12 +76,10 @@ class Grid:
 
     def rst(self) -> str:
         """As a simple table of reStructuredText, an empty line around it."""
-        widths = self._widths()
+        grid = (self.columns, *self.rows)
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         rule = "  ".join("=" * width for width in widths)
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (self.columns, *self.rows)
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in grid]
         return "\n".join(["", rule, lines[0], rule, *lines[1:], rule, "", ""])
 
 
@@ -131,18 +124,26 @@ def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> S
 def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
     """One figure. Its query is what the table, the row and the column say, the last one first."""
     if row["name"] in column.get("not", ()):
-        return NOTHING
+        return tables.NOTHING
     sides = column["of"].split(" / ")
     text = " / ".join(f"{common} {row['of']} {side}" for side in sides)
     style = column.get("as", "ratio" if len(sides) > 1 else "ms")
     return STYLES[style](query.number(text, found))
 
 
+def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Each row; one with "for" stands for a row of each of these values."""
+    for row in table["rows"]:
+        for value in row.get("for", [""]):
+            name, figure = value if isinstance(value, list) else (value, value)
+            yield {key: row[key].format(name, figure) for key in ("name", "of")}
+
+
 def _side(table: Mapping[str, Any], found: Sources) -> list[list[str]]:
     """The figures of one base, row by row."""
     return [
         [_cell(table["common"], row, column, found) for column in table["columns"]]
-        for row in table["rows"]
+        for row in _rows(table)
     ]
 
 
@@ -158,7 +159,7 @@ def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Gri
         names = [f"{base} {name}" for base in sides for name in names]
     else:
         sides = {base: chosen(table, spec, found)}
-    labels = [[row["name"]] for row in table["rows"]]
+    labels = [[row["name"]] for row in _rows(table)]
     figures = (_side(table, mine) for mine in sides.values())
     rows = [[*chain(*parts)] for parts in zip(labels, *figures, strict=True)]
     return Grid((table["rows_are"], *names), rows, "" if base == EACH else base)

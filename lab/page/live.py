@@ -48,20 +48,7 @@ def _same_run(line: Line) -> tuple[Any, ...]:
 
 
 def _timeline(run: LiveRun) -> Timeline:
-    record = run.timeline.record
-    phases = [
-        (p["phase"], p["begin_us"], p["begin_us"] + p["seconds"] * 1e6)
-        for p in (line.record for line in run.phases("writer"))
-    ]
-    return Timeline(
-        run.style.label,
-        run.style,
-        record["window_us"],
-        # The last window ends before its time.
-        record["writer_accesses"][:-1],
-        record["reader_accesses"][:-1],
-        phases,
-    )
+    return Timeline(run.style, run.timeline.record, [line.record for line in run.phases("writer")])
 
 
 def _exceeding(run: LiveRun, kind: str) -> Points:
@@ -156,11 +143,7 @@ def _live_blocks(source: Source, ept: bool) -> list[Block]:
     if not runs:
         return []
     mode = f"ept{'Y' if ept else 'N'}"
-    return [
-        _timeline_picture(runs, mode),
-        _stall_picture(runs, mode),
-        _longest_table(runs, mode),
-    ]
+    return [_timeline_picture(runs, mode), _stall_picture(runs, mode), _longest_table(runs, mode)]
 
 
 PART = Part(

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The section on live migration: what a guest felt while it was migrated."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import MigrationTimeline, Style
-from lab.results import tables
+from lab.page.pictures import Record, Style, Timeline
+from lab.results import goals, tables
 from lab.results.sources import Line, Source
 from lab.results.tables import Table
 
 # What the longest request with N is to be of that with Y, at least.
 GOAL = 5
 RATIOS = ("N/Y", "N/Dirty bits")
-Record = Mapping[str, Any]
 
 
 def _by_bits(record: Record) -> bool:
@@ -63,81 +62,63 @@ def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A row of the table. digits: decimals of a figure in the unit that the label says."""
+    """A row of the table: a key of the record that is called `of`, times `scale`.
+
+    digits: decimals of a figure in the unit that the label says.
+    """
 
     label: str
-    value: Callable[[MigrationRecords], float]
+    of: str
+    key: str
+    scale: float = 1
     digits: int = 2
     with_ratio: bool = True
     strong: bool = False
 
-
-def _dip(migration: MigrationRecords) -> float:
-    """The lowest window, in percent of the average before."""
-    window_s = migration.at("precopy", "window_us") / 1e6
-    usual = migration.at("before", "requests_per_second") * window_s
-    return 100 * migration.at("precopy", "lowest_per_window") / usual
-
-
-def _during(name: str) -> Callable[[MigrationRecords], float]:
-    """How much one of KVM's statistics grew from before the migration to after it."""
-
-    def grown(migration: MigrationRecords) -> float:
-        whole = migration.records["migration"]
-        after, before = (whole[f"kvm_stats_{when}"] for when in ("after", "before"))
-        return float(after.get(name, 0) - before.get(name, 0))
-
-    return grown
+    def value(self, migration: MigrationRecords) -> float:
+        if self.of == GROWTH:
+            # How much one of KVM's statistics grew from before the migration to after it.
+            whole = migration.records["migration"]
+            after, before = (whole[f"kvm_stats_{when}"] for when in ("after", "before"))
+            return float(after.get(self.key, 0) - before.get(self.key, 0))
+        value = migration.at(self.of, self.key) * self.scale
+        if self.key == LOWEST:
+            # In percent of the average before.
+            window_s = migration.at("precopy", "window_us") / 1e6
+            return 100 * value / (migration.at("before", "requests_per_second") * window_s)
+        return value
 
 
+GROWTH, LOWEST = "growth", "lowest_per_window"
 ROWS = (
-    FigureRow("longest request before, ms", lambda t: t.at("before", "longest_request_us") / 1e3),
+    FigureRow("longest request before, ms", "before", "longest_request_us", 1e-3),
     FigureRow(
-        "longest request during precopy, ms",
-        lambda t: t.at("precopy", "longest_request_us") / 1e3,
-        strong=True,
+        *("longest request during precopy, ms", "precopy", "longest_request_us", 1e-3), strong=True
     ),
-    FigureRow("longest stall before, ms", lambda t: t.at("before", "longest_stall_us") / 1e3, 3),
-    FigureRow(
-        "longest stall during precopy, ms", lambda t: t.at("precopy", "longest_stall_us") / 1e3, 3
-    ),
-    FigureRow(
-        "requests a second before", lambda t: t.at("before", "requests_per_second"), 0, False
-    ),
-    FigureRow(
-        "requests a second during precopy",
-        lambda t: t.at("precopy", "requests_per_second"),
-        0,
-        False,
-    ),
-    FigureRow("lowest window, % of before", _dip, 0, False),
-    FigureRow("page faults that KVM handled", _during("pf_taken"), 0),
-    FigureRow("huge pages split ahead of writes", _during("eager_split_done"), 0, False),
-    FigureRow("migration, ms", lambda t: t.at("migration", "seconds") * 1e3, 0),
-    FigureRow("passes over memory", lambda t: t.at("migration", "passes"), 0, False),
-    FigureRow(
-        "downtime, QEMU's account, ms", lambda t: t.at("migration", "downtime_seconds") * 1e3, 0
-    ),
-    FigureRow(
-        "stopped, as the guest sees it, ms", lambda t: t.at("blackout", "longest_stall_us") / 1e3
-    ),
+    FigureRow("longest stall before, ms", "before", "longest_stall_us", 1e-3, 3),
+    FigureRow("longest stall during precopy, ms", "precopy", "longest_stall_us", 1e-3, 3),
+    FigureRow("requests a second before", "before", "requests_per_second", 1, 0, False),
+    FigureRow("requests a second during precopy", "precopy", "requests_per_second", 1, 0, False),
+    FigureRow("lowest window, % of before", "precopy", LOWEST, 1, 0, False),
+    FigureRow("page faults that KVM handled", GROWTH, "pf_taken", 1, 0),
+    FigureRow("huge pages split ahead of writes", GROWTH, "eager_split_done", 1, 0, False),
+    FigureRow("migration, ms", "migration", "seconds", 1e3, 0),
+    FigureRow("passes over memory", "migration", "passes", 1, 0, False),
+    FigureRow("downtime, QEMU's account, ms", "migration", "downtime_seconds", 1e3, 0),
+    FigureRow("stopped, as the guest sees it, ms", "blackout", "longest_stall_us", 1e-3),
 )
 
 
-def _mode(record: Record) -> str:
-    tdp_mmu = ", tdp_mmu=Y" if record["tdp_mmu"] else ""
-    return f"{tables.paging(record['machine'], record['ept'])}{tdp_mmu}"
-
-
 def _title(record: Record) -> str:
-    return f"Migration, {record['machine']} ({record['kernel']}), {_mode(record)}"
+    return f"Migration, {record['machine']} ({record['kernel']}), {dimensions.mode(record)}"
 
 
 def _dimensions(record: Record) -> str:
     """What a picture's runs have in common."""
     return (
         f"{record['machine']} ({dimensions.clock(record['machine'])}), kernel"
-        f" {record['kernel_version']}, {_mode(record)}, {record['qemu']}, {record['vcpus']} vCPUs,"
+        f" {record['kernel_version']}, {dimensions.mode(record)}, {record['qemu']},"
+        f" {record['vcpus']} vCPUs,"
         f" {tables.size(record['bytes_per_vcpu'])} each, {record['backing']}, {record['rate']}"
         f" requests a second and vCPU, each reads {record['reads']} pages"
         f" and writes {record['writes']}"
@@ -152,13 +133,6 @@ def _cells(row: FigureRow, migrations: Sequence[MigrationRecords]) -> tuple[str,
     return (row.label, *cells)
 
 
-def _verdict(migrations: Sequence[MigrationRecords]) -> str:
-    row = next(row for row in ROWS if row.strong)
-    lazy, eager = (row.value(migration) for migration in migrations[:2])
-    said = "reached" if lazy >= GOAL * eager else "missed"
-    return f"{row.label.removesuffix(', ms')}: N is to be at least {GOAL} times Y: {said}"
-
-
 def _table(migrations: Sequence[MigrationRecords]) -> Table:
     record = migrations[0].records["migration"]
     table = Table(
@@ -169,8 +143,11 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
     simulated = record["machine"] in dimensions.SIMULATED
     table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
-    if simulated and len(migrations) > 1:
-        table.notes.append(_verdict(migrations))
+    for row in ROWS:
+        if row.strong and simulated and len(migrations) > 1:
+            lazy, eager = (row.value(migration) for migration in migrations[:2])
+            what = f"{row.label.removesuffix(', ms')}: N is to be at least {GOAL} times Y"
+            table.notes.append(f"{what}: {goals.verdict(lazy >= GOAL * eager)}")
     return table
 
 
@@ -179,32 +156,13 @@ def migration_tables(found: Sequence[Record]) -> list[Table]:
     return [_table(migrations) for migrations in _migrations(found)]
 
 
-def _timeline(migration: MigrationRecords) -> MigrationTimeline:
-    line, whole = migration.records["timeline"], migration.records["migration"]
-    return MigrationTimeline(
-        migration.style.label,
-        migration.style,
-        line["window_us"],
-        line["requests"],
-        line["longest_request_us"],
-        whole["begin_us"],
-        whole["pass_us"],
-        whole["stop_us"],
-    )
-
-
-def _name(record: Record) -> str:
-    paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
-    return f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
-
-
 def _draw(migrations: Sequence[MigrationRecords]) -> tuple[str, str]:
     record = migrations[0].records["migration"]
-    name = _name(record)
+    paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
+    name = f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
     simulated = record["machine"] in dimensions.SIMULATED
-    return name, pictures.migration_timelines(
-        name, [_timeline(migration) for migration in migrations], simulated
-    )
+    drawn = [Timeline(m.style, m.records["timeline"], [m.records["migration"]]) for m in migrations]
+    return name, pictures.migration_timelines(name, drawn, simulated)
 
 
 def drawings(found: Sequence[Record]) -> dict[str, str]:
@@ -223,9 +181,7 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
     )
     picture = Picture(name, _title(record), svg, _dimensions(record), reading, lines[0].file)
     table = _table(migrations)
-    each = [origins] * len(table.rows)
-    strong = frozenset(table.strong)
-    return [picture, Grid(table.title, table.columns, table.rows, each, table.notes, strong)]
+    return [picture, Grid.of(table, [origins] * len(table.rows))]
 
 
 def _all_blocks(source: Source) -> list[Block]:
@@ -233,10 +189,5 @@ def _all_blocks(source: Source) -> list[Block]:
     return [block for migrations in found for block in _blocks(migrations, source.lines)]
 
 
-PART = Part(
-    "migration",
-    "Live migration",
-    ("migrate",),
-    _all_blocks,
-    Missing("a live migration", "make bench WHAT=migrate"),
-)
+NONE = Missing("a live migration", "make bench WHAT=migrate")
+PART = Part("migration", "Live migration", ("migrate",), _all_blocks, NONE)

@@ -25,11 +25,15 @@ class Grid:
     strong: frozenset[int] = frozenset()
     beside: bool = False
 
+    @classmethod
+    def of(cls, table: Table, origins: Sequence[tuple[Line, ...]]) -> "Grid":
+        strong = frozenset(table.strong)
+        return cls(table.title, table.columns, table.rows, origins, table.notes, strong)
 
-def grid(source: Source, table: Table) -> Grid:
-    origins = [source.at(keys) for keys in table.origins]
-    strong = frozenset(table.strong)
-    return Grid(table.title, table.columns, table.rows, origins, table.notes, strong)
+
+def grid(table: Table, *sources: Source) -> Grid:
+    """A table of what one or several files have measured."""
+    return Grid.of(table, [tuple(o for s in sources for o in s.at(k)) for k in table.origins])
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,20 @@ INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
 # GET takes too little time to be seen beside the CLEAR that follows it.
 BANDS = ("enable", "clear", "disable")
 WIDTH = 9.0
+# Of all pictures, the committed one as well.
+LOOKS: Any = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": GRID}
+IN_INK = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color")
+LOOKS_OF_REPORT = dict.fromkeys((*IN_INK, "xtick.color", "ytick.color"), INK) | {
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "grid.linewidth": 0.6,
+    "figure.facecolor": PAPER,
+    "legend.frameon": False,
+}
 
 
 @dataclass(frozen=True)
@@ -90,37 +104,37 @@ class Panel:
     x_zero: bool = False
 
 
+Record = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """The timeline of one run. windows: accesses per window of writers and readers.
+    """The timeline of a run or a migrated guest. windows: its record "timeline".
 
-    phases: name, begin and end of what the host did, microseconds from the first window on.
+    host: the records of what the host did meanwhile, microseconds from the first window on: of a
+    run its phases, of a migration that of all of it.
     """
 
-    label: str
     style: Style
-    window_us: int
-    writers: Sequence[int]
-    readers: Sequence[int]
-    phases: Sequence[tuple[str, float, float]]
+    windows: Record
+    host: Sequence[Record]
 
+    @property
+    def window_ms(self) -> float:
+        return float(self.windows["window_us"]) / 1e3
 
-@dataclass(frozen=True)
-class MigrationTimeline:
-    """The timeline of a migrated guest. requests, longest_us: per window of window_us.
+    def stairs(self, axes: "Axes", values: Sequence[float], width: float, label: str = "") -> None:
+        """VALUES of each window."""
+        edges = [i * self.window_ms for i in range(len(values) + 1)]
+        colour = COLOURS[self.style.colour][0]
+        axes.stairs(values, edges, baseline=None, color=colour, linewidth=width, label=label)
 
-    begin_us, pass_us, stop_us: when the migration began, each of its passes, when the guest was
-    stopped, from the first window on.
-    """
-
-    label: str
-    style: Style
-    window_us: int
-    requests: Sequence[int]
-    longest_us: Sequence[float]
-    begin_us: float
-    pass_us: Sequence[float]
-    stop_us: float
+    def rates(self, axes: "Axes", kind: str, width: float, label: str = "") -> None:
+        """Accesses per millisecond of writers or readers; the last window ends before its time."""
+        counts = self.windows[f"{kind}_accesses"][:-1]
+        self.stairs(axes, [count / self.window_ms for count in counts], width, label)
+        # Without a value another call would switch it off.
+        axes.grid(True, axis="y")
 
 
 @cache
@@ -129,28 +143,7 @@ def _set_up() -> None:
     import matplotlib
 
     matplotlib.rcdefaults()
-    matplotlib.rcParams.update(
-        {
-            "svg.fonttype": "path",
-            "font.family": "DejaVu Sans",
-            "font.size": 9.5,
-            "axes.titlesize": 10,
-            "axes.edgecolor": INK,
-            "axes.labelcolor": INK,
-            "axes.titlecolor": INK,
-            "axes.axisbelow": True,
-            "axes.facecolor": "none",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "text.color": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "grid.color": GRID,
-            "grid.linewidth": 0.6,
-            "figure.facecolor": PAPER,
-            "legend.frameon": False,
-        }
-    )
+    matplotlib.rcParams.update(LOOKS | LOOKS_OF_REPORT)
 
 
 def _grid(
@@ -169,7 +162,7 @@ def _grid(
     return figure, figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
 
 
-def _svg(figure: "Figure", name: str) -> str:
+def to_svg(figure: "Figure", name: str) -> str:
     """The finished picture. NAME makes the ids in it its own."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -233,14 +226,6 @@ def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
     return below if low < 2 * below else low, above if high > above / 2 else high
 
 
-def _y_axis(axes: "Axes", limits: tuple[float, float], log: bool) -> None:
-    if log:
-        axes.set_yscale("log")
-        _log_axis(axes.yaxis, 10)
-    axes.set_ylim(*limits)
-    axes.grid(axis="y")
-
-
 def curves(
     name: str,
     rows: Sequence[Sequence[Panel]],
@@ -261,32 +246,32 @@ def curves(
                 axes.plot(*zip(*points, strict=True), **style.words())
             if limit:
                 axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
-            _y_axis(axes, limits, log=whole is None)
+            if whole is None:
+                axes.set_yscale("log")
+                _log_axis(axes.yaxis, 10)
+            axes.set_ylim(*limits)
+            axes.grid(axis="y")
             _x_axis(axes, panel)
         drawn[0].set_ylabel(y_label)
     _legend(figure, grid.flat)
-    return _svg(figure, name)
+    return to_svg(figure, name)
 
 
 def _bands(axes: "Axes", timeline: Timeline) -> None:
     """Shade what the host does; the edge keeps what is short visible."""
-    for phase, begin, end in timeline.phases:
-        if phase in BANDS:
-            colour = COLOURS[phase][0]
-            axes.axvspan(begin / 1e3, end / 1e3, facecolor=colour, alpha=0.45, edgecolor="none")
+    for one in timeline.host:
+        if one["phase"] in BANDS:
+            colour, begin = COLOURS[one["phase"]][0], one["begin_us"]
+            end = (begin + one["seconds"] * 1e6) / 1e3
+            axes.axvspan(begin / 1e3, end, facecolor=colour, alpha=0.45, edgecolor="none")
             axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
 
 
-def _timeline(axes: "Axes", timeline: Timeline, counts: Sequence[int]) -> None:
-    window_ms = timeline.window_us / 1e3
-    edges = [i * window_ms for i in range(len(counts) + 1)]
-    rates = [count / window_ms for count in counts]
+def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
     _bands(axes, timeline)
-    axes.stairs(rates, edges, baseline=None, color=COLOURS[timeline.style.colour][0], linewidth=1.3)
-    axes.set_xlim(0, edges[-1])
     axes.margins(y=0.08)
+    timeline.rates(axes, kind, 1.3)
     axes.set_ylim(bottom=0)
-    axes.grid(axis="y")
 
 
 def timelines(name: str, found: Sequence[Timeline]) -> str:
@@ -295,48 +280,48 @@ def timelines(name: str, found: Sequence[Timeline]) -> str:
 
     figure, grid = _grid(len(found), 2, 0.7 + 1.9 * len(found), sharex=True, sharey="col")
     for (left, right), timeline in zip(grid, found, strict=True):
-        _timeline(left, timeline, timeline.writers)
-        _timeline(right, timeline, timeline.readers)
-        left.set_title(f"{timeline.label}; writers", loc="left")
-        right.set_title(f"{timeline.label}; reader of unmapped pages", loc="left")
+        _timeline(left, timeline, "writer")
+        _timeline(right, timeline, "reader")
+        left.set_title(f"{timeline.style.label}; writers", loc="left")
+        right.set_title(f"{timeline.style.label}; reader of unmapped pages", loc="left")
         left.set_ylabel("accesses per ms")
     for axes in grid[-1]:
         axes.set_xlabel("ms since the baseline began, simulated")
-        axes.set_xlim(0, max(len(t.writers) * t.window_us / 1e3 for t in found))
+        axes.set_xlim(0, max((len(t.windows["writer_accesses"]) - 1) * t.window_ms for t in found))
     handles = [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
     )
-    return _svg(figure, name)
+    return to_svg(figure, name)
 
 
-def _events(axes: "Axes", timeline: MigrationTimeline) -> None:
+def _events(axes: "Axes", migration: Record) -> None:
     """Lines where the migration begins, passes and stops the guest."""
-    for end in (timeline.begin_us, timeline.stop_us):
+    for end in (migration["begin_us"], migration["stop_us"]):
         axes.axvline(end / 1e3, color=INK, linewidth=1.0)
-    for each in timeline.pass_us:
+    for each in migration["pass_us"]:
         axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
 
 
-def _migration_timeline(left: "Axes", right: "Axes", timeline: MigrationTimeline) -> None:
+def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None:
     """Requests per window, and the longest request of each window that has one."""
-    window_ms = timeline.window_us / 1e3
-    edges = [i * window_ms for i in range(len(timeline.requests) + 1)]
-    colour = COLOURS[timeline.style.colour][0]
-    left.stairs(timeline.requests, edges, baseline=None, color=colour, linewidth=1.0)
+    style, window_ms = timeline.style, timeline.window_ms
+    timeline.stairs(left, timeline.windows["requests"], 1.0)
     left.set_ylim(bottom=0)
-    left.set_title(f"{timeline.label}; requests per {window_ms:g} ms", loc="left")
-    longest = [us / 1e3 or math.nan for us in timeline.longest_us]
-    right.plot(edges[:-1], longest, color=colour, marker=".", markersize=2.5, linestyle="")
+    left.set_title(f"{style.label}; requests per {window_ms:g} ms", loc="left")
+    longest = [us / 1e3 or math.nan for us in timeline.windows["longest_request_us"]]
+    begins = [i * window_ms for i in range(len(longest))]
+    colour = COLOURS[style.colour][0]
+    right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
     right.set_yscale("log")
     _log_axis(right.yaxis, 10)
-    right.set_title(f"{timeline.label}; longest request, ms", loc="left")
+    right.set_title(f"{style.label}; longest request, ms", loc="left")
     for axes in (left, right):
-        _events(axes, timeline)
+        _events(axes, *timeline.host)
         axes.grid(axis="y")
 
 
-def migration_timelines(name: str, found: Sequence[MigrationTimeline], simulated: bool) -> str:
+def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -> str:
     """A row for each migration: what the guest served, and how long that took."""
     figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
     for (left, right), timeline in zip(grid, found, strict=True):
@@ -344,7 +329,7 @@ def migration_timelines(name: str, found: Sequence[MigrationTimeline], simulated
     for axes in grid[-1]:
         axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
         axes.set_xlim(left=0)
-    return _svg(figure, name)
+    return to_svg(figure, name)
 
 
 def stalls(name: str, panels: Sequence[Panel]) -> str:
@@ -371,4 +356,4 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
         axes.grid()
     grid[0][0].set_ylabel("share of accesses that took as long")
     _legend(figure, grid.flat)
-    return _svg(figure, name)
+    return to_svg(figure, name)

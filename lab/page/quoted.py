@@ -5,8 +5,8 @@ They are of real hardware, in seconds, and other memory sizes than ours. They st
 their own and are never set off against a figure of this project.
 """
 
-from lab.page import dimensions
 from lab.page.model import Grid
+from lab.results.tables import writes
 
 SOURCE = (
     'quoted from David Matlack, "KVM: Extend Eager Page Splitting to the shadow MMU", 2022:'
@@ -25,31 +25,11 @@ EPT_DIRTY: Rows = (
     (32, "7.0328", "0.0786"),
     (64, "16.501", "0.0839"),
 )
-SHADOW_DIRTY_ALL: Rows = (
-    (2, "0.3730", "0.3489"),
-    (8, "1.5885", "1.5250"),
-    (64, "20.086", "18.532"),
-)
-SHADOW_DIRTY_20: Rows = (
-    (2, "0.4031", "0.0718"),
-    (8, "1.3830", "0.2487"),
-    (64, "19.785", "3.4894"),
-)
-EPT_ENABLE: Rows = (
-    (2, "0.0016", "0.0257"),
-    (8, "0.0062", "0.1030"),
-    (64, "0.1038", "1.1997"),
-)
-EPT_CLEAR_1: Rows = (
-    (2, "0.0015", "0.0553"),
-    (8, "0.0063", "0.2239"),
-    (64, "0.0905", "2.6644"),
-)
-EPT_CLEAR_2: Rows = (
-    (2, "0.0156", "0.0158"),
-    (8, "0.0633", "0.0638"),
-    (64, "0.6956", "0.7004"),
-)
+SHADOW_ALL: Rows = ((2, "0.3730", "0.3489"), (8, "1.5885", "1.5250"), (64, "20.086", "18.532"))
+SHADOW_20: Rows = ((2, "0.4031", "0.0718"), (8, "1.3830", "0.2487"), (64, "19.785", "3.4894"))
+EPT_ENABLE: Rows = ((2, "0.0016", "0.0257"), (8, "0.0062", "0.1030"), (64, "0.1038", "1.1997"))
+EPT_CLEAR_1: Rows = ((2, "0.0015", "0.0553"), (8, "0.0063", "0.2239"), (64, "0.0905", "2.6644"))
+EPT_CLEAR_2: Rows = ((2, "0.0156", "0.0158"), (8, "0.0633", "0.0638"), (64, "0.6956", "0.7004"))
 
 
 def _grid(title: str, rows: Rows) -> Grid:
@@ -65,8 +45,8 @@ def _ratio(off: str, on: str) -> str:
 def tables(ept: bool, write_percent: int, initially_all_set: bool) -> list[Grid]:
     """What the mails have for such a table of ours, perhaps nothing."""
     if not ept:
-        quoted = {100: SHADOW_DIRTY_ALL, 20: SHADOW_DIRTY_20}.get(write_percent)
-        title = f"ept=N, iteration 1 dirty memory time, {dimensions.mix(write_percent)}"
+        quoted = {100: SHADOW_ALL, 20: SHADOW_20}.get(write_percent)
+        title = f"ept=N, iteration 1 dirty memory time, {writes(write_percent)}"
         return [_grid(title, quoted)] if quoted else []
     if write_percent != 100:
         return []

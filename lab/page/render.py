@@ -7,23 +7,15 @@ nothing is loaded. The Markdown page has its pictures, and the files of results,
 
 import hashlib
 import re
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lab.page.model import (
-    Block,
-    Grid,
-    Missing,
-    Picture,
-    Section,
-    lines_of,
-    ranges,
-)
+from lab.core import space
+from lab.page.model import Block, Grid, Missing, Picture, Section, lines_of, ranges
 from lab.page.pictures import COLOURS
 from lab.results.sources import Line, Source, Sources
 
@@ -54,25 +46,14 @@ class Used:
         return ", ".join(found)
 
 
-def _used(sources: Sources, sections: Iterable[Section]) -> list[Used]:
-    lines = lines_of(sections)
-    return [
-        Used(source, [line for line in lines if line.file == source.name])
-        for source in sources.values()
-    ]
-
-
 def inline(picture: Picture) -> Markup:
     """A picture's SVG for use inside a page: ids of its own, and colours that the page sets."""
     svg = picture.svg[picture.svg.index("<svg") :]
-    mine = picture.name
-    svg = re.sub(r'\bid="', f'id="{mine}-', svg)
-    svg = re.sub(r'href="#', f'href="#{mine}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{mine}-", svg)
+    svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{picture.name}-", svg)
     for name, (colour, _) in COLOURS.items():
         svg = svg.replace(colour, f"var(--{name})")
-    svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ?', r"<svg \1", svg, count=1)
-    svg = re.sub(r'<svg ([^>]*?)width="[^"]*" ?', r"<svg \1", svg, count=1)
+    for size in ("height", "width"):
+        svg = re.sub(rf'<svg ([^>]*?){size}="[^"]*" ?', r"<svg \1", svg, count=1)
     # The figures are in the tables, too; the text is made of outlines.
     return Markup(svg.replace("<svg ", '<svg role="img" aria-hidden="true" ', 1))
 
@@ -114,11 +95,12 @@ def _notes_once(section: Section) -> Section:
 
 def page(template: str, sources: Sources, sections: Sequence[Section]) -> str:
     """One page: TEMPLATE is HTML or MARKDOWN."""
-    environment = _environment(template == HTML)
+    environment, lines = _environment(template == HTML), lines_of(sections)
+    used = [Used(one, [i for i in lines if i.file == one.name]) for one in sources.values()]
     text = environment.get_template(f"{template}.j2").render(
         title=TITLE,
         sections=[_notes_once(section) for section in sections],
-        used=_used(sources, sections),
+        used=used,
         colours=COLOURS,
     )
     # What Jinja leaves of empty lines in a row.
@@ -137,17 +119,6 @@ def files(sources: Sources, sections: Sequence[Section]) -> dict[str, bytes]:
 
 def replace_directory(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Make DIRECTORY hold exactly CONTENTS; it gets its name when all is written."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".report-", dir=directory.parent) as scratch:
-        fresh, old = Path(scratch, "fresh"), Path(scratch, "old")
-        fresh.mkdir()
+    with space.filling(directory) as fresh:
         for name, data in contents.items():
             (fresh / name).write_bytes(data)
-        if directory.exists():
-            directory.rename(old)
-        try:
-            fresh.rename(directory)
-        except BaseException:
-            if old.exists():
-                old.rename(directory)
-            raise

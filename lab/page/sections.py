@@ -11,8 +11,7 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
-from lab.machines.paging import Mode
-from lab.page import dimensions, dirty_bits, live, migration, pictures, quoted
+from lab.page import dimensions, dirty_bits, live, migration, native, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
 from lab.results import bounds, goals, tables
@@ -42,15 +41,11 @@ def _styles(key: Key) -> dict[Style, Key]:
     return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
 
 
-def _without_parameters(keys: Iterable[Key]) -> list[Key]:
-    """As if what can be changed at run time had not been."""
-    return [replace(key, eager=False, dirty_harvest=tables.OFF) for key in keys]
-
-
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     """Times of ROW over the vCPUs for the machine, mode and mix of LIKE, and where from."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
-    found = _without_parameters(source.measured)
+    # As if what can be changed at run time had not been.
+    found = [replace(key, eager=False, dirty_harvest=tables.OFF) for key in source.measured]
     counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
     drawn: dict[Style, Points] = {}
     used: list[Key] = []
@@ -61,7 +56,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
             drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
             used += keys
     mode = tables.paging_of(like)
-    mix = dimensions.mix(like.write_percent)
+    mix = tables.writes(like.write_percent)
     over = ("N/Y", pictures.LAZY)
     if row in SPLITTING:
         over = (tables.RATIO_OF_UNGATED, next(iter(_styles(at))))
@@ -88,9 +83,7 @@ def _dimensions(source: Source, used: Sequence[Key]) -> str:
     )
 
 
-WHAT_BITS_DO = (
-    " With Dirty bits no write is a fault at all, so that curve is the time without logging."
-)
+WHAT_BITS_DO = " With Dirty bits no write faults, so that curve is the time without logging."
 
 
 def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[int]) -> Block:
@@ -107,7 +100,7 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
         if any(panel.curves for panel in panels):
             drawn.append(panels)
     label = f"{row.label} over vCPUs"
-    unit = "simulated ms" if family.machine in dimensions.SIMULATED else "ms"
+    unit = f"{dimensions.simulated(family.machine)}ms"
     if row in SPLITTING:
         row_of_all = [panel for panels in drawn for panel in panels]
         drawn = [[replace(one, title=one.title.replace(": ", ":\n")) for one in row_of_all]]
@@ -144,34 +137,21 @@ def _families(source: Source) -> dict[Key, list[int]]:
     return found
 
 
-def _family_blocks(source: Source, family: Key, mixes: list[int], number: int) -> list[Block]:
-    ends = f"-{number}" if number else ""
-    row = tables.headline(family.initially_all_set)
-    found: list[Block] = [_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3])]
-    name, splits = ("clear", FIRST_CLEAR) if family.initially_all_set else ("enable", ENABLING)
-    found.append(_over_vcpus(source, family, splits, f"{name}{ends}", mixes[:1]))
-    return found
-
-
 def _bench_pictures(source: Source) -> list[Block]:
     """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
-    return [
-        block
-        for number, (family, mixes) in enumerate(_families(source).items())
-        for block in _family_blocks(source, family, mixes, number)
-    ]
+    found: list[Block] = []
+    for number, (family, mixes) in enumerate(_families(source).items()):
+        ends = f"-{number}" if number else ""
+        row = tables.headline(family.initially_all_set)
+        found.append(_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3]))
+        name, splits = ("clear", FIRST_CLEAR) if family.initially_all_set else ("enable", ENABLING)
+        found.append(_over_vcpus(source, family, splits, f"{name}{ends}", mixes[:1]))
+    return found
 
 
 def _verdicts(source: Source) -> list[Block]:
     judged = (bounds.table(source.measurements), goals.table(source.measurements))
-    return [grid(source, table) for table in judged if table]
-
-
-def _mails_for(source: Source, table: Table) -> list[Grid]:
-    key = next(key for keys in table.origins for key in keys if key in source.measured)
-    if key.tdp_mmu:
-        return []
-    return quoted.tables(key.ept, key.write_percent, key.initially_all_set)
+    return [grid(table, source) for table in judged if table]
 
 
 def _bench_tables(source: Source) -> list[Block]:
@@ -179,17 +159,13 @@ def _bench_tables(source: Source) -> list[Block]:
     blocks: list[Block] = []
     note = "figures are milliseconds; " + dimensions.clock(source.measurements[0].machine)
     for table in tables.main_tables(source.measurements):
-        shown = grid(source, table)
+        shown = grid(table, source)
         blocks.append(replace(shown, notes=[*shown.notes, note]))
-        blocks.extend(_mails_for(source, table))
+        key = next(key for keys in table.origins for key in keys if key in source.measured)
+        if not key.tdp_mmu:
+            blocks += quoted.tables(key.ept, key.write_percent, key.initially_all_set)
     base = tables.base_table(source.measurements)
-    return [*blocks, *([grid(source, base)] if base else [])]
-
-
-def _grid_of_lines(source: Source, table: Table) -> Grid:
-    """A table with a row for each line of a file."""
-    origins = [(line,) for line in source.lines]
-    return Grid(table.title, table.columns, table.rows, origins, table.notes)
+    return [*blocks, *([grid(base, source)] if base else [])]
 
 
 def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Panel:
@@ -253,30 +229,29 @@ def _cost(source: Source) -> list[Block]:
         " vCPUs there are; it is to stay below the dotted line.",
         source.name,
     )
-    return [picture, _grid_of_lines(source, cost_table(records))]
+    return [picture, Grid.of(cost_table(records), [(line,) for line in source.lines])]
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
     """The share that waits over vCPUs: a row for each mode, a column for each mix."""
     found: list[list[Panel]] = []
-    for mode in dict.fromkeys(map(_mode, records)):
+    for mode in dict.fromkeys(map(dimensions.mode, records)):
         row = []
         for mix in dict.fromkeys(one["write_percent"] for one in records):
             drawn: dict[Style, Points] = {}
             for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
                 wanted = (mode, mix, eager)
-                own = [o for o in records if (_mode(o), o["write_percent"], o["eager"]) == wanted]
+                own = [one for one in records if _like(one)[:3] == wanted]
                 if own:
                     drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
-            row.append(Panel(f"{mode}, {dimensions.mix(mix)}", "vCPUs", drawn))
+            row.append(Panel(f"{mode}, {tables.writes(mix)}", "vCPUs", drawn))
         if all(panel.curves for panel in row):
             found.append(row)
     return found
 
 
-def _mode(record: Any) -> str:
-    mode = Mode(record["ept"], record["tdp_mmu"], record.get("pml", True))
-    return tables.mode_of(record["machine"], mode)
+def _like(record: Any) -> tuple[str, int, bool, int]:
+    return dimensions.mode(record), record["write_percent"], record["eager"], record["vcpus"]
 
 
 def _waiting(record: Any) -> float:
@@ -289,9 +264,7 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
     Without caches in the machine it is waiting for each other, whatever for. Only if each page is
     written, and with a CPU for each, do all vCPUs have the same to do.
     """
-    like = (_mode(one), one["eager"], one["write_percent"], 1)
-    keys = ("eager", "write_percent", "vcpus")
-    alone = [o for o in records if (_mode(o), *(o[key] for key in keys)) == like]
+    alone = [other for other in records if _like(other) == (*_like(one)[:3], 1)]
     if not alone or one["write_percent"] != 100 or one["vcpus"] >= one["cpus"]:
         return tables.NOTHING
     return f"{100 * (1 - alone[0]['untraced_seconds'] / one['untraced_seconds']):.1f}%"
@@ -299,7 +272,7 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
 
 def _lock_row(one: Any, records: Iterable[Any]) -> tuple[str, ...]:
     return (
-        f"{_mode(one)}, {dimensions.mix(one['write_percent'])}",
+        f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}",
         str(one["vcpus"]),
         str(one["cpus"]),
         "Y" if one["eager"] else "N",
@@ -309,14 +282,6 @@ def _lock_row(one: Any, records: Iterable[Any]) -> tuple[str, ...]:
         f"{one['longest_wait_seconds'] * 1e3:.3f}",
         tables.milliseconds(one["untraced_seconds"]),
         tables.milliseconds(one["seconds"]),
-    )
-
-
-def _lock_dimensions(one: Any) -> str:
-    return (
-        f"{one['machine']} ({dimensions.clock(one['machine'])}), kernel {one['kernel']},"
-        f" {tables.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
-        f" {one['phase']} {one['iteration']}"
     )
 
 
@@ -346,9 +311,14 @@ def _lock(source: Source) -> list[Block]:
             " ahead and written without a fault."
         )
         title = "Time that vCPUs wait for mmu_lock while they dirty memory"
-        said = _lock_dimensions(records[0])
+        one = records[0]
+        said = (
+            f"{one['machine']} ({dimensions.clock(one['machine'])}), kernel {one['kernel']},"
+            f" {tables.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
+            f" {one['phase']} {one['iteration']}"
+        )
         blocks.append(Picture("lock", title, drawn, said, reading, source.name))
-    return [*blocks, _grid_of_lines(source, lock_table(records))]
+    return [*blocks, Grid.of(lock_table(records), [(line,) for line in source.lines])]
 
 
 BENCH = ("bench",)
@@ -364,6 +334,7 @@ PARTS = (
     migration.PART,
     Part("cost", "What one split costs", ("cost",), _cost, NO_COST),
     Part("lock", "Who waits for mmu_lock", ("lock",), _lock, NO_PROFILE),
+    native.PART,
 )
 
 

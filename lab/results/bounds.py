@@ -5,33 +5,22 @@ For EPT with 2 MiB per vCPU, one huge page each, all writes, initially-all-set.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from lab.results import tables
+from lab.results import goals, tables
 from lab.results.jsonl import Key, Measurement
 from lab.results.tables import MIB, OFF, Beside, Table
 
 # vCPUs -> N/Y at least.
 RATIOS = {2: 20, 4: 30, 8: 60, 14: 100}
-REACHED, MISSED = "reached", "missed"
 
 
 def _judged(key: Key) -> bool:
     row = tables.headline(True)
-    usual = (False, True, OFF)
-    wanted = ("series", True, *usual, 2 * MIB, 100, True, False, row.phase, row.iteration)
-    return key.vcpus in RATIOS and wanted == (
-        key.kernel,
-        key.ept,
-        key.tdp_mmu,
-        key.pml,
-        key.dirty_harvest,
-        key.bytes_per_vcpu,
-        key.write_percent,
-        key.initially_all_set,
-        key.eager,
-        key.phase,
-        key.iteration,
-    )
+    like = replace(key, kernel="series", ept=True, tdp_mmu=False, pml=True, dirty_harvest=OFF)
+    like = replace(like, bytes_per_vcpu=2 * MIB, write_percent=100, initially_all_set=True)
+    like = replace(like, eager=False, phase=row.phase, iteration=row.iteration)
+    return key.vcpus in RATIOS and key == like
 
 
 def table(measurements: Iterable[Measurement]) -> Table | None:
@@ -44,8 +33,8 @@ def table(measurements: Iterable[Measurement]) -> Table | None:
         if beside.lazy is None or beside.eager is None:
             continue
         least = RATIOS[key.vcpus]
-        verdict = REACHED if beside.lazy >= least * beside.eager else MISSED
-        found.rows.append((str(key.vcpus), *beside.cells(""), str(least), verdict))
+        said = goals.verdict(beside.lazy >= least * beside.eager)
+        found.rows.append((str(key.vcpus), *beside.cells().values(), str(least), said))
         found.origins.append(Beside.keys(key)[:2])
     return found if found.rows else None
 
@@ -59,6 +48,6 @@ def missed(measurements: Iterable[Measurement]) -> list[str]:
         row = rows.get(vcpus)
         if row is None:
             lines.append(f"{vcpus} vCPUs: N/Y was not measured")
-        elif row[-1] == MISSED:
+        elif row[-1] != goals.verdict(True):
             lines.append(f"{vcpus} vCPUs: N/Y is {row[3]} instead of at least {least}")
     return lines

@@ -2,12 +2,12 @@
 """`lab compare A B`: two files of results side by side, and what moved between them.
 
 Only what both measured, with the same dimensions, is compared. With simulated time a difference
-counts beyond a threshold of its phase (LIMITS), with the host's clock beyond what repeated runs of
+counts beyond a limit of its phase (LIMITS_S), with the host's clock beyond what repeated runs of
 one side differ by; docs/measuring.md says why: "Comparing two results".
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,36 +21,18 @@ from lab.results import sources, tables
 from lab.results.jsonl import Key
 from lab.results.tables import Table
 
-# Of the kernel's timer: what waits for grace periods or is hit by a tick moves by whole ones.
-TICK_S = 0.004
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A difference within either is none. relative: of the smaller time. seconds: absolute."""
-
-    relative: float
-    seconds: float
-
-    def allows(self, before: float, after: float) -> bool:
-        apart = abs(after - before)
-        return apart <= max(self.seconds, self.relative * min(before, after))
-
-
-# By phase, from what the unpatched kernel and N, which do the same, differ by: up to 3.5%, and
-# for phases that contain a wait or a start of threads, one tick. A tick's interrupt takes 42 us,
-# and short phases meet one more or less: seen is 53 us, with the same kernel and test in an
-# initramfs of other bytes. See docs/measuring.md.
-LIMITS = {
-    "populate": Limit(0.04, 2 * TICK_S),
-    "enable": Limit(0.04, 2 * TICK_S),
-    "dirty": Limit(0.04, 100e-6),
-    "get": Limit(0.04, 5e-6),
-    "clear": Limit(0.04, 100e-6),
-    "disable": Limit(0.04, 2 * TICK_S),
-}
+# Two ticks of the kernel's timer: what waits for grace periods, or starts threads, moves by ticks.
+TICKS_S = 2 * 0.004
+# A difference within either is none: a share of the smaller time, or seconds by phase. From what
+# the unpatched kernel and N, which do the same, differ by: up to 3.5%, and for phases that contain
+# a wait or a start of threads, one tick. A tick's interrupt takes 42 us, and short phases meet one
+# more or less: seen is 53 us, with the same kernel and test in an initramfs of other bytes. See
+# docs/measuring.md.
+SHARE = 0.04
+LIMITS_S = dict.fromkeys(("populate", "enable", "disable"), TICKS_S)
+LIMITS_S |= {"dirty": 100e-6, "get": 5e-6, "clear": 100e-6}
 # Dirty memory time of an iteration that pays for nothing: short, so one tick shows.
-UNPAID = Limit(0.04, 2 * TICK_S)
+UNPAID_S = TICKS_S
 
 Times = dict[Key, list[float]]
 
@@ -115,25 +97,17 @@ def machine_of(*sides: Side) -> str:
     return found[0]
 
 
-def is_lockstep(machine: str) -> bool:
-    """Whether times are simulated. A label that is none of the lab's machines is a real one."""
-    return machine in machines.NAMES and machines.get(machine).lockstep
-
-
-def limit_for(key: Key) -> Limit:
+def limit_s(key: Key) -> float:
     paying = tables.headline(key.initially_all_set).iteration or 0
-    if key.phase == "dirty" and (key.iteration or 0) < paying:
-        return UNPAID
-    return LIMITS[key.phase]
+    unpaid = key.phase == "dirty" and (key.iteration or 0) < paying
+    return UNPAID_S if unpaid else LIMITS_S[key.phase]
 
 
-def _pair_lockstep(key: Key, before: Sequence[float], after: Sequence[float]) -> Pair:
+def _pair(key: Key, before: Sequence[float], after: Sequence[float], lockstep: bool) -> Pair:
     first, second = statistics.median(before), statistics.median(after)
-    return Pair(key, first, second, not limit_for(key).allows(first, second))
-
-
-def _pair_wall_clock(key: Key, before: Sequence[float], after: Sequence[float]) -> Pair:
-    first, second = statistics.median(before), statistics.median(after)
+    if lockstep:
+        allowed = max(limit_s(key), SHARE * min(first, second))
+        return Pair(key, first, second, abs(second - first) > allowed)
     if min(len(before), len(after)) < 2:
         return Pair(key, first, second, moved=False, judged=False)
     spread = max(max(before) - min(before), max(after) - min(after))
@@ -142,8 +116,10 @@ def _pair_wall_clock(key: Key, before: Sequence[float], after: Sequence[float]) 
 
 def compare(a: Side, b: Side) -> Comparison:
     """Everything that both have, judged. LabError: machines differ, or nothing is common."""
-    pair = _pair_lockstep if is_lockstep(machine_of(a, b)) else _pair_wall_clock
-    pairs = [pair(key, a.times[key], b.times[key]) for key in a.times if key in b.times]
+    machine = machine_of(a, b)
+    # A label that is none of the lab's machines is a real one.
+    lockstep = machine in machines.NAMES and machines.get(machine).lockstep
+    pairs = [_pair(key, a.times[key], b.times[key], lockstep) for key in a.times if key in b.times]
     if not pairs:
         raise LabError(f"{a.name} and {b.name} measured nothing with the same dimensions")
     only = {
@@ -164,10 +140,6 @@ def label(key: Key) -> str:
     )
 
 
-def _mark(pair: Pair) -> str:
-    return "moved" if pair.moved else "" if pair.judged else "?"
-
-
 def table_of(found: Comparison, a: Side, b: Side) -> Table:
     table = Table("What both measured", ("ms", "A", "B", "B - A", ""))
     for name, side in (("A", a), ("B", b)):
@@ -177,7 +149,8 @@ def table_of(found: Comparison, a: Side, b: Side) -> Table:
             table.strong.add(index)
         cells = (tables.milliseconds(pair.before), tables.milliseconds(pair.after))
         change = tables.percent(pair.after, pair.before)
-        table.rows.append((label(pair.key), *cells, change, _mark(pair)))
+        mark = "moved" if pair.moved else "" if pair.judged else "?"
+        table.rows.append((label(pair.key), *cells, change, mark))
     return table
 
 
@@ -190,18 +163,13 @@ def moves(found: Comparison) -> list[str]:
     ]
 
 
-def _groups(keys: Iterable[Key]) -> list[str]:
-    """Keys without their phases, in words, once each."""
-    named = (label(replace(key, phase="", iteration=None)).removesuffix(": ") for key in keys)
-    return list(dict.fromkeys(named))
-
-
 def notes(found: Comparison) -> list[str]:
     """What was left out of the comparison, one line each."""
     lines = []
     for name, keys in found.only.items():
         if keys:
-            groups = _groups(keys)
+            phaseless = (replace(key, phase="", iteration=None) for key in keys)
+            groups = list(dict.fromkeys(label(key).removesuffix(": ") for key in phaseless))
             shown = "; ".join(groups[:3]) + ("; ..." if len(groups) > 3 else "")
             lines.append(f"only in {name}: {len(keys)} measurements ({shown})")
     unknown = sum(not pair.judged for pair in found.pairs)

@@ -17,7 +17,6 @@ from lab.core.paths import RESULTS
 
 LATEST = "latest.jsonl"
 FREE_MIB = 4
-MIB = 1 << 20
 
 # Of every command that measures: what output_file() is given.
 output_option = click.option(
@@ -38,7 +37,7 @@ def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
         raise LabError(f"--output: there is no directory {file.parent}")
     if file.exists():
         raise LabError(f"--output: {file} exists; results are never overwritten")
-    if shutil.disk_usage(file.parent).free < FREE_MIB * MIB:
+    if shutil.disk_usage(file.parent).free < FREE_MIB << 20:
         raise LabError(f"no space left in {file.parent}: {FREE_MIB} MiB are needed")
     return file
 

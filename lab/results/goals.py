@@ -62,10 +62,10 @@ class Goal:
     def judge(self, lazy: float | None, eager: float) -> str | None:
         """The verdict, None if what it needs was not measured."""
         if not self.ratio:
-            return f"at most {self.most_ms:g} ms: {_verdict(eager * 1000 <= self.most_ms)}"
+            return f"at most {self.most_ms:g} ms: {verdict(eager * 1000 <= self.most_ms)}"
         if lazy is None:
             return None
-        return f"at least {self.ratio:g}: {_verdict(lazy >= self.ratio * eager)}"
+        return f"at least {self.ratio:g}: {verdict(lazy >= self.ratio * eager)}"
 
 
 GOALS = (
@@ -82,20 +82,17 @@ GOALS = (
         for way, (writes, most) in product(EVERYWHERE, ((100, 2), (20, 3.5)))
     ),
     *(
-        Goal(way, row, initially_all_set=False, most_ms=most)
-        for (row, most), way in product(
-            ((tables.ENABLING, 2), (tables.SECOND_GET, 2.5)), IN_TDP_MMU
-        )
+        Goal(way, row, initially_all_set=False, most_ms=ms)
+        for (row, ms), way in product(((tables.ENABLING, 2), (tables.SECOND_GET, 2.5)), IN_TDP_MMU)
     ),
     *(Goal(way, tables.DISABLING, most_ms=5) for way in IN_TDP_MMU),
 )
-
 
 # A goal that was measured: its label, times, verdict, and the keys that it was judged by.
 Judged = tuple[str, Beside, str, tuple[Key, ...]]
 
 
-def _verdict(reached: bool) -> str:
+def verdict(reached: bool) -> str:
     return "reached" if reached else "missed"
 
 
@@ -120,14 +117,14 @@ def _base_goal(times: Times) -> Iterator[Judged]:
         return
     key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
-    said = f"at most {BASE_LIMIT:g}% apart: {_verdict(reached)}"
+    said = f"at most {BASE_LIMIT:g}% apart: {verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {tables.percent(now, before)}"
     yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
 
 
 def _over(key: Key, before: float, now: float) -> float:
     """By what share N takes longer than it may, of what the unpatched kernel takes."""
-    noise = min(compare.LIMITS[key.phase].seconds, INTERRUPTS_S)
+    noise = min(compare.LIMITS_S[key.phase], INTERRUPTS_S)
     return (now - before - max(before * LAZY_LIMIT / 100, noise)) / before
 
 
@@ -140,7 +137,7 @@ def _lazy_goals(times: Times) -> Iterator[Judged]:
             continue
         key, row, before, now = max(mine, key=lambda pair: _over(pair[0], *pair[2:]))
         label = f"{tables.load_label(key)}: N beside the unpatched kernel, {row.label}"
-        said = f"at most {LAZY_LIMIT:g}% longer: {_verdict(_over(key, before, now) <= 0)}"
+        said = f"at most {LAZY_LIMIT:g}% longer: {verdict(_over(key, before, now) <= 0)}"
         label += f" {tables.percent(now, before)}"
         yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
 
@@ -150,9 +147,10 @@ def table(measurements: Iterable[Measurement]) -> Table | None:
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
     ungated = "U" if any(beside.ungated is not None for _, beside, *_ in verdicts) else ""
-    columns = ("8 vCPUs x 4 MiB", *Beside.columns(ungated), "goal")
+    columns = ("8 vCPUs x 4 MiB", *Beside(None, None).cells(ungated), "goal")
     found = Table("What the series is to reach", columns)
     found.notes += tables.WHAT_IS_U.values() if ungated else []
-    found.rows += [(label, *beside.cells(ungated), said) for label, beside, said, _ in verdicts]
-    found.origins += [keys for *_, keys in verdicts]
+    for label, beside, said, keys in verdicts:
+        found.rows.append((label, *beside.cells(ungated).values(), said))
+        found.origins.append(keys)
     return found if found.rows else None

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.core.errors import LabError
+from lab.core.paths import numbers
 from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
 # What the names of files end in, before ".jsonl"; "bench" is what ends in none of the others.
 # "yield" has no section of the report: its few figures are in docs/measuring.md.
-KINDS = ("bench", "live", "yield", "migrate", "cost", "lock", "crossover")
+KINDS = ("bench", "live", "yield", "migrate", "cost", "lock", "crossover", "native")
 # Those with the lines of split-bench.sh.
 MEASURED = ("bench", "crossover")
 # Of lines without "kernel_version", which are older than that key: there was one base then.
@@ -154,13 +155,9 @@ def load(file: Path, name: str = "") -> Source:
     return source
 
 
-def _numbers(base: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", base))
-
-
 def newest_first(of_base: Mapping[str, OfBase]) -> dict[str, OfBase]:
     """What there is of each base, in the order in which it is shown."""
-    return {base: of_base[base] for base in sorted(of_base, key=_numbers, reverse=True)}
+    return {base: of_base[base] for base in sorted(of_base, key=numbers, reverse=True)}
 
 
 def load_bases(files: Iterable[Path]) -> Bases:
@@ -203,7 +200,7 @@ def newest(directory: Path) -> list[Path]:
     # Names begin with the time.
     for file in [*sorted(directory.glob("*-*.jsonl")), *([latest] if latest.exists() else [])]:
         base = _base_in(file)
-        order = tuple(-number for number in _numbers(base))
+        order = tuple(-number for number in numbers(base))
         found[KINDS.index(kind_of(file)), order, base] = file
     return [found[key] for key in sorted(found)]
 

@@ -21,9 +21,7 @@ LOCKSTEP = (
     "simulated time: work, faults and waiting for locks count; caches, TLBs and the time"
     " an interrupt takes are not modelled"
 )
-WALL_CLOCK = (
-    "wall-clock time of an emulator or a shared host: for orientation, varies from run to run"
-)
+WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, varies by run"
 
 OFF, ON, _ = HARVESTS
 NOTHING = "-"
@@ -65,7 +63,6 @@ FIRST_CLEAR = Row("first CLEAR", "clear", 1)
 SECOND_CLEAR = Row("second CLEAR", "clear", 2)
 SECOND_GET = Row("second GET", "get", 2)
 ENABLING, DISABLING = Row("enabling", "enable"), Row("disabling", "disable")
-
 
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
@@ -131,9 +128,8 @@ def shown_rows(initially_all_set: bool) -> list[Row]:
         *(clears if initially_all_set else []),
         Row("first GET", "get", 1),
         *(SECOND_GET, ENABLING, DISABLING),
-        Row("dirty, iteration 1", "dirty", 1)
-        if initially_all_set
-        else Row("dirty, iteration 2", "dirty", 2),
+        # The other iteration.
+        headline(not initially_all_set),
     ]
 
 
@@ -145,7 +141,7 @@ def size(count: int) -> str:
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // 1024} KiB"
 
 
-def _writes(write_percent: int) -> str:
+def writes(write_percent: int) -> str:
     return "all writes" if write_percent == 100 else f"{write_percent}% writes"
 
 
@@ -174,7 +170,7 @@ def _title(key: Key) -> str:
     return (
         f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
         f"tdp_mmu={_letter(key.tdp_mmu)}{'' if key.pml else ', pml=N'}{harvest_of(key)}, "
-        f"{_writes(key.write_percent)}, {init}, "
+        f"{writes(key.write_percent)}, {init}, "
         f"{size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     )
 
@@ -187,17 +183,11 @@ def _group(key: Key) -> Key:
 Groups = dict[Key, list[Key]]
 
 
-def _grouped(keys: Iterable[Key]) -> Groups:
-    found: Groups = {}
-    for key in keys:
-        found.setdefault(_group(key), []).append(key)
-    return found
-
-
-def _reason(initially_all_set: bool) -> str:
-    if initially_all_set:
-        return "iteration 2 is the first that pays for splitting: only CLEAR write-protects"
-    return "iteration 1 is the first that pays for splitting: enabling write-protects everything"
+# By initially-all-set.
+REASON = {
+    True: "iteration 2 is the first that pays for splitting: only CLEAR write-protects",
+    False: "iteration 1 is the first that pays for splitting: enabling write-protects everything",
+}
 
 
 @dataclass(frozen=True)
@@ -225,22 +215,16 @@ class Beside:
         ungated = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
         return lazy, eager, ungated, replace(eager, dirty_harvest=ON)
 
-    @staticmethod
-    def columns(ungated: str, with_bits: bool = False) -> tuple[str, ...]:
-        """The headings of cells(). ungated: what that column is called, empty for none."""
-        times = ["N", "Y", *([BITS] if with_bits else []), *([ungated] if ungated else [])]
-        ratios = ["N/Y", *(["Y/D"] if with_bits else []), *([RATIO_OF_UNGATED] if ungated else [])]
-        return (*times, *ratios)
-
-    def cells(self, ungated: str, with_bits: bool = False) -> tuple[str, ...]:
-        times, ratios = [self.lazy, self.eager], [ratio(self.lazy, self.eager)]
+    def cells(self, ungated: str = "", with_bits: bool = False) -> dict[str, str]:
+        """By their headings. ungated: what that column is called, empty for none."""
+        times, ratios = {"N": self.lazy, "Y": self.eager}, {"N/Y": ratio(self.lazy, self.eager)}
         if with_bits:
-            times.append(self.bits)
-            ratios.append(ratio(self.eager, self.bits))
+            times[BITS] = self.bits
+            ratios["Y/D"] = ratio(self.eager, self.bits)
         if ungated:
-            times.append(self.ungated)
-            ratios.append(ratio(self.ungated, self.eager))
-        return (*map(milliseconds, times), *ratios)
+            times[ungated] = self.ungated
+            ratios[RATIO_OF_UNGATED] = ratio(self.ungated, self.eager)
+        return {name: milliseconds(seconds) for name, seconds in times.items()} | ratios
 
 
 @dataclass(frozen=True)
@@ -262,14 +246,24 @@ class Extra:
         return cls(name if eagerly(replace(group, kernel=kernel)) else "", bits)
 
 
-def _table_of(group: Key, groups: Groups, times: Times) -> Table:
+def _cells(beside: Beside, unit: float | None, extra: Extra) -> dict[str, str]:
+    """By their headings, behind the times also these in units of UNIT."""
+    times = {"N:1": beside.lazy, "Y:1": beside.eager} | ({"D:1": beside.bits} if extra.bits else {})
+    in_units = {name: ratio(seconds, unit) for name, seconds in times.items()}
+    return beside.cells(extra.ungated, extra.bits) | in_units
+
+
+def _table_of(group: Key, groups: Groups, times: Times, crowded: Collection[int]) -> Table:
+    """crowded: the numbers of vCPUs that were overcommitted."""
     extra = Extra.of(group, groups)
     members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
     counts = sorted({key.vcpus for key in members})
-    table = Table(_title(group), ("ms", "vCPUs", *Beside.columns(extra.ungated, extra.bits)))
-    table.notes.append(_reason(group.initially_all_set))
+    headings = _cells(Beside(None, None), None, extra)
+    table = Table(_title(group), ("ms", "vCPUs", *headings))
+    table.notes.append(REASON[group.initially_all_set])
     table.notes += [WHAT_IS_U[extra.ungated]] if extra.ungated else []
     table.notes += [WHAT_ARE_BITS] if extra.bits else []
+    table.notes += [WHAT_IS_THE_UNIT, *([OVERCOMMITTED] if crowded else [])]
     for row in shown_rows(group.initially_all_set):
         for vcpus in counts:
             key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
@@ -278,21 +272,18 @@ def _table_of(group: Key, groups: Groups, times: Times) -> Table:
                 continue
             if row == headline(group.initially_all_set):
                 table.strong.add(len(table.rows))
-            table.rows.append((row.label, str(vcpus), *beside.cells(extra.ungated, extra.bits)))
+            unit = unlogged(key, times) if row.phase == "dirty" else None
+            count = f"{vcpus}*" if vcpus in crowded else str(vcpus)
+            table.rows.append((row.label, count, *_cells(beside, unit, extra).values()))
             table.origins.append(Beside.keys(key))
-    _add_units(table, group, extra, times)
     return table
 
 
-UNIT_COLUMNS = ("N:1", "Y:1")
-UNIT_OF_BITS = "D:1"
 WHAT_IS_THE_UNIT = (
     "N:1, Y:1: in units of the time without dirty logging, that of iteration 1 with"
     " initially-all-set, the shortest one of a row: nothing is write-protected yet"
 )
-OVERCOMMITTED = (
-    "*: overcommitted, fewer CPUs than vCPUs and the test need: times hold waits for one"
-)
+OVERCOMMITTED = "*: overcommitted: fewer CPUs than vCPUs and the test need, so times hold waits"
 
 
 def unlogged(key: Key, times: Times) -> float | None:
@@ -301,27 +292,6 @@ def unlogged(key: Key, times: Times) -> float | None:
     modes = product((False, True), HARVESTS)
     found = (times.get(replace(first, eager=e, dirty_harvest=value)) for e, value in modes)
     return min((seconds for seconds in found if seconds is not None), default=None)
-
-
-def _add_units(table: Table, group: Key, extra: Extra, times: Times) -> None:
-    """Put the dirty times of a group's table in units of the time without dirty logging."""
-    phases = {row.label: row for row in shown_rows(group.initially_all_set)}
-    table.columns += (*UNIT_COLUMNS, *([UNIT_OF_BITS] if extra.bits else []))
-    table.notes.append(WHAT_IS_THE_UNIT)
-    for index, cells in enumerate(table.rows):
-        row = phases[cells[0]]
-        key = replace(group, vcpus=int(cells[1]), phase=row.phase, iteration=row.iteration)
-        unit = unlogged(key, times) if row.phase == "dirty" else None
-        beside = Beside.at(key, times)
-        shown = [beside.lazy, beside.eager, *([beside.bits] if extra.bits else [])]
-        table.rows[index] = (*cells, *(ratio(seconds, unit) for seconds in shown))
-
-
-def _mark(table: Table, counts: Collection[int]) -> None:
-    """Mark the rows of these numbers of vCPUs as overcommitted."""
-    table.notes += [OVERCOMMITTED] if counts else []
-    for index, (label, vcpus, *rest) in enumerate(table.rows):
-        table.rows[index] = (label, f"{vcpus}*" if int(vcpus) in counts else vcpus, *rest)
 
 
 def _is_column(group: Key, groups: Groups) -> bool:
@@ -339,15 +309,16 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """
     found = list(measurements)
     times = {one.key: one.seconds for one in found}
-    groups = _grouped(times)
+    groups: Groups = {}
+    for key in times:
+        groups.setdefault(_group(key), []).append(key)
     series = [group for group in groups if group.kernel == "series"]
     tables = []
     for group in series or groups:
         if _is_column(group, groups):
             continue
-        table = _table_of(group, groups, times)
-        _mark(table, {m.vcpus for m in found if m.overcommitted and _group(m.key) == group})
-        tables.append(table)
+        crowded = {m.vcpus for m in found if m.overcommitted and _group(m.key) == group}
+        tables.append(_table_of(group, groups, times, crowded))
     return tables
 
 
@@ -369,7 +340,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
         if row == headline(key.initially_all_set):
             table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
-        table.rows.append((_base_label(key, row), *cells))
+        table.rows.append((f"{_vm_label(key)}: {row.label}", *cells))
         table.origins.append((key, replace(key, kernel="series")))
     if not table.rows:
         return None
@@ -435,37 +406,31 @@ def _row_for(key: Key) -> Row | None:
 def load_label(key: Key) -> str:
     """How vCPUs are logged, and what they write."""
     init = "" if key.initially_all_set else ", without initially-all-set"
-    return f"{paging_of(key)}{harvest_of(key)}, {_writes(key.write_percent)}{init}"
+    return f"{paging_of(key)}{harvest_of(key)}, {writes(key.write_percent)}{init}"
 
 
 def _vm_label(key: Key) -> str:
     return f"{load_label(key)}, {key.vcpus} vCPUs"
 
 
-def _base_label(key: Key, row: Row) -> str:
-    return f"{_vm_label(key)}: {row.label}"
+def aligned(table: Table) -> list[list[str]]:
+    """Heading and rows, each column of one width: labels to the left, figures to the right."""
+    grid = [table.columns, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    return [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in grid]
 
 
 def markdown(table: Table) -> str:
     """The table as Markdown that also reads well as it is."""
-    grid = [table.columns, *(_emphasise(table, i, row) for i, row in enumerate(table.rows))]
-    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
-    lines = [_markdown_line(row, widths) for row in grid]
-    rule = (
-        "|" + "|".join("-" * (w + 1) + ("-" if i == 0 else ":") for i, w in enumerate(widths)) + "|"
-    )
+    rows = [
+        (f"**{first}**" if index in table.strong else first, *rest)
+        for index, (first, *rest) in enumerate(table.rows)
+    ]
+    heading, *rest = aligned(replace(table, rows=rows))
+    rule = "|".join("-" * (len(cell) + 1) + (":" if i else "-") for i, cell in enumerate(heading))
+    lines = [f"| {' | '.join(row)} |" for row in (heading, *rest)]
     notes = [f"({note})" for note in table.notes]
-    return "\n".join([f"### {table.title}", *notes, "", lines[0], rule, *lines[1:], ""])
-
-
-def _emphasise(table: Table, index: int, row: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"**{row[0]}**", *row[1:]) if index in table.strong else row
-
-
-def _markdown_line(row: tuple[str, ...], widths: list[int]) -> str:
-    first = row[0].ljust(widths[0])
-    rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-    return "| " + " | ".join([first, *rest]) + " |"
+    return "\n".join([f"### {table.title}", *notes, "", lines[0], f"|{rule}|", *lines[1:], ""])
 
 
 def _rich(table: Table) -> RichTable:

@@ -83,22 +83,16 @@ class Tradeoff:
         return one.total / self.pages * (size // PAGE)
 
 
-def _round(like: Key, times: Times) -> Round | None:
-    """The round of this VM, if all of it was measured."""
-    keys = tuple(replace(like, phase=phase, iteration=ROUND) for phase in PHASES)
-    if not all(key in times for key in keys):
-        return None
-    dirty, get, clear = (times[key] for key in keys)
-    return Round(like.write_percent, dirty, get, clear, keys)
-
-
 def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
-    rounds = (_round(replace(like, write_percent=mix), times) for mix in sorted(mixes))
-    return {one.write_percent: one for one in rounds if one}
-
-
-def _mode(key: Key) -> Key:
-    return replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
+    """By write percentage, those of this VM of which all was measured."""
+    found = {}
+    for mix in sorted(mixes):
+        one = replace(like, write_percent=mix, iteration=ROUND)
+        keys = tuple(replace(one, phase=phase) for phase in PHASES)
+        if all(key in times for key in keys):
+            dirty, get, clear = (times[key] for key in keys)
+            found[mix] = Round(mix, dirty, get, clear, keys)
+    return found
 
 
 def _vm(key: Key) -> tuple[str, int, int, str]:
@@ -117,7 +111,8 @@ def find(times: Times) -> list[Tradeoff]:
     mixes: dict[Key, set[int]] = {}
     for key in times:
         if key.kernel == "series" and key.eager and key.initially_all_set:
-            mixes.setdefault(_mode(key), set()).add(key.write_percent)
+            mode = replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
+            mixes.setdefault(mode, set()).add(key.write_percent)
     found = []
     for like, seen in mixes.items():
         protected, bits = (

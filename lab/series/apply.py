@@ -41,18 +41,14 @@ def remove_definitions(index: Repo, removals: Iterable[Removal], wanted_by: str)
         index.put(removal.path, Entry(entry.mode, blob))
 
 
-def _hunk_header(diff: str, path: str, line: str) -> str:
-    """The header of the hunk of PATH that begins at LINE of the old file."""
-    part = diff.partition(f"--- a/{path}\n")[2].split("\ndiff --git ")[0]
-    match = re.search(rf"^@@ -{line}\b.* @@", part, re.MULTILINE)
-    return match[0] if match else f"at line {line}"
-
-
 def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
     remedy = f"correct {wanted_by} by hand, or install a version that the pin names as proved"
     if match := _FAILED_HUNK.search(error.output):
-        hunk = _hunk_header(mail.diff, match[1], match[2])
-        return LabError(f"{wanted_by}: hunk {hunk} of {match[1]} does not apply; {remedy}")
+        path, line = match[1], match[2]
+        part = mail.diff.partition(f"--- a/{path}\n")[2].split("\ndiff --git ")[0]
+        header = re.search(rf"^@@ -{line}\b.* @@", part, re.MULTILINE)
+        hunk = header[0] if header else f"at line {line}"
+        return LabError(f"{wanted_by}: hunk {hunk} of {path} does not apply; {remedy}")
     reason = error.output.splitlines()[0].removeprefix("error: ")
     return LabError(f"{wanted_by}: {reason}; {remedy}")
 

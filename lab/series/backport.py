@@ -50,10 +50,7 @@ def _parts(subjects: Sequence[str], common: Sequence[str]) -> list[str]:
             f"{subjects[number]} stands among the mails of series/: what comes in addition belongs"
             " before the first or after the last"
         )
-    return [
-        BEFORE if number < first else SAME if number <= last else AFTER
-        for number in range(len(subjects))
-    ]
+    return [BEFORE] * first + [SAME] * (last + 1 - first) + [AFTER] * (len(subjects) - last - 1)
 
 
 class _Saver:

@@ -6,11 +6,8 @@ definition begins in column 0, and a function's closing brace stands there too.
 That holds where brace counting would not, in bodies with #ifdef branches. What
 it cannot name it leaves alone.
 
-No library does it better: tree-sitter-c takes a function with __printf() or with
-branches that do not balance for an error, and loses its end. universal-ctags
-agrees on 99% of 19,500 definitions in KVM, its selftests and mm, but does not say
-where one begins and takes each EXPORT_SYMBOL() for a prototype: most of what is
-here would stay, and need a process per try.
+No library does it better: tree-sitter-c loses the end of functions with __printf()
+or with branches that do not balance; universal-ctags does not say where one begins.
 """
 
 import re
@@ -18,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _COMMENT_OR_STRING = re.compile(
-    r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""",
-    re.DOTALL | re.VERBOSE,
+    r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""", re.DOTALL | re.VERBOSE
 )
 _AGGREGATE = re.compile(r"(struct|union|enum)\s+(\w+)\s*;?$")
 _CALL = re.compile(r"(\w+)\s*\(")

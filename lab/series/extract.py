@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from lab.core.errors import LabError, WorkFailed
@@ -33,16 +33,6 @@ class Extract:
 
     mail: Mail
     files: Mapping[str, WholeFile]
-
-
-@dataclass
-class _Change:
-    """Paths that a commit touches, by what becomes of them."""
-
-    adds: list[str] = field(default_factory=list)
-    replaces: list[str] = field(default_factory=list)
-    deletes: list[str] = field(default_factory=list)
-    edits: list[str] = field(default_factory=list)
 
 
 def changed_lines(repo: Repo, old: str, new: str) -> tuple[int, int]:
@@ -96,21 +86,18 @@ class Extractor:
         message = message_of(self.repo, commit)
         parent = self.repo.text("rev-parse", f"{commit}^")
         change = self._classify(message.split("\n")[0], parent, commit)
-        removes = [found for path in change.edits for found in self._removals(parent, commit, path)]
-        mail = Mail(
-            message,
-            tuple(removes),
-            tuple(change.deletes),
-            self._diff(parent, commit, removes, change.edits),
-            tuple(change.adds),
-            tuple(change.replaces),
-        )
+        edits = change["edits"]
+        removes = [found for path in edits for found in self._removals(parent, commit, path)]
+        diff = self._diff(parent, commit, removes, edits)
+        deletes, adds, replaces = (tuple(change[key]) for key in ("deletes", "adds", "replaces"))
+        mail = Mail(message, tuple(removes), deletes, diff, adds, replaces)
         files = {path: self._whole(commit, path) for path in mail.whole}
         self._prove(parent, commit, Extract(mail, files))
         return Extract(mail, files)
 
-    def _classify(self, subject: str, parent: str, commit: str) -> _Change:
-        change = _Change()
+    def _classify(self, subject: str, parent: str, commit: str) -> dict[str, list[str]]:
+        """Paths that a commit touches, by what becomes of them."""
+        change: dict[str, list[str]] = {"adds": [], "replaces": [], "deletes": [], "edits": []}
         raw = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit)
         fields = raw.split("\0")
         for information, path in zip(fields[0::2], fields[1::2], strict=False):
@@ -121,14 +108,14 @@ class Extractor:
                     f'commit "{subject}": {path} is no regular file; only those are kept'
                 )
             if status == "D":
-                change.deletes.append(path)
+                change["deletes"].append(path)
             elif not self.is_whole(path, blob, added=status == "A"):
-                change.edits.append(path)
+                change["edits"].append(path)
             elif status == "A":
-                change.adds.append(path)
+                change["adds"].append(path)
             else:
-                change.replaces.append(path)
-        self.owner.update((path, subject) for path in change.adds + change.replaces)
+                change["replaces"].append(path)
+        self.owner.update((path, subject) for path in change["adds"] + change["replaces"])
         return change
 
     def check_owner(self, subject: str, path: str) -> None:
@@ -196,9 +183,7 @@ class Extractor:
             self.repo, parent, extract.mail, extract.files.__getitem__, f'"{subject}"'
         )
         if made != self.repo.tree_of(commit):
-            raise WorkFailed(
-                f'"{subject}" as a mail would not make the same commit: a fault of save'
-            )
+            raise WorkFailed(f'"{subject}" as a mail makes another commit: a fault of save')
 
 
 def line_of(repo: Repo, base: str, head: str) -> list[str]:
@@ -206,9 +191,3 @@ def line_of(repo: Repo, base: str, head: str) -> list[str]:
     if merges := repo.lines("log", "--merges", "--format=%s", f"{base}..{head}"):
         raise LabError(f'"{merges[0]}" is a merge; a series is a line: git rebase base')
     return repo.lines("rev-list", "--reverse", f"{base}..{head}")
-
-
-def extract_all(repo: Repo, base: str, head: str, is_ours: IsOurs) -> list[Extract]:
-    """The mails of base..head, oldest first. LabError: what Extractor.extract() raises."""
-    extractor = Extractor(repo, base, is_ours)
-    return [extractor.extract(commit) for commit in line_of(repo, base, head)]

@@ -39,6 +39,10 @@ class Series:
     paths: PathMap = SAME_PATHS
 
     @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(mail.subject for _, mail in self.mails)
+
+    @property
     def whole(self) -> tuple[str, ...]:
         return tuple(path for _, mail in self.mails for path in mail.whole)
 

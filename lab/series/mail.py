@@ -80,13 +80,6 @@ def _wrong(name: str, number: int, expected: str) -> LabError:
     return LabError(f"{name}:{number}: expected {expected}")
 
 
-def _check_changelog(name: str, head: list[str]) -> None:
-    if not head[0].startswith("Subject: "):
-        raise _wrong(name, 1, "'Subject: ' and the mail's subject")
-    if len(head) > 1 and head[1]:
-        raise _wrong(name, 2, "a blank line after the subject")
-
-
 def _split(name: str, text: str) -> tuple[list[str], list[str], str]:
     """The lines above `---`, the machine lines below it, and the diff."""
     lines = text.split("\n")
@@ -101,7 +94,10 @@ def _split(name: str, text: str) -> tuple[list[str], list[str], str]:
 def parse(name: str, text: str) -> Mail:
     """Read a mail. name: of the file, for LabError, which tells line and expectation."""
     head, machine, diff = _split(name, text)
-    _check_changelog(name, head)
+    if not head[0].startswith("Subject: "):
+        raise _wrong(name, 1, "'Subject: ' and the mail's subject")
+    if len(head) > 1 and head[1]:
+        raise _wrong(name, 2, "a blank line after the subject")
     found: dict[str, list[str]] = {key: [] for key in KEYS}
     for number, line in enumerate(machine, len(head) + 2):
         key, _, value = line.partition(": ")
@@ -114,11 +110,5 @@ def parse(name: str, text: str) -> Mail:
         raise _wrong(name, len(head) + len(machine) + 3, "a diff as git makes it")
     message = "\n".join([head[0].removeprefix("Subject: "), *head[1:]]).rstrip("\n")
     removes = (Removal(*value.split(": ", 1)) for value in found["Removes"])
-    return Mail(
-        message,
-        tuple(removes),
-        tuple(found["Deletes"]),
-        diff,
-        tuple(found["Adds"]),
-        tuple(found["Replaces"]),
-    )
+    deletes, adds, replaces = (tuple(found[key]) for key in ("Deletes", "Adds", "Replaces"))
+    return Mail(message, tuple(removes), deletes, diff, adds, replaces)

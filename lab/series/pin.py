@@ -42,17 +42,13 @@ def read_pin(layout: Layout) -> Pin:
     try:
         pin = msgspec.toml.decode(file.read_bytes(), type=Pin)
     except FileNotFoundError as error:
-        raise LabError(
-            f"there is no base {layout.version}, but: {' '.join(layout.versions)}"
-        ) from error
+        raise LabError(f"no base {layout.version}, but: {' '.join(layout.versions)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{file}: {error}") from error
     if not pin.proved:
         raise LabError(f"{file}: [proved] names no version")
     if layout.is_newest and pin.paths:
-        raise LabError(
-            f"{file}: [paths] is for older bases; the files lie where the newest has them"
-        )
+        raise LabError(f"{file}: [paths] is for older bases; files lie as the newest has them")
     return pin
 
 

@@ -12,21 +12,11 @@ from lab.core.locks import locked
 from lab.core.paths import LAYOUT, Layout
 from lab.core.steps import say
 from lab.series import backport, files, tree
-from lab.series.extract import Extract, extract_all
+from lab.series.extract import Extractor, line_of
 from lab.series.files import WholeFile
 from lab.series.mail import file_name, format_mail
 
 Files = Mapping[str, WholeFile]
-
-
-def render(extracts: Iterable[Extract]) -> dict[str, WholeFile]:
-    """All files of the repository that the mails make, by path."""
-    made: dict[str, WholeFile] = {}
-    for number, extract in enumerate(extracts, 1):
-        text = format_mail(extract.mail).encode("utf-8", "surrogateescape")
-        made[f"series/{file_name(extract.mail, number)}"] = WholeFile("100644", text)
-        made.update(extract.files)
-    return made
 
 
 def present(layout: Layout) -> dict[str, WholeFile]:
@@ -44,7 +34,14 @@ def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, Whol
     """The same files as the commits of base..HEAD make them. LabError: what they cannot become."""
     if not layout.is_newest:
         return backport.made_of(layout, repo, head)
-    return render(extract_all(repo, tree.BASE_TAG, head, lambda path: path in old))
+    extractor = Extractor(repo, tree.BASE_TAG, old.__contains__)
+    made: dict[str, WholeFile] = {}
+    for number, commit in enumerate(line_of(repo, tree.BASE_TAG, head), 1):
+        extract = extractor.extract(commit)
+        text = format_mail(extract.mail).encode("utf-8", "surrogateescape")
+        made[f"series/{file_name(extract.mail, number)}"] = WholeFile("100644", text)
+        made.update(extract.files)
+    return made
 
 
 def _write_all(root: Path, made: Files) -> None:
@@ -77,14 +74,6 @@ def differences(old: Files, new: Files) -> tuple[list[str], list[str]]:
     return written, [path for path in old if path not in new]
 
 
-def _check_unchanged(layout: Layout, state: tree.State) -> None:
-    if files.fingerprint(layout, files.load(layout)) != state.inputs:
-        raise LabError(
-            "series/ or a whole file has changed since build/linux was made of it; keep that with"
-            " make tree ARGS=--discard, or replace it with make save ARGS=--overwrite"
-        )
-
-
 def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
     """Bring the repository in step with build/linux; returns what changed, a line each.
 
@@ -99,8 +88,11 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
         state = tree.read_state(layout.linux)
         if reason := tree.uncommitted(repo):
             raise LabError(f"{layout.linux} has {reason}: commit first")
-        if not overwrite:
-            _check_unchanged(layout, state)
+        if not overwrite and files.fingerprint(layout, files.load(layout)) != state.inputs:
+            raise LabError(
+                "series/ or a whole file has changed since build/linux was made of it; keep that"
+                " with make tree ARGS=--discard, or replace it with make save ARGS=--overwrite"
+            )
         old = present(layout)
         head = repo.text("rev-parse", "HEAD")
         new = made_of(layout, repo, head, old)

@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
@@ -49,13 +47,9 @@ def installed_version(package: str) -> str:
     return done.stdout
 
 
-def _older(version: str, than: str) -> bool:
-    compare = ("dpkg", "--compare-versions", version, "lt", than)
-    return subprocess.run(compare, check=False).returncode == 0
-
-
 def _is_outdated(pin: Pin, version: str) -> bool:
-    return version not in pin.proved and _older(version, pin.newest)
+    older = ("dpkg", "--compare-versions", version, "lt", pin.newest)
+    return version not in pin.proved and subprocess.run(older, check=False).returncode == 0
 
 
 def _checksum(tarball: Path) -> str:
@@ -87,21 +81,6 @@ def find(pin: Pin, version: str, tarball: Path | None = None) -> KernelSource:
             f"{file} has sha256 {sha256}, the pin expects {expected} for {version}; {remedy}"
         )
     return KernelSource(pin.package, version, file, sha256, expected is not None)
-
-
-@contextmanager
-def _filling(directory: Path) -> Iterator[Path]:
-    """A directory to fill that takes the place of DIRECTORY when it is complete."""
-    fresh = directory.with_name(f"{directory.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    try:
-        space.need(fresh, NEEDED_GIB, "a kernel source")
-        yield fresh
-        shutil.rmtree(directory, ignore_errors=True)
-        fresh.rename(directory)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _describe(directory: Path, version: str, tarball: Path, *, given: bool) -> None:
@@ -138,7 +117,8 @@ def _download(layout: Layout, pin: Pin, directory: Path, log: Path) -> Path:
 def _fetch(layout: Layout, pin: Pin) -> None:
     what = f"Fetching {pin.package} from {pin.suite}"
     log = layout.log / "source.log"
-    with _filling(layout.source) as directory, step(what, "1 min"):
+    with space.filling(layout.source) as directory, step(what, "1 min"):
+        space.need(directory, NEEDED_GIB, "a kernel source")
         deb = _download(layout, pin, directory, log)
         version = archive.unpack(deb, directory / "package")
         tarball = directory / "package" / pin.tarball.lstrip("/")
@@ -176,7 +156,8 @@ def _take(layout: Layout, tarball: Path) -> None:
     if not version.startswith(f"{layout.version}."):
         found = f"Linux {version}" if version else "no kernel source"
         raise LabError(f"SOURCE: {tarball} is {found}, expected Linux {layout.version}")
-    with _filling(layout.source) as directory:
+    with space.filling(layout.source) as directory:
+        space.need(directory, NEEDED_GIB, "a kernel source")
         copy = Path(shutil.copy2(tarball, directory))
         _describe(directory, version, copy, given=True)
 

@@ -6,7 +6,7 @@ A topic comes after all that stand before it, and passes its own tests with no m
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -24,14 +24,15 @@ VARIABLE = "LAB_TOPIC"
 class Topic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One topic.
 
-    name: a word. subject, text: of its cover letter. mails: their subjects. tests: patterns of the
-    names of cases in tests/machines/test_selftests.py, of programs that are there by then.
+    name: a word. subject, text: of its cover letter. last: the subject of its last
+    mail. tests: patterns of the names of cases in tests/machines/test_selftests.py, of programs
+    that are there by then.
     """
 
     name: str
     subject: str
     text: str
-    mails: tuple[str, ...]
+    last: str
     tests: tuple[str, ...]
 
 
@@ -49,21 +50,17 @@ def read(layout: Layout) -> tuple[Topic, ...]:
 
 def problems(topics: Sequence[Topic], subjects: Sequence[str]) -> Iterator[str]:
     """A line for whatever keeps TOPICS from being slices of the mails with these SUBJECTS."""
-    named = [mail for topic in topics for mail in topic.mails]
     for name, count in Counter(topic.name for topic in topics).items():
         if count > 1:
             yield f"{FILE}: there are {count} topics '{name}'"
-    yield from (f"{FILE}: topic '{one.name}' has no mail" for one in topics if not one.mails)
-    for mail, count in Counter(named).items():
-        if count > 1:
-            yield f"{FILE}: '{mail}' is in {count} topics"
-    yield from (f"{FILE}: '{mail}' is in no topic" for mail in subjects if mail not in named)
-    yield from (f"{FILE}: series/ has no '{mail}'" for mail in named if mail not in subjects)
-    if set(named) == set(subjects):
-        place = subjects.index
-        for first, second in pairwise(named):
-            if place(first) > place(second):
-                yield f"{FILE}: '{second}' comes before '{first}' in series/"
+    last = [topic.last for topic in topics]
+    yield from (f"{FILE}: series/ has no '{mail}'" for mail in last if mail not in subjects)
+    if set(last) <= set(subjects):
+        for first, second in pairwise(last):
+            if subjects.index(first) >= subjects.index(second):
+                yield f"{FILE}: '{second}' does not come after '{first}' in series/"
+    if last[-1:] != list(subjects[-1:]):
+        yield f"{FILE}: '{subjects[-1]}' is in no topic"
 
 
 def check(topics: Sequence[Topic], subjects: Sequence[str]) -> None:
@@ -72,10 +69,13 @@ def check(topics: Sequence[Topic], subjects: Sequence[str]) -> None:
         raise LabError(problem)
 
 
-def slices(topics: Iterable[Topic], commits: Sequence[str]) -> list[tuple[str, ...]]:
-    """The commits of each topic. commits: one per mail, in order."""
-    left = iter(commits)
-    return [tuple(next(left) for _ in topic.mails) for topic in topics]
+def slices(
+    topics: Sequence[Topic], subjects: Sequence[str], commits: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """The commits of each topic. subjects, commits: one per mail. LabError: see check()."""
+    check(topics, subjects)
+    ends = [subjects.index(topic.last) + 1 for topic in topics]
+    return [tuple(commits[start:end]) for start, end in pairwise([0, *ends])]
 
 
 def named(topics: Sequence[Topic], name: str) -> Topic:
@@ -92,7 +92,6 @@ def commit(layout: Layout) -> str:
     No work tree changes. LabError: there is no such topic, or they do not fit series/.
     """
     topics, loaded = read(layout), files.load(layout)
-    check(topics, [mail.subject for _, mail in loaded.mails])
     wanted = named(topics, os.environ.get(VARIABLE, ""))
     commits = tree.series_commits(layout, Repo(layout.linux), loaded)
-    return slices(topics, commits)[topics.index(wanted)][-1]
+    return slices(topics, loaded.subjects, commits)[topics.index(wanted)][-1]

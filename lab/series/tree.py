@@ -8,6 +8,7 @@ differs from that is unsaved.
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.locks import locked
-from lab.core.paths import DEFAULT_BASE, LAYOUT, Layout
+from lab.core.paths import DEFAULT_BASE, KINDS, LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
 from lab.series import files
 from lab.series.apply import commit_mails
@@ -35,6 +36,11 @@ WORK_TREE_GIB = 2
 EXCLUDES = "/obj-*/\n"
 # No other tree has its objects: losing it in a crash costs a minute.
 SETTINGS = {"core.looseCompression": "1", "core.fsync": "none", "gc.auto": "0"}
+# Most of a kernel, of which the series changes nothing and KVM is not built.
+BULK = (
+    *("arch/[!x]*", "drivers", "fs", "net", "rust", "samples", "sound"),
+    *("Documentation/[!av]*", "tools/[!t]*", "tools/testing/selftests/[!k]*"),
+)
 IN_PROGRESS = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD")
 
 
@@ -93,9 +99,11 @@ def unsaved(linux: Path) -> str | None:
     return None
 
 
-def _unpack(found: KernelSource, target: Path, log: Path) -> None:
+def _unpack(found: KernelSource, target: Path, log: Path, without: Sequence[str]) -> None:
     target.mkdir(parents=True)
-    command = ("tar", "-xf", str(found.tarball), "--strip-components=1", "-C", str(target))
+    words = ("--strip-components=1", "--anchored", "--no-wildcards-match-slash")
+    excluded = (f"--exclude=*/{each}" for each in without)
+    command = ("tar", "-C", str(target), *words, *excluded, "-xf", str(found.tarball))
     try:
         run_logged("unpacking", command, log, target)
     except WorkFailed as error:
@@ -132,6 +140,18 @@ def series_commits(layout: Layout, repo: Repo, mails: files.Series) -> list[str]
     return repo.lines("rev-list", "--reverse", f"{BASE_TAG}..{tip}")
 
 
+def lay_out(
+    layout: Layout, found: KernelSource, target: Path, without: Sequence[str] = BULK
+) -> str:
+    """The base, without some of its files, and the series on it at TARGET; returns the tip."""
+    shutil.rmtree(target, ignore_errors=True)
+    repo = Repo(target)
+    with step(f"Unpacking {found.package} {found.version}", "1 min"):
+        _unpack(found, target, layout.log / "tree.log", without)
+        _commit_base(repo, found)
+    return commit_series(layout, repo, files.load(layout))
+
+
 def _check_out(repo: Repo, head: str, discard: bool) -> None:
     """Move the branch and touch only the files that differ: kbuild goes by mtimes."""
     if discard:
@@ -149,41 +169,21 @@ def _replace(layout: Layout, fresh: Path) -> None:
     if layout.linux.exists():
         layout.linux.rename(old)
     fresh.rename(layout.linux)
-    trees = (layout.base, layout.peer, layout.mutants, layout.topic, layout.check)
+    trees = (*map(layout.tree_of, KINDS[1:]), layout.check)
     for stale in (old, *trees):
         shutil.rmtree(stale, ignore_errors=True)
 
 
-def _create(layout: Layout, found: KernelSource, mails: files.Series, inputs: str) -> None:
+def _create(layout: Layout, found: KernelSource, inputs: str) -> None:
     space.need(layout.work, NEEDED_GIB, "the kernel tree and its objects")
     fresh = layout.work / "linux.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    repo = Repo(fresh)
     try:
-        with step(f"Unpacking {found.package} {found.version}", "1 min"):
-            _unpack(found, fresh, layout.log / "tree.log")
-            _commit_base(repo, found)
-        head = commit_series(layout, repo, mails)
-        _check_out(repo, head, discard=False)
+        head = lay_out(layout, found, fresh, without=())
+        _check_out(Repo(fresh), head, discard=False)
         write_state(fresh, State(head, inputs, found.sha256))
         _replace(layout, fresh)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _update(layout: Layout, mails: files.Series, state: State, inputs: str, discard: bool) -> None:
-    repo = Repo(layout.linux)
-    head = commit_series(layout, repo, mails)
-    _check_out(repo, head, discard)
-    write_state(layout.linux, State(head, inputs, state.sha256))
-
-
-def _refuse_unsaved(layout: Layout) -> None:
-    if reason := unsaved(layout.linux):
-        raise LabError(
-            f"{layout.linux} holds {reason}, and the repository has changed: commit and"
-            " `make save`, or discard it with make tree ARGS=--discard"
-        )
 
 
 def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
@@ -200,18 +200,24 @@ def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
         inputs = files.fingerprint(layout, mails)
         count = f"{len(mails.mails)} mails on {found.package} {found.version}"
         if not layout.linux.exists():
-            _create(layout, found, mails, inputs)
+            _create(layout, found, inputs)
             return f"{layout.linux}: {count}"
         state = read_state(layout.linux)
         if (state.inputs, state.sha256) == (inputs, found.sha256) and not discard:
             reason = unsaved(layout.linux)
             return f"{layout.linux}: {f'used as it is, with {reason}' if reason else 'up to date'}"
-        if not discard:
-            _refuse_unsaved(layout)
+        if not discard and (reason := unsaved(layout.linux)):
+            raise LabError(
+                f"{layout.linux} holds {reason}, and the repository has changed: commit and"
+                " `make save`, or discard it with make tree ARGS=--discard"
+            )
         if state.sha256 != found.sha256:
-            _create(layout, found, mails, inputs)
+            _create(layout, found, inputs)
         else:
-            _update(layout, mails, state, inputs, discard)
+            repo = Repo(layout.linux)
+            head = commit_series(layout, repo, mails)
+            _check_out(repo, head, discard)
+            write_state(layout.linux, State(head, inputs, state.sha256))
         return f"{layout.linux}: {count}"
 
 

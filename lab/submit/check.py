@@ -60,14 +60,6 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What make came to. complaints: its standard error."""
-
-    status: int
-    complaints: str
-
-
-@dataclass(frozen=True)
 class Subject:
     """What is checked: the series of the repository, as commits of build/linux.
 
@@ -124,16 +116,10 @@ def diagnostics(output: str) -> set[tuple[str, str]]:
     return {(match[1], f"{match[2]}: {match[3]}") for match in matches if match}
 
 
-def _make(subject: Subject, source: Path, *words: str) -> Made:
-    """Run kbuild for the checks; all that it says goes to the log. See process.run()."""
-    command, env = kernel.make_command(OBJECTS, *words), kernel.build_environment()
-    with subject.log.open("a") as log, TemporaryFile("w+", errors="replace") as errors:
-        print("+", *command, sep="\n", file=log, flush=True)
-        status = process.run(command, source, log, stderr=errors, env=env)
-        errors.seek(0)
-        said = errors.read()
-        log.write(said)
-    return Made(status, said)
+def _make(subject: Subject, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run kbuild for the checks."""
+    command = kernel.make_command(OBJECTS, *words)
+    return _run_logged(subject, command, source, kernel.build_environment())
 
 
 def _compile_base(subject: Subject) -> set[tuple[str, str]]:
@@ -144,9 +130,9 @@ def _compile_base(subject: Subject) -> set[tuple[str, str]]:
         for built in (source / OBJECTS / directory).rglob("*.o"):
             built.unlink()
     done = _make(subject, source, "W=1", KVM)
-    if done.status != 0:
+    if done.returncode != 0:
         raise WorkFailed(f"KVM does not compile without the series; see {subject.log}")
-    return diagnostics(done.complaints)
+    return diagnostics(done.stderr)
 
 
 def _link_topics(subject: Subject) -> list[str]:
@@ -155,8 +141,9 @@ def _link_topics(subject: Subject) -> list[str]:
         return []
     problems = []
     found = topics.read(subject.layout)
-    for topic, commits in zip(found, topics.slices(found, subject.commits), strict=True):
-        if _make(subject, subject.at(commits[-1]), "vmlinux").status != 0:
+    slices = topics.slices(found, subject.loaded.subjects, subject.commits)
+    for topic, commits in zip(found, slices, strict=True):
+        if _make(subject, subject.at(commits[-1]), "vmlinux").returncode != 0:
             problems.append(f"topic {topic.name}: the kernel does not build; see {subject.log}")
     return problems
 
@@ -164,8 +151,7 @@ def _link_topics(subject: Subject) -> list[str]:
 def in_topics(subject: Subject) -> CheckResult:
     """Every mail belongs to one topic, and topics are slices of the series."""
     found = topics.read(subject.layout)
-    mails = files.load(subject.layout.newest).mails
-    problems = topics.problems(found, [mail.subject for _, mail in mails])
+    problems = topics.problems(found, files.load(subject.layout.newest).subjects)
     return CheckResult(f"{len(found)} topics", tuple(problems))
 
 
@@ -173,10 +159,10 @@ def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) ->
     """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
     title, source = subject.title(commit), subject.at(commit)
     done = _make(subject, source, "W=1", KVM)
-    found = diagnostics(done.complaints) - known
+    found = diagnostics(done.stderr) - known
     known |= found
     problems = [f'"{title}": {path}: {text}' for path, text in sorted(found)]
-    if done.status != 0 and not found:
+    if done.returncode != 0 and not found:
         problems.append(f'"{title}" does not compile; see {subject.log}')
     touched = subject.repo.lines("diff-tree", "-r", "--name-only", f"{commit}^", commit)
     if any(path.startswith(f"{selftests.SELFTESTS}/") for path in touched):
@@ -194,13 +180,10 @@ def compiles(subject: Subject) -> CheckResult:
     """
     known = _compile_base(subject)
     in_base = len(known)
-    problems = [
-        problem for commit in subject.commits for problem in _compile_mail(subject, commit, known)
-    ]
+    problems = [one for commit in subject.commits for one in _compile_mail(subject, commit, known)]
     problems += _link_topics(subject)
-    return CheckResult(
-        f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)", tuple(problems)
-    )
+    detail = f"{len(subject.commits)} mails, W=1 ({in_base} warnings in base)"
+    return CheckResult(detail, tuple(problems))
 
 
 def _write_mails(subject: Subject) -> list[Path]:
@@ -244,10 +227,9 @@ def sparse(subject: Subject) -> CheckResult:
     kernel.configure(source, OBJECTS, subject.fragments, subject.log)
     objects = [path.removesuffix(".c") + ".o" for path in sources]
     done = _make(subject, source, "C=2", *objects)
-    problems = [
-        f"{path}: {text}" for path, text in sorted(diagnostics(done.complaints)) if path in ours
-    ]
-    if done.status != 0 and not problems:
+    found = sorted(diagnostics(done.stderr))
+    problems = [f"{path}: {text}" for path, text in found if path in ours]
+    if done.returncode != 0 and not problems:
         problems.append(f"sparse or the compiler failed; see {subject.log}")
     return CheckResult(f"{len(sources)} files", tuple(problems))
 
@@ -306,11 +288,6 @@ def coccicheck(subject: Subject) -> CheckResult:
     return CheckResult(detail, tuple(sorted(new)))
 
 
-def sphinx_messages(output: str) -> Counter[str]:
-    """How often sphinx said what, each as "file: WARNING: text"; line numbers shift."""
-    return Counter(f"{file}: {text}" for file, text in _SPHINX.findall(output))
-
-
 def _build_docs(subject: Subject, commit: str) -> Counter[str]:
     """Build the documentation of KVM; returns what sphinx says, which it says of new pages only."""
     source = subject.at(commit)
@@ -321,25 +298,24 @@ def _build_docs(subject: Subject, commit: str) -> Counter[str]:
     # Without sphinx the kernel's Makefile skips the target, and is content.
     if done.returncode != 0 or not (output / BOOK / "index.html").is_file():
         raise WorkFailed(f"the documentation of KVM could not be built; see {subject.log}")
-    return sphinx_messages(done.stderr)
+    # Line numbers shift.
+    return Counter(f"{file}: {text}" for file, text in _SPHINX.findall(done.stderr))
 
 
 def docs(subject: Subject) -> CheckResult:
     """sphinx has no more to say about the documentation of KVM than without the series."""
     before = _build_docs(subject, tree.BASE_TAG)
     new = _build_docs(subject, subject.tip) - before
-    return CheckResult(
-        f"Documentation/{BOOK} ({before.total()} warnings in base)", tuple(sorted(new))
-    )
+    detail = f"Documentation/{BOOK} ({before.total()} warnings in base)"
+    return CheckResult(detail, tuple(sorted(new)))
 
 
 def run(
     command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """env: added to the user's own. What ends this ends all that the command has started."""
+    """env: the user's own without one. What ends this ends all that the command has started."""
     with TemporaryFile() as out, TemporaryFile() as err:
-        environment = os.environ | dict(env or {})
-        status = process.run(command, cwd, out, stderr=err, env=environment)
+        status = process.run(command, cwd, out, stderr=err, env=env)
         return subprocess.CompletedProcess(command, status, _text(out), _text(err))
 
 
@@ -360,7 +336,7 @@ def _run_logged(
 
 def debians_python() -> dict[str, str]:
     """Environment in which python3 is the one that has the modules of Debian's packages."""
-    return {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"}
+    return os.environ | {"PATH": f"{DEBIAN_BIN}:{os.environ['PATH']}"}
 
 
 def _is_shell(file: Path) -> bool:

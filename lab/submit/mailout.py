@@ -25,7 +25,7 @@ from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
 from lab.page import figures
-from lab.results import jsonl, tables
+from lab.results import jsonl, sources, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import topics, tree
@@ -74,9 +74,7 @@ def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
     kept = (layout.root / figures.REFERENCE / base / "bench.jsonl" for base in layout.versions)
     file = next((file for file in kept if file.is_file()), None)
     if not file:
-        raise LabError(
-            "no reference for the cover letter: run `make reference`, or name a file: --results"
-        )
+        raise LabError("no reference for the cover letter: run `make reference`, or name --results")
     if file.parent.name != layout.newest.version:
         command = f"make reference BASE={layout.newest.version}"
         say(f"figures are of Linux {file.parent.name}: `{command}` measures the newest")
@@ -101,15 +99,7 @@ def is_stale(file: Path) -> bool:
 
 def load_results(file: Path) -> list[Measurement]:
     """LabError: FILE cannot be read, or is not what `make bench` writes."""
-    try:
-        return jsonl.parse_all(file.read_text(), file.name)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not UTF-8"
-        raise LabError(f"{file}: cannot be read: {reason}") from error
-
-
-def _is_shown(one: Measurement) -> bool:
-    return one.initially_all_set and one.write_percent in WRITES
+    return jsonl.parse_all(sources.load(file).data.decode(), file.name)
 
 
 def _narrow(table: Table) -> Table:
@@ -120,19 +110,9 @@ def _narrow(table: Table) -> Table:
     return replace(table, columns=columns, rows=rows, strong=set(), origins=[])
 
 
-def _only_strong(table: Table) -> Table:
-    rows = [row for i, row in enumerate(table.rows) if i in table.strong]
-    return replace(table, rows=rows, strong=set(), origins=[])
-
-
 def plain(table: Table) -> str:
     """The table as text for people who read mail in a terminal."""
-    grid = [table.columns, *table.rows]
-    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
-    lines = []
-    for row in grid:
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  " + "  ".join([row[0].ljust(widths[0]), *rest]))
+    lines = ["  " + "  ".join(row) for row in tables.aligned(table)]
     return "\n".join([*textwrap.wrap(f"{table.title}:", WIDTH), "", *lines])
 
 
@@ -158,7 +138,7 @@ def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
 
 def tables_text(measurements: Iterable[Measurement], name: str) -> str:
     """The tables of a cover letter. LabError: NAME has no figures that belong there."""
-    shown = [one for one in measurements if _is_shown(one)]
+    shown = [m for m in measurements if m.initially_all_set and m.write_percent in WRITES]
     found = [table for table in map(_narrow, tables.main_tables(shown)) if table.rows]
     if not any(one.kernel == "series" for one in shown) or not found:
         raise LabError(
@@ -166,7 +146,8 @@ def tables_text(measurements: Iterable[Measurement], name: str) -> str:
             " for the cover letter; run `make bench`"
         )
     if base := tables.base_table(shown):
-        found.append(_only_strong(base))
+        rows = [row for i, row in enumerate(base.rows) if i in base.strong]
+        found.append(replace(base, rows=rows, strong=set(), origins=[]))
     why = found[0].notes[0]
     notes = [f"{why[:1].upper()}{why[1:]}.", *_common_notes(shown)]
     notes = [textwrap.fill(note, WIDTH, break_on_hyphens=False) for note in notes]
@@ -211,12 +192,10 @@ def parcels(
     subject: Subject, found: Sequence[Topic], figures: str, *, signed: bool = True
 ) -> list[Parcel]:
     """All topics, in order. LabError: they do not fit the series."""
-    topics.check(found, [mail.subject for _, mail in subject.loaded.mails])
+    slices = topics.slices(found, subject.loaded.subjects, subject.commits)
     return [
         Parcel(f"{n + 1:02}-{topic.name}", cover_of(topic, found[:n], figures, signed), commits)
-        for n, (topic, commits) in enumerate(
-            zip(found, topics.slices(found, subject.commits), strict=True)
-        )
+        for n, (topic, commits) in enumerate(zip(found, slices, strict=True))
     ]
 
 
@@ -239,18 +218,10 @@ def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int 
     first, last = parcel.commits[0], parcel.commits[-1]
     name, email = subject.repo.lines("log", "-1", "--format=%an%n%ae", first)
     author = {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
-    subject.repo.run(
-        "format-patch",
-        "-q",
-        "--numbered",
-        "--cover-letter",
-        "--no-signature",
-        *([f"--reroll-count={version}"] if version > 1 else []),
-        "-o",
-        str(directory),
-        f"{first}^..{last}",
-        env=signature(name, email, 0) | author,
-    )
+    options = ["-q", "--numbered", "--cover-letter", "--no-signature", "-o", str(directory)]
+    options += [f"--reroll-count={version}"] if version > 1 else []
+    env = signature(name, email, 0) | author
+    subject.repo.run("format-patch", *options, f"{first}^..{last}", env=env)
     mails = sorted(directory.glob("*.patch"))
     _fill_cover(mails[0], parcel.cover)
     return mails

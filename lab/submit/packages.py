@@ -7,9 +7,6 @@ image into a new Debian root file system and boots that with Debian's own initra
 
 import lzma
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +14,13 @@ import click
 
 from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
-from lab.core import space
+from lab.core import parallel, process, space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
 from lab.core.paths import BUILD, CONFIG, DEFAULT_BASE, LAYOUT, Layout
-from lab.core.steps import run_logged, say, step
-from lab.machines import Job
-from lab.machines.disk import INSTALLED, SvmQemuDisk
+from lab.core.steps import now_and_then, run_logged, say, step
+from lab.machines import Job, disk
+from lab.machines.disk import SvmQemuDisk
 from lab.series import tree
 from lab.series.source import KernelSource, current_source
 
@@ -142,24 +139,6 @@ def compiled(log: Path) -> int:
     return sum(line.startswith(("  CC ", "  AS ")) for line in lines)
 
 
-@contextmanager
-def _progress(log: Path) -> Iterator[None]:
-    """Say now and then how far a long build is."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(SAY_EVERY_S):
-            say(f"deb: {compiled(log)} files compiled so far")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def found(directory: Path, release: str) -> Packages:
     """What bindeb-pkg left. WorkFailed: no image among it."""
     packages = Packages(release, tuple(sorted(directory.glob("*.deb"))))
@@ -180,8 +159,9 @@ def build(config: bytes, directory: Path) -> Packages:
         _configure(linux, objects, config, log)
         for old in directory.glob("*.deb"):
             old.unlink()
-        with _progress(log):
-            run_logged(what, command_of(objects, version), log, linux, env)
+        tick = now_and_then(lambda: f"deb: {compiled(log)} files compiled so far", SAY_EVERY_S)
+        words = (what, command_of(objects, version), log, linux, env)
+        parallel.for_each([words], lambda each: run_logged(*each), tick, grace_s=process.GRACE_S)
     release = (objects / "include/config/kernel.release").read_text().strip()
     return found(directory, release)
 
@@ -191,22 +171,11 @@ def root_command(packages: Packages, directory: Path) -> tuple[str, ...]:
     image = packages.image
     boot = [f"/boot/{name}-{packages.release}" for name in ("vmlinuz", "initrd.img")]
     hooks = [
-        'mkdir -p "$1/lab"',
-        *(f'cp {source} "$1{inside}"' for inside, source in INSTALLED.items()),
-        'chmod 755 "$1/lab/init" "$1/lab/guest-init"',
         f"copy-in {image} /root",
         f'chroot "$1" dpkg -i /root/{image.name}',
         f"copy-out {' '.join(boot)} {directory}",
     ]
-    return (
-        "mmdebstrap",
-        "--variant=minbase",
-        "--format=ext2",
-        "--include=busybox-static,initramfs-tools,kmod",
-        *(f"--customize-hook={hook}" for hook in hooks),
-        SUITE,
-        str(directory / "root.ext2"),
-    )
+    return disk.root_command(directory, hooks, SUITE)
 
 
 def make_root(packages: Packages, directory: Path) -> SvmQemuDisk:

@@ -29,11 +29,7 @@ BPFTRACE = Path("/usr/bin/bpftrace")
 TOOLS = ROOT / "tools" / "bpftrace"
 INSIDE = "/tools"
 # What bpftrace includes if the kernel has no BTF; made for the selftests.
-HEADERS = (
-    "asm",
-    "asm-generic",
-    *(f"linux/{name}.h" for name in ("types", "posix_types", "stddef")),
-)
+HEADERS = ("asm", "asm-generic", "linux/types.h", "linux/posix_types.h", "linux/stddef.h")
 HUGE_PAGES = 64
 CPUS = 3
 # LLVM comes along, once in the archive and once unpacked.
@@ -137,13 +133,6 @@ def estimate_s(runs: Sequence[ToolRun]) -> float:
     return BOOT_S + RUN_S * len(runs)
 
 
-def check_host() -> None:
-    if not BPFTRACE.exists():
-        raise LabError(
-            f"no {BPFTRACE}: apt-get install bpftrace, or `make test WHAT=bpf`, which does that"
-        )
-
-
 def collect(runs: Sequence[ToolRun], files: Mapping[str, bytes]) -> list[str]:
     """What the tool of each run said. WorkFailed: nothing came back, or bpftrace lost events."""
     found = []
@@ -169,13 +158,8 @@ def execute(job: Job, runs: Sequence[ToolRun]) -> list[str]:
 
 def choose(tools: Sequence[str], eager: str, paging: str) -> list[ToolRun]:
     """The runs of these tools, of all if there is none. LabError: nothing is left to run."""
-    runs = [
-        run
-        for run in RUNS
-        if (not tools or run.tool in tools)
-        and eager in ("both", run.setting)
-        and paging in run.paging
-    ]
+    runs = [run for run in RUNS if run.tool in (tools or NAMES) and paging in run.paging]
+    runs = [run for run in runs if eager in ("both", run.setting)]
     if not runs:
         what = f"eager_page_split={eager} and --paging {paging}"
         raise LabError(f"{' '.join(tools)} has nothing to show with {what}; try Y and npt")
@@ -194,20 +178,9 @@ def show(runs: Sequence[ToolRun], outputs: Sequence[str]) -> None:
         click.echo(f"{_title(run)}\n{output.rstrip()}\n")
 
 
-def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
-    job = bpf_job(runs, paging, Path("bzImage"), Path("stripped"))
-    click.echo(f"{MACHINE}, {job.shape}")
-    for run in runs:
-        click.echo(_title(run))
-
-
 @click.command()
 @click.option(
-    "--tool",
-    "tools",
-    type=click.Choice(NAMES),
-    multiple=True,
-    help="This one only; may be given more than once.",
+    "--tool", "tools", type=click.Choice(NAMES), multiple=True, help="Only this, or these."
 )
 @click.option(
     "--paging",
@@ -216,10 +189,7 @@ def show_plan(runs: Sequence[ToolRun], paging: str) -> None:
     help="NPT or shadow paging by the shadow MMU, or the TDP MMU.",
 )
 @click.option(
-    "--eager",
-    type=click.Choice(["Y", "N", "both"]),
-    default="both",
-    help="eager_page_split.",
+    "--eager", type=click.Choice(["Y", "N", "both"]), default="both", help="eager_page_split."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> None:
@@ -230,9 +200,13 @@ def command(tools: tuple[str, ...], paging: str, eager: str, dry_run: bool) -> N
     """
     runs = choose(tools, eager, paging)
     if dry_run:
-        show_plan(runs, paging)
+        click.echo(f"{MACHINE}, {bpf_job(runs, paging, Path('bzImage'), Path('stripped')).shape}")
+        click.echo("\n".join(map(_title, runs)))
         return
-    check_host()
+    if not BPFTRACE.exists():
+        raise LabError(
+            f"no {BPFTRACE}: apt-get install bpftrace, or `make test WHAT=bpf`, which does that"
+        )
     image, tests = kernel.build("series", CONFIG).image, selftests.build("series")
     with step(f"Tracing on {MACHINE}, {len(runs)} runs", f"{estimate_s(runs):.0f} s"):
         outputs = execute(bpf_job(runs, paging, image, tests), runs)

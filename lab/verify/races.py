@@ -201,9 +201,7 @@ def sort_out(
     verdict = SortedLog([], [], rest)
     for report in reports:
         report.text = _text(report, places)
-        ours = not report.sides or any(
-            _is_of_series(side, places, written) for side in report.sides
-        )
+        ours = not report.sides or any(_is_of_series(one, places, written) for one in report.sides)
         (verdict.series if ours else verdict.others).append(report)
     return verdict
 

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make soak`: the stress, fault injection and race tests, for as long as asked for.
 
-Boots follow each other, two at a time, over all paging modes and kernels, each with a seed of its
-own. The first failure, or line of a kernel's log that is a complaint, ends everything and says
-how to repeat it. What a boot has counted so far arrives while it runs, so that progress and the
-summary after Ctrl-C have it, too.
-
-`--races` does the same on a kernel that reports data races. One in which the series takes part is a
-failure; the others are counted and kept.
+Method and limits, those of `--races` as well, are in docs/developing.md: "Soaking". What a boot has
+counted so far arrives while it runs, so that progress and the summary after Ctrl-C have it, too.
 """
 
 import json
@@ -110,16 +105,8 @@ def _stress(output: str) -> dict[str, int]:
     return _pairs(match[1])
 
 
-def _faults(output: str) -> dict[str, int]:
-    return {"faults": sum(map(int, re.findall(r" (\d+) failures, ", output)))}
-
-
-def _nothing(output: str) -> dict[str, int]:
-    return {}
-
-
-def _tries(output: str) -> dict[str, int]:
-    return {"tries": sum(map(int, re.findall(r"^# (\d+) tries, ", output, re.MULTILINE)))}
+def _sum(name: str, pattern: str) -> Callable[[str], dict[str, int]]:
+    return lambda output: {name: sum(map(int, re.findall(pattern, output, re.MULTILINE)))}
 
 
 @dataclass(frozen=True)
@@ -132,7 +119,7 @@ class Program:
 
     path: str
     argv: tuple[str, ...]
-    parse: Callable[[str], dict[str, int]]
+    parse: Callable[[str], dict[str, int]] = lambda _: {}
     may_skip: bool = False
 
     def words(self, seed: int, seconds: int, harvest: str) -> tuple[str, ...]:
@@ -141,20 +128,16 @@ class Program:
 
 
 STRESS = Program(
-    "x86/eager_split_stress_test",
-    ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"),
-    _stress,
+    "x86/eager_split_stress_test", ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"), _stress
 )
-FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), _faults)
-MODEL = {
-    name: Program(f"x86/eager_split_{name}_test", (), _nothing)
-    for name in ("modes", "clear", "settings", "tables")
-}
-# Those that have something to do with NPT, too.
-ANY_MMU = ("modes", "clear", "settings")
-DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q",), _nothing)
-DIRTY_RUNNING = Program("x86/dirty_harvest_migration_test", ("-q", "-n", "25"), _nothing)
-RACE = Program("x86/eager_split_race_test", ("-n", "40"), _tries, may_skip=True)
+FAILURES = _sum("faults", r" (\d+) failures, ")
+FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
+NAMED = ("modes", "clear", "settings", "tables")
+MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
+DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q",))
+DIRTY_RUNNING = Program("x86/dirty_harvest_migration_test", ("-q", "-n", "25"))
+TRIES = _sum("tries", r"^# (\d+) tries, ")
+RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
 
 
 @dataclass(frozen=True)
@@ -222,21 +205,17 @@ KINDS = (
 RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
 _watch = partial(Kind, config=RACES_CONFIG, seconds=60)
 _watch_turns = partial(_watch, sharing=Sharing.TURNS)
+WATCHED = {"stress": STRESS, "harvest": DIRTY_BITS, "migration": DIRTY_RUNNING, **MODEL}
 RACES = (
-    _watch("stress", STRESS, "0", "0"),
-    _watch("race", RACE_BRIEFLY, "0", "0"),
-    _watch("harvest", DIRTY_BITS, "0", "0"),
-    _watch("migration", DIRTY_RUNNING, "0", "0"),
-    *(_watch(name, program, "0", "0") for name, program in MODEL.items()),
-    _watch_turns("stress", STRESS, "1", "0"),
-    _watch("race", RACE_BRIEFLY, "1", "0"),
-    _watch_turns("harvest", DIRTY_BITS, "1", "0"),
-    _watch_turns("migration", DIRTY_RUNNING, "1", "0"),
-    *(_watch_turns(name, MODEL[name], "1", "0") for name in ANY_MMU),
-    _watch_turns("stress", STRESS, "1", "1"),
-    _watch_turns("harvest", DIRTY_BITS, "1", "1"),
-    _watch_turns("migration", DIRTY_RUNNING, "1", "1"),
-    *(_watch_turns(name, MODEL[name], "1", "1") for name in ANY_MMU),
+    *(_watch(name, program, "0", "0") for name, program in WATCHED.items()),
+    *(_watch("race", RACE_BRIEFLY, npt, "0") for npt in "01"),
+    *(
+        _watch_turns(name, program, "1", tdp_mmu)
+        for tdp_mmu in "01"
+        for name, program in WATCHED.items()
+        # Has nothing to do with NPT.
+        if name != "tables"
+    ),
 )
 NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 
@@ -461,7 +440,7 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
                 task, completed=total_s - soak.left_s(), description=soak.text()
             )
         return
-    yield now_and_then(lambda: f"soak: {soak.text()}", soak.clock)
+    yield now_and_then(lambda: f"soak: {soak.text()}", clock=soak.clock)
 
 
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:

@@ -76,9 +76,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
-@click.option(
-    "--races", "look_for_races", is_flag=True, help="On a kernel that reports data races (KCSAN)."
-)
+@click.option("--races", "look_for_races", is_flag=True, help="On a kernel with KCSAN: data races.")
 def command(
     minutes: float,
     seed: int,

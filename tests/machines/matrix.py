@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from lab.build.selftests import LIVE_TEST, PERF_TEST
+from lab.core.paths import LAYOUT
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,17 @@ HUGE_1G = "anonymous_hugetlb_1gb"
 # The initramfs lies in the second GiB; enough for a whole and aligned one above the hole at 4 GiB.
 MEMORY_FOR_1G = 5120
 
-NX = (
-    ("nx_huge_pages", "1"),
-    ("nx_huge_pages_recovery_ratio", "1"),
-    ("nx_huge_pages_recovery_period_ms", "100"),
-)
+NX = {"pages": "1", "pages_recovery_ratio": "1", "pages_recovery_period_ms": "100"}
 
-SPLITTING = Selftest(
-    "dirty_log_page_splitting_test",
-    ("x86/dirty_log_page_splitting_test", "-b", "16M", "-s", HUGE_2M),
+
+def selftest(program: str, *argv: str, name: str = "", **words: Any) -> Selftest:
+    """One selftest, called as its program is, with NAME behind that. WORDS: see Selftest."""
+    names = (Path(program).name, *([name] if name else []))
+    return Selftest("-".join(names), (program, *argv), **words)
+
+
+SPLITTING = selftest(
+    *("x86/dirty_log_page_splitting_test", "-b", "16M", "-s", HUGE_2M),
     huge_2m=64,
     # The test requires the splitter; that N splits nothing early is for dirty_log_perf_test.
     eager=("Y",),
@@ -90,10 +94,7 @@ SPLITTING = Selftest(
 
 def dirty_log_test(mode: str) -> Selftest:
     """Upstream's test of the log itself, with less memory than its usual 1 GiB."""
-    return Selftest(
-        f"dirty_log_test-{mode}",
-        ("dirty_log_test", "-M", mode, "-i", "4", "-I", "10", "-b", "32M"),
-    )
+    return selftest("dirty_log_test", "-M", mode, "-i", "4", "-I", "10", "-b", "32M", name=mode)
 
 
 def perf_test(name: str, *argv: str, backing: str = HUGE_2M, program: str = PERF_TEST) -> Selftest:
@@ -102,9 +103,9 @@ def perf_test(name: str, *argv: str, backing: str = HUGE_2M, program: str = PERF
     Nothing that was written is missing from the log, and where KVM splits eagerly no huge page
     is left.
     """
-    return Selftest(
-        f"{Path(program).name}-{name}",
-        (program, "-V", "-s", backing, *argv),
+    return selftest(
+        *(program, "-V", "-s", backing, *argv),
+        name=name,
         huge_2m=0 if backing == HUGE_1G else 32,
         memory_mib=MEMORY_FOR_1G if backing == HUGE_1G else 1024,
         cmdline=("hugepagesz=1G", "hugepages=1") if backing == HUGE_1G else (),
@@ -119,8 +120,7 @@ def eagerly(test: Selftest) -> Selftest:
 DIRTY_LOG_MODES = tuple(dirty_log_test(m) for m in ("dirty-log", "clear-log", "dirty-ring"))
 
 LIVE = perf_test(
-    *("fresh", "-v", "2", "-b", "8M", "-W", "5000", "-D", "40", "-R", "1", "-F"),
-    program=LIVE_TEST,
+    *("fresh", "-v", "2", "-b", "8M", "-W", "5000", "-D", "40", "-R", "1", "-F"), program=LIVE_TEST
 )
 PERF = (
     perf_test("clear", "-v", "2", "-b", "8M"),
@@ -146,35 +146,23 @@ PERF_1G = (
     eagerly(perf_test("enable-1g", "-v", "1", "-b", "1G", "-w", "5", "-g", backing=HUGE_1G)),
 )
 
+MEMORY = ("-v", "2", "-b", "32M", "-s", HUGE_2M)
 OTHERS = (
-    Selftest(
-        "kvm_page_table_test",
-        ("kvm_page_table_test", "-v", "2", "-b", "32M", "-s", HUGE_2M),
-        huge_2m=64,
-    ),
-    Selftest(
-        "memslot_modification_stress_test",
-        ("memslot_modification_stress_test", "-v", "2", "-b", "16M", "-i", "30"),
-    ),
-    Selftest(
-        "demand_paging_test",
-        ("demand_paging_test", "-v", "2", "-b", "32M", "-s", HUGE_2M),
-        huge_2m=64,
-    ),
-    Selftest(
-        "nx_huge_pages_test",
-        ("x86/nx_huge_pages_test", "-t", "887563923", "-p", "100", "-r"),
+    selftest("kvm_page_table_test", *MEMORY, huge_2m=64),
+    selftest("memslot_modification_stress_test", "-v", "2", "-b", "16M", "-i", "30"),
+    selftest("demand_paging_test", *MEMORY, huge_2m=64),
+    selftest(
+        *("x86/nx_huge_pages_test", "-t", "887563923", "-p", "100", "-r"),
         huge_2m=8,
-        settings=NX,
+        settings=tuple((f"nx_huge_{name}", value) for name, value in NX.items()),
     ),
 )
 
 
 def model_test(name: str, *parts: str) -> Selftest:
     """Splitting compared with a model step by step. PARTS: these only."""
-    program = f"eager_split_{name}_test"
-    argv = (f"x86/{program}", *(word for part in parts for word in ("-m", part)))
-    return Selftest(program, argv, huge_2m=16)
+    words = (word for part in parts for word in ("-m", part))
+    return selftest(f"x86/eager_split_{name}_test", *words, huge_2m=16)
 
 
 # Every way in which a guest can map its memory, what CLEAR splits, what user space sets meanwhile.
@@ -198,18 +186,14 @@ MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse
 
 def race_test(tries: int) -> Selftest:
     """Splitting while the memory goes away; most tries come in between."""
-    return Selftest(
-        "eager_split_race_test",
-        ("x86/eager_split_race_test", "-n", str(tries)),
-        huge_2m=16,
-        eager=("Y",),
-    )
+    words = ("x86/eager_split_race_test", "-n", str(tries))
+    return selftest(*words, huge_2m=16, eager=("Y",))
 
 
 def fault_test(name: str, *argv: str) -> Selftest:
     """Take something from the splitter. The time limit is for sanitizers on a slow machine."""
-    program = f"eager_split_{name}_test"
-    return Selftest(program, (f"x86/{program}", *argv), huge_2m=80, eager=("Y",), timeout_s=600)
+    program = f"x86/eager_split_{name}_test"
+    return selftest(program, *argv, huge_2m=80, eager=("Y",), timeout_s=600)
 
 
 # Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock
@@ -228,18 +212,12 @@ def harvested(test: Selftest) -> Selftest:
     return replace(test, name=f"{test.name}-harvest", settings=settings)
 
 
-HARVEST = tuple(
-    map(
-        harvested,
-        (*MODEL, dirty_log_test("clear-log"), LIVE),
-    )
-)
+HARVEST = tuple(map(harvested, (*MODEL, dirty_log_test("clear-log"), LIVE)))
 
 
 def harvest_test(name: str, *argv: str) -> Selftest:
     """A test of logging by Dirty bits, of some of the combinations of memory and log."""
-    program = f"dirty_harvest_{name}test"
-    return Selftest(program, (f"x86/{program}", *argv), eager=("Y",))
+    return selftest(f"x86/dirty_harvest_{name}test", *argv, eager=("Y",))
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
@@ -266,9 +244,7 @@ HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
 def window_test(name: str, *argv: str) -> Selftest:
     """Writes that come amid the update of an SPTE, logged by Dirty bits."""
-    program = "x86/dirty_log_window_test"
-    test = Selftest(f"dirty_log_window_test-{name}", (program, *argv), eager=("Y",))
-    return harvested(test)
+    return harvested(selftest("x86/dirty_log_window_test", *argv, name=name, eager=("Y",)))
 
 
 def paused(test: Selftest) -> Selftest:
@@ -281,18 +257,20 @@ WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
 # Aging beside GET and CLEAR, which can lose pages with write protection as well.
-WINDOW_WRPROT = Selftest(
-    "dirty_log_window_test-wrprot",
-    ("x86/dirty_log_window_test", "-e", "log", "-n", "10", "-w", "200"),
+WINDOW_WRPROT = selftest(
+    *("x86/dirty_log_window_test", "-e", "log", "-n", "10", "-w", "200"),
+    name="wrprot",
     eager=("Y",),
 )
 # The test itself sets how pages are logged.
-EXCESS = Selftest("dirty_log_excess_test", ("x86/dirty_log_excess_test", "-n", "10"), eager=("Y",))
+EXCESS = selftest("x86/dirty_log_excess_test", "-n", "10", eager=("Y",))
+HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
+
+# An older base marks folios dirty when SPTEs go, newer ones do when they map them.
+FOLIO = Selftest("dirty_folio_test", ("x86/dirty_folio_test",), eager=("Y",))
 
 # Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
-PRIVATE = harvested(
-    Selftest("private_mem_conversions_test", ("x86/private_mem_conversions_test",), eager=("Y",))
-)
+PRIVATE = harvested(selftest("x86/private_mem_conversions_test", eager=("Y",)))
 
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
@@ -315,7 +293,7 @@ VMX_SMOKE = (perf_test("clear", "-v", "2", "-b", "2M"), MODES_PSE)
 VMX_MODES = (vmx_mode("1", "1"), vmx_mode("1", "0"), vmx_mode("0", "0"))
 
 # An L2's writes, which the CPU doesn't log though it logs an L1's.
-NESTED_LOG = Selftest("nested_dirty_log_test", ("x86/nested_dirty_log_test",), eager=("Y",))
+NESTED_LOG = selftest("x86/nested_dirty_log_test", eager=("Y",))
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (eagerly(perf_test("clear-nested", "-v", "1", "-b", "2M", "-n")),)
 VMX_NESTED_MODES = VMX_MODES[:2]
@@ -356,25 +334,14 @@ DEBUG_TDP = (
     *DEBUG_ONCE[-3:-1],
 )
 
-
 # Bounds of what a guest can cost, which are those of shadow paging.
-HOSTILE = Selftest(
-    "eager_split_hostile_test", ("x86/eager_split_hostile_test",), huge_2m=16, eager=("Y",)
-)
+HOSTILE = selftest("x86/eager_split_hostile_test", huge_2m=16, eager=("Y",))
 # For how long mmu_lock is held, in simulated time, for a memslot of 512 gfns with 999 SPTEs each.
-HOLD = Selftest(
-    "dirty_log_hold_test",
-    ("x86/dirty_log_hold_test", "-g", "512", "-b", "2000"),
-    eager=("Y",),
-    timeout_s=800,
+HOLD = selftest(
+    *("x86/dirty_log_hold_test", "-g", "512", "-b", "2000"), eager=("Y",), timeout_s=800
 )
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
-STRESS = Selftest(
-    "eager_split_stress_test",
-    ("x86/eager_split_stress_test", "-t", "5"),
-    huge_2m=16,
-    eager=("Y",),
-)
+STRESS = selftest("x86/eager_split_stress_test", "-t", "5", huge_2m=16, eager=("Y",))
 
 # What is looked at above all where a Dirty bit may go.
 PAUSED = tuple(map(paused, (*NOTHING_UNSEEN_DEBUG, harvested(STRESS))))
@@ -404,12 +371,15 @@ def cases() -> Iterator[Case]:
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
-    yield from (Case(WINDOW, mode, "Y") for mode in HARVEST_MODES)
-    yield from (Case(EXCESS, mode, "Y") for mode in HARVEST_MODES)
+    for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST)), HARVEST_MODES):
+        yield Case(test, mode, "Y")
     yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield from (Case(HARVEST_RING, mode, "Y") for mode in HARVEST_MODES)
+    if not LAYOUT.is_newest:
+        for test, mode in product((FOLIO, harvested(FOLIO)), HARVEST_MODES):
+            yield Case(test, mode, "Y")
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)

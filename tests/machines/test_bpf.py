@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from lab import machines
 from lab.build.kernel import Kernel
 from lab.machines.initramfs import OUT
 from lab.verify import bpf
 
-from .test_selftests import assert_silent
+from .test_selftests import run_silent
 
-NOT_BUILT = (
-    "no bpftrace tool was run: there is no kernel bpf, or no bpftrace; see `make test WHAT=bpf`"
-)
+NOT_BUILT = "no bpftrace tool was run: no kernel bpf, or no bpftrace; see `make test WHAT=bpf`"
 STATISTICS = "statistics.json"
 VCPUS = 2
 # Of bpf.PHASES, for each vCPU.
@@ -75,9 +72,7 @@ def trace(image: Path, selftests: Callable[[str], Path]) -> Trace:
         options = ("--stats", "-j", f"{OUT}/{STATISTICS}")
         run = bpf.ToolRun(tool, eager, (*workload, *options))
         job = bpf.bpf_job([run], paging, image, selftests("series"), "json")
-        result = machines.get(bpf.MACHINE).run(replace(job, timeout_s=120))
-        assert_silent(result)
-        assert result.status == 0, result.output.decode(errors="replace")
+        result = run_silent(bpf.MACHINE, replace(job, timeout_s=120))
         (output,) = bpf.collect([run], result.files)
         return Seen(_maps(output), _statistics(result.files[STATISTICS].decode()))
 

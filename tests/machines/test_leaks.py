@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import machines
 from lab.build.kernel import Kernel
 from lab.machines import Job
 
-from .test_selftests import assert_silent
+from .test_selftests import run_silent
 
 CONFIG = "leaks"
 NOT_BUILT = "no leak was looked for: there is no kernel leaks; `make test WHAT=leaks` builds it"
@@ -57,7 +56,4 @@ def test_nothing_is_left_of_vms(
         files={"/test/dirty_log_perf_test": program},
         timeout_s=900,
     )
-    result = machines.get("svm-qemu").run(job)
-    assert result.status == 0, result.output.decode(errors="replace")
-    assert_silent(result)
-    assert result.files["leaks"].decode() == ""
+    assert run_silent("svm-qemu", job).files["leaks"].decode() == ""

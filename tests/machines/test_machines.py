@@ -100,9 +100,7 @@ def test_panic_is_a_crash_of_the_machine(boot: Boot, machine: str) -> None:
         ({"kvm.eager_page_split": "maybe"}, "did not take it and has Y"),
     ],
 )
-def test_bad_parameter_is_found_by_the_machine(
-    boot: Boot, parameters: dict[str, str], why: str
-) -> None:
+def test_a_bad_parameter_is_found_inside(boot: Boot, parameters: dict[str, str], why: str) -> None:
     with pytest.raises(LabError, match=why):
         boot("svm-qemu", "sleep", "1000", parameters=parameters)
 

@@ -16,7 +16,7 @@ from lab.build.kernel import Kernel
 from lab.measure.migration import command, load
 from lab.measure.migration.load import Load
 
-from .test_selftests import assert_silent
+from .test_selftests import run_silent
 
 LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
 
@@ -28,17 +28,14 @@ def test_migration(kernel: Callable[[str, str], Kernel], tmp_path: Path, npt: bo
     (boot,) = command.migration_boots(machine, "series", [npt], LOAD, 128)
     image = kernel("series", command.CONFIG).image
     job = command.migration_job(machine, boot, image, load.build(LOAD, tmp_path))
-    result = machine.run(job)
-    assert_silent(result)
-    assert result.status == 0, result.output.decode(errors="replace")
+    result = run_silent(machine.name, job)
     # Among other things: the copy of the guest has found every write in all of its memory.
     found = list(command.collect(boot, result.files))
     migrations = [one for one in found if one["record"] == "migration"]
     assert [one["eager"] for one in migrations] == [False, True, True]
     assert [one["dirty_harvest"] for one in migrations] == ["off", "off", "on"]
-    split = [
-        one["kvm_stats_after"]["eager_split_done"] - one["kvm_stats_before"]["eager_split_done"]
-        for one in migrations
-    ]
+    when = ("kvm_stats_before", "kvm_stats_after")
+    counts = [[one[stats]["eager_split_done"] for stats in when] for one in migrations]
+    split = [after - before for before, after in counts]
     assert split[0] == 0
     assert min(split[1:]) >= LOAD.vcpus * LOAD.mib_per_vcpu // 2

@@ -9,6 +9,7 @@ both. It is not enough that anything else goes wrong, a machine that crashes inc
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,84 +19,63 @@ from lab.build import mutants
 from lab.build.kernel import Kernel
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
-from lab.machines import Job, MachineFailed
+from lab.machines import MachineFailed
 from lab.machines.complaints import COMPLAINT, complaints
 from lab.machines.parameters import NAME
 
-from .matrix import MEMORY_FOR_1G
+from .boots import make_job
+from .matrix import MEMORY_FOR_1G, Case, Mode, Selftest
 
 SKIPPED = 4
 # Enough for every test; the pages are fresh for each run.
 HUGE_2M = 80
-TIMEOUT_S = 120
-
-# run WHAT NUMBER COMMAND...: with this mutant, and leave WHAT.{output,status,log}.
-SCRIPT = """
-cd /selftests
-run() {
-	echo "$1" >>"$LAB_PROGRESS"
-	out=$LAB_OUT/$1
-	echo "$2" >/sys/module/kvm/parameters/mutant
-	shift 2
-	echo 0 >/proc/sys/vm/nr_hugepages
-	echo "$HUGE" >/proc/sys/vm/nr_hugepages
-	echo 1 >/sys/kernel/debug/clear_warn_once
-	dmesg -c >/dev/null
-	"./$@" >"$out.output" 2>&1
-	echo $? >"$out.status"
-	dmesg -c >"$out.log"
-}
-HUGE=$1 number=$2
-shift 2
-run control 0 "$@"
-run mutant "$number" "$@"
-"""
+# Of each run.
+TIMEOUT_S = 60
 
 
 class Outcome:
     """What one run of the test left behind."""
 
-    def __init__(self, files: dict[str, bytes], which: str) -> None:
-        self.output = files[f"{which}.output"].decode(errors="replace")
-        self.log = files[f"{which}.log"].decode(errors="replace")
-        self.status = int(files[f"{which}.status"])
+    def __init__(self, files: dict[str, bytes], case: Case) -> None:
+        self.output = files[f"{case.id}.output"].decode(errors="replace")
+        self.log = files[f"{case.id}.log"].decode(errors="replace")
+        self.status = int(files[f"{case.id}.status"])
 
     def __str__(self) -> str:
         return "\n".join([f"exit status {self.status}", self.output, *complaints(self.log)])
 
 
-def job(mutant: Mutant, kernel: Kernel, selftests: Path, progress: list[str]) -> Job:
+def cases_of(mutant: Mutant) -> list[Case]:
+    """Control and mutant."""
     check = mutant.check
     parameters = dict(word.split("=", 1) for word in check.words if NAME.match(word))
     cmdline = tuple(word for word in check.words if not NAME.match(word))
-    arguments = (str(HUGE_2M), str(mutant.number), check.program, *check.arguments)
-    return Job(
-        kernel=kernel.image,
-        command=("sh", "-c", SCRIPT, "sh", *arguments),
-        parameters=parameters,
-        cpus=3,
+    test = Selftest(
+        name="control",
+        argv=(check.program, *check.arguments),
         memory_mib=MEMORY_FOR_1G if "hugepagesz=1G" in cmdline else 1024,
-        files={f"/selftests/{check.program}": selftests / check.program},
-        timeout_s=TIMEOUT_S,
-        on_progress=progress.append,
+        huge_2m=HUGE_2M,
         cmdline=cmdline,
+        settings=(("mutant", "0"),),
+        timeout_s=TIMEOUT_S,
     )
+    switched_on = replace(test, name="mutant", settings=(("mutant", str(mutant.number)),))
+    mode = Mode(mutant.name, check.machine, parameters)
+    eager = "N" if parameters.get("kvm.eager_page_split") == "0" else "Y"
+    return [Case(one, mode, eager) for one in (test, switched_on)]
 
 
 def run(mutant: Mutant, kernel: Kernel, selftests: Path) -> tuple[Outcome, Outcome]:
     """Control and mutant."""
     progress: list[str] = []
+    control, found = cases = cases_of(mutant)
+    job = make_job(cases, kernel.image, selftests, progress.append)
     try:
-        result = machines.get(mutant.check.machine).run(job(mutant, kernel, selftests, progress))
+        result = machines.get(mutant.check.machine).run(job)
     except MachineFailed as failure:
         running = progress[-1] if progress else "boot"
         pytest.fail(f"{failure}, during: {running}\n{failure.kernel_log[-2000:]}")
-    return Outcome(result.files, "control"), Outcome(result.files, "mutant")
-
-
-def assert_clean(outcome: Outcome) -> None:
-    assert outcome.status == 0, f"without the mutant: {outcome}"
-    assert not COMPLAINT.search(outcome.log), f"without the mutant, the kernel complains: {outcome}"
+    return Outcome(result.files, control), Outcome(result.files, found)
 
 
 def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of: Outcome) -> None:
@@ -109,12 +89,11 @@ MUTANTS = mutants.load(LAYOUT).mutants
 @pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.number:02}-{mutant.name}")
 def test_mutant_is_caught(
-    mutant: Mutant,
-    kernel: Callable[[str, str], Kernel],
-    selftests: Callable[[str], Path],
+    mutant: Mutant, kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
 ) -> None:
     control, found = run(mutant, kernel("mutants", "kvm"), selftests("series"))
-    assert_clean(control)
+    assert control.status == 0, f"without the mutant: {control}"
+    assert not COMPLAINT.search(control.log), f"without the mutant, the kernel complains: {control}"
     check = mutant.check
     survived = found.status == 0 and not COMPLAINT.search(found.log)
     assert not survived, f"no test noticed: {found}"

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import machines
 from lab.build.kernel import Kernel
 from lab.machines import Job
+
+from .test_selftests import run_silent
 
 PAGES = 8192
 ASKED = 20
@@ -33,7 +34,6 @@ grep -c "fixed 1" trace > "$LAB_OUT/faults" || :
 [ ! -e /perf.json ] || cp /perf.json "$LAB_OUT"
 """
 
-
 Run = Callable[..., dict[str, bytes]]
 
 
@@ -43,18 +43,15 @@ def run(kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]) 
 
     def run(kind: str, *options: str) -> dict[str, bytes]:
         program = selftests(kind) / "dirty_log_perf_test"
-        result = machines.get("svm-qemu").run(
-            Job(
-                kernel=kernel("series", "kvm").image,
-                command=("sh", "-c", SCRIPT, "sh", "/test", *OPTIONS, *options),
-                parameters={"kvm_amd.npt": "1", "kvm.tdp_mmu": "0"},
-                cpus=2,
-                files={"/test": program},
-                timeout_s=120,
-            )
+        job = Job(
+            kernel=kernel("series", "kvm").image,
+            command=("sh", "-c", SCRIPT, "sh", "/test", *OPTIONS, *options),
+            parameters={"kvm_amd.npt": "1", "kvm.tdp_mmu": "0"},
+            cpus=2,
+            files={"/test": program},
+            timeout_s=120,
         )
-        assert result.status == 0, result.output.decode(errors="replace")
-        return result.files
+        return run_silent("svm-qemu", job).files
 
     return run
 

@@ -98,6 +98,9 @@ byte running = VCPUS;
 
 byte i, j;	/* for loops in d_step only: no state of their own */
 
+/* One step: DO for each i below NR. */
+#define EACH(nr, do)	d_step { for (i : 0 .. (nr) - 1) { do } i = 0 }
+
 #define SPTE(s)		(small[s] | huge[(s) / PER] | gib)
 #define GOOD(h)		((h) == 0 -> frame : OLD)
 
@@ -253,10 +256,7 @@ proctype notifier()
 	in_notifier++;
 	LOCK(mmu_lock);
 	invalidating++;
-	d_step {
-		for (i : 0 .. PER - 1) { owed = owed || small[i]; small[i] = 0 }
-		i = 0
-	}
+	EACH(PER, owed = owed || small[i]; small[i] = 0)
 	yield_zap();
 	d_step { owed = owed || huge[0]; huge[0] = 0 }
 	yield_zap();
@@ -361,32 +361,18 @@ inline protect_huge(h)
 /* All that is in the mask. */
 inline protect_small()
 {
-	d_step {
-		for (i : 0 .. SMALL - 1) {
-			if
-			:: mask[i] -> small[i] = small[i] & ~W
-			:: else
-			fi
-		}
-		i = 0
-	}
+	EACH(SMALL, small[i] = (mask[i] -> small[i] & ~W : small[i]))
 }
 
 inline copy()
 {
-	d_step {
-		for (i : 0 .. SMALL - 1) { ahead[i] = ahead[i] && !mask[i] }
-		i = 0
-	}
+	EACH(SMALL, ahead[i] = ahead[i] && !mask[i])
 }
 
 /* GET of user space: bits are copied, not cleared. */
 inline get()
 {
-	d_step {
-		for (i : 0 .. SMALL - 1) { mask[i] = dirty[i] }
-		i = 0
-	}
+	EACH(SMALL, mask[i] = dirty[i])
 }
 
 inline flush_log()
@@ -400,13 +386,8 @@ inline flush_log()
 
 inline clear()
 {
-	d_step {
-		for (i : 0 .. SMALL - 1) {
-			mask[i] = mask[i] && i >= FIRST && i <= LAST;
-			dirty[i] = dirty[i] && !mask[i]
-		}
-		i = 0
-	}
+	EACH(SMALL, mask[i] = mask[i] && i >= FIRST && i <= LAST;
+		    dirty[i] = dirty[i] && !mask[i])
 	split();
 	protect_huge(FIRST / PER);
 #ifndef BUG_ONE_HUGE
@@ -419,10 +400,7 @@ inline clear()
 inline get_and_clear()
 {
 	LOCK(mmu_lock);
-	d_step {
-		for (i : 0 .. SMALL - 1) { mask[i] = dirty[i]; dirty[i] = 0 }
-		i = 0
-	}
+	EACH(SMALL, mask[i] = dirty[i]; dirty[i] = 0)
 	protect_small();
 	UNLOCK(mmu_lock);
 	flush_log()
@@ -433,10 +411,7 @@ inline enable()
 	logged = 1;
 	faulting == 0;		/* synchronize_srcu() */
 	LOCK(mmu_lock);
-	d_step {
-		for (i : 0 .. SMALL - 1) { mask[i] = 1 }
-		i = 0
-	}
+	EACH(SMALL, mask[i] = 1)
 	split();
 	protect_huge(0);
 	protect_huge(1);
@@ -487,10 +462,7 @@ proctype harvester()
 		:: slot ->
 			get();
 			copy();
-			d_step {
-				for (i : 0 .. SMALL - 1) { assert(!ahead[i]) }
-				i = 0
-			}
+			EACH(SMALL, assert(!ahead[i]))
 		:: else
 		fi
 	:: else
@@ -514,10 +486,7 @@ proctype deleter()
 	}
 	flush();
 	UNLOCK(mmu_lock);
-	d_step {
-		for (i : 0 .. HUGE * 4 - 1) { freed[i] = 1 }
-		i = 0
-	}
+	EACH(HUGE * 4, freed[i] = 1)
 	UNLOCK(slots_lock)
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab import cli
-from lab.core.errors import LabError
+from lab.core.errors import LabError, WorkFailed
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,12 @@ def refused(call: Callable[..., object], *arguments: Any, **words: Any) -> str:
         call(*arguments, **words)
     assert error.value.exit_code == 2
     assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def failed(call: Callable[..., object], *arguments: Any, **words: Any) -> str:
+    """What a user reads when the work that CALL does fails."""
+    with pytest.raises(WorkFailed) as error:
+        call(*arguments, **words)
+    assert error.value.exit_code == 1
     return str(error.value)

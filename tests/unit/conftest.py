@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.core import process
 from lab.core.paths import BASE_VARIABLE
 from tests.unit.fake_kvm_host import Host, furnish
-from tests.unit.processes import signals_of_a_terminal
+from tests.unit.processes import OFTEN_IGNORED
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,9 @@ def default_base(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def terminal_signals() -> Iterator[None]:
     """Signals of this process are those of one that a terminal has started; nohup ignores some."""
-    with signals_of_a_terminal():
+    handlers: dict[signal.Signals, process.Handler]
+    handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
+    with process.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
         yield
 
 

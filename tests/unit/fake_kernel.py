@@ -94,7 +94,7 @@ def diff_of(path: str) -> str:
     return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
 
 
-def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> None:
+def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> Path:
     """A .tar.xz as Debian's package holds it: one directory with everything below."""
     staging = path.parent / "staging"
     for name, text in files.items():
@@ -102,6 +102,7 @@ def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> None:
         write(staging / "linux-source" / name, text, mode)
     with tarfile.open(path, "w:xz") as archive:
         archive.add(staging / "linux-source", "linux-source")
+    return path
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,16 @@ class FakeKernel:
     def make(cls, directory: Path, files: Mapping[str, str] = BASE_FILES) -> "FakeKernel":
         root = directory / "repository"
         root.mkdir(parents=True)
-        tarball = directory / "linux-source.tar.xz"
-        write_tarball(tarball, files)
+        tarball = write_tarball(directory / "linux-source.tar.xz", files)
         sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
         made = cls(Layout(root), KernelSource("linux-source", "1.0", tarball, sha256, True))
         made.put(f"base/{DEFAULT_BASE}.pin", PIN)
+        return made
+
+    @classmethod
+    def with_tree(cls, directory: Path, files: Mapping[str, str] = BASE_FILES) -> "FakeKernel":
+        made = cls.make(directory, files)
+        made.make_tree()
         return made
 
     @property
@@ -139,13 +145,16 @@ class FakeKernel:
     def read(self, path: str) -> str:
         return (self.linux / path).read_text()
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path: str, text: str, *, commit: str = "") -> None:
+        """commit: the message to commit all with, empty to leave it uncommitted."""
         write(self.linux / path, text)
+        if commit:
+            self.commit(commit)
 
-    def edit(self, path: str, old: str, new: str) -> None:
+    def edit(self, path: str, old: str, new: str, *, commit: str = "") -> None:
         text = self.read(path)
         assert old in text
-        self.write(path, text.replace(old, new, 1))
+        self.write(path, text.replace(old, new, 1), commit=commit)
 
     def commit(self, message: str) -> str:
         self.git("add", "-A")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Files that tests make."""
 
+import os
+import subprocess
 from pathlib import Path
 
 
@@ -15,3 +17,12 @@ def write(file: Path, text: str, mode: int = 0o644) -> Path:
 def program(file: Path, text: str) -> Path:
     """The same for a script."""
     return write(file, text, 0o755)
+
+
+def called(
+    root: Path, *words: object, cwd: Path | None = None, **env: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that finds the programs in ROOT/bin first."""
+    known = {"PATH": f"{root}/bin:{os.environ['PATH']}"} | {k: str(v) for k, v in env.items()}
+    command = [str(word) for word in words]
+    return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, check=False)

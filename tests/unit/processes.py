@@ -30,15 +30,6 @@ def ignored_signals() -> None:
 
 
 @contextlib.contextmanager
-def signals_of_a_terminal() -> Iterator[None]:
-    """Handle signals as Python does that a terminal starts, for as long as the `with` lasts."""
-    handlers: dict[signal.Signals, process.Handler]
-    handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
-    with process.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
-        yield
-
-
-@contextlib.contextmanager
 def started(
     command: Sequence[object], preexec_fn: Callable[[], None] = default_signals, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from lab.measure import live
+from lab.results.files import write_records
 from lab.results.jsonl import Measurement, write
 from tests.unit import migration_data
 
 MIB = 1 << 20
-BENCH = "20260101T000000Z-vmx-bochs.jsonl"
-LIVE = "20260101T000000Z-live.jsonl"
-COST = "20260101T000000Z-cost.jsonl"
-LOCK = "20260101T000000Z-lock.jsonl"
-CROSSOVER = "20260101T000000Z-crossover.jsonl"
-MIGRATE = "20260101T000000Z-migrate.jsonl"
-
+# In the order of the report.
+NAMES = tuple(
+    f"20260101T000000Z-{what}.jsonl"
+    for what in ("vmx-bochs", "live", "migrate", "cost", "lock", "crossover", "native")
+)
+BENCH, LIVE, MIGRATE, COST, LOCK, CROSSOVER, NATIVE = NAMES
 
 # A dirty memory time.
 DIMENSIONS: dict[str, Any] = {
@@ -114,49 +114,34 @@ def live_records() -> Iterator[dict[str, Any]]:
 
 def cost_records() -> Iterator[dict[str, Any]]:
     for ept, (vcpus, mib) in product((True, False), ((1, 32), (1, 128), (1, 4), (2, 4))):
-        yield {
-            "machine": "vmx-bochs",
-            "ept": ept,
-            "vcpus": vcpus,
-            "mib_per_vcpu": mib,
-            "pages": vcpus * mib // 2,
-            "held_ns": 80000 * vcpus * mib // 2,
-            "longest_ns": 90000,
-            "instructions": 4000,
-        }
+        run = {"machine": "vmx-bochs", "ept": ept, "vcpus": vcpus, "mib_per_vcpu": mib}
+        pages = vcpus * mib // 2
+        held = {"pages": pages, "held_ns": 80000 * pages, "longest_ns": 90000}
+        yield run | held | {"instructions": 4000}
 
 
 def lock_records() -> Iterator[dict[str, Any]]:
     for ept, mix, n, eager in product((True, False), (100, 20), (2, 4), (False, True)):
-        yield DIMENSIONS | {
-            "ept": ept,
-            "vcpus": n,
-            "cpus": n + 1,
-            "write_percent": mix,
-            "eager": eager,
-            "seconds": 0.11,
-            "untraced_seconds": 0.1,
-            "vcpu_seconds": 0.2,
-            "wait_seconds": 0.01 if eager else 0.15,
-            "waits": 100,
-            "longest_wait_seconds": 0.001,
-        }
+        run = {"ept": ept, "vcpus": n, "cpus": n + 1, "write_percent": mix, "eager": eager}
+        times = {"seconds": 0.11, "untraced_seconds": 0.1, "vcpu_seconds": 0.2}
+        waits = {"waits": 100, "wait_seconds": 0.01 if eager else 0.15}
+        yield DIMENSIONS | run | times | waits | {"longest_wait_seconds": 0.001}
 
 
-def _write(file: Path, records: Iterator[dict[str, Any]]) -> Path:
-    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    return file
+def native_records() -> Iterator[dict[str, Any]]:
+    times = {"limit": 1000.0, "series": 1500.0, "unpatched": 4500.0}
+    like: dict[str, Any] = {"machine": "native", "cpu": "x", "kernel_version": "6.12.1"}
+    like |= {"phase": "split", "write_percent": 100, "lowest_ns": 900.0, "highest_ns": 5000.0}
+    for cold, gib, code in product((False, True), (1, 16), times):
+        yield like | {"cold": cold, "gib": gib, "code": code, "ns_per_2mib": times[code]}
 
 
 def write_all(directory: Path) -> list[Path]:
-    directory.mkdir(exist_ok=True)
     write(directory / BENCH, bench())
     write(directory / CROSSOVER, crossover())
-    return [
-        directory / BENCH,
-        _write(directory / LIVE, live_records()),
-        _write(directory / MIGRATE, iter(migration_data.records())),
-        _write(directory / COST, cost_records()),
-        _write(directory / LOCK, lock_records()),
-        directory / CROSSOVER,
-    ]
+    write_records(directory / LIVE, live_records())
+    write_records(directory / MIGRATE, migration_data.records())
+    write_records(directory / COST, cost_records())
+    write_records(directory / LOCK, lock_records())
+    write_records(directory / NATIVE, native_records())
+    return [directory / name for name in NAMES]

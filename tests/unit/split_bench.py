@@ -41,10 +41,7 @@ def records(file: Path) -> list[Record]:
 
 
 def keys(file: Path) -> list[str]:
-    return sorted(
-        str({key: value for key, value in record.items() if key != "seconds"})
-        for record in records(file)
-    )
+    return sorted(str({**record, "seconds": None}) for record in records(file))
 
 
 def needed() -> list[str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Two bases of one series: an older one has its own mails where it differs, and nothing else."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lab.build import mutants, selftests
-from lab.core.errors import LabError
 from lab.core.paths import Layout
 from lab.series import tree
 from lab.series.mail import parse
@@ -16,6 +16,7 @@ from lab.series.pin import PathMap
 from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
+from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel, diff_of
 
 KVM = "tools/testing/selftests/kvm"
@@ -67,14 +68,11 @@ def newest(directory: Path) -> FakeKernel:
     made.put("base/7.3.pin", PIN)
     made = FakeKernel(made.layout.of("7.3"), made.source)
     made.make_tree()
-    made.edit(MMU, "pages[0]", "pages[3]")
-    made.commit("KVM: count")
+    made.edit(MMU, "pages[0]", "pages[3]", commit="KVM: count")
     made.edit(MMU, "pages[2]", "pages[4]")
-    made.write(SPLITTER, WHOLE)
-    made.commit("KVM: split")
+    made.write(SPLITTER, WHOLE, commit="KVM: split")
     made.edit(f"{KVM}/x86/{THEIRS}", "int two", "int twice")
-    made.write(f"{KVM}/x86/{OURS}", "int ours;\n")
-    made.commit("KVM: selftests: test")
+    made.write(f"{KVM}/x86/{OURS}", "int ours;\n", commit="KVM: selftests: test")
     save(made.layout)
     return made
 
@@ -117,24 +115,21 @@ def subjects(fake: FakeKernel) -> list[str]:
 
 
 def test_what_does_not_apply_says_where_its_own_mail_goes(bare: FakeKernel) -> None:
-    own = rf"{BACKPORT}/series/kvm-count\.patch in its place\): hunk @@ -10,3 \+10,3 @@ of {MMU}"
-    with pytest.raises(LabError, match=own):
-        bare.make_tree()
+    own = f"{BACKPORT}/series/kvm-count.patch in its place): hunk @@ -10,3 +10,3 @@ of {MMU}"
+    assert own in refused(bare.make_tree)
     assert not bare.linux.exists()
 
 
 def test_a_hunk_that_fits_in_more_than_one_place(new: FakeKernel, bare: FakeKernel) -> None:
     """Only the newest one's line number would choose, so the older base needs its own mail."""
     new.git("reset", "-q", "--hard", "base")
-    new.edit(HEADER, "int last", "int very;\nint last")
-    new.commit("KVM: insert")
+    new.edit(HEADER, "int last", "int very;\nint last", commit="KVM: insert")
     save(new.layout)
     bare.make_tree()
     files = {**OLD_FILES, HEADER: BASE_FILES[HEADER] * 2}
     source = FakeKernel.make(bare.layout.root / "build/more", files).source
     where = rf"kvm-insert\.patch in its place\): hunk .* of {HEADER} fits in 2 places here"
-    with pytest.raises(LabError, match=where):
-        tree.make(bare.layout, source)
+    assert re.search(where, refused(tree.make, bare.layout, source))
     old = (bare.layout.root / "series/0001-kvm-insert.patch").read_text()
     bare.put(f"{BACKPORT}/series/kvm-insert.patch", old)
     tree.make(bare.layout, source)
@@ -171,8 +166,7 @@ def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
     old.make_tree()
     before = old.repository()
     old.edit(f"{KVM}/x86_64/{THEIRS}", "int three", "int thrice")
-    old.edit(SPLITTER, "int last", "long last")
-    old.commit("KVM: selftests: only here")
+    old.edit(SPLITTER, "int last", "long last", commit="KVM: selftests: only here")
     assert save(old.layout) == [f"wrote {BACKPORT}/post/0002-kvm-selftests-only-here.patch"]
     assert {name: old.repository()[name] for name in before} == before
 
@@ -245,8 +239,7 @@ def drop_a_mail(fake: FakeKernel) -> None:
 
 def insert_a_mail(fake: FakeKernel) -> None:
     def commit() -> None:
-        fake.write("arch/x86/kvm/x.c", "int x;\n")
-        fake.commit("KVM: amid")
+        fake.write("arch/x86/kvm/x.c", "int x;\n", commit="KVM: amid")
 
     amend(fake, "KVM: split", commit)
 
@@ -272,17 +265,13 @@ def test_refused_and_nothing_changed(
 ) -> None:
     work(old)
     before = old.repository()
-    with pytest.raises(LabError, match=said) as error:
-        save(old.layout)
-    assert "\n" not in str(error.value)
-    assert error.value.exit_code == 2
+    assert re.search(said, refused(save, old.layout))
     assert old.repository() == before
 
 
 def test_an_own_mail_of_none(old: FakeKernel) -> None:
     old.put(f"{BACKPORT}/series/kvm-nothing.patch", "Subject: KVM: nothing\n---\n")
-    with pytest.raises(LabError, match=r"kvm-nothing\.patch: series/ has no mail"):
-        old.make_tree()
+    assert "kvm-nothing.patch: series/ has no mail" in refused(old.make_tree)
 
 
 def test_a_change_of_the_newest_reaches_the_older(old: FakeKernel) -> None:
@@ -290,15 +279,13 @@ def test_a_change_of_the_newest_reaches_the_older(old: FakeKernel) -> None:
     old.make_tree()
     assert old.read(f"{KVM}/x86_64/{OURS}") == "int changed;\n"
     old.put("base/6.12.pin", PIN + PATHS.replace("x86_64", "elsewhere"))
-    with pytest.raises(LabError, match="elsewhere/a_test"):
-        old.make_tree()
+    assert "elsewhere/a_test" in refused(old.make_tree)
 
 
 def test_unsaved_work_of_any_base(old: FakeKernel, new: FakeKernel) -> None:
     tree.refuse_unsaved_bases(old.layout)
     new.edit(MMU, "pages[3]", "pages[9]")
-    with pytest.raises(LabError, match=r"build/7\.3/linux holds uncommitted"):
-        tree.refuse_unsaved_bases(old.layout)
+    assert "build/7.3/linux holds uncommitted" in refused(tree.refuse_unsaved_bases, old.layout)
 
 
 def test_paths_in_the_text_of_a_diff_stay() -> None:

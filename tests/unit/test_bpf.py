@@ -12,7 +12,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.machines import MachineFailed, Result
 from lab.machines.qemu import SvmQemu
 from lab.verify import bpf
-from tests.unit.calls import lab, refusal
+from tests.unit.calls import failed, lab, refusal
 
 SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
 RUNS = bpf.choose(["wpfaults"], "both", "npt")
@@ -31,10 +31,8 @@ def names(runs: list[bpf.ToolRun]) -> list[str]:
 def test_a_tool_is_chosen() -> None:
     assert {run.tool for run in bpf.choose([], "both", "npt")} == set(bpf.NAMES)
     assert names(RUNS) == ["wpfaults-N", "wpfaults-Y"]
-    assert names(bpf.choose(["splitlat", "wpfaults"], "Y", "shadow")) == [
-        "splitlat-Y",
-        "wpfaults-Y",
-    ]
+    chosen = bpf.choose(["splitlat", "wpfaults"], "Y", "shadow")
+    assert names(chosen) == ["splitlat-Y", "wpfaults-Y"]
     assert "splitlat-Y" not in names(bpf.choose([], "both", "tdp"))
 
 
@@ -91,8 +89,7 @@ def test_a_run_that_left_nothing_is_no_result(name: str) -> None:
 @pytest.mark.parametrize("said", [b"Lost 12 events\n", b'{"type": "lost_events", "data": 1}\n'])
 @pytest.mark.parametrize("name", FILES)
 def test_lost_events_are_no_result(name: str, said: bytes) -> None:
-    with pytest.raises(WorkFailed, match="lost events"):
-        bpf.collect(RUNS, FILES | {name: said})
+    assert "lost events" in failed(bpf.collect, RUNS, FILES | {name: said})
 
 
 def execute(monkeypatch: pytest.MonkeyPatch, run: Mock) -> list[str]:
@@ -129,14 +126,10 @@ def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> Non
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_an_example_shows_what_the_tool_prints(script: Path) -> None:
+def test_nothing_but_results_is_printed_and_the_example_shows_them(script: Path) -> None:
+    text = script.read_text()
     example = script.with_name(f"{script.stem}_example.txt").read_text()
     shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
     # The maps that the script prints at its end.
-    assert shown == set(re.findall(r"print\((@\w+)\)", script.read_text()))
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_nothing_but_results_is_printed_at_the_end(script: Path) -> None:
-    text = script.read_text()
+    assert shown == set(re.findall(r"print\((@\w+)\)", text))
     assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))

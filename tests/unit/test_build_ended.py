@@ -86,18 +86,12 @@ def test_all_that_make_started_ends(
 
 
 # What it starts says that it was told to end, and takes its time.
-SLOW_MAKE = """\
-#!/bin/sh
-(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &
-echo $$ $! > pids.new
-mv pids.new pids
-wait
-"""
+SLOW = "(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_being_told_twice_changes_nothing(layout: Layout, number: signal.Signals) -> None:
-    (layout.root / "bin/make").write_text(SLOW_MAKE)
+    (layout.root / "bin/make").write_text(MAKE.replace("sleep 60 &", SLOW))
     with build_of("kvm", layout) as running:
         pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
         running.send_signal(number)

@@ -19,18 +19,12 @@ MIB = 1 << 20
 def measured(off: dict[int, float], on: dict[int, float]) -> list[Measurement]:
     """Rounds that take so many seconds: half of it dirty, a quarter GET, a quarter CLEAR."""
     shares = {"dirty": 0.5, "get": 0.25, "clear": 0.25}
+    vm = {"ept": False, "eager": True, "vcpus": 8}
     return [
-        measurement(
-            ept=False,
-            eager=True,
-            vcpus=8,
-            write_percent=mix,
-            dirty_harvest=harvest,
-            phase=phase,
-            seconds=total * share,
-        )
+        measurement(**vm, **mode, phase=phase, seconds=total * share)
         for harvest, rounds in (("off", off), ("on", on))
         for mix, total in rounds.items()
+        for mode in [{"write_percent": mix, "dirty_harvest": harvest}]
         for phase, share in shares.items()
     ]
 

@@ -2,14 +2,12 @@
 """The figures of the pages: tables, the picture and sentences are those of docs/reference."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import pytest
 
-from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import claims, cliff, figures, query
 from lab.page.figures import Grid
@@ -20,7 +18,6 @@ from tests.unit.report_data import measurement
 
 MOST_KIB = 50
 PICTURES = ("svg", "png", "jpg", "gif")
-
 
 RECORDS = [
     measurement(vcpus=8, seconds=0.1154),
@@ -39,8 +36,7 @@ columns = [
 ]
 rows = [{ name = "all", of = "vcpus=8" }, { name = "none", of = "vcpus=8" }]
 
-[[claim]]
-page = "docs/*.md"
+[[claim."docs/*.md"]]
 says = "takes [115] ms instead of [1.3]"
 of = ["bench eager=false", "bench eager=true"]
 """
@@ -147,8 +143,8 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
     page = root / "docs" / "a.md"
     figures.refresh(root)
     assert "| ms | 6.12 N | 6.12 N / Y | 6.12 rest |\n" in page.read_text()
-    newer = [replace(one, kernel_version="7.3.4", seconds=2 * one.seconds) for one in RECORDS[:1]]
-    newer += [replace(one, kernel_version="7.3.4") for one in RECORDS[1:]]
+    newer = [replace(one, kernel_version="7.3.4") for one in RECORDS]
+    newer[0] = replace(newer[0], seconds=2 * newer[0].seconds)
     jsonl.write(root / figures.REFERENCE / "7.3" / "bench.jsonl", newer)
     assert {file.name for file in figures.refresh(root)} == {"a.md", "a.rst"}
     assert "| ms | 7.3 N | 7.3 N / Y | 7.3 rest | 6.12 N | 6.12 N / Y |" in page.read_text()
@@ -163,14 +159,11 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
 def test_a_base_without_a_reference(root: Path) -> None:
     file = root / figures.SPECIFICATION
     file.write_text(SPECIFICATION.replace('base = "6.12"', 'base = "7.3"'))
-    with pytest.raises(LabError, match=r"has nothing of 7\.3: run `make reference BASE=7\.3`"):
-        figures.stale(root)
+    assert "has nothing of 7.3: run `make reference BASE=7.3`" in refused(figures.stale, root)
     file.write_text(SPECIFICATION.replace('base = "6.12"', ""))
-    with pytest.raises(LabError, match="names no base"):
-        figures.stale(root)
+    assert "names no base" in refused(figures.stale, root)
     (root / figures.REFERENCE / "6.12").rename(root / figures.REFERENCE / "7.3")
-    with pytest.raises(LabError, match=r"docs/reference/7\.3/bench\.jsonl is of another base"):
-        figures.reference(root)
+    assert "docs/reference/7.3/bench.jsonl is of another base" in refused(figures.reference, root)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +195,9 @@ def test_questions_without_an_answer(root: Path, text: str, said: str) -> None:
 
 
 def test_questions(root: Path) -> None:
-    found = kept(root)
-    assert query.number("bench kernel=peer", found) == pytest.approx(1.33)
-    assert query.number("bench eager=false / bench eager=true", found) == pytest.approx(
-        86.119, 1e-4
-    )
-    assert query.number("bench eager=false value=vcpus", found) == 8
+    asked = ("kernel=peer", "eager=false / bench eager=true", "eager=false value=vcpus")
+    answers = [query.number(f"bench {text}", kept(root)) for text in asked]
+    assert answers == pytest.approx([1.33, 86.119, 8], 1e-4)
 
 
 def test_the_crossing_is_that_of_the_report() -> None:
@@ -219,7 +209,6 @@ def test_the_crossing_is_that_of_the_report() -> None:
 
 def test_a_wrong_figure_in_a_sentence_is_noticed(root: Path) -> None:
     assert claims.wrong(root) == []
-    shutil.copy(root / figures.SPECIFICATION, root / "kept")
     page = root / "docs" / "a.md"
     page.write_text(page.read_text().replace("115 ms", "116 ms"))
     assert "docs/a.md: no longer says" in refused(claims.wrong, root)
@@ -229,22 +218,11 @@ def test_a_wrong_figure_in_a_sentence_is_noticed(root: Path) -> None:
     assert line.startswith("docs/a.md: says 116 where the reference has 115.4: ")
 
 
-@pytest.mark.parametrize(
-    ("figure", "value", "agreed"),
-    [
-        ("2.35", 2.3549, True),
-        ("2.35", 2.356, False),
-        ("2.0", 2.04, True),
-        ("2.0", 2.06, False),
-        ("290", 294.9, True),
-        ("290", 296.0, False),
-        ("4,700", 4742, True),
-        ("4,700", 4751, False),
-        ("0.015", 0.0155, True),
-    ],
-)
-def test_rounding(figure: str, value: float, agreed: bool) -> None:
-    assert claims.agrees(figure, value) == agreed
+def test_rounding() -> None:
+    figures = ("2.35", "2.0", "290", "4,700")
+    for values, agreed in (((2.3549, 2.04, 294.9, 4742), True), ((2.356, 2.06, 296, 4751), False)):
+        assert [*map(claims.agrees, figures, values)] == [agreed] * len(figures)
+    assert claims.agrees("0.015", 0.0155)
 
 
 def test_how_figures_are_written() -> None:

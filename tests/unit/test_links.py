@@ -23,9 +23,8 @@ from tests.unit.files import write
 PARSER = MarkdownIt("commonmark").enable("table")
 TARGETS = {"a": "href", "img": "src"}
 CODE = ("code_inline", "code_block", "fence")
-MAKE = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*)", re.MULTILINE)
-RULE = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
-WHAT = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*) +WHAT=(\w+)", re.MULTILINE)
+MAKE = re.compile(r"(?:^|[;&]) *make +([a-z][\w-]*)(?: +WHAT=(\w+))?", re.MULTILINE)
+RULE = re.compile(r"^([a-z][\w -]*):(?!=)", re.MULTILINE)
 KNOWN = re.compile(r"^([A-Z]+)_WHAT := (.*)$", re.MULTILINE)
 
 
@@ -90,47 +89,27 @@ def dead_links(root: Path) -> list[str]:
     return [f"{file.relative_to(root)}: {target}: {why}" for file, target, why in found if why]
 
 
-def _code(text: str) -> Iterator[str]:
-    for token in (*PARSER.parse(text), *_inline(text)):
-        if token.type in CODE:
-            yield token.content
-
-
-def make_targets(text: str) -> set[str]:
-    """The make targets that the code in a Markdown text names."""
-    return {target for code in _code(text) for target in MAKE.findall(code)}
+def make_calls(text: str) -> set[tuple[str, str]]:
+    """The make targets, and the WHAT of each if any, that the code in a Markdown text names."""
+    tokens = (*PARSER.parse(text), *_inline(text))
+    return {pair for one in tokens if one.type in CODE for pair in MAKE.findall(one.content)}
 
 
 def missing_targets(root: Path) -> list[str]:
-    """A line for each make target that a file below ROOT names and ROOT's Makefile has not."""
-    rules = set(RULE.findall((root / "Makefile").read_text()))
+    """A line for each target, or WHAT, that a file below ROOT names and ROOT's Makefile has not."""
+    makefile = (root / "Makefile").read_text()
+    known = {goal: {""} for goals in RULE.findall(makefile) for goal in goals.split()}
+    for goal, words in KNOWN.findall(makefile):
+        known.setdefault(goal.lower(), set()).update(words.split())
     return [
-        f"{file.relative_to(root)}: make {target}: there is no such target"
+        f"{file.relative_to(root)}: make {goal}{f' WHAT={what}' if what else ''}: there is no such"
         for file in markdown_files(root)
-        for target in sorted(make_targets(file.read_text()) - rules)
-    ]
-
-
-def what_values(text: str) -> set[tuple[str, str]]:
-    """The make targets with a WHAT that the code in a Markdown text names."""
-    return {pair for code in _code(text) for pair in WHAT.findall(code)}
-
-
-def missing_whats(root: Path) -> list[str]:
-    """A line for each WHAT that a file below ROOT names and ROOT's Makefile has not."""
-    known = {
-        goal.lower(): words.split()
-        for goal, words in KNOWN.findall((root / "Makefile").read_text())
-    }
-    return [
-        f"{file.relative_to(root)}: make {goal} WHAT={what}: there is no such WHAT"
-        for file in markdown_files(root)
-        for goal, what in sorted(what_values(file.read_text()))
+        for goal, what in sorted(make_calls(file.read_text()))
         if what not in known.get(goal, ())
     ]
 
 
-@pytest.mark.parametrize("wrong", [dead_links, missing_targets, missing_whats])
+@pytest.mark.parametrize("wrong", [dead_links, missing_targets])
 def test_what_documents_name_exists(wrong: Callable[[Path], list[str]]) -> None:
     assert wrong(ROOT.resolve()) == []
 
@@ -141,8 +120,8 @@ def test_there_is_something_to_check() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(links(readme)) > 15
     assert len(links((ROOT / "docs" / "README.md").read_text())) > 60
-    assert {"bench", "test", "tree", "deb", "help"} <= make_targets(readme)
-    assert ("bench", "live") in what_values((ROOT / "docs" / "README.md").read_text())
+    assert {"bench", "test", "tree", "deb", "help"} <= {goal for goal, _ in make_calls(readme)}
+    assert ("bench", "live") in make_calls((ROOT / "docs" / "README.md").read_text())
 
 
 @pytest.fixture
@@ -178,7 +157,7 @@ def test_code_is_no_link(root: Path) -> None:
     assert dead_links(root) == ["a.md: none.png: there is no such file"]
 
 
-MAKEFILE = "A := b\nthere also-there: x\nthere:\nx-y:\n\tz:\n"
+MAKEFILE = "BENCH_WHAT := a b\nthere also-there: x\nx-y:\n\tz:\nbench test: x\n"
 NAMES_TARGETS = """
 `make there`, make a, `make x-y ARGS=z`
 
@@ -186,6 +165,7 @@ NAMES_TARGETS = """
 make b   to make it
 cd . && make -C d z
 true; make e
+make bench WHAT=a; make bench WHAT=c; make test WHAT=a
 ```
 
 | a |
@@ -197,17 +177,5 @@ true; make e
 def test_missing_make_targets_are_noticed(root: Path) -> None:
     (root / "Makefile").write_text(MAKEFILE)
     (root / "docs" / "c.md").write_text(NAMES_TARGETS)
-    why = "there is no such target"
-    assert missing_targets(root) == [f"docs/c.md: make {target}: {why}" for target in "bef"]
-
-
-def test_a_missing_what_is_noticed(root: Path) -> None:
-    (root / "Makefile").write_text("BENCH_WHAT := a b\n")
-    (root / "docs" / "c.md").write_text(
-        "`make bench WHAT=a`, `make bench WHAT=c`, `make test WHAT=a`\n"
-    )
-    why = "there is no such WHAT"
-    assert missing_whats(root) == [
-        f"docs/c.md: make bench WHAT=c: {why}",
-        f"docs/c.md: make test WHAT=a: {why}",
-    ]
+    missing = ("b", "bench WHAT=c", "e", "f", "test WHAT=a")
+    assert missing_targets(root) == [f"docs/c.md: make {one}: there is no such" for one in missing]

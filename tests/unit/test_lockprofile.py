@@ -3,18 +3,20 @@
 
 import gzip
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab.core.errors import LabError, WorkFailed
+from lab.core.errors import LabError
 from lab.machines.paging import Mode
 from lab.measure import lockprofile, locktrace, plan
-from lab.measure.lockprofile import Origin, Profile, TracedRun
+from lab.measure.lockprofile import Origin, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.page import sections
-from tests.unit.calls import lab, refusal
+from tests.unit.calls import failed, lab, refusal, refused
 
 LOCK = 0xFFFFC90000123000
 OTHER_LOCK = LOCK + 4096
@@ -73,7 +75,6 @@ TRACE = [
     leave(12, 2000),
 ]
 
-
 VMALLOC = (locktrace.VMALLOC,)
 ORIGIN = Origin("7.3.4-series", VMALLOC)
 
@@ -87,32 +88,45 @@ def without(wanted: str) -> list[str]:
     return [each for each in TRACE if each != wanted]
 
 
-def test_waits_of_the_last_pass_are_added_up() -> None:
-    assert waiting(TRACE) == Waiting(running=900 + 1000, waited=405, waits=3, longest=300)
+def with_more(*lines: str) -> list[str]:
+    """In the last pass."""
+    return [*TRACE[:-2], *lines, *TRACE[-2:]]
 
 
-def test_a_vcpu_without_a_processor_takes_no_time() -> None:
-    off = [switch(11, 12, 1600), switch(12, 11, 1750)]
-    found = waiting(TRACE[:-2] + off + TRACE[-2:])
-    assert found.running == (600 + 150) + (750 + 0) + 0
-    assert found.waited == 405
-
-
-def test_a_pass_without_waiting_is_a_result() -> None:
-    found = waiting([each for each in TRACE if "contention" not in each])
-    assert found == Waiting(running=1900)
+WAITED = Waiting(running=900 + 1000, waited=405, waits=3, longest=300)
+OTHER_KINDS = ("SPIN", "MUTEX", "MUTEX|SPIN", "PERCPU|READ", "RT|WRITE", "READ")
 
 
 @pytest.mark.parametrize(
-    "flags", ["SPIN", "MUTEX", "MUTEX|SPIN", "PERCPU|READ", "RT|WRITE", "READ"]
+    ("lines", "wanted"),
+    [
+        (TRACE, WAITED),
+        # A vCPU without a processor takes no time.
+        (
+            with_more(switch(11, 12, 1600), switch(12, 11, 1750)),
+            replace(WAITED, running=(600 + 150) + (750 + 0) + 0),
+        ),
+        ([each for each in TRACE if "contention" not in each], Waiting(running=1900)),
+        *(
+            (with_more(begin(11, 1300, OTHER_LOCK, kind), end(11, 1400, OTHER_LOCK)), WAITED)
+            for kind in OTHER_KINDS
+        ),
+        # Another rwlock, outside of the pass.
+        ([*TRACE, *(begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2))], WAITED),
+        # An end alone is what a mutex at such an address leaves.
+        (without(begin(11, 1100)), replace(WAITED, waited=305, waits=2)),
+    ],
 )
-def test_other_kinds_of_locks_do_not_count(flags: str) -> None:
-    other = with_more(begin(11, 1300, OTHER_LOCK, flags), end(11, 1400, OTHER_LOCK))
-    assert waiting(other) == waiting(TRACE)
+def test_waits_of_the_last_pass_are_added_up(lines: list[str], wanted: Waiting) -> None:
+    assert waiting(lines) == wanted
+
+
+def moved_to(lock: int) -> list[str]:
+    return [each.replace(f"{LOCK:016x}", f"{lock:016x}") for each in TRACE]
 
 
 def test_where_the_lock_is_depends_on_the_kernel(tmp_path: Path) -> None:
-    moved = [each.replace(f"{LOCK:016x}", "ffff888001234000") for each in TRACE]
+    moved = moved_to(0xFFFF888001234000)
     header = tmp_path / locktrace.HEADER
     header.parent.mkdir(parents=True)
     header.write_text("return __vmalloc(kvm_x86_ops.vm_size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);")
@@ -120,31 +134,14 @@ def test_where_the_lock_is_depends_on_the_kernel(tmp_path: Path) -> None:
     header.write_text("return kvzalloc(kvm_x86_ops.vm_size, GFP_KERNEL_ACCOUNT);")
     areas = locktrace.areas_of(tmp_path)
     assert waiting(moved, areas) == waiting(TRACE, areas) == waiting(TRACE)
-    odd = [each.replace(f"{LOCK:016x}", "ffff888001234008") for each in TRACE]
     with pytest.raises(TraceError, match="no mmu_lock"):
-        waiting(odd, areas)
+        waiting(moved_to(0xFFFF888001234008), areas)
 
 
 @pytest.mark.parametrize("lock", [LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000])
 def test_an_rwlock_that_cannot_be_mmu_lock_is_refused(lock: int) -> None:
-    moved = [each.replace(f"{LOCK:016x}", f"{lock:016x}") for each in TRACE]
     with pytest.raises(TraceError, match="no mmu_lock"):
-        waiting(moved)
-
-
-def test_another_rwlock_outside_of_the_pass_does_not_matter() -> None:
-    tasklist = [begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2)]
-    assert waiting(TRACE + tasklist) == waiting(TRACE)
-
-
-def test_an_end_alone_is_what_a_mutex_at_such_an_address_leaves() -> None:
-    found = waiting(without(begin(11, 1100)))
-    assert (found.waits, found.waited) == (2, 305)
-
-
-def with_more(*lines: str) -> list[str]:
-    """In the last pass."""
-    return [*TRACE[:-2], *lines, *TRACE[-2:]]
+        waiting(moved_to(lock))
 
 
 @pytest.mark.parametrize(
@@ -183,51 +180,50 @@ FILES = {
     "2-100-N.trace.gz": gzip.compress("".join(TRACE).encode()),
 }
 
+Record = dict[str, Any]
 
-def one() -> Profile:
-    return lockprofile.profile(Mode(True), RUN, 2, 3, FILES, ORIGIN)
+
+def one(files: Mapping[str, bytes] = FILES) -> Record:
+    return lockprofile.profile(Mode(True), RUN, 2, 3, files, ORIGIN)
 
 
 def test_a_run_in_seconds() -> None:
-    found = one()
-    assert found.seconds == pytest.approx(20e-6)
-    assert found.untraced_seconds == pytest.approx(18e-6)
-    assert found.vcpu_seconds == pytest.approx(1900 / 50e6)
-    assert found.wait_seconds == pytest.approx(405 / 50e6)
+    keys = ("seconds", "untraced_seconds", "vcpu_seconds", "wait_seconds")
+    wanted = (20e-6, 18e-6, 1900 / 50e6, 405 / 50e6)
+    assert tuple(map(one().get, keys)) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
-    with pytest.raises(WorkFailed, match=f"no {name.split('.', 1)[1]} came back"):
-        lockprofile.profile(
-            Mode(True), RUN, 2, 3, {n: t for n, t in FILES.items() if n != name}, ORIGIN
-        )
-    with pytest.raises(WorkFailed):
-        lockprofile.profile(Mode(True), RUN, 2, 3, FILES | {name: b"\n"}, ORIGIN)
+    others = {n: text for n, text in FILES.items() if n != name}
+    assert f"no {name.split('.', 1)[1]} came back" in failed(one, others)
+    failed(one, FILES | {name: b"\n"})
 
 
-def rows(*profiles: Profile) -> list[tuple[str, ...]]:
-    table = sections.lock_table(list(map(lockprofile.record_of, profiles)))
+def alone() -> Record:
+    return one() | {"vcpus": 1, "untraced_seconds": one()["untraced_seconds"] / 4}
+
+
+def rows(*profiles: Record) -> list[tuple[str, ...]]:
+    table = sections.lock_table(profiles)
     assert {len(row) for row in table.rows} == {len(table.columns)}
     return table.rows
 
 
 def test_a_row_for_each_run() -> None:
-    eager = replace(one(), eager=True, waits=0, wait_seconds=0.0)
-    found = rows(one(), eager, replace(one(), ept=False, vcpus=32))
+    eager = one() | {"eager": True, "waits": 0, "wait_seconds": 0.0}
+    found = rows(one(), eager, one() | {"ept": False, "vcpus": 32})
     assert found[0][:7] == ("ept=Y, all writes", "2", "3", "N", "21.3%", "-", "3")
     assert found[1][3:7] == ("Y", "0.0%", "-", "0")
     assert found[2][:5] == ("ept=N, all writes", "32", "3", "N", "21.3%")
 
 
 def test_modes_are_told_apart() -> None:
-    shadow = lockprofile.record_of(one())
-    assert (shadow["ept"], shadow["tdp_mmu"]) == (True, False)
-    assert "pml" not in shadow
+    assert (one()["ept"], one()["tdp_mmu"]) == (True, False)
+    assert "pml" not in one()
     tdp = lockprofile.profile(Mode(True, True, pml=False), RUN, 2, 3, FILES, ORIGIN)
-    assert lockprofile.record_of(tdp)["pml"] is False
-    alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
-    found = rows(alone, one(), tdp, replace(tdp, pml=True))
+    assert tdp["pml"] is False
+    found = rows(alone(), one(), tdp, tdp | {"pml": True})
     modes = [row[0].removesuffix(", all writes") for row in found[1:]]
     assert modes == ["ept=Y", "ept=Y, tdp_mmu=Y, pml=N", "ept=Y, tdp_mmu=Y"]
     # What a single vCPU needs in another mode says nothing.
@@ -246,10 +242,9 @@ def test_a_dry_run_names_each_mode() -> None:
 
 
 def test_one_vcpu_says_what_the_others_do_without() -> None:
-    alone = replace(one(), vcpus=1, untraced_seconds=one().untraced_seconds / 4)
-    found = rows(alone, one(), replace(one(), vcpus=3))
+    found = rows(alone(), one(), one() | {"vcpus": 3})
     assert [row[5] for row in found] == ["0.0%", "75.0%", "-"]
-    some = [replace(each, write_percent=20) for each in (alone, one())]
+    some = [each | {"write_percent": 20} for each in (alone(), one())]
     assert [row[5] for row in rows(*some)] == ["-", "-"]
 
 
@@ -266,8 +261,7 @@ def test_one_vcpu_says_what_the_others_do_without() -> None:
 def test_what_cannot_be_run_is_refused(
     vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, said: str
 ) -> None:
-    with pytest.raises(LabError, match=said):
-        lockprofile.check(vcpus, writes, mib)
+    assert said in refused(lockprofile.check, vcpus, writes, mib)
 
 
 def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from lab.core import process
-from lab.core.errors import LabError
 from lab.machines.emulated import EmulatedMachine
 from lab.machines.job import Job, MachineFailed
+from tests.unit.calls import refused
 from tests.unit.test_machines_channel import RUN, archive_frames
 
 UP = "echo booting >console; echo 'H 1' >>report;"
@@ -86,7 +86,7 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
         (f"{UP} {UP} {STAY}", CRASHED, "a second time", "booting\n"),
         (f"echo waiting >console; {STAY}", "boot timed out", "did not come up", "waiting\n"),
         (STAY, "boot timed out", "did not come up within 1 s without a word", ""),
-        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS}$", "booting\n"),
+        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS}\n", "booting\n"),
         (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
         (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
     ],
@@ -100,6 +100,7 @@ def test_a_machine_that_crashes_or_times_out(
         Scripted(script).run(work)
     assert failure.value.reason == reason
     assert failure.value.kernel_log == log
+    assert failure.value.__notes__ == [log]
     assert_nothing_is_left(place)
 
 
@@ -120,8 +121,7 @@ def test_progress_is_a_word() -> None:
 )
 def test_what_the_machine_finds_wrong(place: Path, frame: str, why: str) -> None:
     script = f"{UP} echo {shlex.quote(frame)} >>report; {STAY}"
-    with pytest.raises(LabError, match=why):
-        Scripted(script).run(job(**({"tdp-mmuu": "0"} if "M" in frame else {})))
+    assert why in refused(Scripted(script).run, job(**({"tdp-mmuu": "0"} if "M" in frame else {})))
     assert_nothing_is_left(place)
 
 

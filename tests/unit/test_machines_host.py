@@ -65,27 +65,24 @@ def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None
     assert not list((tmp_path / "tmp").glob("machine-*"))
 
 
-def test_signal_gives_its_status(modules: Path) -> None:
-    assert Host().run(shell("kill -SEGV $$")).status == 128 + signal.SIGSEGV
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        (shell("kill -SEGV $$"), 128 + signal.SIGSEGV),
+        (job("nosuchcommand"), 127),
+        (job("true", parameters={"kvm.tdp_mmu": "1", "kvm-intel.ept": "y"}), 0),
+    ],
+)
+def test_exit_statuses(modules: Path, work: Job, status: int) -> None:
+    assert Host().run(work).status == status
 
 
-def test_missing_command_gives_127(modules: Path) -> None:
-    assert Host().run(job("nosuchcommand")).status == 127
-
-
-def test_timeout_is_a_failure_of_the_machine_and_leaves_nothing(
-    modules: Path, tmp_path: Path
-) -> None:
+def test_timeout_is_the_machines_failure_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:
     script = f"sleep 1000 & echo $! >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait"
     with pytest.raises(MachineFailed) as failure:
         Host().run(shell(script, timeout_s=0.5))
     assert failure.value.reason == "command timed out"
     assert is_gone(int((tmp_path / "pid").read_text()))
-
-
-def test_right_parameters_pass(modules: Path) -> None:
-    wanted = {"kvm.tdp_mmu": "1", "kvm-intel.ept": "y"}
-    assert Host().run(job("true", parameters=wanted)).status == 0
 
 
 @pytest.mark.parametrize(

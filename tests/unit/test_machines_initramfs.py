@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,11 @@ JOB = Job(kernel=Path("bzImage"), command=("sh", "-c", "echo 'a b' $LAB_OUT"))
 DYNAMIC = Path("/bin/ls")
 
 
-def unpack(image: bytes, into: Path) -> dict[str, Path]:
-    """Unpack the way the kernel does: one archive after the other."""
+def unpacked(into: Path, **changes: Any) -> dict[str, Path]:
+    """What JOB with CHANGES boots from, as the kernel unpacks it: one archive after the other."""
     trailer = b"TRAILER!!!\0\0\0\0"
+    image = initramfs.build(dataclasses.replace(JOB, **changes), "svm-qemu")
+    into.mkdir(exist_ok=True)
     for part in image.split(trailer)[:-1]:
         subprocess.run(
             ["cpio", "-idmu", "--quiet", "--no-preserve-owner"],
@@ -32,7 +35,7 @@ def unpack(image: bytes, into: Path) -> dict[str, Path]:
 
 
 def test_job_is_inside(tmp_path: Path) -> None:
-    files = unpack(initramfs.build(JOB, "svm-qemu"), tmp_path)
+    files = unpacked(tmp_path)
     assert files["lab/command"].read_text() == "exec sh -c 'echo '\"'\"'a b'\"'\"' $LAB_OUT'\n"
     assert "export LAB_MACHINE=svm-qemu\n" in files["lab/environment"].read_text()
     assert os.access(files["init"], os.X_OK)
@@ -43,18 +46,14 @@ def test_directories_come_with_modes(tmp_path: Path) -> None:
     source = tmp_path / "source"
     write(source / "deep/run", "#!/bin/sh\n", 0o700)
     write(source / "data", "data")
-    job = dataclasses.replace(JOB, files={"/test/place": source})
-    (tmp_path / "root").mkdir()
-    files = unpack(initramfs.build(job, "svm-qemu"), tmp_path / "root")
+    files = unpacked(tmp_path / "root", files={"/test/place": source})
     assert files["test/place/data"].read_text() == "data"
     assert files["test/place/data"].stat().st_mode & 0o777 == 0o644
     assert files["test/place/deep/run"].stat().st_mode & 0o777 == 0o755
 
 
 def test_dynamic_program_brings_its_libraries(tmp_path: Path) -> None:
-    files = unpack(
-        initramfs.build(dataclasses.replace(JOB, files={"/ls": DYNAMIC}), "svm-qemu"), tmp_path
-    )
+    files = unpacked(tmp_path, files={"/ls": DYNAMIC})
     loaded = initramfs.libraries([DYNAMIC])
     assert any("libc.so" in library.name for library in loaded)
     assert any(library.name.startswith("ld-linux") for library in loaded)
@@ -73,9 +72,7 @@ def test_program_that_ends_threads_brings_what_the_c_library_loads_then(tmp_path
 def test_another_init(tmp_path: Path) -> None:
     init = tmp_path / "init32"
     init.write_text("another")
-    job = dataclasses.replace(JOB, command=("/test", "a b", ""), init=init)
-    (tmp_path / "root").mkdir()
-    files = unpack(initramfs.build(job, "svm-qemu"), tmp_path / "root")
+    files = unpacked(tmp_path / "root", command=("/test", "a b", ""), init=init)
     assert files["init"].read_text() == "another"
     assert os.access(files["init"], os.X_OK)
     assert files["lab/argv"].read_bytes() == b"/test\0a b\0\0"
@@ -98,10 +95,8 @@ def two_copies(tmp_path: Path) -> list[Path]:
 
 
 def test_same_job_gives_same_bytes(tmp_path: Path) -> None:
-    one, two = (
-        initramfs.build(dataclasses.replace(JOB, files={"/t": copy}), "vmx-bochs")
-        for copy in two_copies(tmp_path)
-    )
+    jobs = (dataclasses.replace(JOB, files={"/t": copy}) for copy in two_copies(tmp_path))
+    one, two = (initramfs.build(job, "vmx-bochs") for job in jobs)
     assert one == two
 
 

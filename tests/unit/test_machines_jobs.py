@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from lab import machines
-from lab.build import kernel
 from lab.core import paths, process
 from lab.core.errors import WorkFailed
-from lab.core.paths import LAYOUT
+from lab.core.paths import KINDS, LAYOUT
 from lab.machines import emulated, parameters
 from lab.machines.job import TAIL, Job, Result
 from tests.unit.calls import lab, refusal, refused
@@ -120,7 +119,7 @@ def test_dry_run_says_what_would_start() -> None:
         assert said in shown
 
 
-@pytest.mark.parametrize("kind", kernel.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_dry_run_names_the_kernel(kind: str) -> None:
     shown = lab("run", "svm-qemu", "-k", kind, "--dry-run", "--", "true")
     image = LAYOUT.tree_of(kind) / "obj-kvm/arch/x86/boot/bzImage"

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from lab.core.paths import DEFAULT_BASE, ROOT
+from tests.unit.test_links import KNOWN, RULE
 
 KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
 KEPT |= {"reference", "deb"}
@@ -57,8 +58,10 @@ def test_the_help_shows_few_targets_and_all_that_people_use() -> None:
 
 
 def test_the_help_shows_every_target_and_no_other() -> None:
-    rules = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert rules - {"help"} == set(re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE))
+    rules = RULE.findall((ROOT / "Makefile").read_text())
+    assert {goal for goals in rules for goal in goals.split()} - {"help"} == set(
+        re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,7 @@ def test_the_help_shows_every_target_and_no_other() -> None:
         ("bench", "lock", "lab lockprofile -x"),
         ("bench", "crossover", "lab crossover -x"),
         ("bench", "migrate", "lab migrate -x"),
+        ("bench", "native", "lab native -x"),
         ("test", "unit", "pytest -n 2 tests/unit -x"),
         ("test", "mutants", "pytest -n 2 -m mutants tests -x"),
         ("test", "parity", "lab parity -x"),
@@ -87,10 +91,8 @@ def test_what_is_chosen(goal: str, what: str, last: str) -> None:
 
 
 def test_the_help_names_every_value() -> None:
-    text = (ROOT / "Makefile").read_text()
-    for goal in ("bench", "test"):
-        (known,) = re.findall(rf"^{goal.upper()}_WHAT := (.*)$", text, re.MULTILINE)
-        assert values(goal) == known.split()
+    known = dict(KNOWN.findall((ROOT / "Makefile").read_text()))
+    assert known == {goal: " ".join(values(goal.lower())) for goal in ("BENCH", "TEST")}
 
 
 def test_plain_bench_and_test() -> None:
@@ -99,7 +101,8 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab tree",
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
-        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder -m 'not migration' tests ",
+        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
+        " -m 'not migration' tests ",
         "set -e; others=$(build/venv/bin/python -m lab tree --others); for base in $others;"
         " do make test BASE=$base TESTS=tests/machines; done",
     ]
@@ -108,7 +111,7 @@ def test_plain_bench_and_test() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate"),
+        (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate native"),
         (("test", "WHAT=live"), "no such, but one of: unit mutants parity"),
         (("bench", "WHAT=%"), "one of: live cost"),
         (("bench", "WHAT=live cost"), "one of: live cost"),

@@ -33,14 +33,19 @@ while read -r line <&3; do
     echo "$name" >>"$FAKE_LOG"
     case $name in
     "$FAKE") echo "{\"error\": {\"desc\": \"not today\"}, \"id\": \"$name\"}" >&4 ;;
-    query-status) answer '{"status": "inmigrate"}' "$name"; echo '{"event": "RESUME"}' >&4 ;;
+    query-status)
+        answer "{\"status\": \"${state-inmigrate}\"}" "$name"
+        [ -n "${state-}" ] || echo '{"event": "RESUME"}' >&4
+        state=${state:+postmigrate} ;;
     migrate)
         answer {} "$name"
         cat "$FAKE_PARAMS/eager_page_split" "$FAKE_PARAMS/dirty_harvest" >>"$FAKE_LOG"
         [ "$FAKE" != hangs ] || continue
         stream=${line##*cat >}
         : >"${stream%%\"*}"
+        state=finish-migrate
         echo '{"event": "MIGRATION", "data": {"status": "completed"}}' >&4 ;;
+    cont) [ "$state" != postmigrate ] || answer {} "$name" ;;
     pmemsave)
         file=${line##*\"filename\": \"}
         echo notes >"${file%%\"*}"
@@ -85,6 +90,7 @@ def run(host: Path, tmp_path: Path) -> Run:
     ) -> subprocess.CompletedProcess[str]:
         env = os.environ | {
             "MIGRATE_ROOT": str(host),
+            "MIGRATE_KVM": 'echo "kvm $*" >>"$FAKE_LOG"; [ "$FAKE" != "$1" ]',
             "LAB_OUT": str(tmp_path / "out"),
             "LAB_PROGRESS": str(tmp_path / "progress"),
             "TMPDIR": str(tmp_path / "tmp"),
@@ -127,6 +133,11 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     # What eager_page_split and dirty_harvest were while each migrated.
     seen = [log[i + 1 : i + 3] for i, name in enumerate(log) if name == "migrate"]
     assert seen == [["N", "off"], ["Y", "off"], ["Y", "on"]]
+    # No QEMU runs while another KVM is loaded; the first line comes after the last.
+    loads = [i for i, line in enumerate(log) if line.startswith("kvm ")]
+    assert {log[i - 1] for i in loads} == {"quit"}
+    ends = ("source", "destination")
+    assert [log[i] for i in loads] == [f"kvm {end} {e}" for e in "NYD" for end in ends]
     assert_put_back(host, tmp_path)
 
 
@@ -135,6 +146,7 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     [
         ("dies", "ready", 36, "QEMU ended unexpectedly\nno KVM today"),
         ("migrate", "ready", 36, "not today"),
+        ("destination", "ready", 36, "no KVM for destination N"),
         ("", "no kvm-clock", 36, "the guest says: no kvm-clock"),
         ("", "ready", 40, "no 20 free huge pages of 2 MiB"),
     ],

@@ -74,9 +74,7 @@ def test_with_every_safeguard_nothing_is_found(tmp_path: Path, macros: tuple[str
 
 
 @pytest.mark.parametrize("macros", BUGS, ids=" ".join)
-def test_without_a_safeguard_what_it_is_for_is_found(
-    tmp_path: Path, macros: tuple[str, ...]
-) -> None:
+def test_without_a_safeguard_what_it_is_for_shows(tmp_path: Path, macros: tuple[str, ...]) -> None:
     said = explore(tmp_path, macros)
     assert "errors: 1" in said, said
     first = said.splitlines()[0]

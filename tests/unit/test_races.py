@@ -164,10 +164,8 @@ def test_the_lines_of_the_series_are_those_that_base_does_not_have(tmp_path: Pat
     repo.run("commit", "-q", "-m", "series", env=signature(*IDENTITY, 1))
     file.write_text(file.read_text() + "not committed\n")
     written = races.lines_of_series(repo)
-    assert {path: lines for path, lines in written.items() if lines} == {
-        "mmu.c": {5, 6, 21},
-        "new.c": {1, 2, 3},
-    }
+    wanted = {"mmu.c": {5, 6, 21}, "new.c": {1, 2, 3}}
+    assert {path: lines for path, lines in written.items() if lines} == wanted
 
 
 SOURCE = """\

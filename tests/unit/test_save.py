@@ -22,16 +22,17 @@ Split another way.
 Signed-off-by: Some One <some@example.org>"""
 
 
+Work = Callable[[FakeKernel], None]
+
+
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeKernel:
-    made = FakeKernel.make(tmp_path)
-    made.make_tree()
-    return made
+    return FakeKernel.with_tree(tmp_path)
 
 
 def count(fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[0]", "pages[3]")
-    fake.commit("KVM: count\n\nSigned-off-by: Some One <some@example.org>")
+    message = "KVM: count\n\nSigned-off-by: Some One <some@example.org>"
+    fake.edit(MMU, "pages[0]", "pages[3]", commit=message)
 
 
 def split(fake: FakeKernel) -> None:
@@ -173,22 +174,16 @@ def test_no_newline_and_other_encodings_survive(fake: FakeKernel) -> None:
 
 def later_edit(fake: FakeKernel) -> None:
     split(fake)
-    fake.edit(SPLITTER, "// ours", "// mine")
-    fake.commit("KVM: later")
+    fake.edit(SPLITTER, "// ours", "// mine", commit="KVM: later")
 
 
 def fixup(fake: FakeKernel) -> None:
     count(fake)
-    fake.edit(MMU, "pages[3]", "pages[4]")
-    fake.commit("fixup! KVM: count")
+    fake.edit(MMU, "pages[3]", "pages[4]", commit="fixup! KVM: count")
 
 
-def message(text: str) -> Callable[[FakeKernel], None]:
-    def work(fake: FakeKernel) -> None:
-        dirty(fake)
-        fake.commit(text)
-
-    return work
+def message(text: str) -> Work:
+    return lambda fake: fake.edit(MMU, "pages[0]", "pages[4]", commit=text)
 
 
 def symbolic_link(fake: FakeKernel) -> None:
@@ -232,9 +227,7 @@ def changed_repository(fake: FakeKernel) -> None:
         (changed_repository, "ARGS=--overwrite"),
     ],
 )
-def test_refused_and_nothing_changed(
-    fake: FakeKernel, work: Callable[[FakeKernel], None], said: str
-) -> None:
+def test_refused_and_nothing_changed(fake: FakeKernel, work: Work, said: str) -> None:
     work(fake)
     before = fake.repository()
     assert said in refused(save, fake.layout)

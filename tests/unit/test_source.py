@@ -116,9 +116,7 @@ esac
         ("The following signatures couldn't be verified", "is signed by none of"),
     ],
 )
-def test_what_apt_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str
-) -> None:
+def test_apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str) -> None:
     program(tmp_path / "apt-get", APT)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SAID", answer)
@@ -139,8 +137,7 @@ def tarball_of(tmp_path: Path, sublevel: int, patchlevel: int = 3) -> Path:
     directory = tmp_path / f"{patchlevel}.{sublevel}"
     directory.mkdir()
     head = f"# SPDX\nVERSION = 7\nPATCHLEVEL = {patchlevel}\nSUBLEVEL = {sublevel}\n"
-    write_tarball(directory / "linux.tar.xz", {**BASE_FILES, "Makefile": head})
-    return directory / "linux.tar.xz"
+    return write_tarball(directory / "linux.tar.xz", {**BASE_FILES, "Makefile": head})
 
 
 class Archive:
@@ -244,7 +241,7 @@ def test_a_tarball_from_elsewhere_is_kept(layout: Layout, debian: Archive, tmp_p
         (lambda path: tarball_of(path, 7, patchlevel=4), "is Linux 7.4.7, expected Linux 7.3"),
         (lambda path: path / "none", "there is no file"),
         (lambda path: ROOT / "Makefile", "cannot be read as a tarball"),
-        (lambda path: write(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
+        (lambda path: write_tarball(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
     ],
 )
 def test_a_tarball_that_is_none_of_this_kernel(
@@ -252,8 +249,3 @@ def test_a_tarball_that_is_none_of_this_kernel(
 ) -> None:
     assert said in refused(source.current_source, layout, make(tmp_path))
     assert not layout.source.exists()
-
-
-def write(tarball: Path, files: dict[str, str]) -> Path:
-    write_tarball(tarball, files)
-    return tarball

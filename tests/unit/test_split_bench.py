@@ -10,6 +10,7 @@ import os
 import pty
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,13 +53,16 @@ def test_each_run_is_measured_for_each_value_of_dirty_harvest(host: Host) -> Non
 @pytest.mark.parametrize("value", ["on", None])
 def test_dirty_harvest_is_left_alone_and_recorded(host: Host, value: str | None) -> None:
     """A kernel without it is off."""
+
+    def stamp() -> int | None:
+        return host.harvest.stat().st_mtime_ns if host.harvest.exists() else None
+
     host.harvest.unlink()
     if value:
         host.harvest.write_text(f"{value}\n")
-    before = host.harvest.stat().st_mtime_ns if value else None
+    before = stamp()
     done, found = measured(host, "--vcpus", "2")
-    assert done.stderr == ""
-    assert (host.harvest.stat().st_mtime_ns if host.harvest.exists() else None) == before
+    assert (done.stderr, stamp()) == ("", before)
     assert {r["dirty_harvest"] for r in found} == {value or "off"}
     assert [row[3] for row in table(done.stdout)] == ["harvest", *2 * [value or "off"]]
 
@@ -71,16 +75,6 @@ def test_a_value_that_the_kernel_does_not_take_is_told(host: Host) -> None:
     assert "split-bench: dirty_harvest did not take the value on" in done.stderr
     assert f"could not restore {host.harvest}; by hand: echo off > {host.harvest}" in done.stderr
     assert host.eager.read_text() == before["sys/module/kvm/parameters/eager_page_split"]
-
-
-def test_restores_the_host_after_a_good_run(host: Host) -> None:
-    host.eager.write_text("Y\n")
-    make = host.pool()
-    make.write_text("3\n")
-    before = host.settings()
-    assert host.run("--vcpus", "2", "--eager", "N").returncode == 0
-    assert host.calls()[0].startswith("N ")
-    assert host.settings() == before
 
 
 def seen_pools(host: Host, *sizes: str) -> Path:
@@ -96,25 +90,19 @@ def seen_pools(host: Host, *sizes: str) -> Path:
     ("size", "pages", "promised", "arguments", "wanted"),
     [
         # It holds the largest guest.
-        ("2048kB", 0, 0, ("--vcpus", "2 8"), ["17"] * 4),
+        ("2048kB", 0, 0, "--vcpus=2,8", ["17"] * 4),
         # Pages promised to others are not counted as free.
-        ("2048kB", 20, 10, ("--vcpus", "8", "--eager", "N"), ["27"]),
-        (
-            "1048576kB",
-            0,
-            0,
-            ("--backing=anonymous_hugetlb_1gb", "--bytes=1G", "--vcpus=2"),
-            ["2"] * 2,
-        ),
+        ("2048kB", 20, 10, "--vcpus=8 --eager=N", ["27"]),
+        ("1048576kB", 0, 0, "--backing=anonymous_hugetlb_1gb --bytes=1G --vcpus=2", ["2"] * 2),
     ],
 )
 def test_the_pool_while_a_test_runs(
-    host: Host, size: str, pages: int, promised: int, arguments: tuple[str, ...], wanted: list[str]
+    host: Host, size: str, pages: int, promised: int, arguments: str, wanted: list[str]
 ) -> None:
     host.pool(size).write_text(f"{pages}\n")
     (host.pool(size).parent / "resv_hugepages").write_text(f"{promised}\n")
     seen = seen_pools(host, size)
-    assert host.run("--writes", "100", *arguments).returncode == 0
+    assert host.run("--writes", "100", *arguments.split()).returncode == 0
     assert seen.read_text().split() == wanted
     assert host.pool(size).read_text() == f"{pages}\n"
 
@@ -132,11 +120,12 @@ def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
     sizes = ["--bytes", "1G", "--vcpus", "1", "--writes", "100", "--eager", "N"]
     host.write("proc/meminfo", "MemAvailable: 4194304 kB\n")
     host.pool().write_text("3\n")
+    before = host.settings()
     assert host.run("--backing", backings, *sizes).returncode == 0
-    assert [call.split()[2] for call in host.calls()] == backings.split()
+    called = [call.split() for call in host.calls()]
+    assert [(call[0], call[2]) for call in called] == [("N", one) for one in backings.split()]
     assert seen.read_text().splitlines() == ["513 0", "3 1", "3 0"]
-    assert host.pool().read_text() == "3\n"
-    assert host.pool("1048576kB").read_text() == "0\n"
+    assert host.settings() == before
 
 
 def test_memory_for_every_backing_is_tried_beforehand(host: Host) -> None:
@@ -181,15 +170,13 @@ def pins(host: Host, *arguments: str) -> list[str]:
     return [call.partition(" -c ")[2] for call in host.calls()]
 
 
-def test_no_pin(host: Host) -> None:
-    assert pins(host, "--vcpus", "2", "--no-pin") == [""]
-
-
 def test_pins_to_cpus_that_are_on_and_may_be_used(host: Host) -> None:
     host.write("proc/self/status", "Cpus_allowed_list:\t2-5,8,10-1023\n")
     host.write("sys/devices/system/cpu/online", "0-3,5-11\n")
     # 2, 3, 5, 8, 10 and 11
-    assert pins(host, "--vcpus", "3 5 6") == ["3,5,8,2", "3,5,8,10,11,2", ""]
+    wanted = ["3,5,8,2", "3,5,8,10,11,2", ""]
+    assert pins(host, "--vcpus", "3 5 6") == wanted
+    assert pins(host, "--vcpus", "2", "--no-pin") == [*wanted, ""]
 
 
 def test_pins_to_one_thread_of_each_core_first(host: Host) -> None:
@@ -232,38 +219,34 @@ def test_without_initially_all_set_there_is_no_clear(host: Host) -> None:
     assert len(found) == 2 * 2 * 7
 
 
+MODE = ("kvm_intel/parameters/ept", "kvm_amd/parameters/npt", "kvm/parameters/tdp_mmu")
+PML = "kvm_intel/parameters/pml"
+
+
 @pytest.mark.parametrize(
-    ("flags", "ept", "npt", "tdp_mmu", "pml", "wanted"),
+    ("flags", "mode", "pml", "wanted"),
     [
-        ("vmx", "Y", "N", "Y", "Y", (True, True, None)),
-        ("vmx", "Y", "N", "N", "Y", (True, False, None)),
-        ("vmx", "N", "Y", "Y", "Y", (False, False, None)),
-        ("svm", "N", "1", "Y", "Y", (True, True, None)),
-        ("svm", "Y", "0", "N", "Y", (False, False, None)),
+        ("vmx", "YNY", "Y", (True, True, None)),
+        ("vmx", "YNN", "Y", (True, False, None)),
+        ("vmx", "NYY", "Y", (False, False, None)),
+        ("svm", "N1Y", "Y", (True, True, None)),
+        ("svm", "Y0N", "Y", (False, False, None)),
         # Where a CPU with EPT does not log by itself.
-        ("vmx", "Y", "N", "Y", "N", (True, True, False)),
-        ("vmx", "Y", "N", "N", "N", (True, False, False)),
-        ("vmx", "Y", "N", "N", None, (True, False, None)),
-        ("vmx", "N", "N", "N", "N", (False, False, None)),
-        ("svm", "Y", "N", "N", "N", (False, False, None)),
+        ("vmx", "YNY", "N", (True, True, False)),
+        ("vmx", "YNN", "N", (True, False, False)),
+        ("vmx", "YNN", None, (True, False, None)),
+        ("vmx", "NNN", "N", (False, False, None)),
+        ("svm", "YNN", "N", (False, False, None)),
     ],
 )
 def test_records_the_paging_mode_of_this_cpu(
-    host: Host,
-    flags: str,
-    ept: str,
-    npt: str,
-    tdp_mmu: str,
-    pml: str | None,
-    wanted: tuple[bool, bool, bool | None],
+    host: Host, flags: str, mode: str, pml: str | None, wanted: tuple[bool, bool, bool | None]
 ) -> None:
     host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
-    host.set("kvm_intel/parameters/ept", ept)
-    host.set("kvm_amd/parameters/npt", npt)
-    host.set("kvm/parameters/tdp_mmu", tdp_mmu)
-    host.set("kvm_intel/parameters/pml", f"{pml}")
+    for name, value in zip((*MODE, PML), (*mode, f"{pml}"), strict=True):
+        host.set(name, value)
     if pml is None:
-        (host.root / "sys/module/kvm_intel/parameters/pml").unlink()
+        (host.root / "sys/module" / PML).unlink()
     _, found = measured(host, *PART, "--harvest", "on")
     assert {(r["ept"], r["tdp_mmu"], r.get("pml")) for r in found} == {wanted}
 
@@ -294,21 +277,19 @@ def test_a_failed_run_leaves_whole_runs_only(
     assert host.pool().read_text() == "0\n"
 
 
-def test_failure_shows_what_the_test_said(host: Host) -> None:
-    host.mode("fail")
-    done = host.run("--vcpus", "2")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "Test Assertion Failure" in done.stderr
-    assert "lib/x.c:1: ret == 0" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_times_that_are_missing_are_a_failure(host: Host) -> None:
-    host.mode("short")
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("fail", "==== Test Assertion Failure ==== lib/x.c:1: ret == 0"),
+        ("short", "not those of 2 iterations"),
+    ],
+)
+def test_a_failure_is_told_in_one_line(host: Host, mode: str, said: str) -> None:
+    host.mode(mode)
     done, _ = measured(host, "--vcpus", "2", status=1)
-    assert "not those of 2 iterations" in done.stderr
-    assert not host.output.exists()
+    assert done.stdout == "" and not host.output.exists()
+    (line,) = done.stderr.splitlines()
+    assert said in line
 
 
 def test_output_that_fails_midway_keeps_what_was_there(host: Host) -> None:
@@ -385,10 +366,7 @@ def test_without_initially_all_set_other_phases_pay(host: Host) -> None:
         (("--eager", "N"), ["off 2 200 - - 4.00 - 4.00 -"]),
         (
             ("--harvest", "off on"),
-            [
-                "off 2 200 2.00 100 4.00 4.00 4.00 4.00",
-                "on 2 20.0 0.200 100 4.00 4.00 4.00 4.00",
-            ],
+            ["off 2 200 2.00 100 4.00 4.00 4.00 4.00", "on 2 20.0 0.200 100 4.00 4.00 4.00 4.00"],
         ),
     ],
 )
@@ -415,18 +393,13 @@ def on_terminal(host: Host, *arguments: str) -> str:
     with subprocess.Popen(command, env=environment, **streams) as process:  # type: ignore[call-overload]
         os.close(terminal)
         said = b""
-        while chunk := read_chunk(control):
-            said += chunk
+        # How Linux reports that a terminal's other end is closed.
+        with suppress(OSError):
+            while chunk := os.read(control, 65536):
+                said += chunk
     os.close(control)
     assert process.returncode == 0
     return said.decode()
-
-
-def read_chunk(control: int) -> bytes:
-    try:
-        return os.read(control, 65536)
-    except OSError:  # how Linux reports that a terminal's other end is closed
-        return b""
 
 
 def test_progress_on_a_terminal(host: Host) -> None:
@@ -434,9 +407,6 @@ def test_progress_on_a_terminal(host: Host) -> None:
     assert "split-bench:   0% 1/4 2 vCPUs, 20% writes" in said
     assert "split-bench:  70% 4/4 4 vCPUs, 20% writes" in said
     assert "s left" in said
-
-
-def test_quiet_on_a_terminal(host: Host) -> None:
     quiet = on_terminal(host, "--vcpus", "2", "--quiet")
     assert "split-bench:" not in quiet
     assert "| dirty N | dirty Y |" in quiet

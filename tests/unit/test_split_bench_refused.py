@@ -14,7 +14,7 @@ import pytest
 from tests.unit.fake_kvm_host import NOBODY, SCRIPT, Host
 from tests.unit.split_bench import refusal
 
-KVM = "sys/module/kvm/parameters"
+KVM, EPT = "sys/module/kvm/parameters", "sys/module/kvm_intel/parameters/ept"
 HUGE = "2 MiB pages (anonymous_hugetlb"
 
 
@@ -44,10 +44,7 @@ HUGE = "2 MiB pages (anonymous_hugetlb"
         (["--bytes", "3M"], f"'3M' is not a whole number of {HUGE}_2mb); 4M"),
         (["--bytes", "1M", "--vcpus", "2"], "'1M' is not a whole number of 2 MiB pages"),
         (["--bytes=1G", "--backing=anonymous_thp", "--bytes=5M"], "(anonymous_thp); 6M would"),
-        (
-            ["--bytes", "3M", "--backing", "anonymous anonymous_hugetlb_1gb"],
-            "pages (anonymous_huge",
-        ),
+        (["--bytes=3M", "--backing=anonymous anonymous_hugetlb_1gb"], "pages (anonymous_huge"),
         (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
         (["--backing", "shmem shmem"], "--backing: 'shmem' is given twice"),
         (["--backing", ""], "--backing: the list is empty"),
@@ -61,23 +58,13 @@ HUGE = "2 MiB pages (anonymous_hugetlb"
         (["--speed", "9"], "unknown option --speed"),
         (["--test", "/nowhere/test"], "'/nowhere/test' is not an executable file"),
         (["--output", "/nowhere/x.jsonl"], "there is no directory '/nowhere'"),
+        (["--output", "run"], "is a directory"),
+        (["--backing", "anonymous", "--bytes", "128M"], "wanted 1024 MiB, had 1024 MiB"),
         (["extra"], "unexpected argument 'extra'"),
     ],
 )
 def test_bad_input(host: Host, arguments: list[str], said: str) -> None:
     assert said in refusal(host, *arguments)
-
-
-def test_output_is_a_file_or_new(host: Host) -> None:
-    # Not /dev/null: a script that forgets to look would replace the real one.
-    os.mkfifo(host.root / "fifo")
-    assert "is not a regular file" in refusal(host, "--output", f"{host.root}/fifo")
-    assert "is a directory" in refusal(host, "--output", f"{host.root}/run")
-
-
-def test_half_a_line_is_not_appended_to(host: Host) -> None:
-    output = host.write("out.jsonl", '{"half": ')
-    assert "ends in half a line" in refusal(host, "--output", str(output))
 
 
 def with_a_vm(host: Host) -> None:
@@ -96,41 +83,38 @@ def without(path: str) -> Callable[[Host], None]:
     return lambda host: (host.root / path).unlink()
 
 
+def having(path: str, text: str) -> Callable[[Host], object]:
+    return lambda host: host.write(path, text)
+
+
+LOCKED = having("run/split-bench.pid", f"{os.getpid()}\n")
+NO_THP = having("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+NO_HARVEST = f"--harvest: no parameter dirty_harvest in /{KVM}: "
+
+
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "arguments", "said"),
     [
-        (without("dev/kvm"), "no /dev/kvm"),
-        (without(f"{KVM}/eager_page_split"), "no parameter eager_page_split"),
-        (without("sys/module/kvm_intel/parameters/ept"), "no /sys/module/kvm_intel/parameters/ept"),
-        (with_a_vm, "1 other VM(s) run here"),
-        (with_two_vms, "2 other VM(s) run here"),
-        (lambda host: host.free(5), "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
-        (lambda host: shutil.rmtree(host.pool().parent), "no HugeTLB pool of 2 MiB pages"),
-        (
-            lambda host: host.write("run/split-bench.pid", f"{os.getpid()}\n"),
-            "another split-bench.sh runs already (process ",
-        ),
+        (without("dev/kvm"), "", "no /dev/kvm"),
+        (without(f"{KVM}/eager_page_split"), "", "no parameter eager_page_split"),
+        (without(f"{KVM}/dirty_harvest"), "--harvest=off,on", NO_HARVEST),
+        (without(EPT), "", f"no /{EPT}"),
+        (with_a_vm, "", "1 other VM(s) run here"),
+        (with_two_vms, "", "2 other VM(s) run here"),
+        (lambda host: host.free(5), "", "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
+        (lambda host: shutil.rmtree(host.pool().parent), "", "no HugeTLB pool of 2 MiB pages"),
+        (LOCKED, "", "another split-bench.sh runs already (process "),
+        (NO_THP, "--backing=anonymous_thp", "transparent huge pages are off"),
+        # Not /dev/null: a script that forgets to look would replace the real one.
+        (lambda host: os.mkfifo(host.root / "fifo"), "--output=fifo", "is not a regular file"),
+        (having("out.jsonl", '{"half": '), "--output=out.jsonl", "ends in half a line"),
     ],
 )
-def test_unsuitable_host(host: Host, spoil: Callable[[Host], object], said: str) -> None:
+def test_unsuitable_host(
+    host: Host, spoil: Callable[[Host], object], arguments: str, said: str
+) -> None:
     spoil(host)
-    assert said in refusal(host)
-
-
-def test_a_kernel_that_cannot_log_by_dirty_bits(host: Host) -> None:
-    host.harvest.unlink()
-    line = refusal(host, "--harvest", "off on")
-    assert "--harvest: no parameter dirty_harvest in /sys/module/kvm/parameters: " in line
-
-
-def test_too_little_memory_without_huge_pages(host: Host) -> None:
-    line = refusal(host, "--backing", "anonymous", "--bytes", "128M")
-    assert "wanted 1024 MiB, had 1024 MiB" in line
-
-
-def test_thp_switched_off(host: Host) -> None:
-    host.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
-    assert "transparent huge pages are off" in refusal(host, "--backing", "anonymous_thp")
+    assert said in refusal(host, *arguments.split())
 
 
 def test_not_root(host: Host) -> None:

@@ -2,8 +2,7 @@
 """The lab and its tests do the same however they were started: under nohup, in the background of a
 shell without job control, by cron, without a terminal, with a closed standard input.
 
-`bare` is all of that at once. What is ignored there stays ignored, by convention, so that SIGTERM
-is what ends a program, and has to end everything that it has started.
+`bare` is all of that at once.
 """
 
 import ctypes
@@ -19,20 +18,21 @@ import psutil
 import pytest
 
 from lab.core.paths import ROOT
-from tests.unit.fake_kvm_host import Host, furnish
+from tests.unit.fake_kvm_host import Host
 from tests.unit.files import program, write
 from tests.unit.processes import ignored_signals, is_gone, started, until
 from tests.unit.test_build_ended import LAB, MAKE
 
 PR_SET_CHILD_SUBREAPER = 36
 PATH = "/usr/bin:/bin"
+INTERRUPTED = "tests/unit/test_split_bench_interrupted.py::test_interrupted_run_restores_all"
 # Those that send signals, to themselves and to what they start.
 SENDERS = (
     "tests/unit/test_build_ended.py",
     "tests/unit/test_machines_process.py",
     "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
-    "tests/unit/test_bench.py::test_ctrl_c_ends_all_machines",
-    "tests/unit/test_split_bench_interrupted.py::test_control_c_on_a_terminal",
+    "tests/unit/test_bench.py::test_what_ends_one_machine_ends_the_other",
+    *(f"{INTERRUPTED}[{shell}-INT of the group-hang]" for shell in ("dash", "busybox")),
 )
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--rootdir", ROOT)
 
@@ -86,10 +86,8 @@ def run_bare(command: Sequence[object], **options: object) -> tuple[int, str]:
 def verdicts(file: Path) -> dict[str, str]:
     """Test -> "passed", or what else."""
     cases = ElementTree.parse(file).iter("testcase")
-    return {
-        f"{case.get('classname')}::{case.get('name')}": next((c.tag for c in case), "passed")
-        for case in cases
-    }
+    named = ((f"{case.get('classname')}::{case.get('name')}", case) for case in cases)
+    return {name: next((child.tag for child in case), "passed") for name, case in named}
 
 
 def test_tests_that_send_signals_have_the_same_verdicts(tmp_path: Path, left: Left) -> None:
@@ -125,9 +123,7 @@ def test_sleeper(nr):
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_term_ends_a_test_run_and_what_its_tests_started(
-    tmp_path: Path, left: Left, workers: str
-) -> None:
+def test_term_ends_a_test_run_and_what_it_started(tmp_path: Path, left: Left, workers: str) -> None:
     (tmp_path / "test_sleeper.py").write_text(SLEEPER)
     wanted = 1 if workers == "-n0" else 2
     command = [*PYTEST, workers, own_temporary(tmp_path), tmp_path]
@@ -151,16 +147,6 @@ def test_greedy():
 def test_modest():
     assert len(bytearray(1 << 20)) == 1 << 20
 """
-
-
-def test_a_test_that_takes_gigabytes_fails(tmp_path: Path) -> None:
-    (tmp_path / "test_greedy.py").write_text(GREEDY)
-    status, said = run_bare([*PYTEST, "-n2", own_temporary(tmp_path), tmp_path])
-    assert status == 1
-    assert "MemoryError" in said
-    assert "1 failed, 1 passed" in said
-
-
 # Neither an exception nor the end of its child ends it.
 DEAF = """
 import subprocess, time
@@ -177,13 +163,21 @@ def test_deaf():
 """
 
 
-def test_a_test_that_nothing_ends_ends(tmp_path: Path) -> None:
-    (tmp_path / "test_deaf.py").write_text(DEAF)
-    options = ["-n1", "--timeout", "1", own_temporary(tmp_path)]
-    status, said = run_bare([*PYTEST, *options, tmp_path])
+@pytest.mark.parametrize(
+    ("text", "options", "wanted"),
+    [
+        (GREEDY, ("-n2",), ("MemoryError", "1 failed, 1 passed")),
+        (DEAF, ("-n1", "--timeout", "1"), ("crashed while running", "test_bad.py")),
+    ],
+    ids=("that_takes_gigabytes", "that_nothing_ends"),
+)
+def test_a_test_fails(
+    tmp_path: Path, text: str, options: tuple[str, ...], wanted: tuple[str, str]
+) -> None:
+    (tmp_path / "test_bad.py").write_text(text)
+    status, said = run_bare([*PYTEST, *options, own_temporary(tmp_path), tmp_path])
     assert status == 1
-    assert "crashed while running" in said
-    assert "test_deaf.py" in said
+    assert all(words in said for words in wanted)
 
 
 # ---- the lab -----------------------------------------------------------------
@@ -272,22 +266,13 @@ def test_term_ends_what_any_command_waits_for(
 # ---- the benchmark's script --------------------------------------------------
 
 
-@pytest.fixture(params=["dash", "busybox sh"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    made = Host(tmp_path, request.param.split())
-    made.environment = bare_environment(SPLIT_BENCH_ROOT=tmp_path, TMPDIR=tmp_path / "tmp")
-    furnish(made)
-    return made
-
-
 def test_the_script_measures_the_same(host: Host) -> None:
-    output = host.root / "out.jsonl"
-    command = host.command("--vcpus", "2", "--writes", "20", "--output", str(output))
-    status, said = run_bare(command, env=host.environment)
-    measured = output.read_text()
-    output.unlink()
-    done = host.run("--vcpus", "2", "--writes", "20", "--output", str(output))
-    assert (status, said, measured) == (0, done.stdout, output.read_text())
+    words = ("--vcpus", "2", "--writes", "20", "--output", str(host.output))
+    status, said = run_bare(host.command(*words), env=host.environment)
+    measured = host.output.read_text()
+    host.output.unlink()
+    assert (status, said) == (0, host.run(*words).stdout)
+    assert measured == host.output.read_text()
 
 
 @pytest.mark.parametrize("mode", ["hang", "stubborn"])

@@ -69,6 +69,12 @@ def with_series(fake: FakeKernel) -> FakeKernel:
     return fake
 
 
+@pytest.fixture
+def made(with_series: FakeKernel) -> FakeKernel:
+    with_series.make_tree()
+    return with_series
+
+
 def snapshot(fake: FakeKernel) -> tuple[str, str, str]:
     state = (fake.linux / ".git/lab-state").read_text()
     return fake.git("rev-parse", "HEAD"), fake.git("status", "--porcelain"), state
@@ -83,66 +89,59 @@ def test_without_a_series_it_is_the_package(fake: FakeKernel) -> None:
     assert not (fake.layout.build / "linux.new").exists()
 
 
-def test_one_commit_per_mail(with_series: FakeKernel) -> None:
-    fake = with_series
-    fake.make_tree()
-    commits = fake.git("log", "--format=%s|%an", "--reverse").splitlines()
+def test_one_commit_per_mail(made: FakeKernel) -> None:
+    commits = made.git("log", "--format=%s|%an", "--reverse").splitlines()
     assert commits == ["base|Kernel lab", "KVM: count|Some One", "KVM: split|Some One"]
-    assert fake.git("log", "-1", "--skip=1", "--format=%b").startswith("Count differently.")
-    assert fake.git("status", "--porcelain") == ""
-    mmu = fake.read(MMU)
+    assert made.git("log", "-1", "--skip=1", "--format=%b").startswith("Count differently.")
+    assert made.git("status", "--porcelain") == ""
+    mmu = made.read(MMU)
     assert "return kvm->pages[3];" in mmu
     assert "int r = eager_split;" in mmu
     assert "split_one" not in mmu
     assert "OLD_BATCH" not in mmu
-    assert fake.read(SPLITTER) == SPLITTER_TEXT
-    assert fake.read(PROGRAM) == "int ours;\n"
-    assert not (fake.linux / "scripts/obsolete.txt").exists()
+    assert made.read(SPLITTER) == SPLITTER_TEXT
+    assert made.read(PROGRAM) == "int ours;\n"
+    assert not (made.linux / "scripts/obsolete.txt").exists()
 
 
-def test_commit_ids_repeat(with_series: FakeKernel, tmp_path: Path) -> None:
-    with_series.make_tree()
+def test_commit_ids_repeat(made: FakeKernel, tmp_path: Path) -> None:
     other = FakeKernel.make(tmp_path / "other")
-    for path, content in with_series.repository().items():
+    for path, content in made.repository().items():
         other.put(path, content.decode())
     other.make_tree()
-    assert other.git("rev-parse", "HEAD") == with_series.git("rev-parse", "HEAD")
+    assert other.git("rev-parse", "HEAD") == made.git("rev-parse", "HEAD")
 
 
 def test_a_users_configuration_changes_nothing(
-    with_series: FakeKernel, monkeypatch: pytest.MonkeyPatch
+    made: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_series.make_tree()
-    head = with_series.git("rev-parse", "HEAD")
-    shutil.rmtree(with_series.linux)
-    home = with_series.layout.root.parent
+    head = made.git("rev-parse", "HEAD")
+    shutil.rmtree(made.linux)
+    home = made.layout.root.parent
     (home / ".gitconfig").write_text("[core]\nautocrlf = true\n[commit]\ngpgSign = true\n")
     monkeypatch.setenv("HOME", str(home))
-    with_series.make_tree()
-    assert with_series.git("rev-parse", "HEAD") == head
-    assert b"\r" not in (with_series.linux / MMU).read_bytes()
+    made.make_tree()
+    assert made.git("rev-parse", "HEAD") == head
+    assert b"\r" not in (made.linux / MMU).read_bytes()
 
 
-def test_second_time_there_is_nothing_to_do(with_series: FakeKernel) -> None:
-    with_series.make_tree()
-    before = snapshot(with_series)
-    assert "up to date" in with_series.make_tree()
-    assert snapshot(with_series) == before
+def test_second_time_there_is_nothing_to_do(made: FakeKernel) -> None:
+    before = snapshot(made)
+    assert "up to date" in made.make_tree()
+    assert snapshot(made) == before
 
 
-def test_update_touches_only_what_differs(with_series: FakeKernel) -> None:
-    fake = with_series
-    fake.make_tree()
+def test_update_touches_only_what_differs(made: FakeKernel) -> None:
     long_ago = 1_000_000_000
     for name in BASE_FILES:
-        if (fake.linux / name).exists():
-            os.utime(fake.linux / name, (long_ago, long_ago))
-    fake.put(SPLITTER, SPLITTER_TEXT + "int more;\n")
-    fake.make_tree()
-    assert fake.read(SPLITTER).endswith("int more;\n")
-    assert (fake.linux / MMU).stat().st_mtime == long_ago
-    assert (fake.linux / HEADER).stat().st_mtime == long_ago
-    assert fake.git("status", "--porcelain") == ""
+        if (made.linux / name).exists():
+            os.utime(made.linux / name, (long_ago, long_ago))
+    made.put(SPLITTER, SPLITTER_TEXT + "int more;\n")
+    made.make_tree()
+    assert made.read(SPLITTER).endswith("int more;\n")
+    assert (made.linux / MMU).stat().st_mtime == long_ago
+    assert (made.linux / HEADER).stat().st_mtime == long_ago
+    assert made.git("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize(
@@ -162,16 +161,14 @@ def test_update_touches_only_what_differs(with_series: FakeKernel) -> None:
     ],
 )
 def test_what_does_not_fit_changes_nothing(
-    with_series: FakeKernel, name: str, old: str, new: str, said: str
+    made: FakeKernel, name: str, old: str, new: str, said: str
 ) -> None:
-    fake = with_series
-    fake.make_tree()
-    before = snapshot(fake)
-    text = (fake.layout.root / name).read_text()
+    before = snapshot(made)
+    text = (made.layout.root / name).read_text()
     assert old in text
-    fake.put(name, text.replace(old, new, 1))
-    assert said in refused(fake.make_tree)
-    assert snapshot(fake) == before
+    made.put(name, text.replace(old, new, 1))
+    assert said in refused(made.make_tree)
+    assert snapshot(made) == before
 
 
 def test_first_failure_leaves_no_tree(with_series: FakeKernel) -> None:
@@ -200,19 +197,31 @@ def committed(fake: FakeKernel) -> None:
 
 
 @pytest.mark.parametrize("work", [uncommitted, untracked, committed])
-def test_unsaved_work_stays(with_series: FakeKernel, work: Callable[[FakeKernel], None]) -> None:
-    fake = with_series
+def test_unsaved_work_stays(made: FakeKernel, work: Callable[[FakeKernel], None]) -> None:
+    work(made)
+    before = snapshot(made)
+    assert "used as it is" in made.make_tree()
+    made.put(SPLITTER, "int changed;\n")
+    assert "make save" in refused(made.make_tree)
+    assert snapshot(made) == before
+    made.make_tree(discard=True)
+    assert made.git("status", "--porcelain") == ""
+    assert made.read(SPLITTER) == "int changed;\n"
+    assert "pages[5]" not in made.read(MMU)
+
+
+def test_a_part_of_the_kernel_is_enough(tmp_path: Path) -> None:
+    """For the same series on it; what it lacks is not unpacked."""
+    bulk = {f"{name}/Makefile": "obj-y += x.o\n" for name in ("drivers", "arch/arm", "fs/ext4")}
+    fake = FakeKernel.make(tmp_path, BASE_FILES | bulk)
+    fake.put(FIRST, FIRST_TEXT)
+    repo = Repo(tmp_path / "part")
+    tip = tree.lay_out(fake.layout, fake.source, repo.path)
+    assert set(repo.lines("ls-tree", "-r", "--name-only", tip)) == set(BASE_FILES)
+    assert "pages[3]" in repo.text("show", f"{tip}:{MMU}")
     fake.make_tree()
-    work(fake)
-    before = snapshot(fake)
-    assert "used as it is" in fake.make_tree()
-    fake.put(SPLITTER, "int changed;\n")
-    assert "make save" in refused(fake.make_tree)
-    assert snapshot(fake) == before
-    fake.make_tree(discard=True)
-    assert fake.git("status", "--porcelain") == ""
-    assert fake.read(SPLITTER) == "int changed;\n"
-    assert "pages[5]" not in fake.read(MMU)
+    assert set(bulk) < set(fake.git("ls-files").splitlines())
+    assert fake.git("diff", f"{tree.BASE_TAG}..HEAD") == repo.text("diff", tree.BASE_TAG, tip)
 
 
 def test_objects_are_no_unsaved_work(fake: FakeKernel) -> None:
@@ -221,25 +230,21 @@ def test_objects_are_no_unsaved_work(fake: FakeKernel) -> None:
     assert tree.unsaved(fake.linux) is None
 
 
-def test_newer_source_makes_a_new_tree(with_series: FakeKernel, tmp_path: Path) -> None:
-    fake = with_series
-    fake.make_tree()
+def test_newer_source_makes_a_new_tree(made: FakeKernel, tmp_path: Path) -> None:
     files = {**BASE_FILES, MMU: "/* one line more */\n" + BASE_FILES[MMU]}
     newer = dataclasses.replace(FakeKernel.make(tmp_path / "newer", files).source, version="1.1")
-    tree.make(fake.layout, newer)
-    assert fake.read(MMU).startswith("/* one line more */\n")
-    assert "return kvm->pages[3];" in fake.read(MMU)
-    assert "linux-source 1.1" in fake.git("log", "-1", "--format=%b", "base")
+    tree.make(made.layout, newer)
+    assert made.read(MMU).startswith("/* one line more */\n")
+    assert "return kvm->pages[3];" in made.read(MMU)
+    assert "linux-source 1.1" in made.git("log", "-1", "--format=%b", "base")
 
 
-def test_newer_source_that_does_not_apply(with_series: FakeKernel, tmp_path: Path) -> None:
-    fake = with_series
-    fake.make_tree()
-    before = snapshot(fake)
+def test_newer_source_that_does_not_apply(made: FakeKernel, tmp_path: Path) -> None:
+    before = snapshot(made)
     files = {**BASE_FILES, MMU: BASE_FILES[MMU].replace("pages[0]", "first_page")}
     newer = FakeKernel.make(tmp_path / "newer", files).source
-    assert "does not apply" in refused(tree.make, fake.layout, newer)
-    assert snapshot(fake) == before
+    assert "does not apply" in refused(tree.make, made.layout, newer)
+    assert snapshot(made) == before
 
 
 @pytest.mark.parametrize("content", [b"no archive", b""])
@@ -286,12 +291,10 @@ def test_a_tree_of_another_user(fake: FakeKernel) -> None:
     assert "move it away" in refused(fake.make_tree)
 
 
-def test_further_work_tree(with_series: FakeKernel) -> None:
-    fake = with_series
-    fake.make_tree()
-    base = fake.layout.base
+def test_further_work_tree(made: FakeKernel) -> None:
+    base = made.layout.tree_of("base")
     for _ in range(2):
-        tree.work_tree(fake.layout, base, tree.BASE_TAG)
+        tree.work_tree(made.layout, base, tree.BASE_TAG)
         assert (base / MMU).read_text() == BASE_FILES[MMU]
         assert not (base / SPLITTER).exists()
         (base / MMU).unlink()

@@ -17,7 +17,7 @@ from rich.console import Console
 from lab import machines
 from lab.build import kernel
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import BUILD
+from lab.core.paths import BUILD, KINDS
 from lab.core.steps import say, step
 from lab.machines import Job, Machine
 from lab.machines.paging import Mode
@@ -26,6 +26,7 @@ from lab.machines.qemu import QEMU
 from lab.measure.migration import load as guest
 from lab.measure.migration.load import Load
 from lab.measure.migration.timeline import Migration, parse_events, parse_stats, records
+from lab.measure.options import EITHER
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
@@ -102,11 +103,7 @@ def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
     # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
     mib = 3 * boot.load.mib + SPARE_MIB
-    files = {
-        f"{INSIDE}/migrate.sh": SCRIPT,
-        f"{INSIDE}/qemu": QEMU,
-        f"{INSIDE}/load.bin": load,
-    }
+    files = {f"{INSIDE}/migrate.sh": SCRIPT, f"{INSIDE}/qemu": QEMU, f"{INSIDE}/load.bin": load}
     script, *programs = files
     return Job(
         kernel=image,
@@ -171,13 +168,6 @@ def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, A
     return found
 
 
-def show_plan(machine: Machine, plan: Sequence[MigrationBoot]) -> None:
-    for boot in plan:
-        job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
-        click.echo(f"{boot.label}: {job.shape}")
-        click.echo(f"  {' '.join(job.command)}")
-
-
 def migration_boots(
     machine: Machine, kind: str, modes: Sequence[bool], load: Load, mib_per_s: int
 ) -> list[MigrationBoot]:
@@ -213,20 +203,12 @@ def _or(given: int | None, usual: int) -> int:
     return usual if given is None else given
 
 
-def _need_qemu() -> None:
-    if not shutil.which(str(QEMU)):
-        raise LabError(f"needs {QEMU}: apt-get install --no-install-recommends qemu-system-x86")
-
-
 @click.command()
 @click.option("--machine", "name", default="svm-qemu", help=", ".join(machines.NAMES))
 @click.option(
-    "--tdp",
-    type=click.Choice(["Y", "N", "both"]),
-    default="both",
-    help="EPT or NPT, shadow paging, or one after the other; host: as it is.",
+    "--tdp", type=click.Choice([*EITHER]), default="both", help="EPT or NPT; host: as it is."
 )
-@click.option("--kernel", "kind", type=click.Choice(kernel.KINDS[:3]), default="series")
+@click.option("--kernel", "kind", type=click.Choice(KINDS[:3]), default="series")
 @click.option("--vcpus", type=int, help="Of the guest.")
 @click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
 @click.option("--rate", type=int, help="Requests of each vCPU in a second.")
@@ -260,12 +242,15 @@ def command(
     usual = DEFAULTS[name]
     mib = _or(mib_per_vcpu, usual.mib)
     load = Load(_or(vcpus, usual.vcpus), mib, _or(rate, usual.rate), reads, writes)
-    modes = {"Y": [True], "N": [False], "both": [True, False]}[tdp]
-    plan = migration_boots(machine, kind, modes, load, _or(mib_per_s, usual.mib_per_s))
+    plan = migration_boots(machine, kind, EITHER[tdp], load, _or(mib_per_s, usual.mib_per_s))
     if dry_run:
-        show_plan(machine, plan)
+        for boot in plan:
+            job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
+            click.echo(f"{boot.label}: {job.shape}")
+            click.echo(f"  {' '.join(job.command)}")
         return
-    _need_qemu()
+    if not shutil.which(str(QEMU)):
+        raise LabError(f"needs {QEMU}: apt-get install --no-install-recommends qemu-system-x86")
     file = output_file(output, "migrate")
     say(
         f"migrate: {load.vcpus} vCPUs x {load.mib_per_vcpu} MiB, {load.rate} requests a second"

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lab.core.errors import LabError, WorkFailed
 
@@ -70,16 +71,6 @@ class Load:
                 value = getattr(self, name)
                 raise LabError(f"--{name}: {value} is not between {least} and 1000000")
 
-    def definitions(self) -> list[str]:
-        values = {
-            "VCPUS": self.vcpus,
-            "PAGES": self.pages,
-            "RATE": self.rate,
-            "READS": self.reads,
-            "WRITES": self.writes,
-        }
-        return [f"-D{name}={value}" for name, value in values.items()]
-
 
 def _run(command: Sequence[str]) -> None:
     try:
@@ -95,9 +86,9 @@ def build(load: Load, directory: Path) -> Path:
     load.check()
     directory.mkdir(parents=True, exist_ok=True)
     script, program, image = (directory / f"load.{end}" for end in ("lds", "elf", "bin"))
-    definitions = load.definitions()
-    preprocess = ("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script))
-    _run(preprocess)
+    names = ("vcpus", "pages", "rate", "reads", "writes")
+    definitions = [f"-D{name.upper()}={getattr(load, name)}" for name in names]
+    _run(("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script)))
     sources = map(str, SOURCES)
     _run(("gcc", *FLAGS, *definitions, "-T", str(script), *sources, "-o", str(program)))
     sections = ("-j", ".text", "-j", ".reset")
@@ -105,8 +96,7 @@ def build(load: Load, directory: Path) -> Path:
     return image
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What began in one window on one vCPU. The longest ones are in seconds."""
 
     accesses: int
@@ -150,16 +140,10 @@ def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
     offset += VCPU.size
     found = WINDOW.iter_unpack(data[offset : offset + count * WINDOW.size])
     windows = [Window(a, n, stall / khz / 1e3, busy / khz / 1e3) for a, n, stall, busy in found]
-    return Vcpu(reads, writes, wrong, _until_last(windows))
-
-
-def _until_last(windows: Sequence[Window]) -> list[Window]:
-    """Without the windows that had not begun yet: nothing is noted in them.
-
-    And without the last there is, in which everything later is noted as well.
-    """
+    # Without those that had not begun yet, in which nothing is noted, and without the last there
+    # is, in which everything later is noted as well.
     begun = (i for i, one in enumerate(windows[:-1], 1) if one.longest_stall)
-    return list(windows[: max(begun, default=0)])
+    return Vcpu(reads, writes, wrong, windows[: max(begun, default=0)])
 
 
 def parse(data: bytes) -> Notes:
@@ -167,7 +151,7 @@ def parse(data: bytes) -> Notes:
     if len(data) < HEADER.size:
         raise WorkFailed("the guest's notes are missing")
     magic, vcpus, pages, windows, window_us, start, *clock = HEADER.unpack_from(data)
-    khz = clock[1]
+    then, khz, _, seconds, ns, _, _, since = clock
     if magic != MAGIC or not start or not khz:
         raise WorkFailed("the guest did not get to work, or its notes are damaged")
     size = vcpu_size(windows)
@@ -175,10 +159,6 @@ def parse(data: bytes) -> Notes:
         raise WorkFailed("the guest's notes are incomplete")
     each = range(PAGE, PAGE + vcpus * size, size)
     found = [_vcpu(data, offset, windows, khz) for offset in each]
-    return Notes(_host_time(start, clock), window_us, khz, pages, found)
-
-
-def _host_time(tsc: int, clock: Sequence[int]) -> float:
-    """The time of the host's clock at a value of the guest's TSC."""
-    then, khz, _, seconds, ns, _, _, since = clock
-    return seconds + (ns + since) / 1e9 + (tsc - then) / khz / 1e3
+    # From the guest's TSC to the host's clock.
+    begun = seconds + (ns + since) / 1e9 + (start - then) / khz / 1e3
+    return Notes(begun, window_us, khz, pages, found)

@@ -19,7 +19,8 @@
 # The pool of huge pages and the parameters are put back on every way out. Needs a POSIX shell
 # and cat, grep, head, mkfifo, mktemp, rm, sleep, uname (busybox's are enough).
 #
-# Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_ROOT, for the tests only: a directory that stands
+# Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_KVM, if another KVM is to restore the guest: sh runs it
+# with `source` or `destination` and the setting before either QEMU is started; MIGRATE_ROOT, for the tests only: a directory that stands
 # for / when /sys and /proc are read or written.
 
 set -eu
@@ -163,7 +164,13 @@ await_guest() {
 	[ "$line" = ready ] || die "the guest says: $line"
 }
 
+load_kvm() {
+	[ -z "${MIGRATE_KVM-}" ] || sh -c "$MIGRATE_KVM" sh "$@" || die "no KVM for $*"
+}
+
 migrate() {
+	load_kvm source "$1"
+	set_up "$1"
 	start_qemu "$LAB_OUT/$1.qmp"
 	await_guest
 	sleep "$before_s"
@@ -174,6 +181,8 @@ migrate() {
 	ask '"migrate-set-parameters"' ", \"arguments\": {\"max-bandwidth\": $((mib_per_s << 20))}"
 	ask '"migrate"' ", \"arguments\": {\"uri\": \"exec:exec cat >$work/stream\"}"
 	await '"status": "completed"'
+	# QEMU says so before it has finished, and would not let the guest go on.
+	until [ "${line#*'"postmigrate"'}" != "$line" ]; do ask '"query-status"'; done
 	ask '"cont"'
 	ask '"query-migrate"'
 	save_stats after >>"$LAB_OUT/$1.stats"
@@ -184,6 +193,7 @@ migrate() {
 
 check_restored() {
 	say "$1: restoring what was migrated"
+	load_kvm destination "$1"
 	start_qemu "$work/restored.qmp" -incoming "exec:exec cat $work/stream"
 	ask '"query-status"'
 	case $line in
@@ -206,7 +216,6 @@ reserve
 old_eager=$(cat "$eager_param")
 [ ! -e "$harvest_param" ] || old_harvest=$(cat "$harvest_param")
 for setting; do
-	set_up "$setting"
 	say "$setting: starting the guest"
 	migrate "$setting"
 	check_restored "$setting"

@@ -37,13 +37,6 @@ class Events:
     answer: Mapping[str, Any]
 
 
-def _lines(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        found = json.loads(line)
-        if isinstance(found, dict):
-            yield found
-
-
 def _time(event: Mapping[str, Any]) -> float:
     stamp = event["timestamp"]
     return float(stamp["seconds"] + stamp["microseconds"] / 1e6)
@@ -52,12 +45,10 @@ def _time(event: Mapping[str, Any]) -> float:
 def parse_events(text: str) -> Events:
     """Read the log of QEMU's monitor. WorkFailed: an event or an answer is missing."""
     try:
-        lines = list(_lines(text))
+        lines = [o for o in map(json.loads, text.splitlines()) if isinstance(o, dict)]
         events = [one for one in lines if "event" in one]
         answer = next(o["return"] for o in lines if o.get("id") == "query-migrate")
-        status = {
-            one["data"]["status"]: _time(one) for one in events if one["event"] == "MIGRATION"
-        }
+        status = {o["data"]["status"]: _time(o) for o in events if o["event"] == "MIGRATION"}
         first = {one["event"]: _time(one) for one in reversed(events)}
         passes = [_time(one) for one in events if one["event"] == "MIGRATION_PASS"]
         begin, end = status["setup"], status["completed"]
@@ -141,12 +132,8 @@ def _ends_before(index: int, window: Window, stop: int, window_us: int) -> Windo
     def kept(longest: float) -> float:
         return longest if (index + 1) * window_us + longest * 1e6 <= stop * window_us else 0.0
 
-    return Window(
-        window.accesses,
-        window.requests,
-        kept(window.longest_stall),
-        kept(window.longest_request),
-    )
+    stall, request = kept(window.longest_stall), kept(window.longest_request)
+    return window._replace(longest_stall=stall, longest_request=request)
 
 
 def _part(vcpu: Vcpu, first: int, last: int, window_us: int) -> list[Window]:
@@ -158,15 +145,8 @@ def _part(vcpu: Vcpu, first: int, last: int, window_us: int) -> list[Window]:
 
 def _together(parts: Sequence[Sequence[Window]]) -> list[Window]:
     """Windows of several vCPUs as those of one: sums, and the longest."""
-    return [
-        Window(
-            sum(one.accesses for one in same),
-            sum(one.requests for one in same),
-            max(one.longest_stall for one in same),
-            max(one.longest_request for one in same),
-        )
-        for same in zip(*parts, strict=True)
-    ]
+    each = (zip(*same, strict=True) for same in zip(*parts, strict=True))
+    return [Window(sum(a), sum(n), max(stall), max(busy)) for a, n, stall, busy in each]
 
 
 def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, Any]:

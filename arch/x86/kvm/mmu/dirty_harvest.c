@@ -338,6 +338,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	unsigned long rel;
 
 	write_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
 
 	for (rel = 0; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
 		/* Pages leave the log under slots_lock only: a stale word costs a look. */
@@ -351,6 +352,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 
 	harvest_slow(&h, heads, in_words, slot->npages - in_words);
 	kvm_prove_harvested_rmaps(kvm, slot, slot->npages, h.nr_exits_before);
+	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 }
 
@@ -426,9 +428,11 @@ static void harvest_tdp_cond_resched(struct kvm *kvm)
 	    !rwlock_is_contended(&kvm->mmu_lock))
 		return;
 
+	kvm_dirty_log_release(kvm);
 	read_unlock(&kvm->mmu_lock);
 	cond_resched();
 	read_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
 }
 
 /* @nr pages of the memslot, from the @rel-th on, which a page table of level 1 would map. */
@@ -460,6 +464,7 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 	unsigned int nr;
 
 	read_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
 
 	for (rel = 0; rel < slot->npages; rel += nr) {
 		nr = harvest_table_size(slot->base_gfn + rel, slot->npages - rel);
@@ -467,10 +472,13 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 		harvest_tdp_cond_resched(kvm);
 	}
 
+	kvm_dirty_log_release(kvm);
 	read_unlock(&kvm->mmu_lock);
 
 	write_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
 	kvm_prove_harvested_tdp(kvm, slot, slot->npages, nr_exits_before);
+	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 }
 #else

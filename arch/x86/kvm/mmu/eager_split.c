@@ -128,6 +128,7 @@ static void eager_split_unlock(struct eager_split *es, enum eager_split_reason r
 	__releases(&es->kvm->mmu_lock)
 {
 	eager_split_end_hold(es, reason);
+	kvm_dirty_log_release(es->kvm);
 	write_unlock(&es->kvm->mmu_lock);
 }
 
@@ -135,6 +136,7 @@ static void eager_split_lock(struct eager_split *es)
 	__acquires(&es->kvm->mmu_lock)
 {
 	write_lock(&es->kvm->mmu_lock);
+	kvm_dirty_log_hold(es->kvm);
 	eager_split_start_hold(es);
 }
 
@@ -241,7 +243,8 @@ static int eager_split_topup(struct kvm *kvm, int nr_descs)
 /* Look at all heads, empty or not, which costs less than to branch for each. */
 static bool eager_split_heads_are_empty(const struct kvm_rmap_head *heads)
 {
-	return !spte_any((const u64 *)heads, SPTE_ENT_PER_PAGE * sizeof(*heads) / sizeof(u64));
+	return !spte_any_in_table((const u64 *)heads,
+				  SPTE_ENT_PER_PAGE * sizeof(*heads) / sizeof(u64));
 }
 
 /*
@@ -422,7 +425,7 @@ static bool eager_split_has_many_links(const struct kvm_mmu_page *sp)
 static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 {
 	/* What changes an SPTE without mmu_lock leaves it present. */
-	return !is_shadow_present_pte(spte_any(sp->spt, SPTE_ENT_PER_PAGE));
+	return !is_shadow_present_pte(spte_any_in_table(sp->spt, SPTE_ENT_PER_PAGE));
 }
 
 /*

@@ -32,6 +32,24 @@ static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
 	return any;
 }
 
+/*
+ * The same as spte_any() for an even number that is a page table's: in two halves, as
+ * each OR has to wait for the one before.
+ */
+static __always_inline u64 spte_any_in_table(const u64 *sptep, unsigned int nr)
+{
+	u64 even = 0, odd = 0;
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < nr; i += 2) {
+		even |= data_race(sptep[i]); /* see above */
+		odd |= data_race(sptep[i + 1]); /* likewise */
+	}
+
+	return even | odd;
+}
+
 /* The bits that all of @nr SPTEs have, likewise. */
 static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
 {
@@ -53,7 +71,6 @@ static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 	unsigned int i;
 	u64 mask = 0;
 
-	unrolled_count(8)
 	for (i = 0; i < SPTE_BULK; i++) /* they may change */
 		mask = (mask >> 1) | ((data_race(sptep[i]) & bit) << shift);
 
@@ -75,7 +92,6 @@ static __always_inline void spte_take_64_atomic(u64 *sptep, u64 bits)
 {
 	unsigned int i;
 
-	unrolled_count(8)
 	for (i = 0; i < SPTE_BULK; i++)
 		atomic64_andnot(bits, (atomic64_t *)&sptep[i]);
 }
@@ -92,6 +108,16 @@ static __always_inline void spte_take(u64 *sptep, u64 spte, u64 bits, u64 stable
 		atomic64_andnot(bits, (atomic64_t *)sptep);
 }
 
+/* Exchange 64 SPTEs for @new, and have in @old what each was at that moment. */
+static __always_inline void spte_exchange_64(u64 *sptep, u64 new, u64 *old)
+{
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < SPTE_BULK; i++)
+		old[i] = xchg(&sptep[i], new);
+}
+
 /* Fill @nr SPTEs, each a constant step from the one before. */
 static __always_inline void spte_fill(u64 *sptep, u64 spte, u64 step, unsigned int nr)
 {
@@ -102,17 +128,21 @@ static __always_inline void spte_fill(u64 *sptep, u64 spte, u64 step, unsigned i
 		WRITE_ONCE(sptep[i], spte);
 }
 
-/* The same, and make each the only one of its rmap; it is what it is to be by then. */
+/*
+ * The same, and make each the only one of its rmap, which it may be from then on.  @nr is
+ * a multiple of 64: two loops by turns take less time than one that stores to both arrays.
+ */
 static __always_inline void spte_fill_heads(u64 *sptep, u64 spte, u64 step,
 					    unsigned long *head, unsigned int nr)
 {
-	unsigned int i;
+	unsigned int i, from;
 
-	unrolled_count(8)
-	for (i = 0; i < nr; i++, spte += step) {
-		WRITE_ONCE(sptep[i], spte);
-		/* Aging walks rmaps without mmu_lock. */
-		smp_store_release(&head[i], (unsigned long)&sptep[i]);
+	for (from = 0; from < nr; from += SPTE_BULK) {
+		spte_fill(&sptep[from], spte + from * step, step, SPTE_BULK);
+		unrolled_count(8)
+		for (i = from; i < from + SPTE_BULK; i++)
+			/* Aging walks rmaps without mmu_lock. */
+			smp_store_release(&head[i], (unsigned long)&sptep[i]);
 	}
 }
 

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * From the command line to VM after VM: what both programs do before and after
- * they measure.
- */
-#include <linux/sizes.h>
-
+/* From the command line to VM after VM: what both programs do before and after they measure. */
 #include "guest_modes.h"
 #include "dirty_log_perf.h"
 
@@ -69,18 +64,14 @@ static long read_pool(size_t page_size, const char *counter)
 	return value;
 }
 
-/* For messages only, as surplus pages are not taken into account. */
-static long free_huge_pages(size_t page_size)
-{
-	return read_pool(page_size, "free_hugepages") -
-	       read_pool(page_size, "resv_hugepages");
-}
-
 /* Ask by reserving the pages, as this considers surplus pages and limits. */
 static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 {
 	size_t page_size = get_backing_src_pagesz(backing);
 	u32 flags = vm_mem_backing_src_alias(backing)->flag;
+	/* For the message only, as surplus pages are not taken into account. */
+	long nr_free = read_pool(page_size, "free_hugepages") -
+		       read_pool(page_size, "resv_hugepages");
 	void *mem;
 
 	/* The pool for memfds is that of the default huge page size. */
@@ -91,7 +82,7 @@ static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 	__TEST_REQUIRE(mem != MAP_FAILED,
 		       "%s needs %lu huge pages of %zu KiB, but only %ld are free",
 		       vm_mem_backing_src_alias(backing)->name,
-		       bytes / page_size, page_size / SZ_1K, free_huge_pages(page_size));
+		       bytes / page_size, page_size / SZ_1K, nr_free);
 	munmap(mem, bytes);
 }
 
@@ -151,9 +142,7 @@ static void test_create(struct test *test, enum vm_guest_mode mode,
 
 	require_memory(opts, bytes * opts->nr_vcpus);
 
-	memset(test, 0, sizeof(*test));
-	test->opts = opts;
-	test->run = run;
+	*test = (struct test){ .opts = opts, .run = run };
 	test->vm = memstress_create_vm(mode, opts->nr_vcpus, bytes, opts->slots,
 				       opts->backing, opts->partition);
 	if (opts->manual_protect)
@@ -187,7 +176,7 @@ static void run_once(struct test *test, enum vm_guest_mode mode,
 
 static void run_test(enum vm_guest_mode mode, void *data)
 {
-	const struct options *opts = data;
+	const struct options *opts = &perf_options;
 	struct test test;
 	int i;
 
@@ -202,36 +191,26 @@ static void run_test(enum vm_guest_mode mode, void *data)
 
 int main(int argc, char *argv[])
 {
-	struct options opts = {
-		.nr_vcpus = 1,
-		.vcpu_bytes = DEFAULT_PER_VCPU_MEM_SIZE,
-		.backing = DEFAULT_VM_MEM_SRC,
-		.slots = 1,
-		.iterations = 2,
-		.runs = 1,
-		.write_percent = 100,
-		.partition = true,
-		.manual_protect = true,
-	};
+	const struct options *opts = &perf_options;
 	const char *pcpus;
 
 	/* Not the library's random one, so that runs can be compared. */
 	kvm_random_seed = 1;
 	guest_modes_append_default();
 
-	pcpus = parse_options(&opts, argc, argv);
+	pcpus = parse_options(argc, argv);
 	if (pcpus) {
-		kvm_parse_vcpu_pinning(pcpus, memstress_args.vcpu_to_pcpu, opts.nr_vcpus);
+		kvm_parse_vcpu_pinning(pcpus, memstress_args.vcpu_to_pcpu, opts->nr_vcpus);
 		memstress_args.pin_vcpus = true;
 	}
 
-	if (opts.json)
-		json_open(opts.json);
+	if (opts->json)
+		json_open(opts->json);
 
-	pr_info("Test iterations: %d\n", opts.iterations);
-	for_each_guest_mode(run_test, &opts);
+	pr_info("Test iterations: %d\n", opts->iterations);
+	for_each_guest_mode(run_test, NULL);
 
-	if (opts.json)
-		json_close(opts.json);
+	if (opts->json)
+		json_close(opts->json);
 	return 0;
 }

@@ -68,8 +68,7 @@ void forget_all(void)
 	measured = NULL;
 }
 
-void phase_done(struct test *test, enum phase phase, int iteration,
-		struct timespec time)
+void phase_done(struct test *test, enum phase phase, int iteration, struct timespec time)
 {
 	struct phase_times *times = &test->times[phase];
 
@@ -79,8 +78,7 @@ void phase_done(struct test *test, enum phase phase, int iteration,
 
 	if (iteration)
 		pr_info("Iteration %d ", iteration);
-	pr_info("%s time: " TIME_FMT "\n", phase_names[phase].text,
-		time.tv_sec, time.tv_nsec);
+	pr_info("%s time: " TIME_FMT "\n", phase_names[phase].text, time.tv_sec, time.tv_nsec);
 }
 
 void print_average(const struct test *test, enum phase phase)
@@ -98,40 +96,36 @@ void print_average(const struct test *test, enum phase phase)
 		times->sum.tv_sec, times->sum.tv_nsec, avg.tv_sec, avg.tv_nsec);
 }
 
-/*
- * JSON.
- */
+/* JSON. */
 
-void json_iteration(int iteration)
+const char *phase_name(enum phase phase)
 {
-	if (iteration)
-		fprintf(json_out, ", \"iteration\": %d", iteration);
-	else
-		fprintf(json_out, ", \"iteration\": null");
+	return phase_names[phase].json;
 }
 
-void json_phase_name(enum phase phase, int iteration)
+void json_phase_name(const char *phase, int iteration)
 {
-	fprintf(json_out, ", \"phase\": \"%s\"", phase_names[phase].json);
-	json_iteration(iteration);
+	fprintf(json_out, ", \"phase\": \"%s\", \"iteration\": ", phase);
+	if (iteration)
+		fprintf(json_out, "%d", iteration);
+	else
+		fprintf(json_out, "null");
 }
 
 void json_dimensions(const struct test *test, const char *record)
 {
 	const struct options *opts = test->opts;
 
-	fprintf(json_out, "{\"record\": \"%s\", \"mode\": \"%s\"", record,
-		perf_program.mode);
+	fprintf(json_out, "{\"record\": \"%s\", \"mode\": \"%s\"", record, perf_program.mode);
 	fprintf(json_out, ", \"run\": %d, \"runs\": %d", test->run, opts->runs);
 	kvm_parameters_json();
 	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
 		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
 	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
-	fprintf(json_out, ", \"write_percent\": %u, \"random\": %s, \"sparse\": %s",
+	fprintf(json_out, ", \"write_percent\": %d, \"random\": %s, \"sparse\": %s",
 		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
 	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",
-		json_bool(opts->partition), kvm_random_seed,
-		json_bool(memstress_args.nested));
+		json_bool(opts->partition), kvm_random_seed, json_bool(memstress_args.nested));
 	fprintf(json_out, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
 		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
 	fprintf(json_out, ", \"readers\": %d, \"run_while_disabling\": %s, \"verify\": %s",
@@ -186,9 +180,7 @@ void json_close(const char *json)
 	free(json_text);
 }
 
-/*
- * Several runs.
- */
+/* Several runs. */
 
 static int by_size(const void *a, const void *b)
 {
@@ -210,7 +202,7 @@ static void json_summary(const struct test *test, const struct measured *one)
 	int runs = test->opts->runs;
 
 	json_dimensions(test, "summary");
-	json_phase_name(one->phase, one->iteration);
+	json_phase_name(phase_name(one->phase), one->iteration);
 	fprintf(json_out, ", \"minimum_seconds\": %.9f, \"median_seconds\": %.9f",
 		one->ns[0] / 1e9, median(one->ns, runs) / 1e9);
 	fprintf(json_out, ", \"maximum_seconds\": %.9f}\n", one->ns[runs - 1] / 1e9);

@@ -10,24 +10,22 @@
  *   clear      KVM_CLEAR_DIRTY_LOG on all test slots   /
  *   disable    dirty logging is disabled on all test slots
  *
- * Method.  One thread per vCPU.  vCPU threads sleep whenever their vCPU has
- * nothing to do, and the main thread sleeps whenever vCPUs run: vCPUs compete
- * with nothing but each other, and ioctls of the main thread with nothing at
- * all (but see -e).  The clock of a pass starts when the last vCPU thread is
- * awake, just before any of them enters the guest, and stops with the last
- * return from KVM_RUN; waking and putting to sleep is not part of it.
+ * Method.  One thread per vCPU.  vCPU threads sleep whenever their vCPU has nothing to do, and the
+ * main thread sleeps whenever vCPUs run: vCPUs compete with nothing but each other, and ioctls of
+ * the main thread with nothing at all (but see -e).  The clock of a pass starts when the last vCPU
+ * thread is awake, just before any of them enters the guest, and stops with the last return from
+ * KVM_RUN; waking and putting to sleep is not part of it.
  *
  * With KVM_DIRTY_LOG_INITIALLY_SET (the default), dirty logging costs nothing
  * until the first CLEAR: iteration 1 is a baseline without logging, and
  * iteration 2 is the first to pay for write-protection.
  *
- * Limits.  The time of a pass is that of the slowest vCPU, and says nothing
- * about the others, or about how long a single access stalls.  As vCPUs pause
- * while logging is enabled, read, and cleared, how these phases slow down a
- * running guest cannot be measured; that is what dirty_log_live_perf_test is for,
- * on x86.  With more vCPUs than CPUs to run on, the times
- * are those of the scheduler.  The access pattern, one word per page, is the
- * worst case for dirty logging, not a workload.
+ * Limits.  The time of a pass is that of the slowest vCPU, and says nothing about the others, or
+ * about how long a single access stalls.  As vCPUs pause while logging is enabled, read, and
+ * cleared, how these phases slow down a running guest cannot be measured; that is what
+ * dirty_log_live_perf_test is for, on x86.  With more vCPUs than CPUs to run on, the times are
+ * those of the scheduler.  The access pattern, one word per page, is the worst case for dirty
+ * logging, not a workload.
  *
  * The guest counts its reads and writes itself, one addition per write in a
  * register, so that the share of writes is known and not just asked for.
@@ -41,7 +39,7 @@
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
 
-/* The first word of a page that the guest did not write to since. */
+/* The first word of a page that the guest did not write to since: it writes no other one. */
 #define UNWRITTEN	0ULL
 
 /*
@@ -73,8 +71,7 @@ struct tally {
  * that the cost of an access does not depend on it.  Little is kept across calls,
  * for all of it to stay in registers: counting shall not make an access dearer.
  */
-static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random,
-		      u64 gva)
+static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
 	u64 i, step, writes = 0, steps = job->steps;
 	u64 *word;
@@ -120,12 +117,6 @@ static struct guest_job *job_of(const struct test *test, int vcpu)
 	return addr_gva2hva(test->vm, (gva_t)&guest_jobs[vcpu]);
 }
 
-/* The guest writes to the first word of a page, if to the page at all. */
-static u64 *first_word(char *slot_hva, u64 offset)
-{
-	return (u64 *)(slot_hva + offset);
-}
-
 /* Writes by the host do not count as dirty.  vCPUs must not be running. */
 static void verify_prepare(const struct test *test)
 {
@@ -137,7 +128,7 @@ static void verify_prepare(const struct test *test)
 		hva = addr_gpa2hva(test->vm, slot_gpa(test, slot));
 		for (offset = 0; offset < slot_bytes(test);
 		     offset += memstress_args.guest_page_size)
-			WRITE_ONCE(*first_word(hva, offset), UNWRITTEN);
+			WRITE_ONCE(*(u64 *)(hva + offset), UNWRITTEN);
 	}
 }
 
@@ -168,60 +159,44 @@ static struct tally verify_slot(const struct test *test, int slot, int iteration
 	bool written, logged;
 	u64 offset;
 
-	for (offset = 0; offset < slot_bytes(test);
-	     offset += memstress_args.guest_page_size) {
-		written = READ_ONCE(*first_word(hva, offset)) != UNWRITTEN;
+	for (offset = 0; offset < slot_bytes(test); offset += memstress_args.guest_page_size) {
+		written = READ_ONCE(*(u64 *)(hva + offset)) != UNWRITTEN;
 		logged = is_logged(test, slot, offset);
 		TEST_ASSERT(logged || !(written || all_set),
 			    "Iteration %d: gfn 0x%lx is not in the dirty log, although %s",
-			    iteration,
-			    (slot_gpa(test, slot) + offset) >> test->vm->page_shift,
-			    written ? "the guest wrote to it" :
-				      "all bits are set initially");
+			    iteration, (slot_gpa(test, slot) + offset) >> test->vm->page_shift,
+			    written ? "the guest wrote to it" : "all bits are set initially");
 		tally.written += written;
 		tally.logged += logged;
 	}
 	return tally;
 }
 
-/*
- * Pages that the guest wrote to in the last pass, or -1 if it may have written to
- * some of them more than once.
- */
-static s64 expected_writes(const struct test *test)
-{
-	const struct options *opts = test->opts;
-
-	if (opts->random_access || (!opts->partition && opts->nr_vcpus > 1))
-		return -1;
-
-	return test->accesses.writes;
-}
-
 /* To be called between GET and CLEAR. */
 static void verify_log(const struct test *test, int iteration)
 {
-	s64 expected = expected_writes(test);
+	const struct options *opts = test->opts;
+	/* Pages, unless the guest may have written to some of them more than once. */
+	bool once = !opts->random_access && (opts->partition || opts->nr_vcpus == 1);
+	s64 expected = test->accesses.writes;
 	struct tally sum = {}, tally;
 	int slot;
 
-	for (slot = 0; slot < test->opts->slots; slot++) {
+	for (slot = 0; slot < opts->slots; slot++) {
 		tally = verify_slot(test, slot, iteration);
 		sum.written += tally.written;
 		sum.logged += tally.logged;
 	}
 
-	TEST_ASSERT(expected < 0 || sum.written == expected,
+	TEST_ASSERT(!once || sum.written == expected,
 		    "Iteration %d: the guest wrote to %ld pages, but counted %ld",
 		    iteration, sum.written, expected);
 
-	pr_info("Iteration %d verified: %ld of %ld pages written, %ld in the log\n",
-		iteration, sum.written,
-		memstress_args.size / memstress_args.guest_page_size, sum.logged);
+	pr_info("Iteration %d verified: %ld of %ld pages written, %ld in the log\n", iteration,
+		sum.written, memstress_args.size / memstress_args.guest_page_size, sum.logged);
 }
 
-static void set_job(const struct test *test, int vcpu, u32 write_percent,
-		    bool random, u64 step)
+static void set_job(const struct test *test, int vcpu, u32 write_percent, bool random, u64 step)
 {
 	struct guest_job *job = job_of(test, vcpu);
 	u64 pages = memstress_args.vcpu_args[vcpu].pages;
@@ -232,15 +207,6 @@ static void set_job(const struct test *test, int vcpu, u32 write_percent,
 		.write_percent = write_percent,
 		.random = random,
 	};
-}
-
-/* Write everywhere, in order: reads might map the zero page only. */
-static void set_populating(const struct test *test)
-{
-	int i;
-
-	for (i = 0; i < test->opts->nr_vcpus; i++)
-		set_job(test, i, 100, false, 1);
 }
 
 static void set_access(const struct test *test)
@@ -306,7 +272,7 @@ static void json_phase(const struct test *test, enum phase phase, int iteration,
 		       const struct kvm_stats *after)
 {
 	json_dimensions(test, "phase");
-	json_phase_name(phase, iteration);
+	json_phase_name(phase_name(phase), iteration);
 	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
 	json_accesses(accesses);
 	kvm_stats_json(&test->before, after, accesses->writes);
@@ -338,9 +304,8 @@ static void end_phase(struct test *test, enum phase phase, int iteration,
 
 	phase_done(test, phase, iteration, time);
 	if (phase == PHASE_DIRTY)
-		pr_info("Iteration %d accesses: %lu reads, %lu writes (%.2f%% writes)\n",
-			iteration, accesses.reads, accesses.writes,
-			percent_written(&accesses));
+		pr_info("Iteration %d accesses: %lu reads, %lu writes (%.2f%% writes)\n", iteration,
+			accesses.reads, accesses.writes, percent_written(&accesses));
 	if (test->opts->stats)
 		kvm_stats_print(&test->before, &after, accesses.writes);
 	if (json_out)
@@ -365,7 +330,11 @@ static void run_pass(struct test *test, enum phase phase, int iteration)
 
 static void populate(struct test *test)
 {
-	set_populating(test);
+	int i;
+
+	/* Write everywhere, in order: reads might map the zero page only. */
+	for (i = 0; i < test->opts->nr_vcpus; i++)
+		set_job(test, i, 100, false, 1);
 	run_pass(test, PHASE_POPULATE, 0);
 
 	if (test->opts->verify)
@@ -405,8 +374,7 @@ static void clear_log(struct test *test, int iteration)
 
 	begin_phase(test);
 	start = start_clock();
-	memstress_clear_dirty_log(test->vm, test->bitmaps, test->opts->slots,
-				  test->pages_per_slot);
+	memstress_clear_dirty_log(test->vm, test->bitmaps, test->opts->slots, test->pages_per_slot);
 	end_host_phase(test, PHASE_CLEAR, iteration, start);
 
 	if (test->opts->verify && initially_set(test))
@@ -455,20 +423,17 @@ static void run_phases(struct test *test)
 	disable_log(test);
 }
 
-static bool parse(struct options *opts, int flag, const char *arg)
-{
-	if (flag == 'e')
-		opts->run_while_disabling = true;
-	return flag == 'e';
-}
+static const struct test_option own_options[] = {
+	{ 'e', NULL, "Keep vCPUs running while dirty logging is being disabled.  Takes\n"
+	  "     longer, above all if the main thread has no CPU of its own.",
+	  .flag = &perf_options.run_while_disabling },
+	{ }
+};
 
 const struct perf_program perf_program = {
 	.mode = "phases",
-	.purpose = "Time the phases of dirty logging.",
-	.help = " -e: Keep vCPUs running while dirty logging is being disabled.  Takes\n"
-		"     longer, above all if the main thread has no CPU of its own.\n",
-	.flags = "e",
-	.parse = parse,
+	.purpose = "Time the phases of dirty logging.\n\n",
+	.options = own_options,
 	.probe = probe_pages,
 	.run = run_phases,
 };

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * One thread per vCPU.  The threads sleep whenever their vCPU has nothing to do,
- * and the main thread sleeps whenever vCPUs run.
- */
+/* One thread per vCPU, which sleeps whenever its vCPU has nothing to do. */
 #include <sched.h>
 #include <semaphore.h>
 
@@ -41,10 +38,9 @@ static struct workers {
 } workers;
 
 /*
- * Wait until all vCPU threads are awake, so that none of them gets a head
- * start.  Yield instead of sleeping, as waking up in turn is what this has to
- * get out of the way.  Lasts no longer than it takes the scheduler to run each
- * thread once, and ends before the clock of the pass starts.
+ * Wait until all vCPU threads are awake, so that none of them gets a head start.  Yield instead of
+ * sleeping, as waking up in turn is what this has to get out of the way.  Lasts no longer than it
+ * takes the scheduler to run each thread once, and ends before the clock of the pass starts.
  */
 static void wait_for_start(void)
 {
@@ -69,8 +65,7 @@ void run_vcpu_once(struct memstress_vcpu_args *args)
 
 	clock_gettime(CLOCK_MONOTONIC, &workers.end[args->vcpu_idx]);
 
-	TEST_ASSERT(!ret, "KVM_RUN of vCPU %d failed, errno %d",
-		    args->vcpu_idx, errno);
+	TEST_ASSERT(!ret, "KVM_RUN of vCPU %d failed, errno %d", args->vcpu_idx, errno);
 	TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC,
 		    "vCPU %d did not complete its pass, exit reason: %s",
 		    args->vcpu_idx, exit_reason_str(vcpu->run->exit_reason));

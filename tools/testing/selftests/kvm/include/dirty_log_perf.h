@@ -11,20 +11,16 @@
 #ifndef SELFTEST_KVM_DIRTY_LOG_PERF_H
 #define SELFTEST_KVM_DIRTY_LOG_PERF_H
 
-#include <getopt.h>
 #include <stdint.h>
 #include <time.h>
+#include <linux/sizes.h>
 
 #include "memstress.h"
+#include "test_options.h"
 
 enum phase {
-	PHASE_POPULATE,
-	PHASE_ENABLE,
-	PHASE_DIRTY,
-	PHASE_GET,
-	PHASE_CLEAR,
-	PHASE_DISABLE,
-	NR_PHASES,
+	PHASE_POPULATE, PHASE_ENABLE, PHASE_DIRTY, PHASE_GET, PHASE_CLEAR,
+	PHASE_DISABLE, NR_PHASES,
 };
 
 /* All runs of one phase so far. */
@@ -55,7 +51,7 @@ struct kvm_stats {
 };
 
 /* The command line.  Not modified once parsed. */
-struct options {
+extern struct options {
 	/* 1 to what both KVM and memstress support. */
 	int nr_vcpus;
 	/* Memory per vCPU as asked for, i.e. not yet rounded. */
@@ -68,7 +64,7 @@ struct options {
 	/* VMs, one after another. */
 	int runs;
 	/* Chance of an access to be a write, 0 to 100. */
-	u32 write_percent;
+	int write_percent;
 	/* vCPUs, the first ones, that only read.  At most all of them. */
 	int readers;
 	bool random_access;
@@ -84,7 +80,7 @@ struct options {
 	bool stats;
 	/* File for the results, or NULL. */
 	const char *json;
-};
+} perf_options;
 
 /* One VM, from creation to destruction. */
 struct test {
@@ -115,22 +111,16 @@ struct test {
 struct perf_program {
 	/* In JSON. */
 	const char *mode;
-	/* The first line and the last ones of what -h prints. */
+	/* The first lines of what -h prints. */
 	const char *purpose;
-	const char *help;
-	/* As getopt_long() wants them. */
-	const char *flags;
-	struct option long_options[4];
+	const struct test_option *options;
 	/* memslots besides those of the test. */
 	int own_slots;
-	/* Returns false if the option is not one of its own. */
-	bool (*parse)(struct options *opts, int flag, const char *arg);
 	/* Refuse what does not go together; may be NULL. */
 	void (*check)(const struct options *opts);
 	/*
-	 * Let the first vCPU access @nr pages of the test memory, of any vCPU's part.
-	 * NULL if vCPUs run on while the host acts, and mend or hide what is to be
-	 * found.
+	 * Let the first vCPU access @nr pages of the test memory, of any vCPU's part.  NULL if
+	 * vCPUs run on while the host acts, and mend or hide what is to be found.
 	 */
 	void (*probe)(const struct test *test, u64 first, u64 nr, bool write);
 	void (*run)(struct test *test);
@@ -138,11 +128,8 @@ struct perf_program {
 
 extern const struct perf_program perf_program;
 
-void __printf(1, 2) __noreturn usage_error(const char *fmt, ...);
-unsigned long parse_number(int flag, const char *arg, unsigned long min,
-			   unsigned long max);
 /* Returns the CPUs to pin to, to be parsed once the number of vCPUs is known. */
-const char *parse_options(struct options *opts, int argc, char *argv[]);
+const char *parse_options(int argc, char *argv[]);
 
 /* The vCPUs' threads, one each. */
 void workers_create(int nr_vcpus);
@@ -160,8 +147,9 @@ void workers_stop(void);
 void run_vcpu_once(struct memstress_vcpu_args *args);
 
 /* Take note of one run of @phase.  @iteration is 0 outside of iterations. */
-void phase_done(struct test *test, enum phase phase, int iteration,
-		struct timespec time);
+void phase_done(struct test *test, enum phase phase, int iteration, struct timespec time);
+/* As JSON has it. */
+const char *phase_name(enum phase phase);
 void print_average(const struct test *test, enum phase phase);
 /* Print what the phases of all runs took. */
 void summarize(const struct test *test);
@@ -190,9 +178,8 @@ extern FILE *json_out;
 
 /* Begin a line with all that tells one test from another. */
 void json_dimensions(const struct test *test, const char *record);
-void json_iteration(int iteration);
 /* The members "phase" and "iteration". */
-void json_phase_name(enum phase phase, int iteration);
+void json_phase_name(const char *phase, int iteration);
 
 /* Refuse a file that cannot be written: better now than after the run. */
 void json_open(const char *json);
@@ -215,10 +202,8 @@ void kvm_stats_read(struct kvm_stats *stats);
 u64 vcpu_faults_taken(int vcpu);
 
 /* What changed, for people, per write if there are any, and for programs. */
-void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after,
-		     u64 writes);
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after,
-		    u64 writes);
+void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
 
 /* Members for KVM's parameters, each with a comma in front of it. */
 void kvm_parameters_json(void);

@@ -39,6 +39,10 @@
 #define EDGE_GPA		BIT_ULL(48)
 #define EDGE_GVA		0x90000000ull
 
+/* No memory, without bits 48 and above or with them, in the page behind it. */
+#define MMIO_GPA		0xb0000000ull
+#define MMIO_GVA		0xa0000000ull
+
 /* Where L1 sees the tables that map the data, and the one above. */
 #define TABLE_GVA		0x80000000ull
 #define UPPER_GVA		0x80100000ull
@@ -75,15 +79,12 @@ struct writer {
 	const char *name;
 	const char *what;
 	bool nested;
-
 	/* L1's EPT has no Accessed and Dirty bits. */
 	bool no_ad;
-
 	/* L1 has EPT or NPT, and shadows the memory of L2 nevertheless. */
 	bool no_tdp;
 
 	const char *(*skip_reason)(void);
-
 	/* Of the combinations of enum guest_kind, those that do if there is little time. */
 	unsigned long quick;
 };
@@ -91,7 +92,6 @@ struct writer {
 struct harvest_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
-
 	/* Of the event, for messages. */
 	const char *name;
 
@@ -100,34 +100,27 @@ struct harvest_test {
 	bool private;
 
 	u8 *hva;
-
 	/* Where memory goes when it is moved away; never mapped otherwise. */
 	u8 *elsewhere;
-
 	/* Of L1, or zero: its NPT or EPT. */
 	u64 tdp;
-
 	/* The entries that map the data: L1's page tables, or its NPT or EPT. */
 	const struct entry_bits *bits;
 	u64 *table[NR_TABLES];
 	u64 *upper;
-
 	/* Entries of @upper: that of the first table, and one that leads to zeroes. */
 	u64 linked;
 	u64 zeroes;
 
 	u64 root;
 	u64 other_root;
-
 	/* What should be in the log. */
 	unsigned long log[LOG_WORDS];
 	unsigned long seen[LOG_WORDS];
-
 	/* What is written next. */
 	u64 value;
 
 	unsigned int rounds;
-
 	/* Of the vCPU. */
 	struct kvm_binary_stats stats;
 };
@@ -135,18 +128,14 @@ struct harvest_test {
 struct event {
 	const char *name;
 	const char *what;
-
 	/* Happens between the writes and KVM_GET_DIRTY_LOG. */
 	void (*happen)(struct harvest_test *t);
-
 	/* Makes the guest able to go on. */
 	void (*undo)(struct harvest_test *t);
 
 	const char *(*skip_reason)(void);
-
 	/* Private anonymous memory, not a memfd. */
 	bool private;
-
 	/* The log may have pages that were not written. */
 	bool more;
 };
@@ -160,9 +149,7 @@ const char *harvest_label(struct harvest_test *t);
 extern const struct entry_bits x86_bits;
 extern const struct entry_bits ept_bits;
 
-/*
- * The guest
- */
+/* The guest */
 
 /* With one of @svm and @vmx if there is an L2. */
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
@@ -176,20 +163,13 @@ void run_l1(struct harvest_test *t);
 void run_writer(struct harvest_test *t);
 void set_l2_root(struct harvest_test *t, u64 root);
 void set_stop(struct harvest_test *t, u64 value);
-pthread_t start_vcpu(struct kvm_vcpu *vcpu);
 void await_progress(struct harvest_test *t, u64 nr);
 
-/*
- * The VM, its memory and its log
- */
+/* The VM, its memory and its log */
 
 /* Page faults that KVM took for the vCPU. */
 u64 nr_faults(struct harvest_test *t);
-void write_page(struct harvest_test *t, u64 page);
-/*
- * Some pages at borders, a third of one half, and nearly none of the other.  Return
- * how many.
- */
+/* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
 u64 write_batch(struct harvest_test *t);
 void write_all(struct harvest_test *t);
 void check_memory(struct harvest_test *t);
@@ -215,9 +195,7 @@ u64 content(struct harvest_test *t, u64 page);
 void copy_all(struct harvest_test *t, u64 *copy);
 void await_write(struct harvest_test *t, u64 page);
 
-/*
- * A run
- */
+/* A run */
 
 /* What kvm.dirty_harvest and kvm.nx_huge_pages were, and are again at the end. */
 extern const struct setting *harvest_param;

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest of the tests of dirty logging by Dirty bits: L1 or L2 does what a list in
- * memory says.
+ * The guest of the tests of dirty logging by Dirty bits: L1 or L2 does what a list in memory says.
  */
 #include "dirty_harvest.h"
 
 #define NR_CACHED_PAGES		16u
 #define PROGRESS_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
-
-/*
- * The guest
- */
 
 struct guest_op {
 	u64 op;
@@ -125,25 +120,17 @@ static void guest_run_vmx_l2(struct vmx_pages *vmx)
 	vmwrite(GUEST_RIP, vmreadz(GUEST_RIP) + vmreadz(VM_EXIT_INSTRUCTION_LEN));
 }
 
-static void guest_create_svm_l2(struct svm_test_data *svm, bool npt)
-{
-	generic_svm_setup(svm, l2_main);
-	svm->vmcb->control.misc_ctl = npt ? SVM_MISC_ENABLE_NP : 0;
-}
-
-static void guest_create_vmx_l2(struct vmx_pages *vmx)
-{
-	GUEST_ASSERT(prepare_for_vmx_operation(vmx));
-	GUEST_ASSERT(load_vmcs(vmx));
-	prepare_vmcs(vmx, l2_main);
-}
-
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
 {
-	if (svm)
-		guest_create_svm_l2(svm, npt);
-	if (vmx)
-		guest_create_vmx_l2(vmx);
+	if (svm) {
+		generic_svm_setup(svm, l2_main);
+		svm->vmcb->control.misc_ctl = npt ? SVM_MISC_ENABLE_NP : 0;
+	}
+	if (vmx) {
+		GUEST_ASSERT(prepare_for_vmx_operation(vmx));
+		GUEST_ASSERT(load_vmcs(vmx));
+		prepare_vmcs(vmx, l2_main);
+	}
 
 	for (;;) {
 		GUEST_SYNC(0);
@@ -180,9 +167,7 @@ void guest_write_random(u64 id, u64 seed)
 	}
 }
 
-/*
- * Running the guest
- */
+/* Running the guest */
 
 void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value)
 {
@@ -239,20 +224,6 @@ void set_stop(struct harvest_test *t, u64 value)
 {
 	stop = value;
 	sync_global_to_guest(t->vm, stop);
-}
-
-static void *vcpu_thread(void *vcpu)
-{
-	vcpu_run(vcpu);
-	return NULL;
-}
-
-pthread_t start_vcpu(struct kvm_vcpu *vcpu)
-{
-	pthread_t thread;
-
-	start_thread(&thread, vcpu_thread, vcpu);
-	return thread;
 }
 
 void await_progress(struct harvest_test *t, u64 nr)

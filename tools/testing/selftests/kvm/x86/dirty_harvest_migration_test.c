@@ -70,22 +70,18 @@ static void disturb(struct harvest_test *t)
 	what[random() % nr](t);
 }
 
-/* The log is taken at once, and has pages that are being written. */
-static void arm_migration(struct harvest_test *t, u64 *copy)
-{
-	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
-	get_log(t);
-	clear_log(t);
-	copy_all(t, copy);
-}
-
 /* A little is written before the end that only a Dirty bit can tell of. */
 static void migrate_while_written(struct harvest_test *t, u64 *copy, bool first)
 {
 	unsigned int i;
 
-	if (first)
-		arm_migration(t, copy);
+	if (first) {
+		/* The log is taken at once, and has pages that are being written. */
+		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+		get_log(t);
+		clear_log(t);
+		copy_all(t, copy);
+	}
 
 	await_progress(t, WRITES_EACH);
 	for (i = 0; i < ROUNDS_EACH; i++) {
@@ -136,10 +132,7 @@ static void run_migration(struct harvest_test *t, const struct event *e)
 }
 
 static const struct event events[] = {
-	{
-		.name = "migration",
-		.what = "live migration",
-	},
+	{ "migration", "live migration" },
 };
 
 int main(int argc, char *argv[])

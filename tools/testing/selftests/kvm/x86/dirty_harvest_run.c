@@ -3,15 +3,12 @@
  * The command line of the tests of dirty logging by Dirty bits, and what they run: all
  * kinds of guests, memory and logs.
  */
-#include <getopt.h>
 
 #include "dirty_harvest.h"
 
 #define DEFAULT_ROUNDS		1000u
 
-/*
- * Parameters, which get their old values back on every way out
- */
+/* Parameters, which get their old values back on every way out */
 
 enum setting_id { HARVEST, NX_HUGE_PAGES, NR_SETTINGS };
 
@@ -41,14 +38,6 @@ u64 harvest_of_new_vm(const char *mode)
 	return harvest;
 }
 
-static bool is_shadow_paging(void)
-{
-	if (host_cpu_is_intel)
-		return !get_kvm_intel_param_bool("ept");
-
-	return !get_kvm_amd_param_bool("npt");
-}
-
 /* With PML no VM does, whatever the parameter says. */
 static bool can_harvest(void)
 {
@@ -56,7 +45,7 @@ static bool can_harvest(void)
 
 	TEST_ASSERT(!can || !host_cpu_is_intel || !get_kvm_intel_param_bool("pml"),
 		    "The CPU logs by itself, and so does KVM");
-	TEST_ASSERT(harvest_of_new_vm("auto") == (can && is_shadow_paging()),
+	TEST_ASSERT(harvest_of_new_vm("auto") == (can && !kvm_is_tdp_enabled()),
 		    "auto isn't for shadow paging, and nothing else");
 	return can;
 }
@@ -69,9 +58,7 @@ void harvest_require(void)
 	__TEST_REQUIRE(can_harvest(), "SPTEs have no Dirty bits, or the CPU logs by itself (PML)");
 }
 
-/*
- * Guests
- */
+/* Guests */
 
 const char *harvest_label(struct harvest_test *t)
 {
@@ -82,11 +69,8 @@ const char *harvest_label(struct harvest_test *t)
 	return text;
 }
 
-/* Of @events, by number. */
-static u64 selected = ~0ull;
-
 static const struct event *events;
-static unsigned int nr_events;
+static struct choice event_choice;
 static void (*run_event)(struct harvest_test *t, const struct event *e);
 static bool verbose;
 
@@ -94,7 +78,7 @@ static bool can_run(unsigned int i, bool private)
 {
 	const struct event *e = &events[i];
 
-	return selected & BIT_ULL(i) && e->private == private &&
+	return choice_has(&event_choice, i) && e->private == private &&
 	       !(e->skip_reason && e->skip_reason());
 }
 
@@ -109,35 +93,29 @@ static void run_one(struct harvest_test *t, const struct event *e)
 			       (now_ns() - start) / NSEC_PER_MSEC);
 }
 
-/* All that is selected, by one guest. */
-static void run_guest_events(struct harvest_test *t)
-{
-	unsigned int i;
-
-	for (i = 0; i < nr_events; i++)
-		if (can_run(i, t->private))
-			run_one(t, &events[i]);
-}
-
 /* Is there anything to do for a guest with this kind of memory? */
 static bool any_selected(bool private)
 {
 	unsigned int i, nr = 0;
 
-	for (i = 0; i < nr_events; i++)
+	for (i = 0; i < event_choice.nr; i++)
 		nr += can_run(i, private);
 	return nr;
 }
 
+/* All that is selected, by one guest. */
 static void run_with_guest(struct harvest_test *t)
 {
 	u64 start = now_ns(), harvest;
+	unsigned int i;
 
 	t->name = "setting up";
 	harvest_create_vm(t);
 	harvest = vm_get_stat(t->vm, dirty_harvest);
 	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
-	run_guest_events(t);
+	for (i = 0; i < event_choice.nr; i++)
+		if (can_run(i, t->private))
+			run_one(t, &events[i]);
 	harvest_destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
@@ -148,10 +126,8 @@ enum guest_kind { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, NR_GUEST_KINDS = 4 };
 
 static const char *no_l2(void)
 {
-	if (kvm_cpu_has(X86_FEATURE_SVM) || kvm_cpu_has(X86_FEATURE_VMX))
-		return NULL;
-
-	return "no nested SVM or VMX";
+	return kvm_cpu_has(X86_FEATURE_SVM) || kvm_cpu_has(X86_FEATURE_VMX) ? NULL :
+	       "no nested SVM or VMX";
 }
 
 static const char *no_l2_ept(void)
@@ -165,35 +141,15 @@ static const char *no_l2_tdp(void)
 }
 
 static const struct writer writers[] = {
-	{
-		.name = "L1",
-		.what = "a guest",
-		.quick = BIT(GUEST_MANUAL) | BIT(GUEST_PRIVATE | GUEST_MANUAL),
-	}, {
-		.name = "L2",
-		.what = "a guest's guest",
-		.nested = true,
-		.skip_reason = no_l2,
-		.quick = BIT(0),
-	}, {
-		.name = "L2-noAD",
-		.what = "the same, by an EPT without Accessed and Dirty bits",
-		.nested = true,
-		.no_ad = true,
-		.skip_reason = no_l2_ept,
-		.quick = BIT(GUEST_MANUAL),
-	}, {
-		.name = "L2-noTDP",
-		.what = "the same, by an L1 that doesn't use EPT or NPT",
-		.nested = true,
-		.no_tdp = true,
-		.skip_reason = no_l2_tdp,
-		.quick = BIT(GUEST_MANUAL),
-	},
+	{ "L1", "a guest", .quick = BIT(GUEST_MANUAL) | BIT(GUEST_PRIVATE | GUEST_MANUAL) },
+	{ "L2", "a guest's guest", .nested = true, .skip_reason = no_l2, .quick = BIT(0) },
+	{ "L2-noAD", "the same, by an EPT without Accessed and Dirty bits", .nested = true,
+	  .no_ad = true, .skip_reason = no_l2_ept, .quick = BIT(GUEST_MANUAL) },
+	{ "L2-noTDP", "the same, by an L1 that doesn't use EPT or NPT", .nested = true,
+	  .no_tdp = true, .skip_reason = no_l2_tdp, .quick = BIT(GUEST_MANUAL) },
 };
 
-/* Of @writers, by number. */
-static u64 selected_writers;
+static struct choice writer_choice = { writers, sizeof(*writers), ARRAY_SIZE(writers) };
 
 static const char *skip_reason(const struct writer *w)
 {
@@ -206,17 +162,12 @@ static bool is_wanted(const struct writer *w, unsigned int kind, bool quick)
 	return any_selected(kind & GUEST_PRIVATE) && (!quick || w->quick & BIT(kind));
 }
 
-static bool is_selected(unsigned int writer)
-{
-	return !selected_writers || selected_writers & BIT_ULL(writer);
-}
-
 static unsigned int nr_results(bool quick)
 {
 	unsigned int i, kind, nr = 0;
 
 	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		for (kind = 0; is_selected(i) && kind < NR_GUEST_KINDS; kind++)
+		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++)
 			nr += is_wanted(&writers[i], kind, quick);
 	return nr;
 }
@@ -252,43 +203,17 @@ static void run_writers(unsigned int rounds, bool quick)
 
 	for (i = 0; i < ARRAY_SIZE(writers); i++) {
 		reason = skip_reason(&writers[i]);
-		__TEST_REQUIRE(!reason || !(selected_writers & BIT_ULL(i)), "%s: %s",
+		__TEST_REQUIRE(!reason || !(writer_choice.named & BIT_ULL(i)), "%s: %s",
 			       writers[i].name, reason);
 	}
 
 	ksft_set_plan(nr_results(quick));
 	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		if (is_selected(i))
+		if (choice_has(&writer_choice, i))
 			run_writer_events(&writers[i], rounds, quick);
 }
 
-/*
- * The command line
- */
-
-static void list_names(void)
-{
-	unsigned int i;
-
-	printf("It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		printf("  -g %-10s %s\n", writers[i].name, writers[i].what);
-	for (i = 0; i < nr_events; i++)
-		printf("  -m %-10s %s\n", events[i].name, events[i].what);
-}
-
-static void select_writer(const char *name)
-{
-	selected_writers |= BIT_ULL(option_name(name, writers, sizeof(*writers),
-						ARRAY_SIZE(writers)));
-}
-
-static void select_event(const char *name)
-{
-	if (selected == ~0ull)
-		selected = 0;
-	selected |= BIT_ULL(option_name(name, events, sizeof(*events), nr_events));
-}
+/* The command line */
 
 int harvest_main(int argc, char *argv[], const struct event *given, unsigned int nr,
 		 void (*run)(struct harvest_test *t, const struct event *e))
@@ -296,23 +221,24 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	u64 rounds = DEFAULT_ROUNDS, seed = 1;
 	bool quick = false;
 	const struct test_option options[] = {
-		{ 'g', "NAME", "let only this guest write; more than one may be given",
-		  .take = select_writer },
-		{ 'm', "NAME", "let only this happen; more than one may be given",
-		  .take = select_event },
-		{ 'n', "ROUNDS", "rounds of harvesting, where vCPUs run meanwhile",
+		{ 'g', "guest", "let only this guest write; more than one may be given",
+		  .choice = &writer_choice },
+		{ 'm', "event", "let only this happen; more than one may be given",
+		  .choice = &event_choice },
+		{ 'n', "rounds", "rounds of harvesting, where vCPUs run meanwhile",
 		  .number = &rounds, .min = 1, .max = UINT_MAX },
 		{ 'q', NULL, "for each guest only some of the combinations of private and shared\n"
 		  "     memory, with and without manual protection", .flag = &quick },
-		{ 's', "SEED", "seed of what is random", .number = &seed, .max = UINT_MAX },
+		{ 's', "seed", "seed of what is random", .number = &seed, .max = UINT_MAX },
 		{ 'v', NULL, "show each step", .flag = &verbose },
 		{ }
 	};
 
 	events = given;
-	nr_events = nr;
+	event_choice = (struct choice){ events, sizeof(*events), nr };
 	run_event = run;
-	parse_test_options(argc, argv, options, list_names);
+	parse_test_options(argc, argv, options,
+			   "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
 	ksft_print_header();
 	harvest_require();
 	srandom(seed);

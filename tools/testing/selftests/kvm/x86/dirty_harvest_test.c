@@ -6,11 +6,10 @@
  * the Dirty bit of the SPTE, and KVM_GET_DIRTY_LOG looks for it.  Whatever takes
  * an SPTE or its Dirty bit away in between has to move it into the log.
  *
- * For each way in which that happens: begin with an empty log, let the guest write
- * to some pages, check that KVM took no fault and so wasn't told, let it happen,
- * and then the log has to have exactly these pages, and after KVM_CLEAR_DIRTY_LOG
- * none.  All of it is done by an L1 guest and by an L2 guest (SVM or VMX), with and
- * without manual protection.
+ * For each way in which that happens: begin with an empty log, let the guest write to some pages,
+ * check that KVM took no fault and so wasn't told, let it happen, and then the log has to have
+ * exactly these pages, and after KVM_CLEAR_DIRTY_LOG none.  All of it is done by an L1 guest and by
+ * an L2 guest (SVM or VMX), with and without manual protection.
  *
  * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
  * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check
@@ -21,23 +20,15 @@
  * read-only entry of its page tables into a writable one has its page logged when
  * KVM synchronizes the entry, as with write protection ("regrant").
  *
- * Limits: no vCPU runs while it happens; dirty_harvest_migration_test has that.  NX
- * recovery never takes away what is logged.  An L1's huge pages map nothing that is
- * logged.
+ * Limits: no vCPU runs while it happens; dirty_harvest_migration_test has that.  NX recovery never
+ * takes away what is logged.  An L1's huge pages map nothing that is logged.
  */
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <linux/mman.h>
 
 #include "dirty_harvest.h"
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE		25
-#endif
-
-/*
- * What can happen: the host
- */
+/* What can happen: the host */
 
 static void protect(struct harvest_test *t, int prot)
 {
@@ -51,10 +42,6 @@ static void move_memory(struct harvest_test *t, void *from, void *to)
 	void *p = mremap(from, DATA_SIZE, DATA_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 
 	CHECK(t, p == to, "mremap() failed, errno %d", errno);
-}
-
-static void happen_nothing(struct harvest_test *t)
-{
 }
 
 static void happen_mprotect(struct harvest_test *t)
@@ -143,6 +130,7 @@ static void undo_quota(struct harvest_test *t)
  * in this memslot.
  */
 #define EDGE_PAGES		((SZ_2M + DATA_GPA + DATA_SIZE) / PAGE_SIZE)
+#define MMIO_TIMEOUT_S		10
 
 static void set_edge(struct harvest_test *t, u64 pages, u32 flags, void *hva)
 {
@@ -165,16 +153,38 @@ static void log_edge(struct harvest_test *t)
 	free(log);
 }
 
+static void wake_up(int signal)
+{
+}
+
+/* A CPU that ignores these bits finds what KVM has noted for MMIO at the gpa without them. */
+static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
+{
+	struct kvm_run *run = t->vcpu->run;
+
+	add_op(t, OP_EXPECT, gva, 0);
+	send_ops(t, false);
+	signal(SIGALRM, wake_up);
+	alarm(MMIO_TIMEOUT_S);
+	__vcpu_run(t->vcpu);
+	alarm(0);
+	CHECK(t, run->exit_reason == KVM_EXIT_MMIO && run->mmio.phys_addr == gpa,
+	      "MMIO at 0x%lx: exit reason %s", gpa, exit_reason_str(run->exit_reason));
+	memset(run->mmio.data, 0, sizeof(run->mmio.data));
+	run_vcpu(t);
+}
+
 static void happen_edge(struct harvest_test *t)
 {
 	struct kvm_pre_fault_memory range = { .gpa = EDGE_GPA + DATA_GPA, .size = DATA_SIZE };
-	u8 *hva = mmap(NULL, EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	u8 *hva = map_memory(EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 	int r;
 
-	CHECK(t, hva != MAP_FAILED, "mmap() failed, errno %d", errno);
 	set_edge(t, EDGE_PAGES, KVM_MEM_LOG_DIRTY_PAGES, hva);
 	log_edge(t);
+	read_mmio(t, MMIO_GVA, MMIO_GPA);
+	read_mmio(t, MMIO_GVA + PAGE_SIZE, EDGE_GPA + MMIO_GPA);
 	/* Only page tables of five levels can map it. */
 	r = __vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
 	CHECK(t, r || kvm_cpu_property(X86_PROPERTY_GUEST_MAX_PHY_ADDR) > 48,
@@ -188,9 +198,8 @@ static void happen_edge(struct harvest_test *t)
 /*
  * What can happen: tables of the guest
  *
- * L1 changes the entries of pages that were written, of those that map data for
- * the guest that wrote.  Where KVM has no shadow of them it is none of its
- * business.
+ * L1 changes the entries of pages that were written, of those that map data for the guest that
+ * wrote.  Where KVM has no shadow of them it is none of its business.
  */
 
 static void change_entry(struct harvest_test *t, u64 page, u64 value)
@@ -218,13 +227,19 @@ static void change_written(struct harvest_test *t, u64 take, u64 give)
 	run_changes(t);
 }
 
-static void undo_entries(struct harvest_test *t)
+/* All of the entries, to what they were at first, or less than that. */
+static void reset_entries(struct harvest_test *t, u64 take)
 {
 	u64 page;
 
 	for (page = 0; page < NR_PAGES; page++)
-		change_entry(t, page, good_entry(t, page));
+		change_entry(t, page, good_entry(t, page) & ~take);
 	run_changes(t);
+}
+
+static void undo_entries(struct harvest_test *t)
+{
+	reset_entries(t, 0);
 }
 
 static void happen_readonly(struct harvest_test *t)
@@ -252,14 +267,10 @@ static void happen_old(struct harvest_test *t)
 	change_written(t, t->bits->accessed, 0);
 }
 
-/* All of the entries, to nothing but another permission, and back. */
+/* To nothing but another permission, and back. */
 static void happen_regrant(struct harvest_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
-		change_entry(t, page, good_entry(t, page) & ~PT_WRITABLE_MASK);
-	run_changes(t);
+	reset_entries(t, PT_WRITABLE_MASK);
 	undo_entries(t);
 }
 
@@ -270,8 +281,7 @@ static void change_upper(struct harvest_test *t, u64 value, u64 step)
 	unsigned int i;
 
 	for (i = 0; i < NR_TABLES; i++)
-		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64),
-		       value + i * step);
+		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64), value + i * step);
 	for (i = 0; i < NR_PAGES; i++)
 		add_op(t, OP_INVLPG, DATA_GPA + i * PAGE_SIZE, 0);
 	run_changes(t);
@@ -326,8 +336,7 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 		      "KVM took %lu faults for %lu pages: not all are write-protected",
 		      faults, written);
 	else
-		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes",
-		      faults);
+		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes", faults);
 }
 
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
@@ -337,7 +346,8 @@ static void one_round(struct harvest_test *t, const struct event *e, bool mapped
 	u64 written = write_batch(t);
 	u64 faults = nr_faults(t) - before;
 
-	e->happen(t);
+	if (e->happen)
+		e->happen(t);
 	expect_log(t, e->more, "GET");
 	if (mapped)
 		check_faults(t, faults, written);
@@ -364,114 +374,32 @@ static void run_event(struct harvest_test *t, const struct event *e)
 }
 
 static const struct event events[] = {
-	{
-		.name = "nothing",
-		.what = "nothing happens",
-		.happen = happen_nothing,
-	}, {
-		.name = "mprotect",
-		.what = "the host may only read",
-		.happen = happen_mprotect,
-		.undo = undo_mprotect,
-	}, {
-		.name = "dontneed",
-		.what = "the host unmaps memory of a file",
-		.happen = happen_dontneed,
-	}, {
-		.name = "mremap",
-		.what = "the host moves the memory",
-		.happen = happen_mremap,
-		.undo = undo_mremap,
-	}, {
-		.name = "fork",
-		.what = "the host copies on write",
-		.happen = happen_fork,
-		.private = true,
-	}, {
-		.name = "collapse",
-		.what = "the host's pages become a huge page",
-		.happen = happen_collapse,
-		.undo = undo_collapse,
-		.private = true,
-	}, {
-		.name = "quota",
-		.what = "shadow pages are used for something else",
-		.happen = happen_quota,
-		.undo = undo_quota,
-	}, {
-		.name = "delete",
-		.what = "another memslot is deleted",
-		.happen = happen_delete,
-		.undo = undo_delete,
-	}, {
-		.name = "flags",
-		.what = "another memslot is logged, and not any more",
-		.happen = happen_flags,
-	}, {
-		.name = "edge",
-		.what = "memory is logged that page tables of four levels don't map",
-		.happen = happen_edge,
-		.skip_reason = no_edge,
-	}, {
-		.name = "move",
-		.what = "the memslot moves",
-		.happen = happen_move,
-		.undo = undo_move,
-	}, {
-		.name = "nx",
-		.what = "nx_huge_pages changes",
-		.happen = happen_nx,
-		.skip_reason = no_nx,
-	}, {
-		.name = "reclaim",
-		.what = "the quota of shadow pages is lowered",
-		.happen = happen_reclaim,
-	}, {
-		.name = "readonly",
-		.what = "the guest makes entries read-only",
-		.happen = happen_readonly,
-		.undo = undo_entries,
-	}, {
-		.name = "absent",
-		.what = "the guest clears entries",
-		.happen = happen_absent,
-		.undo = undo_entries,
-	}, {
-		.name = "other",
-		.what = "the guest makes entries point to another page",
-		.happen = happen_other_gfn,
-		.undo = undo_entries,
-	}, {
-		.name = "clean",
-		.what = "the guest clears Dirty bits of its own",
-		.happen = happen_clean,
-		.undo = undo_entries,
-	}, {
-		.name = "old",
-		.what = "the guest clears Accessed bits of its own",
-		.happen = happen_old,
-		.undo = undo_entries,
-	}, {
-		.name = "regrant",
-		.what = "the guest makes entries read-only and writable again",
-		.happen = happen_regrant,
-		.more = true,
-	}, {
-		.name = "unlink",
-		.what = "the guest unlinks page tables",
-		.happen = happen_unlink,
-		.undo = undo_upper,
-	}, {
-		.name = "relink",
-		.what = "the guest uses other page tables",
-		.happen = happen_relink,
-		.undo = undo_upper,
-	}, {
-		.name = "root",
-		.what = "the guest uses another root",
-		.happen = happen_root,
-		.undo = undo_root,
-	},
+	{ "nothing", "nothing happens" },
+	{ "mprotect", "the host may only read", happen_mprotect, undo_mprotect },
+	{ "dontneed", "the host unmaps memory of a file", happen_dontneed },
+	{ "mremap", "the host moves the memory", happen_mremap, undo_mremap },
+	{ "fork", "the host copies on write", happen_fork, .private = true },
+	{ "collapse", "the host's pages become a huge page", happen_collapse, undo_collapse,
+	  .private = true },
+	{ "quota", "shadow pages are used for something else", happen_quota, undo_quota },
+	{ "delete", "another memslot is deleted", happen_delete, undo_delete },
+	{ "flags", "another memslot is logged, and not any more", happen_flags },
+	{ "edge", "memory is logged that page tables of four levels don't map", happen_edge,
+	  .skip_reason = no_edge },
+	{ "move", "the memslot moves", happen_move, undo_move },
+	{ "nx", "nx_huge_pages changes", happen_nx, .skip_reason = no_nx },
+	{ "reclaim", "the quota of shadow pages is lowered", happen_reclaim },
+	{ "readonly", "the guest makes entries read-only", happen_readonly, undo_entries },
+	{ "absent", "the guest clears entries", happen_absent, undo_entries },
+	{ "other", "the guest makes entries point to another page", happen_other_gfn,
+	  undo_entries },
+	{ "clean", "the guest clears Dirty bits of its own", happen_clean, undo_entries },
+	{ "old", "the guest clears Accessed bits of its own", happen_old, undo_entries },
+	{ "regrant", "the guest makes entries read-only and writable again", happen_regrant,
+	  .more = true },
+	{ "unlink", "the guest unlinks page tables", happen_unlink, undo_upper },
+	{ "relink", "the guest uses other page tables", happen_relink, undo_upper },
+	{ "root", "the guest uses another root", happen_root, undo_root },
 };
 
 int main(int argc, char *argv[])

@@ -47,10 +47,7 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 }
 
 static const struct event events[] = {
-	{
-		.name = "tlb",
-		.what = "a vCPU writes all the time and stays in the guest",
-	},
+	{ "tlb", "a vCPU writes all the time and stays in the guest" },
 };
 
 int main(int argc, char *argv[])

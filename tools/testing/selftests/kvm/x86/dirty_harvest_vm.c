@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * The VM of the tests of dirty logging by Dirty bits, its log, and what should be in
- * it.
- */
-#include <sys/mman.h>
-
+/* The VM of the tests of dirty logging by Dirty bits, its log, and what should be in it. */
 #include "dirty_harvest.h"
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
@@ -25,7 +20,7 @@ u64 nr_faults(struct harvest_test *t)
 	return get_stat_or_absent(&t->stats, "pf_taken");
 }
 
-void write_page(struct harvest_test *t, u64 page)
+static void write_page(struct harvest_test *t, u64 page)
 {
 	add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, t->value);
 	set_bit(page, t->log);
@@ -53,17 +48,12 @@ u64 write_batch(struct harvest_test *t)
 }
 
 /* Of some words of the log every page is mapped for L1 as well, of some every other. */
-static bool is_shared_with_l1(u64 page)
-{
-	return page & 64 && (page & 128 || page & 1);
-}
-
 static void write_by_l1(struct harvest_test *t)
 {
 	u64 page;
 
 	for (page = 0; page < NR_PAGES; page++)
-		if (is_shared_with_l1(page))
+		if (page & 64 && (page & 128 || page & 1))
 			add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, 0);
 	run_l1(t);
 }
@@ -96,9 +86,7 @@ void check_memory(struct harvest_test *t)
 	}
 }
 
-/*
- * The log
- */
+/* The log */
 
 void set_slot(struct harvest_test *t, u64 gpa, u32 flags)
 {
@@ -135,20 +123,11 @@ void clear_log(struct harvest_test *t)
 	memset(t->log, 0, LOG_BYTES);
 }
 
-static void fill_log(unsigned long *log)
-{
-	u64 page;
-
-	memset(log, 0, LOG_BYTES);
-	for (page = 0; page < NR_PAGES; page++)
-		set_bit(page, log);
-}
-
 void start_logging(struct harvest_test *t)
 {
 	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
 	if (t->manual) {
-		fill_log(t->log);
+		bitmap_fill(t->log, NR_PAGES);
 		expect_log(t, false, "enabled");
 		clear_log(t);
 	}
@@ -160,9 +139,7 @@ void stop_logging(struct harvest_test *t)
 	set_slot(t, DATA_GPA, 0);
 }
 
-/*
- * What can happen at any time, while vCPUs run, too
- */
+/* What can happen at any time, while vCPUs run, too */
 
 void advise(struct harvest_test *t, size_t size, int advice)
 {
@@ -180,8 +157,7 @@ void add_other(struct harvest_test *t, u32 flags)
 {
 	static u8 memory[2 * SZ_4K] __aligned(SZ_4K);
 
-	vm_set_user_memory_region(t->vm, OTHER_SLOT, flags, OTHER_GPA, SZ_4K,
-				  memory + SZ_4K);
+	vm_set_user_memory_region(t->vm, OTHER_SLOT, flags, OTHER_GPA, SZ_4K, memory + SZ_4K);
 }
 
 void happen_flags(struct harvest_test *t)
@@ -215,9 +191,7 @@ void happen_reclaim(struct harvest_test *t)
 	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
-/*
- * Setting up
- */
+/* Setting up */
 
 u64 *entry_of(struct harvest_test *t, u64 page)
 {
@@ -242,15 +216,6 @@ u64 good_entry(struct harvest_test *t, u64 page)
 static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
 {
 	return addr_gpa2hva(vm, entry & PHYSICAL_PAGE_MASK);
-}
-
-/* Map the data by 4KiB entries that have been used already. */
-static void fill_tables(struct harvest_test *t)
-{
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
-		*entry_of(t, page) = good_entry(t, page);
 }
 
 /* The page tables that the guest has for the data. */
@@ -296,8 +261,7 @@ static void map_tables(struct harvest_test *t)
 	unsigned int i;
 
 	for (i = 0; i < NR_TABLES; i++)
-		virt_pg_map(t->vm, TABLE_GVA + i * PAGE_SIZE,
-			    addr_hva2gpa(t->vm, t->table[i]));
+		virt_pg_map(t->vm, TABLE_GVA + i * PAGE_SIZE, addr_hva2gpa(t->vm, t->table[i]));
 	virt_pg_map(t->vm, UPPER_GVA, addr_hva2gpa(t->vm, t->upper));
 }
 
@@ -314,12 +278,6 @@ static void find_links(struct harvest_test *t)
 	for (i = 0; i < NR_TABLES; i++)
 		CHECK(t, t->table[i] == gpa_table(t->vm, t->linked + i * PAGE_SIZE),
 		      "the tables are not neighbours");
-}
-
-static void copy_root(struct harvest_test *t)
-{
-	t->other_root = vm_alloc_page_table(t->vm);
-	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
 }
 
 static void create_svm_l2(struct harvest_test *t)
@@ -354,13 +312,12 @@ static void create_l2(struct harvest_test *t)
 	set_l2_root(t, t->root);
 }
 
-static void *map_memory(struct harvest_test *t, size_t size)
+static void *map_aligned(struct harvest_test *t, size_t size)
 {
 	int fd = t->private ? -1 : kvm_memfd_alloc(size, false);
-	u8 *p = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	u8 *p = map_memory(2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	u8 *aligned = align_ptr_up(p, SZ_2M);
 
-	CHECK(t, p != MAP_FAILED, "mmap() failed, errno %d", errno);
 	p = mmap(aligned, size, PROT_READ | PROT_WRITE,
 		 MAP_FIXED | (t->private ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED), fd, 0);
 	CHECK(t, p == aligned, "mmap() failed, errno %d", errno);
@@ -371,9 +328,9 @@ static void *map_memory(struct harvest_test *t, size_t size)
 
 static void add_memory(struct harvest_test *t)
 {
-	t->hva = map_memory(t, 2 * SZ_2M);
+	t->hva = map_aligned(t, 2 * SZ_2M);
 	advise(t, 2 * SZ_2M, MADV_NOHUGEPAGE);
-	t->elsewhere = mmap(NULL, DATA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	t->elsewhere = map_memory(DATA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	set_slot(t, DATA_GPA, 0);
 	add_other(t, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, BALLAST_GPA, BALLAST_SLOT,
@@ -388,26 +345,35 @@ static void map_guest(struct harvest_test *t)
 		virt_pg_map(t->vm, DATA_GPA + offset, DATA_GPA + offset);
 	for (offset = 0; offset < BALLAST_PAGES * SZ_2M; offset += SZ_2M)
 		virt_pg_map(t->vm, BALLAST_GPA + offset, BALLAST_GPA + offset);
-	if (!no_edge())
-		virt_pg_map(t->vm, EDGE_GVA, EDGE_GPA - PAGE_SIZE);
+	if (no_edge())
+		return;
+
+	virt_pg_map(t->vm, EDGE_GVA, EDGE_GPA - PAGE_SIZE);
+	virt_map(t->vm, MMIO_GVA, MMIO_GPA, 2);
+	*vm_get_entry(t->vm, MMIO_GVA + PAGE_SIZE, PG_LEVEL_4K) = table_entry(EDGE_GPA + MMIO_GPA);
 }
 
 void harvest_create_vm(struct harvest_test *t)
 {
+	u64 page;
+
 	t->bits = &x86_bits;
 	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
 	if (t->manual)
-		vm_enable_initially_set(t->vm);
+		vm_enable_manual_protect(t->vm, true);
 	vcpu_args_set(t->vcpu, 3, 0ull, 0ull, 0ull);
 	add_memory(t);
 	map_guest(t);
 	find_tables(t);
 	if (t->writer->nested)
 		create_l2(t);
-	fill_tables(t);
+	/* Map the data by 4KiB entries that have been used already. */
+	for (page = 0; page < NR_PAGES; page++)
+		*entry_of(t, page) = good_entry(t, page);
 	map_tables(t);
 	find_links(t);
-	copy_root(t);
+	t->other_root = vm_alloc_page_table(t->vm);
+	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
 	t->stats.fd = vcpu_get_stats_fd(t->vcpu);
 	run_vcpu(t);
 }
@@ -421,9 +387,7 @@ void harvest_destroy_vm(struct harvest_test *t)
 	munmap(t->elsewhere, DATA_SIZE);
 }
 
-/*
- * Memory, while vCPUs run
- */
+/* Memory, while vCPUs run */
 
 u64 content(struct harvest_test *t, u64 page)
 {

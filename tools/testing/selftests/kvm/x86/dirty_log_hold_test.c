@@ -11,8 +11,6 @@
  * first ("idle").  A bound (-b) makes sense where time is simulated, as
  * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.
  */
-#include <time.h>
-
 #include "eager_split_util.h"
 
 #define DATA_SLOT		10
@@ -31,7 +29,7 @@
 #define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
 				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
 
-#define IDLE_NS			(20 * NSEC_PER_MSEC)
+#define IDLE_US			20000
 #define LOG_WORDS		(MAX_GFNS / BITS_PER_WORD)
 
 /* Written by the host before the vCPU runs. */
@@ -45,17 +43,19 @@ struct hold_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	struct kvm_vcpu *waiter;
-	u8 *hva;
 	u64 *tables;
 	unsigned long log[LOG_WORDS];
-
 	/* The longest wait of the last phase. */
 	u64 longest_ns;
 };
 
 struct phase {
 	const char *name;
-	void (*run)(struct hold_test *t);
+	void (*run)(struct hold_test *t, u32 flags);
+	/* What the slot's flags become, if it is that which is measured. */
+	u32 flags;
+	/* All pages are in the log when it begins. */
+	bool written;
 };
 
 static void guest_main(void)
@@ -110,13 +110,11 @@ static void create_vm(struct hold_test *t)
 
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	t->waiter = vm_vcpu_add(t->vm, 1, guest_wait);
-	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_enable_manual_protect(t->vm, false);
 	vm_set_nr_mmu_pages(t->vm, MMU_PAGES);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
 				    nr_aliases, 0);
-	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (alias = 0; alias < nr_aliases; alias++)
 		map_alias(t, alias);
@@ -126,50 +124,33 @@ static void create_vm(struct hold_test *t)
 
 static void set_logging(struct hold_test *t, u32 flags)
 {
-	vm_set_user_memory_region(t->vm, DATA_SLOT, flags, DATA_GPA, nr_gfns * PAGE_SIZE, t->hva);
+	vm_mem_region_set_flags(t->vm, DATA_SLOT, flags);
 }
 
-static void phase_idle(struct hold_test *t)
+static void rest(struct hold_test *t, u32 flags)
 {
-	struct timespec time = { .tv_nsec = IDLE_NS };
-
-	nanosleep(&time, NULL);
+	usleep(IDLE_US);
 }
 
-static void phase_enable(struct hold_test *t)
-{
-	set_logging(t, KVM_MEM_LOG_DIRTY_PAGES);
-}
-
-static void phase_get(struct hold_test *t)
+static void get_log(struct hold_test *t, u32 flags)
 {
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
 }
 
-/* No page was written since the log was cleared, which takes a look at every SPTE. */
-static void phase_get_clean(struct hold_test *t)
-{
-	phase_get(t);
-}
-
-static void phase_clear(struct hold_test *t)
+static void clear_log(struct hold_test *t, u32 flags)
 {
 	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, nr_gfns);
 }
 
-static void phase_disable(struct hold_test *t)
-{
-	set_logging(t, 0);
-}
+static const struct phase idle = { "idle", rest };
 
-static const struct phase idle = { "idle", phase_idle };
-
+/* To find that no page was written takes a look at every SPTE. */
 static const struct phase phases[] = {
-	{ "enable", phase_enable },
-	{ "get", phase_get },
-	{ "clear", phase_clear },
-	{ "get_clean", phase_get_clean },
-	{ "disable", phase_disable },
+	{ "enable", set_logging, .flags = KVM_MEM_LOG_DIRTY_PAGES },
+	{ "get", get_log, .written = true },
+	{ "clear", clear_log },
+	{ "get_clean", get_log },
+	{ "disable", set_logging },
 };
 
 static void *waiter_main(void *arg)
@@ -193,7 +174,7 @@ static u64 measure(struct hold_test *t, const struct phase *phase)
 		sync_global_from_guest(t->vm, measuring);
 	while (!measuring);
 	since = now_ns();
-	phase->run(t);
+	phase->run(t, phase->flags);
 	since = now_ns() - since;
 	measuring = false;
 	sync_global_to_guest(t->vm, measuring);
@@ -207,8 +188,7 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 {
 	u64 ns;
 
-	/* All pages are in the log when it is to be read. */
-	if (phase->run == phase_get)
+	if (phase->written)
 		vcpu_run_to_sync(t->vcpu, NULL);
 	ns = measure(t, phase);
 	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
@@ -219,11 +199,11 @@ int main(int argc, char *argv[])
 	struct hold_test t = {};
 	u64 bound_us = 0;
 	const struct test_option options[] = {
-		{ 'g', "GFNS", "gfns, a multiple of 64, " __stringify(MAX_GFNS) " at most",
+		{ 'g', "gfns", "gfns, a multiple of 64, " __stringify(MAX_GFNS) " at most",
 		  .number = &nr_gfns, .min = 64, .max = MAX_GFNS, .multiple = 64 },
-		{ 'a', "ALIASES", "how often each is mapped, " __stringify(MAX_ALIASES) " at most",
+		{ 'a', "aliases", "how often each is mapped, " __stringify(MAX_ALIASES) " at most",
 		  .number = &nr_aliases, .min = 1, .max = MAX_ALIASES },
-		{ 'b', "US", "fail if the vCPU waits for longer, microseconds (default: no bound)",
+		{ 'b', "bound", "fail if the vCPU waits for longer, us (default: no bound)",
 		  .number = &bound_us, .min = 1, .max = UINT_MAX },
 		{ }
 	};

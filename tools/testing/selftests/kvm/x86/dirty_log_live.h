@@ -7,6 +7,7 @@
 #ifndef SELFTEST_KVM_DIRTY_LOG_LIVE_H
 #define SELFTEST_KVM_DIRTY_LOG_LIVE_H
 
+#include "processor.h"
 #include "dirty_log_perf.h"
 
 /* Buckets of an octave, the logarithm of that, and buckets of all octaves. */
@@ -20,23 +21,11 @@
 /* Set in struct control.phase while the host acts. */
 #define ACTION		BIT(31)
 
-enum kind {
-	WRITERS,
-	READERS,
-	NR_KINDS,
-};
+enum kind { WRITERS, READERS, NR_KINDS };
 
 enum live_phase {
-	LIVE_POPULATE,
-	LIVE_BASELINE,
-	LIVE_ENABLE,
-	LIVE_ENABLED,
-	LIVE_GET,
-	LIVE_CLEAR,
-	LIVE_VERIFY,
-	LIVE_LOGGING,
-	LIVE_DISABLE,
-	LIVE_DISABLED,
+	LIVE_POPULATE, LIVE_BASELINE, LIVE_ENABLE, LIVE_ENABLED, LIVE_GET,
+	LIVE_CLEAR, LIVE_VERIFY, LIVE_LOGGING, LIVE_DISABLE, LIVE_DISABLED,
 };
 
 /* What the host does in it stalls vCPUs. */
@@ -108,16 +97,16 @@ extern struct layout {
 } layout;
 
 /* The command line's. */
-struct live_options {
+extern struct live_options {
 	/* Length of a window of the timeline. */
-	u32 window_us;
+	int window_us;
 	/* How long vCPUs run between two actions of the host. */
-	u32 stretch_ms;
+	int stretch_ms;
 	/* Readers read pages that are not mapped yet. */
 	bool fresh;
 	/* Print the timeline, too. */
 	bool timeline;
-};
+} live_options;
 
 /* One phase that was, or is. */
 struct span {
@@ -133,7 +122,6 @@ struct span {
 /* One VM that was measured, or is. */
 struct live {
 	struct test *test;
-	const struct live_options *opts;
 	/* Host's view of the guest memory. */
 	struct control *control;
 	char *stats;

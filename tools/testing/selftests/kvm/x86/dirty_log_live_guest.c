@@ -3,7 +3,6 @@
  * The guest of dirty_log_live_perf_test: it accesses memory without end, and takes
  * the time of each access.  Only what memory accesses need may fault in here.
  */
-#include "processor.h"
 #include "dirty_log_live.h"
 
 struct layout layout;
@@ -127,22 +126,15 @@ static void guest_populate(struct cursor *me, struct memstress_vcpu_args *args)
 		;
 }
 
-static u64 next_page(u64 page, u64 pages)
+static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *args, u32 phase)
 {
-	page += layout.page_step;
-	return page < pages ? page : 0;
-}
-
-static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *args,
-			       u32 phase)
-{
-	u64 page = me->page;
+	u64 page = me->page, next = page + layout.page_step;
 	bool write;
 
 	if (memstress_args.random_access)
 		page = kvm_random_u32(&me->random) % me->steps * layout.page_step;
 	else
-		me->page = next_page(page, args->pages);
+		me->page = next < args->pages ? next : 0;
 
 	write = __kvm_random_bool(&me->random, me->write_percent);
 	timed_access(me, args->gva + page * PAGE_SIZE, write, phase);

@@ -22,31 +22,28 @@
  * Clock.  Guests' TSCs are set to the host's, i.e. their offset to zero, so
  * that one instruction reads the clock of all without a VM exit.
  *
- * Method.  A vCPU reads the TSC before and after each access, and counts the
- * difference in a histogram of its own per phase, log2 with eight steps per
- * octave: percentiles are upper bounds, at most 12.5% too high.  The longest is
- * kept as it is, with its page.  It also counts accesses by time of completion
- * in windows.  An access belongs to the phase it began in, unless it began
- * between two actions and spent most of its time after the next one had begun:
- * then that stalled it.  All of this is in memory that was touched before.
+ * Method.  A vCPU reads the TSC before and after each access, and counts the difference in a
+ * histogram of its own per phase, log2 with eight steps per octave: percentiles are upper bounds,
+ * at most 12.5% too high.  The longest is kept as it is, with its page.  It also counts accesses by
+ * time of completion in windows.  An access belongs to the phase it began in, unless it began
+ * between two actions and spent most of its time after the next one had begun: then that stalled
+ * it.  All of this is in memory that was touched before.
  *
  * Readers re-read their part of the test memory.  That takes no page fault
  * unless KVM zapped something, so such a reader hardly ever sees mmu_lock.  With
  * -F they read from a slot of their own instead, never logged, whose pages are
- * not mapped by KVM yet, one page every FRESH_PACE_US: each read takes a fault,
- * needs mmu_lock, and so finds out how long it is not to be had.  The pages are
- * 4 KiB whatever -s says, and all of them are the host's zero page, already in
- * the host's page tables: so there are enough of them, and a fault is as much
- * mmu_lock and as little else as possible.
+ * not mapped by KVM yet, one page every FRESH_PACE_US: each read takes a fault, needs mmu_lock, and
+ * so finds out how long it is not to be had.  The pages are 4 KiB whatever -s says, and all of them
+ * are the host's zero page, already in the host's page tables: so there are enough of them, and a
+ * fault is as much mmu_lock and as little else as possible.
  *
- * Limits.  A stall is seen only by a vCPU that runs into it: what the vCPU's
- * thread waits for outside of memory accesses, e.g. for a CPU, between two of
- * them, shows in the timeline but in no histogram; inside of one it cannot be
- * told from a stall by KVM.  More threads than CPUs measure the scheduler.  Two
- * reads of the TSC and the accounting make accesses slower than real ones, the
- * relative dip is therefore smaller than that of a guest that does nothing but
- * access memory.  A reader with -F asks once per FRESH_PACE_US: its accesses
- * per second are that pace, and it may miss so much of a stall's length.
+ * Limits.  A stall is seen only by a vCPU that runs into it: what the vCPU's thread waits for
+ * outside of memory accesses, e.g. for a CPU, between two of them, shows in the timeline but in no
+ * histogram; inside of one it cannot be told from a stall by KVM.  More threads than CPUs measure
+ * the scheduler.  Two reads of the TSC and the accounting make accesses slower than real ones, the
+ * relative dip is therefore smaller than that of a guest that does nothing but access memory.  A
+ * reader with -F asks once per FRESH_PACE_US: its accesses per second are that pace, and it may
+ * miss so much of a stall's length.
  *
  * The results are refused if guest and host do not agree: each vCPU's accesses,
  * counted by itself, by reads and writes, by latency, and by window, have to be
@@ -61,16 +58,11 @@
  * before it, and so adds some microseconds to that one.
  */
 #include <sys/mman.h>
-#include <linux/sizes.h>
-#include <linux/stringify.h>
 
-#include "processor.h"
 #include "dirty_log_live.h"
 
 #define HOUR_MS		(3600 * 1000)
 #define SECOND_US	(1000 * 1000)
-#define WINDOW_US	10000
-#define STRETCH_MS	100
 
 /* For layout.stats and layout.control, and for fresh pages. */
 #define LIVE_SLOTS	2
@@ -79,23 +71,10 @@
 #define ROOM_FACTOR	4
 #define MAX_WINDOWS	SZ_256K
 
-static struct live_options live_options = {
-	.window_us = WINDOW_US,
-	.stretch_ms = STRETCH_MS,
+struct live_options live_options = {
+	.window_us = 10000,
+	.stretch_ms = 100,
 };
-
-static int count_phases(const struct test *test)
-{
-	int per_iteration = 2 + !!test->manual_caps + test->opts->verify;
-
-	return LIVE_ENABLED + 1 + test->opts->iterations * per_iteration + 2;
-}
-
-/* Of the stretches alone, in microseconds. */
-static u64 planned_us(const struct options *opts)
-{
-	return (3ULL + opts->iterations) * live_options.stretch_ms * 1000;
-}
 
 static u64 us_to_ticks(u64 us)
 {
@@ -140,44 +119,33 @@ static void check_clock(int nr_vcpus)
 	}
 }
 
-/* L1 maps whole GiB for L2, as far as the test memory reaches into them. */
-static void check_nested(u64 gpa)
-{
-	if (memstress_args.nested && gpa < align_down(memstress_args.gpa, SZ_1G))
-		usage_error("-n leaves no memory that L2 does not map: less of -b, -i, -D");
-}
-
 /* Below the memory that there is already, and mapped after it. */
-static char *add_memory(struct live *live, int slot, u64 *gva, u64 *gpa,
-			u64 bytes)
+static char *add_memory(struct live *live, int slot, u64 *gva, u64 *gpa, u64 bytes)
 {
 	struct kvm_vm *vm = live->test->vm;
 
 	*gpa -= bytes;
-	check_nested(*gpa);
-	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, *gpa, slot,
-				    bytes / vm->page_size, 0);
+	/* L1 maps whole GiB for L2, as far as the test memory reaches into them. */
+	if (memstress_args.nested && *gpa < align_down(memstress_args.gpa, SZ_1G))
+		usage_error("-n leaves no memory that L2 does not map: less of -b, -i, -D");
+
+	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, *gpa, slot, bytes / vm->page_size, 0);
 	memstress_map_memory(vm, *gva, *gpa, bytes, SZ_2M);
 	*gva += bytes;
 	return addr_gpa2hva(vm, *gpa);
 }
 
-/* All pages become the zero page, so that KVM's faults need nothing else. */
-static void map_fresh_memory(char *hva, u64 bytes)
-{
-	int ret = madvise(hva, bytes, MADV_POPULATE_READ);
-
-	TEST_ASSERT(!ret, "madvise(MADV_POPULATE_READ) failed, errno %d", errno);
-}
-
 static void set_up_layout(const struct test *test)
 {
 	const struct live_options *opts = &live_options;
-	u64 room_us = ROOM_FACTOR * planned_us(test->opts);
+	int per_iteration = 2 + !!test->manual_caps + test->opts->verify;
+	/* Of the stretches alone. */
+	u64 planned_us = (3ULL + test->opts->iterations) * opts->stretch_ms * 1000;
+	u64 room_us = ROOM_FACTOR * planned_us;
 
 	layout.readers = test->opts->readers;
 	layout.page_step = page_step(test->opts);
-	layout.nr_phases = count_phases(test);
+	layout.nr_phases = LIVE_ENABLED + 1 + test->opts->iterations * per_iteration + 2;
 	layout.nr_windows = min_t(u64, room_us / opts->window_us + 2, MAX_WINDOWS);
 	layout.window_ticks = us_to_ticks(opts->window_us);
 	layout.fresh_pages = opts->fresh ? room_us / FRESH_PACE_US : 0;
@@ -191,8 +159,7 @@ static void set_up_layout(const struct test *test)
 static void set_up_memory(struct live *live)
 {
 	const struct options *opts = live->test->opts;
-	u64 control = align_up(sizeof(struct control) +
-			       layout.nr_phases * sizeof(u64), PAGE_SIZE);
+	u64 control = align_up(sizeof(struct control) + layout.nr_phases * sizeof(u64), PAGE_SIZE);
 	u64 bytes = align_up(control + opts->nr_vcpus * layout.stride, SZ_2M);
 	u64 gva = align_up(memstress_args.vcpu_args[0].gva + memstress_args.size, SZ_1G);
 	u64 gpa = align_down(memstress_args.gpa, SZ_2M);
@@ -211,7 +178,9 @@ static void set_up_memory(struct live *live)
 		bytes = align_up(layout.readers * layout.fresh_pages * PAGE_SIZE, SZ_2M);
 		hva = add_memory(live, slot + 1, &gva, &gpa, bytes);
 		live->fresh_gpa = gpa;
-		map_fresh_memory(hva, bytes);
+		/* All pages become the zero page, so that KVM's faults need nothing else. */
+		TEST_ASSERT(!madvise(hva, bytes, MADV_POPULATE_READ),
+			    "madvise(MADV_POPULATE_READ) failed, errno %d", errno);
 	}
 }
 
@@ -219,10 +188,7 @@ static void set_up(struct live *live, struct test *test)
 {
 	const struct options *opts = test->opts;
 
-	memset(live, 0, sizeof(*live));
-	live->test = test;
-	live->opts = &live_options;
-
+	*live = (struct live){ .test = test };
 	set_up_clock(opts->nr_vcpus);
 	set_up_layout(test);
 	set_up_memory(live);
@@ -237,21 +203,9 @@ static void set_up(struct live *live, struct test *test)
 	TEST_ASSERT(live->spans && live->copies && live->changed, "Out of memory");
 }
 
-static void tear_down(struct live *live)
-{
-	free(live->spans);
-	free(live->copies);
-	free(live->changed);
-}
-
-/*
- * -V.
- */
-
 static u64 page_word(const struct live *live, u64 page)
 {
-	u64 *word = addr_gpa2hva(live->test->vm,
-				 memstress_args.gpa + page * PAGE_SIZE);
+	u64 *word = addr_gpa2hva(live->test->vm, memstress_args.gpa + page * PAGE_SIZE);
 
 	return READ_ONCE(*word);
 }
@@ -296,9 +250,7 @@ static void check_harvest(struct live *live, int iteration)
 		iteration, changed, nr_test_pages(), logged);
 }
 
-/*
- * The host's side of a run.
- */
+/* The host's side of a run. */
 
 static void read_span_stats(const struct live *live, struct span *span)
 {
@@ -334,7 +286,7 @@ static void end_phases(struct live *live)
 
 static void run_on(const struct live *live)
 {
-	usleep(live->opts->stretch_ms * 1000);
+	usleep(live_options.stretch_ms * 1000u);
 }
 
 static void populate(struct live *live)
@@ -388,68 +340,44 @@ static void harvest(struct live *live, int iteration)
 	}
 }
 
-static void disable(struct live *live)
-{
-	begin_phase(live, LIVE_DISABLE, 0);
-	memstress_disable_dirty_logging(live->test->vm, live->test->opts->slots);
-}
-
 static void run(struct live *live)
 {
+	const struct options *opts = live->test->opts;
 	int i;
 
 	populate(live);
 	begin_phase(live, LIVE_BASELINE, 0);
 	run_on(live);
 	enable(live);
-	for (i = 1; i <= live->test->opts->iterations; i++) {
+	for (i = 1; i <= opts->iterations; i++) {
 		harvest(live, i);
 		begin_phase(live, LIVE_LOGGING, i);
 		run_on(live);
 	}
-	disable(live);
+	begin_phase(live, LIVE_DISABLE, 0);
+	memstress_disable_dirty_logging(live->test->vm, opts->slots);
 	begin_phase(live, LIVE_DISABLED, 0);
 	run_on(live);
 	end_phases(live);
 	workers_end();
 }
 
-/*
- * Do guest and host agree?
- */
+/* Do guest and host agree? */
 
-static u64 histogram_sum(const struct phase_stats *stats)
+static void check_phase(const struct live *live, int vcpu, int phase,
+			const struct phase_stats *stats)
 {
 	u64 sum = 0;
 	int i;
 
 	for (i = 0; i < NR_BUCKETS; i++)
 		sum += stats->histogram[i];
-	return sum;
-}
-
-static u64 window_sum(struct vcpu_stats *stats)
-{
-	u64 sum = 0;
-	u32 i;
-
-	for (i = 0; i < layout.nr_windows; i++)
-		sum += windows_of(stats)[i];
-	return sum;
-}
-
-static void check_phase(const struct live *live, int vcpu, int phase,
-			const struct phase_stats *stats)
-{
-	u64 sum = histogram_sum(stats);
-
 	TEST_ASSERT(sum == accesses_of(stats),
 		    "vCPU %d, phase %d: %lu accesses by latency, but %lu reads and %lu writes",
 		    vcpu, phase, sum, stats->reads, stats->writes);
 	/* An access may begin after the end of the run, before the vCPU sees it. */
 	TEST_ASSERT(!stats->longest ||
-		    (stats->longest_at >= live->spans[0].begin &&
-		     stats->longest_at < rdtsc()),
+		    (stats->longest_at >= live->spans[0].begin && stats->longest_at < rdtsc()),
 		    "vCPU %d, phase %d: the longest stall was outside of the run: the clocks differ",
 		    vcpu, phase);
 	TEST_ASSERT(!stats->writes || kind_of(vcpu) == WRITERS || phase == LIVE_POPULATE,
@@ -457,23 +385,16 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 		    vcpu, phase, stats->writes);
 }
 
-/* Otherwise KVM mapped pages ahead, and not every read needed mmu_lock. */
-static void check_faults(int vcpu, u64 reads)
-{
-	u64 faults = vcpu_faults_taken(vcpu);
-
-	TEST_ASSERT(faults >= reads, "vCPU %d: %lu fresh reads, but only %lu page faults",
-		    vcpu, reads, faults);
-}
-
 static void check_vcpu(const struct live *live, int vcpu)
 {
 	struct vcpu_stats *stats = stats_of(live->stats, vcpu);
 	u64 populated = accesses_of(&stats->phases[LIVE_POPULATE]);
 	u64 pages = memstress_args.vcpu_args[vcpu].pages;
-	u64 windows = window_sum(stats);
-	u64 phases = 0;
+	u64 windows = 0, phases = 0;
 	int i;
+
+	for (i = 0; i < layout.nr_windows; i++)
+		windows += windows_of(stats)[i];
 
 	for (i = 0; i < layout.nr_phases; i++) {
 		check_phase(live, vcpu, i, &stats->phases[i]);
@@ -488,51 +409,43 @@ static void check_vcpu(const struct live *live, int vcpu)
 	TEST_ASSERT(windows == phases - populated,
 		    "vCPU %d counted %lu accesses after populating, but its windows have %lu",
 		    vcpu, phases - populated, windows);
-	if (layout.fresh_pages && kind_of(vcpu) == READERS)
-		check_faults(vcpu, phases - populated);
-}
-
-static void check_results(const struct live *live)
-{
-	int i;
-
-	check_clock(live->test->opts->nr_vcpus);
-	for (i = 0; i < live->test->opts->nr_vcpus; i++)
-		check_vcpu(live, i);
+	/* Otherwise KVM mapped pages ahead, and not every read needed mmu_lock. */
+	TEST_ASSERT(!layout.fresh_pages || kind_of(vcpu) != READERS ||
+		    vcpu_faults_taken(vcpu) >= windows,
+		    "vCPU %d: %lu fresh reads, but only %lu page faults",
+		    vcpu, windows, vcpu_faults_taken(vcpu));
 }
 
 static void live_run(struct test *test)
 {
 	struct live live;
+	int i;
 
 	set_up(&live, test);
 	run(&live);
-	check_results(&live);
+	check_clock(test->opts->nr_vcpus);
+	for (i = 0; i < test->opts->nr_vcpus; i++)
+		check_vcpu(&live, i);
 	report(&live);
 	if (json_out)
 		json_all(&live);
-	tear_down(&live);
+	free(live.spans);
+	free(live.copies);
+	free(live.changed);
 }
 
-static bool parse(struct options *opts, int flag, const char *arg)
-{
-	switch (flag) {
-	case 'D':
-		live_options.stretch_ms = parse_number(flag, arg, 1, HOUR_MS);
-		return true;
-	case 'F':
-		live_options.fresh = true;
-		return true;
-	case 'T':
-		live_options.timeline = true;
-		return true;
-	case 'W':
-		live_options.window_us = parse_number(flag, arg, 1, SECOND_US);
-		return true;
-	default:
-		return false;
-	}
-}
+static const struct test_option own_options[] = {
+	{ 'D', "stretch", "Milliseconds that vCPUs run between two actions of the host.",
+	  .count = &live_options.stretch_ms, .min = 1, .max = HOUR_MS },
+	{ 'F', "fresh", "With -R, let the reading vCPUs read memory that is not logged\n"
+	  "     and not mapped yet, i.e. take a page fault for every read.",
+	  .flag = &live_options.fresh },
+	{ 'T', "timeline", "Print the timeline, one line per window.",
+	  .flag = &live_options.timeline },
+	{ 'W', "window", "Length of a window of the timeline in microseconds.",
+	  .count = &live_options.window_us, .min = 1, .max = SECOND_US },
+	{ }
+};
 
 static void check(const struct options *opts)
 {
@@ -542,24 +455,10 @@ static void check(const struct options *opts)
 
 const struct perf_program perf_program = {
 	.mode = "live",
-	.purpose = "Measure what vCPUs feel that never stop when dirty logging comes and goes.",
-	.help = "     The time to read them is part of the phase before.\n"
-		" -D, --stretch: Milliseconds that vCPUs run between two actions of the host.\n"
-		"     (default: " __stringify(STRETCH_MS) ")\n"
-		" -F, --fresh: With -R, let the reading vCPUs read memory that is not logged\n"
-		"     and not mapped yet, i.e. take a page fault for every read.\n"
-		" -T, --timeline: Print the timeline, one line per window.\n"
-		" -W, --window: Length of a window of the timeline in microseconds.\n"
-		"     (default: " __stringify(WINDOW_US) ")\n",
-	.flags = "D:FTW:",
-	.long_options = {
-		{ "fresh",	no_argument,		NULL, 'F' },
-		{ "stretch",	required_argument,	NULL, 'D' },
-		{ "timeline",	no_argument,		NULL, 'T' },
-		{ "window",	required_argument,	NULL, 'W' },
-	},
+	.purpose = "Measure what vCPUs feel that never stop when dirty logging comes and goes.\n"
+		   "With --stats, the time to read them is part of the phase before.\n\n",
+	.options = own_options,
 	.own_slots = LIVE_SLOTS,
-	.parse = parse,
 	.check = check,
 	.run = live_run,
 };

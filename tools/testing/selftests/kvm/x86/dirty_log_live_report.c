@@ -3,7 +3,6 @@
  * What the vCPUs of dirty_log_live_perf_test counted: what it comes to by phase,
  * by kind of vCPU, and over time; for people and for programs.
  */
-#include "processor.h"
 #include "dirty_log_live.h"
 
 static const char * const kind_names[NR_KINDS] = {
@@ -25,9 +24,7 @@ static const char * const live_phase_names[] = {
 	[LIVE_DISABLED]	= "disabled",
 };
 
-/*
- * Evaluation.
- */
+/* Evaluation. */
 
 /* Accesses of all vCPUs of a kind in one phase. */
 struct sum {
@@ -210,8 +207,7 @@ static double baseline_mean(const struct live *live, enum kind kind)
 }
 
 /* Windows that begin in the period, as far as vCPUs ran to their end. */
-static struct dip find_dip(const struct live *live, enum kind kind,
-			   const struct period *period)
+static struct dip find_dip(const struct live *live, enum kind kind, const struct period *period)
 {
 	u64 begin = live->spans[find_phase(live, period->first)].begin;
 	u64 end = live->spans[find_phase(live, period->end)].begin;
@@ -253,9 +249,7 @@ static int find_longest(const struct live *live, enum kind kind,
 	return phase;
 }
 
-/*
- * Output for people.
- */
+/* Output for people. */
 
 /* E.g. "clear 1".  Valid until the next call. */
 static const char *span_name(const struct span *span)
@@ -296,8 +290,8 @@ static void report_spans(const struct live *live)
 	int i;
 
 	kvm_parameters_print();
-	pr_info("Timeline, by the TSC at %lu kHz, in windows of %u us:\n",
-		guest_tsc_khz, live->opts->window_us);
+	pr_info("Timeline, by the TSC at %lu kHz, in windows of %d us:\n",
+		guest_tsc_khz, live_options.window_us);
 	pr_info("%-12s %14s %14s %14s\n", "phase", "begin us", "end us", "length us");
 	for (i = 0; i < layout.nr_phases; i++)
 		pr_info("%-12s %14.2f %14.2f %14.2f\n", span_name(&live->spans[i]),
@@ -352,8 +346,7 @@ static void report_table(const struct live *live)
 	}
 }
 
-static void report_period(const struct live *live, enum kind kind,
-			  const struct period *period)
+static void report_period(const struct live *live, enum kind kind, const struct period *period)
 {
 	struct dip dip = find_dip(live, kind, period);
 	u64 longest;
@@ -370,16 +363,8 @@ static void report_period(const struct live *live, enum kind kind,
 	pr_info("While %s, dip of %ss: %lu of %.1f accesses per window (%.1f%%) at %lu us, %u windows below half\n",
 		period->name, kind_names[kind], dip.lowest, dip.baseline,
 		dip.lowest * 100 / dip.baseline,
-		(u64)dip.lowest_window * live->opts->window_us,
+		(u64)dip.lowest_window * live_options.window_us,
 		dip.below_half);
-}
-
-static void report_kind(const struct live *live, enum kind kind)
-{
-	int i;
-
-	for (i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
-		report_period(live, kind, &periods[i]);
 }
 
 static void report_mix(const struct live *live)
@@ -422,8 +407,7 @@ static void report_window(const struct live *live, u32 window)
 	int phase = phase_at(live, window_begin(live, window));
 
 	pr_info("Window %u at %lu us: %lu by writers, %lu by readers, %s", window,
-		(u64)window * live->opts->window_us,
-		window_accesses(live, WRITERS, window),
+		(u64)window * live_options.window_us, window_accesses(live, WRITERS, window),
 		window_accesses(live, READERS, window), span_name(&live->spans[phase]));
 	while (++phase < layout.nr_phases &&
 	       live->spans[phase].begin < window_begin(live, window + 1))
@@ -438,7 +422,7 @@ void report(const struct live *live)
 
 	report_actions(live);
 	report_spans(live);
-	if (live->opts->timeline) {
+	if (live_options.timeline) {
 		for (i = 0; i < windows_used(live); i++)
 			report_window(live, i);
 	}
@@ -448,32 +432,30 @@ void report(const struct live *live)
 	pr_info("\n");
 	report_mix(live);
 	for (kind = 0; kind < NR_KINDS; kind++)
-		report_kind(live, kind);
+		for (i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
+			report_period(live, kind, &periods[i]);
 	if (layout.fresh_pages)
 		pr_info("Readers read a page that is not mapped every %d us at most\n",
 			FRESH_PACE_US);
 	report_overflows(live);
 }
 
-/*
- * Output for programs: JSON objects, one per line, each with all dimensions.
- */
+/* Output for programs: JSON objects, one per line, each with all dimensions. */
 
 static void json_live_dimensions(const struct live *live, const char *record)
 {
-	const struct live_options *opts = live->opts;
+	const struct live_options *opts = &live_options;
 
 	json_dimensions(live->test, record);
-	fprintf(json_out, ", \"fresh\": %s, \"window_us\": %u",
+	fprintf(json_out, ", \"fresh\": %s, \"window_us\": %d",
 		json_bool(opts->fresh), opts->window_us);
-	fprintf(json_out, ", \"stretch_ms\": %u, \"tsc_khz\": %lu",
+	fprintf(json_out, ", \"stretch_ms\": %d, \"tsc_khz\": %lu",
 		opts->stretch_ms, guest_tsc_khz);
 }
 
 static void json_phase(const struct span *span)
 {
-	fprintf(json_out, ", \"phase\": \"%s\"", live_phase_names[span->phase]);
-	json_iteration(span->iteration);
+	json_phase_name(live_phase_names[span->phase], span->iteration);
 }
 
 static void json_histogram(const struct phase_stats *stats)
@@ -492,8 +474,7 @@ static void json_histogram(const struct phase_stats *stats)
 	fprintf(json_out, "]");
 }
 
-static void json_latency(const struct live *live, int phase,
-			 const struct phase_stats *stats)
+static void json_latency(const struct live *live, int phase, const struct phase_stats *stats)
 {
 	json_phase(&live->spans[phase]);
 	fprintf(json_out, ", \"begin_us\": %.3f, \"seconds\": %.9f",
@@ -527,8 +508,7 @@ static void json_kind(const struct live *live, enum kind kind)
 	}
 }
 
-static void json_dip(const struct live *live, enum kind kind,
-		     const struct period *period)
+static void json_dip(const struct live *live, enum kind kind, const struct period *period)
 {
 	struct dip dip = find_dip(live, kind, period);
 
@@ -562,7 +542,7 @@ static void json_window(const struct live *live, u32 window)
 	json_live_dimensions(live, "window");
 	json_phase(&live->spans[phase]);
 	fprintf(json_out, ", \"window\": %u, \"begin_us\": %lu", window,
-		(u64)window * live->opts->window_us);
+		(u64)window * live_options.window_us);
 	fprintf(json_out, ", \"writer_accesses\": %lu, \"reader_accesses\": %lu}\n",
 		window_accesses(live, WRITERS, window), window_accesses(live, READERS, window));
 }

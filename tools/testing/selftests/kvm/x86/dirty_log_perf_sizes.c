@@ -14,13 +14,10 @@
  *			if the second of the two is not in the log then, it was
  *			there and writable.
  *
- * Limits.  What is found is mended by that, so the message names the first page
- * only.  Memory that is not HugeTLB may lose SPTEs by reclaim, so only huge pages
- * left count there.  Where vCPUs run on, in dirty_log_live_perf_test, there are
- * counts only.
+ * Limits.  What is found is mended by that, so the message names the first page only.  Memory that
+ * is not HugeTLB may lose SPTEs by reclaim, so only huge pages left count there.  Where vCPUs run
+ * on, in dirty_log_live_perf_test, there are counts only.
  */
-#include <linux/sizes.h>
-
 #include "processor.h"
 #include "dirty_log_perf.h"
 
@@ -28,13 +25,11 @@
 
 static struct page_sizes count_pages(const struct test *test)
 {
-	struct page_sizes sizes = {
+	return (struct page_sizes){
 		.nr_4k = vm_get_stat(test->vm, pages_4k),
 		.nr_2m = vm_get_stat(test->vm, pages_2m),
 		.nr_1g = vm_get_stat(test->vm, pages_1g),
 	};
-
-	return sizes;
 }
 
 static struct page_sizes get_page_sizes(const struct test *test, const char *stage)
@@ -89,16 +84,13 @@ static u64 count_holes(const struct test *test)
 	return faults_taken(test) - before;
 }
 
-/* To be called once they were read, with the log empty before that. */
-static u64 find_hole(const struct test *test)
+/* The first page, from @page on, one of @step, that is in the log, or is not. */
+static u64 find_page(const struct test *test, u64 page, u64 step, bool logged)
 {
-	u64 page;
-
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
-	for (page = 0; page < nr_test_pages(); page++) {
-		if (is_page_logged(test, page))
+	for (; page < nr_test_pages(); page += step)
+		if (is_page_logged(test, page) == logged)
 			return page_gfn(page);
-	}
 	return GFN_NONE;
 }
 
@@ -136,13 +128,7 @@ static u64 find_unlogged(const struct test *test)
 
 	for (page = 1; page < nr_test_pages(); page += step)
 		perf_program.probe(test, page, 1, true);
-
-	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
-	for (page = 1; page < nr_test_pages(); page += step) {
-		if (!is_page_logged(test, page))
-			return page_gfn(page);
-	}
-	return GFN_NONE;
+	return find_page(test, 1, step, false);
 }
 
 static void say_where(u64 gfn, char *where, size_t size)
@@ -155,8 +141,7 @@ static void say_where(u64 gfn, char *where, size_t size)
 		snprintf(where, size, "dirty_log_perf_test names the gfn");
 }
 
-static void __noreturn fail_huge(const struct test *test, const struct page_sizes *now,
-				 const char *stage)
+static void fail_huge(const struct test *test, const struct page_sizes *now, const char *stage)
 {
 	const char *mode = ", write-protected";
 	u64 gfn = GFN_NONE;
@@ -172,31 +157,26 @@ static void __noreturn fail_huge(const struct test *test, const struct page_size
 
 	TEST_FAIL("%lu 2M and %lu 1G pages left after %s, although eager_page_split=Y: %s%s",
 		  now->nr_2m, now->nr_1g, stage, where, gfn == GFN_NONE ? "" : mode);
-	exit(KSFT_FAIL);
 }
 
-static void __noreturn fail_holes(const struct test *test, const struct page_sizes *now,
-				  u64 expected, u64 holes, const char *stage)
+static void fail_holes(const struct test *test, const struct page_sizes *now, u64 expected,
+		       u64 holes, const char *stage)
 {
-	u64 gfn = holes ? find_hole(test) : GFN_NONE;
+	/* All were read, with the log empty before that. */
+	u64 gfn = holes ? find_page(test, 0, 1, true) : GFN_NONE;
 	char where[96];
 
 	say_where(gfn, where, sizeof(where));
 
 	TEST_FAIL("Holes after %s: %lu 4K pages, expected %lu; reading all took %lu faults, %s",
 		  stage, now->nr_4k, expected, holes, where);
-	exit(KSFT_FAIL);
-}
-
-/* The 4K pages that there have to be once every huge page is split. */
-static u64 pages_when_split(const struct page_sizes *old)
-{
-	return old->nr_4k + (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
 }
 
 static void verify_eager(const struct test *test, const char *stage)
 {
-	u64 expected = pages_when_split(&test->populated);
+	const struct page_sizes *old = &test->populated;
+	/* The 4K pages that there have to be once every huge page is split. */
+	u64 expected = old->nr_4k + (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
 	struct page_sizes now = get_page_sizes(test, stage);
 	u64 holes;
 

@@ -10,38 +10,32 @@
 #include "processor.h"
 #include "dirty_log_perf.h"
 
-/* As VMs and vCPUs number them: present now, or happened since. */
-enum kvm_stat_kind {
-	VM_LEVEL,
-	VM_COUNT,
-	VCPU_COUNT,
-};
-
-/* Names are KVM's, and part of the output format. */
+/* Of the VM or of vCPUs, whichever has it.  Names are KVM's, and part of the output format. */
 static const struct {
 	const char *name;
-	enum kvm_stat_kind kind;
+	/* It tells what is present now, not what happened since. */
+	bool level;
 } kvm_stat_table[] = {
-	{ "pages_4k",			VM_LEVEL },
-	{ "pages_2m",			VM_LEVEL },
-	{ "pages_1g",			VM_LEVEL },
-	{ "remote_tlb_flush",		VM_COUNT },
-	{ "remote_tlb_flush_requests",	VM_COUNT },
-	{ "mmu_shadow_zapped",		VM_COUNT },
-	{ "eager_split_done",		VM_COUNT },
-	{ "eager_split_yields",		VM_COUNT },
-	{ "eager_split_nomem",		VM_COUNT },
-	{ "eager_split_noquota",	VM_COUNT },
-	{ "eager_split_invalidated",	VM_COUNT },
-	{ "eager_split_cancelled",	VM_COUNT },
-	{ "exits",			VCPU_COUNT },
-	{ "pf_taken",			VCPU_COUNT },
-	{ "pf_fixed",			VCPU_COUNT },
-	{ "pf_fast",			VCPU_COUNT },
-	{ "pf_spurious",		VCPU_COUNT },
-	{ "pf_emulate",			VCPU_COUNT },
-	{ "tlb_flush",			VCPU_COUNT },
-	{ "insn_emulation",		VCPU_COUNT },
+	{ "pages_4k", true },
+	{ "pages_2m", true },
+	{ "pages_1g", true },
+	{ "remote_tlb_flush" },
+	{ "remote_tlb_flush_requests" },
+	{ "mmu_shadow_zapped" },
+	{ "eager_split_done" },
+	{ "eager_split_yields" },
+	{ "eager_split_nomem" },
+	{ "eager_split_noquota" },
+	{ "eager_split_invalidated" },
+	{ "eager_split_cancelled" },
+	{ "exits" },
+	{ "pf_taken" },
+	{ "pf_fixed" },
+	{ "pf_fast" },
+	{ "pf_spurious" },
+	{ "pf_emulate" },
+	{ "tlb_flush" },
+	{ "insn_emulation" },
 };
 
 #define NR_KVM_STATS	ARRAY_SIZE(kvm_stat_table)
@@ -65,9 +59,7 @@ static struct {
 	u64 *data;
 } source;
 
-/*
- * KVM's parameters.
- */
+/* KVM's parameters. */
 
 /* A boolean parameter of a module as JSON, null if there is none. */
 static const char *read_parameter(const char *module, const char *name)
@@ -94,14 +86,6 @@ static struct {
 	const char *tdp;
 } parameters;
 
-static void read_parameters(void)
-{
-	parameters.eager = read_parameter("kvm", "eager_page_split");
-	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
-	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
-					     read_parameter("kvm_amd", "npt");
-}
-
 void kvm_parameters_json(void)
 {
 	fprintf(json_out, ", \"eager\": %s, \"tdp_mmu\": %s, \"ept\": %s",
@@ -110,32 +94,23 @@ void kvm_parameters_json(void)
 
 void kvm_parameters_print(void)
 {
-	pr_info("\nKVM's parameters: eager_page_split %s, tdp_mmu %s, %s %s\n",
-		parameters.eager, parameters.tdp_mmu,
-		host_cpu_is_intel ? "ept" : "npt", parameters.tdp);
+	pr_info("\nKVM's parameters: eager_page_split %s, tdp_mmu %s, %s %s\n", parameters.eager,
+		parameters.tdp_mmu, host_cpu_is_intel ? "ept" : "npt", parameters.tdp);
 }
 
-/*
- * KVM's statistics.
- */
+/* KVM's statistics. */
 
-static bool is_vcpu_stat(int stat)
-{
-	return kvm_stat_table[stat].kind == VCPU_COUNT;
-}
-
-static int find_stat(const char *name, bool is_vcpu)
+static int find_stat(const char *name)
 {
 	int i;
 
-	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (is_vcpu_stat(i) == is_vcpu && !strcmp(kvm_stat_table[i].name, name))
+	for (i = 0; i < NR_KVM_STATS; i++)
+		if (!strcmp(kvm_stat_table[i].name, name))
 			return i;
-	}
 	return -1;
 }
 
-static void read_layout(int fd, struct kvm_stats_layout *layout, bool is_vcpu)
+static void read_layout(int fd, struct kvm_stats_layout *layout)
 {
 	struct kvm_stats_header header;
 	struct kvm_stats_desc *descs, *desc;
@@ -150,7 +125,7 @@ static void read_layout(int fd, struct kvm_stats_layout *layout, bool is_vcpu)
 
 	for (i = 0; i < header.num_desc; i++) {
 		desc = get_stats_descriptor(descs, i, &header);
-		stat = find_stat(desc->name, is_vcpu);
+		stat = find_stat(desc->name);
 		if (stat >= 0)
 			layout->index[stat] = desc->offset / sizeof(u64);
 		end = desc->offset + desc->size * sizeof(u64);
@@ -165,14 +140,17 @@ void kvm_stats_open(const struct test *test)
 
 	static_assert(NR_KVM_STATS <= MAX_KVM_STATS, "struct kvm_stats is too small");
 
-	read_parameters();
+	parameters.eager = read_parameter("kvm", "eager_page_split");
+	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
+	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
+					     read_parameter("kvm_amd", "npt");
 	source.vm_fd = vm_get_stats_fd(test->vm);
 	source.nr_vcpus = test->opts->nr_vcpus;
 	for (i = 0; i < source.nr_vcpus; i++)
 		source.vcpu_fds[i] = vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu);
 
-	read_layout(source.vm_fd, &source.vm, false);
-	read_layout(source.vcpu_fds[0], &source.vcpu, true);
+	read_layout(source.vm_fd, &source.vm);
+	read_layout(source.vcpu_fds[0], &source.vcpu);
 	source.data = malloc(max_t(size_t, source.vm.bytes, source.vcpu.bytes));
 	TEST_ASSERT(source.data, "Out of memory");
 }
@@ -187,8 +165,7 @@ void kvm_stats_close(void)
 	free(source.data);
 }
 
-static void add_stats(int fd, const struct kvm_stats_layout *layout,
-		      struct kvm_stats *stats)
+static void add_stats(int fd, const struct kvm_stats_layout *layout, struct kvm_stats *stats)
 {
 	ssize_t bytes = pread(fd, source.data, layout->bytes, layout->begin);
 	int i;
@@ -217,16 +194,10 @@ u64 vcpu_faults_taken(int vcpu)
 	struct kvm_stats stats = {};
 
 	add_stats(source.vcpu_fds[vcpu], &source.vcpu, &stats);
-	return stats.values[find_stat("pf_taken", true)];
+	return stats.values[find_stat("pf_taken")];
 }
 
-static bool kernel_has(int stat)
-{
-	return source.vm.index[stat] >= 0 || source.vcpu.index[stat] >= 0;
-}
-
-static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *after,
-		       int stat)
+static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *after, int stat)
 {
 	return after->values[stat] - before->values[stat];
 }
@@ -234,12 +205,11 @@ static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *a
 static double exits_per_write(const struct kvm_stats *before,
 			      const struct kvm_stats *after, u64 writes)
 {
-	return (double)stat_change(before, after, find_stat("exits", true)) / writes;
+	return (double)stat_change(before, after, find_stat("exits")) / writes;
 }
 
 /* Only what changed: nearly all of it is 0 in nearly all phases. */
-void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after,
-		     u64 writes)
+void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
 	s64 change;
 	int i;
@@ -249,7 +219,7 @@ void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *aft
 		change = stat_change(before, after, i);
 		if (change)
 			pr_info(" %s %+ld", kvm_stat_table[i].name, change);
-		if (change && kvm_stat_table[i].kind == VM_LEVEL)
+		if (change && kvm_stat_table[i].level)
 			pr_info(" (%lu)", after->values[i]);
 	}
 	if (writes)
@@ -257,15 +227,15 @@ void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *aft
 	pr_info("\n");
 }
 
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after,
-		    u64 writes)
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
 	const char *separator = "";
 	int i;
 
 	fprintf(json_out, ", \"kvm_stats\": {");
 	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (!kernel_has(i))
+		/* The kernel lacks it. */
+		if (source.vm.index[i] < 0 && source.vcpu.index[i] < 0)
 			continue;
 		fprintf(json_out, "%s\"%s\": %ld", separator, kvm_stat_table[i].name,
 			stat_change(before, after, i));
@@ -274,7 +244,7 @@ void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *afte
 	fprintf(json_out, "}");
 
 	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (kvm_stat_table[i].kind == VM_LEVEL)
+		if (kvm_stat_table[i].level)
 			fprintf(json_out, ", \"%s\": %lu", kvm_stat_table[i].name,
 				after->values[i]);
 	}

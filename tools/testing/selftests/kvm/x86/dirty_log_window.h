@@ -2,10 +2,9 @@
 /*
  * Writes to pages beside something that makes KVM change their SPTEs
  *
- * One round: with all vCPUs stopped, take every page out of the log and copy it.
- * Then the test has a vCPU write, or something make KVM change the SPTEs (see events[]),
- * or both at the same time.  Stop everything and get the log: a page that differs
- * from its copy has to be in it.
+ * One round: with all vCPUs stopped, take every page out of the log and copy it.  Then the test has
+ * a vCPU write, or something make KVM change the SPTEs (see events[]), or both at the same time.
+ * Stop everything and get the log: a page that differs from its copy has to be in it.
  *
  * dirty_log_window_run.c has all of it but what the test does in each round.
  */
@@ -28,26 +27,15 @@
 #define NR_VCPUS		2u
 
 enum guest_op {
-	OP_NOTHING,
-	OP_WRITE,
-	OP_CR3,
-	OP_TOUCH_LEVEL1,
-	OP_TOUCH_LEVEL2,
-	OP_PERMIT,
-	OP_CLEAN,
-	OP_NX,
-	OP_READ_ONLY,
-	OP_CLEAN_TABLE,
-	OP_READ_SLOT,
+	OP_NOTHING, OP_WRITE, OP_CR3, OP_TOUCH_LEVEL1, OP_TOUCH_LEVEL2,
+	OP_PERMIT, OP_CLEAN, OP_NX, OP_READ_ONLY, OP_CLEAN_TABLE, OP_READ_SLOT,
 };
 
 struct guest_work {
 	u64 op;
-
 	/* TSC ticks to wait before the operation, and after each page. */
 	u64 delay;
 	u64 gap;
-
 	/* The page to begin with, and the step to the next one, which is odd. */
 	u64 first;
 	u64 step;
@@ -82,10 +70,8 @@ struct window_test {
 	u64 *level1_links;
 	u64 *level2_links;
 	u64 copy[NR_PAGES];
-
 	/* How long what makes KVM change SPTEs took the last time, in TSC ticks. */
 	u64 took;
-
 	/* Rounds so far in which a page was lost, pages lost, and pages in the log. */
 	u64 nr_bad_rounds;
 	u64 nr_lost;
@@ -95,20 +81,15 @@ struct window_test {
 struct event {
 	const char *name;
 	const char *what;
-
 	/* Done by the second vCPU, before each round and in it. */
 	enum guest_op prepare;
 	enum guest_op race;
-
 	/* Done by the host in each round. */
 	void (*host)(struct window_test *t);
-
 	/* Beside the log's being read and cleared, not beside writes. */
 	bool log;
-
 	/* The pages are page tables of this level. */
 	unsigned int level;
-
 	/* KVM has no page tables when the round begins. */
 	bool afresh;
 };

@@ -3,9 +3,9 @@
  * Writes to pages beside something that makes KVM change their SPTEs: the guest and the
  * VM, what makes KVM do so, rounds, and the command line
  */
-#include <sys/mman.h>
-
 #include "dirty_log_window.h"
+
+#define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /* The word that is written: a guest entry that is not present, whatever its value. */
 #define WRITTEN_WORD		100u
@@ -47,9 +47,7 @@ u64 nr_ready;
 static u64 nr_racers;
 static u64 value;
 
-/*
- * The guest
- */
+/* The guest */
 
 static void guest_delay(u64 ticks)
 {
@@ -69,61 +67,42 @@ static void guest_write(u64 page)
 		     "d"(DATA_GPA + page * PAGE_SIZE + WRITTEN_WORD * sizeof(u64)));
 }
 
-static void guest_reload_cr3(void)
-{
-	asm volatile("mov %0, %%cr3" : : "r"(get_cr3()) : "memory");
-}
-
 static u64 *guest_entry(u64 page)
 {
 	return (u64 *)ENTRIES_GVA + (DATA_GPA / PAGE_SIZE + page) % ENTRIES_PER_TABLE;
 }
 
-/* Change the entry that maps a page. */
-static void guest_change_entry(u64 page, u64 clear, u64 set)
+/* What an operation takes from the entry that maps a page, and what it adds. */
+static const struct {
+	u64 clear;
+	u64 set;
+} changes[] = {
+	[OP_PERMIT] = { PT_NX_MASK, PT_WRITABLE_MASK | PT_DIRTY_MASK },
+	[OP_CLEAN] = { PT_DIRTY_MASK, 0 },
+	[OP_NX] = { 0, PT_NX_MASK },
+	[OP_READ_ONLY] = { PT_WRITABLE_MASK, 0 },
+	[OP_CLEAN_TABLE] = { PT_DIRTY_MASK, 0 },
+	[OP_READ_SLOT] = { 0, 0 },
+};
+
+static bool guest_changes_entries(u64 op)
 {
-	WRITE_ONCE(*guest_entry(page), (READ_ONCE(*guest_entry(page)) & ~clear) | set);
+	return changes[op].clear || changes[op].set;
 }
 
 static void guest_exec_op_on(u64 op, u64 page)
 {
-	switch (op) {
-	case OP_WRITE:
+	if (op == OP_WRITE)
 		guest_write(page);
-		break;
-	case OP_TOUCH_LEVEL1:
+	if (op == OP_TOUCH_LEVEL1 || op == OP_CLEAN_TABLE)
 		READ_ONCE(*(u64 *)(LEVEL1_GVA + page * SZ_2M));
-		break;
-	case OP_TOUCH_LEVEL2:
+	if (op == OP_TOUCH_LEVEL2)
 		READ_ONCE(*(u64 *)(LEVEL2_GVA + page * SZ_1G));
-		break;
-	case OP_PERMIT:
-		guest_change_entry(page, PT_NX_MASK, PT_WRITABLE_MASK | PT_DIRTY_MASK);
-		break;
-	case OP_CLEAN:
-		guest_change_entry(page, PT_DIRTY_MASK, 0);
-		break;
-	case OP_NX:
-		guest_change_entry(page, 0, PT_NX_MASK);
-		break;
-	case OP_READ_ONLY:
-		guest_change_entry(page, PT_WRITABLE_MASK, 0);
-		break;
-	case OP_CLEAN_TABLE:
-		READ_ONCE(*(u64 *)(LEVEL1_GVA + page * SZ_2M));
-		guest_change_entry(page, PT_DIRTY_MASK, 0);
-		break;
-	case OP_READ_SLOT:
-		for (; page < SLOT_PAGES; page += NR_PAGES)
-			READ_ONCE(*(u64 *)(DATA_GPA + page * PAGE_SIZE));
-		break;
-	}
-}
-
-static bool guest_changes_entries(u64 op)
-{
-	return op == OP_PERMIT || op == OP_CLEAN || op == OP_NX || op == OP_READ_ONLY ||
-	       op == OP_CLEAN_TABLE;
+	if (guest_changes_entries(op))
+		WRITE_ONCE(*guest_entry(page),
+			   (READ_ONCE(*guest_entry(page)) & ~changes[op].clear) | changes[op].set);
+	for (; op == OP_READ_SLOT && page < SLOT_PAGES; page += NR_PAGES)
+		READ_ONCE(*(u64 *)(DATA_GPA + page * PAGE_SIZE));
 }
 
 static void guest_exec_op(struct guest_work *work)
@@ -135,15 +114,7 @@ static void guest_exec_op(struct guest_work *work)
 		guest_delay(work->gap);
 	}
 	if (work->op == OP_CR3 || guest_changes_entries(work->op))
-		guest_reload_cr3();
-}
-
-/* Start together with the other vCPU, if it takes part. */
-static void guest_wait_for_start(void)
-{
-	__atomic_add_fetch(&nr_ready, 1, __ATOMIC_SEQ_CST);
-	while (READ_ONCE(nr_ready) < READ_ONCE(nr_racers))
-		asm volatile("pause");
+		asm volatile("mov %0, %%cr3" : : "r"(get_cr3()) : "memory");
 }
 
 static void guest_main(u64 id)
@@ -158,7 +129,10 @@ static void guest_main(u64 id)
 
 	for (;;) {
 		GUEST_SYNC(0);
-		guest_wait_for_start();
+		/* Start together with the other vCPU, if it takes part. */
+		__atomic_add_fetch(&nr_ready, 1, __ATOMIC_SEQ_CST);
+		while (READ_ONCE(nr_ready) < READ_ONCE(nr_racers))
+			asm volatile("pause");
 		guest_delay(READ_ONCE(works[id].delay));
 		since = rdtsc();
 		guest_exec_op(&works[id]);
@@ -167,9 +141,7 @@ static void guest_main(u64 id)
 	}
 }
 
-/*
- * What the host does
- */
+/* What the host does */
 
 /* Both MMUs zap the pages when what is permitted changes, and leave the memory alone. */
 static void host_mprotect(struct window_test *t)
@@ -199,64 +171,42 @@ static void host_delete_slot(struct window_test *t)
 /* Tell the host that the pages are idle: it takes Accessed bits away. */
 static void host_age(struct window_test *t)
 {
-	int fd = open_page_idle();
-	unsigned int page;
+	int pagemap = open("/proc/self/pagemap", O_RDONLY), idle = open(PAGE_IDLE, O_WRONLY);
+	u64 page = (u64)t->hva / PAGE_SIZE, end = page + NR_PAGES, pfn, bit;
 
-	for (page = 0; page < NR_PAGES; page++)
-		mark_idle(fd, pfn_of(t->hva + page * PAGE_SIZE));
-	close(fd);
+	for (; page < end; page++) {
+		TEST_ASSERT(pread(pagemap, &pfn, sizeof(pfn), page * sizeof(pfn)) == sizeof(pfn),
+			    "Can't read /proc/self/pagemap, errno %d", errno);
+		pfn &= BIT_ULL(55) - 1;
+		bit = BIT_ULL(pfn % 64);
+		TEST_ASSERT(pwrite(idle, &bit, sizeof(bit), pfn / 64 * sizeof(bit)) >= 0,
+			    "Can't write to " PAGE_IDLE ", errno %d", errno);
+	}
+	close(pagemap);
+	close(idle);
 }
 
 static const struct event events[] = {
-	{
-		.name = "cr3",
-		.what = "pages that are unsynchronized page tables become synchronized",
-		.prepare = OP_TOUCH_LEVEL1, .race = OP_CR3, .level = 1,
-	}, {
-		.name = "level1",
-		.what = "pages become level-1 page tables",
-		.race = OP_TOUCH_LEVEL1, .level = 1, .afresh = true,
-	}, {
-		.name = "level2",
-		.what = "pages become level-2 page tables",
-		.race = OP_TOUCH_LEVEL2, .level = 2, .afresh = true,
-	}, {
-		.name = "table",
-		.what = "pages become page tables, and are mapped by clean entries",
-		.prepare = OP_PERMIT, .race = OP_CLEAN_TABLE, .level = 1, .afresh = true,
-	}, {
-		.name = "clean",
-		.what = "Dirty bits of the guest's entries are taken away",
-		.prepare = OP_PERMIT, .race = OP_CLEAN,
-	}, {
-		.name = "nx",
-		.what = "the guest's entries become not executable",
-		.prepare = OP_PERMIT, .race = OP_NX,
-	}, {
-		.name = "readonly",
-		.what = "the guest's entries become read-only",
-		.prepare = OP_PERMIT, .race = OP_READ_ONLY,
-	}, {
-		.name = "mprotect",
-		.what = "an MMU notifier zaps the pages",
-		.host = host_mprotect,
-	}, {
-		.name = "delete",
-		.what = "all page tables are zapped",
-		.host = host_delete_slot,
-	}, {
-		.name = "age",
-		.what = "the host looks for idle pages",
-		.host = host_age,
-	}, {
-		.name = "log",
-		.what = "the log is read and cleared while the host looks for idle pages",
-		.prepare = OP_READ_SLOT, .host = host_age, .log = true,
-	}, {
-		.name = "unmap",
-		.what = "the log is read and cleared while an MMU notifier zaps the pages",
-		.prepare = OP_READ_SLOT, .host = host_mprotect, .log = true,
-	},
+	{ "cr3", "pages that are unsynchronized page tables become synchronized",
+	  .prepare = OP_TOUCH_LEVEL1, .race = OP_CR3, .level = 1 },
+	{ "level1", "pages become level-1 page tables", .race = OP_TOUCH_LEVEL1, .level = 1,
+	  .afresh = true },
+	{ "level2", "pages become level-2 page tables", .race = OP_TOUCH_LEVEL2, .level = 2,
+	  .afresh = true },
+	{ "table", "pages become page tables, and are mapped by clean entries",
+	  .prepare = OP_PERMIT, .race = OP_CLEAN_TABLE, .level = 1, .afresh = true },
+	{ "clean", "Dirty bits of the guest's entries are taken away", .prepare = OP_PERMIT,
+	  .race = OP_CLEAN },
+	{ "nx", "the guest's entries become not executable", .prepare = OP_PERMIT, .race = OP_NX },
+	{ "readonly", "the guest's entries become read-only", .prepare = OP_PERMIT,
+	  .race = OP_READ_ONLY },
+	{ "mprotect", "an MMU notifier zaps the pages", .host = host_mprotect },
+	{ "delete", "all page tables are zapped", .host = host_delete_slot },
+	{ "age", "the host looks for idle pages", .host = host_age },
+	{ "log", "the log is read and cleared while the host looks for idle pages",
+	  .prepare = OP_READ_SLOT, .host = host_age, .log = true },
+	{ "unmap", "the log is read and cleared while an MMU notifier zaps the pages",
+	  .prepare = OP_READ_SLOT, .host = host_mprotect, .log = true },
 };
 
 /* Why there is nothing to see, or NULL. */
@@ -270,9 +220,7 @@ static const char *skip_reason(const struct event *e)
 	return NULL;
 }
 
-/*
- * The VM
- */
+/* The VM */
 
 static u64 table_of(struct window_test *t, u64 gva)
 {
@@ -302,8 +250,7 @@ static void create_vm(struct window_test *t)
 		t->racers[i].vcpu = vm_vcpu_add(t->vm, i, guest_main);
 		vcpu_args_set(t->racers[i].vcpu, 1, (u64)i);
 	}
-	vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE);
+	vm_enable_manual_protect(t->vm, false);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, SLOT_PAGES,
 				    KVM_MEM_LOG_DIRTY_PAGES);
 	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
@@ -324,9 +271,7 @@ static void create_vm(struct window_test *t)
 		link_pages(t, t->e->level);
 }
 
-/*
- * Running
- */
+/* Running */
 
 static void *racer_main(void *arg)
 {
@@ -340,20 +285,6 @@ static void *racer_main(void *arg)
 		vcpu_run_to_sync(r->vcpu, NULL);
 		sem_post(&r->done);
 	}
-}
-
-static void start_racer(struct racer *r)
-{
-	sem_init(&r->go, 0, 0);
-	sem_init(&r->done, 0, 0);
-	start_thread(&r->thread, racer_main, r);
-}
-
-static void end_racer(struct racer *r)
-{
-	r->end = true;
-	sem_post(&r->go);
-	pthread_join(r->thread, NULL);
 }
 
 void send_works(struct window_test *t, unsigned int nr)
@@ -436,15 +367,17 @@ struct window_test run_rounds(const struct event *e, unsigned int rounds,
 			      void (*act)(struct window_test *t))
 {
 	struct window_test t = { .e = e };
+	struct racer *r;
 	unsigned int i;
 	u64 nr_lost;
 
-	t.dummy = mmap(NULL, DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		       -1, 0);
-	TEST_ASSERT(t.dummy != MAP_FAILED, "mmap() failed, errno %d", errno);
+	t.dummy = map_memory(DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	create_vm(&t);
 	for (i = 0; i < NR_VCPUS; i++) {
-		start_racer(&t.racers[i]);
+		r = &t.racers[i];
+		sem_init(&r->go, 0, 0);
+		sem_init(&r->done, 0, 0);
+		start_thread(&r->thread, racer_main, r);
 		run_alone(&t, i, OP_NOTHING);
 	}
 	for (i = 0; i < rounds; i++) {
@@ -455,8 +388,11 @@ struct window_test run_rounds(const struct event *e, unsigned int rounds,
 		check_log(&t);
 		t.nr_bad_rounds += t.nr_lost != nr_lost;
 	}
-	for (i = 0; i < NR_VCPUS; i++)
-		end_racer(&t.racers[i]);
+	for (r = t.racers; r < t.racers + NR_VCPUS; r++) {
+		r->end = true;
+		sem_post(&r->go);
+		pthread_join(r->thread, NULL);
+	}
 	kvm_vm_free(t.vm);
 	munmap(t.dummy, DUMMY_SIZE);
 	return t;
@@ -472,51 +408,33 @@ static void try_event(const struct event *e, unsigned int rounds)
 		ksft_test_result(run_event(e, rounds), "%s: %s\n", e->name, e->what);
 }
 
-/*
- * The command line
- */
-
-static unsigned long chosen;
-
-static void choose_event(const char *name)
-{
-	chosen |= BIT(option_name(name, events, sizeof(*events), ARRAY_SIZE(events)));
-}
-
-static void list_events(void)
-{
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(events); i++)
-		printf("  -e %-10s %s\n", events[i].name, events[i].what);
-}
+/* The command line */
 
 int main(int argc, char *argv[])
 {
+	struct choice chosen = { events, sizeof(*events), ARRAY_SIZE(events) };
 	u64 rounds = DEFAULT_ROUNDS, seed = 1;
 	unsigned int i;
 	const struct test_option options[] = {
-		{ 'e', "EVENT", "only this event; can be given several times",
-		  .take = choose_event },
-		{ 'n', "ROUNDS", "rounds of each event", .number = &rounds, .min = 1,
+		{ 'e', "event", "only this event; can be given several times", .choice = &chosen },
+		{ 'n', "rounds", "rounds of each event", .number = &rounds, .min = 1,
 		  .max = UINT_MAX },
-		{ 's', "SEED", "seed of the delays", .number = &seed, .min = 1, .max = UINT_MAX },
+		{ 's', "seed", "seed of the delays", .number = &seed, .min = 1, .max = UINT_MAX },
 		/* Without it the list ends here. */
-		{ can_pause ? 'w' : 0, "US", "pause within each update of an SPTE, in microseconds",
+		{ can_pause ? 'w' : 0, NULL, "pause within each update of an SPTE, in microseconds",
 		  .number = &pause_us, .min = 1, .max = MAX_PAUSE_US },
 		{ }
 	};
 
-	parse_test_options(argc, argv, options, list_events);
+	parse_test_options(argc, argv, options, NULL);
 	srandom(seed);
 	ksft_print_header();
 	settings_save(window_settings, NR_SETTINGS);
 	__TEST_REQUIRE(!pause_us || window_settings[PAUSE_US].saved,
 		       "The kernel has no parameter kvm.prove_window_us");
-	chosen = chosen ?: BIT(ARRAY_SIZE(events)) - 1;
-	ksft_set_plan(__builtin_popcountl(chosen));
+	ksft_set_plan(choice_count(&chosen));
 	for (i = 0; i < ARRAY_SIZE(events); i++)
-		if (chosen & BIT(i))
+		if (choice_has(&chosen, i))
 			try_event(&events[i], rounds);
 	ksft_finished();
 }

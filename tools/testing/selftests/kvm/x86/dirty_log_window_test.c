@@ -5,11 +5,10 @@
  * KVM reads an SPTE, decides what it shall be, and stores that.  What a CPU does
  * to the SPTE between the two, such as setting its Dirty bit, must get into the log.
  *
- * A vCPU writes to each page once, while something makes KVM change the SPTEs.
- * There is only one write to a page, as a second one would be logged and hide that
- * the first one was lost.  Or the log is read and cleared while something takes SPTEs'
- * locks: a page that was written before has to be in it, and one that is written after
- * that in the next.
+ * A vCPU writes to each page once, while something makes KVM change the SPTEs.  There is only one
+ * write to a page, as a second one would be logged and hide that the first one was lost.  Or the
+ * log is read and cleared while something takes SPTEs' locks: a page that was written before has to
+ * be in it, and one that is written after that in the next.
  *
  * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update, between
  * reading and storing; the test fails if they did not.
@@ -18,10 +17,6 @@
  * rounds.  With write protection only "log" can lose anything here.
  */
 #include "dirty_log_window.h"
-
-/*
- * The pauses of debug kernels
- */
 
 static void set_pauses(unsigned int us)
 {
@@ -47,9 +42,7 @@ static u64 nr_pauses(void)
 	return sum;
 }
 
-/*
- * Races
- */
+/* Races */
 
 static u64 random_below(u64 nr)
 {

@@ -17,9 +17,9 @@
 #define MAX_MIDST_TRIES		200u
 #define NR_KILLS		6
 
-static unsigned int max_midst_tries(void)
+static bool may_try_again(unsigned int nr_tries)
 {
-	return min_t(unsigned int, fault_options.max_tries, MAX_MIDST_TRIES);
+	return nr_tries < fault_options.max_tries && nr_tries < MAX_MIDST_TRIES;
 }
 
 /* Wait for the first huge page to go.  False if there is nothing to wait for. */
@@ -31,9 +31,7 @@ static bool wait_for_split(struct kvm_vm *vm, u64 nr_huge, bool (*go_on)(void))
 	return false;
 }
 
-/*
- * The parameter is turned off
- */
+/* The parameter is turned off */
 
 static bool split_is_over;
 
@@ -92,46 +90,33 @@ static bool cancel_once(const struct variant *v)
 	return s.cancelled && s.done;
 }
 
-static void run_cancel_variant(const struct variant *v)
-{
-	bool hit = false;
-	unsigned int i;
-
-	for (i = 0; i < max_midst_tries() && !hit; i++)
-		hit = cancel_once(v);
-	TEST_ASSERT(hit, "%s: turned off %u times, never in the midst", v->name, i);
-	ksft_print_msg("%-16s off      in the midst at the %u. try\n", v->name, i);
-	fflush(stdout);
-}
-
 /*
  * CLEAR looks at the parameter for each word, and at each word splits one huge
  * page, so it can't be interrupted between two of one operation.
  */
 static const char *run_cancel(void)
 {
+	const struct variant *v = &variants[0];
+	bool hit = false;
+	unsigned int i;
+
 	if (access(PARAM_EAGER, W_OK))
 		return PARAM_EAGER " can't be written";
 
-	run_cancel_variant(&variants[0]);
+	for (i = 0; may_try_again(i) && !hit; i++)
+		hit = cancel_once(v);
+	TEST_ASSERT(hit, "%s: turned off %u times, never in the midst", v->name, i);
+	ksft_print_msg("%-16s off      in the midst at the %u. try\n", v->name, i);
+	fflush(stdout);
 	return NULL;
 }
 
-/*
- * The process is killed
- */
+/* The process is killed */
 
 /* The victim's file descriptor, once it has got one. */
 static int *victim_stats_fd;
 
 static pid_t victim_pid;
-
-static void victim_cycle(struct fault_test *t)
-{
-	touch_all(t);
-	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
-	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
-}
 
 static void victim_main(const struct variant *v)
 {
@@ -139,8 +124,11 @@ static void victim_main(const struct variant *v)
 
 	fault_create_vm(&t, 0);
 	WRITE_ONCE(*victim_stats_fd, vm_get_stats_fd(t.vm));
-	for (;;)
-		victim_cycle(&t);
+	for (;;) {
+		touch_all(&t);
+		CHECK(&t, !set_logging(&t, true), "enabling failed, errno %d", errno);
+		CHECK(&t, !set_logging(&t, false), "disabling failed, errno %d", errno);
+	}
 }
 
 static void start_victim(const struct variant *v)
@@ -217,7 +205,7 @@ static void run_kill_variant(const struct variant *v)
 {
 	unsigned int i, hits = 0;
 
-	for (i = 0; i < NR_KILLS || (!hits && i < max_midst_tries()); i++)
+	for (i = 0; i < NR_KILLS || (!hits && may_try_again(i)); i++)
 		hits += kill_once(v, i % 2);
 	TEST_ASSERT(hits, "%s: killed %u times, never in the midst", v->name, i);
 	ksft_print_msg("%-16s killed   %u times, in the midst %u times of %u watched\n", v->name, i,
@@ -229,7 +217,8 @@ static const char *run_kill(void)
 {
 	unsigned int i;
 
-	victim_stats_fd = alloc_shared(sizeof(*victim_stats_fd));
+	victim_stats_fd = map_memory(sizeof(*victim_stats_fd), PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1);
 	for (i = 0; i < NR_VARIANTS; i++)
 		if (!variants[i].clear && applies(&variants[i]))
 			run_kill_variant(&variants[i]);
@@ -237,8 +226,8 @@ static const char *run_kill(void)
 }
 
 const struct part parts[] = {
-	{ "off", run_cancel, NR_HUGE_MANY },
-	{ "kill", run_kill, NR_HUGE_SOME },
+	{ "off", "eager_page_split is turned off", run_cancel, NR_HUGE_MANY },
+	{ "kill", "the process is killed", run_kill, NR_HUGE_SOME },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);

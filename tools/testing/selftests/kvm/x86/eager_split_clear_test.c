@@ -123,9 +123,7 @@ static void run_across(struct model_test *t)
 	clear_across_all(t);
 }
 
-/*
- * MMIO
- */
+/* MMIO */
 
 static void on_alarm(int signal)
 {
@@ -176,9 +174,7 @@ static void run_mmio(struct model_test *t)
 	alarm(0);
 }
 
-/*
- * Traces
- */
+/* Traces */
 
 static struct setting trace_event = { TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/enable" };
 
@@ -258,20 +254,14 @@ static void run_trace(struct model_test *t)
 }
 
 const struct test_case test_cases[] = {
-	{
-		.name = "api", .what = "CLEAR of little, of nothing, and of a slot that goes",
-		.enter = enter_long, .run = run_api, .nr_huge = 4, .manual_only = true,
-	}, {
-		.name = "across", .what = "CLEAR of words that have pages of two huge pages",
-		.enter = enter_long, .run = run_across, .nr_huge = 3, .head = 61, .tail = 101,
-		.manual_only = true,
-	}, {
-		.name = "mmio", .what = "CLEAR of memory where there was none before",
-		.enter = enter_long, .run = run_mmio, .nr_huge = 1, .manual_only = true,
-	}, {
-		.name = "trace", .what = "changes of SPTEs are traced",
-		.enter = enter_long, .run = run_trace, .skip_reason = no_trace, .nr_huge = 3,
-	},
+	{ "api", "CLEAR of little, of nothing, and of a slot that goes", enter_long, run_api,
+	  .nr_huge = 4, .manual_only = true },
+	{ "across", "CLEAR of words that have pages of two huge pages", enter_long, run_across,
+	  .nr_huge = 3, .head = 61, .tail = 101, .manual_only = true },
+	{ "mmio", "CLEAR of memory where there was none before", enter_long, run_mmio,
+	  .nr_huge = 1, .manual_only = true },
+	{ "trace", "changes of SPTEs are traced", enter_long, run_trace,
+	  .skip_reason = no_trace, .nr_huge = 3 },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);

@@ -3,10 +3,9 @@
  * What the tests share that take something from the eager splitter: VMs, a guest that
  * writes, what the log and memory have to have afterwards, and the command line.
  *
- * Eager page splitting is best effort: whatever it lacks, huge pages may stay, and
- * nothing else may go wrong.  KVM's statistics have to account for each huge page, the
- * dirty log has to have exactly what the guest writes afterwards, and memory has to
- * have it too.
+ * Eager page splitting is best effort: whatever it lacks, huge pages may stay, and nothing else may
+ * go wrong.  KVM's statistics have to account for each huge page, the dirty log has to have exactly
+ * what the guest writes afterwards, and memory has to have it too.
  *
  * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
  * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
@@ -50,10 +49,8 @@ struct variant {
 	const char *name;
 	bool clear;
 	bool aliased;
-
-	/* How many failing allocations may be left out in a row, and one. */
+	/* MAX_STEP at most. */
 	unsigned int max_step;
-
 	/*
 	 * Where mmu_lock is dropped, what kvm.dirty_harvest is.  The first one meets
 	 * what takes enabling and harvesting, and aliases are there to be armed.
@@ -70,7 +67,6 @@ struct fault_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	u64 nr_huge;
-
 	/* Of these, how many are to be left alone by the splitter. */
 	u64 nr_refused;
 	u64 npages;
@@ -92,7 +88,6 @@ struct split_stats {
 /* What the command line says. */
 struct fault_options {
 	bool verbose;
-
 	/* Let each and every allocation fail. */
 	bool thorough;
 	u64 max_tries;
@@ -109,9 +104,7 @@ enum setting_id {
 /* What gets its old value back at the end. */
 extern struct setting host_settings[NR_SETTINGS];
 
-/*
- * The VM
- */
+/* The VM */
 
 void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
 		u64 step, u64 value);
@@ -121,6 +114,8 @@ struct split_stats get_stats(struct kvm_vm *vm);
 void fault_create_vm(struct fault_test *t, unsigned long quota);
 void fault_destroy_vm(struct fault_test *t);
 int set_logging(struct fault_test *t, bool on);
+/* CLEAR what @log has. */
+int clear_log(struct fault_test *t);
 /* CLEAR needs a log that is enabled; that splits nothing. */
 void before_split(struct fault_test *t);
 /* The ioctl under test. */
@@ -128,12 +123,9 @@ int split(struct fault_test *t);
 void check_sum(struct fault_test *t, const struct split_stats *s);
 /* Whatever is left is split by the guest's writes, and nothing gets lost. */
 void check_afterwards(struct fault_test *t);
-bool can_alias(void);
 bool applies(const struct variant *v);
 
-/*
- * The command line
- */
+/* The command line */
 
 /* Fail if the kernel has complained in its log since the last call. */
 void expect_silence(const char *when);
@@ -141,13 +133,11 @@ void expect_silence(const char *when);
 /* One way to take something away. */
 struct part {
 	const char *name;
-
+	const char *what;
 	/* Returns why it can't be done, or NULL. */
 	const char *(*run)(void);
-
 	/* How many huge pages have to be free. */
 	unsigned int nr_huge;
-
 	/* The TDP MMU can do it, too. */
 	bool any_mmu;
 };

@@ -7,14 +7,12 @@
  * fail.  /proc/thread-self/fail-nth does that.  Then do it again for one kind of the
  * splitter's allocations at a time.  Of many in a row that end alike some are left out.
  *
- * Limits: kvmalloc() turns to vmalloc() when an array of more than a page can't be
- * had, so one failure alone doesn't show that to the splitter.  An allocation that is
- * made only sometimes, like a page for a slab, may escape.  Enabling allocates for
- * itself before it splits; vmalloc() complains in the kernel's log if it has to fail,
- * so these are counted and left out, and a few behind them for safety, unless -a asks
- * for all.
+ * Limits: kvmalloc() turns to vmalloc() when an array of more than a page can't be had, so one
+ * failure alone doesn't show that to the splitter.  An allocation that is made only sometimes, like
+ * a page for a slab, may escape.  Enabling allocates for itself before it splits; vmalloc()
+ * complains in the kernel's log if it has to fail, so these are counted and left out, and a few
+ * behind them for safety, unless -a asks for all.
  */
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "eager_split_fault.h"
@@ -34,13 +32,10 @@
 /* Allocations that may fail. */
 struct site {
 	const char *name;
-
 	/* Of this cache and no other; without it, whole pages. */
 	const char *cache;
-
 	/* Any allocation. */
 	bool all;
-
 	/* No split of a new VM can do without; only that of aliased memory. */
 	bool needed;
 	bool aliased_only;
@@ -72,16 +67,7 @@ static bool can_tell_sites(void)
 	return host_settings[SLAB_DESCS].saved && host_settings[SLAB_HEADERS].saved;
 }
 
-/* Let waiting allocations fail too, and say nothing about it in the log. */
-static void prepare_injection(void)
-{
-	setting_set(&host_settings[SLAB_WAIT], "N");
-	setting_set(&host_settings[SLAB_VERBOSE], "0");
-	setting_set(&host_settings[PAGE_WAIT], "N");
-	setting_set(&host_settings[PAGE_VERBOSE], "0");
-}
-
-static const char *is_chosen(const struct site *site, enum setting_id id)
+static const char *filter_value(const struct site *site, enum setting_id id)
 {
 	return site->cache && strstr(host_settings[id].path, site->cache) ? "1" : "0";
 }
@@ -93,8 +79,8 @@ static void select_site(const struct site *site)
 	if (site->all)
 		return;
 
-	setting_set(&host_settings[SLAB_DESCS], is_chosen(site, SLAB_DESCS));
-	setting_set(&host_settings[SLAB_HEADERS], is_chosen(site, SLAB_HEADERS));
+	setting_set(&host_settings[SLAB_DESCS], filter_value(site, SLAB_DESCS));
+	setting_set(&host_settings[SLAB_HEADERS], filter_value(site, SLAB_HEADERS));
 }
 
 static void fail_nth_write(unsigned int nth)
@@ -109,14 +95,9 @@ static unsigned int fail_nth_read(void)
 {
 	char text[SETTING_MAX] = { };
 
-	TEST_ASSERT(pread(fail_nth_fd, text, sizeof(text) - 1, 0) > 0,
-		    "Can't read " FAIL_NTH);
+	TEST_ASSERT(pread(fail_nth_fd, text, sizeof(text) - 1, 0) > 0, "Can't read " FAIL_NTH);
 	return atoi(text);
 }
-
-/*
- * Failing allocations
- */
 
 static bool split_injected(struct fault_test *t, unsigned int nth, int *error)
 {
@@ -137,13 +118,11 @@ static void expect_stats(struct fault_test *t, const struct split_stats *s, u64 
 	CHECK(t, s->nomem == nomem && !s->noquota && !s->cancelled,
 	      "expected %lu x no memory; seen %lu, %lu x no quota, %lu x cancelled", nomem,
 	      s->nomem, s->noquota, s->cancelled);
-	CHECK(t, !s->huge == !nomem, "%lu x no memory: %lu huge pages are left", nomem,
-	      s->huge);
+	CHECK(t, !s->huge == !nomem, "%lu x no memory: %lu huge pages are left", nomem, s->huge);
 
 	/*
-	 * Each huge page is an operation of its own to CLEAR.  When logging is
-	 * enabled, the first shortage ends it, and as caches are filled up, that is
-	 * at the first huge page.
+	 * Each huge page is an operation of its own to CLEAR.  When logging is enabled, the first
+	 * shortage ends it, and as caches are filled up, that is at the first huge page.
 	 */
 	CHECK(t, !nomem || s->huge == (t->v->clear ? 1 : t->nr_huge),
 	      "no memory for one huge page: %lu are left", s->huge);
@@ -160,19 +139,14 @@ static void repeat_split(struct fault_test *t)
 	CHECK(t, !split(t), "repeated: errno %d", errno);
 }
 
-static bool is_needed(const struct fault_test *t, const struct site *site)
-{
-	return site->needed && (t->v->aliased || !site->aliased_only);
-}
-
 static void check_failure(struct fault_test *t, struct site *site, unsigned int nth,
 			  bool injected, int error)
 {
+	bool needed = site->needed && (t->v->aliased || !site->aliased_only);
 	struct split_stats s;
 
-	CHECK(t, !error || (injected && error == ENOMEM),
-	      "failure %u of %s: %s, errno %d", nth, site->name,
-	      injected ? "injected" : "not injected", error);
+	CHECK(t, !error || (injected && error == ENOMEM), "failure %u of %s: %s, errno %d", nth,
+	      site->name, injected ? "injected" : "not injected", error);
 	if (error)
 		repeat_split(t);
 
@@ -182,7 +156,7 @@ static void check_failure(struct fault_test *t, struct site *site, unsigned int 
 			       t->v->name, site->name, nth, injected ? "injected" : "none",
 			       error, s.done, s.huge, s.nomem);
 	CHECK(t, !s.nomem || injected, "no memory without a failure");
-	CHECK(t, nth != 1 || s.nomem || !is_needed(t, site),
+	CHECK(t, nth != 1 || s.nomem || !needed,
 	      "the first of %s failed, but memory sufficed", site->name);
 	expect_stats(t, &s, !!s.nomem);
 
@@ -217,11 +191,10 @@ static void try_failure(const struct variant *v, struct site *site, unsigned int
  */
 static void fill_kernel_tables(void)
 {
-	void *hva = mmap(NULL, VAST_SIZE, PROT_NONE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *hva = map_memory(VAST_SIZE, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 	struct kvm_vm *vm = vm_create_barebones();
 
-	TEST_ASSERT(hva != MAP_FAILED, "Can't reserve addresses, errno %d", errno);
 	vm_set_user_memory_region(vm, VAST_SLOT, 0, VAST_GPA, VAST_SIZE, hva);
 	kvm_vm_free(vm);
 	munmap(hva, VAST_SIZE);
@@ -262,9 +235,8 @@ static void run_try(const struct variant *v, struct site *site, unsigned int nth
 	}
 
 	pid = waitpid(pid, &status, 0);
-	TEST_ASSERT(pid > 0 && !status,
-		    "%s, failure %u of %s: the try failed, status 0x%x", v->name, nth,
-		    site->name, status);
+	TEST_ASSERT(pid > 0 && !status, "%s, failure %u of %s: the try failed, status 0x%x",
+		    v->name, nth, site->name, status);
 }
 
 /* Returns false if there was no such allocation. */
@@ -287,8 +259,7 @@ static unsigned int first_failure(const struct variant *v, struct site *site)
 	return outcome->nr_own ? outcome->nr_own + OWN_MARGIN + 1 : 1;
 }
 
-static void show_site(const struct variant *v, const struct site *site,
-		      const struct site *before)
+static void show_site(const struct variant *v, const struct site *site, const struct site *before)
 {
 	ksft_print_msg("%-16s %-8s %4u failures, %3u felt by the splitter, %u by the ioctl\n",
 		       v->name, site->name, site->nr_injected - before->nr_injected,
@@ -327,9 +298,8 @@ static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_
 }
 
 /*
- * The page that is needed comes after those that slabs happen to be short of, a
- * different number in each VM, so that a sweep can miss it.  Without aliases there
- * are few of these.
+ * The page that is needed comes after those that slabs happen to be short of, a different number in
+ * each VM, so that a sweep can miss it.  Without aliases there are few of these.
  */
 static void insist(const struct variant *v, struct site *site, unsigned int nr_nomem)
 {
@@ -366,13 +336,9 @@ static void sweep(const struct variant *v, struct site *site)
 	expect_silence(site->name);
 }
 
-static void sweep_sites(const struct variant *v)
+static bool can_tell(const struct site *site)
 {
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(sites); i++)
-		if (sites[i].all || can_tell_sites())
-			sweep(v, &sites[i]);
+	return site->all || can_tell_sites();
 }
 
 static void expect_all_sites_hit(void)
@@ -380,9 +346,7 @@ static void expect_all_sites_hit(void)
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(sites); i++) {
-		if (!sites[i].all && !can_tell_sites())
-			continue;
-		if (sites[i].aliased_only && !can_alias())
+		if (!can_tell(&sites[i]) || (sites[i].aliased_only && kvm_is_tdp_enabled()))
 			continue;
 
 		TEST_ASSERT(sites[i].nr_nomem, "%u failures of %s, none of which was felt",
@@ -405,25 +369,31 @@ static const char *why_no_injection(void)
 static const char *run_memory(void)
 {
 	const char *reason = why_no_injection();
-	unsigned int i;
+	unsigned int i, j;
 
 	if (reason)
 		return reason;
 
-	outcome = alloc_shared(sizeof(*outcome));
+	outcome = map_memory(sizeof(*outcome), PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
-	prepare_injection();
+	/* Let waiting allocations fail too, and say nothing about it in the log. */
+	setting_set(&host_settings[SLAB_WAIT], "N");
+	setting_set(&host_settings[SLAB_VERBOSE], "0");
+	setting_set(&host_settings[PAGE_WAIT], "N");
+	setting_set(&host_settings[PAGE_VERBOSE], "0");
 	if (!can_tell_sites())
 		ksft_print_msg("The kernel has no " SLAB "*/failslab: can't tell what failed\n");
 	for (i = 0; i < NR_VARIANTS; i++)
-		if (applies(&variants[i]))
-			sweep_sites(&variants[i]);
+		for (j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
+			if (can_tell(&sites[j]))
+				sweep(&variants[i], &sites[j]);
 	expect_all_sites_hit();
 	return NULL;
 }
 
 const struct part parts[] = {
-	{ "memory", run_memory, NR_HUGE_FEW },
+	{ "memory", "allocations fail", run_memory, NR_HUGE_FEW },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);

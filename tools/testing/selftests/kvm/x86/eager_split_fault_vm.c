@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * The VM of the tests that take something from the eager splitter.
- */
+/* The VM of the tests that take something from the eager splitter. */
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */
@@ -21,19 +19,10 @@ const struct variant variants[NR_VARIANTS] = {
 	  .harvest = "on" },
 };
 
-bool can_alias(void)
-{
-	return !kvm_is_tdp_enabled();
-}
-
 bool applies(const struct variant *v)
 {
-	return !v->aliased || can_alias();
+	return !v->aliased || !kvm_is_tdp_enabled();
 }
-
-/*
- * The guest
- */
 
 /*
  * RDI: address; RSI: distance to the next; RCX: how many; RAX: what to write there;
@@ -49,6 +38,7 @@ static void __attribute__((naked)) guest_code(void)
 		     "hlt");
 }
 
+/* Write one page in @step, from @first on, through addresses that begin at @gva. */
 void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
 		u64 step, u64 value)
 {
@@ -70,30 +60,16 @@ void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
 	      exit_reason_str(vcpu->run->exit_reason), regs.rdi);
 }
 
-/* Write one page in @step, from @first on, through addresses that begin at @gva. */
-static void guest_write(struct fault_test *t, u64 gva, u64 first, u64 step, u64 value)
-{
-	vcpu_write(t, t->vcpu, gva, first, step, value);
-}
-
 static bool is_written(u64 page)
 {
 	return page % WRITE_STEP == WRITE_FIRST;
 }
 
-/* Every other of these pages through the alias, as far as there is one. */
-static void write_subset(struct fault_test *t)
-{
-	guest_write(t, DATA_GVA, WRITE_FIRST, WRITE_STEP, WRITE_VALUE);
-	if (t->v->aliased)
-		guest_write(t, ALIAS_GVA, WRITE_FIRST, 2 * WRITE_STEP, WRITE_VALUE);
-}
-
 void touch_all(struct fault_test *t)
 {
 	if (t->v->aliased)
-		guest_write(t, ALIAS_GVA, 0, ALIAS_STEP, TOUCH_VALUE);
-	guest_write(t, DATA_GVA, 0, 1, TOUCH_VALUE);
+		vcpu_write(t, t->vcpu, ALIAS_GVA, 0, ALIAS_STEP, TOUCH_VALUE);
+	vcpu_write(t, t->vcpu, DATA_GVA, 0, 1, TOUCH_VALUE);
 }
 
 static void check_memory(struct fault_test *t)
@@ -110,15 +86,13 @@ static void check_memory(struct fault_test *t)
 
 struct split_stats get_stats(struct kvm_vm *vm)
 {
-	struct split_stats s = {
+	return (struct split_stats){
 		.huge = vm_get_stat_or_absent(vm, "pages_2m"),
 		.done = vm_get_stat_or_absent(vm, "eager_split_done"),
 		.nomem = vm_get_stat_or_absent(vm, "eager_split_nomem"),
 		.noquota = vm_get_stat_or_absent(vm, "eager_split_noquota"),
 		.cancelled = vm_get_stat_or_absent(vm, "eager_split_cancelled"),
 	};
-
-	return s;
 }
 
 static void map_data(struct fault_test *t)
@@ -150,16 +124,16 @@ void fault_create_vm(struct fault_test *t, unsigned long quota)
 	t->log = bitmap_zalloc(t->npages);
 	t->vm = vm_create_barebones();
 	if (t->v->clear)
-		vm_enable_initially_set(t->vm);
+		vm_enable_manual_protect(t->vm, true);
 	if (quota)
 		vm_set_nr_mmu_pages(t->vm, quota);
 	map_code(t);
 	map_data(t);
 	t->vcpu = vm_vcpu_add(t->vm, 0, (void *)CODE_GVA);
 	touch_all(t);
-	CHECK(t, vm_get_stat_or_absent(t->vm, "pages_2m") == t->nr_huge,
+	CHECK(t, vm_get_stat(t->vm, pages_2m) == t->nr_huge,
 	      "touched: expected %lu huge pages, seen %lu", t->nr_huge,
-	      vm_get_stat_or_absent(t->vm, "pages_2m"));
+	      vm_get_stat(t->vm, pages_2m));
 }
 
 void fault_destroy_vm(struct fault_test *t)
@@ -168,15 +142,12 @@ void fault_destroy_vm(struct fault_test *t)
 	free(t->log);
 }
 
-/*
- * The log
- */
+/* The log */
 
 int set_logging(struct fault_test *t, bool on)
 {
-	return __vm_set_user_memory_region(t->vm, DATA_SLOT,
-					   on ? KVM_MEM_LOG_DIRTY_PAGES : 0, DATA_GPA,
-					   t->npages * PAGE_SIZE, t->hva);
+	return __vm_set_user_memory_region(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0,
+					   DATA_GPA, t->npages * PAGE_SIZE, t->hva);
 }
 
 /* CLEAR splits a huge page each time it gets a word of it, so give it one only. */
@@ -185,26 +156,15 @@ static bool is_cleared(u64 page)
 	return page % PAGES_PER_2M < BITS_PER_WORD;
 }
 
-static int clear_log(struct fault_test *t)
+int clear_log(struct fault_test *t)
 {
 	struct kvm_clear_dirty_log args = {
 		.slot = DATA_SLOT,
 		.num_pages = t->npages,
 		.dirty_bitmap = t->log,
 	};
-	u64 page;
-
-	bitmap_zero(t->log, t->npages);
-	for (page = 0; page < t->npages; page++)
-		if (is_cleared(page))
-			__set_bit(page, t->log);
 
 	return __vm_ioctl(t->vm, KVM_CLEAR_DIRTY_LOG, &args);
-}
-
-static bool is_expected_dirty(struct fault_test *t, u64 page)
-{
-	return is_written(page) || (t->v->clear && !is_cleared(page));
 }
 
 static void check_log(struct fault_test *t)
@@ -215,7 +175,7 @@ static void check_log(struct fault_test *t)
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
 	for (page = 0; page < t->npages; page++) {
 		seen = test_bit(page, t->log);
-		expected = is_expected_dirty(t, page);
+		expected = is_written(page) || (t->v->clear && !is_cleared(page));
 		CHECK(t, seen == expected, "page %lu: expected %s, seen %s", page,
 		      expected ? "dirty" : "clean", seen ? "dirty" : "clean");
 	}
@@ -229,22 +189,32 @@ void before_split(struct fault_test *t)
 
 int split(struct fault_test *t)
 {
-	return t->v->clear ? clear_log(t) : set_logging(t, true);
+	u64 page;
+
+	if (!t->v->clear)
+		return set_logging(t, true);
+
+	bitmap_zero(t->log, t->npages);
+	for (page = 0; page < t->npages; page++)
+		if (is_cleared(page))
+			__set_bit(page, t->log);
+	return clear_log(t);
 }
 
 void check_sum(struct fault_test *t, const struct split_stats *s)
 {
 	CHECK(t, s->done + s->huge == t->nr_huge,
-	      "of %lu huge pages, %lu were split and %lu are left", t->nr_huge, s->done,
-	      s->huge);
+	      "of %lu huge pages, %lu were split and %lu are left", t->nr_huge, s->done, s->huge);
 }
 
 void check_afterwards(struct fault_test *t)
 {
-	write_subset(t);
-	CHECK(t, !vm_get_stat_or_absent(t->vm, "pages_2m"),
-	      "every huge page was written: expected none, seen %lu",
-	      vm_get_stat_or_absent(t->vm, "pages_2m"));
+	/* Every other of these pages through the alias, as far as there is one. */
+	vcpu_write(t, t->vcpu, DATA_GVA, WRITE_FIRST, WRITE_STEP, WRITE_VALUE);
+	if (t->v->aliased)
+		vcpu_write(t, t->vcpu, ALIAS_GVA, WRITE_FIRST, 2 * WRITE_STEP, WRITE_VALUE);
+	CHECK(t, !vm_get_stat(t->vm, pages_2m),
+	      "every huge page was written: expected none, seen %lu", vm_get_stat(t->vm, pages_2m));
 	check_log(t);
 	check_memory(t);
 }

@@ -2,17 +2,15 @@
 /*
  * Eager page splitting against guests that make it hard
  *
- * A guest decides how often it maps its memory, and when it changes its mind.  None
- * of that may make the splitter hold mmu_lock for longer, use more shadow pages
- * than it may, or go on for ever.
+ * A guest decides how often it maps its memory, and when it changes its mind.  None of that may
+ * make the splitter hold mmu_lock for longer, use more shadow pages than it may, or go on for ever.
  *
  *  - alias: map one huge page at very many addresses, with all permissions there
  *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
  *    bound that does not depend on their number.
  *  - contended: the same while others want mmu_lock all the time.  All mappings
  *    are split nevertheless; how often the lock was given up is shown.
- *  - quota: the same with the smallest quota.  No more children are made than it
- *    has shadow pages.
+ *  - quota: the same with the smallest quota.  No more children are made than it has shadow pages.
  *  - rewrite: a vCPU takes entries away and puts them back for as long as logging
  *    is enabled and disabled.  No huge page comes back to be split again: there
  *    are no more splits than guest entries.
@@ -20,14 +18,11 @@
  * All but the last are those of shadow paging: with two-dimensional paging there
  * is one mapping, whatever the guest does, and little to see.
  *
- * Limits: times are those of the machine; the bound allows for an interruption by
- * taking the best of some tries.  Those who want the lock need a CPU to do so, which
- * a machine that is itself emulated may not have for milliseconds: how many huge
- * pages are split within a contended hold is not judged.  The TDP MMU has neither
- * rmaps nor a quota.
+ * Limits: times are those of the machine; the bound allows for an interruption by taking the best
+ * of some tries.  Those who want the lock need a CPU to do so, which a machine that is itself
+ * emulated may not have for milliseconds: how many huge pages are split within a contended hold is
+ * not judged.  The TDP MMU has neither rmaps nor a quota.
  */
-#include <sys/mman.h>
-
 #include "eager_split_util.h"
 
 #define TRACING			"/sys/kernel/tracing/"
@@ -62,7 +57,6 @@ static u64 stop;
 struct hostile {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
-	void *hva;
 	u64 nr_aliases;
 };
 
@@ -71,14 +65,11 @@ struct hold {
 	u64 per_page_ns;
 	u64 longest_ns;
 	u64 nr_pages;
-
 	/* Of those that split something. */
 	u64 nr_holds;
 };
 
-/*
- * The guest
- */
+/* The guest */
 
 static u64 *guest_entry_of(u64 alias)
 {
@@ -131,62 +122,34 @@ static void touch_all(struct hostile *t)
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-/*
- * The VM
- */
-
-static u64 *entry_of(struct hostile *t, u64 alias, int level)
-{
-	return vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, level);
-}
-
-/* Each child has a role, and permissions are a part of it. */
-static void map_alias(struct hostile *t, u64 alias)
-{
-	u64 *entry;
-
-	virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
-	*entry_of(t, alias, PG_LEVEL_512G) |= PT_USER_MASK;
-	*entry_of(t, alias, PG_LEVEL_1G) |= PT_USER_MASK;
-	entry = entry_of(t, alias, PG_LEVEL_2M);
-	if (alias & 1)
-		*entry |= PT_USER_MASK;
-	if (alias & 2)
-		*entry |= PT_NX_MASK;
-}
-
-/* Let the guest have its own page tables, those with the aliases, in a row. */
-static void map_tables(struct hostile *t)
-{
-	u64 alias, gva = TABLES_GVA;
-
-	for (alias = 0; alias < t->nr_aliases; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE)
-		virt_map(t->vm, gva, addr_hva2gpa(t->vm, entry_of(t, alias, PG_LEVEL_2M)), 1);
-}
+/* The VM */
 
 static void create_vm(struct hostile *t, u64 nr)
 {
-	u64 alias;
+	u64 alias, *entry, gva = TABLES_GVA;
 
 	t->nr_aliases = nr;
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, DATA_GPA,
 				    DATA_SLOT, PAGES_PER_2M, 0);
-	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
-	for (alias = 0; alias < nr; alias++)
-		map_alias(t, alias);
-	map_tables(t);
+	/* Each child has a role, and permissions are a part of it. */
+	for (alias = 0; alias < nr; alias++) {
+		virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
+		vm_vary_entry(t->vm, ALIAS_GVA + alias * SZ_2M, alias);
+	}
+	/* Let the guest have its own page tables, those with the aliases, in a row. */
+	for (alias = 0; alias < nr; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE) {
+		entry = vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, PG_LEVEL_2M);
+		virt_map(t->vm, gva, addr_hva2gpa(t->vm, entry), 1);
+	}
 }
 
 static void set_logging(struct hostile *t, bool on)
 {
-	vm_set_user_memory_region(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0, DATA_GPA,
-				  PAGES_PER_2M * PAGE_SIZE, t->hva);
+	vm_mem_region_set_flags(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0);
 }
 
-/*
- * The tracepoint
- */
+/* The tracepoint */
 
 static struct setting hold_event = { HOLD_ENABLE };
 
@@ -269,43 +232,37 @@ static void run_alias(void)
 	expect_bounded(&one, NR_ALIASES);
 }
 
-/*
- * Contention
- */
-
-struct contender {
+/* What all of those who want mmu_lock are told. */
+struct contention {
 	void *page;
-	bool *stop;
-	pthread_t thread;
+	bool over;
 };
 
 /* An MMU notifier takes mmu_lock, whether or not there is something to be zapped. */
 static void *contender_main(void *arg)
 {
-	struct contender *c = arg;
+	struct contention *c = arg;
 
-	while (!READ_ONCE(*c->stop))
+	while (!READ_ONCE(c->over))
 		TEST_ASSERT(!madvise(c->page, PAGE_SIZE, MADV_DONTNEED), "errno %d", errno);
 	return NULL;
 }
 
 static struct hold measure_contended(struct hostile *t)
 {
-	struct contender contenders[NR_CONTENDERS];
-	bool stop = false;
+	pthread_t threads[NR_CONTENDERS];
+	struct contention c = { };
 	unsigned int i;
 	struct hold h;
 
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT, 1, 0);
-	for (i = 0; i < NR_CONTENDERS; i++) {
-		contenders[i].page = addr_gpa2hva(t->vm, OTHER_GPA);
-		contenders[i].stop = &stop;
-		start_thread(&contenders[i].thread, contender_main, &contenders[i]);
-	}
-	h = split_and_measure(t);
-	WRITE_ONCE(stop, true);
+	c.page = addr_gpa2hva(t->vm, OTHER_GPA);
 	for (i = 0; i < NR_CONTENDERS; i++)
-		pthread_join(contenders[i].thread, NULL);
+		start_thread(&threads[i], contender_main, &c);
+	h = split_and_measure(t);
+	WRITE_ONCE(c.over, true);
+	for (i = 0; i < NR_CONTENDERS; i++)
+		pthread_join(threads[i], NULL);
 	return h;
 }
 
@@ -324,10 +281,6 @@ static void run_contended(void)
 	kvm_vm_free(t.vm);
 }
 
-/*
- * Quota
- */
-
 static void run_quota(void)
 {
 	struct hostile t = { };
@@ -340,26 +293,13 @@ static void run_quota(void)
 	set_logging(&t, true);
 	pages_4k = vm_get_stat(t.vm, pages_4k);
 	ksft_print_msg("quota: %lu split, %lu x no quota, %lu 4KiB pages, %lu reclaimed\n",
-		       vm_get_stat(t.vm, eager_split_done),
-		       vm_get_stat(t.vm, eager_split_noquota), pages_4k,
-		       vm_get_stat(t.vm, mmu_recycled) - recycled);
+		       vm_get_stat(t.vm, eager_split_done), vm_get_stat(t.vm, eager_split_noquota),
+		       pages_4k, vm_get_stat(t.vm, mmu_recycled) - recycled);
 	TEST_ASSERT(pages_4k <= MIN_MMU_PAGES * ENTRIES_PER_TABLE,
 		    "%lu 4KiB pages do not fit into %lu shadow pages", pages_4k, MIN_MMU_PAGES);
 	TEST_ASSERT(vm_get_stat(t.vm, mmu_recycled) == recycled,
 		    "Splitting reclaimed shadow pages");
 	kvm_vm_free(t.vm);
-}
-
-/*
- * Rewriting
- */
-
-static void *vcpu_main(void *arg)
-{
-	struct hostile *t = arg;
-
-	vcpu_run_to_sync(t->vcpu, NULL);
-	return NULL;
 }
 
 static void run_rewrite(void)
@@ -372,7 +312,7 @@ static void run_rewrite(void)
 	create_vm(&t, ENTRIES_PER_TABLE);
 	touch_all(&t);
 	give_order(&t, ORDER_REWRITE);
-	start_thread(&thread, vcpu_main, &t);
+	thread = start_vcpu(t.vcpu);
 	for (i = 0; i < NR_REWRITES; i++) {
 		before = vm_get_stat(t.vm, eager_split_done);
 		set_logging(&t, true);

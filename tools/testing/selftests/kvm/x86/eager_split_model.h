@@ -6,8 +6,7 @@
  * huge page is left where KVM splits eagerly, that the log has exactly what was
  * written, that memory has what was written, and that the huge pages come back.
  *
- * It has to pass with kvm.eager_page_split=N as well, where huge pages stay until
- * they are written.
+ * It has to pass with kvm.eager_page_split=N as well, where huge pages stay until they are written.
  *
  * eager_split_model_log.c has what the guest writes, the log and the checks,
  * eager_split_model_run.c the VM and the command line.
@@ -39,35 +38,26 @@ struct model_test;
 struct test_case {
 	const char *name;
 	const char *what;
-
 	/* Prepare page tables and registers of the vCPU. */
 	void (*enter)(struct model_test *t);
-
 	/* What to do instead of two cycles of logging. */
 	void (*run)(struct model_test *t);
-
 	/* Why this machine can't, or NULL. */
 	const char *(*skip_reason)(void);
-
 	/* Huge pages that fit into the slot, and 4KiB pages on either side. */
 	unsigned int nr_huge;
 	unsigned int head;
 	unsigned int tail;
 	unsigned int level;
-
 	/* How often the guest maps the slot, and the distance between them. */
 	unsigned int aliases;
 	u64 alias_step;
-
 	/* How many other page directories have links to the same tables. */
 	unsigned int directories;
-
-	/* Of how many pages one is used; all of them if zero. */
+	/* Of how many pages one is used; all of them if it isn't said. */
 	unsigned int stride;
-
 	/* Nothing is written before logging begins. */
 	bool read_first;
-
 	/* It makes no sense without initially-all-set. */
 	bool manual_only;
 };
@@ -79,10 +69,8 @@ struct model_test {
 	bool manual;
 	bool logging;
 	unsigned int cycle;
-
 	/* The parameter changes all the time: huge pages can't be predicted. */
 	bool unpredictable;
-
 	/* The slot under test. */
 	u32 slot;
 	u64 gpa;
@@ -90,7 +78,6 @@ struct model_test {
 	void *mapping;
 	size_t mapping_size;
 	void *hva;
-
 	/* What should be in the log, and in memory. */
 	unsigned long *log;
 	u32 *content;
@@ -105,7 +92,6 @@ struct model_test {
 	u32 list_sum;
 	unsigned int next_alias;
 	u32 seed;
-
 	/* Huge mappings outside of the slot under test. */
 	u64 huge_elsewhere;
 };
@@ -120,9 +106,7 @@ const char *label(struct model_test *t);
 #define CHECK(t, cond, fmt, ...)	\
 	TEST_ASSERT(cond, "%s: " fmt, label(t), ##__VA_ARGS__)
 
-/*
- * Huge pages
- */
+/* Huge pages */
 
 u64 pages_per_huge(struct model_test *t);
 u64 nr_huge_mapped(struct model_test *t);
@@ -131,9 +115,7 @@ void expect_huge_model(struct model_test *t, const char *when);
 /* A 1GiB page is split into 2MiB pages first, and only one of them further. */
 void expect_huge_first_word(struct model_test *t);
 
-/*
- * The guest: put words on a list, then have it write to, or read, all of them
- */
+/* The guest: put words on a list, then have it write to, or read, all of them */
 
 void list_add_gva(struct model_test *t, u64 gva, u64 entry);
 void list_write(struct model_test *t, u64 page, unsigned int alias);
@@ -144,9 +126,7 @@ void write_listed(struct model_test *t);
 void touch_all(struct model_test *t, const char *when);
 void check_memory(struct model_test *t);
 
-/*
- * The log
- */
+/* The log */
 
 u64 log_words(struct model_test *t);
 void set_flags(struct model_test *t, u32 flags);
@@ -164,9 +144,7 @@ void round_of_writes(struct model_test *t, bool all);
 void log_cycle(struct model_test *t);
 void run_cycles(struct model_test *t);
 
-/*
- * The VM
- */
+/* The VM */
 
 void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer);
 /* How many huge entries the guest needs to map the slot once. */

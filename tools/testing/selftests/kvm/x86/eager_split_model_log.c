@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * Eager page splitting compared with a model: what the guest writes, the log, the checks
- */
+/* Eager page splitting compared with a model: what the guest writes, the log, the checks */
 #include "eager_split_model.h"
 
 #define LIST_MAX		8192u
@@ -18,18 +16,13 @@ const char *label(struct model_test *t)
 	return text;
 }
 
-static bool is_shadow_paging(struct model_test *t)
+/* How many huge SPTEs there are for each huge page of the slot. */
+static unsigned int ptes_per_huge(struct model_test *t)
 {
 	struct kvm_sregs sregs;
 
 	vcpu_sregs_get(t->vcpu, &sregs);
-	return !kvm_is_tdp_enabled() && (sregs.cr0 & X86_CR0_PG);
-}
-
-/* How many huge SPTEs there are for each huge page of the slot. */
-static unsigned int ptes_per_huge(struct model_test *t)
-{
-	return is_shadow_paging(t) ? t->c->aliases : 1;
+	return !kvm_is_tdp_enabled() && (sregs.cr0 & X86_CR0_PG) ? t->c->aliases : 1;
 }
 
 static bool is_recycled(struct model_test *t)
@@ -40,11 +33,6 @@ static bool is_recycled(struct model_test *t)
 u64 pages_per_huge(struct model_test *t)
 {
 	return t->c->level == PG_LEVEL_1G ? PAGES_PER_1G : PAGES_PER_2M;
-}
-
-static unsigned int stride(struct model_test *t)
-{
-	return t->c->stride ?: 1;
 }
 
 static u64 gfn_of(struct model_test *t, u64 page)
@@ -85,16 +73,6 @@ static void show_stats(struct model_test *t, const char *when)
 		       vm_get_stat(t->vm, pages_1g), t->huge_elsewhere);
 }
 
-static u64 nr_huge_expected(struct model_test *t)
-{
-	unsigned int i, n = 0;
-
-	for (i = 0; i < t->c->nr_huge; i++)
-		n += t->huge[i];
-
-	return n * ptes_per_huge(t);
-}
-
 void expect_huge(struct model_test *t, u64 expected, const char *when)
 {
 	u64 seen = nr_huge_mapped(t);
@@ -109,18 +87,19 @@ void expect_huge(struct model_test *t, u64 expected, const char *when)
 		return;
 	}
 
-	CHECK(t, seen == expected, "%s: expected %lu huge pages, seen %lu", when,
-	      expected, seen);
+	CHECK(t, seen == expected, "%s: expected %lu huge pages, seen %lu", when, expected, seen);
 }
 
 void expect_huge_model(struct model_test *t, const char *when)
 {
-	expect_huge(t, nr_huge_expected(t), when);
+	unsigned int i, n = 0;
+
+	for (i = 0; i < t->c->nr_huge; i++)
+		n += t->huge[i];
+	expect_huge(t, n * ptes_per_huge(t), when);
 }
 
-/*
- * The guest
- */
+/* The guest */
 
 void guest_run(struct model_test *t, u64 entry)
 {
@@ -143,8 +122,7 @@ void guest_run(struct model_test *t, u64 entry)
 	      t->vcpu->run->exit_reason, exit_reason_str(t->vcpu->run->exit_reason),
 	      regs.rip, regs.rcx, t->nr_listed);
 	CHECK(t, entry != READ_GPA || (u32)regs.rbx == t->list_sum,
-	      "the guest read a sum of 0x%x, expected 0x%x", (u32)regs.rbx,
-	      t->list_sum);
+	      "the guest read a sum of 0x%x, expected 0x%x", (u32)regs.rbx, t->list_sum);
 
 	t->nr_listed = 0;
 	t->list_sum = 0;
@@ -185,20 +163,15 @@ void list_read(struct model_test *t, u64 page, unsigned int alias)
 	t->list_sum += t->content[page];
 }
 
-static void list_touch(struct model_test *t, u64 page, unsigned int alias)
-{
-	if (t->c->read_first)
-		list_read(t, page, alias);
-	else
-		list_write(t, page, alias);
-}
-
 static void touch_alias(struct model_test *t, unsigned int alias)
 {
-	u64 page, step = alias ? pages_per_huge(t) : stride(t);
+	u64 page, step = alias ? pages_per_huge(t) : t->c->stride;
 
 	for (page = alias ? t->c->head : 0; page < t->npages; page += step)
-		list_touch(t, page, alias);
+		if (t->c->read_first)
+			list_read(t, page, alias);
+		else
+			list_write(t, page, alias);
 }
 
 void touch_all(struct model_test *t, const char *when)
@@ -215,18 +188,7 @@ void touch_all(struct model_test *t, const char *when)
 	expect_huge_model(t, when);
 }
 
-static void read_all(struct model_test *t)
-{
-	u64 page;
-
-	for (page = 0; page < t->npages; page += stride(t))
-		list_read(t, page, 0);
-	guest_run(t, READ_GPA);
-}
-
-/*
- * The log
- */
+/* The log */
 
 u64 log_words(struct model_test *t)
 {
@@ -252,8 +214,7 @@ void compare_log(struct model_test *t, const char *when)
 	for (page = 0; page < log_words(t) * BITS_PER_WORD; page++)
 		CHECK(t, test_bit(page, t->seen) == test_bit(page, t->log),
 		      "%s: gfn 0x%lx (page %lu of %lu): expected %s, seen %s", when,
-		      gfn_of(t, page), page, t->npages,
-		      test_bit(page, t->log) ? "dirty" : "clean",
+		      gfn_of(t, page), page, t->npages, test_bit(page, t->log) ? "dirty" : "clean",
 		      test_bit(page, t->seen) ? "dirty" : "clean");
 
 	if (!t->manual)
@@ -292,8 +253,7 @@ void clear_all(struct model_test *t)
 
 void set_flags(struct model_test *t, u32 flags)
 {
-	vm_set_user_memory_region(t->vm, t->slot, flags, t->gpa, t->npages * PAGE_SIZE,
-				  t->hva);
+	vm_set_user_memory_region(t->vm, t->slot, flags, t->gpa, t->npages * PAGE_SIZE, t->hva);
 }
 
 void start_logging(struct model_test *t)
@@ -326,35 +286,25 @@ void expect_huge_first_word(struct model_test *t)
 		expect_huge(t, PAGES_PER_1G / PAGES_PER_2M - 1, when);
 }
 
-static void clear_first_word(struct model_test *t)
+void clear_initial(struct model_test *t)
 {
 	log_fill(t, t->arg, 0, BITS_PER_WORD);
 	clear_log(t, 0, BITS_PER_WORD);
 	expect_huge_first_word(t);
 	compare_log(t, "first word cleared");
-}
-
-void clear_initial(struct model_test *t)
-{
-	clear_first_word(t);
 	clear_all(t);
 	expect_huge_model(t, "all cleared");
 	compare_log(t, "all cleared");
 }
-
-/*
- * The checks
- */
 
 void check_memory(struct model_test *t)
 {
 	u64 page;
 	u32 seen;
 
-	for (page = 0; page < t->npages; page += stride(t)) {
+	for (page = 0; page < t->npages; page += t->c->stride) {
 		seen = READ_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE));
-		CHECK(t, seen == t->content[page],
-		      "gfn 0x%lx: expected 0x%x in memory, seen 0x%x",
+		CHECK(t, seen == t->content[page], "gfn 0x%lx: expected 0x%x in memory, seen 0x%x",
 		      gfn_of(t, page), t->content[page], seen);
 	}
 }
@@ -362,7 +312,7 @@ void check_memory(struct model_test *t)
 /* Every page is mapped: nothing that the guest reads has to be faulted in. */
 static void check_split(struct model_test *t)
 {
-	u64 pages_4k = vm_get_stat(t->vm, pages_4k);
+	u64 page, pages_4k = vm_get_stat(t->vm, pages_4k);
 
 	if (!eager || t->unpredictable)
 		return;
@@ -374,7 +324,9 @@ static void check_split(struct model_test *t)
 	if (t->c->read_first || is_recycled(t))
 		return;
 
-	read_all(t);
+	for (page = 0; page < t->npages; page += t->c->stride)
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
 	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
 	      "the guest read all pages: expected %lu 4KiB pages, seen %lu", pages_4k,
 	      vm_get_stat(t->vm, pages_4k));
@@ -393,7 +345,7 @@ static void pick_pages(struct model_test *t, bool all)
 	u64 page;
 
 	log_fill(t, t->pick, 0, 0);
-	for (page = 0; page < t->npages; page += stride(t)) {
+	for (page = 0; page < t->npages; page += t->c->stride) {
 		if (!all && huge_of(t, page) % 2)
 			continue;
 		if (is_border(t, page) || random() % 3 == 0)
@@ -447,7 +399,7 @@ void log_cycle(struct model_test *t)
 	check_split(t);
 	do {
 		round_of_writes(t, true);
-		nr += t->npages / stride(t) / 3;
+		nr += t->npages / t->c->stride / 3;
 	} while (nr < t->c->aliases);
 
 	stop_logging(t);

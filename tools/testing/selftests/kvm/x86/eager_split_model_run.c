@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * Eager page splitting compared with a model: the VM, and the command line
- */
-#include <getopt.h>
-#include <sys/mman.h>
+/* Eager page splitting compared with a model: the VM, and the command line */
 #include <linux/mman.h>
 
 #include "eager_split_model.h"
@@ -16,9 +12,8 @@
 #define SELECTOR_TSS		0x18
 
 /*
- * What the guest runs: write to, or add up, the words that a list in memory
- * points to.  The instructions are such that they are the same in 32-bit and in
- * 64-bit code.
+ * What the guest runs: write to, or add up, the words that a list in memory points to.  The
+ * instructions are such that they are the same in 32-bit and in 64-bit code.
  *
  * In: ESI the list, ECX its length, EDX what is added to an address to get what
  * is written to it.  Out: EBX the sum of what was read.
@@ -46,20 +41,14 @@ static void __attribute__((naked)) guest_read(void)
 		     ".code64");
 }
 
-/*
- * Modes of the guest
- */
+/* Modes of the guest */
 
 static void set_segment(struct kvm_segment *seg, u16 selector, u8 type)
 {
-	memset(seg, 0, sizeof(*seg));
-	seg->limit = 0xffffffff;
-	seg->selector = selector;
-	seg->type = type;
-	seg->present = 1;
-	seg->s = 1;
-	seg->db = 1;
-	seg->g = 1;
+	*seg = (struct kvm_segment){
+		.limit = 0xffffffff, .selector = selector, .type = type, .present = 1,
+		.s = 1, .db = 1, .g = 1,
+	};
 }
 
 static void set_segments(struct kvm_sregs *sregs)
@@ -71,14 +60,10 @@ static void set_segments(struct kvm_sregs *sregs)
 	sregs->gs = sregs->ds;
 	sregs->ss = sregs->ds;
 
-	set_segment(&sregs->tr, SELECTOR_TSS, SEG_TSS);
-	sregs->tr.limit = 0x67;
-	sregs->tr.s = 0;
-	sregs->tr.db = 0;
-	sregs->tr.g = 0;
-
-	memset(&sregs->ldt, 0, sizeof(sregs->ldt));
-	sregs->ldt.unusable = 1;
+	sregs->tr = (struct kvm_segment){
+		.limit = 0x67, .selector = SELECTOR_TSS, .type = SEG_TSS, .present = 1,
+	};
+	sregs->ldt = (struct kvm_segment){ .unusable = 1 };
 }
 
 void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer)
@@ -118,40 +103,20 @@ void map_data(struct model_test *t)
 			       t->mapping_size, t->c->level);
 }
 
-/*
- * Give the aliases different permissions, all of them good for a write by the
- * supervisor, so that they have different children.
- */
-static void vary_permissions(struct model_test *t, unsigned int alias)
-{
-	u64 gva = DATA_BASE + alias * t->c->alias_step;
-	unsigned int i;
-
-	*vm_get_entry(t->vm, gva, PG_LEVEL_512G) |= PT_USER_MASK;
-	*vm_get_entry(t->vm, gva, PG_LEVEL_1G) |= PT_USER_MASK;
-
-	for (i = 0; i < nr_guest_entries(t); i++, gva += SZ_2M) {
-		if (alias & 1)
-			*vm_get_entry(t->vm, gva, PG_LEVEL_2M) |= PT_USER_MASK;
-		if (alias & 2)
-			*vm_get_entry(t->vm, gva, PG_LEVEL_2M) |= PT_NX_MASK;
-	}
-}
-
 void enter_paging_4level(struct model_test *t, u64 cr0)
 {
-	set_mode(t, X86_CR0_PG | cr0, t->vm->mmu.pgd, X86_CR4_PAE,
-		 EFER_LME | EFER_LMA | EFER_NX);
+	set_mode(t, X86_CR0_PG | cr0, t->vm->mmu.pgd, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX);
 }
 
 void enter_long(struct model_test *t)
 {
-	unsigned int i;
+	unsigned int i, j;
 
 	map_low(t);
 	map_data(t);
 	for (i = 1; i < t->c->aliases; i++)
-		vary_permissions(t, i);
+		for (j = 0; j < nr_guest_entries(t); j++)
+			vm_vary_entry(t->vm, DATA_BASE + i * t->c->alias_step + j * SZ_2M, i);
 	enter_paging_4level(t, X86_CR0_WP);
 }
 
@@ -160,17 +125,7 @@ const char *no_1g(void)
 	return kvm_cpu_has(X86_FEATURE_GBPAGES) ? NULL : "KVM has no 1GiB pages for guests";
 }
 
-/*
- * Setting up, and tearing down
- */
-
-static void *map_backing(struct model_test *t)
-{
-	unsigned int shift = PG_LEVEL_SHIFT(t->c->level);
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | shift << MAP_HUGE_SHIFT;
-
-	return mmap(NULL, t->mapping_size, PROT_READ | PROT_WRITE, flags, -1, 0);
-}
+/* Setting up, and tearing down */
 
 static void create_vm(struct model_test *t)
 {
@@ -184,28 +139,22 @@ static void create_vm(struct model_test *t)
 	t->list = addr_gpa2hva(t->vm, LIST_GPA);
 
 	if (t->manual)
-		vm_enable_initially_set(t->vm);
+		vm_enable_manual_protect(t->vm, true);
 
 	t->vcpu = __vm_vcpu_add(t->vm, 0);
 	vcpu_init_cpuid(t->vcpu, kvm_get_supported_cpuid());
 }
 
-static void *zalloc(size_t size)
-{
-	void *p = calloc(1, size);
-
-	TEST_ASSERT(p, "Out of memory");
-	return p;
-}
-
 static void create_model(struct model_test *t)
 {
-	t->log = zalloc(log_words(t) * sizeof(*t->log));
-	t->seen = zalloc(log_words(t) * sizeof(*t->seen));
-	t->arg = zalloc(log_words(t) * sizeof(*t->arg));
-	t->pick = zalloc(log_words(t) * sizeof(*t->pick));
-	t->content = zalloc(t->npages * sizeof(*t->content));
-	t->huge = zalloc(t->c->nr_huge * sizeof(*t->huge));
+	t->log = bitmap_zalloc(t->npages);
+	t->seen = bitmap_zalloc(t->npages);
+	t->arg = bitmap_zalloc(t->npages);
+	t->pick = bitmap_zalloc(t->npages);
+	t->content = calloc(t->npages, sizeof(*t->content));
+	t->huge = calloc(t->c->nr_huge, sizeof(*t->huge));
+	TEST_ASSERT(t->log && t->seen && t->arg && t->pick && t->content && t->huge,
+		    "Out of memory");
 	t->seed = 1;
 }
 
@@ -226,10 +175,12 @@ static bool run_logged(const struct test_case *c, bool manual)
 {
 	struct model_test t = { .c = c, .manual = manual, .slot = DATA_SLOT };
 	u64 offset = -c->head % pages_per_huge(&t);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
+		    PG_LEVEL_SHIFT(c->level) << MAP_HUGE_SHIFT;
 
 	t.npages = c->head + c->nr_huge * pages_per_huge(&t) + c->tail;
 	t.mapping_size = align_up((offset + t.npages) * PAGE_SIZE, PG_LEVEL_SIZE(c->level));
-	t.mapping = map_backing(&t);
+	t.mapping = mmap(NULL, t.mapping_size, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (t.mapping == MAP_FAILED)
 		return false;
 
@@ -247,36 +198,27 @@ static bool run_logged(const struct test_case *c, bool manual)
 	return true;
 }
 
-static struct test_case with_defaults(const struct test_case *given)
-{
-	struct test_case c = *given;
-
-	c.level = c.level ?: PG_LEVEL_2M;
-	c.aliases = c.aliases ?: 1;
-	c.alias_step = c.alias_step ?: c.nr_huge * PG_LEVEL_SIZE(c.level);
-	return c;
-}
-
 /* Returns why it couldn't run, or NULL. */
 static const char *run_both(const struct test_case *c)
 {
 	const char *reason = c->skip_reason ? c->skip_reason() : NULL;
 
-	if (reason)
-		return reason;
-
-	if (!c->manual_only && !run_logged(c, false))
-		return "too few huge pages are free";
-
-	return run_logged(c, true) ? NULL : "too few huge pages are free";
+	if (!reason && !((c->manual_only || run_logged(c, false)) && run_logged(c, true)))
+		reason = "too few huge pages are free";
+	return reason;
 }
 
 static bool run_case(const struct test_case *given)
 {
-	struct test_case c = with_defaults(given);
+	struct test_case c = *given;
 	u64 start = now_ns();
-	const char *reason = run_both(&c);
+	const char *reason;
 
+	c.level = c.level ?: PG_LEVEL_2M;
+	c.aliases = c.aliases ?: 1;
+	c.stride = c.stride ?: 1;
+	c.alias_step = c.alias_step ?: c.nr_huge * PG_LEVEL_SIZE(c.level);
+	reason = run_both(&c);
 	if (reason)
 		ksft_test_result_skip("%s: %s\n", c.name, reason);
 	else
@@ -285,56 +227,27 @@ static bool run_case(const struct test_case *given)
 	return !reason;
 }
 
-/*
- * The command line
- */
-
-/* By number, those that -m names; all if it names none. */
-static u64 selected;
-
-static bool run_selected(void)
-{
-	bool ran = false;
-	unsigned int i;
-
-	for (i = 0; i < nr_cases; i++)
-		if (selected & BIT_ULL(i))
-			ran |= run_case(&test_cases[i]);
-	return ran;
-}
-
-static void list_cases(void)
-{
-	unsigned int i;
-
-	printf("It needs up to 6 free 2MiB HugeTLB pages, with a 1GiB entry a free 1GiB page.\n\n");
-	for (i = 0; i < nr_cases; i++)
-		printf("  -m %-10s %s\n", test_cases[i].name, test_cases[i].what);
-}
-
-static void select_case(const char *name)
-{
-	selected |= BIT_ULL(option_name(name, test_cases, sizeof(*test_cases), nr_cases));
-}
-
-static const struct test_option options[] = {
-	{ 'm', "NAME", "run this case only, or those of several -m", .take = select_case },
-	{ 'v', NULL, "show KVM's numbers of pages after each step", .flag = &verbose },
-	{ }
-};
+/* The command line */
 
 int main(int argc, char *argv[])
 {
-	parse_test_options(argc, argv, options, list_cases);
+	struct choice cases = { test_cases, sizeof(*test_cases), nr_cases };
+	const struct test_option options[] = {
+		{ 'm', "case", "run this case only, or those of several -m", .choice = &cases },
+		{ 'v', NULL, "show KVM's numbers of pages after each step", .flag = &verbose },
+		{ }
+	};
+	bool ran = false;
+	unsigned int i;
+
+	parse_test_options(argc, argv, options,
+			   "It needs up to 6 free 2MiB HugeTLB pages, with a 1GiB entry a free 1GiB page.\n\n");
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
-	selected = selected ?: BIT_ULL(nr_cases) - 1;
-	ksft_set_plan(__builtin_popcountll(selected));
-	if (run_selected())
-		ksft_finished();
-
-	/* Each case that could not be run has said why. */
-	ksft_print_cnts();
-	return KSFT_SKIP;
+	ksft_set_plan(choice_count(&cases));
+	for (i = 0; i < nr_cases; i++)
+		if (choice_has(&cases, i))
+			ran |= run_case(&test_cases[i]);
+	return finish(ran);
 }

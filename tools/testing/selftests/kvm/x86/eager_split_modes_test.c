@@ -2,11 +2,10 @@
 /*
  * Eager page splitting in every mode of the guest
  *
- * The shadow MMU maps guest memory with huge pages in different ways, depending
- * on how the guest maps it: without paging, with page tables of two, three and
- * four levels, through many addresses at once, with huge entries that are
- * read-only or clean, in SMM.  Each of them is compared with a model, as
- * eager_split_model.h says.
+ * The shadow MMU maps guest memory with huge pages in different ways, depending on how the guest
+ * maps it: without paging, with page tables of two, three and four levels, through many addresses
+ * at once, with huge entries that are read-only or clean, in SMM.  Each of them is compared with a
+ * model, as eager_split_model.h says.
  */
 #include "eager_split_model.h"
 
@@ -21,18 +20,12 @@
 static void enter_long_wp0(struct model_test *t)
 {
 	unsigned int i;
-	u64 *pte;
 
 	map_low(t);
 	map_data(t);
-	*vm_get_entry(t->vm, DATA_BASE, PG_LEVEL_512G) |= PT_USER_MASK;
-	*vm_get_entry(t->vm, DATA_BASE, PG_LEVEL_1G) |= PT_USER_MASK;
-
 	for (i = 0; i < nr_guest_entries(t); i++) {
-		pte = vm_get_entry(t->vm, DATA_BASE + i * SZ_2M, PG_LEVEL_2M);
-		*pte &= ~PT_WRITABLE_MASK;
-		if (i & 2)
-			*pte |= PT_USER_MASK;
+		vm_vary_entry(t->vm, DATA_BASE + i * SZ_2M, i / 2 % 2);
+		*vm_get_entry(t->vm, DATA_BASE + i * SZ_2M, PG_LEVEL_2M) &= ~PT_WRITABLE_MASK;
 	}
 	enter_paging_4level(t, 0);
 }
@@ -83,8 +76,7 @@ static void enter_pse(struct model_test *t)
 		map_pse(pd, offset, offset);
 	for (i = 0; i < t->c->aliases; i++)
 		for (offset = 0; offset < t->mapping_size; offset += SZ_4M)
-			map_pse(pd, DATA_BASE + i * t->c->alias_step + offset,
-				DATA_BASE + offset);
+			map_pse(pd, DATA_BASE + i * t->c->alias_step + offset, DATA_BASE + offset);
 
 	set_mode(t, X86_CR0_PG | X86_CR0_WP, pd_gpa, X86_CR4_PSE, 0);
 }
@@ -131,47 +123,27 @@ static const char *no_smm(void)
 }
 
 const struct test_case test_cases[] = {
-	{
-		.name = "long", .what = "64-bit guest, 2MiB entries",
-		.enter = enter_long, .nr_huge = 4,
-	}, {
-		.name = "unaligned", .what = "slot that is not aligned to 2MiB",
-		.enter = enter_long, .nr_huge = 3, .head = 61, .tail = 101,
-	}, {
-		.name = "alias2", .what = "memory at 2 addresses",
-		.enter = enter_long, .nr_huge = 3, .aliases = 2,
-	}, {
-		.name = "alias15", .what = "memory at 15 addresses",
-		.enter = enter_long, .nr_huge = 3, .aliases = 15,
-	}, {
-		.name = "alias1000", .what = "memory at as many addresses as KVM allows for",
-		.enter = enter_long, .nr_huge = 1, .aliases = RMAP_RECYCLE_THRESHOLD,
-	}, {
-		.name = "alias1100", .what = "memory at more addresses than KVM allows for",
-		.enter = enter_long, .nr_huge = 1, .aliases = 1100,
-	}, {
-		.name = "pae", .what = "32-bit guest, PAE, 2MiB entries",
-		.enter = enter_pae, .nr_huge = 4, .aliases = 2, .alias_step = SZ_1G,
-	}, {
-		.name = "pse", .what = "32-bit guest, 4MiB entries",
-		.enter = enter_pse, .nr_huge = 4, .aliases = 2, .alias_step = SZ_1G,
-	}, {
-		.name = "nonpaging", .what = "32-bit guest without paging",
-		.enter = enter_nonpaging, .nr_huge = 4,
-	}, {
-		.name = "wp0", .what = "CR0.WP=0, writes through read-only 2MiB entries",
-		.enter = enter_long_wp0, .nr_huge = 4, .read_first = true,
-	}, {
-		.name = "clean", .what = "2MiB entries that get dirty while logging",
-		.enter = enter_long, .nr_huge = 4, .read_first = true,
-	}, {
-		.name = "1g", .what = "64-bit guest, 1GiB entry",
-		.enter = enter_long, .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
-		.stride = 61,
-	}, {
-		.name = "smm", .what = "the address space of SMM",
-		.enter = enter_smm, .skip_reason = no_smm, .nr_huge = 4,
-	},
+	{ "long", "64-bit guest, 2MiB entries", enter_long, .nr_huge = 4 },
+	{ "unaligned", "slot that is not aligned to 2MiB", enter_long, .nr_huge = 3, .head = 61,
+	  .tail = 101 },
+	{ "alias2", "memory at 2 addresses", enter_long, .nr_huge = 3, .aliases = 2 },
+	{ "alias15", "memory at 15 addresses", enter_long, .nr_huge = 3, .aliases = 15 },
+	{ "alias1000", "memory at as many addresses as KVM allows for", enter_long,
+	  .nr_huge = 1, .aliases = RMAP_RECYCLE_THRESHOLD },
+	{ "alias1100", "memory at more addresses than KVM allows for", enter_long, .nr_huge = 1,
+	  .aliases = 1100 },
+	{ "pae", "32-bit guest, PAE, 2MiB entries", enter_pae, .nr_huge = 4, .aliases = 2,
+	  .alias_step = SZ_1G },
+	{ "pse", "32-bit guest, 4MiB entries", enter_pse, .nr_huge = 4, .aliases = 2,
+	  .alias_step = SZ_1G },
+	{ "nonpaging", "32-bit guest without paging", enter_nonpaging, .nr_huge = 4 },
+	{ "wp0", "CR0.WP=0, writes through read-only 2MiB entries", enter_long_wp0,
+	  .nr_huge = 4, .read_first = true },
+	{ "clean", "2MiB entries that get dirty while logging", enter_long, .nr_huge = 4,
+	  .read_first = true },
+	{ "1g", "64-bit guest, 1GiB entry", enter_long, .skip_reason = no_1g, .nr_huge = 1,
+	  .level = PG_LEVEL_1G, .stride = 61 },
+	{ "smm", "the address space of SMM", enter_smm, .skip_reason = no_smm, .nr_huge = 4 },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);

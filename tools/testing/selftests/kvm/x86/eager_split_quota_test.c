@@ -17,10 +17,6 @@
 #define NR_LEAK_SAMPLES		5
 #define LEAK_SAMPLE_US		20000
 
-/*
- * Too few shadow pages
- */
-
 static void run_out_of_quota(const struct variant *v)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
@@ -108,9 +104,8 @@ static long nr_unaccounted(void)
 }
 
 /*
- * The same when what was given back a moment ago has arrived: pages that wait for a
- * grace period are in no counter.  They only make the figure too large, so the least
- * of several is it.
+ * The same when what was given back a moment ago has arrived: pages that wait for a grace period
+ * are in no counter.  They only make the figure too large, so the least of several is it.
  */
 static long nr_lost(void)
 {
@@ -131,15 +126,9 @@ static long nr_lost(void)
 /* CLEAR tries to split for each of the words that a huge page has. */
 static void clear_all_words(struct fault_test *t)
 {
-	struct kvm_clear_dirty_log args = {
-		.slot = DATA_SLOT,
-		.num_pages = t->npages,
-		.dirty_bitmap = t->log,
-	};
-
 	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
-	memset(t->log, 0xff, t->npages / 8);
-	CHECK(t, !__vm_ioctl(t->vm, KVM_CLEAR_DIRTY_LOG, &args), "errno %d", errno);
+	bitmap_fill(t->log, t->npages);
+	CHECK(t, !clear_log(t), "errno %d", errno);
 	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
 }
 
@@ -180,8 +169,8 @@ static const char *run_leak(void)
 }
 
 const struct part parts[] = {
-	{ "quota", run_quota, NR_HUGE_MANY },
-	{ "leak", run_leak, NR_HUGE_MANY },
+	{ "quota", "the quota of shadow pages is too low", run_quota, NR_HUGE_MANY },
+	{ "leak", "splits that fail leak no pages", run_leak, NR_HUGE_MANY },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);

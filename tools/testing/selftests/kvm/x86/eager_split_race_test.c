@@ -2,19 +2,17 @@
 /*
  * Eager page splitting while the memory goes away
  *
- * When the host takes memory from a guest, KVM zaps what maps it level by level,
- * 4KiB pages first, and lets go of mmu_lock on the way if another thread needs the
- * CPU.  A huge page that is split at this moment moves to the 4KiB level, which
- * the walk has left behind already: it is never zapped, and the guest goes on to
- * use memory that is not its own any more.  Eager page splitting has to leave
- * huge pages alone that are being invalidated.
+ * When the host takes memory from a guest, KVM zaps what maps it level by level, 4KiB pages first,
+ * and lets go of mmu_lock on the way if another thread needs the CPU.  A huge page that is split at
+ * this moment moves to the 4KiB level, which the walk has left behind already: it is never zapped,
+ * and the guest goes on to use memory that is not its own any more.  Eager page splitting has to
+ * leave huge pages alone that are being invalidated.
  *
- * Make that likely: a slot of very many pages, so that the walk takes long, huge
- * pages at its start, and a thread that competes for the CPU of the one that gives
- * all of the memory back.  KVM looks whether a thread waits wherever something is
- * mapped; here that is nowhere but at the huge pages, so it lets go of the lock
- * after the first of them.  From another CPU, KVM_CLEAR_DIRTY_LOG splits the huge
- * pages meanwhile.  When both are done the guest has to find zeroes, as the memory
+ * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its
+ * start, and a thread that competes for the CPU of the one that gives all of the memory back.  KVM
+ * looks whether a thread waits wherever something is mapped; here that is nowhere but at the huge
+ * pages, so it lets go of the lock after the first of them.  From another CPU, KVM_CLEAR_DIRTY_LOG
+ * splits the huge pages meanwhile.  When both are done the guest has to find zeroes, as the memory
  * is fresh; what it wrote before must not be there.
  *
  * Limits: a race that isn't hit proves nothing.  KVM counts the huge pages that
@@ -22,8 +20,6 @@
  * TDP MMU are walked in another way and are not tested.
  */
 #include <sched.h>
-#include <time.h>
-#include <sys/mman.h>
 #include <linux/mman.h>
 
 #include "eager_split_util.h"
@@ -36,7 +32,7 @@
 #define SLOT_SIZE		(4ull * SZ_1G)
 #define SLOT_PAGES		(SLOT_SIZE / PAGE_SIZE)
 
-#define NR_HUGE			8u
+#define NR_HUGE			8
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
 
 #define PATTERN			0x5ca1ab1e00000000ull
@@ -54,7 +50,6 @@ struct race {
 	struct kvm_vcpu *vcpu;
 	void *hva;
 	unsigned int nr;
-
 	/* How long giving the memory back takes, and when to come in between. */
 	u64 took;
 	u64 delay;
@@ -64,11 +59,6 @@ struct race {
 };
 
 static bool verbose;
-
-static void guest_write_page(u64 page)
-{
-	WRITE_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE), PATTERN + page);
-}
 
 static void guest_read_page(u64 page)
 {
@@ -89,7 +79,7 @@ static void guest_main(void)
 		guest_strange = 0;
 		for (page = 0; page < NR_PAGES; page++)
 			if (READ_ONCE(guest_order) == GUEST_WRITE)
-				guest_write_page(page);
+				WRITE_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE), PATTERN + page);
 			else
 				guest_read_page(page);
 		GUEST_SYNC2(READ_ONCE(guest_stale), READ_ONCE(guest_strange));
@@ -101,20 +91,6 @@ static void run_guest(struct race *r, enum guest_order what, struct ucall *uc)
 	guest_order = what;
 	sync_global_to_guest(r->vm, guest_order);
 	vcpu_run_to_sync(r->vcpu, uc);
-}
-
-/*
- * The slot
- */
-
-static void *map_slot(void)
-{
-	void *p = mmap(NULL, SLOT_SIZE, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_HUGETLB |
-		       MAP_HUGE_2MB, -1, 0);
-
-	TEST_ASSERT(p != MAP_FAILED, "Can't map %llu bytes, errno %d", SLOT_SIZE, errno);
-	return p;
 }
 
 static void set_slot(struct race *r, u64 size, u32 flags)
@@ -135,32 +111,35 @@ static void prepare(struct race *r)
 	set_slot(r, SLOT_SIZE, KVM_MEM_LOG_DIRTY_PAGES);
 }
 
-static void clean_up(struct race *r)
-{
-	set_slot(r, 0, 0);
-}
+/* The race */
 
-/*
- * The race
- */
+/* Wait for the other threads on one of the CPUs that there are, the last if there are too few. */
+static void start_on(struct race *r, int nth)
+{
+	cpu_set_t allowed;
+	int cpu, last = 0;
+
+	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed), "errno %d", errno);
+	for (cpu = 0; cpu < CPU_SETSIZE && nth >= 0; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed))
+			continue;
+		last = cpu;
+		nth--;
+	}
+	pin_self_to_cpu(last);
+	pthread_barrier_wait(&r->start);
+}
 
 /* One word of the log is enough to have its huge page split. */
-static void clear_one(struct race *r, unsigned int huge)
-{
-	u64 mask = ~0ull;
-
-	kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, &mask, huge * PAGES_PER_2M, BITS_PER_WORD);
-}
-
 static void *clear_thread(void *arg)
 {
+	u64 page, mask = ~0ull;
 	struct race *r = arg;
-	unsigned int i;
 
-	pthread_barrier_wait(&r->start);
+	start_on(r, 1);
 	spin_ns(r->delay);
-	for (i = 0; i < NR_HUGE; i++)
-		clear_one(r, i);
+	for (page = 0; page < NR_PAGES; page += PAGES_PER_2M)
+		kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, &mask, page, BITS_PER_WORD);
 	return NULL;
 }
 
@@ -169,7 +148,7 @@ static void *unmap_thread(void *arg)
 	struct race *r = arg;
 	u64 start;
 
-	pthread_barrier_wait(&r->start);
+	start_on(r, 0);
 	start = now_ns();
 	TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_DONTNEED),
 		    "Can't give the memory back, errno %d", errno);
@@ -183,40 +162,10 @@ static void *compete_thread(void *arg)
 {
 	struct race *r = arg;
 
-	pthread_barrier_wait(&r->start);
+	start_on(r, 0);
 	while (!READ_ONCE(r->done))
 		;
 	return NULL;
-}
-
-static int nth_cpu(int nth)
-{
-	cpu_set_t allowed;
-	int cpu, last = 0;
-
-	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed), "errno %d", errno);
-	for (cpu = 0; cpu < CPU_SETSIZE && nth >= 0; cpu++) {
-		if (!CPU_ISSET(cpu, &allowed))
-			continue;
-		last = cpu;
-		nth--;
-	}
-	return last;
-}
-
-static pthread_t start_thread_on(struct race *r, void *(*fn)(void *), int nth)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(nth_cpu(nth), &cpus);
-	pthread_attr_init(&attr);
-	pthread_attr_setaffinity_np(&attr, sizeof(cpus), &cpus);
-	TEST_ASSERT(!pthread_create(&thread, &attr, fn, r), "Can't create a thread");
-	pthread_attr_destroy(&attr);
-	return thread;
 }
 
 static void race(struct race *r)
@@ -227,9 +176,9 @@ static void race(struct race *r)
 	r->done = false;
 	r->delay = r->took ? random() % r->took : 0;
 	pthread_barrier_init(&r->start, NULL, ARRAY_SIZE(threads));
-	threads[0] = start_thread_on(r, unmap_thread, 0);
-	threads[1] = start_thread_on(r, compete_thread, 0);
-	threads[2] = start_thread_on(r, clear_thread, 1);
+	start_thread(&threads[0], unmap_thread, r);
+	start_thread(&threads[1], compete_thread, r);
+	start_thread(&threads[2], clear_thread, r);
 	for (i = 0; i < ARRAY_SIZE(threads); i++)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&r->start);
@@ -244,7 +193,7 @@ static u64 try_once(struct race *r)
 	prepare(r);
 	race(r);
 	run_guest(r, GUEST_READ, &uc);
-	clean_up(r);
+	set_slot(r, 0, 0);
 
 	if (verbose)
 		ksft_print_msg("%lu of %lu us: %ld left alone, %lu of %lu stale, %lu strange\n",
@@ -252,14 +201,6 @@ static u64 try_once(struct race *r)
 			       vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone,
 			       uc.args[0], NR_PAGES, uc.args[1]);
 	return uc.args[0] + uc.args[1];
-}
-
-static void create_vm(struct race *r)
-{
-	r->vm = vm_create_with_one_vcpu(&r->vcpu, guest_main);
-	vm_enable_initially_set(r->vm);
-	virt_map_level(r->vm, DATA_GVA, DATA_GPA, NR_HUGE * SZ_2M, PG_LEVEL_2M);
-	r->hva = map_slot();
 }
 
 /* Ends the test as skipped if the race did not happen. */
@@ -286,7 +227,12 @@ static void run_tries(unsigned int nr)
 	unsigned int i, nr_bad = 0;
 	u64 bad, worst = 0;
 
-	create_vm(&r);
+	r.vm = vm_create_with_one_vcpu(&r.vcpu, guest_main);
+	vm_enable_manual_protect(r.vm, true);
+	virt_map_level(r.vm, DATA_GVA, DATA_GPA, NR_HUGE * SZ_2M, PG_LEVEL_2M);
+	r.hva = map_memory(SLOT_SIZE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_HUGETLB |
+			   MAP_HUGE_2MB, -1);
 	for (i = 0; i < nr; i++) {
 		bad = try_once(&r);
 		nr_bad += !!bad;
@@ -297,21 +243,17 @@ static void run_tries(unsigned int nr)
 	munmap(r.hva, SLOT_SIZE);
 }
 
-static void print_need(void)
-{
-	printf("It needs %u free 2MiB HugeTLB pages.\n", NR_HUGE);
-}
-
 int main(int argc, char *argv[])
 {
 	u64 nr = DEFAULT_TRIES;
 	const struct test_option options[] = {
-		{ 'n', "TRIES", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
+		{ 'n', "tries", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
 		{ 'v', NULL, "show each try", .flag = &verbose },
 		{ }
 	};
 
-	parse_test_options(argc, argv, options, print_need);
+	parse_test_options(argc, argv, options,
+			   "It needs " __stringify(NR_HUGE) " free 2MiB HugeTLB pages.\n\n");
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");

@@ -20,9 +20,7 @@
 #define NR_FLIPPED_CYCLES	4
 #define FLIP_PERIOD_US		50
 
-/*
- * The parameter
- */
+/* The parameter */
 
 static struct setting eager_param = { PARAM_EAGER };
 static pthread_t flip_id;
@@ -88,14 +86,7 @@ static const char *cannot_flip(void)
 	return access(PARAM_EAGER, W_OK) ? PARAM_EAGER " is read-only" : NULL;
 }
 
-/*
- * The quota
- */
-
-static u64 nr_recycled(struct model_test *t)
-{
-	return vm_get_stat(t->vm, mmu_recycled);
-}
+/* The quota */
 
 static void touch_ballast(struct model_test *t)
 {
@@ -111,8 +102,7 @@ static void add_ballast(struct model_test *t)
 {
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, BALLAST_BASE,
 				    BALLAST_SLOT, BALLAST_PAGES * PAGES_PER_2M, 0);
-	virt_map_level(t->vm, BALLAST_BASE, BALLAST_BASE, BALLAST_PAGES * SZ_2M,
-		       PG_LEVEL_2M);
+	virt_map_level(t->vm, BALLAST_BASE, BALLAST_BASE, BALLAST_PAGES * SZ_2M, PG_LEVEL_2M);
 }
 
 static void tighten_quota(struct model_test *t)
@@ -124,28 +114,27 @@ static void tighten_quota(struct model_test *t)
 	touch_ballast(t);
 	touch_all(t, "all touched");
 
-	recycled = nr_recycled(t);
-	while (nr_recycled(t) == recycled && quota > MIN_MMU_PAGES)
+	recycled = vm_get_stat(t->vm, mmu_recycled);
+	while (vm_get_stat(t->vm, mmu_recycled) == recycled && quota > MIN_MMU_PAGES)
 		vm_set_nr_mmu_pages(t->vm, --quota);
-	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages",
-	      BALLAST_PAGES);
+	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages", BALLAST_PAGES);
 
 	/* What went was the oldest, through which others were reached. */
 	vm_set_nr_mmu_pages(t->vm, quota + QUOTA_LEFT);
-	recycled = nr_recycled(t);
+	recycled = vm_get_stat(t->vm, mmu_recycled);
 	touch_all(t, "all touched again");
-	CHECK(t, nr_recycled(t) == recycled, "touching reclaimed shadow pages");
+	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "touching reclaimed shadow pages");
 }
 
 static void start_logging_in_vain(struct model_test *t)
 {
-	u64 recycled = nr_recycled(t);
+	u64 recycled = vm_get_stat(t->vm, mmu_recycled);
 	unsigned int nr;
 
 	start_logging(t);
 	if (t->manual)
 		clear_initial(t);
-	CHECK(t, nr_recycled(t) == recycled, "splitting reclaimed shadow pages");
+	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "splitting reclaimed shadow pages");
 
 	/* The children of the last cycle are still there. */
 	if (t->cycle)
@@ -190,18 +179,13 @@ static void run_across_quota(struct model_test *t)
 }
 
 const struct test_case test_cases[] = {
-	{
-		.name = "quota", .what = "too few shadow pages to split",
-		.enter = enter_long, .run = run_quota, .skip_reason = no_quota, .nr_huge = 4,
-	}, {
-		.name = "flip", .what = "eager_page_split changes while pages are split",
-		.enter = enter_long, .run = run_flip, .skip_reason = cannot_flip, .nr_huge = 4,
-	}, {
-		.name = "across_q",
-		.what = "CLEAR of words that have pages of two huge pages, too few shadow pages",
-		.enter = enter_long, .run = run_across_quota, .skip_reason = no_quota,
-		.nr_huge = 4, .head = 61, .tail = 101, .manual_only = true,
-	},
+	{ "quota", "too few shadow pages to split", enter_long, run_quota,
+	  .skip_reason = no_quota, .nr_huge = 4 },
+	{ "flip", "eager_page_split changes while pages are split", enter_long, run_flip,
+	  .skip_reason = cannot_flip, .nr_huge = 4 },
+	{ "across_q", "CLEAR of words that have pages of two huge pages, too few shadow pages",
+	  enter_long, run_across_quota, .skip_reason = no_quota, .nr_huge = 4, .head = 61,
+	  .tail = 101, .manual_only = true },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);

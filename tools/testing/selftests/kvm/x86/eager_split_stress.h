@@ -11,7 +11,6 @@
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 
 #include "eager_split_stress_guest.h"
-#include "eager_split_stress_host.h"
 
 enum log_mode { LOG_GET, LOG_CLEAR, LOG_INIT_SET, LOG_RING, NR_LOG_MODES };
 
@@ -34,19 +33,15 @@ struct region {
 	u64 gpa;
 	u64 nr_pages;
 	void *hva;
-
 	/* What is written: so many pages, of each of them all or vCPUs' words only. */
 	u64 nr_used;
 	bool words_only;
-
 	/* The destination of the migration. */
 	void *copy;
-
 	/* What KVM says, what to CLEAR, and what to copy. */
 	unsigned long *log;
 	unsigned long *arg;
 	unsigned long *todo;
-
 	/* Pages that the host itself changed; bits are set once they are changed. */
 	unsigned long *host_dirty;
 };
@@ -55,7 +50,6 @@ struct region {
 struct bank {
 	int fd;
 	void *mapping;
-
 	/* Which chunks are out of use and full of poison. */
 	bool poisoned[NR_CHUNKS];
 };
@@ -70,20 +64,15 @@ struct jar {
 /* How much happens beside the migration. */
 struct pace {
 	const char *name;
-
 	/* Of the same VM. */
 	unsigned int nr_rounds;
-
 	/* How long threads sleep between two operations, at most. */
 	u64 memory_nap_us;
 	u64 setting_nap_us;
-
 	/* One of so many rounds begins when all huge pages are in use. */
 	unsigned int settle_one_in;
-
 	/* At one of so many chances all memory is taken at once. */
 	unsigned int zap_one_in;
-
 	/* vCPUs do so many operations, and then rest. */
 	unsigned int ops_per_rest;
 	u64 rest_us;
@@ -127,14 +116,11 @@ struct stress {
 	u64 rng;
 	enum log_mode log_mode;
 	const struct pace *pace;
-
 	/* HugeTLB pages of two banks, or else transparent huge pages. */
 	bool shared;
-
 	/* What kvm.dirty_harvest is for this VM, and whether it logs that way. */
 	bool harvest;
 	bool harvested;
-
 	/* Allocations of this round fail. */
 	bool inject;
 
@@ -145,7 +131,6 @@ struct stress {
 	struct control *ctl;
 
 	struct region regions[NR_REGIONS];
-
 	/* How many of them are migrated in this round; the data is the first. */
 	unsigned int nr_logged;
 	void *data;
@@ -153,12 +138,10 @@ struct stress {
 	unsigned int current_bank[NR_CHUNKS];
 	struct jar jar;
 	void *reserved;
-
 	/* Held for read by a thread that writes to the memslot's memory. */
 	pthread_rwlock_t protection;
 
 	struct gate gate;
-
 	/*
 	 * Under the gate's lock: to take all memory at once, to have the ticker start,
 	 * and while it goes on.
@@ -211,11 +194,6 @@ static inline u64 now_ms(void)
 	return now_ns() / NSEC_PER_MSEC;
 }
 
-static inline void nap(u64 *rng, u64 max_us)
-{
-	usleep(below(rng, max_us));
-}
-
 static inline struct region *data_region(struct stress *t)
 {
 	return &t->regions[0];
@@ -226,9 +204,53 @@ static inline struct region *tables_region(struct stress *t)
 	return &t->regions[1];
 }
 
-/*
- * The gate
- */
+/* Settings of the host, and allocations that fail */
+
+#define NO_FD			(-1)
+
+enum setting_id {
+	EAGER, HARVEST, NX_HUGE_PAGES, KSM, KSM_PAGES,
+	SLAB_WAIT, SLAB_VERBOSE, SLAB_FILTER, SLAB_TASK, SLAB_PROBABILITY, SLAB_INTERVAL,
+	SLAB_TIMES, SLAB_HEADERS, SLAB_DESCS,
+	PAGE_WAIT, PAGE_VERBOSE, PAGE_ORDER, PAGE_TIMES,
+	NR_SETTINGS
+};
+
+extern struct setting host_settings[NR_SETTINGS];
+
+/* KVM may be built without one, and nx_huge_pages may say "never". */
+void set_if_saved(enum setting_id id, const char *value);
+
+enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
+
+extern const char * const site_names[NR_SITES];
+
+struct faults {
+	/* Of the thread that prepared; NO_FD if nothing can fail. */
+	int fail_nth_fd;
+	int make_it_fail_fd;
+
+	enum fault_site site;
+	/* How many of each site have failed, and "times" when that was counted last. */
+	u64 failed[NR_SITES];
+	u64 slab_times;
+	u64 page_times;
+};
+
+extern struct faults faults;
+
+bool can_fail(void);
+/* Let waiting allocations fail, too, and say nothing about it in the log. */
+void prepare_faults(void);
+/* @every: of so many allocations one fails, or the one of this number. */
+void select_faults(enum fault_site site, unsigned int every);
+/* If something can fail.  @nth: which page does, if it is one. */
+void begin_faults(unsigned int nth);
+void end_faults(void);
+/* To be called before another site is selected. */
+void count_faults(void);
+
+/* The gate */
 
 void gate_pass(struct gate *g);
 void gate_set(struct gate *g, bool closed);
@@ -239,9 +261,7 @@ bool gate_wait(struct gate *g, unsigned int nr);
 /* Rest until another thread wants something, or the time is over. */
 void gate_nap(struct gate *g, u64 us);
 
-/*
- * Memory
- */
+/* Memory */
 
 void check_all_poison(struct stress *t);
 void map_bank(struct stress *t, u64 chunk, unsigned int nr);
@@ -257,9 +277,7 @@ void *ticker_main(void *arg);
 /* Have all memory taken while the caller goes on to split its huge pages. */
 void delayed_zap(struct stress *t);
 
-/*
- * A round
- */
+/* A round */
 
 void set_host_dirty(struct region *r, u64 page);
 void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
@@ -270,9 +288,7 @@ void start_world(struct stress *t);
 /* From one migration to the next. */
 void one_round(struct stress *t);
 
-/*
- * The VM
- */
+/* The VM */
 
 void create_vm(struct stress *t);
 void destroy_vm(struct stress *t);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * Where threads of eager_split_stress_test wait for the end of a round.
- */
+/* Where threads of eager_split_stress_test wait for the end of a round. */
 #include <time.h>
 
 #include "eager_split_stress.h"

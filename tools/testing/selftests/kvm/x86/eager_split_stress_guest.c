@@ -108,47 +108,30 @@ static void guest_sweep(struct vcpu_state *v, u64 sweep)
 	WRITE_ONCE(v->swept, sweep);
 }
 
-/*
- * Windows
- */
+/* Windows */
 
 static u64 *guest_table(struct vcpu_state *v, u64 nr)
 {
 	return (u64 *)(TABLES_GPA + (guest_id(v) * TABLES_PER_VCPU + nr) * PAGE_SIZE);
 }
 
-static u64 window_nr(struct vcpu_state *v, struct window *w)
-{
-	return w - v->windows;
-}
-
 static u64 window_gva(struct vcpu_state *v, struct window *w)
 {
-	return WINDOW_GVA(guest_id(v)) + window_nr(v, w) * SZ_2M;
+	return WINDOW_GVA(guest_id(v)) + (w - v->windows) * SZ_2M;
 }
 
 static u64 *window_pde(struct vcpu_state *v, struct window *w)
 {
-	return &guest_table(v, 0)[window_nr(v, w)];
-}
-
-static void guest_flush_all(void)
-{
-	asm volatile("mov %%cr3, %%rax; mov %%rax, %%cr3" ::: "rax", "memory");
-}
-
-static void guest_invlpg(u64 gva)
-{
-	asm volatile("invlpg (%0)" :: "r"(gva) : "memory");
+	return &guest_table(v, 0)[w - v->windows];
 }
 
 /* A page table may be known by all of its addresses. */
 static void guest_flush(struct vcpu_state *v, u64 gva, bool table)
 {
 	if (table || !below(&v->rng, 4))
-		guest_flush_all();
+		asm volatile("mov %%cr3, %%rax; mov %%rax, %%cr3" ::: "rax", "memory");
 	else
-		guest_invlpg(gva);
+		asm volatile("invlpg (%0)" :: "r"(gva) : "memory");
 }
 
 /* The place in the chunk of the @k-th page that the window has. */
@@ -184,19 +167,13 @@ static u64 *window_entry(struct vcpu_state *v, struct window *w, u64 k)
 	return w->table ? &guest_table(v, w->table)[w->first + k] : window_pde(v, w);
 }
 
-static u64 chunk_gpa(u64 chunk)
-{
-	return DATA_BASE + chunk * SZ_2M;
-}
-
 static void window_fill_table(struct vcpu_state *v, struct window *w)
 {
 	u64 *entry = &guest_table(v, w->table)[w->first];
-	u64 k;
+	u64 k, gpa = DATA_BASE + w->chunk * SZ_2M;
 
 	for (k = 0; k < NR_ENTRIES; k++)
-		WRITE_ONCE(entry[k], (chunk_gpa(w->chunk) + window_index(w, k) * PAGE_SIZE) |
-				     ENTRY_BITS);
+		WRITE_ONCE(entry[k], (gpa + window_index(w, k) * PAGE_SIZE) | ENTRY_BITS);
 }
 
 static u64 window_new_pde(struct vcpu_state *v, struct window *w)
@@ -204,7 +181,7 @@ static u64 window_new_pde(struct vcpu_state *v, struct window *w)
 	if (w->table)
 		return (u64)guest_table(v, w->table) | ENTRY_BITS;
 
-	return chunk_gpa(w->chunk) | ENTRY_BITS | PT_HUGE_MASK;
+	return (DATA_BASE + w->chunk * SZ_2M) | ENTRY_BITS | PT_HUGE_MASK;
 }
 
 static bool guest_table_is_used(struct vcpu_state *v, u64 nr)
@@ -317,8 +294,7 @@ static void guest_remap_unflushed(struct vcpu_state *v, struct window *w)
 static u8 guest_try_write(struct vcpu_state *v, u64 page, u64 gva)
 {
 	u64 word = guest_new_word(v);
-	u8 vector = kvm_asm_safe("movq %%rax, (%%rdi)", "a"(word),
-				 "D"(guest_word(v, page, gva)));
+	u8 vector = kvm_asm_safe("movq %%rax, (%%rdi)", "a"(word), "D"(guest_word(v, page, gva)));
 
 	if (!vector)
 		v->last[page] = word;
@@ -368,8 +344,7 @@ static void guest_toggle_dirty(struct vcpu_state *v, struct window *w)
 	}
 
 	guest_write(v, page, gva);
-	if (!(READ_ONCE(*entry) & PT_DIRTY_MASK) &&
-	    (CTL->wp || READ_ONCE(v->nr_mmio) == nr_mmio))
+	if (!(READ_ONCE(*entry) & PT_DIRTY_MASK) && (CTL->wp || READ_ONCE(v->nr_mmio) == nr_mmio))
 		guest_complain(v, BAD_CLEAN, page, gva, PT_DIRTY_MASK, *entry);
 }
 
@@ -404,30 +379,23 @@ static void guest_move_table(struct vcpu_state *v, struct window *w)
 	}
 }
 
+static void guest_map_and_use(struct vcpu_state *v, struct window *w)
+{
+	guest_map(v, w);
+	guest_use_window(v, w);
+}
+
+static void (* const window_ops[])(struct vcpu_state *v, struct window *w) = {
+	guest_map_and_use, guest_map_and_use, guest_remap_unflushed, guest_toggle_writable,
+	guest_toggle_dirty, guest_move_table, guest_use_window, guest_use_window,
+	guest_use_window, guest_use_window,
+};
+
 static void guest_do_window(struct vcpu_state *v)
 {
 	struct window *w = &v->windows[below(&v->rng, NR_WINDOWS)];
 
-	switch (below(&v->rng, 10)) {
-	case 0 ... 1:
-		guest_map(v, w);
-		guest_use_window(v, w);
-		break;
-	case 2:
-		guest_remap_unflushed(v, w);
-		break;
-	case 3:
-		guest_toggle_writable(v, w);
-		break;
-	case 4:
-		guest_toggle_dirty(v, w);
-		break;
-	case 5:
-		guest_move_table(v, w);
-		break;
-	default:
-		guest_use_window(v, w);
-	}
+	window_ops[below(&v->rng, ARRAY_SIZE(window_ops))](v, w);
 }
 
 /* vCPUs that never rest would take the CPUs away from all others. */

@@ -60,10 +60,8 @@ enum what_is_bad {
 /* 2MiB of virtual memory of one vCPU, mapped by a huge entry or by a page table. */
 struct window {
 	u64 chunk;
-
 	/* Which of the vCPU's pages is its page table, 0 if it has none. */
 	u64 table;
-
 	/* The first entry in use. */
 	u64 first;
 };
@@ -73,10 +71,8 @@ struct vcpu_state {
 	u64 rng;
 	u64 generation;
 	u64 nr_ops;
-
 	/* The last sweep that was asked for and done. */
 	u64 swept;
-
 	/* Accesses that the host emulated because the slot was away. */
 	u64 nr_mmio;
 	struct window windows[NR_WINDOWS];
@@ -88,7 +84,6 @@ struct vcpu_state {
 		u64 expected;
 		u64 seen;
 	} bad;
-
 	/* The word that has to be found in each page. */
 	u64 last[NR_PAGES];
 };
@@ -97,13 +92,10 @@ struct control {
 	u32 stop;
 	u32 views;
 	u32 wp;
-
 	/* How many operations a vCPU does before it rests. */
 	u32 ops_per_rest;
-
 	/* Changed by the host when all huge pages shall be used. */
 	u64 sweep;
-
 	/* May be fresh: set before the page is taken, cleared while vCPUs are parked. */
 	u8 taken[NR_PAGES];
 

@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Settings of the host in eager_split_stress_test, and allocations that fail.
+ * Settings of the host that eager_split_stress_test changes, and puts back at the
+ * end, and allocations that fail.
+ *
+ * Allocations fail where the kernel has CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC, in one thread
+ * only and while it asks for that.  A site is one kind of allocation that a split needs: every so
+ * many objects of one slab cache fail; or one page.  Of pages it is never more than one in a row,
+ * as vmalloc() complains in the kernel's log when it has to fail after kmalloc().
+ *
+ * How many have failed is what the kernel says: each takes one off the attribute "times".
  */
-#include "eager_split_stress_host.h"
+#include <linux/stringify.h>
+
+#include "eager_split_stress.h"
 
 #define MAKE_IT_FAIL		"/proc/thread-self/make-it-fail"
 
@@ -42,16 +52,12 @@ static u64 get_number(enum setting_id id)
 	return strtoul(text, NULL, 0);
 }
 
-/*
- * Allocations that fail
- */
+/* Allocations that fail */
 
 const char * const site_names[NR_SITES] = { "headers", "descs", "pages" };
 
 /* More than will ever fail. */
 #define FAULT_TIMES		1000000000
-#define STRING(x)		#x
-#define STRING_OF(x)		STRING(x)
 
 struct faults faults = { NO_FD, NO_FD };
 
@@ -80,10 +86,10 @@ void prepare_faults(void)
 	set_if_saved(SLAB_FILTER, "Y");
 	set_if_saved(SLAB_TASK, "Y");
 	set_if_saved(SLAB_PROBABILITY, "100");
-	set_if_saved(SLAB_TIMES, STRING_OF(FAULT_TIMES));
+	set_if_saved(SLAB_TIMES, __stringify(FAULT_TIMES));
 	set_if_saved(PAGE_WAIT, "N");
 	set_if_saved(PAGE_VERBOSE, "0");
-	set_if_saved(PAGE_TIMES, STRING_OF(FAULT_TIMES));
+	set_if_saved(PAGE_TIMES, __stringify(FAULT_TIMES));
 	faults.slab_times = FAULT_TIMES;
 	faults.page_times = FAULT_TIMES;
 	faults.make_it_fail_fd = open(MAKE_IT_FAIL, O_WRONLY | O_CLOEXEC);
@@ -117,9 +123,6 @@ static void write_fault_fd(int fd, unsigned int value)
 
 void begin_faults(unsigned int nth)
 {
-	if (!can_fail())
-		return;
-
 	if (faults.site == SITE_PAGES)
 		write_fault_fd(faults.fail_nth_fd, nth);
 	else
@@ -128,9 +131,6 @@ void begin_faults(unsigned int nth)
 
 void end_faults(void)
 {
-	if (!can_fail())
-		return;
-
 	write_fault_fd(faults.make_it_fail_fd, 0);
 	write_fault_fd(faults.fail_nth_fd, 0);
 }

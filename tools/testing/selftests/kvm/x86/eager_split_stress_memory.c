@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * How eager_split_stress_test takes memory away.
- */
-#include <sys/mman.h>
+/* How eager_split_stress_test takes memory away. */
 #include <linux/falloc.h>
 #include <linux/mman.h>
 
 #include "eager_split_stress.h"
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE		25
-#endif
 
 /* Memory is taken at most so long before its huge pages are split. */
 #define ZAP_DELAY_MAX_NS		100000
@@ -257,7 +250,7 @@ static void protect_memory(struct stress *t, u64 *rng, u64 chunk)
 
 	pthread_rwlock_wrlock(&t->protection);
 	CHECK(t, !mprotect(p, size, PROT_READ), "mprotect: errno %d", errno);
-	nap(rng, 300);
+	usleep(below(rng, 300));
 	CHECK(t, !mprotect(p, size, PROT_READ | PROT_WRITE), "mprotect: errno %d", errno);
 	pthread_rwlock_unlock(&t->protection);
 }

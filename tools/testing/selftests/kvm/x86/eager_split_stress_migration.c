@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * A round of eager_split_stress_test: one migration, and its verdict.
- */
+/* A round of eager_split_stress_test: one migration, and its verdict. */
 #include "eager_split_stress.h"
 
 #define MERGED			"/proc/self/ksm_merging_pages"
@@ -20,9 +18,7 @@ void set_host_dirty(struct region *r, u64 page)
 			  __ATOMIC_SEQ_CST);
 }
 
-/*
- * The migration
- */
+/* The migration */
 
 static u64 nr_words(struct region *r)
 {
@@ -78,17 +74,8 @@ static void copy_page(struct region *r, u64 page)
 	if (page >= r->nr_used)
 		return;
 
-	copy_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
-		   nr_page_words(r));
+	copy_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first, nr_page_words(r));
 	counters.copied++;
-}
-
-static bool is_same_page(struct region *r, u64 page, bool thorough)
-{
-	u64 first = thorough ? 0 : first_word(r, page);
-
-	return are_same_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
-			      thorough ? WORDS_PER_PAGE : nr_page_words(r));
 }
 
 static void copy_todo(struct region *r)
@@ -103,14 +90,6 @@ static void copy_todo(struct region *r)
 			copy_page(r, page);
 		}
 	}
-}
-
-static void copy_all(struct region *r)
-{
-	memset(r->todo, 0xff, r->nr_pages / BITS_PER_WORD * sizeof(*r->todo));
-	if (r->nr_pages % BITS_PER_WORD)
-		r->todo[r->nr_pages / BITS_PER_WORD] = BIT(r->nr_pages % BITS_PER_WORD) - 1;
-	copy_todo(r);
 }
 
 void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log)
@@ -128,7 +107,7 @@ static void choose_faults(struct stress *t)
 	/* Without shadow paging next to no descriptor is needed. */
 	if (site == SITE_DESCS && kvm_is_tdp_enabled())
 		site = SITE_HEADERS;
-	t->inject = below(&t->rng, 8);
+	t->inject = below(&t->rng, 8) && can_fail();
 	count_faults();
 	select_faults(site, BIT(order));
 }
@@ -146,13 +125,10 @@ static void start_logging(struct stress *t, struct region *r)
 	set_region(t, r, r->gpa, true, true);
 	if (inject)
 		end_faults();
-	if (t->log_mode != LOG_INIT_SET)
-		copy_all(r);
-}
-
-static void stop_logging(struct stress *t, struct region *r)
-{
-	set_region(t, r, r->gpa, true, false);
+	if (t->log_mode != LOG_INIT_SET) {
+		bitmap_fill(r->todo, r->nr_pages);
+		copy_todo(r);
+	}
 }
 
 /* Splitting has nothing else to fail by: CLEAR itself doesn't allocate. */
@@ -249,7 +225,7 @@ static void delete_slot(struct stress *t)
 	u64 page;
 
 	set_region(t, r, r->gpa, false, false);
-	nap(&t->rng, 100);
+	usleep(below(&t->rng, 100));
 	set_region(t, r, r->gpa, true, true);
 	for (page = 0; page < r->nr_pages; page++)
 		set_host_dirty(r, page);
@@ -261,13 +237,11 @@ static void move_slot(struct stress *t)
 	struct region *r = data_region(t);
 
 	set_region(t, r, MOVED_GPA, true, true);
-	nap(&t->rng, 100);
+	usleep(below(&t->rng, 100));
 	set_region(t, r, r->gpa, true, true);
 }
 
-/*
- * The verdict, while all threads are parked
- */
+/* The verdict, while all threads are parked */
 
 static void report_lost_write(struct stress *t, struct region *r, u64 page)
 {
@@ -276,18 +250,21 @@ static void report_lost_write(struct stress *t, struct region *r, u64 page)
 	for (i = 0; i < WORDS_PER_PAGE - 1 && copy[i] == memory[i]; i++)
 		;
 	FAIL(t, "lost write: gfn 0x%lx, page %lu of slot %u: 0x%lx, now 0x%lx at 0x%lx",
-	     (r->gpa >> PAGE_SHIFT) + page, page, r->slot, copy[i], memory[i],
-	     i * sizeof(u64));
+	     (r->gpa >> PAGE_SHIFT) + page, page, r->slot, copy[i], memory[i], i * sizeof(u64));
 }
 
 static void check_copy(struct stress *t, struct region *r)
 {
 	bool thorough = !(counters.rounds % THOROUGH_ROUNDS);
-	u64 page, nr = thorough ? r->nr_pages : r->nr_used;
+	u64 page, first, nr = thorough ? r->nr_pages : r->nr_used;
+	unsigned int nr_words = thorough ? WORDS_PER_PAGE : nr_page_words(r);
 
-	for (page = 0; page < nr; page++)
-		if (!is_same_page(r, page, thorough))
+	for (page = 0; page < nr; page++) {
+		first = thorough ? 0 : first_word(r, page);
+		if (!are_same_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
+				    nr_words))
 			report_lost_write(t, r, page);
+	}
 	counters.pages += nr;
 }
 
@@ -378,7 +355,7 @@ static void migrate(struct stress *t)
 	u64 nr;
 
 	for (nr = below(&t->rng, 3); nr; nr--) {
-		nap(&t->rng, HARVEST_NAP_US);
+		usleep(below(&t->rng, HARVEST_NAP_US));
 		if (t->log_mode == LOG_INIT_SET)
 			delayed_zap(t);
 		harvest(t, false);
@@ -387,7 +364,7 @@ static void migrate(struct stress *t)
 		if (!below(&t->rng, 16))
 			move_slot(t);
 	}
-	nap(&t->rng, HARVEST_NAP_US);
+	usleep(below(&t->rng, HARVEST_NAP_US));
 }
 
 static bool have_swept(struct stress *t)
@@ -424,10 +401,10 @@ static void start_all_logging(struct stress *t)
 
 static void stop_all_logging(struct stress *t)
 {
-	unsigned int i;
+	struct region *r;
 
-	for (i = 0; i < t->nr_logged; i++)
-		stop_logging(t, &t->regions[i]);
+	for (r = t->regions; r < t->regions + t->nr_logged; r++)
+		set_region(t, r, r->gpa, true, false);
 }
 
 void one_round(struct stress *t)

@@ -2,19 +2,16 @@
 /*
  * Eager page splitting under stress
  *
- * vCPUs write their own words of all pages of a memslot, through mappings of
- * 4KiB, 2MiB and 1GiB, an alias, and windows that they map anew all the time, with
- * page tables that they use as data, too.  The host migrates the memory at the
- * same time, again and again: it enables dirty logging, harvests by bitmap, by
- * KVM_CLEAR_DIRTY_LOG of random ranges or by dirty ring, and copies what it got.
- * Meanwhile other threads take memory away, change its protection and turn KVM's
- * settings, and the memslot moves and goes.  Every other VM logs by Dirty bits
- * (dirty_harvest), and where the kernel can inject faults the splitter runs out of
- * memory.
+ * vCPUs write their own words of all pages of a memslot, through mappings of 4KiB, 2MiB and 1GiB,
+ * an alias, and windows that they map anew all the time, with page tables that they use as data,
+ * too.  The host migrates the memory at the same time, again and again: it enables dirty logging,
+ * harvests by bitmap, by KVM_CLEAR_DIRTY_LOG of random ranges or by dirty ring, and copies what it
+ * got.  Meanwhile other threads take memory away, change its protection and turn KVM's settings,
+ * and the memslot moves and goes.  Every other VM logs by Dirty bits (dirty_harvest), and where the
+ * kernel can inject faults the splitter runs out of memory.
  *
  * At the end of each round all threads stop.  Then
- *  - the copy has to equal the memory: a difference is a write that is missing
- *    from the log;
+ *  - the copy has to equal the memory: a difference is a write that is missing from the log;
  *  - each word has to be the last that its vCPU wrote, or a fresh one if the page
  *    was taken away in this round; vCPUs check the same with each read;
  *  - memory that was taken from the guest was filled with poison through another
@@ -30,12 +27,11 @@
  * of vCPUs meet a thread that takes the page, and so they are retried; in a fast one
  * logging comes and goes several times as often.
  *
- * Limits: protection never goes below read-only, as the host reads the memory
- * itself.  Memory that holds page tables is not taken away for good.  Nothing
- * is written but the words of the vCPUs, so in most rounds only these are
- * compared, and all the rest in one round of THOROUGH_ROUNDS.  A TLB flush that is
- * missing while enabling or clearing the log is not seen if the ioctl flushes at
- * its end.
+ * Limits: protection never goes below read-only, as the host reads the memory itself.  Memory that
+ * holds page tables is not taken away for good.  Nothing is written but the words of the vCPUs, so
+ * in most rounds only these are compared, and all the rest in one round of THOROUGH_ROUNDS.  A TLB
+ * flush that is missing while enabling or clearing the log is not seen if the ioctl flushes at its
+ * end.
  */
 #include <sched.h>
 #include <signal.h>
@@ -97,16 +93,13 @@ const char *repeat_hint(struct stress *t)
 
 	snprintf(text, sizeof(text),
 		 "round %lu, log mode %s%s, %s; to repeat: -S 0x%lx -m %s -v %u -d %s -p %s",
-		 counters.rounds, log_mode_names[t->log_mode],
-		 t->harvested ? " by Dirty bits" : "", t->shared ? "HugeTLB" : "THP",
-		 t->seed, mode_name, t->nr_vcpus, option_harvest,
+		 counters.rounds, log_mode_names[t->log_mode], t->harvested ? " by Dirty bits" : "",
+		 t->shared ? "HugeTLB" : "THP", t->seed, mode_name, t->nr_vcpus, option_harvest,
 		 option_pace ? option_pace->name : "any");
 	return text;
 }
 
-/*
- * vCPUs
- */
+/* vCPUs */
 
 /* The memslot is away: do what a VMM does for a device, with the memory itself. */
 static void emulate_access(struct stress *t, unsigned int id)
@@ -216,15 +209,11 @@ static void *vcpu_main(void *arg)
 	}
 }
 
-/*
- * KVM's settings, and those of memory management
- */
+/* KVM's settings, and those of memory management */
 
 static void set_quota(struct stress *t, u64 *rng)
 {
-	unsigned long quota = below(rng, 3) ? MANY_MMU_PAGES : 64 + below(rng, 400);
-
-	vm_set_nr_mmu_pages(t->vm, quota);
+	vm_set_nr_mmu_pages(t->vm, below(rng, 3) ? MANY_MMU_PAGES : 64 + below(rng, 400));
 }
 
 static void flip_eager(struct stress *t, u64 *rng)
@@ -266,7 +255,6 @@ struct host_thread {
 	void (*op)(struct stress *t, u64 *rng);
 	u64 rng;
 	u64 nap_us;
-
 	/* It takes the memory when another thread asks for it. */
 	bool zaps_all;
 	pthread_t thread;
@@ -290,9 +278,7 @@ static void *host_main(void *arg)
 	}
 }
 
-/*
- * Rounds
- */
+/* Rounds */
 
 /* A round takes a fraction of a second, with sanitizers some seconds. */
 #define ROUND_MAX_S		120
@@ -341,10 +327,8 @@ static void share_cpu(pthread_t memory, pthread_t ticker)
 static void run_rounds(struct stress *t, const struct bounds *b)
 {
 	struct host_thread host[NR_HOST_THREADS] = {
-		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG),
-		  t->pace->memory_nap_us, true },
-		{ t, one_setting_op, seeded(t->seed, SETTING_RNG),
-		  t->pace->setting_nap_us, false },
+		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG), t->pace->memory_nap_us, true },
+		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), t->pace->setting_nap_us, false },
 	};
 	struct vcpu_thread vcpus[MAX_VCPUS];
 	pthread_t ticker;
@@ -392,15 +376,6 @@ static void run_seed(u64 seed, const struct bounds *b)
 	destroy_vm(&t);
 }
 
-static u64 sum(const u64 *values, unsigned int nr)
-{
-	u64 result = 0;
-
-	while (nr--)
-		result += values[nr];
-	return result;
-}
-
 /* One line of NAME=NUMBER each, which is what scripts read. */
 static void report(const char *what, u64 seed, u64 nr_seeds)
 {
@@ -417,7 +392,8 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 		counters.retries, counters.mmio);
 	for (i = 0; i < NR_STATS; i++)
 		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
-	pr_info(" faults=%lu", sum(faults.failed, NR_SITES));
+	pr_info(" faults=%lu", faults.failed[SITE_HEADERS] + faults.failed[SITE_DESCS] +
+		faults.failed[SITE_PAGES]);
 	for (i = 0; i < NR_SITES; i++)
 		pr_info(" faults_%s=%lu", site_names[i], faults.failed[i]);
 	pr_info("\n");
@@ -458,29 +434,27 @@ static void run(u64 seed, const struct bounds *b)
 	ksft_test_result_pass("%lu seeds from 0x%lx on\n", nr, seed);
 }
 
-/*
- * The command line
- */
-
 #define DEFAULT_SECONDS		10u
 #define MAX_SECONDS		1000000u
 
 static const struct {
 	const char *name;
-	u32 views;
 	const char *what;
+	u32 views;
 } modes[] = {
-	{ "all", USE_ALL, "all of these" },
-	{ "4k", BIT(VIEW_4K), "4KiB entries" },
-	{ "2m", BIT(VIEW_2M), "2MiB entries" },
-	{ "1g", BIT(VIEW_1G), "1GiB entries" },
-	{ "alias", BIT(VIEW_2M) | BIT(VIEW_ALIAS), "2MiB entries twice" },
-	{ "window", BIT(VIEW_4K) | USE_WINDOWS, "4KiB entries, and windows that change" },
+	{ "all", "all of these", USE_ALL },
+	{ "4k", "4KiB entries", BIT(VIEW_4K) },
+	{ "2m", "2MiB entries", BIT(VIEW_2M) },
+	{ "1g", "1GiB entries", BIT(VIEW_1G) },
+	{ "alias", "2MiB entries twice", BIT(VIEW_2M) | BIT(VIEW_ALIAS) },
+	{ "window", "4KiB entries, and windows that change", BIT(VIEW_4K) | USE_WINDOWS },
 };
+
+static struct choice mode_choice = { modes, sizeof(*modes), ARRAY_SIZE(modes) };
 
 static void set_mode(const char *name)
 {
-	unsigned int i = option_name(name, modes, sizeof(*modes), ARRAY_SIZE(modes));
+	unsigned int i = option_name(name, &mode_choice);
 
 	mode_name = modes[i].name;
 	mode_views = modes[i].views;
@@ -489,24 +463,15 @@ static void set_mode(const char *name)
 static void set_harvest(const char *name)
 {
 	if (strcmp(name, "on") && strcmp(name, "off") && strcmp(name, "any"))
-		refuse_option(name, "-d is on, off or any");
+		usage_error("-d is on, off or any, not '%s'", name);
 	option_harvest = name;
 }
 
 static void set_pace(const char *name)
 {
-	option_pace = NULL;
-	if (strcmp(name, "any"))
-		option_pace = &paces[option_name(name, paces, sizeof(*paces), NR_PACES)];
-}
+	const struct choice choice = { paces, sizeof(*paces), NR_PACES };
 
-static void list_modes(void)
-{
-	unsigned int i;
-
-	printf("It needs %lu free 2MiB HugeTLB pages.\n\n", NR_HUGE_NEEDED);
-	for (i = 0; i < ARRAY_SIZE(modes); i++)
-		printf("  -m %-7s %s\n", modes[i].name, modes[i].what);
+	option_pace = strcmp(name, "any") ? &paces[option_name(name, &choice)] : NULL;
 }
 
 int main(int argc, char *argv[])
@@ -514,24 +479,26 @@ int main(int argc, char *argv[])
 	u64 seconds = DEFAULT_SECONDS, seed = (u64)time(NULL) << 20 ^ getpid();
 	struct bounds b = { };
 	const struct test_option options[] = {
-		{ 't', "SECONDS", "for how long", .number = &seconds, .min = 1,
+		{ 't', "seconds", "for how long", .number = &seconds, .min = 1,
 		  .max = MAX_SECONDS },
-		{ 'n', "ROUNDS", "no more rounds than this (default: no limit)",
+		{ 'n', "rounds", "no more rounds than this (default: no limit)",
 		  .number = &b.rounds, .min = 1, .max = ~0ul },
-		{ 'S', "SEED", "draw the operations that a run with this seed drew",
+		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
-		{ 'v', "VCPUS", "how many vCPUs, up to " __stringify(MAX_VCPUS),
+		{ 'v', "vcpus", "how many vCPUs, up to " __stringify(MAX_VCPUS),
 		  .number = &option_vcpus, .min = 1, .max = MAX_VCPUS },
-		{ 'd', "on|off|any", "whether VMs log by Dirty bits, if they can (default: any)",
+		{ 'd', "harvest", "on, off, any: log by Dirty bits, if VMs can (default: any)",
 		  .take = set_harvest },
-		{ 'p', "contended|fast|any", "whether memory is taken all the time, or logging\n"
-		  "     comes and goes more often (default: any, fast in three of four seeds)",
+		{ 'p', "pace", "contended, fast, any: is memory taken all the time, or does\n"
+		  "     logging come and go more often (default: any, fast in three of four seeds)",
 		  .take = set_pace },
-		{ 'm', "MODE", "how the guest maps its memory (default: all)", .take = set_mode },
+		{ 'm', "mode", "how the guest maps its memory (default: all)", .take = set_mode,
+		  .choice = &mode_choice },
 		{ }
 	};
 
-	parse_test_options(argc, argv, options, list_modes);
+	static_assert(NR_HUGE_NEEDED == 14, "-h says what it needs");
+	parse_test_options(argc, argv, options, "It needs 14 free 2MiB HugeTLB pages.\n\n");
 	b.end_ms = now_ms() + 1000 * seconds;
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));

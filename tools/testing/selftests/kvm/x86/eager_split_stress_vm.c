@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * The VM of eager_split_stress_test, and its memory.
- */
-#include <sys/mman.h>
+/* The VM of eager_split_stress_test, and its memory. */
 #include <linux/memfd.h>
 #include <linux/mman.h>
 
 #include "eager_split_stress.h"
-
-static void *map_memory(size_t size, int prot, int flags, int fd)
-{
-	void *p = mmap(NULL, size, prot, flags, fd, 0);
-
-	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", size, errno);
-	return p;
-}
 
 static void *map_anonymous(size_t size)
 {
@@ -32,14 +21,6 @@ static int create_file(size_t size)
 static void *map_file(int fd, size_t size)
 {
 	return map_memory(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
-}
-
-/* A place for the memory, aligned to huge pages. */
-static void reserve_data(struct stress *t)
-{
-	t->reserved = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
-				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, NO_FD);
-	t->data = align_ptr_up(t->reserved, SZ_2M);
 }
 
 static void map_shared_data(struct stress *t)
@@ -106,7 +87,10 @@ static void create_regions(struct stress *t)
 {
 	int fd = create_file(SZ_2M);
 
-	reserve_data(t);
+	/* A place for the memory, aligned to huge pages. */
+	t->reserved = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, NO_FD);
+	t->data = align_ptr_up(t->reserved, SZ_2M);
 	if (t->shared)
 		map_shared_data(t);
 	else
@@ -127,11 +111,8 @@ static void map_alias(struct stress *t)
 	u64 gva = VIEW_GVA(VIEW_ALIAS), chunk;
 
 	virt_map_level(t->vm, gva, DATA_BASE, DATA_SIZE, PG_LEVEL_2M);
-	*vm_get_entry(t->vm, gva, PG_LEVEL_512G) |= PT_USER_MASK;
-	*vm_get_entry(t->vm, gva, PG_LEVEL_1G) |= PT_USER_MASK;
 	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
-		*vm_get_entry(t->vm, gva + chunk * SZ_2M, PG_LEVEL_2M) |=
-			PT_USER_MASK | (chunk % 2 ? PT_NX_MASK : 0);
+		vm_vary_entry(t->vm, gva + chunk * SZ_2M, 1 + chunk % 2 * 2);
 }
 
 /* The page directory of a vCPU's windows is in memory that is logged. */
@@ -190,14 +171,10 @@ static void create_vcpu(struct stress *t, unsigned int id)
 
 static void set_log_mode(struct stress *t)
 {
-	u64 manual = KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE;
-
 	if (t->log_mode == LOG_RING)
 		vm_enable_dirty_ring(t->vm, RING_BYTES);
 	else if (t->log_mode != LOG_GET)
-		vm_enable_cap(t->vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-			      manual | (t->log_mode == LOG_INIT_SET ?
-					KVM_DIRTY_LOG_INITIALLY_SET : 0));
+		vm_enable_manual_protect(t->vm, t->log_mode == LOG_INIT_SET);
 }
 
 static u64 get_stat(struct stress *t, const char *name)

@@ -24,8 +24,7 @@ static void clear_relinked(struct model_test *t)
 
 	expect_huge_first_word(t);
 	CHECK(t, !eager || pages_4k >= PAGES_PER_2M,
-	      "the first 2MiB: expected at least %lu 4KiB pages, seen %lu", PAGES_PER_2M,
-	      pages_4k);
+	      "the first 2MiB: expected at least %lu 4KiB pages, seen %lu", PAGES_PER_2M, pages_4k);
 	CHECK(t, !eager || !t->cycle || flushes >= 2,
 	      "links were replaced: expected a TLB flush and that of CLEAR, seen %lu", flushes);
 }
@@ -157,9 +156,8 @@ static void run_links(struct model_test *t)
 /*
  * A huge page that holds one of the guest's page tables
  *
- * KVM write-protects it when the guest begins to use the page table, for as long as
- * it is in use.  In debug kernels KVM itself checks that what it is split into stays
- * write-protected.
+ * KVM write-protects it when the guest begins to use the page table, for as long as it is in use.
+ * In debug kernels KVM itself checks that what it is split into stays write-protected.
  */
 
 static void use_page_table_in_slot(struct model_test *t)
@@ -224,29 +222,20 @@ static const char *cannot_link(void)
 }
 
 const struct test_case test_cases[] = {
-	{
-		.name = "relink", .what = "64-bit guest, 1GiB entry, split twice",
-		.enter = enter_long, .run = run_relink, .skip_reason = cannot_relink,
-		.nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true,
-	}, {
-		.name = "links", .what = "64-bit guest, 1GiB entry, some page directories",
-		.enter = enter_long, .run = run_links, .skip_reason = cannot_link,
-		.directories = FEW_DIRECTORIES, .nr_huge = 1, .level = PG_LEVEL_1G,
-		.stride = PAGES_PER_2M, .manual_only = true,
-	}, {
-		.name = "many_links", .what = "64-bit guest, 1GiB entry, many page directories",
-		.enter = enter_long, .run = run_links, .skip_reason = cannot_link,
-		.directories = TOO_MANY_DIRECTORIES, .nr_huge = 1, .level = PG_LEVEL_1G,
-		.stride = PAGES_PER_2M, .manual_only = true,
-	}, {
-		.name = "tracked", .what = "a page table of the guest's in a 2MiB page",
-		.enter = enter_long, .run = run_tracked, .skip_reason = no_shadow_paging,
-		.nr_huge = 2,
-	}, {
-		.name = "tracked_alias", .what = "the same, with another mapping that is not huge",
-		.enter = enter_long, .run = run_tracked_alias, .skip_reason = no_shadow_paging,
-		.nr_huge = 1, .aliases = OTHER_ALIAS + 1, .alias_step = SZ_4M,
-	},
+	{ "relink", "64-bit guest, 1GiB entry, split twice", enter_long, run_relink,
+	  .skip_reason = cannot_relink, .nr_huge = 1, .level = PG_LEVEL_1G,
+	  .stride = PAGES_PER_2M, .manual_only = true },
+	{ "links", "64-bit guest, 1GiB entry, some page directories", enter_long, run_links,
+	  .skip_reason = cannot_link, .directories = FEW_DIRECTORIES, .nr_huge = 1,
+	  .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
+	{ "many_links", "64-bit guest, 1GiB entry, many page directories", enter_long,
+	  run_links, .skip_reason = cannot_link, .directories = TOO_MANY_DIRECTORIES,
+	  .nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
+	{ "tracked", "a page table of the guest's in a 2MiB page", enter_long, run_tracked,
+	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
+	{ "tracked_alias", "the same, with another mapping that is not huge", enter_long,
+	  run_tracked_alias, .skip_reason = no_shadow_paging, .nr_huge = 1,
+	  .aliases = OTHER_ALIAS + 1, .alias_step = SZ_4M },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);

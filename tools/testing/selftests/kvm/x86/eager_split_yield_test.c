@@ -19,10 +19,6 @@
 #define SITE_NAME_MAX		32
 #define POLL_US			1000
 
-/*
- * Drops of mmu_lock are forced
- */
-
 /* Where mmu_lock is dropped, and what it takes to get there. */
 static const struct forced_site {
 	const char *name;
@@ -30,7 +26,6 @@ static const struct forced_site {
 	bool tdp_mmu;
 	bool enabling;
 	bool harvesting;
-
 	/* Only if a gfn has very many SPTEs, which they don't here. */
 	bool aliases;
 } forced_sites[] = {
@@ -110,7 +105,6 @@ struct writer {
 	pthread_t thread;
 	u64 gva;
 	unsigned int first;
-
 	/* Complete ones; the pages have the number of the last. */
 	u64 nr_passes;
 };
@@ -296,43 +290,44 @@ static void force_migration(struct fault_test *t)
 	disable_while_written(t, nr_small);
 }
 
-static void force_variant(const struct variant *v)
+static void force_variant(struct fault_test *t)
 {
-	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
 	unsigned long before[NR_FORCED_SITES];
 
-	setting_set(&host_settings[HARVEST], v->harvest);
-	fault_create_vm(&t, 0);
-	add_writers(&t);
 	read_forced(before);
-	force_migration(&t);
-	expect_forced(&t, before);
-	fault_destroy_vm(&t);
+	force_migration(t);
+	expect_forced(t, before);
 }
 
 /* What is left alone because it may be going has to be in the log when it is written. */
-static void refuse_variant(const struct variant *v)
+static void refuse_variant(struct fault_test *t)
+{
+	u64 nr_invalidated;
+
+	t->nr_refused = t->nr_huge / 2;
+	force_migration(t);
+
+	nr_invalidated = vm_get_stat_or_absent(t->vm, "eager_split_invalidated");
+	ksft_print_msg("%-16s refused  %lu huge pages, %lu times\n", t->v->name, t->nr_refused,
+		       nr_invalidated);
+	CHECK(t, nr_invalidated >= t->nr_refused,
+	      "of %lu huge pages %lu were to be left alone, and %lu times it was",
+	      t->nr_huge, t->nr_refused, nr_invalidated);
+}
+
+static void try_variant(const struct variant *v, void (*try)(struct fault_test *t))
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
-	u64 nr_invalidated;
 
 	setting_set(&host_settings[HARVEST], v->harvest);
 	fault_create_vm(&t, 0);
 	add_writers(&t);
-	t.nr_refused = t.nr_huge / 2;
-	force_migration(&t);
-
-	nr_invalidated = vm_get_stat_or_absent(t.vm, "eager_split_invalidated");
-	ksft_print_msg("%-16s refused  %lu huge pages, %lu times\n", v->name, t.nr_refused,
-		       nr_invalidated);
-	CHECK(&t, nr_invalidated >= t.nr_refused,
-	      "of %lu huge pages %lu were to be left alone, and %lu times it was",
-	      t.nr_huge, t.nr_refused, nr_invalidated);
+	try(&t);
 	fault_destroy_vm(&t);
 }
 
 /* Return: why nothing could be tried, or NULL. */
-static const char *prove_variants(enum setting_id id, void (*try)(const struct variant *v))
+static const char *prove_variants(enum setting_id id, void (*try)(struct fault_test *t))
 {
 	static char text[120];
 	unsigned int i;
@@ -349,7 +344,7 @@ static const char *prove_variants(enum setting_id id, void (*try)(const struct v
 	setting_set(&host_settings[id], "Y");
 	for (i = 0; i < NR_VARIANTS; i++)
 		if (applies(&variants[i]))
-			try(&variants[i]);
+			try_variant(&variants[i], try);
 	setting_reset(&host_settings[HARVEST]);
 	setting_reset(&host_settings[id]);
 	return NULL;
@@ -366,8 +361,8 @@ static const char *run_refuse(void)
 }
 
 const struct part parts[] = {
-	{ "force", run_force, NR_HUGE_FORCE, true },
-	{ "refuse", run_refuse, NR_HUGE_FORCE },
+	{ "force", "mmu_lock is dropped wherever it may be", run_force, NR_HUGE_FORCE, true },
+	{ "refuse", "every other huge page is left alone", run_refuse, NR_HUGE_FORCE },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the tests of eager page splitting and of dirty logging share: a clock,
- * KVM's statistics, settings of the host that get their old values back, its idle
- * pages, numbers of the command line, what every other VM of theirs needs, and the headers
- * that nearly all of them take.
+ * KVM's statistics, settings of the host that get their old values back, what every
+ * other VM of theirs needs, and the headers that nearly all of them take.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 #define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <linux/bitmap.h>
 #include <linux/sizes.h>
 
 #include "kvm_util.h"
 #include "processor.h"
+#include "test_options.h"
 
 /* Parameters of kvm.ko; the last three exist with CONFIG_KVM_PROVE_MMU only. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
@@ -29,8 +30,6 @@
 #define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
 #define SLAB			"/sys/kernel/slab/"
 #define FAIL_NTH		"/proc/thread-self/fail-nth"
-
-#define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /* Larger than any order, so that no page fails. */
 #define NO_PAGE_ORDER		"100"
@@ -59,23 +58,19 @@
 
 /* CLOCK_MONOTONIC. */
 u64 now_ns(void);
-
 /* Busy, as sleeping takes too long. */
 void spin_ns(u64 ns);
-
+/* Return: false if the kernel lacks the statistic, of @stats->fd, with @nr values. */
+bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr);
 /* Return: the value of a statistic, of @stats->fd, STAT_ABSENT if the kernel lacks it. */
 u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name);
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
-
-/* Return: memory that is shared with children. */
-void *alloc_shared(size_t size);
-
+/* Return: memory, or else the test ends. */
+void *map_memory(size_t size, int prot, int flags, int fd);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
-
 /* Return: false and errno if not all of it could be written; safe in a signal handler. */
 bool write_file(const char *path, const char *text);
-
 /* Return: false if the file can't be read; @text is a string if it can. */
 bool read_file(const char *path, char *text, size_t size);
 
@@ -84,7 +79,6 @@ bool read_file(const char *path, char *text, size_t size);
 /* A file of the host's with a value in it. */
 struct setting {
 	const char *path;
-
 	/* It can be read and written, and @value is what it was. */
 	bool saved;
 	char value[SETTING_MAX];
@@ -96,63 +90,39 @@ struct setting {
  * back, not its children.  To be called once.
  */
 void settings_save(struct setting *settings, unsigned int nr);
-
 /* For handlers of other signals: put everything back, and end. */
 void __noreturn settings_restore_and_exit(int signal);
-
 void setting_set(const struct setting *setting, const char *value);
 void setting_reset(const struct setting *setting);
+/*
+ * Return: the exit status.  @complete: false if something couldn't run, and has said why.
+ * Not in the library: each file that includes kselftest.h has results of its own.
+ */
+static inline int finish(bool complete)
+{
+	if (complete)
+		ksft_finished();
 
-/* Return: the host's number of the page that @p is in; the page has to be there. */
-u64 pfn_of(const void *p);
-
-int open_page_idle(void);
-
-/* Tell the host that a page is idle, for which KVM takes Accessed bits away. */
-void mark_idle(int fd, u64 pfn);
-
-/* Return: which of @nr elements, of @size bytes each, begins with this name; or the same. */
-unsigned int option_name(const char *text, const void *table, size_t size, unsigned int nr);
-void __noreturn refuse_option(const char *text, const char *why);
-
-/* An option of the command line; a list of them ends with an empty one. */
-struct test_option {
-	char letter;
-
-	/* What its value is called; NULL if it is a flag. */
-	const char *value;
-	const char *help;
-
-	/* One of these: set, or read from the value, or given the value. */
-	bool *flag;
-	u64 *number;
-	void (*take)(const char *text);
-
-	/* Of the number; any multiple of one if it is zero. */
-	u64 min;
-	u64 max;
-	u64 multiple;
-};
-
-/* Ends the test if it can't.  @more: prints the end of what -h says, or NULL. */
-void parse_test_options(int argc, char *argv[], const struct test_option *options,
-			void (*more)(void));
+	ksft_print_cnts();
+	return KSFT_SKIP;
+}
 
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
 bool is_tdp_mmu(void);
-
 /* Return: where the guest's page tables map @gva at @level, those above it being there. */
 u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level);
-
-/* Let KVM_CLEAR_DIRTY_LOG do the work, from a log with all pages dirty. */
-void vm_enable_initially_set(struct kvm_vm *vm);
-
-/* Set the quota of shadow pages. */
+/*
+ * Vary what the 2MiB entry for @gva permits, all of it good for a write by the
+ * supervisor: each of four kinds has shadow pages of its own.
+ */
+void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind);
+/* Let KVM_CLEAR_DIRTY_LOG do the work.  @initially_set: from a log with all pages dirty. */
+void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set);
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);
-
 /* Run the guest up to its next GUEST_SYNC(); @uc: what that says, or NULL. */
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc);
-
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
+/* Run the guest up to its next GUEST_SYNC() in a thread of its own. */
+pthread_t start_vcpu(struct kvm_vcpu *vcpu);
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_UTIL_H */

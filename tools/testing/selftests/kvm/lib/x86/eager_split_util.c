@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * What the tests of eager page splitting and of dirty logging share.
- */
+/* What the tests of eager page splitting and of dirty logging share. */
 #include <signal.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "eager_split_util.h"
@@ -26,10 +23,9 @@ void spin_ns(u64 ns)
 		;
 }
 
-u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
+bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr)
 {
 	struct kvm_stats_desc *desc;
-	u64 value;
 	u32 i;
 
 	if (!stats->desc) {
@@ -40,11 +36,18 @@ u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
 	for (i = 0; i < stats->header.num_desc; i++) {
 		desc = get_stats_descriptor(stats->desc, i, &stats->header);
 		if (!strcmp(desc->name, name)) {
-			read_stat_data(stats->fd, &stats->header, desc, &value, 1);
-			return value;
+			read_stat_data(stats->fd, &stats->header, desc, values, nr);
+			return true;
 		}
 	}
-	return STAT_ABSENT;
+	return false;
+}
+
+u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
+{
+	u64 value;
+
+	return read_stat(stats, name, &value, 1) ? value : STAT_ABSENT;
 }
 
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
@@ -52,18 +55,15 @@ u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 	return get_stat_or_absent(&vm->stats, name);
 }
 
-void *alloc_shared(size_t size)
+void *map_memory(size_t size, int prot, int flags, int fd)
 {
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		       0);
+	void *p = mmap(NULL, size, prot, flags, fd, 0);
 
-	TEST_ASSERT(p != MAP_FAILED, "Out of memory");
+	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", size, errno);
 	return p;
 }
 
-/*
- * Settings
- */
+/* Settings */
 
 bool write_file(const char *path, const char *text)
 {
@@ -131,18 +131,14 @@ void __noreturn settings_restore_and_exit(int signal)
 	_exit(128 + signal);
 }
 
-static void setting_save(struct setting *s)
-{
-	s->saved = !access(s->path, W_OK) && read_file(s->path, s->value, sizeof(s->value));
-}
-
 void settings_save(struct setting *settings, unsigned int nr)
 {
-	unsigned int i;
+	struct setting *s;
 
 	TEST_ASSERT(!to_restore.nr, "Settings are saved already");
-	for (i = 0; i < nr; i++)
-		setting_save(&settings[i]);
+	for (s = settings; s < settings + nr; s++)
+		s->saved = !access(s->path, W_OK) &&
+			   read_file(s->path, s->value, sizeof(s->value));
 
 	to_restore.settings = settings;
 	to_restore.nr = nr;
@@ -164,138 +160,7 @@ void setting_reset(const struct setting *setting)
 	setting_set(setting, setting->value);
 }
 
-/*
- * Idle pages
- */
-
-u64 pfn_of(const void *p)
-{
-	int fd = open("/proc/self/pagemap", O_RDONLY);
-	u64 entry = 0;
-
-	TEST_ASSERT(fd >= 0 && pread(fd, &entry, sizeof(entry),
-				     (u64)p / PAGE_SIZE * sizeof(entry)) == sizeof(entry),
-		    "Can't read /proc/self/pagemap, errno %d", errno);
-	close(fd);
-	return entry & (BIT_ULL(55) - 1);
-}
-
-int open_page_idle(void)
-{
-	int fd = open(PAGE_IDLE, O_WRONLY);
-
-	TEST_ASSERT(fd >= 0, "Can't open " PAGE_IDLE ", errno %d", errno);
-	return fd;
-}
-
-void mark_idle(int fd, u64 pfn)
-{
-	u64 bit = BIT_ULL(pfn % 64);
-	ssize_t n = pwrite(fd, &bit, sizeof(bit), pfn / 64 * sizeof(bit));
-
-	TEST_ASSERT(n >= 0, "Can't write to " PAGE_IDLE ", errno %d", errno);
-}
-
-/*
- * The command line
- */
-
-void __noreturn refuse_option(const char *text, const char *why)
-{
-	fprintf(stderr, "%s: %s; see -h\n", text, why);
-	exit(2);
-}
-
-/* Return: what @text says, if that is what the option takes. */
-static u64 option_number(const struct test_option *o, const char *text)
-{
-	u64 nr, multiple = o->multiple ?: 1;
-	char *end, why[80];
-
-	errno = 0;
-	nr = strtoul(text, &end, 0);
-	if (!errno && *text && *text != '-' && !*end && nr >= o->min &&
-	    nr <= o->max && !(nr % multiple))
-		return nr;
-
-	snprintf(why, sizeof(why), "expected a multiple of %lu from %lu to %lu", multiple,
-		 o->min, o->max);
-	refuse_option(text, why);
-}
-
-unsigned int option_name(const char *text, const void *table, size_t size, unsigned int nr)
-{
-	unsigned int i;
-
-	for (i = 0; i < nr; i++)
-		if (!strcmp(text, *(const char * const *)(table + i * size)))
-			return i;
-	refuse_option(text, "no such name");
-}
-
-static void __noreturn print_help(const char *program, const struct test_option *options,
-				  void (*more)(void))
-{
-	const struct test_option *o;
-
-	printf("usage: %s [-h]", program);
-	for (o = options; o->letter; o++)
-		printf(" [-%c%s%s]", o->letter, o->value ? " " : "", o->value ?: "");
-	printf("\n\n");
-	for (o = options; o->letter; o++) {
-		printf(" -%c: %s", o->letter, o->help);
-		/* Nothing, and what is without limit or drawn, is none. */
-		if (o->number && *o->number && *o->number < UINT_MAX)
-			printf(" (default: %lu)", *o->number);
-		printf("\n");
-	}
-	printf("\n");
-	if (more)
-		more();
-	exit(0);
-}
-
-static void set_option(const struct test_option *o, const char *text)
-{
-	if (o->flag)
-		*o->flag = true;
-	else if (o->number)
-		*o->number = option_number(o, text);
-	else
-		o->take(text);
-}
-
-void parse_test_options(int argc, char *argv[], const struct test_option *options,
-			void (*more)(void))
-{
-	char letters[32] = "h", *end = letters + 1;
-	const struct test_option *o;
-	int opt;
-
-	for (o = options; o->letter; o++) {
-		*end++ = o->letter;
-		if (o->value)
-			*end++ = ':';
-	}
-
-	opterr = 0;
-	while ((opt = getopt(argc, argv, letters)) != -1) {
-		if (opt == 'h' || (argc == 2 && !strcmp(argv[1], "--help")))
-			print_help(argv[0], options, more);
-		for (o = options; o->letter && o->letter != opt; o++)
-			;
-		if (!o->letter)
-			refuse_option((char []){ '-', optopt, 0 },
-				      "no such option, or no value for it");
-		set_option(o, optarg);
-	}
-	if (optind < argc)
-		refuse_option(argv[optind], "not an option");
-}
-
-/*
- * VMs
- */
+/* VMs */
 
 bool is_tdp_mmu(void)
 {
@@ -319,18 +184,26 @@ u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level)
 	}
 }
 
-void vm_enable_initially_set(struct kvm_vm *vm)
+void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind)
+{
+	*vm_get_entry(vm, gva, PG_LEVEL_512G) |= PT_USER_MASK;
+	*vm_get_entry(vm, gva, PG_LEVEL_1G) |= PT_USER_MASK;
+	*vm_get_entry(vm, gva, PG_LEVEL_2M) |= (kind & 1 ? PT_USER_MASK : 0) |
+					       (kind & 2 ? PT_NX_MASK : 0);
+}
+
+void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set)
 {
 	vm_enable_cap(vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET);
+		      KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE |
+		      (initially_set ? KVM_DIRTY_LOG_INITIALLY_SET : 0));
 }
 
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr)
 {
 	int r = __vm_ioctl(vm, KVM_SET_NR_MMU_PAGES, (void *)nr);
 
-	TEST_ASSERT(!r, "KVM_SET_NR_MMU_PAGES of %lu: expected 0, seen %d, errno %d", nr, r,
-		    errno);
+	TEST_ASSERT(!r, "KVM_SET_NR_MMU_PAGES of %lu: expected 0, seen %d, errno %d", nr, r, errno);
 }
 
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc)
@@ -343,4 +216,18 @@ void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc)
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
 	TEST_ASSERT(!pthread_create(thread, NULL, fn, arg), "Can't create a thread");
+}
+
+static void *vcpu_thread(void *vcpu)
+{
+	vcpu_run_to_sync(vcpu, NULL);
+	return NULL;
+}
+
+pthread_t start_vcpu(struct kvm_vcpu *vcpu)
+{
+	pthread_t thread;
+
+	start_thread(&thread, vcpu_thread, vcpu);
+	return thread;
 }

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`lab native`: compiles the code, makes passes over each guest, tells how it went."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import psutil
+from rich.console import Console
+
+from lab.build.kernel import source_tree
+from lab.core.errors import LabError
+from lab.core.steps import duration, say, step
+from lab.measure.native import code, guest
+from lab.measure.native.guest import BYTES_BESIDE, TABLES_PER_GIB, Case, Counts
+from lab.measure.options import numbers
+from lab.page import native
+from lab.results import tables
+from lab.results.files import complete_or_absent, output_file, output_option, write_records
+
+# A table, its heads, and what goes with them; of one repetition, as measured.
+BYTES_PER_GIB = TABLES_PER_GIB * 8600
+SECONDS, SECONDS_PER_GIB = 0.4, 0.06
+CPU = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
+VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
+
+
+def check(sizes: Sequence[int], repeats: int) -> None:
+    """LabError: what cannot be measured, or not here."""
+    if not sizes or min(sizes) < 1 or repeats < 1:
+        raise LabError("--sizes and --repeats: numbers from 1 on are wanted")
+    needed = max(sizes) * BYTES_PER_GIB + 2 * BYTES_BESIDE
+    if needed > (free := psutil.virtual_memory().available):
+        raise LabError(f"--sizes: {max(sizes)} GiB take {needed >> 20} MiB; {free >> 20} are free")
+
+
+def record(case: Case, found: Sequence[Counts], gib: int) -> dict[str, Any]:
+    """What the passes of a case say of each 2 MiB."""
+    kinds = {name: [one[name] / gib / TABLES_PER_GIB for one in found] for name in found[0]}
+    ns = kinds.pop("ns")
+    figures = {"ns_per_2mib": median(ns), "lowest_ns": min(ns), "highest_ns": max(ns)}
+    figures |= {f"{name}_per_2mib": median(counts) for name, counts in kinds.items()}
+    which = dict(zip(("phase", "write_percent", "cold", "code"), case, strict=True))
+    rounded = {key: round(value, 1) for key, value in figures.items()}
+    return {"gib": gib, **which, "passes": len(found), **rounded}
+
+
+def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    linux = source_tree("series")
+    libraries = code.build(linux)
+    release = ".".join(VERSION.findall((linux / "Makefile").read_text()))
+    cpu = CPU.search(Path("/proc/cpuinfo").read_text())
+    which = {"machine": "native", "cpu": cpu[1] if cpu else "unknown", "kernel_version": release}
+    records: list[dict[str, Any]] = []
+    left = [repeats * (SECONDS + gib * SECONDS_PER_GIB) for gib in sizes]
+    for number, gib in enumerate(sizes):
+        found: dict[Case, list[Counts]] = defaultdict(list)
+        with step(f"native: {gib} GiB", f"{duration(sum(left[number:]))} for all that is left"):
+            for case, counts in guest.passes(libraries, gib, repeats):
+                found[case].append(counts)
+        records += [which | record(case, counts, gib) for case, counts in found.items()]
+    return records
+
+
+@click.command()
+@click.option("--sizes", callback=numbers, default="1 4 16 64 256", help="GiB of guest memory.")
+@click.option("--repeats", default=9, help="Passes of each kind over each amount of memory.")
+@output_option
+def command(sizes: tuple[int, ...], repeats: int, output: Path | None) -> None:
+    """Measure splitting, CLEAR and harvesting of page tables and rmap heads on this machine.
+
+    KVM's own functions, of the series and of the unpatched kernel, in user space: with this
+    processor's caches, and no guest. Nothing else should run meanwhile. Prints a table; writes
+    JSON lines, and a picture beside them.
+    """
+    check(sizes, repeats)
+    file = output_file(output, "native")
+    found = measure(sizes, repeats)
+    write_records(file, found)
+    with complete_or_absent(file.with_suffix(".svg")) as stream:
+        stream.write(native.picture(found))
+    tables.show(native.table(found), Console())
+    say(f"native: figures are in {file}, the picture in {file.with_suffix('.svg')}")

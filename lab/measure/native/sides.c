@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* With each table: KVM's functions, which stand before this; or the physical limit. */
+#define HEADS(table) (&slot.arch.rmap[0][(table) * PER_TABLE])
+#define EACH_WORD(table, page) \
+	for (unsigned long page = table * PER_TABLE; page < (table + 1) * PER_TABLE; page += 64)
+
+#ifdef LIMIT
+#include <string.h>
+struct kvm_rmap_head { u64 val; };
+
+static inline void store_all(volatile u64 *words)
+{
+	for (unsigned long i = 0; i < PER_TABLE; i++)
+		words[i] = i;
+}
+
+static inline void read_all(const u64 *words)
+{
+	u64 sum = 0;
+
+	for (unsigned long i = 0; i < PER_TABLE; i++)
+		sum += words[i];
+	asm volatile("" : : "r" (sum));
+}
+
+#ifdef STORES
+PASS(split, store_all(sps[table].spt), store_all(&HEADS(table)->val))
+#else
+PASS(split, memset(sps[table].spt, 1, PAGE_SIZE), memset(HEADS(table), 1, PAGE_SIZE))
+PASS(clear, read_all(sps[table].spt), read_all(&HEADS(table)->val))
+PASS(harvest, read_all(sps[table].spt), read_all(&HEADS(table)->val))
+#endif
+#elif defined(UNPATCHED)
+PASS(split, shadow_mmu_split_huge_page(&vm, &slot, &huge_sptes[table]))
+PASS(clear, EACH_WORD(table, page) kvm_mmu_write_protect_pt_masked(&vm, &slot, page, ~0ul))
+#else
+static struct eager_split es = { .kvm = &vm, .slot = &slot };
+static struct harvest h = { .kvm = &vm, .slot = &slot };
+
+PASS(split, eager_split_fill(&es, &sps[table], true, READ_ONCE(huge_sptes[table]), HEADS(table),
+			     eager_split_heads_are_empty(HEADS(table))))
+PASS(clear, EACH_WORD(table, page) kvm_rmap_log_wrprot(&vm, &slot, page, ~0ul))
+PASS(harvest, EACH_WORD(table, page) harvest_64(&h, &slot.arch.rmap[0][page], page))
+#endif

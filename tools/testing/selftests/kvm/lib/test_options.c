@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The command line of a test. */
+#include <ctype.h>
+#include <getopt.h>
+#include <limits.h>
+
+#include "test_options.h"
+
+#define EXIT_USAGE	2
+
+/* Of getopt_long(), for options without a letter: their number follows. */
+#define NO_LETTER	256
+
+void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "%s: ", program_invocation_short_name);
+	va_start(args, fmt);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
+	fputc('\n', stderr);
+	exit(EXIT_USAGE);
+}
+
+u64 parse_number(const char *option, const char *arg, u64 min, u64 max)
+{
+	unsigned long number;
+	char *end;
+
+	errno = 0;
+	number = strtoul(arg, &end, 0);
+	if (!isdigit(arg[0]) || *end || errno || number < min || number > max)
+		usage_error("%s takes a number from %lu to %lu, not '%s'", option, min, max, arg);
+	return number;
+}
+
+bool choice_has(const struct choice *c, unsigned int row)
+{
+	return !c->named || c->named & BIT_ULL(row);
+}
+
+unsigned int choice_count(const struct choice *c)
+{
+	return c->named ? __builtin_popcountll(c->named) : c->nr;
+}
+
+/* Return: its name, and behind that what it is. */
+static const char * const *row_of(const struct choice *c, unsigned int row)
+{
+	return c->rows + row * c->size;
+}
+
+unsigned int option_name(const char *arg, const struct choice *c)
+{
+	unsigned int i;
+
+	for (i = 0; i < c->nr; i++)
+		if (!strcmp(arg, row_of(c, i)[0]))
+			return i;
+	usage_error("there is no '%s', see -h", arg);
+}
+
+static bool is_end(const struct test_option *o)
+{
+	return !o->letter && !o->name;
+}
+
+/* As it is to be typed.  Valid until the next call. */
+static const char *typed(const struct test_option *o)
+{
+	static char name[32];
+
+	if (o->letter)
+		snprintf(name, sizeof(name), "-%c", o->letter);
+	else
+		snprintf(name, sizeof(name), "--%s", o->name);
+	return name;
+}
+
+static void print_option(const struct test_option *o)
+{
+	u64 value = o->number ? *o->number : o->count ? *o->count : 0;
+	bool both = o->letter && o->name;
+
+	printf(" %s%s%s: %s", typed(o), both ? ", --" : "", both ? o->name : "", o->help);
+	/* Nothing, and what is without limit or drawn, is none. */
+	if (value && value < UINT_MAX)
+		printf(" (default: %lu)", value);
+	printf("\n");
+}
+
+static void __noreturn print_help(const struct test_option *options, const char *more)
+{
+	const struct test_option *o;
+	unsigned int i;
+
+	printf("usage: %s [options]\n\n%s", program_invocation_short_name, more ?: "");
+	for (o = options; !is_end(o); o++)
+		if (o->help)
+			print_option(o);
+	for (o = options; !is_end(o); o++) {
+		if (o->describe)
+			o->describe();
+		for (i = 0; o->choice && i < o->choice->nr; i++)
+			printf("  -%c %-10s %s\n", o->letter, row_of(o->choice, i)[0],
+			       row_of(o->choice, i)[1]);
+	}
+	exit(0);
+}
+
+static u64 option_number(const struct test_option *o, const char *arg)
+{
+	u64 number = parse_number(typed(o), arg, o->min, o->most ? o->most() : o->max);
+
+	if (number % (o->multiple ?: 1))
+		usage_error("%s takes a multiple of %lu, not '%s'", typed(o), o->multiple, arg);
+	return number;
+}
+
+static void set_option(const struct test_option *o, const char *arg)
+{
+	if (o->flag)
+		*o->flag = !o->off;
+	else if (o->number)
+		*o->number = option_number(o, arg);
+	else if (o->count)
+		*o->count = option_number(o, arg);
+	else if (o->text)
+		*o->text = arg;
+	else if (o->take)
+		o->take(arg);
+	else
+		o->choice->named |= BIT_ULL(option_name(arg, o->choice));
+}
+
+void parse_test_options(int argc, char *argv[], const struct test_option *options, const char *more)
+{
+	struct option long_options[MAX_OPTIONS + 1] = { { "help", no_argument, NULL, 'h' } };
+	char letters[2 * MAX_OPTIONS] = "h", *end = letters + 1;
+	const struct test_option *o;
+	int i, flag, nr_long = 1;
+
+	for (i = 0; !is_end(&options[i]); i++) {
+		o = &options[i];
+		if (o->letter)
+			end += sprintf(end, "%c%s", o->letter, o->flag ? "" : ":");
+		if (o->name)
+			long_options[nr_long++] = (struct option) {
+				o->name, !o->flag, NULL, NO_LETTER + i
+			};
+	}
+
+	while ((flag = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
+		/* It told what is wrong. */
+		if (flag == '?')
+			exit(EXIT_USAGE);
+		if (flag == 'h')
+			print_help(options, more);
+		for (i = 0; !is_end(&options[i]); i++)
+			if (flag == options[i].letter || flag == NO_LETTER + i)
+				set_option(&options[i], optarg);
+	}
+	if (optind < argc)
+		usage_error("'%s' is not an option, see -h", argv[optind]);
+}
