@@ -7,7 +7,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 BENCH_WHAT := live cost lock crossover migrate native
-TEST_WHAT := unit mutants parity races leaks pae migration bpf
+TEST_WHAT := unit mutants parity races leaks pae migration modules bpf
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
 known = $(and $(filter 1,$(words $(WHAT))),$(filter $(1),$(WHAT)))
@@ -38,7 +38,7 @@ for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines; done
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build test soak bench report compare reference deb clean \
+.PHONY: help setup tree save check mail build test soak bench report compare reference deb dkms clean \
 	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test
 
 help:
@@ -57,6 +57,7 @@ help:
 	@echo '              WHAT=leaks      build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo '              WHAT=pae        build a 32-bit kernel and run the tests that need one'
 	@echo '              WHAT=migration  a live migration by QEMU, and that its copy has every write'
+	@echo '              WHAT=modules    the modules of `make dkms` in the kernel of Debian, and migrations to its KVM and back'
 	@echo '              WHAT=bpf        try the bpftrace tools of tools/bpftrace in an emulated machine'
 	@echo 'make soak     an hour of stress in two machines at a time, new seeds each time'
 	@echo
@@ -65,6 +66,7 @@ help:
 	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
+	@echo 'make dkms     a Debian package of KVM alone, as modules for the kernel that Debian has (2 minutes)'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
 	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
@@ -99,6 +101,9 @@ deb:
 	@lab/setup.sh deb
 	@$(LAB) deb $(ARGS)
 
+dkms: setup
+	@$(LAB) dkms $(ARGS)
+
 bench: _bench$(WHAT:%=_%)
 
 _bench: setup
@@ -116,7 +121,7 @@ _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration' $(TESTS) $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration and not modules' $(TESTS) $(ARGS)
 	$(if $(BASE),,$(if $(word 2,$(BASES)),@$(TEST_OTHERS)))
 
 _test_unit: setup
@@ -148,6 +153,11 @@ _test_migration: setup
 	@$(LAB) tree
 	@$(LAB) build kvm
 	@$(PYTHON) -m pytest -m migration tests/machines $(ARGS)
+
+_test_modules: setup
+	@$(LAB) tree
+	@$(LAB) build selftests
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_modules.py $(ARGS)
 
 _test_bpf:
 	@lab/setup.sh bpf

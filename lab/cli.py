@@ -34,6 +34,7 @@ COMMANDS = {
     "lockprofile": ("lab.measure.lockprofile", "command"),
     "parity": ("lab.verify.parity", "command"),
     "deb": ("lab.submit.packages", "command"),
+    "dkms": ("lab.submit.modules", "command"),
     "bpf": ("lab.verify.bpf", "command"),
     "run": ("lab.build.run", "run"),
 }

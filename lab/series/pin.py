@@ -21,7 +21,8 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     package, tarball: Debian's package, and where that puts the source. proved: version -> sha256
     of the tarball, the newest last. suite: fetched from there, not installed. packages: Debian's,
     which only this base needs. paths: directory or program in the repository -> the same one in
-    this base; the first that fits.
+    this base; the first that fits. kernels: Debian's that are made of the newest, whose KVM
+    modules with the series may replace: release -> sha256 of the configuration.
     """
 
     package: str
@@ -30,6 +31,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suite: str = ""
     packages: tuple[str, ...] = ()
     paths: dict[str, str] = {}
+    kernels: dict[str, str] = {}
 
     @property
     def newest(self) -> str:

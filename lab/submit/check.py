@@ -41,7 +41,7 @@ UNSIGNED = f"{CHECKPATCH_IGNORES},MISSING_SIGN_OFF"
 # What of the kernel's documentation is built, below Documentation/: all that the series edits but
 # kernel-parameters.txt, which is shown as it is.
 BOOK = "virt/kvm"
-SCRIPT_DIRECTORIES = (".ci", "lab", "scripts", "tests", "tools")
+SCRIPT_DIRECTORIES = (".ci", "dkms", "lab", "scripts", "tests", "tools")
 
 # Where the Python is that has the modules of spdxcheck.py, which checkpatch.pl runs, and of sphinx.
 DEBIAN_BIN = "/usr/bin"

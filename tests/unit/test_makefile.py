@@ -80,6 +80,7 @@ def test_the_help_shows_every_target_and_no_other() -> None:
         ("test", "leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
         ("test", "pae", "pytest tests/machines/test_pae.py -x"),
         ("test", "migration", "pytest -m migration tests/machines -x"),
+        ("test", "modules", "pytest -n 2 tests/machines/test_modules.py -x"),
         ("test", "bpf", "lab bpf -x"),
     ],
 )
@@ -102,7 +103,7 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
         "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
-        " -m 'not migration' tests ",
+        " -m 'not migration and not modules' tests ",
         "set -e; others=$(build/venv/bin/python -m lab tree --others); for base in $others;"
         " do make test BASE=$base TESTS=tests/machines; done",
     ]

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The package of modules in Debian's own kernel: the series, the kernel's own KVM, and back.
+
+Nothing is built for this but the modules, by dkms, in a root file system that mmdebstrap makes.
+"""
+
+import json
+import re
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from lab import machines
+from lab.core.locks import locked
+from lab.core.paths import BUILD, DEFAULT_BASE, LAYOUT
+from lab.machines import Job, Result, Sharing
+from lab.measure.migration import command, load
+from lab.series.archive import SourceMissing
+from lab.submit import modules_proof
+from lab.submit.modules_proof import VENDORS, Installed
+
+from .test_migration import LOAD
+from .test_selftests import run_silent
+
+PERF = "dirty_log_perf_test -V -s anonymous_hugetlb_2mb -v 1 -b 8M -i 2"
+SERIES = (
+    PERF,
+    "x86/eager_split_modes_test -m long -m pae -m nonpaging",
+    "x86/dirty_harvest_test -q $harvest",
+)
+STOCK = ("dirty_log_test -M clear-log -i 3 -I 10 -b 8M",)
+# The slow one has a few events less.
+HARVEST = {"svm-qemu": "-m nothing -m readonly -m root", "vmx-bochs": "-g L1 -m nothing"}
+EACH_S = 120
+FUNCTIONS = f"""
+vendor=$1 harvest=$2
+export PATH=/sbin:/bin
+state() {{ kvm-eager-split status --json >"$LAB_OUT/$1"; echo $? >"$LAB_OUT/$1.status"; }}
+run() {{ echo "$@"; timeout -s KILL {EACH_S} "/selftests/$@" || echo "FAILED ($?): $*"; }}
+echo 64 >/proc/sys/vm/nr_hugepages"""
+# Instead of `modprobe $vendor`.
+LOOK = f"""
+state nothing
+modprobe kvm || exit
+insmod /lib/modules/*/kernel/arch/x86/kvm/"$(echo $vendor | tr _ -)".ko* && exit 1
+modprobe $vendor || exit
+state booted
+/selftests/{PERF} &
+until set -- /sys/kernel/debug/kvm/*-*; [ -e "$1" ] || ! kill -0 $!; do :; done
+kill -STOP $!
+kvm-eager-split metrics >"$LAB_OUT/metrics"
+kill -KILL $!
+wait"""
+
+# VMs that come and go, and modules, patch the kernel's code. QEMU 7.2 translates code while another
+# CPU writes it: with a thread each CPUs run, now and then, an int3 that is gone, and the kernel
+# panics. Without KVM a sysctl does it that has a static key, kernel.sched_schedstats.
+PATCHED = Sharing.TURNS
+
+# The other base has one machine in make test, which leaves two-dimensional paging to WHAT=modules.
+LATER = pytest.mark.modules
+OTHER_BASE = () if LAYOUT.version == DEFAULT_BASE else (LATER,)
+MODES = [pytest.param(True, marks=LATER), False]
+MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=OTHER_BASE)]
+
+
+@pytest.fixture(scope="module")
+def installed() -> Installed:
+    try:
+        with locked(BUILD / "tests.lock"):
+            return modules_proof.install()
+    except SourceMissing as error:
+        warnings.warn(str(error), stacklevel=2)
+        pytest.skip(str(error))
+
+
+def state(result: Result, name: str) -> tuple[dict[str, str], int]:
+    """What `status` says, and its exit status."""
+    return json.loads(result.files[name]), int(result.files[f"{name}.status"])
+
+
+def check_metrics(result: Result) -> None:
+    """Of a VM that has just been made, by a process with the name of a selftest."""
+    text = result.files["metrics"].decode()
+    found = {one.name: one for one in text_string_to_metric_families(text)}
+    (split,) = found["kvm_vm_eager_split_done"].samples
+    assert (split.name, split.value) == ("kvm_vm_eager_split_done_total", 0)
+    assert split.labels["name"] == "dirty_log_perf_"
+    assert found["kvm_vm_pages_4k"].type == "gauge"
+    assert found["kvm_eager_split_loaded"].samples[0].labels["kvm"] == "series"
+
+
+def check_states(result: Result) -> None:
+    said, status = state(result, "nothing")
+    assert (said["loaded"], status) == ("none", 3)
+    for name in ("booted", "again"):
+        said, status = state(result, name)
+        assert (said["eager_split"], said["loaded"], status) == ("active", "series", 0)
+        assert "eager_page_split=Y dirty_harvest=" in said["parameters"]
+    said, status = state(result, "stock")
+    assert (said["loaded"], said["after_reload"], status) == ("stock", "series", 3)
+    assert "dirty_harvest" not in said["parameters"]
+
+
+@pytest.mark.parametrize("tdp", MODES)
+@pytest.mark.parametrize("name", MACHINES)
+def test_debians_kernel(
+    name: str, tdp: bool, installed: Installed, selftests: Callable[[str], Path]
+) -> None:
+    vendor, parameter = VENDORS[name]
+    programs = [test.split()[0] for test in (*SERIES, *STOCK)]
+    # What the tool says is the same everywhere, and takes minutes on vmx-bochs.
+    look = name == "svm-qemu"
+    lines = [
+        FUNCTIONS,
+        LOOK if look else "modprobe $vendor || exit",
+        *(f"run {test}" for test in SERIES),
+        "kvm-eager-split reload --stock || exit",
+        *(["state stock"] if look else []),
+        *(f"run {test}" for test in STOCK),
+        *(["kvm-eager-split reload || exit", "state again"] if look else []),
+    ]
+    job = Job(
+        kernel=installed.kernel,
+        command=("sh", "-c", "\n".join(lines), "sh", vendor, HARVEST[name]),
+        files=installed.files(vendor)
+        | {f"/selftests/{program}": selftests("series") / program for program in programs},
+        # Without PML there are Dirty bits to test. What the kernel warns of are its mitigations.
+        cmdline=(f"{vendor}.{parameter}={tdp:d}", "kvm_intel.pml=0", "mitigations=off"),
+        timeout_s=EACH_S * 6,
+        sharing=PATCHED,
+    )
+    result = run_silent(name, job)
+    assert "FAILED" not in result.text, result.text
+    assert "kvm: loading out-of-tree module" in result.kernel_log
+    loaded = re.findall(r"loaded: (\w+)$", result.text, re.MULTILINE)
+    assert loaded == (["stock", "series"] if look else ["stock"])
+    if look:
+        # The kernel's own, while kvm was that of the series.
+        assert f"{vendor}: Unknown symbol kvm_x86_vendor_init (" in result.kernel_log
+        check_states(result)
+        check_metrics(result)
+
+
+# If nothing else runs, a third of a second is enough for the restored guest to read all its memory.
+AFTER_S = 4
+ONE_VCPU = replace(LOAD, vcpus=1)
+HARVEST_ON = "echo on >/sys/module/kvm/parameters/dirty_harvest"
+RELOAD, STOCK_BACK = "kvm-eager-split reload", "kvm-eager-split reload --stock"
+# Kernel whose KVM logs what the guest writes -> what loads that KVM, and what loads the other one.
+MIGRATIONS = {
+    "series": (RELOAD, STOCK_BACK),
+    "base": (STOCK_BACK, f"{RELOAD} && {{ [ $2 = N ] || {HARVEST_ON}; }}"),
+}
+
+
+@pytest.mark.parametrize("tdp", [MODES[0], pytest.param(False, marks=OTHER_BASE)])
+def test_a_guest_moves_between_the_two(
+    tdp: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved while it writes, by the one KVM, and restored by the other: every write is there."""
+    machine = machines.get("svm-qemu")
+    usual = replace(command.DEFAULTS[machine.name], after_s=AFTER_S)
+    monkeypatch.setitem(command.DEFAULTS, machine.name, usual)
+    image, boots, lines = load.build(ONE_VCPU, tmp_path), [], ["export PATH=/sbin:/bin"]
+    for kind, swaps in MIGRATIONS.items():
+        (boot,) = command.migration_boots(machine, kind, [tdp], ONE_VCPU, 128)
+        job = command.migration_job(machine, boot, installed.kernel, image)
+        swap = shlex.quote("case $1 in source) {} ;; *) {} ;; esac".format(*swaps))
+        own = f'mkdir "$LAB_OUT/{kind}"; LAB_OUT=$LAB_OUT/{kind} MIGRATE_KVM={swap}'
+        lines += ["modprobe kvm_amd", f"{own} {shlex.join(job.command)} || exit"]
+        boots.append(boot)
+    job = replace(
+        job,
+        command=("sh", "-c", "\n".join(lines)),
+        files={**job.files, **installed.files("kvm_amd")},
+        parameters={},
+        sharing=PATCHED,
+        cmdline=(*job.cmdline, f"kvm_amd.npt={tdp:d}", "mitigations=off"),
+    )
+    result = run_silent(machine.name, job)
+    loaded = ["series", "stock"] * 3 + ["stock", "series"] * 2
+    assert re.findall(r"loaded: (\w+)$", result.text, re.MULTILINE) == loaded
+    harvested = []
+    for boot in boots:
+        own = f"{boot.kernel}/"
+        files = {name.removeprefix(own): text for name, text in result.files.items() if own in name}
+        # Among other things: the restored guest has found every write in all of its memory.
+        found = [one for one in command.collect(boot, files) if one["record"] == "migration"]
+        harvested += [one["kvm_stats_before"].get("dirty_harvest") for one in found]
+    assert harvested == [0, 0, 1, None, None]
+
+
+def _run_all(lines: Iterable[str], installed: Installed) -> Sequence[tuple[str, str, str]]:
+    """(command, output, exit status) of each in the installed Debian."""
+    told = [f"echo {shlex.quote(f'# {line}')}\n{line}\necho '?' $?" for line in lines]
+    # A host has the kernel's own KVM loaded when the package comes.
+    before = "modprobe kvm_amd; kvm-eager-split reload --stock"
+    script = "\n".join(("export PATH=/usr/sbin:/usr/bin:/sbin:/bin", before, *told))
+    job = Job(kernel=installed.kernel, command=("sh", "-c", script), timeout_s=600, sharing=PATCHED)
+    text = installed.machine.run(job).text
+    return re.findall(r"^# (.*)\n((?:.*\n)*?)\? (\d+)$", text, re.MULTILINE)
+
+
+@LATER
+def test_the_page_for_operators(installed: Installed) -> None:
+    """Every command of the page, in order; the first was run when the package was installed."""
+    first, *rest = modules_proof.commands(modules_proof.PAGE.read_text())
+    assert first.startswith("apt-get install")
+    told = _run_all(rest, installed)
+    assert [command for command, _, _ in told] == rest
+    shown = [(status, said) for line, said, status in told if line == "kvm-eager-split status"]
+    assert [status for status, _ in shown] == ["3", "0"]
+    assert "NOT ACTIVE" in shown[0][1]
+    assert shown[1][1].startswith("eager split:  active\n")
+    assert {status for line, _, status in told if line != "kvm-eager-split status"} == {"0"}
+    before, after = (said for line, said, _ in told if line.startswith("modinfo -n"))
+    assert "/updates/dkms/" in before
+    assert "/kernel/arch/x86/kvm/" in after
+
+
+SCRIPTS = "/var/lib/dpkg/info/kvm-eager-split-dkms"
+# What is done, its exit status, and what it says.
+UNHAPPY = (
+    ("rm -r /var/lib/dkms/kvm-eager-split", 0, ""),
+    ("kvm-eager-split status --json", 3, '"after_reload": "series"'),
+    (f"{SCRIPTS}.prerm remove", 0, ""),
+    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
+    ("kvm-eager-split status --json", 4, "STOCK: the modules were not built"),
+    ("sed -i 's/^source [^ ]* /&9/' /usr/src/kvm-eager-split-*/proved", 0, ""),
+    (f"{SCRIPTS}.postinst abort-remove", 0, "NOT BUILT for"),
+    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
+    ("kvm-eager-split status --json", 4, "STOCK: linux-image-"),
+    ("kvm-eager-split reload", 4, "nothing was changed: linux-image-"),
+    ("kvm-eager-split reload --stock", 0, "loaded: stock"),
+    ("modprobe -r kvm_amd && modprobe kvm_amd", 0, ""),
+    ("kvm-eager-split metrics", 0, "kvm_eager_split_status 4\n"),
+)
+
+
+@LATER
+def test_what_fails_leaves_the_kernels_own(installed: Installed) -> None:
+    """The removal of what dkms no longer knows, taken back, and a build that is refused."""
+    told = _run_all((line for line, _, _ in UNHAPPY), installed)
+    assert [(line, int(status)) for line, _, status in told] == [one[:2] for one in UNHAPPY]
+    for (line, said, _), (_, _, expected) in zip(told, UNHAPPY, strict=True):
+        assert expected in said
+        if line.endswith("--json"):
+            assert json.loads(said)["loaded"] == "stock"

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make dkms, and what is done with it elsewhere: sources laid out, or refused with one line."""
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.core.git import Repo
+from lab.core.paths import ROOT, Layout
+from lab.series.pin import Pin, read_pin
+from lab.series.source import KernelSource
+from lab.submit import modules
+from tests.unit import fake_kernel
+from tests.unit.calls import refused
+from tests.unit.fake_kernel import FakeKernel, write_tarball
+from tests.unit.files import called, program, write
+
+RELEASE = "6.12.1+deb12-cloud-amd64"
+VERSION = "6.12.1-1"
+CONFIG = "CONFIG_KVM=m\nCONFIG_KVM_INTEL=m\nCONFIG_KVM_AMD=m\n"
+TARBALL = "linux-source.tar.xz"
+HEADER = "include/linux/kvm_host.h"
+GUARD = "spte_to_child_sp(*sptep)->"
+MMU = f"""\
+static struct kvm_mmu_page *kvm_mmu_get_child_sp(struct kvm_vcpu *vcpu)
+{{
+\tif ({GUARD}gfn == gfn &&
+\t    {GUARD}role.word == role.word)
+\t\treturn ERR_PTR(-EEXIST);
+}}
+"""
+SOURCE = {
+    "arch/x86/kvm/Makefile": "obj-m += kvm.o\n",
+    modules.MMU: MMU,
+    "arch/x86/include/asm/kvm_host.h": "struct kvm_arch;\n",
+    "virt/kvm/kvm_main.c": "int kvm;\n",
+    HEADER: "struct kvm;\n",
+}
+PATCH = f"--- a/{HEADER}\n+++ b/{HEADER}\n@@ -1 +1,2 @@\n struct kvm;\n+struct split;\n"
+
+
+class Place:
+    """What dkms gives to `prepare`: the package's sources, headers and source of a kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.build, self.headers = root, root / "build", root / "headers"
+        self.tarball, self.common = root / TARBALL, root / "common"
+        write(self.headers / "Makefile", f"include {self.common}/Makefile\n")
+        write(self.headers / ".config", CONFIG)
+        for name in (HEADER, "arch/x86/include/asm/kvm_host.h"):
+            write(self.common / name, SOURCE[name])
+        program(root / "bin/dpkg-query", f"#!/bin/sh\necho {VERSION}\n")
+        self.build.mkdir()
+        self.pack(SOURCE)
+
+    def change(self, name: str, text: str | None) -> None:
+        if text is None:
+            (self.root / name).unlink()
+        else:
+            program(self.root / name, text)
+
+    def pack(self, files: dict[str, str]) -> None:
+        """Make the package for a source of these files."""
+        write_tarball(self.tarball, files)
+        sha256 = hashlib.sha256(self.tarball.read_bytes()).hexdigest()
+        source = KernelSource("linux-source-6.12", VERSION, self.tarball, sha256, True)
+        kernels = {RELEASE: hashlib.sha256(CONFIG.encode()).hexdigest()}
+        pin = Pin(source.package, str(self.tarball), {VERSION: source.sha256}, kernels=kernels)
+        what = modules.Contents(source, pin, 0, "A <a@example.org>", PATCH.encode())
+        modules.lay_out(what, self.root / "package")
+        (sources,) = (self.root / "package/usr/src").iterdir()
+        for file in sources.iterdir():
+            file.rename(self.build / file.name)
+
+    def prepare(self) -> subprocess.CompletedProcess[str]:
+        return called(self.root, "./prepare", RELEASE, self.headers, cwd=self.build)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("installed", [f"echo {VERSION}\n", "exit 1\n"])
+def test_what_is_built(place: Place, installed: str) -> None:
+    """Of a source that is that of the kernel, in a package or not."""
+    place.change("bin/dpkg-query", installed)
+    done = place.prepare()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (place.build / HEADER).read_text() == "struct kvm;\nstruct split;\n"
+    kvm = place.build / "arch/x86/kvm"
+    assert "include $(src)/Makefile" in (kvm / "Kbuild").read_text()
+    version = f'MODULE_VERSION("{VERSION}+eagersplit19700101.0000");'
+    for module in ("kvm", "intel", "amd"):
+        assert version in (kvm / f"version_{module}.c").read_text()
+
+
+# A file that is another one, below Place.root or in the kernel's source, and what it has.
+WHOSE = f", whose source is {VERSION}"
+REFUSALS = {
+    "kernel": ("build/proved", "kernel 6.12.0 0\n", f"{RELEASE} is none of the kernels that it is"),
+    "config": ("headers/.config", CONFIG + "X=y\n", f"the configuration of {RELEASE} in "),
+    "built in": ("headers/.config", "CONFIG_KVM=y\n", f"built into {RELEASE} (CONFIG_KVM=y)"),
+    "no headers": ("headers/.config", None, "there are no headers in"),
+    "no source": (TARBALL, None, "apt install linux-source-6.12"),
+    "built again": ("bin/dpkg-query", "echo 6.12.1-2\n", f"{RELEASE} 6.12.1-2 is made of another"),
+    "newer source": (
+        "bin/dpkg-query",
+        f"case $4 in *image*) echo {VERSION} ;; *) echo 6.12.2 ;; esac\n",
+        f"6.12.2 is newer than the kernel{WHOSE}",
+    ),
+    "other source": (TARBALL, "x", f"({VERSION}) is not the source {VERSION} of the kernel"),
+    "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
+    "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
+    "gfn": (modules.MMU, MMU.replace(f"{GUARD}gfn == ", ""), f"{VERSION} has known holes"),
+    "role": (modules.MMU, MMU.replace(f"{GUARD}role.word ==", ""), "has known holes"),
+    "patch": ("build/kvm.patch", PATCH.replace("struct kvm", "struct a"), "series does not apply"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_refused(place: Place, name: str) -> None:
+    file, text, said = REFUSALS[name]
+    if file in SOURCE:
+        place.pack(SOURCE | {file: str(text)})
+    else:
+        place.change(file, text)
+    done = place.prepare()
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("kvm-eager-split: ")
+    assert said.format(common=place.common) in line
+    assert line.endswith(": the stock KVM stays in use")
+    assert not (place.build / "arch/x86/kvm/Kbuild").exists()
+
+
+MAIL = f"""\
+Subject: KVM: split
+
+Signed-off-by: A <a@example.org>
+---
+Adds: Documentation/kvm.rst
+
+{fake_kernel.diff_of(HEADER)}\
+@@ -1 +1,2 @@
+ struct kvm;
++struct split;
+"""
+PIN = fake_kernel.PIN + f'[kernels]\n"{RELEASE}" = "0"\n'
+
+
+@pytest.fixture
+def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., modules.Contents]:
+    """modules.contents() of a base with this pin and this MMU, with one mail on it."""
+
+    def make(pin: str = PIN, mmu: str = MMU, whole: bool = True, **source: Any) -> modules.Contents:
+        files = fake_kernel.BASE_FILES | SOURCE | {modules.MMU: mmu}
+        kernel = FakeKernel.make(tmp_path, files)
+        kernel.put("base/6.12.pin", pin)
+        kernel.put("series/0001-kvm-split.patch", MAIL)
+        kernel.put("Documentation/kvm.rst", "struct split;\n")
+        if whole:
+            kernel.make_tree()
+            kernel.write(HEADER, "struct kvm;\nstruct unsaved;\n", commit="work")
+        root = Repo(kernel.layout.root)
+        root.run("init", "-q")
+        root.run("-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-mx")
+        monkeypatch.setattr(modules, "current_source", lambda _: replace(kernel.source, **source))
+        return modules.contents(kernel.layout)
+
+    return make
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_difference_is_that_of_kvm(
+    contents: Callable[..., modules.Contents], tmp_path: Path, whole: bool
+) -> None:
+    """No tree is made for it, and what is there is used."""
+    patch = contents(whole=whole).patch.decode()
+    assert patch.startswith(fake_kernel.diff_of(HEADER).partition("\n")[0])
+    assert patch.endswith(f" struct kvm;\n+struct {'unsaved' if whole else 'split'};\n")
+    trees = [each.parent.name for each in tmp_path.glob("repository/build/**/linux/Kbuild")]
+    assert trees == (["linux"] if whole else [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"proved": False}, "modules are only for kernels of 1.0, as 6.12.pin has it"),
+        ({"version": "0.9"}, "linux-source is 0.9: modules are only for kernels of 1.0"),
+        ({"pin": fake_kernel.PIN}, "names no kernel"),
+        ({"mmu": MMU.replace("role.word ==", "")}, "no guard against CVE-2026-46113 and CVE-2026"),
+    ],
+)
+def test_what_no_package_is_made_of(
+    contents: Callable[..., modules.Contents], wrong: dict[str, Any], said: str
+) -> None:
+    assert said in refused(contents, **wrong)
+
+
+def test_each_base_names_its_kernels() -> None:
+    for version in Layout(ROOT).versions:
+        pin = read_pin(Layout(ROOT, version))
+        point = pin.newest.partition("-")[0]
+        assert pin.kernels
+        assert all(release.startswith(f"{point}+deb") for release in pin.kernels)
+
+
+def test_dkms_cannot_fail_the_installation_of_a_kernel() -> None:
+    """Its hook takes no module whose AUTOINSTALL is empty."""
+    config = (modules.PARTS / "dkms.conf").read_text()
+    assert 'AUTOINSTALL=""\n' in config
+    assert "BUILD_EXCLUSIVE" not in config
+
+
+# What it is told to do fails. `known`: what it knows of modules.
+DKMS = """#!/bin/sh
+case $1 in
+status) cat "$DPKG_ROOT/known" 2>/dev/null ;;
+*) echo "$@" >>"$DPKG_ROOT/calls"; exit 1 ;;
+esac
+"""
+OURS = f"{VERSION}+eagersplit19700101.0000"
+
+
+class Installed:
+    """What dpkg runs on a host that has the package."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.root = place, place.root
+        program(self.root / "bin/dkms", DKMS)
+        program(self.root / "bin/depmod", 'echo depmod "$@" >>"$DPKG_ROOT/calls"\n')
+        (sources,) = (self.root / "package/usr/src").iterdir()
+        write(self.root / f"usr/src/{sources.name}/proved", (place.build / "proved").read_text())
+
+    def run(self, script: str, word: str) -> tuple[str, list[str]]:
+        """What it says, and what it tells dkms and depmod to do."""
+        calls = write(self.root / "calls", "")
+        file = self.root / "package/DEBIAN" / script
+        done = called(self.root, "sh", file, word, DPKG_ROOT=self.root)
+        assert done.returncode == 0
+        return done.stdout, calls.read_text().splitlines()
+
+
+@pytest.fixture
+def installed(place: Place) -> Installed:
+    return Installed(place)
+
+
+def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
+    """What dpkg runs when a kernel comes that has no headers, or that it is not for."""
+    root = installed.root
+    for release in (RELEASE, "6.12.2-cloud-amd64"):
+        (root / "lib/modules" / release / "kernel").mkdir(parents=True)
+    said, _ = installed.run("postinst", "triggered")
+    assert f"no headers of {RELEASE}: its own KVM stays in use: apt install" in said
+    assert "6.12.2-cloud-amd64 is none of the kernels that it is for" in said
+    write(root / "lib/modules" / RELEASE / "build/.config", CONFIG)
+    log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
+    write(root / log, "make: nothing\nkvm-eager-split: it is newer\n")
+    # Also if dpkg gives up what it has begun.
+    for word in ("triggered", "abort-remove", "abort-upgrade"):
+        said, calls = installed.run("postinst", word)
+        assert f"NOT BUILT for {RELEASE}: its own KVM stays in use\n" in said
+        assert "\nkvm-eager-split: it is newer\n" in said
+        ours = f"-m kvm-eager-split -v {OURS}"
+        assert calls == [f"add {ours}", f"install {ours} -k {RELEASE}"]
+
+
+def test_a_kernel_that_is_built_again(installed: Installed) -> None:
+    """The same release of another source: what is there goes, even if nothing takes its place."""
+    write(installed.root / "lib/modules" / RELEASE / "build/.config", CONFIG)
+    (installed.root / "lib/modules" / RELEASE / "kernel").mkdir()
+    write(installed.root / "known", "installed\n")
+    assert installed.run("postinst", "triggered")[1] == []
+    installed.place.change("bin/dpkg-query", "#!/bin/sh\necho 6.12.1-2\n")
+    said, calls = installed.run("postinst", "triggered")
+    assert "NOT BUILT" in said
+    assert [call.split()[0] for call in calls] == ["unbuild", "install"]
+
+
+def test_nothing_is_left(installed: Installed) -> None:
+    """Even if dkms does not remove it. What others have built stays."""
+    modules_of = installed.root / "lib/modules" / RELEASE / "updates/dkms"
+    for name in ("kvm.eagersplit.ko.xz", "kvm-amd.eagersplit.ko", "nvidia.ko"):
+        write(modules_of / name, "")
+    _, (first, *rest) = installed.run("prerm", "remove")
+    assert [file.name for file in modules_of.iterdir()] == ["nvidia.ko"]
+    assert first == f"remove -m kvm-eager-split -v {OURS} --all"
+    assert set(rest) == {f"depmod {RELEASE}"}
