@@ -196,11 +196,13 @@ class _Watch:
     def result(self, seconds: float) -> Result:
         archive = self._channel.archive
         assert archive is not None and self._channel.status is not None
+        # A machine that has reported is ended, possibly within a line that it shows.
+        console = "".join(self._console().rpartition("\n")[:2])
         return Result(
             status=self._channel.status,
             output=archive.output,
             files=archive.files,
-            kernel_log=self._console() + archive.kernel_log,
+            kernel_log=console + archive.kernel_log,
             seconds=seconds,
         )
 

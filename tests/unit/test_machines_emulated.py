@@ -68,7 +68,7 @@ def assert_nothing_is_left(place: Path) -> None:
         assert not psutil.pid_exists(int((place / "pid").read_text()))
 
 
-@pytest.mark.parametrize("end", ["", STAY])
+@pytest.mark.parametrize("end", ["", STAY, "printf '[  0.5] reb' >>console"])
 def test_complete_report_is_enough(place: Path, end: str) -> None:
     result = Scripted(f"{UP} cat frames >>report; echo 'E 42' >>report; {end}").run(job())
     assert (result.status, result.output) == (42, b"hello\n")
