@@ -68,11 +68,11 @@ def closure(roots: Sequence[str], texts: Sequence[str], stand_ins: Path = STAND_
     return "\n\n".join(text for root in roots for text in needed(root)) + "\n"
 
 
-def _library(side: str, functions: str, *flags: str) -> CDLL:
+def library(side: str, functions: str, *flags: str, calls: str = '#include "sides.c"') -> CDLL:
+    """Compile and load KVM's functions and what CALLS them. WorkFailed: it can't be."""
     directory = LAYOUT.work / "native"
     directory.mkdir(parents=True, exist_ok=True)
-    text = f'#include "kernel.h"\n{functions}#include "sides.c"\n'
-    (directory / f"{side}.c").write_text(text)
+    (directory / f"{side}.c").write_text(f'#include "kernel.h"\n{functions}{calls}\n')
     command = (*GCC, *flags, "-o", f"{side}.so", f"{side}.c")
     run_logged(f"compiling {side}", command, LAYOUT.log / "native.log", directory)
     return CDLL(str(directory / f"{side}.so"))
@@ -85,9 +85,9 @@ def build(linux: Path) -> dict[str, CDLL]:
     # Each primitive compiles, even those that only the TDP MMU calls.
     bulk = (*BULK, *_definitions(now[:1]))
     return {
-        "limit": _library("limit", "", "-DLIMIT"),
-        "stores": _library("stores", "", "-DLIMIT", "-DSTORES"),
-        "series": _library("series", closure(bulk, now), *KERNEL_FLAGS),
-        "plain": _library("plain", closure(bulk, now), *KERNEL_FLAGS, "-DPLAIN"),
-        "unpatched": _library("unpatched", closure(BY_PAGE, before), *KERNEL_FLAGS, "-DUNPATCHED"),
+        "limit": library("limit", "", "-DLIMIT"),
+        "stores": library("stores", "", "-DLIMIT", "-DSTORES"),
+        "series": library("series", closure(bulk, now), *KERNEL_FLAGS),
+        "plain": library("plain", closure(bulk, now), *KERNEL_FLAGS, "-Dunrolled_count(n)="),
+        "unpatched": library("unpatched", closure(BY_PAGE, before), *KERNEL_FLAGS, "-DUNPATCHED"),
     }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #define IS_ENABLED(symbol) symbol
 #define CONFIG_X86_64 1
+#define CONFIG_KVM_PROVE_MMU_RACES 0
 #define KBUILD_MODNAME "kvm"
 #define __always_inline inline __attribute__((always_inline))
 #define noinline __attribute__((noinline))
@@ -31,9 +32,7 @@
 #define lockdep_assert_held_write(lock) ((void)(lock))
 #define lockdep_assert_preemption_disabled() ((void)0)
 #define __unroll_pragma(x) _Pragma(#x)
-#ifdef PLAIN
-#define unrolled_count(n)
-#else
+#ifndef unrolled_count
 #define unrolled_count(n) __unroll_pragma(GCC unroll n)
 #endif
 
