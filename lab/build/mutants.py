@@ -18,7 +18,7 @@ from lab.series.pin import path_map
 
 KEYS = ("Caught-by", "Machine", "Output", "Kernel-log")
 FILE_NAME = re.compile(r"(\d\d)-([a-z0-9-]+)\.patch")
-SWITCH = re.compile(r"^\+.*\bkvm_mutant\((\d+)\)", re.MULTILINE)
+SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

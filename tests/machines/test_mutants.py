@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Do the tests find bugs? Each mutant of tests/mutants is found, by the test that its patch names.
 
-One kernel has all of them, see lab/build/mutants.py. A case is one boot: the named test passes as
-long as no mutant is on (the control), and then it has to fail, on the same kernel, with the mutant
-switched on. What is expected is said by the patch: what the test says, what the kernel says, or
+One kernel has all of them, see lab/build/mutants.py. A case is one boot: the named test passes with
+what only lets the mutant show (the control), and then it has to fail, on the same kernel, with the
+mutant itself. What is expected is said by the patch: what the test says, what the kernel says, or
 both. It is not enough that anything else goes wrong, a machine that crashes included.
 """
 
@@ -56,7 +56,7 @@ def cases_of(mutant: Mutant) -> list[Case]:
         memory_mib=MEMORY_FOR_1G if "hugepagesz=1G" in cmdline else 1024,
         huge_2m=HUGE_2M,
         cmdline=cmdline,
-        settings=(("mutant", "0"),),
+        settings=(("mutant", f"-{mutant.number}"),),
         timeout_s=TIMEOUT_S,
     )
     switched_on = replace(test, name="mutant", settings=(("mutant", str(mutant.number)),))

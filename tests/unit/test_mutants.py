@@ -94,6 +94,7 @@ WRONG = {
     "gfn 0x\\d+": ("gfn (0x", "is no regular expression"),
     "kvm_mutant(3)": ("kvm_mutant(4)", "its switch is kvm_mutant(3), the patch has 4"),
     "1 + kvm_mutant(3)": ("2", "the patch has none"),
+    "+ kvm_mutant(3)": ("+ kvm_mutant_or_control(4)", "the patch has 4"),
     "---\n\n": ("---\nDeletes: Makefile\n\n", "a mutant is a diff"),
 }
 
