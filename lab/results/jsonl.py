@@ -43,10 +43,6 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
-class BadResultError(LabError):
-    """A line that is no measurement, or a measurement that is not the one expected."""
-
-
 @dataclass(frozen=True)
 class Key:
     """What was measured: everything about a measurement but the time and who built the kernel.
@@ -98,52 +94,52 @@ LATER = {field.name for field in fields(Measurement) if field.default is not MIS
 
 
 def _check_together(found: Measurement) -> None:
-    """BadResultError: values that cannot be beside each other."""
+    """LabError: values that cannot be beside each other."""
     if found.tdp_mmu and not found.ept:
-        raise BadResultError("'tdp_mmu' cannot be True without 'ept'")
+        raise LabError("'tdp_mmu' cannot be True without 'ept'")
     if not found.pml and not found.ept:
-        raise BadResultError("'pml' cannot be False without 'ept'")
+        raise LabError("'pml' cannot be False without 'ept'")
     if PHASES[found.phase] != (found.iteration is not None):
-        raise BadResultError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
+        raise LabError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise BadResultError("has a key twice")
+        raise LabError("has a key twice")
     return record
 
 
 def parse(line: str) -> Measurement:
     """Read one line. Keys that are not known are ignored: the format grows.
 
-    BadResultError: not an object, a key that is missing or twice, or a value that cannot be.
+    LabError: not an object, a key that is missing or twice, or a value that cannot be.
     """
     try:
         record = json.loads(line, object_pairs_hook=_no_duplicates)
     except ValueError as error:
-        raise BadResultError(f"is not JSON: {error}") from error
+        raise LabError(f"is not JSON: {error}") from error
     try:
         found = msgspec.convert(record, Measurement)
     except msgspec.ValidationError as error:
-        raise BadResultError(str(error)) from error
+        raise LabError(str(error)) from error
     _check_together(found)
     return found
 
 
 def parse_all(text: str, name: str) -> list[Measurement]:
-    """Read every line of TEXT. BadResultError names NAME and the line, also for half a line
+    """Read every line of TEXT. LabError names NAME and the line, also for half a line
     at the end and for something measured twice."""
     if text and not text.endswith("\n"):
-        raise BadResultError(f"{name}: ends in half a line")
+        raise LabError(f"{name}: ends in half a line")
     found: dict[Key, Measurement] = {}
     for number, line in enumerate(text.splitlines(), 1):
         try:
             one = parse(line)
             if one.key in found:
-                raise BadResultError("measures again what an earlier line has")
-        except BadResultError as error:
-            raise BadResultError(f"{name}, line {number}: {error}") from error
+                raise LabError("measures again what an earlier line has")
+        except LabError as error:
+            raise LabError(f"{name}, line {number}: {error}") from error
         found[one.key] = one
     return list(found.values())
 
