@@ -41,11 +41,12 @@ def test_at_first_the_estimate_counts() -> None:
     assert watch(1, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
 
 
-def test_as_announced() -> None:
+@pytest.mark.parametrize("slowness", [1, 3])
+def test_what_is_left_takes_as_long_as_what_is_done(slowness: int) -> None:
     watched, clock = started()
-    clock.now = BOOT_S["vmx-bochs"] + BOOT.runs_s / 2
+    clock.now = slowness * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
     watched.line(0, f"50% 6/12 {LINE}\n")
-    assert watched.left_s() == pytest.approx(BOOT.runs_s / 2)
+    assert watched.left_s() == pytest.approx(slowness * BOOT.runs_s / 2)
 
 
 def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
@@ -53,13 +54,6 @@ def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
         watched.line(0, line)
     assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
-
-
-def test_a_slow_host_takes_longer() -> None:
-    watched, clock = started()
-    clock.now = 3 * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
-    watched.line(0, f"50% 6/12 {LINE}")
-    assert watched.left_s() == pytest.approx(3 * BOOT.runs_s / 2)
 
 
 def test_a_boot_that_hangs_does_not_look_done() -> None:

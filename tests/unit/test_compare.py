@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.core.errors import LabError
 from lab.results import compare, jsonl
 from lab.results.jsonl import Measurement
 from tests.unit.calls import lab, refusal, refused
@@ -160,5 +159,5 @@ def test_a_time_that_was_nothing_is_no_division() -> None:
     found = compare.compare(*sides)
     assert found.moved[0].change == float("inf")
     assert compare.moves(found)
-    with pytest.raises(LabError, match="nothing with the same"):
-        compare.compare(sides[0], replace(sides[1], times={replace(one.key, vcpus=3): [1.0]}))
+    other = replace(sides[1], times={replace(one.key, vcpus=3): [1.0]})
+    assert "nothing with the same" in refused(compare.compare, sides[0], other)

@@ -2,17 +2,16 @@
 """lab.results.jsonl: what counts as a measurement, and files that are complete or absent."""
 
 import json
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
+from tests.unit.calls import refused
 from tests.unit.report_data import DIMENSIONS
 
 GOOD: dict[str, Any] = DIMENSIONS | {
@@ -83,8 +82,7 @@ def test_the_key_is_all_but_time_and_version() -> None:
 @pytest.mark.parametrize("name", list(GOOD))
 def test_no_key_may_be_missing(name: str) -> None:
     rest = {key: value for key, value in GOOD.items() if key != name}
-    with pytest.raises(LabError, match=f"missing required field `{name}`"):
-        jsonl.parse(json.dumps(rest))
+    assert f"missing required field `{name}`" in refused(jsonl.parse, json.dumps(rest))
 
 
 @pytest.mark.parametrize(
@@ -127,21 +125,19 @@ def test_no_key_may_be_missing(name: str) -> None:
     ],
 )
 def test_lines_that_are_no_measurement(text: str, said: str) -> None:
-    with pytest.raises(LabError, match=re.escape(said)):
-        jsonl.parse(text)
+    assert said in refused(jsonl.parse, text)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"{line()}\nnonsense\n", r"^x\.jsonl, line 2: is not JSON"),
-        (line(), r"^x\.jsonl: ends in half a line"),  # even if it is JSON
-        (f"{line()}\n{line(seconds=1)}\n", r"^x\.jsonl, line 2: measures again"),
+        (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
+        (line(), "x.jsonl: ends in half a line"),  # even if it is JSON
+        (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
     ],
 )
 def test_errors_name_file_and_line(text: str, said: str) -> None:
-    with pytest.raises(LabError, match=said):
-        jsonl.parse_all(text, "x.jsonl")
+    assert refused(jsonl.parse_all, text, "x.jsonl").startswith(said)
     # Another dimension is another measurement.
     assert len(jsonl.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
 

@@ -66,8 +66,8 @@ UNPATCHED = {
 PEER = {"nested_only": "", "gate": "", "call": GUARDED, "slot_gate": "", "slot_call": GUARDED}
 
 
-def made(directory: Path, **changes: str) -> FakeKernel:
-    text = SOURCE.format(**UNPATCHED | changes)
+def made(directory: Path) -> FakeKernel:
+    text = SOURCE.format(**UNPATCHED)
     return FakeKernel.with_tree(directory, {**BASE_FILES, MMU: text})
 
 
@@ -95,15 +95,10 @@ def test_the_edits_and_nothing_else(fake: FakeKernel, peer: Path) -> None:
     assert (peer / MMU).read_text() == SOURCE.format(**PEER)
     assert Repo(peer).lines("diff", "--name-only", tree.BASE_TAG) == [MMU]
     assert Repo(peer).lines("status", "--porcelain") == []
-
-
-def test_the_other_trees_stay_as_they_are(fake: FakeKernel) -> None:
-    head = fake.git("rev-parse", "HEAD")
-    kernel.source_tree("peer", fake.layout)
+    # The other trees stay as they are.
     base = kernel.source_tree("base", fake.layout)
     assert base == fake.layout.tree_of("base")
     assert (base / MMU).read_text() == SOURCE.format(**UNPATCHED)
-    assert fake.git("rev-parse", "HEAD") == head
     assert tree.unsaved(fake.linux) is None
 
 
@@ -146,19 +141,20 @@ def refusal(fake: FakeKernel) -> str:
     return said
 
 
-@pytest.mark.parametrize("anchor", UNPATCHED)
-def test_an_anchor_that_is_not_there(tmp_path: Path, anchor: str) -> None:
-    assert re.search(rf"hunk @@ .* of {MMU} does not", refusal(made(tmp_path, **{anchor: "\tx("})))
-
-
-def test_anchors_that_are_there_twice(tmp_path: Path) -> None:
-    fake = FakeKernel.with_tree(tmp_path, {**BASE_FILES, MMU: 2 * SOURCE.format(**UNPATCHED)})
-    assert f"of {MMU} fits in 2 places here" in refusal(fake)
-
-
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    fake = FakeKernel.with_tree(tmp_path, {k: v for k, v in BASE_FILES.items() if k != MMU})
-    assert f"the kernel has no {MMU} at this point" in refusal(fake)
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        *(
+            ({MMU: SOURCE.format(**UNPATCHED | {anchor: "\tx("})}, f"hunk @@ .* of {MMU} does not")
+            for anchor in UNPATCHED
+        ),
+        ({MMU: 2 * SOURCE.format(**UNPATCHED)}, f"of {MMU} fits in 2 places here"),
+        ({}, f"the kernel has no {MMU} at this point"),
+    ],
+)
+def test_a_base_that_does_not_fit(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    others = {name: text for name, text in BASE_FILES.items() if name != MMU}
+    assert re.search(said, refusal(FakeKernel.with_tree(tmp_path, others | files)))
 
 
 def test_a_refusal_leaves_the_baseline_that_there_was(fake: FakeKernel, peer: Path) -> None:
