@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -85,8 +86,13 @@ class EmulatedMachine(ABC):
             self._check_disk(job, image, directory)
             self.prepare(job, cmdline, image, directory)
             argv = self.argv(job, cmdline)
-            with process.Child(argv, directory, terminal=self.terminal) as emulator:
-                watch = _Watch(self.name, job, directory)
+            for name in (CONSOLE, REPORT):
+                (directory / name).touch()
+            with (
+                process.Child(argv, directory, terminal=self.terminal) as emulator,
+                (directory / REPORT).open("rb") as report,
+            ):
+                watch = _Watch(self.name, job, directory, report)
                 watch.until_complete(emulator, started + job.timeout_s)
             return watch.result(time.monotonic() - started)
 
@@ -116,7 +122,11 @@ class EmulatedMachine(ABC):
         self._check_packages()
         self._check_size(job)
         parameters.check_names(job.parameters)
-        parameters.check_foreign(job.parameters, self.name, self.foreign)
+        for name in job.parameters:
+            if parameters.sysfs_name(name).startswith(f"{self.foreign}."):
+                raise LabError(
+                    f"{name}: changes nothing on {self.name}, which has no use for {self.foreign}"
+                )
         for word in job.cmdline:
             if not parameters.WORD.fullmatch(word):
                 raise LabError(f"{word!r}: not one word of a kernel command line")
@@ -148,33 +158,15 @@ class EmulatedMachine(ABC):
             raise LabError(f"no space left: it needs {wanted} MiB below {process.TEMPORARY}")
 
 
-class _Tail:
-    """Reads what is appended to a file that may not be there yet."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._offset = 0
-
-    def read(self) -> bytes:
-        try:
-            with self._file.open("rb") as stream:
-                stream.seek(self._offset)
-                data = stream.read()
-        except FileNotFoundError:
-            return b""
-        self._offset += len(data)
-        return data
-
-
 class _Watch:
-    """Follows one run until its report is complete."""
+    """Follows one run until its report, which grows meanwhile, is complete."""
 
-    def __init__(self, machine: str, job: Job, directory: Path) -> None:
+    def __init__(self, machine: str, job: Job, directory: Path, report: IO[bytes]) -> None:
         self._machine = machine
         self._job = job
         self._directory = directory
         self._channel = Channel(job.on_progress)
-        self._report = _Tail(directory / REPORT)
+        self._report = report
         self._heard = time.monotonic()
 
     def until_complete(self, emulator: process.Child, deadline: float) -> None:
@@ -243,7 +235,4 @@ class _Watch:
         return MachineFailed(reason, detail, self._console())
 
     def _console(self) -> str:
-        try:
-            return (self._directory / CONSOLE).read_text(errors="replace").replace("\r", "")
-        except FileNotFoundError:
-            return ""
+        return (self._directory / CONSOLE).read_text(errors="replace").replace("\r", "")

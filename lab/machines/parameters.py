@@ -34,13 +34,6 @@ def check_names(parameters: Mapping[str, str]) -> None:
             raise LabError(f"{name}={value}: a parameter's value is one word")
 
 
-def check_foreign(parameters: Mapping[str, str], machine: str, foreign: str) -> None:
-    """Raise LabError for parameters of a module that does nothing on this machine's processor."""
-    for name in parameters:
-        if sysfs_name(name).startswith(f"{foreign}."):
-            raise LabError(f"{name}: changes nothing on {machine}, which has no use for {foreign}")
-
-
 def check_value(machine: str, name: str, wanted: str, found: str | None) -> None:
     """Compare what a job asked for with what a booted machine has; raise LabError.
 

@@ -213,9 +213,11 @@ def prove(packages: Packages, directory: Path) -> str:
     help="The kernel's .config, instead of Debian's for clouds; of it only debug information and"
     " Debian's keys are left out.",
 )
-@click.option("--prove/--no-prove", default=True, help="Install and boot the result, or not.")
+@click.option(
+    "--prove/--no-prove", "proving", default=True, help="Install and boot the result, or not."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done; build nothing.")
-def command(config: Path | None, prove: bool, dry_run: bool) -> None:
+def command(config: Path | None, proving: bool, dry_run: bool) -> None:
     """Build installable Debian packages of the kernel with the series.
 
     They are in build/deb, or in build/VERSION/deb of another base than the default. With
@@ -229,7 +231,7 @@ def command(config: Path | None, prove: bool, dry_run: bool) -> None:
         click.echo(f"configuration: {config}, {FRAGMENT}")
         click.echo(f"build:         {' '.join(command_of(directory / 'objects', version))}")
         click.echo(f"packages:      {directory}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")
-        click.echo(f"proof:         {f'boot on svm-qemu, {PROVE_ESTIMATE}' if prove else 'none'}")
+        click.echo(f"proof:         {f'boot on svm-qemu, {PROVE_ESTIMATE}' if proving else 'none'}")
         return
     if not (directory / "objects/vmlinux").exists():
         space.need(BUILD, NEEDED_GIB, "building Debian packages")
@@ -237,13 +239,9 @@ def command(config: Path | None, prove: bool, dry_run: bool) -> None:
     packages = build(text, directory)
     for file in packages.files:
         say(f"deb: {file}")
-    if prove:
-        click.echo(run_proof(packages, directory / "proof"))
-
-
-def run_proof(packages: Packages, directory: Path) -> str:
-    """prove() in DIRECTORY; its root file system goes, the packages stay."""
-    try:
-        return prove(packages, directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    if proving:
+        try:
+            click.echo(prove(packages, directory / "proof"))
+        finally:
+            # Its root file system goes, the packages stay.
+            shutil.rmtree(directory / "proof", ignore_errors=True)
