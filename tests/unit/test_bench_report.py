@@ -29,25 +29,18 @@ PHASES = {
 
 
 def measured(
-    machine: str = "vmx-bochs",
-    kernel: str = "series",
-    writes: int = 100,
+    *,
     speedup: float = 80,
     vcpus: tuple[int, ...] = (2, 8),
     init: bool = True,
     eager: tuple[bool, ...] = (False, True),
-    ept: bool = True,
+    **values: Any,
 ) -> list[Measurement]:
     """Each phase takes as many times PHASES as there are vCPUs; eager divides it by speedup."""
     return [
         measurement(
-            machine=machine,
-            kernel=kernel,
-            ept=ept,
+            **{"bytes_per_vcpu": 4 << 20, "initially_all_set": init} | values,
             vcpus=count,
-            bytes_per_vcpu=4 << 20,
-            write_percent=writes,
-            initially_all_set=init,
             eager=value,
             phase=phase,
             iteration=iteration,
@@ -83,18 +76,12 @@ def test_without_initially_all_set_iteration_1_pays() -> None:
 
 
 def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
-    one = measured(vcpus=(2,))
-    parts = [
-        one,
-        measured(vcpus=(2,), machine="svm-qemu"),
-        measured(vcpus=(2,), writes=20),
-        measured(vcpus=(2,), ept=False),
-        measured(vcpus=(2,), init=False),
-        [replace(m, bytes_per_vcpu=2 << 20) for m in one],
-    ]
-    found = tables.main_tables(m for part in parts for m in part)
-    assert len(found) == len(parts)
-    assert len({table.title for table in found}) == len(parts)
+    parts: tuple[dict[str, Any], ...] = (
+        *({}, {"machine": "svm-qemu"}, {"write_percent": 20}, {"ept": False}, {"init": False}),
+        {"bytes_per_vcpu": 2 << 20},
+    )
+    found = tables.main_tables(m for part in parts for m in measured(vcpus=(2,), **part))
+    assert len(found) == len({table.title for table in found}) == len(parts)
     assert "svm-qemu (series), npt=Y, tdp_mmu=N, all writes" in found[1].title
     assert "20% writes" in found[2].title
     assert "ept=N" in found[3].title
@@ -129,18 +116,14 @@ def test_the_ungated_baseline_stands_beside_the_series() -> None:
     assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
-def in_tdp_mmu(found: list[Measurement]) -> list[Measurement]:
-    return [replace(one, tdp_mmu=True) for one in found]
-
-
 def test_with_the_tdp_mmu_y_of_the_unpatched_kernel_stands_beside_the_series() -> None:
-    base = measured(kernel="base", speedup=40)
-    (table,) = tables.main_tables(in_tdp_mmu(measured() + base))
+    in_tdp_mmu = measured(tdp_mmu=True) + measured(tdp_mmu=True, kernel="base", speedup=40)
+    (table,) = tables.main_tables(in_tdp_mmu)
     assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "unpatched", "N/Y", "U/Y")
     assert table.rows[0][2:7] == ("400.0", "5.00", "10.0", "80.0", "2.00")
     assert tables.WHAT_IS_U["unpatched"] in table.notes
     # In the shadow MMU it splits nothing eagerly.
-    (table,) = tables.main_tables(measured() + base)
+    (table,) = tables.main_tables(measured() + measured(kernel="base", speedup=40))
     assert "unpatched" not in table.columns
 
 
@@ -162,8 +145,7 @@ def judged(found: list[Measurement]) -> list[tuple[str, str]]:
 
 def bits(**changes: Any) -> list[Measurement]:
     """Y with dirty_harvest=on, which takes a hundredth of N."""
-    found = measured(eager=(True,), **{"speedup": 100} | changes)
-    return [replace(one, dirty_harvest="on") for one in found]
+    return measured(eager=(True,), dirty_harvest="on", **{"speedup": 100} | changes)
 
 
 def test_dirty_bits_stand_beside_n_and_y() -> None:
@@ -191,8 +173,8 @@ def test_dirty_bits_at_some_counts_only() -> None:
 
 
 def test_what_is_no_column_has_a_table_of_its_own() -> None:
-    lazy = [replace(one, dirty_harvest="on") for one in measured(eager=(False,))]
-    auto = [replace(one, dirty_harvest="auto") for one in measured(ept=False)]
+    lazy = measured(eager=(False,), dirty_harvest="on")
+    auto = measured(ept=False, dirty_harvest="auto")
     found = tables.main_tables(measured() + bits() + lazy + auto)
     assert ["dirty_harvest=" in table.title for table in found] == [False, True, True]
     assert "ept=Y, tdp_mmu=N, dirty_harvest=on, all writes" in found[1].title
@@ -202,7 +184,7 @@ def test_what_is_no_column_has_a_table_of_its_own() -> None:
 
 
 def test_without_pml_is_another_table_and_no_goal() -> None:
-    other = [replace(one, pml=False) for one in measured()]
+    other = measured(pml=False)
     with_pml, without = tables.main_tables(measured() + other)
     assert "tdp_mmu=N, pml=N, all writes" in without.title
     assert "pml" not in with_pml.title
@@ -249,11 +231,11 @@ def test_rows_that_the_ungated_baseline_lacks() -> None:
     "elsewhere",
     [
         peer(ept=False),
-        peer(writes=20),
+        peer(write_percent=20),
         peer(init=False),
         peer(machine="svm-qemu"),
         measured(kernel="peer", eager=(False,)),
-        in_tdp_mmu(peer()),
+        peer(tdp_mmu=True),
     ],
 )
 def test_a_baseline_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
@@ -273,9 +255,10 @@ def test_the_goals_name_the_ungated_baseline_too() -> None:
 
 
 def test_tables_with_the_ungated_baseline_fit_the_terminal() -> None:
-    found = measured() + measured(ept=False, writes=20) + peer() + peer(ept=False, writes=20)
-    shadow = {"ept": False, "writes": 50, "speedup": 8}
-    found += measured(**shadow) + peer(**shadow) + bits(**shadow)  # type: ignore[arg-type]
+    found = measured() + peer()
+    found += [*measured(ept=False, write_percent=20), *peer(ept=False, write_percent=20)]
+    shadow: dict[str, Any] = {"ept": False, "write_percent": 50, "speedup": 8}
+    found += measured(**shadow) + peer(**shadow) + bits(**shadow)
     for table in tables.bench_tables(found + measured(kernel="base", eager=(False,)), True):
         rows = [row for row in tables.markdown(table).splitlines() if row.startswith("|")]
         assert max(map(len, rows)) <= 120
@@ -318,7 +301,7 @@ def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
 
 
 def test_bases_that_share_nothing_have_no_table() -> None:
-    newer, older = of("7.3.4", measured()), of("6.12.117", measured(writes=20))
+    newer, older = of("7.3.4", measured()), of("6.12.117", measured(write_percent=20))
     assert tables.bases_table({"7.3": newer, "6.12": older}) is None
     assert tables.bases_table({"7.3": newer, "6.12": peer() + measured(kernel="base")}) is None
     assert tables.bases_table({"7.3": newer}) is None
@@ -333,7 +316,7 @@ def test_figures_have_about_three_digits() -> None:
 
 
 def test_goals_reached_and_missed() -> None:
-    found = measured(speedup=61) + measured(ept=False, writes=20, speedup=4)
+    found = measured(speedup=61) + measured(ept=False, write_percent=20, speedup=4)
     table = goals.table(found)
     assert table
     assert table.rows == [
@@ -354,9 +337,10 @@ def test_a_goal_in_milliseconds_is_for_y() -> None:
 
 def in_ways(found: list[Measurement]) -> list[Measurement]:
     """The same in the TDP MMU: by PML, by write protection and, if eagerly, by Dirty bits."""
-    nopml = [replace(one, pml=False) for one in in_tdp_mmu(found)]
+    pml = [replace(one, tdp_mmu=True) for one in found]
+    nopml = [replace(one, pml=False) for one in pml]
     harvested = [replace(one, dirty_harvest="on") for one in nopml if one.eager]
-    return [*in_tdp_mmu(found), *nopml, *harvested]
+    return [*pml, *nopml, *harvested]
 
 
 IN_THE_TDP_MMU = {
@@ -371,7 +355,7 @@ IN_THE_TDP_MMU = {
 
 @pytest.mark.parametrize("seconds", [0.002, 0.0020001, 0.0026, 0.0045, 0.006])
 def test_each_way_of_the_tdp_mmu_has_goals(seconds: float) -> None:
-    found = measured(vcpus=(8,)) + measured(vcpus=(8,), init=False) + measured(writes=20)
+    found = measured(vcpus=(8,)) + measured(vcpus=(8,), init=False) + measured(write_percent=20)
     ways = ("", ", pml=N", ", pml=N, dirty_harvest=on")
     wanted = [
         (f"ept=Y, tdp_mmu=Y{way}, {label} ms", f"at most {ms:g} ms: {verdict}")
@@ -404,7 +388,7 @@ def test_each_phase_of_n_is_judged_in_the_tdp_mmu(
     series = [replace(one, kernel="series") for one in base]
     slow = [one for one in series if (one.phase, one.iteration) == (phase, iteration)]
     series = [replace(m, seconds=m.seconds * (ratio if m in slow else 1)) for m in series]
-    ((label, said),) = judged(in_tdp_mmu(base + series))
+    ((label, said),) = judged([replace(one, tdp_mmu=True) for one in base + series])
     assert said == f"at most 2% longer: {verdict}"
     assert verdict == "reached" or tables.percent(ratio, 1) in label
     # Elsewhere it is the dirty times that are compared.
@@ -412,15 +396,12 @@ def test_each_phase_of_n_is_judged_in_the_tdp_mmu(
 
 
 def test_goals_are_for_the_figures_of_the_issue_only() -> None:
-    right = measured()
-    assert goals.table(right)
-    assert goals.table(measured(vcpus=(2,))) is None
-    assert goals.table(measured(writes=50)) is None
-    assert goals.table(measured(init=False)) is None
-    assert goals.table(measured(eager=(False,))) is None
-    assert goals.table(measured(kernel="base")) is None
-    assert goals.table([replace(m, dirty_harvest="auto") for m in right]) is None
-    assert goals.table([replace(m, bytes_per_vcpu=1 << 20) for m in right]) is None
+    others: list[dict[str, Any]] = [
+        *({"vcpus": (2,)}, {"write_percent": 50}, {"init": False}, {"eager": (False,)}),
+        *({"kernel": "base"}, {"dirty_harvest": "auto"}, {"bytes_per_vcpu": 1 << 20}),
+    ]
+    assert goals.table(measured())
+    assert [goals.table(measured(**other)) for other in others] == [None] * 7
 
 
 def test_the_unpatched_kernel_beside_n() -> None:
