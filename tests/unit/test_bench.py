@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -411,11 +412,8 @@ RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both", "--modes", "ept1 
 
 
 def lose_from(lab: Lab, count: int) -> None:
-    def lose(host: Host, job: Job) -> None:
-        if len(lab.machine.jobs) >= count:
-            raise MachineFailed("machine crashed", "the emulator ended", "")
-
-    lab.machine.spoil = lose
+    lost = MachineFailed("machine crashed", "the emulator ended", "")
+    lab.machine.spoil = Mock(side_effect=[*[None] * (count - 1), lost])
 
 
 def interrupted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -510,10 +508,7 @@ def test_no_space_is_known_beforehand(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_space_at_the_end_leaves_no_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert "no space left" in lab.bench(*SMALL, status=2).err
 
 
@@ -579,10 +574,8 @@ def test_results_that_are_not_those_asked_for(
 
 
 def test_a_machine_that_fails_is_not_a_failed_run(lab: Lab) -> None:
-    def lose(host: Host, job: Job) -> None:
-        raise MachineFailed("boot timed out", "did not come up within 300 s", "Booting...\n")
-
-    lab.machine.spoil = lose
+    lost = MachineFailed("boot timed out", "did not come up within 300 s", "Booting...\n")
+    lab.machine.spoil = Mock(side_effect=lost)
     last = lab.bench(*SMALL, "--kernel", "series", status=3).err.splitlines()[-1]
     assert "boot timed out: did not come up within 300 s" in last
     (log, *_) = sorted((lab.directory / "log").iterdir())

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -186,16 +187,11 @@ def test_only_pae_is_32_bit() -> None:
 def test_every_command_for_a_kernel_has_its_architecture(
     kbuild: Kbuild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[tuple[str, ...]] = []
-    run = steps.run_logged
-
-    def remember(what: str, command: tuple[str, ...], *rest: object) -> None:
-        commands.append(command)
-        run(what, command, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(kernel, "run_logged", remember)
+    run = Mock(wraps=steps.run_logged)
+    monkeypatch.setattr(kernel, "run_logged", run)
     monkeypatch.setattr(kernel, "ARCHITECTURES", {"kvm": "i386"})
     kbuild.made("base")
+    commands = [call.args[1] for call in run.call_args_list]
     made = [command for command in commands if command[0] == "make"]
     assert len(made) == 3
     assert all("ARCH=i386" in command for command in made)

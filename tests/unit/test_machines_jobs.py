@@ -7,6 +7,7 @@ And what a command that failed is told as.
 import dataclasses
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,10 +24,7 @@ JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test that gets as far as starting an emulator; do not ask for installed packages."""
-
-    def started(*_: object, **__: object) -> None:
-        raise AssertionError("a process was started")
-
+    started = Mock(side_effect=AssertionError("a process was started"))
     monkeypatch.setattr(process.Child, "__enter__", started)
     monkeypatch.setattr(emulated.EmulatedMachine, "_check_packages", lambda _: None)
 

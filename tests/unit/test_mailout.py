@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -103,19 +104,15 @@ def test_the_sender_signs_off(fake: FakeKernel) -> None:
 
 
 def test_without_a_sender_mails_say_so(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    def checkpatch(_: Subject, mails: object, ignores: str) -> list[str]:
-        seen.append(ignores)
-        return []
-
+    checkpatch = Mock(return_value=[])
     monkeypatch.setattr("lab.submit.check.checkpatch_problems", checkpatch)
     found = subject(fake)
     for signed in (False, True):
         wanted = mailout.parcels(found, TOPICS, FIGURES, signed=signed)
         (mails, _), *_ = mailout.make(found, wanted, signed=signed)
         assert (mailout.NOT_SIGNED in mails[0].read_text()) == (not signed)
-    assert ["MISSING_SIGN_OFF" in ignores for ignores in seen] == [True, False]
+    ignored = [call.args[2] for call in checkpatch.call_args_list]
+    assert ["MISSING_SIGN_OFF" in ignores for ignores in ignored] == [True, False]
 
 
 def test_the_sender_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,12 +310,7 @@ def test_dry_run_prints_the_letter_and_writes_nothing(
 
 
 def test_without_a_choice_the_letter_has_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-
-    def load(file: Path) -> list[Measurement]:
-        read.append(file)
-        return measured()
-
+    load = Mock(return_value=measured())
     monkeypatch.setattr(mailout, "load_results", load)
     assert "230.9" in lab("mail", "--dry-run").out
-    assert read == [choose_results(None)]
+    load.assert_called_once_with(choose_results(None))

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,17 +117,12 @@ def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    def refresh() -> list[Path]:
-        done.append("pages")
-        return []
-
+    refresh = Mock(return_value=[])
     monkeypatch.setattr(figures, "refresh", refresh)
     monkeypatch.setattr(claims, "wrong", lambda: ["a.md: says 1"])
     monkeypatch.setattr(reference, "measure_others", None)
     assert "a.md: says 1" in lab("reference", "--pages", status=1).err
-    assert done == ["pages"]
+    refresh.assert_called_once_with()
     for others in (["--part", "live"], ["--dry-run"], ["--output", "x"]):
         assert "goes with no other option" in refusal("reference", "--pages", *others)
-    assert done == ["pages"]
+    refresh.assert_called_once_with()

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,17 +106,13 @@ def test_a_file_that_cannot_be_read(fake: FakeKernel) -> None:
 
 
 def test_a_topics_tests_run_on_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[tuple[str, ...], dict[str, str]]] = []
-
-    def run(words: tuple[str, ...], *_: object, env: dict[str, str], **__: object) -> int:
-        ran.append((words, env))
-        return 1
-
+    run = Mock(return_value=1)
     monkeypatch.setattr("lab.core.process.run", run)
     name = topics.read(LAYOUT)[0].name
     assert cli.main(["mail", "--test", name]) == 1
-    ((words, env),) = ran
-    assert words[-1] == mailout.TESTS
+    run.assert_called_once()
+    env = run.call_args.kwargs["env"]
+    assert run.call_args.args[0][-1] == mailout.TESTS
     assert (env[topics.VARIABLE], env[BASE_VARIABLE]) == (name, LAYOUT.newest.version)
     assert _kind("series") == "series"
     monkeypatch.setenv(topics.VARIABLE, name)
