@@ -19,8 +19,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from lab.build import kernel, selftests
-from lab.build.kernel import Kernel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import in_parallel
 from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
@@ -231,14 +229,6 @@ class BootRecord:
     finished: bool = True
 
 
-@dataclass
-class RunningBoot:
-    """A boot that is not over, and what it has counted so far."""
-
-    kind: Kind
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
 class Broken(WorkFailed):
     """A test failed, or the kernel complained.
 
@@ -254,17 +244,17 @@ class Broken(WorkFailed):
 class Soak:
     """What is done, and what comes next; the machines' threads share it.
 
-    end: when nothing is started any more, by clock(). kernel_version: what is soaked.
+    end: when nothing is started any more, by time.monotonic(). kernel_version: what is soaked.
+    running: boots that are not over, by their seeds, and what they have counted so far.
     """
 
     kinds: Sequence[Kind]
     seed: int
     end: float
-    clock: Callable[[], float] = time.monotonic
-    kernel_version: str = ""
+    kernel_version: str
     # Thousands, and every job refers to all of them: to show that would take gigabytes.
     runs: list[BootRecord] = field(default_factory=list, repr=False)
-    running: dict[int, RunningBoot] = field(default_factory=dict, repr=False)
+    running: dict[int, BootRecord] = field(default_factory=dict, repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
     nr: int = 0
 
@@ -272,7 +262,7 @@ class Soak:
         self._kinds: Iterator[Kind] = cycle(self.kinds)
 
     def left_s(self) -> float:
-        return max(0.0, self.end - self.clock())
+        return max(0.0, self.end - time.monotonic())
 
     def next(self) -> tuple[Kind, int, int] | None:
         """The next boot, its seed, and its seconds; None when the time is over."""
@@ -283,7 +273,7 @@ class Soak:
             kind = next(self._kinds)
             seed = self.seed + self.nr * SEED_STEP
             self.nr += 1
-            self.running[seed] = RunningBoot(kind)
+            self.running[seed] = BootRecord(kind.name, seed, 0.0, {}, finished=False)
             return kind, seed, kind.cut(int(left))
 
     def done(self, run: BootRecord) -> None:
@@ -294,27 +284,26 @@ class Soak:
     def so_far(self, seed: int, line: str) -> None:
         """Take what a boot that is running says of itself."""
         with self.lock, suppress(ValueError, KeyError):
-            self.running[seed].counts = _pairs(line.removeprefix("# so far: "))
+            counts = _pairs(line.removeprefix("# so far: "))
+            self.running[seed] = replace(self.running[seed], counts=counts)
 
     def give_up(self) -> None:
         """Everything has ended: keep what those have counted that did not come to their end."""
         with self.lock:
-            for seed, each in self.running.items():
-                self.runs.append(BootRecord(each.kind.name, seed, 0.0, each.counts, finished=False))
+            self.runs += self.running.values()
             self.running.clear()
 
     def totals(self) -> dict[str, int]:
         """Everything that was counted, boots that are running included."""
         with self.lock:
-            counts = [run.counts for run in self.runs]
-            counts += [each.counts for each in self.running.values()]
+            counts = [run.counts for run in (*self.runs, *self.running.values())]
         names = dict.fromkeys([*COUNTERS, *(name for each in counts for name in each)])
         return {name: sum(each.get(name, 0) for each in counts) for name in names}
 
     def text(self) -> str:
         """How far it is, in one line."""
         with self.lock:
-            running = ", ".join(each.kind.name for each in self.running.values())
+            running = ", ".join(each.kind for each in self.running.values())
         totals = self.totals()
         sums = ", ".join(f"{totals[name]:,} {name}" for name in COUNTERS[:4])
         return f"about {duration(self.left_s())} left; {sums}; now {running}"
@@ -326,7 +315,7 @@ def soak_job(
     seconds: int,
     image: Path,
     tests: Path,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None],
 ) -> Job:
     inside = f"{INSIDE}/{Path(kind.program.path).name}"
     inner, limit = seconds, seconds + PATIENCE_S
@@ -373,10 +362,6 @@ def _broken(kind: Kind, seed: int, seconds: int, why: str, text: str, lines: int
     )
 
 
-def _texts(reports: Sequence[races.Report]) -> str:
-    return "\n".join(report.text for report in reports)
-
-
 def _watched(kind: Kind, counters: bytes, others: Sequence[races.Report]) -> dict[str, int]:
     """What a kernel that reports data races counts. ValueError: it didn't look for any."""
     if kind.config != RACES_CONFIG:
@@ -409,10 +394,10 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
     everything = f"{output}\n--- kernel log\n{result.kernel_log}"
     verdict = races.judge(result.kernel_log, job.kernel)
     if verdict.others:
-        _log(kind, seed, ".races", _texts(verdict.others))
+        _log(kind, seed, ".races", "\n".join(report.text for report in verdict.others))
     if mine := verdict.series:
         why = f"data race of the series: {mine[0].title}"
-        everything = f"{_texts(mine)}\n--- output\n{everything}"
+        everything = "\n".join([*(one.text for one in mine), "--- output", everything])
         raise _broken(kind, seed, seconds, why, everything, len(mine))
     if found := complaints(verdict.rest):
         why = f"the kernel complains: {found[0]}"
@@ -440,7 +425,7 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
                 task, completed=total_s - soak.left_s(), description=soak.text()
             )
         return
-    yield now_and_then(lambda: f"soak: {soak.text()}", clock=soak.clock)
+    yield now_and_then(lambda: f"soak: {soak.text()}")
 
 
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
@@ -449,12 +434,12 @@ def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Pat
     def work() -> None:
         while (item := soak.next()) is not None:
             kind, seed, seconds = item
-            note = partial(soak.so_far, seed)
-            job = soak_job(kind, seed, seconds, images[kind.config], tests, note)
+            on_progress = partial(soak.so_far, seed)
+            job = soak_job(kind, seed, seconds, images[kind.config], tests, on_progress)
             soak.done(run_one(machine, kind, seed, seconds, job))
 
     def stop() -> None:
-        soak.end = soak.clock()
+        soak.end = time.monotonic()
 
     for tick in _shown(soak, soak.left_s()):
         in_parallel(work, stop, tick)
@@ -522,9 +507,8 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
     soak.give_up()
     save(soak, file, minutes, ended, lines)
     tables.show(table_of(soak), Console())
-    for line in (_races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts)(
-        soak.totals(), minutes
-    ):
+    judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
+    for line in judge(soak.totals(), minutes):
         say(f"soak: {line}")
     say(f"soak: {lines} lines of kernels' logs are complaints")
     say(f"soak: {ended}; every run is in {file}")
@@ -537,10 +521,3 @@ def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KIND
             raise LabError(f"--only {name}: no such boot; there are {', '.join(NAMES)}")
     kinds = [kind for kind in KINDS + RACES if kind.name in only] or among
     return [replace(kind, harvest=harvest) for kind in kinds]
-
-
-def build_for(kinds: Sequence[Kind]) -> tuple[dict[str, Kernel], Path]:
-    """Kernels by configuration, and the directory of the tests."""
-    configs = dict.fromkeys(kind.config for kind in kinds)
-    kernels = {config: kernel.build("series", config) for config in configs}
-    return kernels, selftests.build("series")

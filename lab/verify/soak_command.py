@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lab import machines
+from lab.build import kernel, selftests
 from lab.core.errors import LabError
 from lab.core.steps import say
 from lab.results.files import output_file
@@ -34,12 +35,13 @@ def _seed(context: click.Context, option: click.Parameter, text: str | None) -> 
 
 def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     machine = machines.get(soak.MACHINE)
-    kernels, tests = soak.build_for(kinds)
-    images = {config: kernel.image for config, kernel in kernels.items()}
-    version = kernels[kinds[0].config].release
+    configs = dict.fromkeys(kind.config for kind in kinds)
+    kernels = {config: kernel.build("series", config) for config in configs}
+    images = {config: built.image for config, built in kernels.items()}
+    tests = selftests.build("series")
     say(f"soak: {minutes:g} min on {soak.MACHINE}, first seed {seed:#x}")
     started = time.monotonic()
-    state = Soak(kinds, seed, started + minutes * 60, kernel_version=version)
+    state = Soak(kinds, seed, started + minutes * 60, kernels[kinds[0].config].release)
     status, ended, lines = 1, "failed", 0
     try:
         soak.run_all(machine, state, images, tests)
