@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -193,7 +194,7 @@ def left_out(directory: Path, wanted: Sequence[str], machine: str) -> list[str]:
 
 
 def parity_job(
-    machine: str, mode: Mode, image: Path, directory: Path, tests: Sequence[str], limit: int
+    machine: str, mode: Mode, image: Path, directory: Path, limit: int, tests: Sequence[str]
 ) -> Job:
     patience = BOOT_S + SLOWNESS[machine] * limit
     lines = (" ".join((name, *ARGUMENTS.get(name, ()))) for name in tests)
@@ -214,10 +215,11 @@ def run(
     make: Callable[[Sequence[str]], Job],
     tests: Sequence[str],
     state: KernelProgress,
-) -> dict[str, TestOutcome]:
-    """Run TESTS and return what became of them; goes on behind one in which the machine crashed.
+) -> None:
+    """Run TESTS; goes on behind one in which the machine crashed.
 
-    state: empty; says meanwhile how far it is. WorkFailed: it crashed before a test had begun.
+    state: empty; says meanwhile how far it is, and then what became of them. WorkFailed: it crashed
+    before a test had begun.
     """
     while left := [test for test in tests if test not in state.verdicts]:
         state.running = None
@@ -234,7 +236,6 @@ def run(
         state.kernel_log(log)
         if not any(test in state.verdicts for test in left):
             raise WorkFailed(f"{machine.name} ran no test; the end of its log: {log[-300:]}")
-    return state.found()
 
 
 @dataclass(frozen=True)
@@ -300,18 +301,12 @@ class Setup:
         """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
         have met."""
         limit = self.limit * (1 + repeated)
-
-        def job(image: Path) -> Callable[[Sequence[str]], Job]:
-            return lambda left: parity_job(
-                self.machine.name, mode, image, self.directory, left, limit
-            )
-
         name = name_of(mode, self.machine.name)
-        found: dict[str, dict[str, TestOutcome]] = {}
         states = {kind: KernelProgress() for kind in self.images}
 
         def work(kind: str) -> None:
-            found[kind] = run(self.machine, job(self.images[kind]), tests, states[kind])
+            where = (self.machine.name, mode, self.images[kind], self.directory)
+            run(self.machine, partial(parity_job, *where, limit), tests, states[kind])
 
         which = f"again {', '.join(tests)}" if repeated else f"{len(tests)} selftests"
         what = f"{which}, {' and '.join(self.images)} kernel, {name}"
@@ -324,7 +319,7 @@ class Setup:
                 self.log.mkdir(parents=True, exist_ok=True)
                 for kind, state in states.items():
                     self.log_file(kind, name, repeated).write_text("".join(state.said))
-        base, series = (found[kind] for kind in KERNELS)
+        base, series = (states[kind].found() for kind in KERNELS)
         return [
             TestOnBoth(self.machine.name, name, test, base[test], series[test], repeated)
             for test in base

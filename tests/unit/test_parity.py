@@ -215,7 +215,7 @@ def test_a_machine_that_runs_nothing() -> None:
 
 
 def test_jobs_have_the_mode_and_the_programs() -> None:
-    job = parity.parity_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), TESTS, 7)
+    job = parity.parity_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), 7, TESTS)
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
@@ -225,7 +225,7 @@ def test_jobs_have_the_mode_and_the_programs() -> None:
 
 def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
     tests = ["demand_paging_test", "x86_64/b_test"]
-    job = parity.parity_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), tests, 7)
+    job = parity.parity_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), 7, tests)
     assert job.command[5:] == ("demand_paging_test -b 16M -v 2", "x86_64/b_test")
     assert list(job.files) == [f"/selftests/{name}" for name in tests]
 
