@@ -92,15 +92,11 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes of a plot. x_log: the base of its axis, None: linear, from 0.
-
-    x_zero: the axis begins with 0, and is logarithmic from 1 on.
-    """
+    """One pair of axes of a plot. x_zero: that of x begins with 0, and is logarithmic from 1 on."""
 
     title: str
     x_label: str
     curves: Mapping[Style, Points]
-    x_log: int | None = 2
     x_zero: bool = False
 
 
@@ -181,10 +177,10 @@ def _plain(value: float, _: object = None) -> str:
     return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
-def _log_axis(axis: Any, base: int) -> None:
+def _log_axis(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(base=base, numticks=12))
+    axis.set_major_locator(LogLocator(numticks=12))
     axis.set_major_formatter(FuncFormatter(_plain))
     axis.set_minor_formatter(NullFormatter())
 
@@ -199,8 +195,8 @@ def _x_axis(axes: "Axes", panel: Panel) -> None:
         axes.set_xscale("symlog", linthresh=1)
         # 50 and 100 are neighbours.
         axes.tick_params(axis="x", labelsize=8)
-    elif panel.x_log:
-        axes.set_xscale("log", base=panel.x_log)
+    else:
+        axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(seen))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(_plain))
@@ -248,7 +244,7 @@ def curves(
                 axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
             if whole is None:
                 axes.set_yscale("log")
-                _log_axis(axes.yaxis, 10)
+                _log_axis(axes.yaxis)
             axes.set_ylim(*limits)
             axes.grid(axis="y")
             _x_axis(axes, panel)
@@ -314,7 +310,7 @@ def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None
     colour = COLOURS[style.colour][0]
     right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
     right.set_yscale("log")
-    _log_axis(right.yaxis, 10)
+    _log_axis(right.yaxis)
     right.set_title(f"{style.label}; longest request, ms", loc="left")
     for axes in (left, right):
         _events(axes, *timeline.host)
@@ -350,8 +346,8 @@ def stalls(name: str, panels: Sequence[Panel]) -> str:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel(panel.x_label)
-        _log_axis(axes.yaxis, 10)
-        _log_axis(axes.xaxis, 10)
+        _log_axis(axes.yaxis)
+        _log_axis(axes.xaxis)
         axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
         axes.grid()
     grid[0][0].set_ylabel("share of accesses that took as long")

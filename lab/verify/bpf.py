@@ -22,6 +22,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LAYOUT, ROOT
 from lab.core.steps import say, step
 from lab.machines import Job
+from lab.machines.paging import Mode
 
 MACHINE = "svm-qemu"
 CONFIG = "bpf"
@@ -40,11 +41,7 @@ RUN_S = 10
 
 Format = Literal["text", "json"]
 
-PAGING = {
-    "npt": {"kvm_amd.npt": "1", "kvm.tdp_mmu": "0"},
-    "shadow": {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"},
-    "tdp": {"kvm_amd.npt": "1", "kvm.tdp_mmu": "1"},
-}
+PAGING = {"npt": Mode(True), "shadow": Mode(False), "tdp": Mode(True, True)}
 
 BACKING = ("-s", "anonymous_hugetlb_2mb")
 # vCPUs pause while memory is split: all counts are known beforehand.
@@ -115,7 +112,7 @@ def bpf_job(
     return Job(
         kernel=image,
         command=("sh", "-c", SCRIPT, "bpf", shape, *words),
-        parameters=PAGING[paging],
+        parameters=PAGING[paging].parameters(MACHINE),
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
         files={

@@ -45,7 +45,7 @@ def test_dry_run_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "build", None)
     said = lab("bpf", "--dry-run", "--tool", "wpfaults", "--paging", "shadow")
     lines = said.out.splitlines()
-    assert lines[0].endswith("kvm_amd.npt=0 kvm.tdp_mmu=0")
+    assert lines[0].endswith("kvm.tdp_mmu=0 kvm_amd.npt=0")
     assert lines[1::2] == ["# eager_page_split=N", "# eager_page_split=Y"]
     assert lines[2].endswith(" -i 2 -w 100' wpfaults.bt")
 
