@@ -117,7 +117,7 @@ def run_boot(
 
 
 def run_plan(
-    machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None = None
+    machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None
 ) -> list[list[Measurement]]:
     """Run all boots, as many at a time as the watch says; the results have the jobs' order.
 
@@ -159,18 +159,6 @@ def announce(machine: Machine, boots: Sequence[Boot]) -> None:
     )
 
 
-def announce_reused(
-    machine: Machine, jobs: Sequence[tuple[Boot, Job]], to_do: Sequence[tuple[Boot, Job]]
-) -> None:
-    left = [boot for boot, _ in to_do]
-    say(
-        f"bench: {len(jobs) - len(left)} of {len(jobs)} boots were measured before an interruption,"
-        " with the same kernels and programs: reused (--fresh measures them again)"
-    )
-    if left:
-        say(f"bench: {_runs(left)} test runs are left, about {_estimate(machine, left)}")
-
-
 def show_plan(machine: Machine, boots: Sequence[Boot]) -> None:
     for boot in boots:
         job = plan.bench_job(machine, boot, Path("bzImage"), Path(PERF_TEST))
@@ -186,15 +174,6 @@ def parallel_on(machine: Machine) -> int:
     return parallel.at_once() if machine.lockstep else 1
 
 
-def _make_jobs(machine: Machine, boots: Sequence[Boot]) -> list[tuple[Boot, Job]]:
-    """Build what the plan needs; every kernel is measured by the series' own test."""
-    kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
-    images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    test = selftests.build("series") / PERF_TEST
-    # `host` has no image: it runs the kernel it runs.
-    return [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
-
-
 def measure(
     machine: Machine, jobs: Sequence[tuple[Boot, Job]], store: Store | None, *, fresh: bool = False
 ) -> list[Measurement]:
@@ -204,9 +183,15 @@ def measure(
     """
     known = [None if fresh else _reused(store, boot, job) for boot, job in jobs]
     left = [pair for pair, found in zip(jobs, known, strict=True) if found is None]
-    if len(left) < len(jobs):
-        announce_reused(machine, jobs, left)
-    watch = Watch([BootProgress(boot) for boot, _ in left], parallel_on(machine))
+    boots = [boot for boot, _ in left]
+    if reused := len(jobs) - len(left):
+        say(
+            f"bench: {reused} of {len(jobs)} boots were measured before an interruption,"
+            " with the same kernels and programs: reused (--fresh measures them again)"
+        )
+        if left:
+            say(f"bench: {_runs(boots)} test runs are left, about {_estimate(machine, boots)}")
+    watch = Watch([BootProgress(boot) for boot in boots], parallel_on(machine))
     measured = iter(run_plan(machine, left, watch, store) if left else [])
     return [one for found in known for one in (next(measured) if found is None else found)]
 
@@ -215,7 +200,12 @@ def measure_into(
     file: Path, machine: Machine, boots: Sequence[Boot], *, fresh: bool = False
 ) -> list[Measurement]:
     """Build, measure, and keep the results in FILE, complete or not at all."""
-    jobs = _make_jobs(machine, boots)
+    kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
+    images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
+    # The series' own measures every kernel.
+    test = selftests.build("series") / PERF_TEST
+    # `host` has no image: it runs the kernel it runs.
+    jobs = [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
     # What another run of the same job would not repeat to the digit is not to be mixed.
     store = Store(PARTIAL) if machine.lockstep else None
     found = measure(machine, jobs, store, fresh=fresh)

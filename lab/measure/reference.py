@@ -47,14 +47,11 @@ def directory(layout: Layout = LAYOUT) -> Path:
     return ROOT / figures.REFERENCE / layout.version
 
 
-def matrix(vcpus: int, *eager: str) -> Matrix:
-    return Matrix(vcpus=(vcpus,), writes=WRITES, eager=eager, bytes_per_vcpu="2M")
-
-
 def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     """The boot that has the figures of KERNEL for a mode and a number of vCPUs."""
     eager = {"series": ("N", "Y"), "peer": ("Y",), "base": ("N",)}[kernel]
-    return Boot(MACHINE, kernel, Mode(ept), matrix(vcpus, *eager), part=f"{vcpus} vCPUs")
+    matrix = Matrix(vcpus=(vcpus,), writes=WRITES, eager=eager, bytes_per_vcpu="2M")
+    return Boot(MACHINE, kernel, Mode(ept), matrix, part=f"{vcpus} vCPUs")
 
 
 def reference_boots() -> list[Boot]:
@@ -64,19 +61,16 @@ def reference_boots() -> list[Boot]:
     return [boot(kernel, ept, n) for kernel, n in kinds for ept in (True, False)]
 
 
-def _log(part: str) -> Path:
-    return LOG / f"reference-{part}.log"
-
-
 def _measure(part: str, file: Path) -> None:
     """Run the command that measures PART into FILE; what it says goes to its log."""
     words = (COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file))
     LOG.mkdir(parents=True, exist_ok=True)
-    with _log(part).open("wb") as output:
+    log = LOG / f"reference-{part}.log"
+    with log.open("wb") as output:
         status = process.run((sys.executable, "-m", "lab", *words), ROOT, output)
     if status:
-        say("\n".join(_log(part).read_text(errors="replace").splitlines()[-5:]))
-        raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {_log(part)}")
+        say("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
+        raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {log}")
 
 
 def measure_others(files: Mapping[str, Path]) -> None:

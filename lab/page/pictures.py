@@ -253,18 +253,15 @@ def curves(
     return to_svg(figure, name)
 
 
-def _bands(axes: "Axes", timeline: Timeline) -> None:
-    """Shade what the host does; the edge keeps what is short visible."""
+def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
+    """Shade what the host does, and draw the rates of a KIND of vCPUs over it."""
     for one in timeline.host:
         if one["phase"] in BANDS:
             colour, begin = COLOURS[one["phase"]][0], one["begin_us"]
             end = (begin + one["seconds"] * 1e6) / 1e3
+            # The edge keeps what is short visible.
             axes.axvspan(begin / 1e3, end, facecolor=colour, alpha=0.45, edgecolor="none")
             axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
-
-
-def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
-    _bands(axes, timeline)
     axes.margins(y=0.08)
     timeline.rates(axes, kind, 1.3)
     axes.set_ylim(bottom=0)

@@ -433,15 +433,6 @@ def markdown(table: Table) -> str:
     return "\n".join([f"### {table.title}", *notes, "", lines[0], f"|{rule}|", *lines[1:], ""])
 
 
-def _rich(table: Table) -> RichTable:
-    shown = RichTable(box=box.SIMPLE_HEAD)
-    for index, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for index, row in enumerate(table.rows):
-        shown.add_row(*row, style="bold" if index in table.strong else None)
-    return shown
-
-
 def show(table: Table, console: Console) -> None:
     """Print a table: drawn on a terminal, Markdown elsewhere."""
     if not console.is_terminal:
@@ -450,7 +441,11 @@ def show(table: Table, console: Console) -> None:
     console.print(table.title, style="bold", markup=False, highlight=False)
     for note in table.notes:
         console.print(f"({note})", style="dim", markup=False, highlight=False)
-    drawn, kept = _rich(table), console.width
+    drawn, kept = RichTable(box=box.SIMPLE_HEAD), console.width
+    for index, column in enumerate(table.columns):
+        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for index, row in enumerate(table.rows):
+        drawn.add_row(*row, style="bold" if index in table.strong else None)
     # A terminal that is too narrow breaks lines; rich would cut figures.
     needed = console.measure(drawn, options=console.options.update(max_width=WIDEST)).maximum
     console.width = max(kept, needed)

@@ -199,16 +199,7 @@ def parcels(
     ]
 
 
-def _fill_cover(file: Path, cover: Cover) -> None:
-    text = file.read_text()
-    for place, value in zip(PLACES, (cover.subject, cover.body), strict=True):
-        if place not in text:
-            raise WorkFailed(f"{file}: git's cover letter has no line '{place}'")
-        text = text.replace(place, value, 1)
-    file.write_text(text)
-
-
-def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int = 1) -> list[Path]:
+def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int) -> list[Path]:
     """Write cover letter and mails of a topic into the new DIRECTORY; returns them in order.
 
     The same input gives the same bytes: dates and the author of the cover letter are those of
@@ -223,7 +214,12 @@ def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int 
     env = signature(name, email, 0) | author
     subject.repo.run("format-patch", *options, f"{first}^..{last}", env=env)
     mails = sorted(directory.glob("*.patch"))
-    _fill_cover(mails[0], parcel.cover)
+    text = mails[0].read_text()
+    for place, value in zip(PLACES, (parcel.cover.subject, parcel.cover.body), strict=True):
+        if place not in text:
+            raise WorkFailed(f"{mails[0]}: git's cover letter has no line '{place}'")
+        text = text.replace(place, value, 1)
+    mails[0].write_text(text)
     return mails
 
 
@@ -256,15 +252,6 @@ def maintainers(subject: Subject, mails: Sequence[Path]) -> list[str]:
     return list(dict.fromkeys(done.stdout.splitlines()))
 
 
-def _problems(
-    subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]], signed: bool
-) -> list[str]:
-    mails = [mail for _, written in made for mail in written]
-    ignores = check.CHECKPATCH_IGNORES if signed else check.UNSIGNED
-    with step(f"Checking {len(mails)} mails: git am, checkpatch", "1 min, 3 on a busy machine"):
-        return prove_am(subject, made) + check.checkpatch_problems(subject, mails, ignores)
-
-
 def make(
     subject: Subject, wanted: Sequence[Parcel], version: int = 1, *, signed: bool = True
 ) -> list[tuple[list[Path], list[str]]]:
@@ -281,13 +268,18 @@ def make(
     with locked(tree.lock(subject.layout.check)):
         written = [write_mails(subject, one, fresh / one.name, version) for one in wanted]
         made = [(one, mails[1:]) for one, mails in zip(wanted, written, strict=True)]
-        if problems := _problems(subject, made, signed):
+        mails = [mail for _, parts in made for mail in parts]
+        ignores = check.CHECKPATCH_IGNORES if signed else check.UNSIGNED
+        with step(f"Checking {len(mails)} mails: git am, checkpatch", "1 min, 3 on a busy machine"):
+            problems = prove_am(subject, made)
+            problems += check.checkpatch_problems(subject, mails, ignores)
+        if problems:
             say("\n".join(problems))
             raise WorkFailed(f"not fit to be sent, see above; the mails are in {fresh}")
-        people = [maintainers(subject, mails) for _, mails in made]
+        people = [maintainers(subject, parts) for _, parts in made]
     shutil.rmtree(directory, ignore_errors=True)
     fresh.rename(directory)
-    moved = [[directory / file.relative_to(fresh) for file in mails] for mails in written]
+    moved = [[directory / file.relative_to(fresh) for file in parts] for parts in written]
     return list(zip(moved, people, strict=True))
 
 

@@ -120,10 +120,6 @@ class Program:
     parse: Callable[[str], dict[str, int]] = lambda _: {}
     may_skip: bool = False
 
-    def words(self, seed: int, seconds: int, harvest: str) -> tuple[str, ...]:
-        values = {"seed": hex(seed), "seconds": seconds, "harvest": harvest}
-        return tuple(word.format(**values) for word in self.argv)
-
 
 STRESS = Program(
     "x86/eager_split_stress_test", ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"), _stress
@@ -321,7 +317,8 @@ def soak_job(
     inner, limit = seconds, seconds + PATIENCE_S
     if kind.counted:
         inner, limit = seconds // COUNTED_SLOWNESS, seconds * COUNTED_LIMIT + PATIENCE_S
-    words = kind.program.words(seed, inner, kind.harvest)
+    values = {"seed": hex(seed), "seconds": inner, "harvest": kind.harvest}
+    words = (word.format(**values) for word in kind.program.argv)
     return Job(
         kernel=image,
         command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), kind.harvest, inside, *words),
