@@ -225,12 +225,8 @@ def test_a_moved_line_is_no_difference(old: FakeKernel, new: FakeKernel) -> None
     assert save(old.layout) == []
 
 
-def edit_common(fake: FakeKernel) -> None:
-    amend(fake, "KVM: split", lambda: fake.edit(SPLITTER, "int last", "long last"))
-
-
-def edit_common_later(fake: FakeKernel) -> None:
-    amend(fake, "KVM: selftests: test", lambda: fake.edit(SPLITTER, "int last", "long x"))
+def edit_common(subject: str) -> Callable[[FakeKernel], None]:
+    return lambda fake: amend(fake, subject, lambda: fake.edit(SPLITTER, "int last", "long last"))
 
 
 def drop_a_mail(fake: FakeKernel) -> None:
@@ -253,8 +249,11 @@ def swap(fake: FakeKernel) -> None:
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        (edit_common, r"has another .*eager_split\.c than all bases share: .*BASE=7\.3"),
-        (edit_common_later, "a whole file that belongs to"),
+        (
+            edit_common("KVM: split"),
+            r"has another .*eager_split\.c than all bases share: .*BASE=7\.3",
+        ),
+        (edit_common("KVM: selftests: test"), "a whole file that belongs to"),
         (drop_a_mail, "in their order: see kvm-selftests-test"),
         (insert_a_mail, "kvm-amid stands among the mails"),
         (swap, "in their order: see kvm-split"),

@@ -182,8 +182,8 @@ def fixup(fake: FakeKernel) -> None:
     fake.edit(MMU, "pages[3]", "pages[4]", commit="fixup! KVM: count")
 
 
-def message(text: str) -> Work:
-    return lambda fake: fake.edit(MMU, "pages[0]", "pages[4]", commit=text)
+def edit(commit: str) -> Work:
+    return lambda fake: fake.edit(MMU, "pages[0]", "pages[4]", commit=commit)
 
 
 def symbolic_link(fake: FakeKernel) -> None:
@@ -197,10 +197,6 @@ def merge(fake: FakeKernel) -> None:
     fake.git("checkout", "-q", "series")
     split(fake)
     fake.git("merge", "-q", "-m", "merged", "side")
-
-
-def dirty(fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[0]", "pages[4]")
 
 
 def stopped_rebase(fake: FakeKernel) -> None:
@@ -218,11 +214,11 @@ def changed_repository(fake: FakeKernel) -> None:
     [
         (later_edit, 'a whole file that belongs to "KVM: split"'),
         (fixup, "git rebase -i --autosquash base"),
-        (message("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
-        (message("KVM: x\nsecond line"), "needs a blank line"),
+        (edit("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
+        (edit("KVM: x\nsecond line"), "needs a blank line"),
         (symbolic_link, "no regular file"),
         (merge, "is a merge"),
-        (dirty, "uncommitted changes"),
+        (edit(""), "uncommitted changes"),
         (stopped_rebase, "a rebase, merge or cherry-pick in progress"),
         (changed_repository, "ARGS=--overwrite"),
     ],

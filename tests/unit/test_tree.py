@@ -183,20 +183,15 @@ def test_a_whole_file_has_one_owner(with_series: FakeKernel) -> None:
     assert "belongs to one mail" in refused(with_series.make_tree)
 
 
-def uncommitted(fake: FakeKernel) -> None:
-    fake.edit(MMU, "pages[2]", "pages[5]")
-
-
-def untracked(fake: FakeKernel) -> None:
-    fake.write("arch/x86/kvm/new.c", "int new;\n")
-
-
-def committed(fake: FakeKernel) -> None:
-    uncommitted(fake)
-    fake.commit("KVM: work")
-
-
-@pytest.mark.parametrize("work", [uncommitted, untracked, committed])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda fake: fake.edit(MMU, "pages[2]", "pages[5]"),
+        lambda fake: fake.write("arch/x86/kvm/new.c", "int new;\n"),
+        lambda fake: fake.edit(MMU, "pages[2]", "pages[5]", commit="KVM: work"),
+    ],
+    ids=("uncommitted", "untracked", "committed"),
+)
 def test_unsaved_work_stays(made: FakeKernel, work: Callable[[FakeKernel], None]) -> None:
     work(made)
     before = snapshot(made)
