@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -117,14 +118,8 @@ def test_goes_on_behind_a_test_that_kills_the_machine() -> None:
 
 def noisy(*logs: str) -> Scripted:
     """Its kernels' logs are those told, one after the other, the last again; none for base."""
-    left = list(logs)
-
-    def log(job: Job) -> str:
-        if job.kernel.name != "series":
-            return ""
-        return left.pop(0) if len(left) > 1 else left[0]
-
-    return Scripted(log=log)
+    left = chain(logs, repeat(logs[-1]))
+    return Scripted(log=lambda job: next(left) if job.kernel.name == "series" else "")
 
 
 def test_a_kernel_that_complains_differs_from_one_that_does_not() -> None:
@@ -273,12 +268,9 @@ def test_the_exit_status_is_the_verdict(
 ) -> None:
     machine = Scripted({("series", "a_test"): series})
     (tmp_path / "a_test").touch()
-
-    def build(kind: str, config: str) -> Kernel:
-        return Kernel(kind, config, Path(kind), f"7.3.4-{kind}")
-
+    kernels = {kind: Kernel(kind, "kvm", Path(kind), f"7.3.4-{kind}") for kind in parity.KERNELS}
     monkeypatch.setattr("lab.machines.get", lambda _: machine)
-    monkeypatch.setattr("lab.build.kernel.build", build)
+    monkeypatch.setattr("lab.build.kernel.build", lambda kind, _: kernels[kind])
     monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     output = tmp_path / "out.jsonl"
     said = lab("parity", "--output", str(output), status=status).err
