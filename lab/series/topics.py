@@ -63,17 +63,15 @@ def problems(topics: Sequence[Topic], subjects: Sequence[str]) -> Iterator[str]:
         yield f"{FILE}: '{subjects[-1]}' is in no topic"
 
 
-def check(topics: Sequence[Topic], subjects: Sequence[str]) -> None:
-    """LabError: the first of problems()."""
-    for problem in problems(topics, subjects):
-        raise LabError(problem)
-
-
 def slices(
     topics: Sequence[Topic], subjects: Sequence[str], commits: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """The commits of each topic. subjects, commits: one per mail. LabError: see check()."""
-    check(topics, subjects)
+    """The commits of each topic. subjects, commits: one per mail.
+
+    LabError: the first of problems().
+    """
+    for problem in problems(topics, subjects):
+        raise LabError(problem)
     ends = [subjects.index(topic.last) + 1 for topic in topics]
     return [tuple(commits[start:end]) for start, end in pairwise([0, *ends])]
 
