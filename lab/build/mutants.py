@@ -89,13 +89,6 @@ def _check(path: str, mail: Mail) -> Check:
     return Check(program, tuple(arguments), machine, tuple(words), output, kernel_log)
 
 
-def _check_switch(path: str, number: int, mail: Mail) -> None:
-    used = {int(found) for found in SWITCH.findall(mail.diff)}
-    if used != {number}:
-        numbers = ", ".join(map(str, sorted(used))) or "none"
-        raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
-
-
 def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
     """Path and mail of a patch. LabError: it is none, or has more than a diff."""
     path = file.relative_to(layout.root).as_posix()
@@ -141,7 +134,10 @@ def load(layout: Layout) -> Mutants:
             continue
         if number in mutants:
             raise LabError(f"{path}: {mutants[number].path} has the number {number:02d} already")
-        _check_switch(path, number, mail)
+        used = {int(found) for found in SWITCH.findall(mail.diff)}
+        if used != {number}:
+            numbers = ", ".join(map(str, sorted(used))) or "none"
+            raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
         mutants[number] = Mutant(number, words, path, mail, _check(path, mail))
     if len(switches) != 1:
         raise LabError(f"{layout.mutant_patches}: needs one patch 00, has {len(switches)}")

@@ -105,13 +105,6 @@ def ends_by_exception() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C, SIGTERM and SIGHUP: what they are meant to end is being ended already."""
-    with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
-        yield
-
-
-@contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
 
@@ -267,7 +260,8 @@ class Child:
         self._end()
 
     def _end(self) -> None:
-        with _undisturbed():
+        # What these signals are meant to end is being ended already.
+        with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
             if self._process:
                 end(family(self._process.pid), self.grace_s)
                 self._process.wait()

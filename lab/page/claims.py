@@ -37,20 +37,15 @@ def agrees(figure: str, value: float) -> bool:
     return abs(float(figure.replace(",", "")) - value) <= step(figure) * (0.5 + 1e-9)
 
 
-def _page(pattern: str, root: Path) -> Path:
-    found = sorted(root.glob(pattern))
-    if len(found) != 1:
-        raise LabError(f"{figures.SPECIFICATION}: {pattern} names {len(found)} files, not one")
-    return found[0]
-
-
 def wrong_with(pattern: str, claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
     """A line for each figure of a sentence that is not the reference's. pattern: of the page.
 
     LabError: the page does not say this, or the reference has no such figure.
     """
-    page, said = _page(pattern, root), claim["says"]
-    name = page.relative_to(root)
+    pages, said = list(root.glob(pattern)), claim["says"]
+    if len(pages) != 1:
+        raise LabError(f"{figures.SPECIFICATION}: {pattern} names {len(pages)} files, not one")
+    page, name = pages[0], pages[0].relative_to(root)
     if _plain(FIGURE.sub(r"\1", said)) not in _plain(page.read_text()):
         raise LabError(f"{name}: no longer says '{said}'; see {figures.SPECIFICATION}")
     shown = FIGURE.findall(said)

@@ -47,10 +47,6 @@ def _same_run(line: Line) -> tuple[Any, ...]:
     return tuple(line.record[name] for name in ("machine", "kernel", "ept", "tdp_mmu", "eager"))
 
 
-def _timeline(run: LiveRun) -> Timeline:
-    return Timeline(run.style, run.timeline.record, [line.record for line in run.phases("writer")])
-
-
 def _exceeding(run: LiveRun, kind: str) -> Points:
     """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
 
@@ -84,10 +80,14 @@ def _live_dimensions(runs: Sequence[LiveRun]) -> str:
 
 def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"timeline-{mode}"
+    drawn = []
+    for run in runs:
+        host = [line.record for line in run.phases("writer")]
+        drawn.append(Timeline(run.style, run.timeline.record, host))
     return Picture(
         name,
         f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
-        pictures.timelines(name, [_timeline(run) for run in runs]),
+        pictures.timelines(name, drawn),
         _live_dimensions(runs),
         "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
         " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"

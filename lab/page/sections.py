@@ -270,21 +270,6 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
     return f"{100 * (1 - alone[0]['untraced_seconds'] / one['untraced_seconds']):.1f}%"
 
 
-def _lock_row(one: Any, records: Iterable[Any]) -> tuple[str, ...]:
-    return (
-        f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}",
-        str(one["vcpus"]),
-        str(one["cpus"]),
-        "Y" if one["eager"] else "N",
-        f"{_waiting(one):.1f}%",
-        _by_times(one, records),
-        str(one["waits"]),
-        f"{one['longest_wait_seconds'] * 1e3:.3f}",
-        tables.milliseconds(one["untraced_seconds"]),
-        tables.milliseconds(one["seconds"]),
-    )
-
-
 def lock_table(records: Sequence[Any]) -> Table:
     """A row for each line of `lab lockprofile`."""
     columns = ("mode", "vCPUs", "CPUs", "eager", "waiting", "by times", "waits", "longest, ms")
@@ -295,7 +280,21 @@ def lock_table(records: Sequence[Any]) -> Table:
         "dirty: the phase without tracing, and with it; all but by times was measured with tracing",
         tables.LOCKSTEP,
     ]
-    rows = [_lock_row(one, records) for one in records]
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}",
+            str(one["vcpus"]),
+            str(one["cpus"]),
+            "Y" if one["eager"] else "N",
+            f"{_waiting(one):.1f}%",
+            _by_times(one, records),
+            str(one["waits"]),
+            f"{one['longest_wait_seconds'] * 1e3:.3f}",
+            tables.milliseconds(one["untraced_seconds"]),
+            tables.milliseconds(one["seconds"]),
+        )
+        for one in records
+    ]
     return Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), rows, notes=notes)
 
 

@@ -117,12 +117,11 @@ def parse(line: str) -> Measurement:
     """
     try:
         record = json.loads(line, object_pairs_hook=_no_duplicates)
-    except ValueError as error:
-        raise LabError(f"is not JSON: {error}") from error
-    try:
         found = msgspec.convert(record, Measurement)
     except msgspec.ValidationError as error:
         raise LabError(str(error)) from error
+    except ValueError as error:
+        raise LabError(f"is not JSON: {error}") from error
     _check_together(found)
     return found
 

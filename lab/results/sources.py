@@ -62,7 +62,11 @@ class Source:
         for line in self.lines:
             phase = line.record.get("phase")
             if not isinstance(phase, str) or phase in jsonl.PHASES:
-                yield _measurement(line), line
+                try:
+                    one = jsonl.parse(line.text)
+                except LabError as error:
+                    raise LabError(f"{line.file}, line {line.number}: {error}") from error
+                yield one, line
 
     @cached_property
     def measured(self) -> dict[Key, tuple[Measurement, Line]]:
@@ -96,13 +100,6 @@ def base_of(version: str) -> str:
     """The base of a kernel: 7.3 for 7.3.4-series."""
     found = re.match(r"\d+\.\d+", version)
     return found[0] if found else version
-
-
-def _measurement(line: Line) -> Measurement:
-    try:
-        return jsonl.parse(line.text)
-    except LabError as error:
-        raise LabError(f"{line.file}, line {line.number}: {error}") from error
 
 
 def kind_of(file: Path) -> str:

@@ -14,7 +14,7 @@ from lab.core.git import Repo
 from lab.core.paths import Layout
 from lab.series import files
 from lab.series.apply import tree_of_mail
-from lab.series.extract import Extract, Extractor, line_of, message_of
+from lab.series.extract import Extractor, line_of, message_of
 from lab.series.files import AFTER, BEFORE, SAME, Series, WholeFile
 from lab.series.mail import Mail, file_name, format_mail, slug
 from lab.series.pin import path_map
@@ -85,15 +85,6 @@ class _Saver:
             return False
         return made == self.repo.tree_of(commit)
 
-    def _check_common(self, extract: Extract) -> None:
-        for path, file in extract.files.items():
-            if file != self._read_whole(path):
-                raise LabError(
-                    f'commit "{extract.mail.subject}" has another {path} than all bases share: make'
-                    f" the edit with BASE={self.layout.newest.version}, or after the last mail if"
-                    f" only {self.layout.version} needs it"
-                )
-
     def text_of(self, commit: str, part: str, name: str) -> bytes | None:
         """The mail of a commit, None if series/ has it. LabError: it cannot be kept."""
         self.extractor.part = part
@@ -107,7 +98,13 @@ class _Saver:
             self.extractor.owner.update((path, name) for path in mail.whole)
             return (self.layout.root / file).read_bytes()
         extract = self.extractor.extract(commit)
-        self._check_common(extract)
+        for path, whole in extract.files.items():
+            if whole != self._read_whole(path):
+                raise LabError(
+                    f'commit "{extract.mail.subject}" has another {path} than all bases share: make'
+                    f" the edit with BASE={self.layout.newest.version}, or after the last mail if"
+                    f" only {self.layout.version} needs it"
+                )
         made = files.shortened(extract.mail, self.common[name]) if part == SAME else extract.mail
         return format_mail(made).encode("utf-8", "surrogateescape")
 

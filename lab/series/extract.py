@@ -92,7 +92,9 @@ class Extractor:
         deletes, adds, replaces = (tuple(change[key]) for key in ("deletes", "adds", "replaces"))
         mail = Mail(message, tuple(removes), deletes, diff, adds, replaces)
         files = {path: self._whole(commit, path) for path in mail.whole}
-        self._prove(parent, commit, Extract(mail, files))
+        made = tree_of_mail(self.repo, parent, mail, files.__getitem__, f'"{mail.subject}"')
+        if made != self.repo.tree_of(commit):
+            raise WorkFailed(f'"{mail.subject}" as a mail makes another commit: a fault of save')
         return Extract(mail, files)
 
     def _classify(self, subject: str, parent: str, commit: str) -> dict[str, list[str]]:
@@ -176,14 +178,6 @@ class Extractor:
         entry = self.repo.entry(commit, path)
         assert entry is not None, "the commit adds or replaces it"
         return WholeFile(entry.mode, self.repo.content(entry.blob))
-
-    def _prove(self, parent: str, commit: str, extract: Extract) -> None:
-        subject = extract.mail.subject
-        made = tree_of_mail(
-            self.repo, parent, extract.mail, extract.files.__getitem__, f'"{subject}"'
-        )
-        if made != self.repo.tree_of(commit):
-            raise WorkFailed(f'"{subject}" as a mail makes another commit: a fault of save')
 
 
 def line_of(repo: Repo, base: str, head: str) -> list[str]:

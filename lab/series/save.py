@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the commits of build/linux back to series/ and the whole files."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -59,15 +59,6 @@ def _write_all(root: Path, made: Files) -> None:
             new.unlink(missing_ok=True)
 
 
-def _remove_all(root: Path, paths: Iterable[str]) -> None:
-    for path in paths:
-        (root / path).unlink()
-        for directory in (root / path).parents:
-            if directory == root or any(directory.iterdir()):
-                break
-            directory.rmdir()
-
-
 def differences(old: Files, new: Files) -> tuple[list[str], list[str]]:
     """Paths to write and paths to remove on the way from OLD to NEW."""
     written = [path for path, file in new.items() if old.get(path) != file]
@@ -98,7 +89,12 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
         new = made_of(layout, repo, head, old)
         written, removed = differences(old, new)
         _write_all(layout.root, {path: new[path] for path in written})
-        _remove_all(layout.root, removed)
+        for path in removed:
+            (layout.root / path).unlink()
+            for directory in (layout.root / path).parents:
+                if directory == layout.root or any(directory.iterdir()):
+                    break
+                directory.rmdir()
         inputs = files.fingerprint(layout, files.load(layout))
         tree.write_state(layout.linux, tree.State(head, inputs, state.sha256))
         return [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]

@@ -104,22 +104,17 @@ def _kept(layout: Layout, pin: Pin) -> KernelSource | None:
     return KernelSource(tarball.name, version, tarball, sha256, False)
 
 
-def _download(layout: Layout, pin: Pin, directory: Path, log: Path) -> Path:
-    try:
-        return archive.fetch(pin.package, pin.suite, directory, log)
-    except SourceMissing as error:
-        raise SourceMissing(
-            f"{error}; name a tarball of Linux {layout.version} from elsewhere, once:"
-            f" make tree BASE={layout.version} SOURCE=FILE"
-        ) from error
-
-
 def _fetch(layout: Layout, pin: Pin) -> None:
     what = f"Fetching {pin.package} from {pin.suite}"
-    log = layout.log / "source.log"
     with space.filling(layout.source) as directory, step(what, "1 min"):
         space.need(directory, NEEDED_GIB, "a kernel source")
-        deb = _download(layout, pin, directory, log)
+        try:
+            deb = archive.fetch(pin.package, pin.suite, directory, layout.log / "source.log")
+        except SourceMissing as error:
+            raise SourceMissing(
+                f"{error}; name a tarball of Linux {layout.version} from elsewhere, once:"
+                f" make tree BASE={layout.version} SOURCE=FILE"
+            ) from error
         version = archive.unpack(deb, directory / "package")
         tarball = directory / "package" / pin.tarball.lstrip("/")
         if not tarball.is_file():

@@ -186,15 +186,6 @@ def compiles(subject: Subject) -> CheckResult:
     return CheckResult(detail, tuple(problems))
 
 
-def _write_mails(subject: Subject) -> list[Path]:
-    directory = subject.layout.checked_mail
-    directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("*.patch"):
-        old.unlink()
-    subject.repo.run("format-patch", "-q", "-o", str(directory), f"{tree.BASE_TAG}..{subject.tip}")
-    return sorted(directory.glob("*.patch"))
-
-
 def checkpatch_problems(
     subject: Subject, mails: Iterable[Path], ignores: str = UNSIGNED
 ) -> list[str]:
@@ -213,7 +204,11 @@ def checkpatch_problems(
 
 def checkpatch(subject: Subject) -> CheckResult:
     """checkpatch.pl --strict has nothing to say about any mail."""
-    mails = _write_mails(subject)
+    directory = subject.layout.checked_mail
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    subject.repo.run("format-patch", "-q", "-o", str(directory), f"{tree.BASE_TAG}..{subject.tip}")
+    mails = sorted(directory.glob("*.patch"))
     return CheckResult(f"{len(mails)} mails, --strict", tuple(checkpatch_problems(subject, mails)))
 
 
