@@ -60,13 +60,7 @@ def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
         yield running
 
 
-@pytest.fixture(params=["kvm", "selftests"])
-def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    """Building a kernel, and the selftests."""
-    with build_of(request.param, layout) as running:
-        yield running
-
-
+@pytest.mark.parametrize("what", ["kvm", "selftests"])
 @pytest.mark.parametrize(
     ("number", "code"),
     [
@@ -76,13 +70,14 @@ def build(request: pytest.FixtureRequest, layout: Layout) -> Iterator[subprocess
     ],
 )
 def test_all_that_make_started_ends(
-    layout: Layout, build: subprocess.Popen[bytes], number: signal.Signals, code: int
+    layout: Layout, what: str, number: signal.Signals, code: int
 ) -> None:
-    pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
-    assert len(pids) == 2 and not any(map(is_gone, pids))
-    build.send_signal(number)
-    assert build.wait(timeout=20) == code
-    assert all(map(is_gone, pids))
+    with build_of(what, layout) as running:
+        pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+        assert len(pids) == 2 and not any(map(is_gone, pids))
+        running.send_signal(number)
+        assert running.wait(timeout=20) == code
+        assert all(map(is_gone, pids))
 
 
 # What it starts says that it was told to end, and takes its time.

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab/setup.sh with every program it calls replaced by one that only takes notes."""
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -47,15 +46,12 @@ class Machine:
     root: Path
     notes: Path
     path: Path
-    base: str = ""
 
-    def run(self, *lists: str) -> subprocess.CompletedProcess[str]:
-        env = {"PATH": str(self.path), "NOTES": str(self.notes), "HOME": str(self.root)}
-        env["LAB_BASE"] = self.base
-        script = self.root / "lab/setup.sh"
-        return subprocess.run(
-            [script, *lists], env=env, capture_output=True, text=True, check=False
-        )
+    def run(self, *lists: str, base: str = "") -> subprocess.CompletedProcess[str]:
+        places = {"PATH": self.path, "NOTES": self.notes, "HOME": self.root}
+        env = {name: str(place) for name, place in places.items()} | {"LAB_BASE": base}
+        command = [str(self.root / "lab/setup.sh"), *lists]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     def calls(self) -> list[str]:
         calls = self.notes / "calls"
@@ -95,9 +91,9 @@ def forget(machine: Machine, *packages: str) -> None:
     file.write_text("".join(f"{name}\n" for name in kept))
 
 
-def refusal(machine: Machine, *lists: str) -> str:
+def refusal(machine: Machine, *lists: str, base: str = "") -> str:
     """The line that a user reads of what could not be done."""
-    done = machine.run(*lists)
+    done = machine.run(*lists, base=base)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     return line
@@ -130,13 +126,13 @@ def test_nothing_at_all_is_installed(machine: Machine) -> None:
 def test_a_base_needs_more(machine: Machine) -> None:
     pin = write(machine.root / "base/7.3.pin", 'packages = ["uuid-dev", "flex"]\n')
     (machine.notes / "pip").write_text(PIP + f'[ "$1" = install ] || exec {sys.executable} "$@"\n')
-    done = dataclasses.replace(machine, base="7.3").run()
+    done = machine.run(base="7.3")
     assert done.returncode == 0, done.stderr
     assert "installing Debian packages (about 2 minutes): uuid-dev\n" in done.stdout
     assert machine.calls()[-1] == "apt-get install -y --no-install-recommends uuid-dev"
-    assert dataclasses.replace(machine, base="7.3").run().stdout == ""
+    assert machine.run(base="7.3").stdout == ""
     pin.write_text("packages = [")
-    assert "7.3.pin cannot be read" in refusal(dataclasses.replace(machine, base="7.3"))
+    assert "7.3.pin cannot be read" in refusal(machine, base="7.3")
     assert machine.run().returncode == 0
 
 
