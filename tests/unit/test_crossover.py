@@ -129,10 +129,8 @@ def test_a_dry_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure_into(file: Path, *, fresh: bool) -> None:
-        jsonl.write(file, measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT))
-
-    monkeypatch.setattr(crossover, "measure_into", measure_into)
+    rounds = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
+    monkeypatch.setattr(crossover, "measure_into", lambda file, fresh: jsonl.write(file, rounds))
     file = tmp_path / "x-crossover.jsonl"
     said = lab("crossover", "--output", str(file))
     assert "from 0.25% on" in said.out

@@ -3,6 +3,7 @@
 
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -205,18 +206,13 @@ def test_frames_are_found_in_the_source(tmp_path: Path) -> None:
 def test_a_frame_is_where_the_call_is_and_not_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def answer(*command: str) -> str:
-        if command[0] == "nm":
-            return "ffffffff81000100 T outer\nffffffff81000200 t twice\n0300 t twice\n U x\n"
-        asked.extend(command[-3:])
-        return ""
-
-    monkeypatch.setattr(races, "_output", answer)
+    symbols = "ffffffff81000100 T outer\nffffffff81000200 t twice\n0300 t twice\n U x\n"
+    output = Mock(side_effect=[symbols, ""])
+    monkeypatch.setattr(races, "_output", output)
     image = tmp_path / "obj-kcsan/arch/x86/boot/bzImage"
     races.locate(["outer+0x10/0x20", "twice+0x1/0x2"], image)
-    assert asked == ["0xffffffff8100010f", "0xffffffff81000200", "0x300"]
+    assert [call.args[0] for call in output.call_args_list] == ["nm", "addr2line"]
+    assert output.call_args.args[-3:] == ("0xffffffff8100010f", "0xffffffff81000200", "0x300")
 
 
 def test_a_log_without_reports_needs_no_kernel(tmp_path: Path) -> None:
