@@ -332,13 +332,6 @@ def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
     )
 
 
-def _phases(initially_all_set: bool, iterations: int) -> Iterator[tuple[str, int | None]]:
-    for phase, repeated in jsonl.PHASES.items():
-        if phase == "clear" and not initially_all_set:
-            continue
-        yield from ((phase, n) for n in (range(1, iterations + 1) if repeated else (None,)))
-
-
 def expected_keys(boot: Boot, seen: Key) -> set[Key]:
     """What a boot is to deliver, in the mode that SEEN has for what was not asked for."""
     return {
@@ -358,5 +351,7 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
         )
         for matrix in boot.matrices
         for vcpus, writes, init, eager, backing, harvest in matrix.runs
-        for phase, iteration in _phases(init, matrix.iterations)
+        for phase, repeated in jsonl.PHASES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(1, matrix.iterations + 1)] if repeated else [None])
     }

@@ -55,10 +55,6 @@ class Goal:
         phase = (self.row.phase, self.row.iteration)
         return (self.way, vm, phase) == (Way.of(key), own, (key.phase, key.iteration))
 
-    def label(self, key: Key) -> str:
-        what = "dirty" if self.row.phase == "dirty" else self.row.label
-        return f"{tables.load_label(key)}, {what} ms"
-
     def judge(self, lazy: float | None, eager: float) -> str | None:
         """The verdict, None if what it needs was not measured."""
         if not self.ratio:
@@ -102,8 +98,10 @@ def _speed_goals(times: Times) -> Iterator[Judged]:
         for key, seconds in times.items():
             if key.kernel == "series" and key.eager and goal.is_for(key):
                 beside = Beside.at(key, times)
+                what = "dirty" if key.phase == "dirty" else goal.row.label
                 if said := goal.judge(beside.lazy, seconds):
-                    yield goal.label(key), beside, said, Beside.keys(key)[:3]
+                    label = f"{tables.load_label(key)}, {what} ms"
+                    yield label, beside, said, Beside.keys(key)[:3]
 
 
 def _base_goal(times: Times) -> Iterator[Judged]:

@@ -294,13 +294,6 @@ def unlogged(key: Key, times: Times) -> float | None:
     return min((seconds for seconds in found if seconds is not None), default=None)
 
 
-def _is_column(group: Key, groups: Groups) -> bool:
-    """All of the group is a column in another one's table."""
-    other = replace(group, dirty_harvest=OFF)
-    beside = group.dirty_harvest == ON and other in groups
-    return beside and all(key.eager for key in groups[group])
-
-
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
@@ -315,7 +308,9 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     series = [group for group in groups if group.kernel == "series"]
     tables = []
     for group in series or groups:
-        if _is_column(group, groups):
+        # All of it is a column in another one's table.
+        beside = group.dirty_harvest == ON and replace(group, dirty_harvest=OFF) in groups
+        if beside and all(key.eager for key in groups[group]):
             continue
         crowded = {m.vcpus for m in found if m.overcommitted and _group(m.key) == group}
         tables.append(_table_of(group, groups, times, crowded))
