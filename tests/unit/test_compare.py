@@ -102,11 +102,9 @@ def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
 
 
 def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
-    def file(name: str, seconds: float) -> str:
-        return file_of(tmp_path, name, [measurement(machine="host", seconds=seconds)])
-
     a, again, close, far = (
-        file(f"{i}.jsonl", seconds) for i, seconds in enumerate((1.0, 1.2, 1.25, 1.6))
+        file_of(tmp_path, f"{seconds}.jsonl", [measurement(machine="host", seconds=seconds)])
+        for seconds in (1.0, 1.2, 1.25, 1.6)
     )
     lab("compare", a, close, "--again-a", again, "--again-b", close)
     lab("compare", a, far, "--again-a", again, "--again-b", far, status=1)

@@ -280,11 +280,8 @@ def test_names_are_checked() -> None:
 
 
 def racing(log: str) -> Callable[[Job, int], Result]:
-    def answer(job: Job, nr: int) -> Result:
-        counters = b"enabled: 1\nused_watchpoints: 0\nsetup_watchpoints: 700\n"
-        return Result(0, output_of(job).encode(), {"kcsan": counters}, log, 1.0)
-
-    return answer
+    counters = b"enabled: 1\nused_watchpoints: 0\nsetup_watchpoints: 700\n"
+    return lambda job, nr: Result(0, output_of(job).encode(), {"kcsan": counters}, log, 1.0)
 
 
 @pytest.fixture
