@@ -265,6 +265,10 @@ WINDOW_WRPROT = selftest(
 # The test itself sets how pages are logged.
 EXCESS = selftest("x86/dirty_log_excess_test", "-n", "10", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
+# Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
+ENABLE = selftest(
+    "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
+)
 
 # An older base marks folios dirty when SPTEs go, newer ones do when they map them.
 FOLIO = Selftest("dirty_folio_test", ("x86/dirty_folio_test",), eager=("Y",))
@@ -375,6 +379,7 @@ def cases() -> Iterator[Case]:
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
+    yield Case(ENABLE, VMX_MODES[0], "N")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
     yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
     yield from (Case(HARVEST_RING, mode, "Y") for mode in HARVEST_MODES)

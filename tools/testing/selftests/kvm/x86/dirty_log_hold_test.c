@@ -26,6 +26,12 @@
 #define MAX_ALIASES		999
 #define MMU_PAGES		4000ul
 
+/* A memslot that is logged and never written; user space decides how large it is. */
+#define CLEAN_SLOT		12
+#define CLEAN_GPA		0x400000000ull
+#define CLEAN_SIZE		(16ull * SZ_1G)
+#define CLEAN_GFNS		(CLEAN_SIZE / PAGE_SIZE)
+
 #define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
 				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
 
@@ -115,6 +121,9 @@ static void create_vm(struct hold_test *t)
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
 				    nr_aliases, 0);
+	vm_set_user_memory_region(t->vm, CLEAN_SLOT, KVM_MEM_LOG_DIRTY_PAGES, CLEAN_GPA, CLEAN_SIZE,
+				  map_memory(CLEAN_SIZE, PROT_READ,
+					     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1));
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (alias = 0; alias < nr_aliases; alias++)
 		map_alias(t, alias);
@@ -142,6 +151,17 @@ static void clear_log(struct hold_test *t, u32 flags)
 	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, nr_gfns);
 }
 
+/* No page that user space asks for is in the log. */
+static void clear_nothing(struct hold_test *t, u32 flags)
+{
+	void *all = malloc(CLEAN_GFNS / 8);
+
+	TEST_ASSERT(all, "malloc");
+	memset(all, 0xff, CLEAN_GFNS / 8);
+	kvm_vm_clear_dirty_log(t->vm, CLEAN_SLOT, all, 0, CLEAN_GFNS);
+	free(all);
+}
+
 static const struct phase idle = { "idle", rest };
 
 /* To find that no page was written takes a look at every SPTE. */
@@ -151,6 +171,7 @@ static const struct phase phases[] = {
 	{ "clear", clear_log },
 	{ "get_clean", get_log },
 	{ "disable", set_logging },
+	{ "clear_nothing", clear_nothing },
 };
 
 static void *waiter_main(void *arg)

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging: a page fault splits a huge page while logging is being enabled.
+ *
+ * A vCPU writes to the first huge page of a memslot, which has its Dirty bit set again,
+ * and executes from it, for which KVM has to split it if nx_huge_pages is on, at one
+ * moment of the ioctl after the other.  What is written afterwards has to be in the log.
+ * The small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
+ */
+#include "eager_split_util.h"
+
+#define DATA_SLOT		10
+#define DATA_GPA		0x40000000ull
+#define DATA_SIZE		(SZ_2M + SZ_32M)
+#define NR_ROUNDS		32
+#define CODE_OFFSET		(5 * PAGE_SIZE + 64)
+#define OPCODE_RET		0xc3
+
+static struct kvm_vcpu *writer, *executor;
+static pthread_barrier_t barrier;
+static struct kvm_vm *vm;
+static void *mem;
+static u64 delay_ns;
+
+/* At the beginning of pages, the only address that some emulators log as they should. */
+static void guest_write(void)
+{
+	u64 gva;
+
+	for (;;) {
+		for (gva = DATA_GPA; gva < DATA_GPA + DATA_SIZE; gva += PAGE_SIZE)
+			WRITE_ONCE(*(u64 *)gva, gva);
+		GUEST_SYNC(0);
+	}
+}
+
+static void guest_execute(void)
+{
+	for (;;) {
+		WRITE_ONCE(*(u64 *)DATA_GPA, 0);
+		((void (*)(void))(DATA_GPA + CODE_OFFSET))();
+		GUEST_SYNC(0);
+	}
+}
+
+/* One thread for all rounds: KVM_RUN by another one than before waits for RCU first. */
+static void *execute_later(void *arg)
+{
+	unsigned int round;
+
+	for (round = 0; round < NR_ROUNDS; round++) {
+		pthread_barrier_wait(&barrier);
+		spin_ns(delay_ns);
+		vcpu_run_to_sync(executor, NULL);
+		pthread_barrier_wait(&barrier);
+	}
+	return NULL;
+}
+
+static void set_flags(u32 flags)
+{
+	vm_set_user_memory_region(vm, DATA_SLOT, flags, DATA_GPA, DATA_SIZE, mem);
+}
+
+static void create_slot(void)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE, flags | MAP_NORESERVE, -1);
+	mem = align_ptr_up(mem, SZ_2M);
+	TEST_ASSERT(mmap(mem, SZ_2M, PROT_READ | PROT_WRITE, flags | MAP_FIXED | MAP_HUGETLB,
+			 -1, 0) == mem, "mmap");
+	TEST_ASSERT(!mprotect(mem + SZ_2M, SZ_32M, PROT_READ | PROT_WRITE), "mprotect");
+	TEST_ASSERT(!madvise(mem + SZ_2M, SZ_32M, MADV_NOHUGEPAGE), "madvise");
+	*(u8 *)(mem + CODE_OFFSET) = OPCODE_RET;
+	set_flags(0);
+	virt_map_level(vm, DATA_GPA, DATA_GPA, DATA_SIZE, PG_LEVEL_2M);
+}
+
+/* Return: how many pages of the first 2MiB were written and aren't in the log. */
+static unsigned int nr_missing(void)
+{
+	unsigned long log[DATA_SIZE / PAGE_SIZE / BITS_PER_WORD];
+	unsigned int i, missing = 0;
+
+	vcpu_run_to_sync(writer, NULL);
+	kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
+	for (i = 0; i < PAGES_PER_2M; i++)
+		missing += !(log[i / BITS_PER_WORD] >> (i % BITS_PER_WORD) & 1);
+	return missing;
+}
+
+int main(int argc, char *argv[])
+{
+	const struct test_option none = {};
+	unsigned int round, missing = 0;
+	u64 enabling_ns = 0, since;
+	pthread_t thread;
+
+	parse_test_options(argc, argv, &none, NULL);
+	ksft_print_header();
+	ksft_set_plan(1);
+	if (!nr_free_2m_pages())
+		ksft_exit_skip("There is no 2MiB HugeTLB page\n");
+
+	vm = vm_create_with_one_vcpu(&writer, guest_write);
+	executor = vm_vcpu_add(vm, 1, guest_execute);
+	create_slot();
+	pthread_barrier_init(&barrier, NULL, 2);
+	start_thread(&thread, execute_later, NULL);
+
+	/* The first one begins at once, and tells how long the ioctl takes. */
+	for (round = 0; round < NR_ROUNDS; round++) {
+		vcpu_run_to_sync(writer, NULL);
+		delay_ns = enabling_ns * round / NR_ROUNDS;
+		pthread_barrier_wait(&barrier);
+		since = now_ns();
+		set_flags(KVM_MEM_LOG_DIRTY_PAGES);
+		if (!round)
+			enabling_ns = now_ns() - since;
+		pthread_barrier_wait(&barrier);
+		missing += nr_missing();
+		set_flags(0);
+	}
+	pthread_join(thread, NULL);
+
+	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
+	kvm_vm_free(vm);
+	ksft_finished();
+}
