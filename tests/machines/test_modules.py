@@ -92,7 +92,7 @@ def check_metrics(result: Result) -> None:
     assert (split.name, split.value) == ("kvm_vm_eager_split_done_total", 0)
     assert split.labels["name"] == "dirty_log_perf_"
     assert found["kvm_vm_pages_4k"].type == "gauge"
-    assert found["kvm_eager_split_loaded"].samples[0].labels["kvm"] == "series"
+    assert found["kvm_eager_split_loaded_info"].samples[0].labels["kvm"] == "series"
 
 
 def check_states(result: Result) -> None:

@@ -60,7 +60,7 @@ class Place:
 
     def change(self, name: str, text: str | None) -> None:
         if text is None:
-            (self.root / name).unlink()
+            (self.root / name).rename(self.root / "gone")
         else:
             program(self.root / name, text)
 
@@ -117,6 +117,7 @@ REFUSALS = {
     "other source": (TARBALL, "x", f"({VERSION}) is not the source {VERSION} of the kernel"),
     "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
     "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
+    "no header": ("common/arch", None, "its source (diff: {common}/arch/x86/include: No such file"),
     "gfn": (modules.MMU, MMU.replace(f"{GUARD}gfn == ", ""), f"{VERSION} has known holes"),
     "role": (modules.MMU, MMU.replace(f"{GUARD}role.word ==", ""), "has known holes"),
     "patch": ("build/kvm.patch", PATCH.replace("struct kvm", "struct a"), "series does not apply"),
@@ -279,9 +280,11 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     write(installed.root / "known", "installed\n")
     assert installed.run("postinst", "triggered")[1] == []
     installed.place.change("bin/dpkg-query", "#!/bin/sh\necho 6.12.1-2\n")
-    said, calls = installed.run("postinst", "triggered")
-    assert "NOT BUILT" in said
-    assert [call.split()[0] for call in calls] == ["unbuild", "install"]
+    for state in ("installed", "built"):
+        write(installed.root / "known", f"{state}\n")
+        said, calls = installed.run("postinst", "triggered")
+        assert "NOT BUILT" in said
+        assert [call.split()[0] for call in calls] == ["unbuild", "install"]
 
 
 def test_nothing_is_left(installed: Installed) -> None:

@@ -30,7 +30,7 @@ FAKES = {
     """,
     "modprobe": """
     [ "$1" = -c ] || echo "modprobe $*" >>"$H/calls"
-    [ ! -e "$H/hangup" ] || kill -HUP $PPID
+    [ ! -e "$H/hangup" ] || for s in HUP INT QUIT TERM; do kill -$s $PPID; done
     case $1 in
     -c) echo "options kvm_amd npt=0" ;;
     -r) ! grep -qsx "$2" "$H/stuck" && rm -r "$H/sys/module/$2" ;;
@@ -105,6 +105,10 @@ def host(tmp_path: Path) -> Host:
 def test_status(host: Host) -> None:
     said = host.status(3)
     assert said["eager_split"] == "not active: no KVM is loaded"
+    host.load("series")
+    (host.root / "sys/module/kvm_amd").rmdir()
+    assert host.status(3)["eager_split"] == "not active: no KVM is loaded"
+    shutil.rmtree(host.root / "sys/module/kvm")
     host.load("stock")
     said = host.status(3)
     assert said["eager_split"] == "NOT ACTIVE: the kernel's own KVM is loaded"
@@ -120,6 +124,21 @@ def test_status(host: Host) -> None:
     assert host.status(0)["eager_split"] == "not active: eager_page_split=N"
     host.write("next", "6.12.1-1+eagersplit2\n")
     assert host.status(0)["next"] == "kvm-eager-split reload"
+
+
+def test_status_by_cron(host: Host) -> None:
+    """Whose PATH has no sbin."""
+    host.load("series")
+    (host.root / "sbin").mkdir()
+    (host.root / "bin/modinfo").rename(host.root / "sbin/modinfo")
+    where = {"H": host.root, "KVM_EAGER_SPLIT_ROOT": host.root, "PATH": f"{host.root}/bin:/bin"}
+    assert called(host.root, "dash", host.script, "status", **where).returncode == 0
+
+
+def test_whatever_a_file_has(host: Host) -> None:
+    host.load("series")
+    host.write("sys/module/kvm/version", 'a+eagersplit\n"b\tc\\"\n')
+    assert host.status(0)["version"] == 'a+eagersplit?"b?c?"'
 
 
 def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
@@ -146,6 +165,11 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
 
 def test_secure_boot(host: Host) -> None:
     host.load("stock")
+    asked = {"module/module/parameters/sig_enforce": "Y", "kernel/security/lockdown": "[integrity]"}
+    for name, text in asked.items():
+        file = host.write(f"sys/{name}", f"{text}\n")
+        assert host.status(3)["secure_boot"] == "on, modules NOT signed"
+        file.unlink()
     host.write("sys/firmware/efi/efivars/SecureBoot-8be4", "\x06\0\0\0\x01")
 
     def said() -> tuple[str, str]:
@@ -184,6 +208,7 @@ def test_reload_and_back(host: Host) -> None:
         ("stock", "refused", "series", "load series, see dmesg; loaded again: stock", "stock"),
         ("series", "refused", "stock", "load stock, see dmesg; loaded again: series", "series"),
         ("series", "stuck", "kvm_amd", "load stock, see dmesg; loaded again: series", "series"),
+        ("older", "refused", "series", "NOR series, see dmesg; loaded: stock", "stock"),
         ("stock", "refused", "stock series", "NOR stock, see dmesg; loaded: none", "none"),
         ("stock", "stuck", "kvm", "load series, see dmesg; loaded again: stock", "stock"),
     ],
@@ -192,6 +217,8 @@ def test_what_was_loaded_comes_back(
     host: Host, before: str, file: str, text: str, said: str, after: str
 ) -> None:
     host.load(before)
+    if before == "older":
+        host.write("sys/module/kvm/version", "6.12.1-1+eagersplit0\n")
     host.write(file, text)
     done = host.run("reload", *(["--stock"] if before == "series" else []))
     assert done.returncode == 1
@@ -215,9 +242,14 @@ def test_vms_keep_the_modules(host: Host) -> None:
 
     kept(f"VMs run in {name}")
     assert host.status(3)["vms"] == name
+    (host.root / "proc/123/comm").unlink()
+    assert host.status(3)["vms"] == ""
     shutil.rmtree(host.root / "proc/123")
     host.write("sys/module/kvm/holders/kvmgt/x", "")
+    host.write("sys/module/kvm/refcnt", "1\n")
     kept("KVM is used by kvmgt")
+    host.write("sys/module/kvm/refcnt", "2\n")
+    kept("KVM is used by kvmgt tracing?")
     # Of another user, or of another container.
     host.write("sys/module/kvm_amd/refcnt", "2\n")
     kept("VMs run in what cannot be seen (2 uses)")
@@ -257,6 +289,9 @@ def test_metrics(host: Host) -> None:
     host.write("sys/kernel/debug/kvm/99-1/pages_2m", "1\n")
     done = host.run("metrics")
     assert (done.returncode, done.stderr) == (0, "")
+    # Of OpenMetrics, those that a node exporter takes.
+    known = ("counter", "gauge", "histogram")
+    assert all(line.endswith(known) for line in done.stdout.splitlines() if " TYPE " in line)
     families = text_string_to_metric_families(done.stdout)
     status, loaded, *of_vms, hold, wait = families
     assert [sample.value for sample in status.samples] == [0]
