@@ -131,8 +131,9 @@ def test_status_by_cron(host: Host) -> None:
     host.load("series")
     (host.root / "sbin").mkdir()
     (host.root / "bin/modinfo").rename(host.root / "sbin/modinfo")
-    where = {"H": host.root, "KVM_EAGER_SPLIT_ROOT": host.root, "PATH": f"{host.root}/bin:/bin"}
-    assert called(host.root, "dash", host.script, "status", **where).returncode == 0
+    root, words = host.root, ("dash", host.script, "status")
+    done = called(root, *words, H=root, KVM_EAGER_SPLIT_ROOT=root, PATH=f"{root}/bin:/bin")
+    assert done.returncode == 0
 
 
 def test_whatever_a_file_has(host: Host) -> None:
