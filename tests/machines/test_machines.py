@@ -16,6 +16,7 @@ from lab.build.kernel import Kernel
 from lab.core import process
 from lab.core.errors import LabError
 from lab.machines import Job, MachineFailed, Result
+from tests.rows import for_each_row
 
 Boot = Callable[..., Result]
 
@@ -93,12 +94,10 @@ def test_panic_is_a_crash_of_the_machine(boot: Boot, machine: str) -> None:
     assert "Attempted to kill init" in failure.value.kernel_log
 
 
-@pytest.mark.parametrize(
-    ("parameters", "why"),
-    [
-        ({"kvm.tdp_mmuu": "0"}, "kvm.tdp_mmuu: svm-qemu's kernel has no such module parameter"),
-        ({"kvm.eager_page_split": "maybe"}, "did not take it and has Y"),
-    ],
+@for_each_row(
+    "parameters, why",
+    ({"kvm.tdp_mmuu": "0"}, "kvm.tdp_mmuu: svm-qemu's kernel has no such module parameter"),
+    ({"kvm.eager_page_split": "maybe"}, "did not take it and has Y"),
 )
 def test_a_bad_parameter_is_found_inside(boot: Boot, parameters: dict[str, str], why: str) -> None:
     with pytest.raises(LabError, match=why):

@@ -13,6 +13,7 @@ import pytest
 from lab.build import programs32
 from lab.build.kernel import Kernel
 from lab.machines import Job
+from tests.rows import for_each_row
 
 from .test_selftests import run_silent
 
@@ -44,19 +45,15 @@ def _name(value: str | dict[str, str]) -> str:
     return value if isinstance(value, str) else ",".join(map("=".join, value.items()))
 
 
-@pytest.mark.parametrize(
-    # Each kind of dirty logging once for each kind of paging; vmx-bochs only for what it alone has,
-    # PML, and for Intel's other Dirty bits.
-    ("machine", "parameters", "harvest"),
-    [
-        ("svm-qemu", {"kvm_amd.npt": "0"}, "off"),
-        ("svm-qemu", {"kvm_amd.npt": "0"}, "on"),
-        ("svm-qemu", {"kvm_amd.npt": "1"}, "off"),
-        ("svm-qemu", {"kvm_amd.npt": "1"}, "on"),
-        ("vmx-bochs", {"kvm_intel.ept": "0"}, "on"),
-        ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "1"}, "off"),
-        ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "0"}, "on"),
-    ],
+@for_each_row(
+    "machine, parameters, harvest",
+    ("svm-qemu", {"kvm_amd.npt": "0"}, "off"),
+    ("svm-qemu", {"kvm_amd.npt": "0"}, "on"),
+    ("svm-qemu", {"kvm_amd.npt": "1"}, "off"),
+    ("svm-qemu", {"kvm_amd.npt": "1"}, "on"),
+    ("vmx-bochs", {"kvm_intel.ept": "0"}, "on"),
+    ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "1"}, "off"),
+    ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "0"}, "on"),
     ids=_name,
 )
 def test_splitting(image: Path, machine: str, parameters: dict[str, str], harvest: str) -> None:

@@ -16,6 +16,7 @@ from lab.series.pin import PathMap
 from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel, diff_of
 
@@ -246,18 +247,16 @@ def swap(fake: FakeKernel) -> None:
     fake.git("checkout", "-q", "-B", "series")
 
 
-@pytest.mark.parametrize(
-    ("work", "said"),
-    [
-        (
-            edit_common("KVM: split"),
-            r"has another .*eager_split\.c than all bases share: .*BASE=7\.3",
-        ),
-        (edit_common("KVM: selftests: test"), "a whole file that belongs to"),
-        (drop_a_mail, "in their order: see kvm-selftests-test"),
-        (insert_a_mail, "kvm-amid stands among the mails"),
-        (swap, "in their order: see kvm-split"),
-    ],
+@for_each_row(
+    "work, said",
+    (
+        edit_common("KVM: split"),
+        r"has another .*eager_split\.c than all bases share: .*BASE=7\.3",
+    ),
+    (edit_common("KVM: selftests: test"), "a whole file that belongs to"),
+    (drop_a_mail, "in their order: see kvm-selftests-test"),
+    (insert_a_mail, "kvm-amid stands among the mails"),
+    (swap, "in their order: see kvm-split"),
 )
 def test_refused_and_nothing_changed(
     old: FakeKernel, work: Callable[[FakeKernel], None], said: str

@@ -30,6 +30,7 @@ from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
 from lab.page import command as page
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
+from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
@@ -465,26 +466,24 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
 # ---- bad input ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--machine", "pdp-11"], "pdp-11: no such machine"),
-        (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
-        (["--vcpus", ""], "--vcpus: the list is empty"),
-        (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
-        (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is none of ept1, ept0, tdp"),
-        (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto"),
-        (["--harvest", ""], "--harvest: the list is empty"),
-        (["--harvest", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
-        (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),
-        (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
-        (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
-        # The script refuses this, see test_split_bench_refused.py.
-        (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
-        (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
-        (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
-        (["--speed", "9"], "--speed"),
-    ],
+@for_each_row(
+    "arguments, said",
+    (["--machine", "pdp-11"], "pdp-11: no such machine"),
+    (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
+    (["--vcpus", ""], "--vcpus: the list is empty"),
+    (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
+    (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is none of ept1, ept0, tdp"),
+    (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto"),
+    (["--harvest", ""], "--harvest: the list is empty"),
+    (["--harvest", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
+    (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),
+    (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
+    (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
+    # The script refuses this, see test_split_bench_refused.py.
+    (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
+    (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
+    (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
+    (["--speed", "9"], "--speed"),
 )
 def test_bad_input(lab: Lab, arguments: list[str], said: str) -> None:
     assert said in calls.refusal("bench", *arguments)
@@ -531,17 +530,15 @@ def test_a_refusal_inside_is_bad_input(lab: Lab) -> None:
     assert last.startswith("lab: series, ept=")
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value", "said"),
-    [
-        (
-            "kvm_intel/parameters/ept",
-            "Y",
-            "series, ept=N: asked for another paging mode, the results say ept=Y",
-        ),
-        ("kvm/parameters/tdp_mmu", "Y", "missing or were not asked for"),
-        ("kvm/parameters/dirty_harvest", "on", "missing or were not asked for"),
-    ],
+@for_each_row(
+    "parameter, value, said",
+    (
+        "kvm_intel/parameters/ept",
+        "Y",
+        "series, ept=N: asked for another paging mode, the results say ept=Y",
+    ),
+    ("kvm/parameters/tdp_mmu", "Y", "missing or were not asked for"),
+    ("kvm/parameters/dirty_harvest", "on", "missing or were not asked for"),
 )
 def test_a_parameter_that_is_not_as_asked_for_is_noticed(
     lab: Lab, parameter: str, value: str, said: str
@@ -550,17 +547,15 @@ def test_a_parameter_that_is_not_as_asked_for_is_noticed(
     assert said in lab.bench(*SMALL, "--kernel", "series", status=1).err
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda text: b"".join(text.splitlines(keepends=True)[:-1]), "1 measurements are missing"),
-        (lambda text: text[:-20], "ends in half a line"),
-        (lambda text: text + text, "measures again"),
-        (lambda text: text.replace(b'"vcpus": 2', b'"vcpus": 9'), "missing or were not asked"),
-        (lambda text: b"", "no results"),
-        (lambda text: b"\xff\n", "unusable results"),
-        (lambda text: None, "unusable results"),
-    ],
+@for_each_row(
+    "change, said",
+    (lambda text: b"".join(text.splitlines(keepends=True)[:-1]), "1 measurements are missing"),
+    (lambda text: text[:-20], "ends in half a line"),
+    (lambda text: text + text, "measures again"),
+    (lambda text: text.replace(b'"vcpus": 2', b'"vcpus": 9'), "missing or were not asked"),
+    (lambda text: b"", "no results"),
+    (lambda text: b"\xff\n", "unusable results"),
+    (lambda text: None, "unusable results"),
 )
 def test_results_that_are_not_those_asked_for(
     lab: Lab, change: Callable[[bytes], bytes | None], said: str

@@ -12,6 +12,7 @@ from rich.console import Console
 from lab.results import goals, tables
 from lab.results.jsonl import Measurement
 from lab.results.tables import Table
+from tests.rows import for_each_row
 from tests.unit.report_data import measurement
 
 # phase, iteration -> seconds
@@ -227,16 +228,14 @@ def test_rows_that_the_ungated_baseline_lacks() -> None:
     assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "elsewhere",
-    [
-        peer(ept=False),
-        peer(write_percent=20),
-        peer(init=False),
-        peer(machine="svm-qemu"),
-        measured(kernel="peer", eager=(False,)),
-        peer(tdp_mmu=True),
-    ],
+    peer(ept=False),
+    peer(write_percent=20),
+    peer(init=False),
+    peer(machine="svm-qemu"),
+    measured(kernel="peer", eager=(False,)),
+    peer(tdp_mmu=True),
 )
 def test_a_baseline_measured_elsewhere_changes_nothing(elsewhere: list[Measurement]) -> None:
     without = tables.bench_tables(measured(), lockstep=True)
@@ -367,19 +366,17 @@ def test_each_way_of_the_tdp_mmu_has_goals(seconds: float) -> None:
     assert sorted(judged(same)) == sorted(wanted)
 
 
-@pytest.mark.parametrize(
-    ("phase", "iteration", "ratio", "verdict"),
-    [
-        ("clear", 2, 1.019, "reached"),
-        ("clear", 2, 1.021, "missed"),
-        ("clear", 2, 0.5, "reached"),
-        ("disable", None, 1.021, "missed"),
-        # Two interrupts of the timer more, or less than one.
-        ("enable", None, 1.024, "reached"),
-        ("enable", None, 1.026, "missed"),
-        ("get", 2, 1.04, "reached"),
-        ("get", 2, 1.05, "missed"),
-    ],
+@for_each_row(
+    "phase, iteration, ratio, verdict",
+    ("clear", 2, 1.019, "reached"),
+    ("clear", 2, 1.021, "missed"),
+    ("clear", 2, 0.5, "reached"),
+    ("disable", None, 1.021, "missed"),
+    # Two interrupts of the timer more, or less than one.
+    ("enable", None, 1.024, "reached"),
+    ("enable", None, 1.026, "missed"),
+    ("get", 2, 1.04, "reached"),
+    ("get", 2, 1.05, "missed"),
 )
 def test_each_phase_of_n_is_judged_in_the_tdp_mmu(
     phase: str, iteration: int | None, ratio: float, verdict: str

@@ -12,6 +12,7 @@ from lab import machines
 from lab.machines import Job, MachineFailed, Result
 from tests.machines.boots import PARAMETERS, SCRIPT, Boots, make_job, outcomes
 from tests.machines.matrix import SVM_MODES, Case, Selftest, cases
+from tests.rows import for_each_row
 
 FIRST, SECOND, THIRD = (
     Case(Selftest(name, (name, "-v", "a b"), huge_2m=3, settings=settings), SVM_MODES[0], "Y")
@@ -97,14 +98,12 @@ def test_the_job_has_each_case_with_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("now", "setting", "status"),
-    [
-        ("update 3\nzap 4\n", "prove_window_us=9", 98),
-        ("update 3\nzap 5\n", "prove_window_us=9", 0),
-        ("update 3\nzap 4\n", "dirty_harvest=on", 0),
-        (None, "prove_window_us=9", 98),
-    ],
+@for_each_row(
+    "now, setting, status",
+    ("update 3\nzap 4\n", "prove_window_us=9", 98),
+    ("update 3\nzap 5\n", "prove_window_us=9", 0),
+    ("update 3\nzap 4\n", "dirty_harvest=on", 0),
+    (None, "prove_window_us=9", 98),
 )
 def test_pauses_that_were_asked_for_have_to_be_made(
     now: str | None, setting: str, status: int, tmp_path: Path

@@ -13,6 +13,7 @@ import pytest
 
 from lab.cli import INTERRUPTED
 from lab.core.paths import ROOT, Layout
+from tests.rows import for_each_row
 from tests.unit.fake_kernel import PIN
 from tests.unit.files import program, write
 from tests.unit.processes import is_gone, started, until
@@ -61,13 +62,11 @@ def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("what", ["kvm", "selftests"])
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGINT, INTERRUPTED),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-        (signal.SIGHUP, 128 + signal.SIGHUP),
-    ],
+@for_each_row(
+    "number, code",
+    (signal.SIGINT, INTERRUPTED),
+    (signal.SIGTERM, 128 + signal.SIGTERM),
+    (signal.SIGHUP, 128 + signal.SIGHUP),
 )
 def test_all_that_make_started_ends(
     layout: Layout, what: str, number: signal.Signals, code: int

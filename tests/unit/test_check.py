@@ -14,6 +14,7 @@ from lab.series import topics
 from lab.series.save import save
 from lab.submit import check
 from lab.submit.check import CheckResult, Subject
+from tests.rows import for_each_row
 from tests.unit.calls import failed
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
 from tests.unit.files import program
@@ -121,13 +122,11 @@ def test_topics(fake: FakeKernel) -> None:
     assert check.compiles(subject(fake)).problems == ()
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
-    [
-        (MMU, "pages[3]", "pages[undeclared]", f"{MMU}: error: "),
-        (MMU, "return kvm", "int fresh;\n\treturn kvm", rf"{MMU}: warning: unused variable.*fresh"),
-        (PROGRAM, "int up", "int ours = undeclared;\nint up", "building the selftests failed"),
-    ],
+@for_each_row(
+    "file, old, new, said",
+    (MMU, "pages[3]", "pages[undeclared]", f"{MMU}: error: "),
+    (MMU, "return kvm", "int fresh;\n\treturn kvm", rf"{MMU}: warning: unused variable.*fresh"),
+    (PROGRAM, "int up", "int ours = undeclared;\nint up", "building the selftests failed"),
 )
 def test_a_mail_that_does_not_compile_alone(
     fake: FakeKernel, file: str, old: str, new: str, said: str
@@ -191,13 +190,11 @@ def test_docs(fake: FakeKernel) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "old", "new", "said"),
-    [
-        (check.coccicheck, "test $(MODE) = report", "exit 3", f"could not run {PATCH}"),
-        # Without sphinx it skips the target.
-        (check.docs, "touch $(O)/Documentation", ": ", "could not be built"),
-    ],
+@for_each_row(
+    "run, old, new, said",
+    (check.coccicheck, "test $(MODE) = report", "exit 3", f"could not run {PATCH}"),
+    # Without sphinx it skips the target.
+    (check.docs, "touch $(O)/Documentation", ": ", "could not be built"),
 )
 def test_a_check_that_cannot_run(
     fake: FakeKernel, run: Callable[[Subject], CheckResult], old: str, new: str, said: str

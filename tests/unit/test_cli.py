@@ -11,6 +11,7 @@ from lab import cli
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BASE_VARIABLE, DEFAULT_BASE, LAYOUT
 from lab.machines import MachineFailed
+from tests.rows import for_each_row
 from tests.unit.calls import lab, refusal
 
 
@@ -27,15 +28,13 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return errors
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (LabError("no such thing"), 2, "lab: no such thing"),
-        (WorkFailed("broken"), 1, "lab: broken"),
-        (click.UsageError("what?"), 2, "lab: what?"),
-        (KeyboardInterrupt(), 130, "lab: interrupted"),
-        (OSError(errno.ENOSPC, "full", "/x/y"), 2, "lab: no space left for /x/y"),
-    ],
+@for_each_row(
+    "error, status, line",
+    (LabError("no such thing"), 2, "lab: no such thing"),
+    (WorkFailed("broken"), 1, "lab: broken"),
+    (click.UsageError("what?"), 2, "lab: what?"),
+    (KeyboardInterrupt(), 130, "lab: interrupted"),
+    (OSError(errno.ENOSPC, "full", "/x/y"), 2, "lab: no space left for /x/y"),
 )
 def test_errors(raising: list[BaseException], error: BaseException, status: int, line: str) -> None:
     raising.append(error)

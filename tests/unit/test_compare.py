@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from lab.results import compare, jsonl
 from lab.results.jsonl import Measurement
+from tests.rows import for_each_row
 from tests.unit.calls import lab, refusal, refused
 from tests.unit.report_data import bench, measurement
 
@@ -49,24 +48,22 @@ def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     assert "3 of 120 figures moved" in said.err
 
 
-@pytest.mark.parametrize(
-    ("phase", "iteration", "before", "after", "moved"),
-    [
-        ("dirty", 2, 0.230, 0.238, False),
-        ("dirty", 2, 0.230, 0.240, True),
-        ("dirty", 2, 0.230, 0.220, True),
-        # One tick of the timer is nothing in what pays for nothing, but a lot in what does.
-        ("dirty", 1, 0.001, 0.005, False),
-        ("dirty", 2, 0.001, 0.005, True),
-        ("enable", None, 0.0003, 0.0043, False),
-        ("enable", None, 0.0003, 0.0123, True),
-        ("get", 1, 0.000014, 0.000018, False),
-        ("get", 1, 0.000014, 0.000028, True),
-        ("clear", 1, 0.0025, 0.00254, False),
-        ("clear", 1, 0.00119, 0.00114, False),
-        ("clear", 1, 0.00119, 0.0013, True),
-        ("clear", 1, 0.0055, 0.0277, True),
-    ],
+@for_each_row(
+    "phase, iteration, before, after, moved",
+    ("dirty", 2, 0.230, 0.238, False),
+    ("dirty", 2, 0.230, 0.240, True),
+    ("dirty", 2, 0.230, 0.220, True),
+    # One tick of the timer is nothing in what pays for nothing, but a lot in what does.
+    ("dirty", 1, 0.001, 0.005, False),
+    ("dirty", 2, 0.001, 0.005, True),
+    ("enable", None, 0.0003, 0.0043, False),
+    ("enable", None, 0.0003, 0.0123, True),
+    ("get", 1, 0.000014, 0.000018, False),
+    ("get", 1, 0.000014, 0.000028, True),
+    ("clear", 1, 0.0025, 0.00254, False),
+    ("clear", 1, 0.00119, 0.00114, False),
+    ("clear", 1, 0.00119, 0.0013, True),
+    ("clear", 1, 0.0055, 0.0277, True),
 )
 def test_a_lockstep_figure_moves_beyond_the_limit_of_its_phase(
     phase: str, iteration: int | None, before: float, after: float, moved: bool

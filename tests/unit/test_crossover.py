@@ -10,6 +10,7 @@ from lab.measure import crossover, plan
 from lab.results import jsonl, tradeoff
 from lab.results.jsonl import Measurement
 from lab.results.tradeoff import Tradeoff
+from tests.rows import for_each_row
 from tests.unit.calls import lab, refusal
 from tests.unit.report_data import measurement
 
@@ -36,16 +37,14 @@ def found(off: dict[int, float], on: dict[int, float]) -> list[Tradeoff]:
 FLAT = dict.fromkeys((0, 1, 100), 2.0)
 
 
-@pytest.mark.parametrize(
-    ("off", "on", "crossing"),
-    [
-        ({0: 1.0, 1: 5.0, 100: 300.0}, FLAT, 0.25),
-        ({0: 1.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
-        ({0: 3.0, 1: 3.0, 100: 3.0}, FLAT, 0.0),
-        ({0: 1.0, 1: 1.0, 100: 1.0}, FLAT, None),
-        # Cheaper and dearer again: from the last one on.
-        ({0: 3.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
-    ],
+@for_each_row(
+    "off, on, crossing",
+    ({0: 1.0, 1: 5.0, 100: 300.0}, FLAT, 0.25),
+    ({0: 1.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
+    ({0: 3.0, 1: 3.0, 100: 3.0}, FLAT, 0.0),
+    ({0: 1.0, 1: 1.0, 100: 1.0}, FLAT, None),
+    # Cheaper and dearer again: from the last one on.
+    ({0: 3.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
 )
 def test_the_crossing_lies_between_what_was_measured(
     off: dict[int, float], on: dict[int, float], crossing: float | None

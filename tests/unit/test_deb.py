@@ -11,6 +11,7 @@ from lab.core.paths import DEFAULT_BASE, Layout
 from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
 from lab.submit import packages
+from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refused
 
 GIVEN = b"CONFIG_KVM=m\n"
@@ -29,13 +30,11 @@ def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
     assert [packages.read_config(tmp_path / one) for one in ("config.xz", ".config")] == 2 * [GIVEN]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "why"),
-    [
-        ("missing", None, "no configuration of a kernel"),
-        ("broken.xz", GIVEN, "no configuration of a kernel"),
-        ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
-    ],
+@for_each_row(
+    "name, content, why",
+    ("missing", None, "no configuration of a kernel"),
+    ("broken.xz", GIVEN, "no configuration of a kernel"),
+    ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
 )
 def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
     if content is not None:

@@ -13,6 +13,7 @@ from lab.page import claims, cliff, figures, query
 from lab.page.figures import Grid
 from lab.results import jsonl
 from lab.results.sources import Sources
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.report_data import measurement
 
@@ -166,13 +167,11 @@ def test_a_base_without_a_reference(root: Path) -> None:
     assert "docs/reference/7.3/bench.jsonl is of another base" in refused(figures.reference, root)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("<!-- figures: b -->\n<!-- end -->\n", "b: no such table"),
-        ("<!-- figures: a -->\n", "has no '<!-- end -->'"),
-        ("<!-- figures: a -->\n<!-- figures: a -->\n<!-- end -->\n", "its end is missing"),
-    ],
+@for_each_row(
+    "text, said",
+    ("<!-- figures: b -->\n<!-- end -->\n", "b: no such table"),
+    ("<!-- figures: a -->\n", "has no '<!-- end -->'"),
+    ("<!-- figures: a -->\n<!-- figures: a -->\n<!-- end -->\n", "its end is missing"),
 )
 def test_bad_markers(root: Path, text: str, said: str) -> None:
     (root / "docs" / "b.md").write_text(text)
@@ -180,15 +179,13 @@ def test_bad_markers(root: Path, text: str, said: str) -> None:
     assert line.startswith("docs/b.md: ") and said in line
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("bench eager=false vcpus=2", "has 0 lines of bench eager=False vcpus=2"),
-        ("bench vcpus=8", "has 2 lines of bench"),
-        ("lock vcpus=8", "has no lock.jsonl"),
-        ("bench vcpus", "vcpus is not key=value"),
-        ("bench eager=false value=backing", "backing is 'anonymous_hugetlb_2mb', not a number"),
-    ],
+@for_each_row(
+    "text, said",
+    ("bench eager=false vcpus=2", "has 0 lines of bench eager=False vcpus=2"),
+    ("bench vcpus=8", "has 2 lines of bench"),
+    ("lock vcpus=8", "has no lock.jsonl"),
+    ("bench vcpus", "vcpus is not key=value"),
+    ("bench eager=false value=backing", "backing is 'anonymous_hugetlb_2mb', not a number"),
 )
 def test_questions_without_an_answer(root: Path, text: str, said: str) -> None:
     assert said in refused(query.number, text, kept(root))

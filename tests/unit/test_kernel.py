@@ -12,6 +12,7 @@ from lab.core import steps
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import KINDS, LAYOUT, Layout
 from lab.results import jsonl
+from tests.rows import for_each_row
 from tests.unit.calls import failed, refused
 from tests.unit.files import program, write
 
@@ -121,17 +122,15 @@ def test_what_a_commit_fixes_is_built_once(kbuild: Kbuild, kind: str, wanted: in
     assert kernel.build(kind, "kvm").release == "6.12"
 
 
-@pytest.mark.parametrize(
-    ("file", "commit"),
-    [
-        ("Makefile", False),
-        ("Makefile", True),
-        ("new.c", False),
-        ("new.h", False),  # which .gitignore names
-        ("../outside/fragment", False),
-        ("obj-kvm/arch/x86/boot/bzImage", False),
-        ("obj-kvm/.config", False),
-    ],
+@for_each_row(
+    "file, commit",
+    ("Makefile", False),
+    ("Makefile", True),
+    ("new.c", False),
+    ("new.h", False),  # which .gitignore names
+    ("../outside/fragment", False),
+    ("obj-kvm/arch/x86/boot/bzImage", False),
+    ("obj-kvm/.config", False),
 )
 def test_built_again_when_a_file_is_another(kbuild: Kbuild, file: str, commit: bool) -> None:
     assert kbuild.made("base") == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests.rows import for_each_row
 from tests.unit.files import write
 
 # From above. Packages of a floor do not know each other.
@@ -64,13 +65,11 @@ def test_no_modules_import_each_other() -> None:
     assert cycle(imports("lab")) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "circle"),
-    [
-        ("nothing", [], set()),
-        ("core/errors", ["small.core.errors imports small.build.kernel"], None),
-        ("build/tests", [], {"small.build.kernel", "small.build.tests"}),
-    ],
+@for_each_row(
+    "name, wrong, circle",
+    ("nothing", [], set()),
+    ("core/errors", ["small.core.errors imports small.build.kernel"], None),
+    ("build/tests", [], {"small.build.kernel", "small.build.tests"}),
 )
 def test_what_a_lab_does_wrong_is_seen(
     tmp_path: Path,

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from lab.core.paths import ROOT
+from tests.rows import for_each_row
 from tests.unit.files import write
 
 PARSER = MarkdownIt("commonmark").enable("table")
@@ -131,21 +132,19 @@ def root(tmp_path: Path) -> Path:
     return tmp_path.resolve()
 
 
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("docs/b.md", None),
-        ("docs/", None),
-        ("docs/b.md#the-b-a-file", None),
-        ("docs/b.md#twice-1", None),
-        ("#here", None),
-        ("https://example.org/none#x", None),
-        ("docs/c.md", "there is no such file"),
-        ("docs/b.md#twice-2", "there is no such heading"),
-        ("#there", "there is no such heading"),
-        ("../other", "leaves the repository"),
-        ("build/x", "leads into build/, which is not in the repository"),
-    ],
+@for_each_row(
+    "target, why",
+    ("docs/b.md", None),
+    ("docs/", None),
+    ("docs/b.md#the-b-a-file", None),
+    ("docs/b.md#twice-1", None),
+    ("#here", None),
+    ("https://example.org/none#x", None),
+    ("docs/c.md", "there is no such file"),
+    ("docs/b.md#twice-2", "there is no such heading"),
+    ("#there", "there is no such heading"),
+    ("../other", "leaves the repository"),
+    ("build/x", "leads into build/, which is not in the repository"),
 )
 def test_what_is_noticed(root: Path, target: str, why: str | None) -> None:
     (root / "a.md").write_text(f"# Here\n\n| a |\n|---|\n| [text]({target}) |\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.measure import live
+from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.report_data import live_text
 
@@ -39,12 +40,10 @@ def test_windows_become_one_line_and_single_vcpus_are_dropped() -> None:
     assert all(one["kernel"] == "series" and one["machine"] == "vmx-bochs" for one in found)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
-    [
-        *("", "half", "[]\n", '{"record": "kind"}\n'),
-        live_text(True).replace('"window": 2,', '"window": 3,'),
-    ],
+    *("", "half", "[]\n", '{"record": "kind"}\n'),
+    live_text(True).replace('"window": 2,', '"window": 3,'),
 )
 def test_what_is_no_run_is_no_result(text: str) -> None:
     failed(list, live.condense(text, ORIGIN))

@@ -15,6 +15,7 @@ from lab.measure import lockprofile, locktrace, plan
 from lab.measure.lockprofile import Origin, TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.page import sections
+from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 
 LOCK = 0xFFFFC90000123000
@@ -96,25 +97,23 @@ WAITED = Waiting(running=900 + 1000, waited=405, waits=3, longest=300)
 OTHER_KINDS = ("SPIN", "MUTEX", "MUTEX|SPIN", "PERCPU|READ", "RT|WRITE", "READ")
 
 
-@pytest.mark.parametrize(
-    ("lines", "wanted"),
-    [
-        (TRACE, WAITED),
-        # A vCPU without a processor takes no time.
-        (
-            with_more(switch(11, 12, 1600), switch(12, 11, 1750)),
-            replace(WAITED, running=(600 + 150) + (750 + 0) + 0),
-        ),
-        ([each for each in TRACE if "contention" not in each], Waiting(running=1900)),
-        *(
-            (with_more(begin(11, 1300, OTHER_LOCK, kind), end(11, 1400, OTHER_LOCK)), WAITED)
-            for kind in OTHER_KINDS
-        ),
-        # Another rwlock, outside of the pass.
-        ([*TRACE, *(begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2))], WAITED),
-        # An end alone is what a mutex at such an address leaves.
-        (without(begin(11, 1100)), replace(WAITED, waited=305, waits=2)),
-    ],
+@for_each_row(
+    "lines, wanted",
+    (TRACE, WAITED),
+    # A vCPU without a processor takes no time.
+    (
+        with_more(switch(11, 12, 1600), switch(12, 11, 1750)),
+        replace(WAITED, running=(600 + 150) + (750 + 0) + 0),
+    ),
+    ([each for each in TRACE if "contention" not in each], Waiting(running=1900)),
+    *(
+        (with_more(begin(11, 1300, OTHER_LOCK, kind), end(11, 1400, OTHER_LOCK)), WAITED)
+        for kind in OTHER_KINDS
+    ),
+    # Another rwlock, outside of the pass.
+    ([*TRACE, *(begin(11, 2010 + n, 0xFFFFFFFF81805080) for n in range(2))], WAITED),
+    # An end alone is what a mutex at such an address leaves.
+    (without(begin(11, 1100)), replace(WAITED, waited=305, waits=2)),
 )
 def test_waits_of_the_last_pass_are_added_up(lines: list[str], wanted: Waiting) -> None:
     assert waiting(lines) == wanted
@@ -137,22 +136,17 @@ def test_where_the_lock_is_depends_on_the_kernel(tmp_path: Path) -> None:
         waiting(moved_to(0xFFFF888001234008), areas)
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (with_more(begin(11, 1300, OTHER_LOCK), end(11, 1400, OTHER_LOCK)), "2 rwlocks"),
-        (without(end(11, 1200)), "does not end"),
-        (with_more(begin(11, 1800), begin(11, 1810)), "waits twice"),
-        ([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]], "longer than it had a processor"),
-        ([each for each in TRACE if "-11 " not in each], "1 threads ran a vCPU instead of 2"),
-        (without(leave(11, 900)), "2 times instead of once in 3 passes"),
-        ([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"], "not a line"),
-        ([each for each in TRACE if "exit" in each], "no vCPU had"),
-        *(
-            (moved_to(at), "no mmu_lock")
-            for at in (LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000)
-        ),
-    ],
+@for_each_row(
+    "lines, said",
+    (with_more(begin(11, 1300, OTHER_LOCK), end(11, 1400, OTHER_LOCK)), "2 rwlocks"),
+    (without(end(11, 1200)), "does not end"),
+    (with_more(begin(11, 1800), begin(11, 1810)), "waits twice"),
+    ([*TRACE[:10], switch(11, 0, 1000), *TRACE[10:]], "longer than it had a processor"),
+    ([each for each in TRACE if "-11 " not in each], "1 threads ran a vCPU instead of 2"),
+    (without(leave(11, 900)), "2 times instead of once in 3 passes"),
+    ([*TRACE, " dirty-11 [000] ..... 12.345678: contention_end: 0 (ret=0)\n"], "not a line"),
+    ([each for each in TRACE if "exit" in each], "no vCPU had"),
+    *((moved_to(at), "no mmu_lock") for at in (LOCK + 8, 0xFFFFFFFF82001000, 0xFFFF888001234000)),
 )
 def test_a_trace_that_cannot_be_of_such_a_run_is_refused(lines: list[str], said: str) -> None:
     with pytest.raises(TraceError, match=said):
@@ -245,15 +239,13 @@ def test_one_vcpu_says_what_the_others_do_without() -> None:
     assert [row[5] for row in rows(*some)] == ["-", "-"]
 
 
-@pytest.mark.parametrize(
-    ("vcpus", "writes", "mib", "said"),
-    [
-        ((0,), (100,), 2, "--vcpus: 0 is not between 1 and 64"),
-        ((2, 2), (100,), 2, "--vcpus: a number is given twice"),
-        ((), (100,), 2, "--vcpus: the list is empty"),
-        ((2,), (101,), 2, "--writes: 101 is not between 0 and 100"),
-        ((2,), (100,), 3, "--mib: 3 is not a multiple of 2"),
-    ],
+@for_each_row(
+    "vcpus, writes, mib, said",
+    ((0,), (100,), 2, "--vcpus: 0 is not between 1 and 64"),
+    ((2, 2), (100,), 2, "--vcpus: a number is given twice"),
+    ((), (100,), 2, "--vcpus: the list is empty"),
+    ((2,), (101,), 2, "--writes: 101 is not between 0 and 100"),
+    ((2,), (100,), 3, "--mib: 3 is not a multiple of 2"),
 )
 def test_what_cannot_be_run_is_refused(
     vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, said: str

@@ -9,6 +9,7 @@ import tarfile
 import pytest
 
 from lab.machines.channel import Channel, ReportBroken
+from tests.rows import for_each_row
 
 
 def packed(members: dict[str, bytes]) -> bytes:
@@ -64,23 +65,21 @@ def test_progress_comes_before_the_end() -> None:
     assert progress == ["one", "two"]
 
 
-@pytest.mark.parametrize(
-    ("report", "why"),
-    [
-        (b"H 1\nH 1\n", "a second time"),
-        (b"H 2\n", "protocol"),
-        (b"P early\n", "out of place"),
-        (b"H 1\n" + archive_frames(RUN, "0" * 64), "checksum"),
-        (b"H 1\n" + archive_frames(b"no tar"), "unpacked"),
-        (b"H 1\nA 0\n!!!!\n.\n", "base64"),
-        (b"H 1\nE 0\n", "unknown frame"),  # without an archive
-        (b"H 1\n" + archive_frames(RUN) + b"E x\n", "unknown frame"),
-        (REPORT + b"P late\n", "out of place"),
-        (b"H 1\nL one\nN 2\n", "1 lines of output came back, not '2'"),
-        (b"H 1\nL one\nE 0\n", "unknown frame"),  # without their number
-        (b"H 1\nN 0\nL late\n", "unknown frame"),
-        (b"H 1\nN 0\nN 0\n", "unknown frame"),
-    ],
+@for_each_row(
+    "report, why",
+    (b"H 1\nH 1\n", "a second time"),
+    (b"H 2\n", "protocol"),
+    (b"P early\n", "out of place"),
+    (b"H 1\n" + archive_frames(RUN, "0" * 64), "checksum"),
+    (b"H 1\n" + archive_frames(b"no tar"), "unpacked"),
+    (b"H 1\nA 0\n!!!!\n.\n", "base64"),
+    (b"H 1\nE 0\n", "unknown frame"),  # without an archive
+    (b"H 1\n" + archive_frames(RUN) + b"E x\n", "unknown frame"),
+    (REPORT + b"P late\n", "out of place"),
+    (b"H 1\nL one\nN 2\n", "1 lines of output came back, not '2'"),
+    (b"H 1\nL one\nE 0\n", "unknown frame"),  # without their number
+    (b"H 1\nN 0\nL late\n", "unknown frame"),
+    (b"H 1\nN 0\nN 0\n", "unknown frame"),
 )
 def test_false_report_is_refused(report: bytes, why: str) -> None:
     with pytest.raises(ReportBroken, match=why):

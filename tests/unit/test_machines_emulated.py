@@ -11,6 +11,7 @@ import pytest
 from lab.core import process
 from lab.machines.emulated import EmulatedMachine
 from lab.machines.job import Job, MachineFailed
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.test_machines_channel import RUN, archive_frames
 
@@ -77,19 +78,17 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
     assert_nothing_is_left(place)
 
 
-@pytest.mark.parametrize(
-    ("script", "reason", "detail", "log"),
-    [
-        ("echo Panic >console; exit 0", CRASHED, "ended before", "Panic\n"),
-        (f"{UP} kill -KILL $$", "emulator crashed", "SIGKILL ended", "booting\n"),
-        (f"{UP} cat frames >>report; printf 'E 4' >>report", CRASHED, "ended before", "booting\n"),
-        (f"{UP} {UP} {STAY}", CRASHED, "a second time", "booting\n"),
-        (f"echo waiting >console; {STAY}", "boot timed out", "did not come up", "waiting\n"),
-        (STAY, "boot timed out", "did not come up within 1 s without a word", ""),
-        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS}\n", "booting\n"),
-        (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
-        (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
-    ],
+@for_each_row(
+    "script, reason, detail, log",
+    ("echo Panic >console; exit 0", CRASHED, "ended before", "Panic\n"),
+    (f"{UP} kill -KILL $$", "emulator crashed", "SIGKILL ended", "booting\n"),
+    (f"{UP} cat frames >>report; printf 'E 4' >>report", CRASHED, "ended before", "booting\n"),
+    (f"{UP} {UP} {STAY}", CRASHED, "a second time", "booting\n"),
+    (f"echo waiting >console; {STAY}", "boot timed out", "did not come up", "waiting\n"),
+    (STAY, "boot timed out", "did not come up within 1 s without a word", ""),
+    (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS}\n", "booting\n"),
+    (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
+    (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
 )
 def test_a_machine_that_crashes_or_times_out(
     place: Path, script: str, reason: str, detail: str, log: str
@@ -110,14 +109,12 @@ def test_progress_is_a_word() -> None:
         Scripted(script).run(dataclasses.replace(job(), silent_s=1))
 
 
-@pytest.mark.parametrize(
-    ("frame", "why"),
-    [
-        ("M kvm.tdp_mmuu", r"kvm.tdp-mmuu: scripted's kernel has no such module parameter"),
-        ("M kvm.tdp_mmuu=Y", "did not take it and has Y"),
-        ("X no space", "did not fit into 256 MiB: no space"),
-        ("X ", "did not fit into 256 MiB"),
-    ],
+@for_each_row(
+    "frame, why",
+    ("M kvm.tdp_mmuu", r"kvm.tdp-mmuu: scripted's kernel has no such module parameter"),
+    ("M kvm.tdp_mmuu=Y", "did not take it and has Y"),
+    ("X no space", "did not fit into 256 MiB: no space"),
+    ("X ", "did not fit into 256 MiB"),
 )
 def test_what_the_machine_finds_wrong(place: Path, frame: str, why: str) -> None:
     script = f"{UP} echo {shlex.quote(frame)} >>report; {STAY}"

@@ -12,6 +12,7 @@ from lab.core import process
 from lab.machines import host
 from lab.machines.host import Host, here, new_messages
 from lab.machines.job import Job, MachineFailed
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.files import write
 from tests.unit.processes import is_gone
@@ -65,13 +66,11 @@ def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None
     assert not list((tmp_path / "tmp").glob("machine-*"))
 
 
-@pytest.mark.parametrize(
-    ("work", "status"),
-    [
-        (shell("kill -SEGV $$"), 128 + signal.SIGSEGV),
-        (job("nosuchcommand"), 127),
-        (job("true", parameters={"kvm.tdp_mmu": "1", "kvm-intel.ept": "y"}), 0),
-    ],
+@for_each_row(
+    "work, status",
+    (shell("kill -SEGV $$"), 128 + signal.SIGSEGV),
+    (job("nosuchcommand"), 127),
+    (job("true", parameters={"kvm.tdp_mmu": "1", "kvm-intel.ept": "y"}), 0),
 )
 def test_exit_statuses(modules: Path, work: Job, status: int) -> None:
     assert Host().run(work).status == status
@@ -85,18 +84,16 @@ def test_timeout_is_the_machines_failure_and_leaves_nothing(modules: Path, tmp_p
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "remedy"),
-    [
-        (
-            {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1"},
-            "run: modprobe -r kvm_intel kvm && modprobe kvm tdp_mmu=0 && modprobe kvm_intel ept=1",
-        ),
-        ({"kvm.eager_page_split": "1"}, "run: echo 1 > "),
-        ({"builtin.x": "0"}, "boot with builtin.x=0 on the kernel command line"),
-        ({"kvm.tdp_mmuu": "0"}, "no such module parameter"),
-        ({"tdp_mmu": "0"}, "MODULE.NAME"),
-    ],
+@for_each_row(
+    "parameters, remedy",
+    (
+        {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1"},
+        "run: modprobe -r kvm_intel kvm && modprobe kvm tdp_mmu=0 && modprobe kvm_intel ept=1",
+    ),
+    ({"kvm.eager_page_split": "1"}, "run: echo 1 > "),
+    ({"builtin.x": "0"}, "boot with builtin.x=0 on the kernel command line"),
+    ({"kvm.tdp_mmuu": "0"}, "no such module parameter"),
+    ({"tdp_mmu": "0"}, "MODULE.NAME"),
 )
 def test_wrong_parameter_says_what_to_do(
     modules: Path, parameters: dict[str, str], remedy: str
@@ -115,17 +112,15 @@ def test_too_much_is_refused(modules: Path) -> None:
         refused(Host().run, job("true", **more))
 
 
-@pytest.mark.parametrize(
-    ("word", "replaced"),
-    [
-        ("/test", "/tmp"),
-        ("/test/run", "/tmp/run"),
-        ("--dir=/test/a", "--dir=/tmp/a"),
-        ("cd /test && ./run", "cd /tmp && ./run"),
-        ("/tests/run", "/tests/run"),
-        ("/other/test", "/other/test"),
-        ("/test/deep/x", "/usr/x"),
-    ],
+@for_each_row(
+    "word, replaced",
+    ("/test", "/tmp"),
+    ("/test/run", "/tmp/run"),
+    ("--dir=/test/a", "--dir=/tmp/a"),
+    ("cd /test && ./run", "cd /tmp && ./run"),
+    ("/tests/run", "/tests/run"),
+    ("/other/test", "/other/test"),
+    ("/test/deep/x", "/usr/x"),
 )
 def test_paths_of_files_are_replaced(word: str, replaced: str) -> None:
     files = {"/test": Path("/tmp"), "/test/deep": Path("/usr")}

@@ -12,6 +12,7 @@ import pytest
 
 from lab.machines import bochs, initramfs
 from lab.machines.job import Job
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.files import write
 
@@ -113,16 +114,14 @@ def test_same_job_gives_same_medium(tmp_path: Path) -> None:
     assert media[0] == media[1]
 
 
-@pytest.mark.parametrize(
-    ("path", "source", "why"),
-    [
-        ("relative", DYNAMIC, "absolute"),
-        ("/a/../init", DYNAMIC, "absolute"),
-        ("/", DYNAMIC, "absolute"),
-        ("/init", DYNAMIC, "reserved"),
-        ("/lab/back/x", DYNAMIC, "reserved"),
-        ("/ok", Path("/nonexistent"), "no such file"),
-    ],
+@for_each_row(
+    "path, source, why",
+    ("relative", DYNAMIC, "absolute"),
+    ("/a/../init", DYNAMIC, "absolute"),
+    ("/", DYNAMIC, "absolute"),
+    ("/init", DYNAMIC, "reserved"),
+    ("/lab/back/x", DYNAMIC, "reserved"),
+    ("/ok", Path("/nonexistent"), "no such file"),
 )
 def test_bad_file_is_refused(path: str, source: Path, why: str) -> None:
     assert why in refused(initramfs.check_files, {path: source})

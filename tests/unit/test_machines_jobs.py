@@ -16,6 +16,7 @@ from lab.core import paths, process
 from lab.core.paths import KINDS, LAYOUT
 from lab.machines import emulated, parameters
 from lab.machines.job import TAIL, Job, Result
+from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 
 JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
@@ -34,25 +35,23 @@ def test_unknown_machine_names_the_right_ones() -> None:
     assert refused(machines.get, "svm") == wanted
 
 
-@pytest.mark.parametrize(
-    ("machine", "change", "why"),
-    [
-        ("svm-qemu", {"cpus": 9}, "1 to 8"),
-        ("vmx-bochs", {"cpus": 16}, "1 to 15"),
-        ("vmx-bochs", {"cpus": 0}, "1 to 15"),
-        ("svm-qemu", {"memory_mib": 255}, "needs 256 or more"),
-        ("svm-qemu", {"memory_mib": 1 << 30}, "this host has"),
-        ("vmx-bochs", {"memory_mib": 8193}, "can have 8192"),
-        ("svm-qemu", {"parameters": {"tdp_mmu": "0"}}, "MODULE.NAME"),
-        ("svm-qemu", {"parameters": {"kvm.tdp_mmu": "0 1"}}, "one word"),
-        ("svm-qemu", {"parameters": {"kvm_intel.ept": "0"}}, "changes nothing on svm-qemu"),
-        ("vmx-bochs", {"parameters": {"kvm-amd.npt": "0"}}, "changes nothing on vmx-bochs"),
-        ("svm-qemu", {"cmdline": ("a b",)}, "not one word"),
-        ("svm-qemu", {"cmdline": ("x" * 2047,)}, "2047 fit"),
-        ("svm-qemu", {"command": ()}, "no command"),
-        ("svm-qemu", {"kernel": Path("/nonexistent")}, "no such kernel"),
-        ("svm-qemu", {"files": {"/x": Path("/nonexistent")}}, "no such file"),
-    ],
+@for_each_row(
+    "machine, change, why",
+    ("svm-qemu", {"cpus": 9}, "1 to 8"),
+    ("vmx-bochs", {"cpus": 16}, "1 to 15"),
+    ("vmx-bochs", {"cpus": 0}, "1 to 15"),
+    ("svm-qemu", {"memory_mib": 255}, "needs 256 or more"),
+    ("svm-qemu", {"memory_mib": 1 << 30}, "this host has"),
+    ("vmx-bochs", {"memory_mib": 8193}, "can have 8192"),
+    ("svm-qemu", {"parameters": {"tdp_mmu": "0"}}, "MODULE.NAME"),
+    ("svm-qemu", {"parameters": {"kvm.tdp_mmu": "0 1"}}, "one word"),
+    ("svm-qemu", {"parameters": {"kvm_intel.ept": "0"}}, "changes nothing on svm-qemu"),
+    ("vmx-bochs", {"parameters": {"kvm-amd.npt": "0"}}, "changes nothing on vmx-bochs"),
+    ("svm-qemu", {"cmdline": ("a b",)}, "not one word"),
+    ("svm-qemu", {"cmdline": ("x" * 2047,)}, "2047 fit"),
+    ("svm-qemu", {"command": ()}, "no command"),
+    ("svm-qemu", {"kernel": Path("/nonexistent")}, "no such kernel"),
+    ("svm-qemu", {"files": {"/x": Path("/nonexistent")}}, "no such file"),
 )
 def test_bad_job_is_refused(machine: str, change: dict[str, object], why: str) -> None:
     job = dataclasses.replace(JOB, **change)  # type: ignore[arg-type]
@@ -77,21 +76,19 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "apt-get install qemu-system-x86" in refused(machines.get("svm-qemu").describe, JOB)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found", "good"),
-    [
-        ("0", "N", True),
-        ("1", "Y", True),
-        ("y", "Y", True),
-        ("60", "60", True),
-        ("1", "N", True),  # turned off by another parameter
-        ("1", "?", True),  # may not be read
-        ("0", "Y", False),
-        ("maybe", "Y", False),
-        ("60", "61", False),
-        ("60", "N", False),
-        ("0", None, False),
-    ],
+@for_each_row(
+    "wanted, found, good",
+    ("0", "N", True),
+    ("1", "Y", True),
+    ("y", "Y", True),
+    ("60", "60", True),
+    ("1", "N", True),  # turned off by another parameter
+    ("1", "?", True),  # may not be read
+    ("0", "Y", False),
+    ("maybe", "Y", False),
+    ("60", "61", False),
+    ("60", "N", False),
+    ("0", None, False),
 )
 def test_value_inside_the_machine(wanted: str, found: str | None, good: bool) -> None:
     given = ("svm-qemu", "kvm.x", wanted, found)

@@ -12,6 +12,7 @@ import pytest
 
 from lab.core import process
 from lab.core.paths import ROOT
+from tests.rows import for_each_row
 from tests.unit.processes import is_gone, started, until
 
 # Ignores SIGTERM, and has a child that left the session.
@@ -144,14 +145,12 @@ def test_workspaces_in_use_are_kept_and_others_swept() -> None:
             assert not abandoned.exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGINT, -signal.SIGINT),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-        (signal.SIGHUP, 128 + signal.SIGHUP),
-        (signal.SIGKILL, -signal.SIGKILL),
-    ],
+@for_each_row(
+    "number, code",
+    (signal.SIGINT, -signal.SIGINT),
+    (signal.SIGTERM, 128 + signal.SIGTERM),
+    (signal.SIGHUP, 128 + signal.SIGHUP),
+    (signal.SIGKILL, -signal.SIGKILL),
 )
 def test_run_ended_from_outside(own_directory: Path, number: signal.Signals, code: int) -> None:
     with started(

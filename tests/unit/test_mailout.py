@@ -20,6 +20,7 @@ from lab.series.topics import Topic
 from lab.submit import mailout
 from lab.submit.check import Subject
 from lab.submit.mailout import choose_results, load_results, tables_text
+from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
 from tests.unit.files import write
@@ -162,16 +163,14 @@ def edited(old: str, new: str) -> Break:
     return lambda monkeypatch, _: monkeypatch.setattr(mailout, "write_mails", write)
 
 
-@pytest.mark.parametrize(
-    ("breaks", "said"),
-    [
-        (bad_style, "BAD"),
-        (edited("kvm->pages[0];", "other;"), "git am: error: patch failed"),
-        (
-            edited("eager_split;", "eager_spilt;"),
-            "git am: 01-split: the mails do not make the tree of the series",
-        ),
-    ],
+@for_each_row(
+    "breaks, said",
+    (bad_style, "BAD"),
+    (edited("kvm->pages[0];", "other;"), "git am: error: patch failed"),
+    (
+        edited("eager_split;", "eager_spilt;"),
+        "git am: 01-split: the mails do not make the tree of the series",
+    ),
 )
 def test_what_is_not_fit_stays_back(
     fake: FakeKernel,
@@ -272,14 +271,12 @@ def test_the_texts_of_the_cover_letters_have_no_figures_of_their_own() -> None:
     assert sum(topic.text.count("{tables}") for topic in topics.read(LAYOUT)) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--results", "none.jsonl"], "lab: none.jsonl: cannot be read: No such file"),
-        (["--version", "0"], "0 is not in the range"),
-        (["--send"], "No such option"),
-        (["--test", "none"], "lab: there is no topic 'none', but: "),
-    ],
+@for_each_row(
+    "words, said",
+    (["--results", "none.jsonl"], "lab: none.jsonl: cannot be read: No such file"),
+    (["--version", "0"], "0 is not in the range"),
+    (["--send"], "No such option"),
+    (["--test", "none"], "lab: there is no topic 'none', but: "),
 )
 def test_the_command_line(words: list[str], said: str) -> None:
     assert said in refusal("mail", *words)

@@ -5,9 +5,8 @@ import os
 import re
 import subprocess
 
-import pytest
-
 from lab.core.paths import DEFAULT_BASE, ROOT
+from tests.rows import for_each_row
 from tests.unit.test_links import KNOWN, RULE
 
 KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
@@ -64,25 +63,23 @@ def test_the_help_shows_every_target_and_no_other() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("goal", "what", "last"),
-    [
-        ("bench", "live", "lab live -x"),
-        ("bench", "cost", "lab cost -x"),
-        ("bench", "lock", "lab lockprofile -x"),
-        ("bench", "crossover", "lab crossover -x"),
-        ("bench", "migrate", "lab migrate -x"),
-        ("bench", "native", "lab native -x"),
-        ("test", "unit", "pytest -n 2 tests/unit -x"),
-        ("test", "mutants", "pytest -n 2 -m mutants tests -x"),
-        ("test", "parity", "lab parity -x"),
-        ("test", "races", "lab soak --races -x"),
-        ("test", "leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
-        ("test", "pae", "pytest tests/machines/test_pae.py -x"),
-        ("test", "migration", "pytest -m migration tests/machines -x"),
-        ("test", "modules", "pytest -n 2 tests/machines/test_modules.py -x"),
-        ("test", "bpf", "lab bpf -x"),
-    ],
+@for_each_row(
+    "goal, what, last",
+    ("bench", "live", "lab live -x"),
+    ("bench", "cost", "lab cost -x"),
+    ("bench", "lock", "lab lockprofile -x"),
+    ("bench", "crossover", "lab crossover -x"),
+    ("bench", "migrate", "lab migrate -x"),
+    ("bench", "native", "lab native -x"),
+    ("test", "unit", "pytest -n 2 tests/unit -x"),
+    ("test", "mutants", "pytest -n 2 -m mutants tests -x"),
+    ("test", "parity", "lab parity -x"),
+    ("test", "races", "lab soak --races -x"),
+    ("test", "leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
+    ("test", "pae", "pytest tests/machines/test_pae.py -x"),
+    ("test", "migration", "pytest -m migration tests/machines -x"),
+    ("test", "modules", "pytest -n 2 tests/machines/test_modules.py -x"),
+    ("test", "bpf", "lab bpf -x"),
 )
 def test_what_is_chosen(goal: str, what: str, last: str) -> None:
     assert what in values(goal)
@@ -109,19 +106,17 @@ def test_plain_bench_and_test() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate native"),
-        (("test", "WHAT=live"), "no such, but one of: unit mutants parity"),
-        (("bench", "WHAT=%"), "one of: live cost"),
-        (("bench", "WHAT=live cost"), "one of: live cost"),
-        (("bench", "soak", "WHAT=live"), "make soak WHAT=live: only `make bench` and `make test`"),
-        (("bench", "BASE=9.9"), "make BASE=9.9: there is no such, but one of: "),
-        (("tree", "BASE=%"), "there is no such"),
-        (("tree", "BASE=6.12 6.12"), "there is no such"),
-        (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
-    ],
+@for_each_row(
+    "words, said",
+    (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate native"),
+    (("test", "WHAT=live"), "no such, but one of: unit mutants parity"),
+    (("bench", "WHAT=%"), "one of: live cost"),
+    (("bench", "WHAT=live cost"), "one of: live cost"),
+    (("bench", "soak", "WHAT=live"), "make soak WHAT=live: only `make bench` and `make test`"),
+    (("bench", "BASE=9.9"), "make BASE=9.9: there is no such, but one of: "),
+    (("tree", "BASE=%"), "there is no such"),
+    (("tree", "BASE=6.12 6.12"), "there is no such"),
+    (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
 )
 def test_what_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
     done = make(*words)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.measure.migration.command import SCRIPT
+from tests.rows import for_each_row
 from tests.unit.files import program, write
 
 # Speaks as much of QMP as the script hears; FAKE says how it is to fail.
@@ -141,15 +142,13 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     assert_put_back(host, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("fake", "says", "mib", "said"),
-    [
-        ("dies", "ready", 36, "QEMU ended unexpectedly\nno KVM today"),
-        ("migrate", "ready", 36, "not today"),
-        ("destination", "ready", 36, "no KVM for destination N"),
-        ("", "no kvm-clock", 36, "the guest says: no kvm-clock"),
-        ("", "ready", 40, "no 20 free huge pages of 2 MiB"),
-    ],
+@for_each_row(
+    "fake, says, mib, said",
+    ("dies", "ready", 36, "QEMU ended unexpectedly\nno KVM today"),
+    ("migrate", "ready", 36, "not today"),
+    ("destination", "ready", 36, "no KVM for destination N"),
+    ("", "no kvm-clock", 36, "the guest says: no kvm-clock"),
+    ("", "ready", 40, "no 20 free huge pages of 2 MiB"),
 )
 def test_what_fails_is_said_and_all_is_put_back(
     run: Run, host: Path, tmp_path: Path, fake: str, says: str, mib: int, said: str

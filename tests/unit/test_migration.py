@@ -15,6 +15,7 @@ from lab import machines
 from lab.measure.migration import command, load, timeline
 from lab.measure.migration.load import Load
 from lab.page import migration as shown
+from tests.rows import for_each_row
 from tests.unit import migration_data as data
 from tests.unit.calls import failed, lab, refusal, refused
 
@@ -37,18 +38,16 @@ def test_the_notes_have_the_layout_that_is_read(tmp_path: Path) -> None:
     assert int(found["results"][1], 16) == size
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"vcpus": 0}, "--vcpus"),
-        ({"vcpus": load.MOST_VCPUS + 1}, "--vcpus"),
-        ({"mib_per_vcpu": 1}, "--mib"),
-        ({"mib_per_vcpu": 24}, "--mib"),
-        ({"mib_per_vcpu": 2048}, "--mib"),
-        ({"rate": 0}, "--rate"),
-        ({"writes": 0}, "--writes"),
-        ({"reads": -1}, "--reads"),
-    ],
+@for_each_row(
+    "change, word",
+    ({"vcpus": 0}, "--vcpus"),
+    ({"vcpus": load.MOST_VCPUS + 1}, "--vcpus"),
+    ({"mib_per_vcpu": 1}, "--mib"),
+    ({"mib_per_vcpu": 24}, "--mib"),
+    ({"mib_per_vcpu": 2048}, "--mib"),
+    ({"rate": 0}, "--rate"),
+    ({"writes": 0}, "--writes"),
+    ({"reads": -1}, "--reads"),
 )
 def test_a_load_that_cannot_be_built_is_refused(change: Mapping[str, int], word: str) -> None:
     data.LOAD.check()
@@ -67,14 +66,12 @@ def test_notes_are_read_with_the_clock_of_the_host() -> None:
     assert notes.vcpus[0].windows[0] == load.Window(640, 10, 1e-5, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (b"", "missing"),
-        (b"x" * 4096, "damaged"),
-        (data.notes(start=0), "did not get to work"),
-        (data.notes()[:-100], "incomplete"),
-    ],
+@for_each_row(
+    "bad, said",
+    (b"", "missing"),
+    (b"x" * 4096, "damaged"),
+    (data.notes(start=0), "did not get to work"),
+    (data.notes()[:-100], "incomplete"),
 )
 def test_what_are_no_notes_is_refused(bad: bytes, said: str) -> None:
     assert said in failed(load.parse, bad)
@@ -117,18 +114,16 @@ def test_phases_are_told_apart() -> None:
     assert found["migration"]["downtime_seconds"] == 0.007
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"restored": data.notes(total=80, wrong=1)}, "1 accesses .* after restoring"),
-        ({"source": data.notes(wrong=2)}, "2 accesses .* in the source"),
-        ({"restored": data.notes(total=41)}, "did not see all its memory"),
-        ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
-        ({"stats": f"{data.STATS}before dirty_harvest 1\n"}, "dirty_harvest did not take effect"),
-        ({"qmp": data.qmp(data.START_S - 100)}, "clocks .* do not agree"),
-        ({"qmp": data.qmp(data.START_S + 100)}, "noted only 60: .* took too long"),
-        ({"source": data.notes(total=data.STOP + 4, spare=0)}, "noted only 43: .* took too long"),
-    ],
+@for_each_row(
+    "change, said",
+    ({"restored": data.notes(total=80, wrong=1)}, "1 accesses .* after restoring"),
+    ({"source": data.notes(wrong=2)}, "2 accesses .* in the source"),
+    ({"restored": data.notes(total=41)}, "did not see all its memory"),
+    ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
+    ({"stats": f"{data.STATS}before dirty_harvest 1\n"}, "dirty_harvest did not take effect"),
+    ({"qmp": data.qmp(data.START_S - 100)}, "clocks .* do not agree"),
+    ({"qmp": data.qmp(data.START_S + 100)}, "noted only 60: .* took too long"),
+    ({"source": data.notes(total=data.STOP + 4, spare=0)}, "noted only 43: .* took too long"),
 )
 def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: str) -> None:
     assert re.search(said, failed(list, timeline.records(data.migration(**change))))
@@ -156,15 +151,13 @@ def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
     assert job.command[-3:] == ("N", "Y", "D")
 
 
-@pytest.mark.parametrize(
-    ("machine", "kernel", "tdp", "settings"),
-    [
-        ("vmx-bochs", "series", True, "NY"),
-        ("vmx-bochs", "series", False, "NYD"),
-        ("svm-qemu", "series", True, "NYD"),
-        ("svm-qemu", "base", True, "NY"),
-        ("host", "series", None, "NY"),
-    ],
+@for_each_row(
+    "machine, kernel, tdp, settings",
+    ("vmx-bochs", "series", True, "NY"),
+    ("vmx-bochs", "series", False, "NYD"),
+    ("svm-qemu", "series", True, "NYD"),
+    ("svm-qemu", "base", True, "NY"),
+    ("host", "series", None, "NY"),
 )
 def test_dirty_bits_are_tried_where_the_cpu_does_not_log_by_itself(
     machine: str, kernel: str, tdp: bool | None, settings: str

@@ -15,6 +15,7 @@ from lab.core.paths import ROOT, Layout
 from lab.series.pin import Pin, read_pin
 from lab.series.source import KernelSource
 from lab.submit import modules
+from tests.rows import for_each_row
 from tests.unit import fake_kernel
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import FakeKernel, write_tarball
@@ -189,14 +190,12 @@ def test_the_difference_is_that_of_kvm(
     assert trees == (["linux"] if whole else [])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"proved": False}, "modules are only for kernels of 1.0, as 6.12.pin has it"),
-        ({"version": "0.9"}, "linux-source is 0.9: modules are only for kernels of 1.0"),
-        ({"pin": fake_kernel.PIN}, "names no kernel"),
-        ({"mmu": MMU.replace("role.word ==", "")}, "no guard against CVE-2026-46113 and CVE-2026"),
-    ],
+@for_each_row(
+    "wrong, said",
+    ({"proved": False}, "modules are only for kernels of 1.0, as 6.12.pin has it"),
+    ({"version": "0.9"}, "linux-source is 0.9: modules are only for kernels of 1.0"),
+    ({"pin": fake_kernel.PIN}, "names no kernel"),
+    ({"mmu": MMU.replace("role.word ==", "")}, "no guard against CVE-2026-46113 and CVE-2026"),
 )
 def test_what_no_package_is_made_of(
     contents: Callable[..., modules.Contents], wrong: dict[str, Any], said: str

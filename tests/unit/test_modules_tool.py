@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lab.submit.modules import PARTS, TOOL
+from tests.rows import for_each_row
 from tests.unit.files import called, program, write
 
 RELEASE = "6.12.1+deb12-cloud-amd64"
@@ -203,16 +204,14 @@ def test_reload_and_back(host: Host) -> None:
     assert host.status(3)["loaded"] == "stock"
 
 
-@pytest.mark.parametrize(
-    ("before", "file", "text", "said", "after"),
-    [
-        ("stock", "refused", "series", "load series, see dmesg; loaded again: stock", "stock"),
-        ("series", "refused", "stock", "load stock, see dmesg; loaded again: series", "series"),
-        ("series", "stuck", "kvm_amd", "load stock, see dmesg; loaded again: series", "series"),
-        ("older", "refused", "series", "NOR series, see dmesg; loaded: stock", "stock"),
-        ("stock", "refused", "stock series", "NOR stock, see dmesg; loaded: none", "none"),
-        ("stock", "stuck", "kvm", "load series, see dmesg; loaded again: stock", "stock"),
-    ],
+@for_each_row(
+    "before, file, text, said, after",
+    ("stock", "refused", "series", "load series, see dmesg; loaded again: stock", "stock"),
+    ("series", "refused", "stock", "load stock, see dmesg; loaded again: series", "series"),
+    ("series", "stuck", "kvm_amd", "load stock, see dmesg; loaded again: series", "series"),
+    ("older", "refused", "series", "NOR series, see dmesg; loaded: stock", "stock"),
+    ("stock", "refused", "stock series", "NOR stock, see dmesg; loaded: none", "none"),
+    ("stock", "stuck", "kvm", "load series, see dmesg; loaded again: stock", "stock"),
 )
 def test_what_was_loaded_comes_back(
     host: Host, before: str, file: str, text: str, said: str, after: str

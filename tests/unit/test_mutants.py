@@ -11,6 +11,7 @@ from lab.core.git import Repo
 from lab.core.paths import LAYOUT
 from lab.series import tree
 from tests.machines.matrix import cases
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import MMU, FakeKernel, diff_of
 
@@ -109,13 +110,11 @@ def test_a_patch_that_is_wrong(tmp_path: Path, text: str) -> None:
     assert said in line
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("tests/mutants/page.patch", "is called NN-name.patch"),
-        ("tests/mutants/00-again.patch", "needs one patch 00, has 2"),
-        ("tests/mutants/03-same.patch", "03-page.patch has the number 03 already"),
-    ],
+@for_each_row(
+    "name, said",
+    ("tests/mutants/page.patch", "is called NN-name.patch"),
+    ("tests/mutants/00-again.patch", "needs one patch 00, has 2"),
+    ("tests/mutants/03-same.patch", "03-page.patch has the number 03 already"),
 )
 def test_a_name_that_is_wrong(tmp_path: Path, name: str, said: str) -> None:
     fake = made(tmp_path)

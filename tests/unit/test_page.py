@@ -15,6 +15,7 @@ from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import BITS, Panel
 from lab.results import jsonl, sources
 from lab.results.sources import Line
+from tests.rows import for_each_row
 from tests.unit import report_data as data
 from tests.unit.calls import refused
 
@@ -227,17 +228,15 @@ def test_inlined_pictures_take_the_colours_of_the_page() -> None:
     assert "width=" not in inlined and "<?xml" not in inlined
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "is empty or ends in half a line"),
-        ('{"machine": 1', "is empty or ends in half a line"),
-        ("nonsense\n", "line 1: is not JSON"),
-        ("[1]\n", "line 1: is not a JSON object"),
-        ('{"a": 1}\n', "line 1: Object missing required field `machine`"),
-        ('{"phase": "teleport"}\n', "has no measurement"),
-        ('{"phase": "dirty"}\n', "line 1: Object missing required field `machine`"),
-    ],
+@for_each_row(
+    "text, complaint",
+    ("", "is empty or ends in half a line"),
+    ('{"machine": 1', "is empty or ends in half a line"),
+    ("nonsense\n", "line 1: is not JSON"),
+    ("[1]\n", "line 1: is not a JSON object"),
+    ('{"a": 1}\n', "line 1: Object missing required field `machine`"),
+    ('{"phase": "teleport"}\n', "has no measurement"),
+    ('{"phase": "dirty"}\n', "line 1: Object missing required field `machine`"),
 )
 def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "x.jsonl"

@@ -10,6 +10,7 @@ import pytest
 from lab.core.git import IDENTITY, Repo, signature
 from lab.verify import races
 from lab.verify.races import Place, Report
+from tests.rows import for_each_row
 
 TITLE = "data-race in our_harvest / mark_page_dirty_in_slot"
 KNOWN = f"""\
@@ -115,14 +116,12 @@ def test_who_calls_kvm_code_of_others_is_not_at_fault() -> None:
     assert others == ["data-race in upstream.constprop.0+0x40/0x80"]
 
 
-@pytest.mark.parametrize(
-    ("entry", "ours"),
-    [
-        ("asm_sysvec_apic_timer_interrupt+0x1b/0x20", False),
-        ("asm_common_interrupt+0x22/0x40", False),
-        ("asm_exc_nmi+0xb3/0x130", False),
-        ("asm_exc_page_fault+0x22/0x30", True),
-    ],
+@for_each_row(
+    "entry, ours",
+    ("asm_sysvec_apic_timer_interrupt+0x1b/0x20", False),
+    ("asm_common_interrupt+0x22/0x40", False),
+    ("asm_exc_nmi+0xb3/0x130", False),
+    ("asm_exc_page_fault+0x22/0x30", True),
 )
 def test_what_an_interrupt_comes_upon_is_not_at_fault(entry: str, ours: bool) -> None:
     frames = f"\n _find_next_bit+0x10/0x100\n {entry}\n"

@@ -11,6 +11,7 @@ import pytest
 from lab.core.paths import ROOT
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.report_data import DIMENSIONS
 
@@ -85,56 +86,52 @@ def test_no_key_may_be_missing(name: str) -> None:
     assert f"missing required field `{name}`" in refused(jsonl.parse, json.dumps(rest))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (line(ept=1), "Expected `bool`, got `int` - at `$.ept`"),
-        (line(eager="Y"), "Expected `bool`, got `str` - at `$.eager`"),
-        (line(vcpus=True), "Expected `int`, got `bool` - at `$.vcpus`"),
-        (line(vcpus=8.0), "Expected `int`, got `float` - at `$.vcpus`"),
-        (line(vcpus=0), "Expected `int` >= 1 - at `$.vcpus`"),
-        (line(bytes_per_vcpu=0), "Expected `int` >= 1 - at `$.bytes_per_vcpu`"),
-        (line(write_percent=101), "Expected `int` <= 100 - at `$.write_percent`"),
-        (line(write_percent=-1), "Expected `int` >= 0 - at `$.write_percent`"),
-        (line(kernel="mine"), "matching regex '^(series|peer|base)\\\\Z' - at `$.kernel`"),
-        (line(machine=None), "Expected `str`, got `null` - at `$.machine`"),
-        (line(phase="lunch"), "|disable)\\\\Z' - at `$.phase`"),
-        (line(iteration=None), "'iteration' cannot be None in phase 'dirty'"),
-        (line(iteration=0), "Expected `int` >= 1 - at `$.iteration`"),
-        (line(iteration="2"), "Expected `int | null`, got `str` - at `$.iteration`"),
-        (line(phase="enable"), "'iteration' cannot be 2 in phase 'enable'"),
-        (line(phase="enable", iteration=0), "Expected `int` >= 1 - at `$.iteration`"),
-        (line(phase="enable", iteration=-1), "Expected `int` >= 1 - at `$.iteration`"),
-        (line(seconds="0.1"), "Expected `float`, got `str` - at `$.seconds`"),
-        (line(seconds=False), "Expected `float`, got `bool` - at `$.seconds`"),
-        (line(seconds=-0.1), "Expected `float` >= 0.0 - at `$.seconds`"),
-        (line(seconds=float("nan")), "Expected `float` >= 0.0 - at `$.seconds`"),
-        (line(seconds=float("inf")), "Expected `float` <= 1.7976931348623157e+308"),
-        (line(ept=False, tdp_mmu=True), "'tdp_mmu' cannot be True without 'ept'"),
-        (line(dirty_harvest="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
-        (line(dirty_harvest=True), "Expected `str`, got `bool` - at `$.dirty_harvest`"),
-        (line(dirty_harvest=None), "Expected `str`, got `null` - at `$.dirty_harvest`"),
-        (line(pml="N"), "Expected `bool`, got `str` - at `$.pml`"),
-        (line(ept=False, pml=False), "'pml' cannot be False without 'ept'"),
-        (line(pinned=1), "Expected `bool | null`, got `int` - at `$.pinned`"),
-        (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
-        ("", "is not JSON"),
-        ('{"machine": ', "is not JSON"),
-        ("[1]", "Expected `object`, got `array`"),
-        (line()[:-1] + ', "vcpus": 8}', "has a key twice"),
-    ],
+@for_each_row(
+    "text, said",
+    (line(ept=1), "Expected `bool`, got `int` - at `$.ept`"),
+    (line(eager="Y"), "Expected `bool`, got `str` - at `$.eager`"),
+    (line(vcpus=True), "Expected `int`, got `bool` - at `$.vcpus`"),
+    (line(vcpus=8.0), "Expected `int`, got `float` - at `$.vcpus`"),
+    (line(vcpus=0), "Expected `int` >= 1 - at `$.vcpus`"),
+    (line(bytes_per_vcpu=0), "Expected `int` >= 1 - at `$.bytes_per_vcpu`"),
+    (line(write_percent=101), "Expected `int` <= 100 - at `$.write_percent`"),
+    (line(write_percent=-1), "Expected `int` >= 0 - at `$.write_percent`"),
+    (line(kernel="mine"), "matching regex '^(series|peer|base)\\\\Z' - at `$.kernel`"),
+    (line(machine=None), "Expected `str`, got `null` - at `$.machine`"),
+    (line(phase="lunch"), "|disable)\\\\Z' - at `$.phase`"),
+    (line(iteration=None), "'iteration' cannot be None in phase 'dirty'"),
+    (line(iteration=0), "Expected `int` >= 1 - at `$.iteration`"),
+    (line(iteration="2"), "Expected `int | null`, got `str` - at `$.iteration`"),
+    (line(phase="enable"), "'iteration' cannot be 2 in phase 'enable'"),
+    (line(phase="enable", iteration=0), "Expected `int` >= 1 - at `$.iteration`"),
+    (line(phase="enable", iteration=-1), "Expected `int` >= 1 - at `$.iteration`"),
+    (line(seconds="0.1"), "Expected `float`, got `str` - at `$.seconds`"),
+    (line(seconds=False), "Expected `float`, got `bool` - at `$.seconds`"),
+    (line(seconds=-0.1), "Expected `float` >= 0.0 - at `$.seconds`"),
+    (line(seconds=float("nan")), "Expected `float` >= 0.0 - at `$.seconds`"),
+    (line(seconds=float("inf")), "Expected `float` <= 1.7976931348623157e+308"),
+    (line(ept=False, tdp_mmu=True), "'tdp_mmu' cannot be True without 'ept'"),
+    (line(dirty_harvest="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
+    (line(dirty_harvest=True), "Expected `str`, got `bool` - at `$.dirty_harvest`"),
+    (line(dirty_harvest=None), "Expected `str`, got `null` - at `$.dirty_harvest`"),
+    (line(pml="N"), "Expected `bool`, got `str` - at `$.pml`"),
+    (line(ept=False, pml=False), "'pml' cannot be False without 'ept'"),
+    (line(pinned=1), "Expected `bool | null`, got `int` - at `$.pinned`"),
+    (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
+    ("", "is not JSON"),
+    ('{"machine": ', "is not JSON"),
+    ("[1]", "Expected `object`, got `array`"),
+    (line()[:-1] + ', "vcpus": 8}', "has a key twice"),
 )
 def test_lines_that_are_no_measurement(text: str, said: str) -> None:
     assert said in refused(jsonl.parse, text)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
-        (line(), "x.jsonl: ends in half a line"),  # even if it is JSON
-        (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
-    ],
+@for_each_row(
+    "text, said",
+    (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
+    (line(), "x.jsonl: ends in half a line"),  # even if it is JSON
+    (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
 )
 def test_errors_name_file_and_line(text: str, said: str) -> None:
     assert refused(jsonl.parse_all, text, "x.jsonl").startswith(said)

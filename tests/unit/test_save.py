@@ -10,6 +10,7 @@ from lab.core.git import Repo
 from lab.series.extract import changed_lines
 from lab.series.mail import Mail, Removal, file_name, format_mail, parse
 from lab.series.save import save
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, MMU, MMU_TEXT, PROGRAM, SPLITTER, FakeKernel
 
@@ -209,19 +210,17 @@ def changed_repository(fake: FakeKernel) -> None:
     fake.put("series/0001-other.patch", "Subject: other\n---\n")
 
 
-@pytest.mark.parametrize(
-    ("work", "said"),
-    [
-        (later_edit, 'a whole file that belongs to "KVM: split"'),
-        (fixup, "git rebase -i --autosquash base"),
-        (edit("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
-        (edit("KVM: x\nsecond line"), "needs a blank line"),
-        (symbolic_link, "no regular file"),
-        (merge, "is a merge"),
-        (edit(""), "uncommitted changes"),
-        (stopped_rebase, "a rebase, merge or cherry-pick in progress"),
-        (changed_repository, "ARGS=--overwrite"),
-    ],
+@for_each_row(
+    "work, said",
+    (later_edit, 'a whole file that belongs to "KVM: split"'),
+    (fixup, "git rebase -i --autosquash base"),
+    (edit("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
+    (edit("KVM: x\nsecond line"), "needs a blank line"),
+    (symbolic_link, "no regular file"),
+    (merge, "is a merge"),
+    (edit(""), "uncommitted changes"),
+    (stopped_rebase, "a rebase, merge or cherry-pick in progress"),
+    (changed_repository, "ARGS=--overwrite"),
 )
 def test_refused_and_nothing_changed(fake: FakeKernel, work: Work, said: str) -> None:
     work(fake)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.unit.files import program, write
 
 LAB = Path(__file__).parents[2] / "lab"
@@ -167,19 +168,17 @@ def without_a_python(machine: Machine) -> None:
     script.write_text(script.read_text().replace("/usr/bin/python3", "python3"))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said", "calls"),
-    [
-        (lambda m: m.note("no-network"), "apt-get update failed, is there a network?", 1),
-        (lambda m: m.note("no-pip"), "pip could not install requirements.txt", 3),
-        (without_a_python, "no Python that is 3.11 or newer", 2),
-        (
-            lambda m: m.program("id", "echo 1000\n"),
-            "run as root: apt-get install --no-install-recommends flex",
-            0,
-        ),
-        (lambda m: (m.path / "dpkg-query").unlink(), "needs Debian 12", 0),
-    ],
+@for_each_row(
+    "spoil, said, calls",
+    (lambda m: m.note("no-network"), "apt-get update failed, is there a network?", 1),
+    (lambda m: m.note("no-pip"), "pip could not install requirements.txt", 3),
+    (without_a_python, "no Python that is 3.11 or newer", 2),
+    (
+        lambda m: m.program("id", "echo 1000\n"),
+        "run as root: apt-get install --no-install-recommends flex",
+        0,
+    ),
+    (lambda m: (m.path / "dpkg-query").unlink(), "needs Debian 12", 0),
 )
 def test_what_is_in_the_way(
     machine: Machine, spoil: Callable[[Machine], object], said: str, calls: int

@@ -24,6 +24,7 @@ from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.results import files
 from lab.verify import races, soak
+from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said, refused
 from tests.unit.test_races import KNOWN, PLACES, UNKNOWN, WRITTEN
@@ -131,15 +132,13 @@ def test_kernels_that_can_pause_amid_updates_do_so(run_soak: Soak, tmp_path: Pat
     assert saved(tmp_path)["totals"]["pauses"] >= len(paused)
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        (Result(254, b"FAIL: lost write\nto repeat: -S 0x1f -m all\n", {}, "", 1.0), "lost write"),
-        (Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: CPU: 1", 1.0), "the kernel complains"),
-        (Result(4, b"", {}, "", 1.0), "exit status 4"),
-        (Result(0, b"nothing\n", {}, "", 1.0), "unusable output"),
-        (Result(0, STRESS_OUTPUT.encode(), {"windows": b"update 0\n"}, "", 1.0), "never paused"),
-    ],
+@for_each_row(
+    "bad, says",
+    (Result(254, b"FAIL: lost write\nto repeat: -S 0x1f -m all\n", {}, "", 1.0), "lost write"),
+    (Result(0, STRESS_OUTPUT.encode(), {}, "WARNING: CPU: 1", 1.0), "the kernel complains"),
+    (Result(4, b"", {}, "", 1.0), "exit status 4"),
+    (Result(0, b"nothing\n", {}, "", 1.0), "unusable output"),
+    (Result(0, STRESS_OUTPUT.encode(), {"windows": b"update 0\n"}, "", 1.0), "never paused"),
 )
 def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
     run_soak: Soak, tmp_path: Path, bad: Result, says: str
@@ -194,16 +193,14 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(run_soak: Soak, tmp_pa
     assert not any(run["finished"] for run in content["runs"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--dirty-harvest", "auto"], "'any', 'on', 'off'"),
-        (["--only", "nonsense"], "no such boot"),
-        (["--minutes", "0"], "minutes"),
-        (["--minutes", "nan"], "not a number"),
-        (["--seed", "x"], "not a whole number"),
-        (["--output", "/nowhere/at/all.json"], "no directory"),
-    ],
+@for_each_row(
+    "arguments, says",
+    (["--dirty-harvest", "auto"], "'any', 'on', 'off'"),
+    (["--only", "nonsense"], "no such boot"),
+    (["--minutes", "0"], "minutes"),
+    (["--minutes", "nan"], "not a number"),
+    (["--seed", "x"], "not a whole number"),
+    (["--output", "/nowhere/at/all.json"], "no directory"),
 )
 def test_bad_input_refused(run_soak: Soak, tmp_path: Path, arguments: list[str], says: str) -> None:
     machine = FakeMachine()
@@ -219,13 +216,11 @@ def test_the_plan_can_be_shown_without_running_it(run_soak: Soak) -> None:
     assert not machine.jobs
 
 
-@pytest.mark.parametrize(
-    ("name", "thread", "counted"),
-    [
-        ("stress-kvm-npt0", "multi", False),
-        ("stress-kvm-npt0-turns", "single", False),
-        ("stress-kvm-npt1-counted", "single", True),
-    ],
+@for_each_row(
+    "name, thread, counted",
+    ("stress-kvm-npt0", "multi", False),
+    ("stress-kvm-npt0-turns", "single", False),
+    ("stress-kvm-npt1-counted", "single", True),
 )
 def test_cpus_share_those_of_the_host_as_a_boot_says(
     run_soak: Soak, name: str, thread: str, *, counted: bool
@@ -305,13 +300,11 @@ def test_races_of_others_are_counted_and_kept(run_soak: Soak, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("known_places")
-@pytest.mark.parametrize(
-    ("log", "says"),
-    [
-        (KNOWN, "data race of the series: data-race in our_harvest / mark_"),
-        (UNKNOWN + "WARNING: CPU: 1\n", "the kernel complains: WARNING"),
-        (UNKNOWN.replace("\n our", "\nBUG: bad\n our"), "complains: BUG: bad"),
-    ],
+@for_each_row(
+    "log, says",
+    (KNOWN, "data race of the series: data-race in our_harvest / mark_"),
+    (UNKNOWN + "WARNING: CPU: 1\n", "the kernel complains: WARNING"),
+    (UNKNOWN.replace("\n our", "\nBUG: bad\n our"), "complains: BUG: bad"),
 )
 def test_a_race_of_the_series_is_a_failure(run_soak: Soak, log: str, says: str) -> None:
     assert says in run_soak(FakeMachine(racing(log)), "--only", "stress-kcsan-npt0", status=1).err

@@ -13,6 +13,7 @@ from lab.core.paths import DEFAULT_BASE, ROOT, Layout
 from lab.series import archive, source, tree
 from lab.series.archive import SourceMissing
 from lab.series.pin import Pin, read_pin
+from tests.rows import for_each_row
 from tests.unit import files
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, write_tarball
@@ -56,15 +57,13 @@ def test_proved_source(pin: Pin) -> None:
     assert "is missing" in refused(source.find, pin, "6.12.1-1")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("package", "base/6.12.pin: "),
-        ('package = "a"\ntarball = "b"\n', "`proved`"),
-        ('package = "a"\ntarball = "b"\n[proved]\n', "names no version"),
-        ('package = "a"\ntarball = "b"\nsweet = "c"\n[proved]\n"1" = "0"\n', "`sweet`"),
-        ('package = "a"\ntarball = "b"\n[proved]\n"1" = "0"\n[paths]\na = "b"\n', "older bases"),
-    ],
+@for_each_row(
+    "text, said",
+    ("package", "base/6.12.pin: "),
+    ('package = "a"\ntarball = "b"\n', "`proved`"),
+    ('package = "a"\ntarball = "b"\n[proved]\n', "names no version"),
+    ('package = "a"\ntarball = "b"\nsweet = "c"\n[proved]\n"1" = "0"\n', "`sweet`"),
+    ('package = "a"\ntarball = "b"\n[proved]\n"1" = "0"\n[paths]\na = "b"\n', "older bases"),
 )
 def test_wrong_pin(tmp_path: Path, text: str, said: str) -> None:
     layout = Layout(tmp_path)
@@ -108,13 +107,11 @@ esac
 """
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "linux.deb"),
-        ("E: Unable to locate package", r"s of http://m/debian gives no linux, or not any longer"),
-        ("The following signatures couldn't be verified", "is signed by none of"),
-    ],
+@for_each_row(
+    "answer, said",
+    ("", "linux.deb"),
+    ("E: Unable to locate package", r"s of http://m/debian gives no linux, or not any longer"),
+    ("The following signatures couldn't be verified", "is signed by none of"),
 )
 def test_apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str) -> None:
     program(tmp_path / "apt-get", APT)
@@ -235,14 +232,12 @@ def test_a_tarball_from_elsewhere_is_kept(layout: Layout, debian: Archive, tmp_p
     assert (found.version, found.proved, debian.fetched) == ("7.3.1-1", True, 0)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda path: tarball_of(path, 7, patchlevel=4), "is Linux 7.4.7, expected Linux 7.3"),
-        (lambda path: path / "none", "there is no file"),
-        (lambda path: ROOT / "Makefile", "cannot be read as a tarball"),
-        (lambda path: write_tarball(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
-    ],
+@for_each_row(
+    "make, said",
+    (lambda path: tarball_of(path, 7, patchlevel=4), "is Linux 7.4.7, expected Linux 7.3"),
+    (lambda path: path / "none", "there is no file"),
+    (lambda path: ROOT / "Makefile", "cannot be read as a tarball"),
+    (lambda path: write_tarball(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
 )
 def test_a_tarball_that_is_none_of_this_kernel(
     layout: Layout, tmp_path: Path, make: Callable[[Path], Path], said: str

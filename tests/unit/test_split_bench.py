@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
 from tests.unit.report_data import DIMENSIONS
 from tests.unit.split_bench import PART, RECORDS, measured, needed, records, refusal
@@ -86,15 +87,13 @@ def seen_pools(host: Host, *sizes: str) -> Path:
     return seen
 
 
-@pytest.mark.parametrize(
-    ("size", "pages", "promised", "arguments", "wanted"),
-    [
-        # It holds the largest guest.
-        ("2048kB", 0, 0, "--vcpus=2,8", ["17"] * 4),
-        # Pages promised to others are not counted as free.
-        ("2048kB", 20, 10, "--vcpus=8 --eager=N", ["27"]),
-        ("1048576kB", 0, 0, "--backing=anonymous_hugetlb_1gb --bytes=1G --vcpus=2", ["2"] * 2),
-    ],
+@for_each_row(
+    "size, pages, promised, arguments, wanted",
+    # It holds the largest guest.
+    ("2048kB", 0, 0, "--vcpus=2,8", ["17"] * 4),
+    # Pages promised to others are not counted as free.
+    ("2048kB", 20, 10, "--vcpus=8 --eager=N", ["27"]),
+    ("1048576kB", 0, 0, "--backing=anonymous_hugetlb_1gb --bytes=1G --vcpus=2", ["2"] * 2),
 )
 def test_the_pool_while_a_test_runs(
     host: Host, size: str, pages: int, promised: int, arguments: str, wanted: list[str]
@@ -223,21 +222,19 @@ MODE = ("kvm_intel/parameters/ept", "kvm_amd/parameters/npt", "kvm/parameters/td
 PML = "kvm_intel/parameters/pml"
 
 
-@pytest.mark.parametrize(
-    ("flags", "mode", "pml", "wanted"),
-    [
-        ("vmx", "YNY", "Y", (True, True, None)),
-        ("vmx", "YNN", "Y", (True, False, None)),
-        ("vmx", "NYY", "Y", (False, False, None)),
-        ("svm", "N1Y", "Y", (True, True, None)),
-        ("svm", "Y0N", "Y", (False, False, None)),
-        # Where a CPU with EPT does not log by itself.
-        ("vmx", "YNY", "N", (True, True, False)),
-        ("vmx", "YNN", "N", (True, False, False)),
-        ("vmx", "YNN", None, (True, False, None)),
-        ("vmx", "NNN", "N", (False, False, None)),
-        ("svm", "YNN", "N", (False, False, None)),
-    ],
+@for_each_row(
+    "flags, mode, pml, wanted",
+    ("vmx", "YNY", "Y", (True, True, None)),
+    ("vmx", "YNN", "Y", (True, False, None)),
+    ("vmx", "NYY", "Y", (False, False, None)),
+    ("svm", "N1Y", "Y", (True, True, None)),
+    ("svm", "Y0N", "Y", (False, False, None)),
+    # Where a CPU with EPT does not log by itself.
+    ("vmx", "YNY", "N", (True, True, False)),
+    ("vmx", "YNN", "N", (True, False, False)),
+    ("vmx", "YNN", None, (True, False, None)),
+    ("vmx", "NNN", "N", (False, False, None)),
+    ("svm", "YNN", "N", (False, False, None)),
 )
 def test_records_the_paging_mode_of_this_cpu(
     host: Host, flags: str, mode: str, pml: str | None, wanted: tuple[bool, bool, bool | None]
@@ -277,12 +274,10 @@ def test_a_failed_run_leaves_whole_runs_only(
     assert host.pool().read_text() == "0\n"
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [
-        ("fail", "==== Test Assertion Failure ==== lib/x.c:1: ret == 0"),
-        ("short", "not those of 2 iterations"),
-    ],
+@for_each_row(
+    "mode, said",
+    ("fail", "==== Test Assertion Failure ==== lib/x.c:1: ret == 0"),
+    ("short", "not those of 2 iterations"),
 )
 def test_a_failure_is_told_in_one_line(host: Host, mode: str, said: str) -> None:
     host.mode(mode)
@@ -359,16 +354,14 @@ def test_without_initially_all_set_other_phases_pay(host: Host) -> None:
         assert table(shown)[1][5:] == wanted
 
 
-@pytest.mark.parametrize(
-    ("words", "rows"),
-    [
-        # One value of eager has no ratio.
-        (("--eager", "N"), ["off 2 200 - - 4.00 - 4.00 -"]),
-        (
-            ("--harvest", "off on"),
-            ["off 2 200 2.00 100 4.00 4.00 4.00 4.00", "on 2 20.0 0.200 100 4.00 4.00 4.00 4.00"],
-        ),
-    ],
+@for_each_row(
+    "words, rows",
+    # One value of eager has no ratio.
+    (("--eager", "N"), ["off 2 200 - - 4.00 - 4.00 -"]),
+    (
+        ("--harvest", "off on"),
+        ["off 2 200 2.00 100 4.00 4.00 4.00 4.00", "on 2 20.0 0.200 100 4.00 4.00 4.00 4.00"],
+    ),
 )
 def test_a_row_has_what_was_measured(host: Host, words: tuple[str, str], rows: list[str]) -> None:
     shown = table(host.run("--vcpus", "2", "--writes", "20", *words).stdout)

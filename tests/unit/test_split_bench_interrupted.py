@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import FAKE_TEST, Host, set_cpus
 from tests.unit.files import program
 from tests.unit.processes import default_signals, is_gone, started, until
@@ -248,25 +249,23 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     assert len(set(keys(output))) == len(records(output)) == 7 * RECORDS
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments", "said"),
-    [
-        (lambda host: None, ["--machine", "mine"], "was interrupted on machine host, this is mine"),
-        (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
-        (lambda host: None, ["--iterations", "3"], "holds runs with other --iterations or pinning"),
-        (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
-        (lambda host: host.set("kvm_intel/parameters/ept", "N"), [], "on ept true, this is false"),
-        (lambda host: host.set("kvm/parameters/tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
-        (lambda host: host.set("kvm_intel/parameters/pml", "N"), [], "on pml true, this is false"),
-        (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
-        (
-            lambda host: edit(host, os.uname().release, "5.0"),
-            [],
-            f"was interrupted on Linux 5.0, this is {os.uname().release}",
-        ),
-        (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
-        (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
-    ],
+@for_each_row(
+    "change, arguments, said",
+    (lambda host: None, ["--machine", "mine"], "was interrupted on machine host, this is mine"),
+    (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
+    (lambda host: None, ["--iterations", "3"], "holds runs with other --iterations or pinning"),
+    (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
+    (lambda host: host.set("kvm_intel/parameters/ept", "N"), [], "on ept true, this is false"),
+    (lambda host: host.set("kvm/parameters/tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
+    (lambda host: host.set("kvm_intel/parameters/pml", "N"), [], "on pml true, this is false"),
+    (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
+    (
+        lambda host: edit(host, os.uname().release, "5.0"),
+        [],
+        f"was interrupted on Linux 5.0, this is {os.uname().release}",
+    ),
+    (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
 )
 def test_resume_is_refused(
     host: Host, change: Callable[[Host], object], arguments: list[str], said: str

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from lab.core.paths import ROOT
+from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import Host
 from tests.unit.files import program, write
 from tests.unit.processes import ignored_signals, is_gone, started, until
@@ -163,12 +164,10 @@ def test_deaf():
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "wanted"),
-    [
-        (GREEDY, ("-n2",), ("MemoryError", "1 failed, 1 passed")),
-        (DEAF, ("-n1", "--timeout", "1"), ("crashed while running", "test_bad.py")),
-    ],
+@for_each_row(
+    "text, options, wanted",
+    (GREEDY, ("-n2",), ("MemoryError", "1 failed, 1 passed")),
+    (DEAF, ("-n1", "--timeout", "1"), ("crashed while running", "test_bad.py")),
     ids=("that_takes_gigabytes", "that_nothing_ends"),
 )
 def test_a_test_fails(
@@ -243,14 +242,12 @@ sys.exit(cli.main(["check"]))
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "least"),
-    [
-        # A checker of `lab check` that has programs of its own.
-        ('check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path())', 3),
-        # What a command waits for that is no machine and no build.
-        ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
-    ],
+@for_each_row(
+    "work, least",
+    # A checker of `lab check` that has programs of its own.
+    ('check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path())', 3),
+    # What a command waits for that is no machine and no build.
+    ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
 )
 def test_term_ends_what_any_command_waits_for(
     tmp_path: Path, left: Left, work: str, least: int

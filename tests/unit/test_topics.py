@@ -19,6 +19,7 @@ from lab.series.topics import Topic
 from lab.submit import mailout
 from tests.conftest import _kind
 from tests.machines.matrix import cases
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import MMU, FakeKernel
 
@@ -51,15 +52,13 @@ def test_every_topic_has_tests_that_there_are() -> None:
             assert any(fnmatchcase(name, pattern) for name in names), (each.name, pattern)
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        ((GOOD[0], topic("one", "KVM: c")), "there are 2 topics 'one'"),
-        ((*GOOD, topic("three", "KVM: c")), "'KVM: c' does not come after 'KVM: c' in series/"),
-        (GOOD[:1], "'KVM: c' is in no topic"),
-        ((*GOOD, topic("three", "KVM: d")), "series/ has no 'KVM: d'"),
-        (GOOD[::-1], "'KVM: b' does not come after 'KVM: c' in series/"),
-    ],
+@for_each_row(
+    "found, said",
+    ((GOOD[0], topic("one", "KVM: c")), "there are 2 topics 'one'"),
+    ((*GOOD, topic("three", "KVM: c")), "'KVM: c' does not come after 'KVM: c' in series/"),
+    (GOOD[:1], "'KVM: c' is in no topic"),
+    ((*GOOD, topic("three", "KVM: d")), "series/ has no 'KVM: d'"),
+    (GOOD[::-1], "'KVM: b' does not come after 'KVM: c' in series/"),
 )
 def test_what_does_not_fit_the_series(found: tuple[Topic, ...], said: str) -> None:
     assert f"docs/topics.toml: {said}" in list(topics.problems(found, MAILS))

@@ -12,6 +12,7 @@ import pytest
 
 from lab.core.git import Repo
 from lab.series import tree
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PROGRAM, SPLITTER, FakeKernel, diff_of
 
@@ -144,21 +145,19 @@ def test_update_touches_only_what_differs(made: FakeKernel) -> None:
     assert made.git("status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
-        (FIRST, "pages[0]", "pages[9]", f"hunk @@ -10,3 +10,3 @@ of {MMU} does not apply"),
-        (SECOND, f"{MMU}: split_one", f"{MMU}: split_two", "defines no split_two"),
-        (SECOND, f"Removes: {MMU}", "Removes: arch/none.c", "no arch/none.c"),
-        (SECOND, f"Adds: {SPLITTER}", f"Adds: {SPLITTER}x", "eager_split.cx is missing"),
-        (SECOND, "Adds:", "Replaces:", f"no {SPLITTER}"),
-        (SECOND, "Replaces:", "Adds:", f"has {PROGRAM} already"),
-        (SECOND, "Deletes: scripts/obsolete.txt", "Deletes: none", "no none"),
-        (SECOND, "Adds:", "Ads:", "0002-kvm-split.patch:5: expected one of Adds"),
-        (SECOND, f"{MMU}: split_one", MMU, "expected 'Removes: PATH: SYMBOL'"),
-        (FIRST, "Subject: ", "Title: ", "0001-kvm-count.patch:1: expected 'Subject: '"),
-        (FIRST, "\n---\n\n", "\n\n", "expected a line '---'"),
-    ],
+@for_each_row(
+    "name, old, new, said",
+    (FIRST, "pages[0]", "pages[9]", f"hunk @@ -10,3 +10,3 @@ of {MMU} does not apply"),
+    (SECOND, f"{MMU}: split_one", f"{MMU}: split_two", "defines no split_two"),
+    (SECOND, f"Removes: {MMU}", "Removes: arch/none.c", "no arch/none.c"),
+    (SECOND, f"Adds: {SPLITTER}", f"Adds: {SPLITTER}x", "eager_split.cx is missing"),
+    (SECOND, "Adds:", "Replaces:", f"no {SPLITTER}"),
+    (SECOND, "Replaces:", "Adds:", f"has {PROGRAM} already"),
+    (SECOND, "Deletes: scripts/obsolete.txt", "Deletes: none", "no none"),
+    (SECOND, "Adds:", "Ads:", "0002-kvm-split.patch:5: expected one of Adds"),
+    (SECOND, f"{MMU}: split_one", MMU, "expected 'Removes: PATH: SYMBOL'"),
+    (FIRST, "Subject: ", "Title: ", "0001-kvm-count.patch:1: expected 'Subject: '"),
+    (FIRST, "\n---\n\n", "\n\n", "expected a line '---'"),
 )
 def test_what_does_not_fit_changes_nothing(
     made: FakeKernel, name: str, old: str, new: str, said: str
@@ -183,13 +182,11 @@ def test_a_whole_file_has_one_owner(with_series: FakeKernel) -> None:
     assert "belongs to one mail" in refused(with_series.make_tree)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "work",
-    [
-        lambda fake: fake.edit(MMU, "pages[2]", "pages[5]"),
-        lambda fake: fake.write("arch/x86/kvm/new.c", "int new;\n"),
-        lambda fake: fake.edit(MMU, "pages[2]", "pages[5]", commit="KVM: work"),
-    ],
+    lambda fake: fake.edit(MMU, "pages[2]", "pages[5]"),
+    lambda fake: fake.write("arch/x86/kvm/new.c", "int new;\n"),
+    lambda fake: fake.edit(MMU, "pages[2]", "pages[5]", commit="KVM: work"),
     ids=("uncommitted", "untracked", "committed"),
 )
 def test_unsaved_work_stays(made: FakeKernel, work: Callable[[FakeKernel], None]) -> None:

@@ -11,6 +11,7 @@ from lab.build import kernel
 from lab.build.ungated import PATCH
 from lab.core.git import Repo
 from lab.series import tree
+from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, MMU, FakeKernel
 
@@ -141,16 +142,14 @@ def refusal(fake: FakeKernel) -> str:
     return said
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        *(
-            ({MMU: SOURCE.format(**UNPATCHED | {anchor: "\tx("})}, f"hunk @@ .* of {MMU} does not")
-            for anchor in UNPATCHED
-        ),
-        ({MMU: 2 * SOURCE.format(**UNPATCHED)}, f"of {MMU} fits in 2 places here"),
-        ({}, f"the kernel has no {MMU} at this point"),
-    ],
+@for_each_row(
+    "files, said",
+    *(
+        ({MMU: SOURCE.format(**UNPATCHED | {anchor: "\tx("})}, f"hunk @@ .* of {MMU} does not")
+        for anchor in UNPATCHED
+    ),
+    ({MMU: 2 * SOURCE.format(**UNPATCHED)}, f"of {MMU} fits in 2 places here"),
+    ({}, f"the kernel has no {MMU} at this point"),
 )
 def test_a_base_that_does_not_fit(tmp_path: Path, files: dict[str, str], said: str) -> None:
     others = {name: text for name, text in BASE_FILES.items() if name != MMU}

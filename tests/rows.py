@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tests whose cases are a table."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+Ids = Sequence[str] | Callable[..., str] | None
+
+
+def for_each_row(names: str, *rows: object, ids: Ids = None) -> pytest.MarkDecorator:
+    """Run a test once for each row, which has a value for each of NAMES, as in "text, said"."""
+    return pytest.mark.parametrize(names, rows, ids=ids)
