@@ -61,9 +61,8 @@ def test_everything_comes_back(boot: Boot, machine: str) -> None:
     assert "written by a program" in result.kernel_log
 
 
-@pytest.mark.parametrize(
-    ("script", "status"),
-    [("exec true", 0), ("exec false", 1), ("kill -SEGV $$", 139), ("nosuch", 127)],
+@for_each_row(
+    "script, status", ("exec true", 0), ("exec false", 1), ("kill -SEGV $$", 139), ("nosuch", 127)
 )
 def test_status(boot: Boot, script: str, status: int) -> None:
     assert boot("svm-qemu", "sh", "-c", script).status == status

@@ -12,6 +12,7 @@ from lab.machines.paging import Mode
 from lab.measure import progress
 from lab.measure.plan import BOOT_S, Boot, Matrix
 from lab.measure.progress import BootProgress, Watch
+from tests.rows import for_each_row
 
 BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())
 LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
@@ -80,9 +81,7 @@ def test_lines_of_others_are_ignored() -> None:
     assert (watched.boots[0].percent, watched.boots[0].text) == (37, f"5/12 {LINE}")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "wanted"), [(0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min")]
-)
+@for_each_row("seconds, wanted", (0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"))
 def test_duration(seconds: float, wanted: str) -> None:
     assert duration(seconds) == wanted
 

@@ -413,9 +413,7 @@ def test_the_unpatched_kernel_beside_n() -> None:
     assert not any("populate" in row[0] for row in table.rows)
 
 
-@pytest.mark.parametrize(
-    ("factor", "worst", "verdict"), [(1.004, "-0.40%", "reached"), (0.98, "+2.04%", "missed")]
-)
+@for_each_row("factor, worst, verdict", (1.004, "-0.40%", "reached"), (0.98, "+2.04%", "missed"))
 def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str) -> None:
     close = measured(kernel="base", eager=(False,), vcpus=(2,))
     far = measured(kernel="base", eager=(False,), vcpus=(8,))

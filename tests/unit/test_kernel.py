@@ -52,9 +52,8 @@ def test_configuration_that_takes(tree: Path) -> None:
     assert configure(tree, text) == "CONFIG_TINY=y\n" + text
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [("CONFIG_GONE=y", "CONFIG_GONE=y"), ("# CONFIG_OFF is not set", "CONFIG_OFF=n")],
+@for_each_row(
+    "line, named", ("CONFIG_GONE=y", "CONFIG_GONE=y"), ("# CONFIG_OFF is not set", "CONFIG_OFF=n")
 )
 def test_symbol_that_does_not_take(tree: Path, line: str, named: str) -> None:
     for _ in range(2):

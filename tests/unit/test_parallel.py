@@ -11,6 +11,7 @@ import pytest
 
 from lab.core import parallel
 from lab.core.errors import WorkFailed
+from tests.rows import for_each_row
 from tests.unit.calls import failed
 
 
@@ -34,9 +35,7 @@ def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal_signals")
-@pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
-)
+@for_each_row("number, error", (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit))
 def test_a_signal_while_threads_start_ends_them(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
 ) -> None:

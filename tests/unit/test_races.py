@@ -137,9 +137,7 @@ def test_what_is_inlined_counts() -> None:
     assert not sort_out(UNKNOWN, **{"upstream.constprop.0": there})[0]
 
 
-@pytest.mark.parametrize(
-    "log", ["BUG: KCSAN: assert: race in x\n", UNKNOWN.replace("upstream", "y")]
-)
+@for_each_row("log", "BUG: KCSAN: assert: race in x\n", UNKNOWN.replace("upstream", "y"))
 def test_what_is_not_understood_is_ours(log: str) -> None:
     places = {frame: there for frame, there in PLACES.items() if not frame.startswith("our")}
     verdict = races.sort_out(log, places, WRITTEN)

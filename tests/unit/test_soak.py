@@ -232,9 +232,7 @@ def test_cpus_share_those_of_the_host_as_a_boot_says(
     assert ("-icount" in words) == counted
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"), [("stress-kvm-npt0-turns", "0x1f"), ("stress-kvm-npt1-counted", "0x10")]
-)
+@for_each_row("name, seed", ("stress-kvm-npt0-turns", "0x1f"), ("stress-kvm-npt1-counted", "0x10"))
 def test_what_is_repeatable_is_repeated_from_its_beginning(
     run_soak: Soak, name: str, seed: str
 ) -> None:
