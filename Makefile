@@ -139,25 +139,14 @@ _test_parity: setup
 _test_races: setup
 	@$(LAB) soak --races $(ARGS)
 
-_test_leaks: setup
+_test_leaks: NEEDS := leaks selftests
+_test_pae: NEEDS := pae
+_test_migration: NEEDS := kvm
+_test_modules: NEEDS := selftests
+_test_leaks _test_pae _test_migration _test_modules: _test_%: setup
 	@$(LAB) tree
-	@$(LAB) build leaks selftests
-	@$(PYTHON) -m pytest -n 2 tests/machines/test_leaks.py $(ARGS)
-
-_test_pae: setup
-	@$(LAB) tree
-	@$(LAB) build pae
-	@$(PYTHON) -m pytest tests/machines/test_pae.py $(ARGS)
-
-_test_migration: setup
-	@$(LAB) tree
-	@$(LAB) build kvm
-	@$(PYTHON) -m pytest -m migration tests/machines $(ARGS)
-
-_test_modules: setup
-	@$(LAB) tree
-	@$(LAB) build selftests
-	@$(PYTHON) -m pytest -n 2 tests/machines/test_modules.py $(ARGS)
+	@$(LAB) build $(NEEDS)
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
 
 _test_bpf:
 	@lab/setup.sh bpf

@@ -2,6 +2,7 @@
 """What a machine is asked to do, and what it gives back."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,11 @@ from lab.core.errors import WorkFailed
 
 # How much of a failed command's output is shown, characters.
 TAIL = 2000
+
+# What of a kernel's log means that something is wrong.
+COMPLAINT = re.compile(
+    r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu)|KASAN|possible .* detected|Oops|Call Trace"
+)
 
 Reason = Literal["machine crashed", "emulator crashed", "boot timed out", "command timed out"]
 
@@ -143,3 +149,7 @@ class Machine(Protocol):
     def describe(self, job: Job) -> str:
         """Say in a few lines what run(job) would start. Raises LabError like run()."""
         ...
+
+
+def complaints(kernel_log: str) -> list[str]:
+    return [line for line in kernel_log.splitlines() if COMPLAINT.search(line)]

@@ -24,7 +24,7 @@ from lab.core.parallel import for_each
 from lab.core.paths import LAYOUT
 from lab.core.steps import duration, now_and_then, say, step
 from lab.machines import Job, Machine, MachineFailed
-from lab.machines.complaints import complaints
+from lab.machines.job import complaints
 from lab.machines.paging import TDP, Mode
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records

@@ -24,7 +24,7 @@ from lab.core.parallel import in_parallel
 from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
 from lab.core.steps import console, duration, now_and_then, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
-from lab.machines.complaints import complaints
+from lab.machines.job import complaints
 from lab.results import tables
 from lab.results.files import complete_or_absent
 from lab.results.tables import Table

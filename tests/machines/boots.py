@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab import machines
 from lab.machines import Job, Machine, MachineFailed, Result
-from lab.machines.complaints import complaints
+from lab.machines.job import complaints
 
 from .matrix import Case
 

@@ -265,6 +265,7 @@ WINDOW_WRPROT = selftest(
 # The test itself sets how pages are logged.
 EXCESS = selftest("x86/dirty_log_excess_test", "-n", "10", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
+SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
@@ -375,7 +376,7 @@ def cases() -> Iterator[Case]:
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
-    for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST)), HARVEST_MODES):
+    for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")

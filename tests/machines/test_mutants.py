@@ -20,7 +20,7 @@ from lab.build.kernel import Kernel
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
 from lab.machines import MachineFailed
-from lab.machines.complaints import COMPLAINT, complaints
+from lab.machines.job import COMPLAINT, complaints
 from lab.machines.parameters import NAME
 
 from .boots import make_job

@@ -12,7 +12,7 @@ import pytest
 from lab import machines
 from lab.build.kernel import Kernel
 from lab.machines import Job, Result
-from lab.machines.complaints import complaints
+from lab.machines.job import complaints
 
 from .boots import Boots, Outcome, make_job
 from .matrix import Case, cases

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Configurations are verified; what the user has in the environment stays out."""
+"""Configurations are verified; the user's environment stays out; which selftests machines get."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,11 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from lab.build import kernel
+from lab.build import kernel, selftests
 from lab.core import steps
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import KINDS, LAYOUT, Layout
 from lab.results import jsonl
+from lab.series.pin import PathMap
 from tests.rows import for_each_row
 from tests.unit.calls import failed, refused
 from tests.unit.files import program, write
@@ -222,3 +223,15 @@ def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Pa
 def test_fragments_exist_and_ask_for_something(config: str) -> None:
     fragments = kernel.fragments_of(config)
     assert kernel.wanted(fragments)["CONFIG_KVM"] == "y"
+
+
+def test_a_program_that_the_tree_has_no_longer_goes(tmp_path: Path) -> None:
+    built, stripped = tmp_path / "built", tmp_path / "stripped"
+    for name in ("a_test", "x86/b_test"):
+        write(tmp_path / selftests.SELFTESTS / f"{name}.c", "")
+        write(built / name, "", 0o755).write_bytes(Path("/bin/true").read_bytes())
+    for expected in (["a_test", "x86/b_test"], ["a_test"]):
+        selftests.strip_new(tmp_path, built, stripped, PathMap({}))
+        found = sorted(str(f.relative_to(stripped)) for f in stripped.rglob("*_test"))
+        assert found == expected
+        (tmp_path / selftests.SELFTESTS / "x86/b_test.c").unlink(missing_ok=True)

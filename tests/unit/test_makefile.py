@@ -76,8 +76,8 @@ def test_the_help_shows_every_target_and_no_other() -> None:
     ("test", "parity", "lab parity -x"),
     ("test", "races", "lab soak --races -x"),
     ("test", "leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
-    ("test", "pae", "pytest tests/machines/test_pae.py -x"),
-    ("test", "migration", "pytest -m migration tests/machines -x"),
+    ("test", "pae", "pytest -n 2 tests/machines/test_pae.py -x"),
+    ("test", "migration", "pytest -n 2 tests/machines/test_migration.py -x"),
     ("test", "modules", "pytest -n 2 tests/machines/test_modules.py -x"),
     ("test", "bpf", "lab bpf -x"),
 )

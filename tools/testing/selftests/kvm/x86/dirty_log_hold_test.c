@@ -50,6 +50,7 @@ struct hold_test {
 	struct kvm_vcpu *vcpu;
 	struct kvm_vcpu *waiter;
 	u64 *tables;
+	void *clean;
 	unsigned long log[LOG_WORDS];
 	/* The longest wait of the last phase. */
 	u64 longest_ns;
@@ -62,6 +63,8 @@ struct phase {
 	u32 flags;
 	/* All pages are in the log when it begins. */
 	bool written;
+	/* By how much its bound is larger: memory is freed on the vCPU's CPU as well. */
+	unsigned int slack;
 };
 
 static void guest_main(void)
@@ -110,6 +113,11 @@ static void map_alias(struct hold_test *t, u64 alias)
 		(TABLES_GPA + alias * PAGE_SIZE) | ENTRY_BITS;
 }
 
+static void set_clean_slot(struct hold_test *t, u32 flags)
+{
+	vm_set_user_memory_region(t->vm, CLEAN_SLOT, flags, CLEAN_GPA, CLEAN_SIZE, t->clean);
+}
+
 static void create_vm(struct hold_test *t)
 {
 	u64 alias;
@@ -121,9 +129,8 @@ static void create_vm(struct hold_test *t)
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
 				    nr_aliases, 0);
-	vm_set_user_memory_region(t->vm, CLEAN_SLOT, KVM_MEM_LOG_DIRTY_PAGES, CLEAN_GPA, CLEAN_SIZE,
-				  map_memory(CLEAN_SIZE, PROT_READ,
-					     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1));
+	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	set_clean_slot(t, KVM_MEM_LOG_DIRTY_PAGES);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (alias = 0; alias < nr_aliases; alias++)
 		map_alias(t, alias);
@@ -154,12 +161,10 @@ static void clear_log(struct hold_test *t, u32 flags)
 /* No page that user space asks for is in the log. */
 static void clear_nothing(struct hold_test *t, u32 flags)
 {
-	void *all = malloc(CLEAN_GFNS / 8);
+	static u8 all[CLEAN_GFNS / 8];
 
-	TEST_ASSERT(all, "malloc");
-	memset(all, 0xff, CLEAN_GFNS / 8);
+	memset(all, 0xff, sizeof(all));
 	kvm_vm_clear_dirty_log(t->vm, CLEAN_SLOT, all, 0, CLEAN_GFNS);
-	free(all);
 }
 
 static const struct phase idle = { "idle", rest };
@@ -172,6 +177,7 @@ static const struct phase phases[] = {
 	{ "get_clean", get_log },
 	{ "disable", set_logging },
 	{ "clear_nothing", clear_nothing },
+	{ "disable_nothing", set_clean_slot, .slack = 9 },
 };
 
 static void *waiter_main(void *arg)
@@ -212,6 +218,7 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 	if (phase->written)
 		vcpu_run_to_sync(t->vcpu, NULL);
 	ns = measure(t, phase);
+	bound_us *= 1 + phase->slack;
 	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
 }
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty ring: a signal comes while KVM_RESET_DIRTY_RINGS takes entries from it.
+ *
+ * What was taken has to be logged again when the guest writes to it again, whether
+ * the ioctl went on or returned early.
+ */
+#include <signal.h>
+#include <asm/barrier.h>
+
+#include "kvm_util.h"
+#include "processor.h"
+#include "test_util.h"
+
+#define DATA_SLOT	10
+#define DATA_GPA	0x40000000ull
+#define NR_PAGES	4096
+#define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
+#define NR_ROUNDS	10
+
+static void guest_main(void)
+{
+	u64 i;
+
+	for (;;) {
+		for (i = 0; i < NR_PAGES; i++)
+			WRITE_ONCE(*(u64 *)(DATA_GPA + i * PAGE_SIZE), i);
+		GUEST_SYNC(0);
+	}
+}
+
+static void ignore(int sig)
+{
+}
+
+/* Return: how many pages are in the ring.  All are marked as to be reset. */
+static u32 collect(struct kvm_vcpu *vcpu)
+{
+	struct kvm_dirty_gfn *ring = vcpu_map_dirty_ring(vcpu);
+	u32 i, nr = 0;
+
+	for (i = 0; i < RING_SIZE / sizeof(*ring); i++) {
+		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
+			continue;
+		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET);
+		nr++;
+	}
+	return nr;
+}
+
+/* Return: how many calls came back with a part of NR entries. */
+static u32 reset(struct kvm_vm *vm, u32 nr)
+{
+	u32 some, early = 0;
+
+	ualarm(100, 100);
+	for (; nr; nr -= some) {
+		some = kvm_vm_reset_dirty_ring(vm);
+		TEST_ASSERT(some <= nr, "%u of %u entries were reset", some, nr);
+		early += some && some < nr;
+	}
+	ualarm(0, 0);
+	return early;
+}
+
+int main(void)
+{
+	u32 round, nr, early = 0, missing = 0;
+	struct kvm_vcpu *vcpu;
+	struct kvm_vm *vm;
+
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL));
+	ksft_print_header();
+	ksft_set_plan(1);
+
+	vm = __vm_create(VM_SHAPE_DEFAULT, 1, NR_PAGES);
+	vm_enable_dirty_ring(vm, RING_SIZE);
+	vcpu = vm_vcpu_add(vm, 0, guest_main);
+	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, NR_PAGES,
+				    KVM_MEM_LOG_DIRTY_PAGES);
+	virt_map(vm, DATA_GPA, DATA_GPA, NR_PAGES);
+
+	TEST_ASSERT(signal(SIGALRM, ignore) != SIG_ERR, "signal");
+	for (round = 0; round < NR_ROUNDS; round++) {
+		vcpu_run(vcpu);
+		TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC, "The guest didn't get there");
+		nr = collect(vcpu);
+		missing += NR_PAGES - nr;
+		early += reset(vm, nr);
+	}
+	ksft_print_msg("%u times a signal came amid a reset\n", early);
+	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
+	kvm_vm_free(vm);
+	ksft_finished();
+}
