@@ -129,7 +129,7 @@ static void create_vm(struct hold_test *t)
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
 				    nr_aliases, 0);
-	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1);
 	set_clean_slot(t, KVM_MEM_LOG_DIRTY_PAGES);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (alias = 0; alias < nr_aliases; alias++)

@@ -49,7 +49,7 @@ static u32 collect(struct kvm_vcpu *vcpu)
 }
 
 /* Return: how many calls came back with a part of NR entries. */
-static u32 reset(struct kvm_vm *vm, u32 nr)
+static u32 reset_ring(struct kvm_vm *vm, u32 nr)
 {
 	u32 some, early = 0;
 
@@ -86,7 +86,7 @@ int main(void)
 		TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC, "The guest didn't get there");
 		nr = collect(vcpu);
 		missing += NR_PAGES - nr;
-		early += reset(vm, nr);
+		early += reset_ring(vm, nr);
 	}
 	ksft_print_msg("%u times a signal came amid a reset\n", early);
 	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
