@@ -70,5 +70,5 @@ def draw(sources: Sources) -> str:
     with style.context(pictures.LOOKS | FONT, after_reset=True):
         svg = pictures.to_svg(_figure(sources), PICTURE.stem)
     # A line for each part of the picture; otherwise each corner of a curve has one.
-    svg = re.sub(r"\s*\n(?! {0,3}<|\Z)\s*", " ", svg)
+    svg = re.sub(r"\s*\n(?! ?<|\Z)\s*", " ", svg)
     return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)
