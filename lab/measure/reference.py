@@ -164,9 +164,8 @@ def command(parts: tuple[str, ...], output: Path | None, pages: bool, dry_run: b
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
-        kept = {part: target / f"{part}.jsonl" for part in PARTS}
-        chosen = [files.get(part, file) for part, file in kept.items()]
-        keep([file for file in chosen if file.exists()], target)
+        others = (file for file in target.glob("*.jsonl") if file.stem not in files)
+        keep([*others, *files.values()], target)
     say(f"reference: {target} is new")
     if not (target / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")

@@ -2,6 +2,7 @@
 """reference and bounds: the plan, the bounds, and what is kept of a measurement."""
 
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -85,6 +86,18 @@ def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     output = tmp_path / "reference"
     lab("reference", "--part", "live", "--output", str(output), status=1)
     assert not output.exists()
+
+
+def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = reference.directory(LAYOUT.of("6.12"))
+    files = [given / f"{part}.jsonl" for part in ("bench", "live", "native")]
+    for file in files:
+        (tmp_path / file.name).write_text("" if file.stem == "live" else file.read_text())
+    monkeypatch.setattr(reference, "_measure", lambda _, file: shutil.copy(given / file.name, file))
+    lab("reference", "--part", "live", "--output", str(tmp_path))
+    assert {f.name: f.read_text() for f in tmp_path.iterdir()} == {
+        f.name: f.read_text() for f in files
+    }
 
 
 def test_at_most_two_parts_are_measured_at_a_time(
