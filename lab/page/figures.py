@@ -67,16 +67,19 @@ class Grid:
     rows: Sequence[Sequence[str]]
     base: str = ""
 
+    def _titled(self) -> list[Sequence[str]]:
+        """The columns' titles, whose first one says the base, and the rows."""
+        first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
+        return [(first, *self.columns[1:]), *self.rows]
+
     def markdown(self) -> str:
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
-        first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
-        columns = (first, *self.columns[1:])
-        lines = [f"| {' | '.join(row)} |" for row in (columns, *self.rows)]
+        lines = [f"| {' | '.join(row)} |" for row in self._titled()]
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
 
     def rst(self) -> str:
         """As a simple table of reStructuredText, an empty line around it."""
-        grid = (self.columns, *self.rows)
+        grid = self._titled()
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         rule = "  ".join("=" * width for width in widths)
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in grid]
