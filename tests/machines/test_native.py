@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """KVM's code as `lab native` compiles it does its work, and a pass that doesn't is found out."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +37,44 @@ EXPORT int lost(void)
 }
 """
 
+# How much is lost of what another thread makes of SPTEs that a bit is being taken from?
+SHARED = """
+#include <pthread.h>
+static u64 sptes[SPTE_BULK];
+static bool done;
+
+static void *take(void *unused)
+{
+	while (!READ_ONCE(done))
+		tdp_log_64_shared(sptes, PT_WRITABLE_MASK);
+	return unused;
+}
+
+EXPORT int lost(void)
+{
+	u64 leaf = SPTE_MMU_PRESENT_MASK | PT_WRITABLE_MASK;
+	u64 found, last = 0, next[] = { leaf, FROZEN_SPTE, leaf | PAGE_SIZE, 0 };
+	int i, round, taken = 0, lost = 0;
+	pthread_t thread;
+
+	done = pthread_create(&thread, NULL, take, NULL);
+	for (round = 0; last || taken < 1 << 12; last = next[round++ % 4]) {
+		for (i = 0; i < SPTE_BULK; i++) {
+			found = xchg(&sptes[i], next[round % 4]);
+			taken += found != last;
+			lost += found != last && found != (last & ~PT_WRITABLE_MASK);
+		}
+		/* So that all of them are leaves now and then. */
+		for (volatile int wait = 0; wait < 500; wait++)
+			;
+	}
+	done = true;
+	pthread_join(thread, NULL);
+	return lost;
+}
+"""
+LONGEST_S = 300
+
 
 def test_every_page_is_as_it_should_be() -> None:
     sides = code.build(source_tree("series"))
@@ -53,3 +92,20 @@ def test_what_changes_amid_a_freeze_is_found() -> None:
     torn = freeze.replace("xchg(&sptep[i], new)", "sptep[i], sptep[i] = new")
     assert code.library("freeze", freeze, *code.KERNEL_FLAGS, calls=FREEZE).lost() == 0
     assert code.library("torn", torn, *code.KERNEL_FLAGS, calls=FREEZE).lost() > 0
+
+
+def test_what_changes_while_a_bit_is_taken_is_kept() -> None:
+    mmu = source_tree("series") / code.MMU
+    names = ("tdp_log.c", "spte_bulk.h", "rmap_log.h", "spte.h", "../mmu.h")
+    roots = ["spte_take_64", "tdp_log_64_shared", "FROZEN_SPTE", "PT_WRITABLE_MASK"]
+    take = code.closure(roots, [(mmu / name).read_text() for name in names])
+    unlocked = take.replace("spte_take_64_atomic(sptep, bit)", "spte_take_64(sptep, bit)")
+    stored = take.replace("~0ul, bit, TDP_LOG_SHARED", "~0ul, bit, 0")
+    sides = {"shared": take, "unlocked": unlocked, "stored": stored}
+    flags = (*code.KERNEL_FLAGS, "-pthread")
+    made = [code.library(side, text, *flags, calls=SHARED) for side, text in sides.items()]
+
+    lost, end = [0, 0, 0], time.monotonic() + LONGEST_S
+    while min(lost[1:]) == 0 and time.monotonic() < end:
+        lost = [count + side.lost() for count, side in zip(lost, made, strict=True)]
+    assert lost[0] == 0 < min(lost[1:]), lost
