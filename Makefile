@@ -31,10 +31,11 @@ $(foreach goal,$(or $(MAKECMDGOALS),help),$(if $(filter tree,$(goal)),,\
 	$(error make $(goal) SOURCE=$(SOURCE): only `make tree` has a SOURCE, which it keeps)))
 endif
 TESTS := tests
+NOT := migration or modules
 # `make test` without BASE, once the default's tests have passed.
 define TEST_OTHERS
 set -e; others=$$($(LAB) tree --others); \
-for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines; done
+for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines NOT='$(NOT) or once'; done
 endef
 
 .DEFAULT_GOAL := help
@@ -121,7 +122,7 @@ _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not migration and not modules' $(TESTS) $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder --durations=25 -m 'not ($(NOT))' $(TESTS) $(ARGS)
 	$(if $(BASE),,$(if $(word 2,$(BASES)),@$(TEST_OTHERS)))
 
 _test_unit: setup

@@ -21,6 +21,8 @@ from lab import machines
 from lab.build.kernel import Kernel
 from lab.machines import Job, Result, Sharing
 
+pytestmark = pytest.mark.once
+
 LAST_WORD = "reboot: Power down"
 TELLTALE = """
 head -c 32 /dev/urandom | sha256sum

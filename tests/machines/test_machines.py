@@ -18,6 +18,8 @@ from lab.core.errors import LabError
 from lab.machines import Job, MachineFailed, Result
 from tests.rows import for_each_row
 
+pytestmark = pytest.mark.once
+
 Boot = Callable[..., Result]
 
 ALL = ("svm-qemu", "vmx-bochs")

@@ -72,7 +72,8 @@ MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=OTHER_BASE)]
 @pytest.fixture(scope="module")
 def installed() -> Installed:
     try:
-        with locked(BUILD / "tests.lock"):
+        # Not that of kernels, which the other worker may want meanwhile.
+        with locked(BUILD / "installed.lock"):
             return modules_proof.install()
     except SourceMissing as error:
         warnings.warn(str(error), stacklevel=2)

@@ -17,6 +17,8 @@ from lab.machines import Job
 
 from .test_selftests import run_silent
 
+pytestmark = pytest.mark.once
+
 PAGES = 8192
 ASKED = 20
 # The same options for both.

@@ -15,7 +15,7 @@ MOST_TARGETS = 15
 
 # What a make around this one, such as that of `make test WHAT=unit`, hands on to its commands.
 INHERITED = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "WHAT", "ARGS"}
-INHERITED |= {"BASE", "SOURCE", "LAB_BASE", "BASES", "TESTS"}
+INHERITED |= {"BASE", "SOURCE", "LAB_BASE", "BASES", "TESTS", "NOT"}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -99,10 +99,10 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab tree",
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
-        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
-        " -m 'not migration and not modules' tests ",
+        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder --durations=25"
+        " -m 'not (migration or modules)' tests ",
         "set -e; others=$(build/venv/bin/python -m lab tree --others); for base in $others;"
-        " do make test BASE=$base TESTS=tests/machines; done",
+        " do make test BASE=$base TESTS=tests/machines NOT='migration or modules or once'; done",
     ]
 
 
