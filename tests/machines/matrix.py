@@ -196,13 +196,13 @@ def fault_test(name: str, *argv: str) -> Selftest:
     return selftest(program, *argv, huge_2m=80, eager=("Y",), timeout_s=600)
 
 
-# Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock
-# in the shadow MMU. Those in the TDP MMU would take a boot of their own: a mutant has them.
+# Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock.
+YIELD = fault_test("yield")
 FAULT = (
     fault_test("fault", "-n", "2"),
     fault_test("quota"),
     fault_test("cancel", "-n", "2"),
-    fault_test("yield"),
+    YIELD,
 )
 
 
@@ -215,17 +215,23 @@ def harvested(test: Selftest) -> Selftest:
 HARVEST = tuple(map(harvested, (*MODEL, dirty_log_test("clear-log"), LIVE)))
 
 
-def harvest_test(name: str, *argv: str) -> Selftest:
+def harvest_test(program: str, *argv: str, name: str = "") -> Selftest:
     """A test of logging by Dirty bits, of some of the combinations of memory and log."""
-    return selftest(f"x86/dirty_harvest_{name}test", *argv, eager=("Y",))
+    return selftest(f"x86/dirty_harvest_{program}test", *argv, name=name, eager=("Y",))
+
+
+# Logging is enabled while a vCPU runs, which -q has only where that leaves all to CLEAR.
+ENABLE_TLB = harvest_test("tlb_", "-g", "L1", "-m", "enable", "-n", "40", name="enable")
+HARVEST_PARAM = harvest_test("param_")
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
 NOTHING_UNSEEN = (
     harvest_test("", "-q"),
     harvest_test("tlb_", "-q", "-n", "100"),
+    ENABLE_TLB,
     harvest_test("migration_", "-q", "-n", "100"),
-    harvest_test("param_"),
+    HARVEST_PARAM,
 )
 NOTHING_UNSEEN_DEBUG = (
     harvest_test("", "-q", "-m", "relink", "-m", "quota"),
@@ -237,6 +243,7 @@ VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD", "-g", "L2-noTDP")
 NOTHING_UNSEEN_VMX = (
     harvest_test("", "-q", *VMX_GUESTS, "-m", "nothing", "-m", "readonly", "-m", "root"),
     harvest_test("tlb_", "-q", *VMX_GUESTS, "-n", "40"),
+    ENABLE_TLB,
 )
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
 HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
@@ -253,6 +260,8 @@ def paused(test: Selftest) -> Selftest:
     return replace(test, name=f"{test.name}-pauses", settings=(*test.settings, *pauses))
 
 
+# What is looked at above all where a Dirty bit may go.
+PAUSED = tuple(map(paused, NOTHING_UNSEEN_DEBUG))
 WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
@@ -271,8 +280,9 @@ ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
 )
 
-# An older base marks folios dirty when SPTEs go, newer ones do when they map them.
-FOLIO = Selftest("dirty_folio_test", ("x86/dirty_folio_test",), eager=("Y",))
+# Of a base that marks folios dirty when SPTEs go: newer ones do when they map them.
+FOLIO = selftest("x86/dirty_folio_test", eager=("Y",))
+OF_BASE = "".join(file.read_text() for file in (LAYOUT.backport / "post").glob("*.patch"))
 
 # Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
 PRIVATE = harvested(selftest("x86/private_mem_conversions_test", eager=("Y",)))
@@ -322,6 +332,8 @@ MODEL_DEBUG = (
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
+    WINDOW_PAUSES,
+    WINDOW_WRPROT,
     *MODEL_DEBUG,
     *FAULT,
     perf_test("clear", "-v", "2", "-b", "4M"),
@@ -332,8 +344,10 @@ DEBUG_ONCE = (
 DEBUG_TDP = (
     PRIVATE,
     *NOTHING_UNSEEN_DEBUG,
+    *PAUSED,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
+    YIELD,
     *DEBUG,
     *MODEL_DEBUG[:2],
     *DEBUG_ONCE[-3:-1],
@@ -348,16 +362,12 @@ HOLD = selftest(
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
 STRESS = selftest("x86/eager_split_stress_test", "-t", "5", huge_2m=16, eager=("Y",))
 
-# What is looked at above all where a Dirty bit may go.
-PAUSED = tuple(map(paused, (*NOTHING_UNSEEN_DEBUG, harvested(STRESS))))
-
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
-    yield from (
-        Case(test, SHADOW_MODES[-1], "Y", "debug")
-        for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, WINDOW_PAUSES, WINDOW_WRPROT, *DEBUG_ONCE)
-    )
+    yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
+    for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, paused(harvested(STRESS)), *DEBUG_ONCE):
+        yield Case(test, SHADOW_MODES[-1], "Y", "debug")
     yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
     yield from (Case(test, TDP_MODE, "Y", "debug") for test in DEBUG_TDP)
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
@@ -378,13 +388,16 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
     for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
         yield Case(test, mode, "Y")
-    yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
+    # Here no VM looks for Dirty bits.
+    yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
-    yield from (Case(test, SHADOW_MODES[0], "Y") for test in PERF_ACCESS)
+    yield from (
+        Case(test, mode, "Y") for test in PERF_ACCESS for mode in (SHADOW_MODES[0], TDP_MODE)
+    )
     yield from (Case(HARVEST_RING, mode, "Y") for mode in HARVEST_MODES)
-    if not LAYOUT.is_newest:
+    if f"/{FOLIO.name}.c\n" in OF_BASE:
         for test, mode in product((FOLIO, harvested(FOLIO)), HARVEST_MODES):
             yield Case(test, mode, "Y")
     for mode in SHADOW_MODES:

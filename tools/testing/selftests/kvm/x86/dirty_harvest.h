@@ -204,8 +204,13 @@ extern const struct setting *nx_param;
 /* It can be written, at least to what it was. */
 bool is_writable(const struct setting *setting);
 
-/* Save the parameters; skip if SPTEs have no Dirty bits, or the CPU logs by itself. */
-void harvest_require(void);
+/* Save the parameters. */
+void harvest_save(void);
+
+/* Whether any VM looks for Dirty bits.  With PML none does, whatever the parameter says. */
+bool can_harvest(void);
+
+#define NO_DIRTY_BITS		"SPTEs have no Dirty bits, or the CPU logs by itself (PML)"
 
 /* What the statistic dirty_harvest of a VM is that is created with this parameter. */
 u64 harvest_of_new_vm(const char *mode);

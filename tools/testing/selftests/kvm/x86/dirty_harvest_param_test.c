@@ -2,8 +2,8 @@
 /*
  * Dirty logging by Dirty bits: the parameter kvm.dirty_harvest
  *
- * What it accepts, which VMs it is for, and that a VM that is created with "off"
- * has its pages write-protected.
+ * What it accepts, which VMs it is for (none where the CPU logs by itself), and that a
+ * VM that is created with "off" has its pages write-protected.
  */
 #include "dirty_harvest.h"
 
@@ -73,11 +73,15 @@ static void check_parameter(void)
 int main(int argc, char *argv[])
 {
 	ksft_print_header();
-	harvest_require();
+	harvest_save();
 	ksft_set_plan(2);
 	check_parameter();
 	ksft_test_result_pass("values\n");
-	run_without();
-	ksft_test_result_pass("off\n");
+	if (can_harvest()) {
+		run_without();
+		ksft_test_result_pass("off\n");
+	} else {
+		ksft_test_result_skip("off: " NO_DIRTY_BITS "\n");
+	}
 	ksft_finished();
 }

@@ -11,16 +11,23 @@
 
 #define ROUNDS_PER		4u
 
-/* The vCPU may leave the guest during GET.  @cached: have it cache what CLEAR is to flush. */
-static void spin_round(struct harvest_test *t, u64 page, bool cached)
+/* The vCPU may leave the guest during GET.  @cached: have it cache what is to be flushed. */
+static void spin_round(struct harvest_test *t, u64 page, bool cached, bool enable)
 {
-	get_log(t);
+	if (enable)
+		stop_logging(t);
+	else
+		get_log(t);
 	if (cached)
 		await_write(t, page);
-	clear_log(t);
+	if (enable)
+		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	else
+		clear_log(t);
 	await_write(t, page);
 	set_bit(page, t->log);
-	expect_log(t, false, "written again");
+	/* Initially-all-set leaves what enabling does to CLEAR. */
+	expect_log(t, enable && t->manual, "written again");
 	memset(t->log, 0, LOG_BYTES);
 }
 
@@ -39,7 +46,7 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 
 	await_write(t, page);
 	for (i = 0; i < t->rounds / ROUNDS_PER; i++)
-		spin_round(t, page, i % 2);
+		spin_round(t, page, i % 2, !strcmp(e->name, "enable"));
 
 	set_stop(t, 1);
 	pthread_join(thread, NULL);
@@ -48,6 +55,7 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 
 static const struct event events[] = {
 	{ "tlb", "a vCPU writes all the time and stays in the guest" },
+	{ "enable", "the same, while logging is disabled and enabled" },
 };
 
 int main(int argc, char *argv[])

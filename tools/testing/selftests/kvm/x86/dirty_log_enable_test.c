@@ -6,13 +6,17 @@
  * and executes from it, for which KVM has to split it if nx_huge_pages is on, at one
  * moment of the ioctl after the other.  What is written afterwards has to be in the log.
  * The small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
+ * A link to small pages that loses what is taken from the huge page has the vCPU fault for ever.
  */
+#include <signal.h>
+
 #include "eager_split_util.h"
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define DATA_SIZE		(SZ_2M + SZ_32M)
 #define NR_ROUNDS		32
+#define ROUND_S			5
 #define CODE_OFFSET		(5 * PAGE_SIZE + 64)
 #define OPCODE_RET		0xc3
 
@@ -90,6 +94,11 @@ static unsigned int nr_missing(void)
 	return missing;
 }
 
+static void give_up(int sig)
+{
+	ksft_exit_fail_msg("A vCPU faults and doesn't get on\n");
+}
+
 int main(int argc, char *argv[])
 {
 	const struct test_option none = {};
@@ -108,9 +117,11 @@ int main(int argc, char *argv[])
 	create_slot();
 	pthread_barrier_init(&barrier, NULL, 2);
 	start_thread(&thread, execute_later, NULL);
+	TEST_ASSERT(signal(SIGALRM, give_up) != SIG_ERR, "signal");
 
 	/* The first one begins at once, and tells how long the ioctl takes. */
 	for (round = 0; round < NR_ROUNDS; round++) {
+		alarm(ROUND_S);
 		vcpu_run_to_sync(writer, NULL);
 		delay_ns = enabling_ns * round / NR_ROUNDS;
 		pthread_barrier_wait(&barrier);
@@ -122,6 +133,7 @@ int main(int argc, char *argv[])
 		missing += nr_missing();
 		set_flags(0);
 	}
+	alarm(0);
 	pthread_join(thread, NULL);
 
 	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
