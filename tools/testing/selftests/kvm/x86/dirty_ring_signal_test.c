@@ -15,7 +15,7 @@
 #define DATA_GPA	0x40000000ull
 #define NR_PAGES	4096
 #define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
-#define NR_ROUNDS	10
+#define NR_ROUNDS	30
 
 static void guest_main(void)
 {
@@ -39,9 +39,10 @@ static u32 collect(struct kvm_vcpu *vcpu)
 	u32 i, nr = 0;
 
 	for (i = 0; i < RING_SIZE / sizeof(*ring); i++) {
+		/* The rest of the entry is there, and is KVM's again afterwards. */
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
-		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET);
+		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET); /* likewise */
 		nr++;
 	}
 	return nr;
@@ -54,15 +55,14 @@ static u32 reset_ring(struct kvm_vm *vm, u32 nr)
 	u32 some, early = 0;
 
 	for (; nr; nr -= some) {
-		ualarm(delay_us, 0);
+		ualarm(delay_us, delay_us);
 		some = kvm_vm_reset_dirty_ring(vm);
 		TEST_ASSERT(some <= nr && (some || delay_us < 400000),
 			    "%u of %u entries were reset", some, nr);
 		early += some && some < nr;
+		/* Signals come before the first entry is reset. */
 		if (!some)
 			delay_us *= 2;
-		else if (some == nr)
-			delay_us = delay_us / 2 + 1;
 	}
 	ualarm(0, 0);
 	return early;
