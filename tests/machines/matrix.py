@@ -197,12 +197,11 @@ def fault_test(name: str, *argv: str) -> Selftest:
 
 
 # Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock.
-YIELD = fault_test("yield")
 FAULT = (
     fault_test("fault", "-n", "2"),
     fault_test("quota"),
     fault_test("cancel", "-n", "2"),
-    YIELD,
+    fault_test("yield"),
 )
 
 
@@ -347,7 +346,7 @@ DEBUG_TDP = (
     *PAUSED,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
-    YIELD,
+    fault_test("yield", "-m", "force"),
     *DEBUG,
     *MODEL_DEBUG[:2],
     *DEBUG_ONCE[-3:-1],
