@@ -115,14 +115,11 @@ def subjects(fake: FakeKernel) -> list[str]:
     return fake.git("log", "--reverse", "--format=%s", "base..").splitlines()
 
 
-def test_what_does_not_apply_says_where_its_own_mail_goes(bare: FakeKernel) -> None:
+def test_what_does_not_apply_says_where_its_mail_goes(new: FakeKernel, bare: FakeKernel) -> None:
     own = f"{BACKPORT}/series/kvm-count.patch in its place): hunk @@ -10,3 +10,3 @@ of {MMU}"
     assert own in refused(bare.make_tree)
     assert not bare.linux.exists()
-
-
-def test_a_hunk_that_fits_in_more_than_one_place(new: FakeKernel, bare: FakeKernel) -> None:
-    """Only the newest one's line number would choose, so the older base needs its own mail."""
+    # Only the newest one's line number would choose, so the older base needs its own mail.
     new.git("reset", "-q", "--hard", "base")
     new.edit(HEADER, "int last", "int very;\nint last", commit="KVM: insert")
     save(new.layout)
@@ -137,7 +134,7 @@ def test_a_hunk_that_fits_in_more_than_one_place(new: FakeKernel, bare: FakeKern
     assert save(bare.layout) == []
 
 
-def test_tree_of_an_older_base(old: FakeKernel, new: FakeKernel) -> None:
+def test_tree_of_an_older_base_and_back(old: FakeKernel, new: FakeKernel) -> None:
     assert subjects(old) == ["KVM: new names", *subjects(new), "KVM: mark folios"]
     assert "#define new_name last" in old.read(HEADER)
     assert "first_page(kvm) + 3;" in old.read(MMU)
@@ -151,9 +148,6 @@ def test_tree_of_an_older_base(old: FakeKernel, new: FakeKernel) -> None:
     assert new.linux == old.layout.build / "7.3/linux"
     for fake in (old, new):
         assert "up to date" in fake.make_tree()
-
-
-def test_round_trip(old: FakeKernel) -> None:
     before = old.repository()
     assert save(old.layout) == []
     assert old.repository() == before
@@ -194,18 +188,14 @@ def test_a_mail_that_begins_to_differ_and_one_that_no_longer_does(old: FakeKerne
     before = old.git("rev-parse", "HEAD^{tree}")
     old.make_tree()
     assert old.git("rev-parse", "HEAD^{tree}") == before, "the rest is what series/ says"
-    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[5]", "pages[4]"))
-    assert save(old.layout) == [f"removed {BACKPORT}/series/kvm-split.patch"]
-    assert save(old.layout) == []
-
-
-def test_a_changelog_that_changes_for_all_changes_the_tree(old: FakeKernel) -> None:
-    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[4]", "pages[5]"))
-    save(old.layout)
+    # So does a changelog that changes for all.
     (common,) = old.layout.series.glob("*-kvm-split.patch")
     common.write_text(common.read_text().replace("---\n", "Why not.\n---\n", 1))
     old.make_tree()
     assert "Why not." in old.git("log", "--format=%B", "--grep=^KVM: split$")
+    amend(old, "KVM: split", lambda: old.edit(MMU, "pages[5]", "pages[4]"))
+    assert save(old.layout) == [f"removed {BACKPORT}/series/kvm-split.patch"]
+    assert save(old.layout) == []
 
 
 def test_another_changelog_is_kept(old: FakeKernel) -> None:

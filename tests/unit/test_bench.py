@@ -280,18 +280,15 @@ def test_host_is_measured_as_it_is(lab: Lab) -> None:
     assert "wall-clock time" in said.out
 
 
-def test_svm_has_its_own_parameter(lab: Lab) -> None:
-    boot = Boot("svm-qemu", "series", Mode(False), Matrix())
-    assert boot.parameters == {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
-    assert boot.label == "series, npt=N"
-
-
-def test_memory_grows_with_the_guest(lab: Lab) -> None:
+def test_memory_grows_with_the_guest_and_svm_has_its_own_parameter(lab: Lab) -> None:
     boot = Boot("vmx-bochs", "series", Mode(True), Matrix(bytes_per_vcpu="256M"))
     job = plan.bench_job(lab.machine, boot, Path("k"), Path("t"))
     assert job.memory_mib == 8 * 256 + plan.SPARE_MIB
     small = plan.bench_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
     assert small.memory_mib == plan.MEMORY_MIB
+    boot = Boot("svm-qemu", "series", Mode(False), Matrix())
+    assert boot.parameters == {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
+    assert boot.label == "series, npt=N"
 
 
 def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
@@ -310,6 +307,11 @@ def test_full_is_the_larger_matrix(lab: Lab) -> None:
     for words in ("ept=Y, tdp_mmu=Y, without, 0% writes", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
         assert words in said
     assert "peer, ept=Y, tdp_mmu=Y" not in said
+    # Another kernel has no dirty_harvest.
+    assert "--harvest" not in lab.bench("--full", "--kernel", "peer", "--dry-run").out
+    said = lab.bench("--full", "--machine", "svm-qemu", "--dry-run").out
+    assert "pml" not in said
+    assert "'--harvest=off on'" in said
 
 
 def test_the_presets_are_those_of_the_script() -> None:
@@ -339,11 +341,13 @@ def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
         assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(matrix.runs)
 
 
-def test_more_cpus_in_lockstep_take_longer() -> None:
+def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> None:
     few, many = (Boot("vmx-bochs", "series", Mode(True), Matrix(vcpus=(n,))) for n in (2, 64))
     nine = Boot("vmx-bochs", "series", Mode(True), QUICK)
     assert few.boot_s < nine.boot_s == plan.BOOT_S["vmx-bochs"]
     assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
+    names = set(machines.NAMES)
+    assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names
 
 
 def test_small_boots_are_not_split() -> None:
@@ -376,13 +380,6 @@ def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> Non
 def test_dirty_harvest_alone_has_nothing_beside_it(lab: Lab) -> None:
     lab.bench(*SMALL, "--modes", "ept0 ept1", "--harvest", "auto")
     assert {(m.kernel, m.ept, m.dirty_harvest) for m in lab.latest()} == {("series", False, "auto")}
-
-
-def test_a_full_matrix_of_another_kernel_has_no_dirty_harvest(lab: Lab) -> None:
-    assert "--harvest" not in lab.bench("--full", "--kernel", "peer", "--dry-run").out
-    said = lab.bench("--full", "--machine", "svm-qemu", "--dry-run").out
-    assert "pml" not in said
-    assert "'--harvest=off on'" in said
 
 
 def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> None:
@@ -479,7 +476,7 @@ def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
     (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),
     (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
     (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
-    # The script refuses this, see test_split_bench_refused.py.
+    # The script refuses this, see test_split_bench.py.
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
     (["--output", "/nowhere/x"], "--output: there is no directory /nowhere"),
@@ -490,16 +487,14 @@ def test_bad_input(lab: Lab, arguments: list[str], said: str) -> None:
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
 
 
-def test_results_are_never_overwritten(lab: Lab) -> None:
+def test_results_are_never_overwritten(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     file = lab.directory / "mine.jsonl"
     file.write_text("precious")
     line = calls.refusal("bench", "--output", str(file))
     assert "mine.jsonl exists; results are never overwritten" in line
     assert file.read_text() == "precious"
     assert lab.built == []
-
-
-def test_no_space_is_known_beforehand(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nor is anything begun that there is no space for.
     usage = shutil.disk_usage(lab.directory)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert "no space left" in calls.refusal("bench")
@@ -617,17 +612,9 @@ def test_what_ends_one_machine_ends_the_other(
         os.kill(machine.pid, 0)
 
 
-def test_lockstep_machines_run_two_at_a_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_share_the_cpus(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_count", lambda: 64)
     wall_clock = FakeMachine(lab.directory, "svm-qemu", lockstep=False)
     assert [bench.parallel_on(one) for one in (lab.machine, wall_clock)] == [2, 1]
-
-
-def test_wall_clock_machines_share_their_cpus(lab: Lab) -> None:
     few = FakeMachine(lab.directory, "svm-qemu", max_cpus=4, lockstep=False)
     assert [plan.cpus_for(few, Matrix(vcpus=(n,))) for n in (8, 2)] == [4, 3]
-
-
-def test_every_machine_has_estimates_and_a_parameter() -> None:
-    names = set(machines.NAMES)
-    assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names

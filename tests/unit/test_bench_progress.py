@@ -50,13 +50,6 @@ def test_what_is_left_takes_as_long_as_what_is_done(slowness: int) -> None:
     assert watched.left_s() == pytest.approx(slowness * BOOT.runs_s / 2)
 
 
-def test_what_is_measured_after_the_matrix_is_no_way_back() -> None:
-    watched, _ = started()
-    for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
-        watched.line(0, line)
-    assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
-
-
 def test_a_boot_that_hangs_does_not_look_done() -> None:
     watched, clock = started()
     clock.now = 100 * BOOT.estimate_s
@@ -79,6 +72,11 @@ def test_lines_of_others_are_ignored() -> None:
     assert (watched.boots[0].percent, watched.boots[0].text) == (0, "waiting")
     watched.line(0, f"37% 5/12 {LINE}")
     assert (watched.boots[0].percent, watched.boots[0].text) == (37, f"5/12 {LINE}")
+    # What is measured after the matrix is no way back.
+    watched, _ = started()
+    for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
+        watched.line(0, line)
+    assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
 
 
 @for_each_row("seconds, wanted", (0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"))
@@ -101,13 +99,10 @@ def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     return stream.getvalue()
 
 
-def test_plain_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_come_now_and_then_or_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown_on(monkeypatch, terminal=False).splitlines()
     assert len(lines) == 2
     assert all("left; series, ept=Y: 5/12 4 vCPUs, 20% writes" in line for line in lines)
-
-
-def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     said = shown_on(monkeypatch, terminal=True)
     assert "5/12 4 vCPUs" in said
     assert "time left" in said

@@ -67,6 +67,9 @@ def test_rows_hold_n_y_and_their_ratio() -> None:
     assert {row[0] for row in table.rows} == calls | dirty | {"enabling", "disabling"}
     assert table.strong == {0, 1}
     assert "iteration 2 is the first that pays" in table.notes[0]
+    # One value of eager has no ratio.
+    (table,) = tables.main_tables(measured(vcpus=(2,), eager=(True,)))
+    assert table.rows[0][2:5] == ("-", "5.00", "-")
 
 
 def test_without_initially_all_set_iteration_1_pays() -> None:
@@ -87,11 +90,6 @@ def test_a_table_holds_one_machine_mode_and_write_mix() -> None:
     assert "20% writes" in found[2].title
     assert "ept=N" in found[3].title
     assert "2 MiB per vCPU" in found[5].title
-
-
-def test_one_value_of_eager_has_no_ratio() -> None:
-    (table,) = tables.main_tables(measured(vcpus=(2,), eager=(True,)))
-    assert table.rows[0][2:5] == ("-", "5.00", "-")
 
 
 def test_without_the_series_each_kernel_has_its_table() -> None:
@@ -115,6 +113,12 @@ def test_the_ungated_baseline_stands_beside_the_series() -> None:
         ("first CLEAR", "2", "5.18", "0.065", "0.130", "80.0", "2.00"),
     ]
     assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
+    # Where it has no row, and where there is no Y.
+    (table,) = tables.main_tables(measured() + peer(vcpus=(8,)))
+    assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
+    assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
+    (table,) = tables.main_tables(measured(eager=(False,)) + peer())
+    assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
 
 
 def test_with_the_tdp_mmu_y_of_the_unpatched_kernel_stands_beside_the_series() -> None:
@@ -126,16 +130,6 @@ def test_with_the_tdp_mmu_y_of_the_unpatched_kernel_stands_beside_the_series() -
     # In the shadow MMU it splits nothing eagerly.
     (table,) = tables.main_tables(measured() + measured(kernel="base", speedup=40))
     assert "unpatched" not in table.columns
-
-
-def test_kernels_are_compared_in_both_log_modes() -> None:
-    both = (
-        tables.base_table(measured(init=one) + measured(kernel="base", init=one))
-        for one in (True, False)
-    )
-    with_set, without = ({row[0] for row in table.rows} for table in both if table)
-    assert "ept=Y, all writes, without initially-all-set, 8 vCPUs: enabling" in without
-    assert without.isdisjoint(with_set)
 
 
 def judged(found: list[Measurement]) -> list[tuple[str, str]]:
@@ -165,9 +159,6 @@ def test_dirty_bits_stand_beside_n_and_y() -> None:
     (table,) = tables.main_tables(measured() + peer() + bits())
     assert table.columns[2:9] == ("N", "Y", "D bits", "ungated", "N/Y", "Y/D", "U/Y")
     assert table.rows[0][2:9] == ("400.0", "5.00", "4.00", "10.0", "80.0", "1.25", "2.00")
-
-
-def test_dirty_bits_at_some_counts_only() -> None:
     (table,) = tables.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
     wanted = [("2", "400.0", "5.00", "4.00"), ("8", "-", "-", "16.0")]
     assert [row[1:5] for row in table.rows[:2]] == wanted
@@ -218,14 +209,6 @@ def test_vcpus_are_in_numeric_order_and_marked_if_overcommitted() -> None:
     assert tables.OVERCOMMITTED in table.notes
     (table,) = tables.main_tables(measured())
     assert tables.OVERCOMMITTED not in table.notes
-
-
-def test_rows_that_the_ungated_baseline_lacks() -> None:
-    (table,) = tables.main_tables(measured() + peer(vcpus=(8,)))
-    assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
-    assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
-    (table,) = tables.main_tables(measured(eager=(False,)) + peer())
-    assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
 
 
 @for_each_row(
@@ -281,6 +264,11 @@ def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
     of_base = {"7.3": newer, "6.12": older}
     found = tables.bench_tables(newer, True, of_base, goals.table(newer))
     assert [one.title for one in found[-2:]] == [table.title, "What the series is to reach"]
+    # Bases that share nothing have no table.
+    newer, older = of("7.3.4", measured()), of("6.12.117", measured(write_percent=20))
+    assert tables.bases_table({"7.3": newer, "6.12": older}) is None
+    assert tables.bases_table({"7.3": newer, "6.12": peer() + measured(kernel="base")}) is None
+    assert tables.bases_table({"7.3": newer}) is None
 
 
 def shown(table: Table, *, terminal: bool, width: int) -> str:
@@ -297,13 +285,6 @@ def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
     said = shown(table, terminal=True, width=40)
     assert "\u2026" not in said
     assert all(cell in said for row in (table.columns, *table.rows) for cell in row)
-
-
-def test_bases_that_share_nothing_have_no_table() -> None:
-    newer, older = of("7.3.4", measured()), of("6.12.117", measured(write_percent=20))
-    assert tables.bases_table({"7.3": newer, "6.12": older}) is None
-    assert tables.bases_table({"7.3": newer, "6.12": peer() + measured(kernel="base")}) is None
-    assert tables.bases_table({"7.3": newer}) is None
 
 
 def test_figures_have_about_three_digits() -> None:
@@ -325,9 +306,7 @@ def test_goals_reached_and_missed() -> None:
         ("ept=Y, all writes, second CLEAR ms", "238.4", "3.91", "61.0", "at most 2 ms: missed"),
         ("ept=N, 20% writes, second CLEAR ms", "238.4", "59.6", "4.00", "at most 3.5 ms: missed"),
     ]
-
-
-def test_a_goal_in_milliseconds_is_for_y() -> None:
+    # A goal in milliseconds is for Y.
     assert judged(measured(ept=False, speedup=2)) == [
         ("ept=N, all writes, first CLEAR ms", "at most 10 ms: missed"),
         ("ept=N, all writes, second CLEAR ms", "at most 2 ms: missed"),
@@ -378,9 +357,7 @@ def test_each_way_of_the_tdp_mmu_has_goals(seconds: float) -> None:
     ("get", 2, 1.04, "reached"),
     ("get", 2, 1.05, "missed"),
 )
-def test_each_phase_of_n_is_judged_in_the_tdp_mmu(
-    phase: str, iteration: int | None, ratio: float, verdict: str
-) -> None:
+def test_each_phase_of_n(phase: str, iteration: int | None, ratio: float, verdict: str) -> None:
     base = measured(kernel="base", eager=(False,), vcpus=(8,))
     series = [replace(one, kernel="series") for one in base]
     slow = [one for one in series if (one.phase, one.iteration) == (phase, iteration)]
@@ -411,6 +388,19 @@ def test_the_unpatched_kernel_beside_n() -> None:
     assert index in table.strong
     assert len(table.strong) == 2
     assert not any("populate" in row[0] for row in table.rows)
+    # Y of either kernel changes nothing, and N of one alone is no comparison.
+    without = tables.base_table(measured() + measured(kernel="base", eager=(False,)))
+    assert tables.base_table(measured() + measured(kernel="base")) == without
+    for alone in ("series", "base"):
+        assert tables.base_table(measured(kernel=alone)) is None
+    # Both log modes are compared.
+    both = (
+        tables.base_table(measured(init=one) + measured(kernel="base", init=one))
+        for one in (True, False)
+    )
+    with_set, other = ({row[0] for row in table.rows} for table in both if table)
+    assert "ept=Y, all writes, without initially-all-set, 8 vCPUs: enabling" in other
+    assert other.isdisjoint(with_set)
 
 
 @for_each_row("factor, worst, verdict", (1.004, "-0.40%", "reached"), (0.98, "+2.04%", "missed"))
@@ -422,13 +412,6 @@ def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str)
     close = [replace(m, seconds=9.0) if m.phase == "enable" else m for m in close]
     wanted = (f"N beside the unpatched kernel, at worst {worst}", f"at most 1% apart: {verdict}")
     assert judged(measured() + close + far)[-1] == wanted
-
-
-def test_n_of_both_kernels_is_compared() -> None:
-    without = tables.base_table(measured() + measured(kernel="base", eager=(False,)))
-    assert tables.base_table(measured() + measured(kernel="base")) == without
-    for alone in ("series", "base"):
-        assert tables.base_table(measured(kernel=alone)) is None
 
 
 def test_all_tables_say_what_kind_of_time_they_hold() -> None:

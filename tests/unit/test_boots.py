@@ -58,10 +58,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
-def test_one_boot_is_enough(fake: Fake) -> None:
+def test_one_boot_is_enough_for_all_that_were_announced(fake: Fake) -> None:
     boots = Boots(ALL, fake.job)
     assert [boots.outcome(case).output for case in ALL] == ["one", "two", "three"]
     assert fake.boots == [list(ALL)]
+    assert Boots((), fake.job).outcome(FIRST).output == "one"
+    assert fake.boots == [list(ALL), [FIRST]]
 
 
 def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> None:
@@ -72,11 +74,6 @@ def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> Non
         boots.outcome(SECOND)
     assert boots.outcome(THIRD).output == "three"
     assert fake.boots == [list(ALL), [FIRST, THIRD]]
-
-
-def test_a_case_that_was_not_announced_boots_alone(fake: Fake) -> None:
-    assert Boots((), fake.job).outcome(FIRST).output == "one"
-    assert fake.boots == [[FIRST]]
 
 
 def test_whose_complaint_it_is() -> None:
@@ -105,9 +102,7 @@ def test_the_job_has_each_case_with_its_own() -> None:
     ("update 3\nzap 4\n", "dirty_harvest=on", 0),
     (None, "prove_window_us=9", 98),
 )
-def test_pauses_that_were_asked_for_have_to_be_made(
-    now: str | None, setting: str, status: int, tmp_path: Path
-) -> None:
+def test_pauses_have_to_be_made(now: str | None, setting: str, status: int, tmp_path: Path) -> None:
     functions = SCRIPT[SCRIPT.index("pauses()") : SCRIPT.index("run()")]
     if now is not None:
         (tmp_path / "prove_windows").write_text(now)

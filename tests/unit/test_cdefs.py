@@ -85,12 +85,6 @@ def test_removes_prototype_export_and_every_branch() -> None:
         "int f(int a)\n" + BODY + "EXPORT_SYMBOL_GPL(f);\n#endif\n\nint last;\n"
     )
     assert cdefs.remove(text, "f") == "int keep;\n\n#ifdef A\n#else\n#endif\n\nint last;\n"
-
-
-def test_blank_line_stays_where_there_was_one_before() -> None:
     assert cdefs.remove("int a;\nint f(void);\n\nint b;\n", "f") == "int a;\n\nint b;\n"
-
-
-def test_unknown_name() -> None:
     with pytest.raises(KeyError):
         cdefs.remove("int a;\n", "b")

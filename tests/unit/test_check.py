@@ -83,12 +83,8 @@ def subject(fake: FakeKernel) -> Subject:
     return Subject.load(fake.layout, [])
 
 
-def test_round_trip(fake: FakeKernel) -> None:
+def test_round_trip_and_files_edited_by_hand(fake: FakeKernel) -> None:
     assert check.round_trip(subject(fake)) == CheckResult("2 files")
-
-
-def test_round_trip_notices_a_file_edited_by_hand(fake: FakeKernel) -> None:
-    subject(fake)
     mail = "series/0001-kvm-first.patch"
     text = (fake.layout.root / mail).read_text()
     fake.put(mail, text.replace("@@ -10,3", "@@ -11,3"))

@@ -28,18 +28,15 @@ def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[
     ]
 
 
-def test_the_same_twice_is_the_same(tmp_path: Path) -> None:
-    a = file_of(tmp_path, "a.jsonl", list(bench()))
+def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
+    found = list(bench())
+    a = file_of(tmp_path, "a.jsonl", found)
     said = lab("compare", a, a)
     assert "120 figures, none moved" in said.err
     assert "moved: " not in said.out
-
-
-def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
-    found = list(bench())
     worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
     worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
-    a, b = file_of(tmp_path, "a.jsonl", found), file_of(tmp_path, "b.jsonl", worse)
+    b = file_of(tmp_path, "b.jsonl", worse)
     said = lab("compare", a, b, "--brief", status=1)
     lines = [line for line in said.out.splitlines() if line.startswith("moved: ")]
     assert len(lines) == 3
@@ -106,9 +103,7 @@ def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
     lab("compare", a, close, "--again-a", again, "--again-b", close)
     lab("compare", a, far, "--again-a", again, "--again-b", far, status=1)
     assert "1 of 1 are not judged" in lab("compare", a, far).err
-
-
-def test_repeated_lines_are_a_spread_as_well(tmp_path: Path) -> None:
+    # Repeated lines are a spread as well.
     ones = [measurement(machine="host", seconds=s) for s in (1.0, 1.3)]
     a = file_of(tmp_path, "a.jsonl", ones)
     b = file_of(tmp_path, "b.jsonl", [replace(one, seconds=one.seconds + 0.2) for one in ones])
@@ -117,13 +112,10 @@ def test_repeated_lines_are_a_spread_as_well(tmp_path: Path) -> None:
     lab("compare", a, c, status=1)
 
 
-def test_machines_are_never_mixed(tmp_path: Path) -> None:
+def test_machines_and_kernels_are_never_mixed(tmp_path: Path) -> None:
     a = file_of(tmp_path, "a.jsonl", [measurement()])
     b = file_of(tmp_path, "b.jsonl", [measurement(machine="svm-qemu")])
     assert "svm-qemu and vmx-bochs" in refusal("compare", a, b)
-
-
-def test_kernels_are_never_mixed(tmp_path: Path) -> None:
     found = list(bench())
     other = [replace(one, kernel_version="7.3.4") for one in scaled(found, 2)]
     files = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "both.jsonl")]

@@ -90,17 +90,12 @@ def test_only_what_was_measured_both_ways_counts() -> None:
         assert tradeoff.find({one.key: one.seconds for one in spoilt}) == []
 
 
-def test_modes_are_told_apart() -> None:
+def test_modes_are_told_apart_and_those_of_different_vms_are_not_mixed() -> None:
     one = measured(FLAT, FLAT)
     other = [replace(m, ept=True, pml=False) for m in one]
     likes = [mode.like for mode in tradeoff.find({m.key: m.seconds for m in one + other})]
     assert [(like.ept, like.pml) for like in likes] == [(False, True), (True, False)]
-
-
-def test_modes_of_different_vms_are_not_mixed() -> None:
-    one = measured(FLAT, FLAT)
     small = [replace(m, vcpus=2) for m in one]
-    other = [replace(m, ept=True, pml=False) for m in one]
     everything = tradeoff.find({m.key: m.seconds for m in small + one + other})
     assert len(everything) == 3
     chosen = [(mode.like.vcpus, mode.like.ept) for mode in tradeoff.of_one_vm(everything)]

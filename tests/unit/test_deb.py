@@ -86,23 +86,17 @@ def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:
     assert packages.compiled(log) == 3
 
 
-def test_the_image_is_told_from_the_rest(built: packages.Packages) -> None:
-    assert built.image.name == "linux-image-6.12.1-eagersplit_1_amd64.deb"
-    assert len(built.files) == 2
-
-
-def test_no_image(tmp_path: Path) -> None:
-    (tmp_path / "linux-image-6.12.1-other_1_amd64.deb").touch()
-    assert "no package of linux-image" in failed(packages.found, tmp_path, "6.12.1-eagersplit")
-
-
-def test_the_package_is_installed_into_the_root(built: packages.Packages, tmp_path: Path) -> None:
+def test_the_image_is_installed_into_the_root(built: packages.Packages, tmp_path: Path) -> None:
     words = packages.root_command(built, tmp_path / "proof")
     hooks = [word.removeprefix("--customize-hook=") for word in words if "hook=" in word]
     assert hooks.index(f"copy-in {built.image} /root") < hooks.index(
         f'chroot "$1" dpkg -i /root/{built.image.name}'
     )
     assert words[-2:] == ("bookworm", str(tmp_path / "proof/root.ext2"))
+    assert built.image.name == "linux-image-6.12.1-eagersplit_1_amd64.deb"
+    assert len(built.files) == 2
+    built.image.rename(tmp_path / "linux-image-6.12.1-other_1_amd64.deb")
+    assert "no package of linux-image" in failed(packages.found, tmp_path, "6.12.1-eagersplit")
 
 
 def test_the_second_disk_has_the_job_and_no_library(tmp_path: Path) -> None:

@@ -207,6 +207,11 @@ def test_a_row_for_each_run() -> None:
     assert found[0][:7] == ("ept=Y, all writes", "2", "3", "N", "21.3%", "-", "3")
     assert found[1][3:7] == ("Y", "0.0%", "-", "0")
     assert found[2][:5] == ("ept=N, all writes", "32", "3", "N", "21.3%")
+    # One vCPU says what the others do without.
+    found = rows(alone(), one(), one() | {"vcpus": 3})
+    assert [row[5] for row in found] == ["0.0%", "75.0%", "-"]
+    some = [each | {"write_percent": 20} for each in (alone(), one())]
+    assert [row[5] for row in rows(*some)] == ["-", "-"]
 
 
 def test_modes_are_told_apart() -> None:
@@ -232,13 +237,6 @@ def test_a_dry_run_names_each_mode() -> None:
     refusal("lockprofile", "--dry-run", "--modes", "ept2")
 
 
-def test_one_vcpu_says_what_the_others_do_without() -> None:
-    found = rows(alone(), one(), one() | {"vcpus": 3})
-    assert [row[5] for row in found] == ["0.0%", "75.0%", "-"]
-    some = [each | {"write_percent": 20} for each in (alone(), one())]
-    assert [row[5] for row in rows(*some)] == ["-", "-"]
-
-
 @for_each_row(
     "vcpus, writes, mib, said",
     ((0,), (100,), 2, "--vcpus: 0 is not between 1 and 64"),
@@ -247,9 +245,7 @@ def test_one_vcpu_says_what_the_others_do_without() -> None:
     ((2,), (101,), 2, "--writes: 101 is not between 0 and 100"),
     ((2,), (100,), 3, "--mib: 3 is not a multiple of 2"),
 )
-def test_what_cannot_be_run_is_refused(
-    vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, said: str
-) -> None:
+def test_bad_numbers(vcpus: tuple[int, ...], writes: tuple[int, ...], mib: int, said: str) -> None:
     assert said in refused(lockprofile.check, vcpus, writes, mib)
 
 

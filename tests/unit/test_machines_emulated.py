@@ -90,9 +90,7 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
     (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
     (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
 )
-def test_a_machine_that_crashes_or_times_out(
-    place: Path, script: str, reason: str, detail: str, log: str
-) -> None:
+def test_a_machine_that_fails(place: Path, script: str, reason: str, detail: str, log: str) -> None:
     silent = detail.endswith("without a word")
     work = dataclasses.replace(job(), silent_s=1 if silent else 20, timeout_s=20 if silent else 1)
     with pytest.raises(MachineFailed, match=detail) as failure:
@@ -101,12 +99,6 @@ def test_a_machine_that_crashes_or_times_out(
     assert failure.value.kernel_log == log
     assert failure.value.__notes__ == [log]
     assert_nothing_is_left(place)
-
-
-def test_progress_is_a_word() -> None:
-    script = f"{UP} for i in 1 2 3; do sleep 0.5; echo P $i >>report; done; {UP} {STAY}"
-    with pytest.raises(MachineFailed, match="a second time"):
-        Scripted(script).run(dataclasses.replace(job(), silent_s=1))
 
 
 @for_each_row(
@@ -122,7 +114,7 @@ def test_what_the_machine_finds_wrong(place: Path, frame: str, why: str) -> None
     assert_nothing_is_left(place)
 
 
-def test_progress_is_live() -> None:
+def test_progress_is_live_and_is_a_word() -> None:
     # Goes on only when the line has arrived.
     script = f"{UP} echo 'P one' >>report; until [ -e seen ]; do sleep 0.05; done; {UP}"
     seen: list[str] = []
@@ -134,3 +126,6 @@ def test_progress_is_live() -> None:
     with pytest.raises(MachineFailed, match="a second time"):
         Scripted(script).run(dataclasses.replace(job(), on_progress=on_progress))
     assert seen == ["one"]
+    script = f"{UP} for i in 1 2 3; do sleep 0.5; echo P $i >>report; done; {UP} {STAY}"
+    with pytest.raises(MachineFailed, match="a second time"):
+        Scripted(script).run(dataclasses.replace(job(), silent_s=1))

@@ -102,14 +102,11 @@ def test_wrong_parameter_says_what_to_do(
     assert (modules / "kvm/parameters/eager_page_split").read_text() == "N\n"
 
 
-def test_no_kvm_is_said(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "KVM", modules / "nonexistent")
-    assert "svm-qemu or vmx-bochs" in refused(Host().run, job("true"))
-
-
-def test_too_much_is_refused(modules: Path) -> None:
+def test_what_there_is_not_is_refused(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for more in ({"cpus": 1 << 20}, {"memory_mib": 1 << 40}, {"files": {"/x": Path("/none")}}):
         refused(Host().run, job("true", **more))
+    monkeypatch.setattr(host, "KVM", modules / "nonexistent")
+    assert "svm-qemu or vmx-bochs" in refused(Host().run, job("true"))
 
 
 @for_each_row(

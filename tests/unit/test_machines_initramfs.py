@@ -53,13 +53,14 @@ def test_directories_come_with_modes(tmp_path: Path) -> None:
     assert files["test/place/deep/run"].stat().st_mode & 0o777 == 0o755
 
 
-def test_dynamic_program_brings_its_libraries(tmp_path: Path) -> None:
+def test_dynamic_program_brings_its_libraries_and_static_one_needs_none(tmp_path: Path) -> None:
     files = unpacked(tmp_path, files={"/ls": DYNAMIC})
     loaded = initramfs.libraries([DYNAMIC])
     assert any("libc.so" in library.name for library in loaded)
     assert any(library.name.startswith("ld-linux") for library in loaded)
     for library in loaded:
         assert files[str(library).lstrip("/")].read_bytes() == library.read_bytes()
+    assert initramfs.libraries([initramfs.BUSYBOX]) == []
 
 
 def test_program_that_ends_threads_brings_what_the_c_library_loads_then(tmp_path: Path) -> None:
@@ -77,10 +78,6 @@ def test_another_init(tmp_path: Path) -> None:
     assert files["init"].read_text() == "another"
     assert os.access(files["init"], os.X_OK)
     assert files["lab/argv"].read_bytes() == b"/test\0a b\0\0"
-
-
-def test_static_program_needs_nothing() -> None:
-    assert initramfs.libraries([initramfs.BUSYBOX]) == []
 
 
 def two_copies(tmp_path: Path) -> list[Path]:

@@ -58,22 +58,19 @@ def test_bad_job_is_refused(machine: str, change: dict[str, object], why: str) -
     assert why in refused(machines.get(machine).run, job)
 
 
-def test_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_refused_and_missing_package_named(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(paths.ROOT)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     assert "no space left" in refused(machines.get("svm-qemu").run, JOB)
+    monkeypatch.undo()
+    monkeypatch.setattr(machines.qemu.SvmQemu, "needs", {Path("/nonexistent"): "qemu-system-x86"})
+    assert "apt-get install qemu-system-x86" in refused(machines.get("svm-qemu").describe, JOB)
 
 
 def test_another_init_is_shown_and_has_to_be_there() -> None:
     job = dataclasses.replace(JOB, init=Path("/nonexistent/init32"))
     assert "/nonexistent/init32" in machines.get("svm-qemu").describe(job)
     assert "/nonexistent/init32: no such program" in refused(machines.get("svm-qemu").run, job)
-
-
-def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(machines.qemu.SvmQemu, "needs", {Path("/nonexistent"): "qemu-system-x86"})
-    assert "apt-get install qemu-system-x86" in refused(machines.get("svm-qemu").describe, JOB)
 
 
 @for_each_row(

@@ -128,14 +128,7 @@ def test_child_of_a_dead_parent_does_not_start() -> None:
     assert (ended.returncode, ended.stdout) == (1, b"")
 
 
-def test_workspace_goes_with_an_exception(own_directory: Path) -> None:
-    with pytest.raises(RuntimeError), process.workspace() as directory:
-        (directory / "file").write_text("x")
-        raise RuntimeError
-    assert not list(own_directory.glob("machine-*"))
-
-
-def test_workspaces_in_use_are_kept_and_others_swept() -> None:
+def test_workspaces_in_use_are_kept_and_others_go(own_directory: Path) -> None:
     with process.workspace() as one:
         abandoned = one.with_name("machine-abandoned")
         abandoned.mkdir()
@@ -143,6 +136,10 @@ def test_workspaces_in_use_are_kept_and_others_swept() -> None:
         with process.workspace() as two:
             assert one.exists() and two.exists() and one != two
             assert not abandoned.exists()
+    with pytest.raises(RuntimeError), process.workspace() as directory:
+        (directory / "file").write_text("x")
+        raise RuntimeError
+    assert not list(own_directory.glob("machine-*"))
 
 
 @for_each_row(

@@ -133,9 +133,7 @@ def test_saved_is_sent_not_what_is_in_the_tree(fake: FakeKernel) -> None:
     make(fake)
     # The same input writes the same bytes.
     assert files_in(fake.layout.mail) == before
-
-
-def test_a_version(fake: FakeKernel) -> None:
+    # Of another version.
     (mails, _), _ = make(fake, 3)
     assert [mail.name[:8] for mail in mails] == ["v3-0000-", "v3-0001-", "v3-0002-"]
     assert "[PATCH v3 1/2]" in mails[1].read_text()
@@ -214,6 +212,11 @@ def test_the_tables_are_those_of_the_report() -> None:
     assert "only CLEAR write-protects." in " ".join(text.split())
     assert "Nothing of this was measured on real hardware." in text
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
+    # Real machines are called so.
+    text = tables_text(measured(machine="epyc-7"), "x")
+    assert "wall-clock time of a real machine" in text
+    assert "simulated" not in text
+    assert "Nothing of this" not in text
 
 
 def test_dirty_bits_and_the_baseline_fit_a_mail() -> None:
@@ -226,13 +229,6 @@ def test_dirty_bits_and_the_baseline_fit_a_mail() -> None:
     assert max(map(len, text.splitlines())) <= mailout.WIDTH
 
 
-def test_real_machines_are_called_so() -> None:
-    text = tables_text(measured(machine="epyc-7"), "x")
-    assert "wall-clock time of a real machine" in text
-    assert "simulated" not in text
-    assert "Nothing of this" not in text
-
-
 @pytest.mark.parametrize(
     "found", [[], measured(kernel="base"), measured(write_percent=50), measured(iteration=3)]
 )
@@ -240,7 +236,9 @@ def test_nothing_to_show(found: list[Measurement]) -> None:
     assert re.search("x.jsonl: has no figures .*make bench", refused(tables_text, found, "x.jsonl"))
 
 
-def test_which_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_results_and_those_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for base in ("6.12", "7.3"):
         write(tmp_path / "base" / f"{base}.pin", "")
     layout, given = Layout(tmp_path), tmp_path / "given"
@@ -253,9 +251,6 @@ def test_which_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert choose_results(None, layout) == newer
     assert choose_results(given, layout) == given
     assert not capsys.readouterr().err
-
-
-def test_results_that_cannot_be_read(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refused(load_results, tmp_path / "none")
     (tmp_path / "half").write_text("{")
     assert "half a line" in refused(load_results, tmp_path / "half")
@@ -284,9 +279,7 @@ def test_the_command_line(words: list[str], said: str) -> None:
     assert printed.out and not printed.err
 
 
-def test_dry_run_prints_the_letter_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bench.jsonl"
     words = ("mail", "--dry-run", "--results", str(file))
     jsonl.write(file, measured())

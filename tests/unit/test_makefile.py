@@ -26,13 +26,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def make(*words: str) -> subprocess.CompletedProcess[str]:
-    return run("-n", *words)
-
-
 def commands(*words: str) -> list[str]:
     """The lines that make would run, but for the setup."""
-    done = make(*words)
+    done = run("-n", *words)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if "setup.sh" not in line]
 
@@ -50,17 +46,14 @@ def help_text() -> str:
     return done.stdout
 
 
-def test_the_help_shows_few_targets_and_all_that_people_use() -> None:
+def test_the_help_shows_few_targets_all_that_people_use_no_other_and_every_value() -> None:
     shown = re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
     assert len(shown) == len(set(shown)) <= MOST_TARGETS
     assert set(shown) >= KEPT
-
-
-def test_the_help_shows_every_target_and_no_other() -> None:
     rules = RULE.findall((ROOT / "Makefile").read_text())
-    assert {goal for goals in rules for goal in goals.split()} - {"help"} == set(
-        re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
-    )
+    assert {goal for goals in rules for goal in goals.split()} - {"help"} == set(shown)
+    known = dict(KNOWN.findall((ROOT / "Makefile").read_text()))
+    assert known == {goal: " ".join(values(goal.lower())) for goal in ("BENCH", "TEST")}
 
 
 @for_each_row(
@@ -86,11 +79,6 @@ def test_what_is_chosen(goal: str, what: str, last: str) -> None:
     lines = commands(goal, f"WHAT={what}", "ARGS=-x")
     assert lines[-1] == f"build/venv/bin/python -m {last}"
     assert len(lines) == 1 or goal == "test"
-
-
-def test_the_help_names_every_value() -> None:
-    known = dict(KNOWN.findall((ROOT / "Makefile").read_text()))
-    assert known == {goal: " ".join(values(goal.lower())) for goal in ("BENCH", "TEST")}
 
 
 def test_plain_bench_and_test() -> None:
@@ -119,21 +107,18 @@ def test_plain_bench_and_test() -> None:
     (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
 )
 def test_what_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = make(*words)
+    done = run("-n", *words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert said in line
 
 
-def test_a_base_reaches_the_lab() -> None:
+def test_a_base_and_a_tarball_reach_the_lab() -> None:
     (line,) = commands("bench", f"BASE={DEFAULT_BASE}")
     assert line == "build/venv/bin/python -m lab bench "
     text = "x: ; @echo $(flavor LAB_BASE) $$LAB_BASE"
     for words, said in (((), "undefined"), ((f"BASE={DEFAULT_BASE}",), f"simple {DEFAULT_BASE}")):
         assert run("--eval", text, "x", *words).stdout.strip() == said
-
-
-def test_a_tarball_reaches_the_lab() -> None:
     (line,) = commands("tree", "SOURCE=/a b.tar.xz")
     assert line == "build/venv/bin/python -m lab tree --source '/a b.tar.xz' "
 
@@ -148,4 +133,4 @@ def test_other_bases_are_tested_unless_one_is_chosen() -> None:
 
 def test_old_names_are_gone() -> None:
     for name in ("live", "cost", "mutants", "parity", "bpf", "peer", "lockprofile", "pae"):
-        assert make(name).returncode == 2
+        assert run("-n", name).returncode == 2

@@ -26,15 +26,20 @@ def test_the_image_is_a_bios_that_begins_at_its_first_byte(tmp_path: Path) -> No
     opcode, distance = image[-16], int.from_bytes(image[-15:-13], "little")
     # A near jump counts from its end, and wraps around in real mode.
     assert opcode == 0xE9 and (0xFFF0 + 3 + distance) & 0xFFFF == 0
+    load.build(replace(data.LOAD, vcpus=load.MOST_VCPUS, mib_per_vcpu=2), tmp_path)
+    assert Load(4, 16, 500, 63, 1).mib == 68
 
 
-def test_the_notes_have_the_layout_that_is_read(tmp_path: Path) -> None:
+def test_the_notes_are_where_the_script_has_them_and_have_the_layout_that_is_read(
+    tmp_path: Path,
+) -> None:
     load.build(data.LOAD, tmp_path)
-    command = ["nm", "-S", str(tmp_path / "load.elf")]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = ["nm", "-S", str(tmp_path / "load.elf")]
+    listing = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     found = {line.split()[-1]: line.split() for line in listing.splitlines()}
     size = load.PAGE + data.LOAD.vcpus * load.vcpu_size(data.REAL_WINDOWS)
     assert int(found["results"][0], 16) == 2 << 20
+    assert f'\\"val\\": {2 << 20}' in command.SCRIPT.read_text()
     assert int(found["results"][1], 16) == size
 
 
@@ -54,16 +59,14 @@ def test_a_load_that_cannot_be_built_is_refused(change: Mapping[str, int], word:
     assert word in refused(replace(data.LOAD, **change).check)
 
 
-def test_the_most_vcpus_fit(tmp_path: Path) -> None:
-    load.build(replace(data.LOAD, vcpus=load.MOST_VCPUS, mib_per_vcpu=2), tmp_path)
-
-
 def test_notes_are_read_with_the_clock_of_the_host() -> None:
     notes = load.parse(data.notes())
     assert notes.start == pytest.approx(data.START_S, abs=1e-6)
     assert (notes.window_us, notes.tsc_khz, notes.pages) == (10_000, 50_000, data.LOAD.pages)
     assert len(notes.vcpus) == 2 and notes.wrong == 0
     assert notes.vcpus[0].windows[0] == load.Window(640, 10, 1e-5, 1e-3)
+    # A last window has what came later, and is left out.
+    assert len(load.parse(data.notes(total=50, spare=0)).vcpus[0].windows) == 49
 
 
 @for_each_row(
@@ -75,10 +78,6 @@ def test_notes_are_read_with_the_clock_of_the_host() -> None:
 )
 def test_what_are_no_notes_is_refused(bad: bytes, said: str) -> None:
     assert said in failed(load.parse, bad)
-
-
-def test_a_last_window_has_what_came_later_and_is_left_out() -> None:
-    assert len(load.parse(data.notes(total=50, spare=0)).vcpus[0].windows) == 49
 
 
 def test_notes_may_be_full_when_all_is_in_them() -> None:
@@ -149,6 +148,11 @@ def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
     assert job.cpus == data.LOAD.vcpus + command.MORE_CPUS
     assert job.memory_mib >= 3 * data.LOAD.mib + 512
     assert job.command[-3:] == ("N", "Y", "D")
+    # The host is migrated on as it is.
+    machine = machines.get("host")
+    small = replace(data.LOAD, vcpus=1)
+    (boot,) = command.migration_boots(machine, "series", [True, False], small, 128)
+    assert boot.tdp is None and boot.parameters == {}
 
 
 @for_each_row(
@@ -173,13 +177,6 @@ def test_a_third_migration_has_columns_of_its_own() -> None:
     assert {len(row) for row in table.rows} == {6}
 
 
-def test_the_host_is_migrated_on_as_it_is() -> None:
-    machine = machines.get("host")
-    small = replace(data.LOAD, vcpus=1)
-    (boot,) = command.migration_boots(machine, "series", [True, False], small, 128)
-    assert boot.tdp is None and boot.parameters == {}
-
-
 @pytest.mark.parametrize("words", [["--vcpus", "9"], ["--vcpus", "0"], ["--bandwidth", "0"]])
 def test_what_the_machine_cannot_do_is_refused(words: list[str]) -> None:
     refusal("migrate", "--dry-run", *words)
@@ -188,10 +185,6 @@ def test_what_the_machine_cannot_do_is_refused(words: list[str]) -> None:
 def test_a_dry_run_says_what_would_run() -> None:
     said = lab("migrate", "--dry-run", "--machine", "vmx-bochs", "--tdp", "Y").out
     assert "ept=Y: 7 CPUs" in said and "migrate.sh" in said and "ept=N" not in said
-
-
-def test_the_script_has_the_address_of_the_notes() -> None:
-    assert f'\\"val\\": {2 << 20}' in command.SCRIPT.read_text()
 
 
 def test_the_table_judges_simulated_time_only() -> None:
@@ -213,7 +206,3 @@ def test_results_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()
     assert (tmp_path / "a-migrate-eptY.svg").read_text().rstrip().endswith("</svg>")
     assert "| longest request before, ms" in capsys.readouterr().out
-
-
-def test_the_load_says_its_memory() -> None:
-    assert Load(4, 16, 500, 63, 1).mib == 68

@@ -122,19 +122,16 @@ def test_a_name_that_is_wrong(tmp_path: Path, name: str, said: str) -> None:
     assert said in refused(mutants.load, fake.layout)
 
 
-def test_ours_name_tests_that_make_test_runs() -> None:
+def test_ours_are_small_and_name_tests_that_make_test_runs() -> None:
     found = mutants.load(LAYOUT).mutants
     run = {case.test.argv[0] for case in cases()}
     assert {mutant.check.program for mutant in found} <= run
+    for mutant in found:
+        added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
+        assert len(added) < 10, mutant.path
     layouts = map(LAYOUT.of, LAYOUT.versions)
     numbers = {mutant.number for layout in layouts for mutant in mutants.load(layout).mutants}
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
-
-
-def test_ours_are_small() -> None:
-    for mutant in mutants.load(LAYOUT).mutants:
-        added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
-        assert len(added) < 10, mutant.path
 
 
 def test_an_older_base_keeps_what_differs_or_leaves_a_mutant_out(tmp_path: Path) -> None:

@@ -40,12 +40,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "out"
 
 
-def test_the_page_is_whole_and_needs_nothing(made: Path) -> None:
-    page = (made / render.HTML).read_text()
-    assert ids_of(page)
-    assert not re.search(r"<script|@import|url\((?!#)", page)
-
-
 def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
     text = (made / render.MARKDOWN).read_text()
     names = re.findall(r"!\[.*\]\((.*)\)\n\n(.*)\n", text)
@@ -71,8 +65,9 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
     kernels = [(r["kernel"], r["eager"]) for r in records]
     assert kernels == [("series", False), ("series", True), ("peer", True)]
     page = (made / render.HTML).read_text()
-    for number in numbers:
-        assert f'id="{data.BENCH}-{number}"' in page
+    assert {f"{data.BENCH}-{number}" for number in numbers} <= {*ids_of(page)}
+    # And it needs nothing else.
+    assert not re.search(r"<script|@import|url\((?!#)", page)
 
 
 @pytest.fixture
@@ -262,7 +257,7 @@ def test_two_files_of_a_kind_are_refused(made: Path) -> None:
     assert "both of live" in refused(sources.load_all, [made / data.LIVE] * 2)
 
 
-def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
+def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> None:
     data.write_all(tmp_path)
     (tmp_path / "latest.jsonl").symlink_to(data.BENCH)
     newer = tmp_path / "20260202T000000Z-cost.jsonl"
@@ -273,15 +268,10 @@ def test_the_newest_of_each_kind_is_taken(tmp_path: Path) -> None:
     kinds = [kind for kind in sources.KINDS if kind != "yield"]
     assert [sources.kind_of(file) for file in found] == kinds
     assert sources.newest(tmp_path / "nowhere") == []
-
-
-def test_the_newest_of_each_base_is_taken(tmp_path: Path) -> None:
-    data.write_all(tmp_path)
-    (tmp_path / "latest.jsonl").symlink_to(data.BENCH)
     for name in ("20260101T000000Z-vmx-bochs-7.jsonl", "20260202T000000Z-vmx-bochs.jsonl"):
         jsonl.write(tmp_path / name, data.bench("7.3.4"))
-    found = [file.resolve().name for file in sources.newest(tmp_path)]
-    assert found[:3] == ["20260202T000000Z-vmx-bochs.jsonl", data.BENCH, data.LIVE]
+    names = [file.resolve().name for file in sources.newest(tmp_path)]
+    assert names[:3] == ["20260202T000000Z-vmx-bochs.jsonl", data.BENCH, data.LIVE]
 
 
 def test_a_file_of_two_bases_is_refused(tmp_path: Path) -> None:

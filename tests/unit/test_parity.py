@@ -125,6 +125,11 @@ def noisy(*logs: str) -> Scripted:
 def test_a_kernel_that_complains_differs_from_one_that_does_not() -> None:
     found = verdicts(noisy("[ 1.0] WARNING: CPU: 0\nparity: a_test\n"))
     assert found == FINE | {parity.LOG: ("silent", "COMPLAINS", False)}
+    # Nor is that forgotten when a test is run again.
+    machine = noisy("BUG: bad\n", "")
+    machine.statuses[("series", "a_test")] = [1, 0]
+    wanted = {"a_test": ("pass", "pass", True), parity.LOG: ("silent", "COMPLAINS", False)}
+    assert verdicts(machine) == FINE | wanted
 
 
 def test_a_complaint_belongs_to_the_test_that_ran() -> None:
@@ -149,13 +154,6 @@ def test_a_complaint_about_something_else_differs() -> None:
     assert str(found("at mmu.c:7").series) == str(found("at mmu.c:7").base)
 
 
-def test_a_complaint_outside_of_tests_is_not_forgotten_when_a_test_is_run_again() -> None:
-    machine = noisy("BUG: bad\n", "")
-    machine.statuses[("series", "a_test")] = [1, 0]
-    wanted = {"a_test": ("pass", "pass", True), parity.LOG: ("silent", "COMPLAINS", False)}
-    assert verdicts(machine) == FINE | wanted
-
-
 def test_logs_have_what_tests_and_kernels_said() -> None:
     log = "BUG: bad\nfine\n"
     machine = Scripted({("series", "a_test"): [None, 1]}, log=lambda job: log)
@@ -176,9 +174,7 @@ def test_both_kernels_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("psutil.cpu_count", lambda: 2)
     machine = Scripted(before=lambda job: both.wait())
     assert verdicts(machine)["a_test"] == ("pass", "pass", False)
-
-
-def test_one_at_a_time_where_the_time_is_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    # But for one at a time where the time is the host's.
     running = threading.Semaphore(1)
 
     def alone(job: Job) -> None:
@@ -186,7 +182,6 @@ def test_one_at_a_time_where_the_time_is_the_host_s(monkeypatch: pytest.MonkeyPa
         time.sleep(0.2)
         running.release()
 
-    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
     machine = Scripted(before=alone, lockstep=False)
     assert verdicts(machine)["a_test"] == ("pass", "pass", False)
     with pytest.raises(AssertionError, match="two at a time"):
@@ -209,16 +204,13 @@ def test_a_machine_that_runs_nothing() -> None:
     assert "failed between tests" in failed(verdicts, Scripted(before=dead))
 
 
-def test_jobs_have_the_mode_and_the_programs() -> None:
+def test_jobs_have_the_mode_the_programs_and_arguments_where_they_are_slow_without() -> None:
     job = parity.parity_job("vmx-bochs", MODES[1], Path("bzImage"), Path("/t"), 7, TESTS)
     assert job.parameters == {"kvm_intel.ept": "1", "kvm.tdp_mmu": "0"}
     assert job.files["/selftests/x86_64/b_test"] == Path("/t/x86_64/b_test")
     assert job.command[4:] == ("7", *TESTS)
     assert (job.silent_s, job.timeout_s) == (60 + 40 * 7, 3 * (60 + 40 * 7))
     assert parity.name_of(MODES[1], "vmx-bochs") == "ept=1 tdp_mmu=0"
-
-
-def test_jobs_have_the_arguments_of_tests_that_are_slow_without() -> None:
     tests = ["demand_paging_test", "x86_64/b_test"]
     job = parity.parity_job("svm-qemu", MODES[0], Path("bzImage"), Path("/t"), 7, tests)
     assert job.command[5:] == ("demand_paging_test -b 16M -v 2", "x86_64/b_test")

@@ -50,21 +50,12 @@ def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert "2 vCPUs: N/Y was not measured" in failed(reference.check_bounds, few)
 
 
-def test_bounds_are_of_the_issue() -> None:
-    assert bounds.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
-
-
-def test_bounds_are_for_what_they_were_set_for() -> None:
+def test_bounds_are_of_the_issue_and_for_what_they_were_set_for() -> None:
     both = [measurement(eager=eager) for eager in (False, True)]
     assert bounds.table(both)
     for change in ({"pml": False}, {"dirty_harvest": "on"}, {"tdp_mmu": True}):
         assert bounds.table([replace(one, **change) for one in both]) is None
-
-
-def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
-    said = lab("reference", "--dry-run", "--output", str(tmp_path / "x")).out
-    assert "series, ept=Y, 14 vCPUs" in said
-    assert not (tmp_path / "x").exists()
+    assert bounds.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
 
 
 def test_of_an_older_base_only_the_headline_is_measured(
@@ -86,6 +77,9 @@ def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     output = tmp_path / "reference"
     lab("reference", "--part", "live", "--output", str(output), status=1)
     assert not output.exists()
+    said = lab("reference", "--dry-run", "--output", str(tmp_path / "x")).out
+    assert "series, ept=Y, 14 vCPUs" in said
+    assert not (tmp_path / "x").exists()
 
 
 def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +94,7 @@ def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     }
 
 
-def test_at_most_two_parts_are_measured_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     both, running = threading.Barrier(2, timeout=10), threading.Semaphore(2)
 

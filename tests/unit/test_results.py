@@ -27,14 +27,11 @@ def line(**changes: Any) -> str:
     return json.dumps(GOOD | changes)
 
 
-def test_reads_a_line() -> None:
+def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     assert jsonl.parse(line()) == Measurement(**GOOD)
     # Whole seconds are a time; keys that came later are ignored.
     assert jsonl.parse(line(seconds=3)) == Measurement(**(GOOD | {"seconds": 3}))
     assert jsonl.parse(line(stall_ns=[1, 2])) == Measurement(**GOOD)
-
-
-def test_what_is_written_reads_back_to_the_nanosecond() -> None:
     for seconds in (0.0, 0.000000001, 0.184512345, 123.999999999):
         found = jsonl.parse(line(seconds=seconds))
         assert jsonl.parse(jsonl.to_line(found)) == found

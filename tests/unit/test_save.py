@@ -109,16 +109,15 @@ def test_a_users_configuration_changes_nothing(
     assert saved.repository() == before
 
 
-def test_what_a_commit_no_longer_does_goes(saved: FakeKernel) -> None:
+def test_what_a_commit_no_longer_does_goes_and_reordered_ones_are_renumbered(
+    saved: FakeKernel,
+) -> None:
     saved.git("reset", "-q", "--hard", "HEAD^")
     lines = save(saved.layout)
     assert f"removed {SPLITTER}" in lines
     assert "removed series/0002-kvm-split.patch" in lines
     assert sorted(saved.repository()) == ["series/0001-kvm-count.patch"]
     assert not (saved.layout.root / "tools").exists()
-
-
-def test_reordered_commits_are_renumbered(saved: FakeKernel) -> None:
     saved.git("reset", "-q", "--hard", "base")
     split(saved)
     count(saved)
@@ -239,7 +238,7 @@ def test_without_a_tree(tmp_path: Path) -> None:
     assert "make tree" in refused(save, FakeKernel.make(tmp_path).layout)
 
 
-def test_mail_round_trip() -> None:
+def test_mail_round_trip_and_file_name() -> None:
     mail = Mail(
         "KVM: a\n\nb: c\n\nSigned-off-by: A B <a@b>",
         (Removal("a.h", "FNAME(x)"), Removal("a.c", "struct y")),
@@ -251,9 +250,6 @@ def test_mail_round_trip() -> None:
     assert parse("x", format_mail(mail)) == mail
     assert parse("x", format_mail(Mail("KVM: only a subject"))) == Mail("KVM: only a subject")
     assert mail.author == ("A B", "a@b")
-
-
-def test_file_name() -> None:
     mail = Mail("KVM: x86/mmu: Skip a huge page that an invalidation in progress is about to zap")
     name = "0007-kvm-x86-mmu-skip-a-huge-page-that-an-invalidation-in-pro.patch"
     assert file_name(mail, 7) == name

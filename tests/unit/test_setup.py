@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.rows import for_each_row
-from tests.unit.files import program, write
+from tests.unit.files import called, program, write
 
 LAB = Path(__file__).parents[2] / "lab"
 REAL = ("sh", "sed", "grep", "cat", "dirname", "mkdir", "rm", "date", "flock", "sha256sum", "env")
@@ -49,10 +49,9 @@ class Machine:
     path: Path
 
     def run(self, *lists: str, base: str = "") -> subprocess.CompletedProcess[str]:
-        places = {"PATH": self.path, "NOTES": self.notes, "HOME": self.root}
-        env = {name: str(place) for name, place in places.items()} | {"LAB_BASE": base}
-        command = [str(self.root / "lab/setup.sh"), *lists]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        root, script = self.root, self.root / "lab/setup.sh"
+        places = {"PATH": str(self.path), "NOTES": str(self.notes), "HOME": str(root)}
+        return called(root, script, *lists, cwd=None, **places, LAB_BASE=base)
 
     def calls(self) -> list[str]:
         calls = self.notes / "calls"
@@ -116,12 +115,10 @@ def test_installs_only_what_is_missing(machine: Machine) -> None:
     assert "installing Debian packages (about 2 minutes): flex bochs" in done.stdout
     wanted = ["apt-get update", "apt-get install -y --no-install-recommends flex bochs"]
     assert machine.calls()[:2] == wanted
-
-
-def test_nothing_at_all_is_installed(machine: Machine) -> None:
+    # And all of it where nothing is installed.
     (machine.notes / "installed").write_text("")
     assert machine.run().returncode == 0
-    assert " linux-source-6.12 build-essential " in machine.calls()[1]
+    assert " linux-source-6.12 build-essential " in machine.calls()[-1]
 
 
 def test_a_base_needs_more(machine: Machine) -> None:
@@ -154,10 +151,7 @@ def test_other_pins_make_another_venv(machine: Machine) -> None:
     stale.touch()
     assert "making build/venv" in machine.run().stdout
     assert not stale.exists()
-
-
-def test_unfinished_venv_is_made_again(machine: Machine) -> None:
-    machine.run()
+    # One that was not finished is made again.
     (machine.root / "build/venv/.complete").unlink()
     assert "making build/venv" in machine.run().stdout
 

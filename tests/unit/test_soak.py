@@ -98,8 +98,13 @@ def saved(tmp_path: Path) -> Any:
     return json.loads(file.read_text())
 
 
-def test_all_kinds_run_with_seeds_of_their_own(run_soak: Soak, tmp_path: Path) -> None:
-    run_soak(FakeMachine(), "--seed", "0x10")
+def test_all_kinds_run_with_seeds_of_their_own_and_are_summed_up(
+    run_soak: Soak, tmp_path: Path
+) -> None:
+    error = run_soak(FakeMachine(), "--seed", "0x10").err
+    assert "merged; each was met with" in error
+    assert "never: faults_pages" in error
+    assert "0 lines of kernels' logs are complaints" in error
     content = saved(tmp_path)
     assert content["kernel_version"] == "6.12"
     runs = content["runs"]
@@ -115,13 +120,6 @@ def test_all_kinds_run_with_seeds_of_their_own(run_soak: Soak, tmp_path: Path) -
     assert totals["faults_headers"] == 4 * stress
     assert content["ended"] == "nothing was found"
     assert content["complaints"] == 0
-
-
-def test_the_summary_says_what_was_never_met_with(run_soak: Soak) -> None:
-    error = run_soak(FakeMachine()).err
-    assert "merged; each was met with" in error
-    assert "never: faults_pages" in error
-    assert "0 lines of kernels' logs are complaints" in error
 
 
 def test_kernels_that_can_pause_amid_updates_do_so(run_soak: Soak, tmp_path: Path) -> None:
@@ -233,9 +231,7 @@ def test_cpus_share_those_of_the_host_as_a_boot_says(
 
 
 @for_each_row("name, seed", ("stress-kvm-npt0-turns", "0x1f"), ("stress-kvm-npt1-counted", "0x10"))
-def test_what_is_repeatable_is_repeated_from_its_beginning(
-    run_soak: Soak, name: str, seed: str
-) -> None:
+def test_what_is_repeatable_is_repeated_whole(run_soak: Soak, name: str, seed: str) -> None:
     failed = b"FAIL\n to repeat: -S 0x1f -m all\n"
 
     def first_fails(job: Job, nr: int) -> Result:

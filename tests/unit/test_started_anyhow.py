@@ -22,14 +22,15 @@ from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import Host
 from tests.unit.files import program, write
 from tests.unit.processes import ignored_signals, is_gone, started, until
-from tests.unit.test_build_ended import LAB, MAKE
+from tests.unit.test_kernel import LAB, MAKE
 
 PR_SET_CHILD_SUBREAPER = 36
 PATH = "/usr/bin:/bin"
 INTERRUPTED = "tests/unit/test_split_bench_interrupted.py::test_interrupted_run_restores_all"
 # Those that send signals, to themselves and to what they start.
 SENDERS = (
-    "tests/unit/test_build_ended.py",
+    "tests/unit/test_kernel.py::test_all_that_make_started_ends",
+    "tests/unit/test_kernel.py::test_being_told_twice_changes_nothing",
     "tests/unit/test_machines_process.py",
     "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
     "tests/unit/test_bench.py::test_what_ends_one_machine_ends_the_other",

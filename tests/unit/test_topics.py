@@ -97,9 +97,7 @@ def test_the_kernel_of_a_topic_has_no_later_mail(
         assert ("pages[6]" in (path / MMU).read_text()) == (name == "two")
     monkeypatch.setenv(topics.VARIABLE, "three")
     assert "no topic 'three', but: one two" in refused(kernel.source_tree, "topic", layout)
-
-
-def test_a_file_that_cannot_be_read(fake: FakeKernel) -> None:
+    # A file that cannot be read.
     fake.put(topics.FILE, "[[topic]]\nname = 'x'\n")
     assert re.search(r"docs/topics\.toml: .*missing required", refused(topics.read, fake.layout))
 

@@ -81,13 +81,15 @@ def snapshot(fake: FakeKernel) -> tuple[str, str, str]:
     return fake.git("rev-parse", "HEAD"), fake.git("status", "--porcelain"), state
 
 
-def test_without_a_series_it_is_the_package(fake: FakeKernel) -> None:
+def test_without_a_series_it_is_the_package_and_objects_are_no_work(fake: FakeKernel) -> None:
     fake.make_tree()
     assert {name: fake.read(name) for name in BASE_FILES} == BASE_FILES
     assert fake.git("ls-files").splitlines() == sorted(BASE_FILES)
     assert fake.git("log", "--format=%s") == "base"
     assert fake.git("status", "--porcelain") == ""
     assert not (fake.layout.build / "linux.new").exists()
+    fake.write("obj-kvm/vmlinux", "built")
+    assert tree.unsaved(fake.linux) is None
 
 
 def test_one_commit_per_mail(made: FakeKernel) -> None:
@@ -105,18 +107,15 @@ def test_one_commit_per_mail(made: FakeKernel) -> None:
     assert not (made.linux / "scripts/obsolete.txt").exists()
 
 
-def test_commit_ids_repeat(made: FakeKernel, tmp_path: Path) -> None:
+def test_commit_ids_repeat_whatever_a_user_configures(
+    made: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = FakeKernel.make(tmp_path / "other")
     for path, content in made.repository().items():
         other.put(path, content.decode())
     other.make_tree()
-    assert other.git("rev-parse", "HEAD") == made.git("rev-parse", "HEAD")
-
-
-def test_a_users_configuration_changes_nothing(
-    made: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
     head = made.git("rev-parse", "HEAD")
+    assert other.git("rev-parse", "HEAD") == head
     shutil.rmtree(made.linux)
     home = made.layout.root.parent
     (home / ".gitconfig").write_text("[core]\nautocrlf = true\n[commit]\ngpgSign = true\n")
@@ -126,13 +125,10 @@ def test_a_users_configuration_changes_nothing(
     assert b"\r" not in (made.linux / MMU).read_bytes()
 
 
-def test_second_time_there_is_nothing_to_do(made: FakeKernel) -> None:
+def test_update_touches_only_what_differs(made: FakeKernel) -> None:
     before = snapshot(made)
     assert "up to date" in made.make_tree()
     assert snapshot(made) == before
-
-
-def test_update_touches_only_what_differs(made: FakeKernel) -> None:
     long_ago = 1_000_000_000
     for name in BASE_FILES:
         if (made.linux / name).exists():
@@ -175,9 +171,7 @@ def test_first_failure_leaves_no_tree(with_series: FakeKernel) -> None:
     refused(with_series.make_tree)
     assert not with_series.linux.exists()
     assert not (with_series.layout.build / "linux.new").exists()
-
-
-def test_a_whole_file_has_one_owner(with_series: FakeKernel) -> None:
+    # A whole file has one owner.
     with_series.put(FIRST, FIRST_TEXT.replace("---\n\n", f"---\nAdds: {SPLITTER}\n\n"))
     assert "belongs to one mail" in refused(with_series.make_tree)
 
@@ -216,12 +210,6 @@ def test_a_part_of_the_kernel_is_enough(tmp_path: Path) -> None:
     assert fake.git("diff", f"{tree.BASE_TAG}..HEAD") == repo.text("diff", tree.BASE_TAG, tip)
 
 
-def test_objects_are_no_unsaved_work(fake: FakeKernel) -> None:
-    fake.make_tree()
-    fake.write("obj-kvm/vmlinux", "built")
-    assert tree.unsaved(fake.linux) is None
-
-
 def test_newer_source_makes_a_new_tree(made: FakeKernel, tmp_path: Path) -> None:
     files = {**BASE_FILES, MMU: "/* one line more */\n" + BASE_FILES[MMU]}
     newer = dataclasses.replace(FakeKernel.make(tmp_path / "newer", files).source, version="1.1")
@@ -229,13 +217,11 @@ def test_newer_source_makes_a_new_tree(made: FakeKernel, tmp_path: Path) -> None
     assert made.read(MMU).startswith("/* one line more */\n")
     assert "return kvm->pages[3];" in made.read(MMU)
     assert "linux-source 1.1" in made.git("log", "-1", "--format=%b", "base")
-
-
-def test_newer_source_that_does_not_apply(made: FakeKernel, tmp_path: Path) -> None:
+    # Unless the series does not apply to it.
     before = snapshot(made)
     files = {**BASE_FILES, MMU: BASE_FILES[MMU].replace("pages[0]", "first_page")}
-    newer = FakeKernel.make(tmp_path / "newer", files).source
-    assert "does not apply" in refused(tree.make, made.layout, newer)
+    newest = FakeKernel.make(tmp_path / "newest", files).source
+    assert "does not apply" in refused(tree.make, made.layout, newest)
     assert snapshot(made) == before
 
 
@@ -261,9 +247,7 @@ def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> 
     leave_free(monkeypatch, 3 * 2**30)
     assert re.search(r"about 4 GiB.*3\.0 GiB are free", refused(fake.make_tree))
     assert not fake.linux.exists()
-
-
-def test_space_that_runs_out(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # There was enough, and it runs out.
     fake.source.tarball.write_bytes(b"fails to unpack as on a full disk")
     leave_free(monkeypatch, 1000)
     monkeypatch.setattr(tree, "NEEDED_GIB", 0)

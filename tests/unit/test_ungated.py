@@ -103,7 +103,9 @@ def test_the_edits_and_nothing_else(fake: FakeKernel, peer: Path) -> None:
     assert tree.unsaved(fake.linux) is None
 
 
-def test_second_time_no_file_is_touched(fake: FakeKernel, peer: Path) -> None:
+def test_second_time_no_file_is_touched_but_what_was_edited_by_hand(
+    fake: FakeKernel, peer: Path
+) -> None:
     (peer / "obj-kvm").mkdir()
     (peer / "obj-kvm/vmlinux").write_text("built")
     for path in peer.rglob("*"):
@@ -112,9 +114,6 @@ def test_second_time_no_file_is_touched(fake: FakeKernel, peer: Path) -> None:
     assert "obj-kvm/vmlinux" in before
     kernel.source_tree("peer", fake.layout)
     assert snapshot(peer) == before
-
-
-def test_what_was_edited_by_hand_is_undone(fake: FakeKernel, peer: Path) -> None:
     for text in (SOURCE.format(**UNPATCHED), ""):
         (peer / MMU).write_text(text)
         kernel.source_tree("peer", fake.layout)
