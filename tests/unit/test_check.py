@@ -133,16 +133,12 @@ def test_a_mail_that_does_not_compile_alone(
     assert re.match(f'"KVM: breaks": .*{said}', problem)
 
 
-def test_checkpatch(fake: FakeKernel) -> None:
+def test_checkpatch(fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.checkpatch(subject(fake)) == CheckResult("1 mails, --strict")
     fake.edit(MMU, "pages[3]", "pages[4] /* BAD */", commit="KVM: second")
     (problem,) = check.checkpatch(subject(fake)).problems
     assert "0002-KVM-second.patch:1: WARNING:BAD" in problem
-
-
-def test_checkpatch_finds_debians_python(
-    fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # It finds the Python of Debian.
     program(tmp_path / "python3", "#!/bin/sh\necho BAD module >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     text = "system('python3', '-c', '') == 0 or exit 1;\n"

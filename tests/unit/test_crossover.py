@@ -114,14 +114,6 @@ def test_every_mode_that_is_measured_harvests() -> None:
     plan.check_matrix(crossover.MATRIX)
 
 
-def test_a_dry_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossover, "measure_into", None)
-    assert "--harvest=off on" in lab("crossover", "--dry-run").out
-    file = tmp_path / "old-crossover.jsonl"
-    file.write_text("precious")
-    assert "results are never overwritten" in refusal("crossover", "--output", str(file))
-
-
 def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
     monkeypatch.setattr(crossover, "measure_into", lambda file, fresh: jsonl.write(file, rounds))
@@ -130,3 +122,9 @@ def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "from 0.25% on" in said.out
     assert "| ept=N |   100% |" in said.out
     assert str(file) in said.err
+    # A dry run measures nothing.
+    monkeypatch.setattr(crossover, "measure_into", None)
+    assert "--harvest=off on" in lab("crossover", "--dry-run").out
+    file = tmp_path / "old-crossover.jsonl"
+    file.write_text("precious")
+    assert "results are never overwritten" in refusal("crossover", "--output", str(file))

@@ -253,10 +253,6 @@ def test_lines_of_phases_that_are_not_known_are_left_out(tmp_path: Path) -> None
     assert len(sources.load(file).measurements) == len(list(data.bench()))
 
 
-def test_two_files_of_a_kind_are_refused(made: Path) -> None:
-    assert "both of live" in refused(sources.load_all, [made / data.LIVE] * 2)
-
-
 def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> None:
     data.write_all(tmp_path)
     (tmp_path / "latest.jsonl").symlink_to(data.BENCH)
@@ -274,7 +270,7 @@ def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> No
     assert names[:3] == ["20260202T000000Z-vmx-bochs.jsonl", data.BENCH, data.LIVE]
 
 
-def test_a_file_of_two_bases_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_two_bases_is_refused_and_so_are_two_of_a_kind(tmp_path: Path) -> None:
     file = tmp_path / data.LIVE
     lines = [{"record": "dip", "kernel_version": version} for version in ("6.12.1", "7.3.4-peer")]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -284,6 +280,7 @@ def test_a_file_of_two_bases_is_refused(tmp_path: Path) -> None:
     both = [tmp_path / "bench.jsonl", tmp_path / data.LIVE]
     assert [list(mine) for mine in sources.load_bases(both).values()] == [["bench"], ["live"]]
     assert "7.3 and 6.12 are never mixed" in refused(sources.load_all, both)
+    assert "both of live" in refused(sources.load_all, [tmp_path / data.LIVE] * 2)
 
 
 def test_what_other_bases_have_of_the_same(tmp_path: Path) -> None:

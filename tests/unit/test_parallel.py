@@ -19,6 +19,9 @@ def test_each_item_once() -> None:
     seen: list[int] = []
     parallel.for_each(range(20), seen.append)
     assert sorted(seen) == list(range(20))
+    # An error of the work is not the end of the items.
+    with pytest.raises(IndexError):
+        parallel.for_each(range(2), Mock(side_effect=IndexError))
 
 
 def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +58,3 @@ def test_a_signal_while_threads_start_ends_them(
     with pytest.raises(error):
         parallel.for_each(range(2), lambda item: seen.append(ended.wait(5)), threads=2)
     assert seen and all(seen)
-
-
-def test_an_error_of_the_work_is_not_the_end_of_the_items() -> None:
-    with pytest.raises(IndexError):
-        parallel.for_each(range(2), Mock(side_effect=IndexError))

@@ -51,11 +51,8 @@ def test_readme_is_one_page_with_one_picture_two_commands_and_one_table_of_figur
     assert len(re.findall(r"!\[", text)) == 1
     assert len(re.findall(r"^make ", text, re.MULTILINE)) == 2
     assert len(re.findall(r"^<!-- figures: ", text, re.MULTILINE)) == 1
-
-
-def test_plain_words_come_first() -> None:
-    """Before the first abbreviation there is a paragraph that says what it is about."""
-    text = README.read_text().partition("\n\n")[2].replace("KiB", "").replace("MiB", "")
+    # Before the first abbreviation there is a paragraph that says what it is about.
+    text = text.partition("\n\n")[2].replace("KiB", "").replace("MiB", "")
     before = re.split(r"\b[A-Z]{2,}\b", text)[0]
     assert before.count("\n\n") >= 1
     assert len(before.split()) > 80
