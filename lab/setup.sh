@@ -36,13 +36,9 @@ print(*tomllib.load(sys.stdin.buffer).get("packages", ()), sep="\n")' <"$pin" 2>
 		fail "$pin cannot be read. See $log"
 }
 
-installed_packages() {
-	dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
-		sed -n 's/^installed //p'
-}
-
 missing_packages() {
-	installed=$(installed_packages "$@")
+	installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
+		sed -n 's/^installed //p')
 	printf '%s\n' "$@" | grep -vxF -e "$installed" || :
 }
 

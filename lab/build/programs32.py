@@ -22,13 +22,6 @@ FLAGS = (
 )
 
 
-def compiler_command(source: Path, file: Path, program: Path) -> tuple[str, ...]:
-    """The command that makes PROGRAM of FILE, with the headers of the kernel tree SOURCE."""
-    headers = source / OBJECTS / "usr/include"
-    nolibc = ("-I", str(source / NOLIBC), "-include", "nolibc.h")
-    return ("gcc", *FLAGS, *nolibc, "-isystem", str(headers), "-o", str(program), str(file))
-
-
 def program_of(file: Path) -> Path:
     return LAYOUT.linux / OBJECTS / "programs" / file.stem
 
@@ -44,6 +37,8 @@ def build(file: Path) -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         headers = make_command(OBJECTS, "headers", arch=arch_of(CONFIG))
         run_logged("make headers", headers, log, source, env)
-        command = compiler_command(source, file.resolve(), program)
+        nolibc = ("-I", str(source / NOLIBC), "-include", "nolibc.h")
+        system = ("-isystem", str(source / OBJECTS / "usr/include"))
+        command = ("gcc", *FLAGS, *nolibc, *system, "-o", str(program), str(file.resolve()))
         run_logged(f"building {file.name}", command, log, source, env)
     return program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m lab run`: one command in one machine."""
+"""`lab build`: kernels and the KVM selftests. `lab run`: one command in one machine."""
 
 import sys
 from collections.abc import Sequence
@@ -8,11 +8,24 @@ from pathlib import Path
 import click
 
 from lab import machines
-from lab.build import kernel, programs32
+from lab.build import kernel, programs32, selftests
 from lab.core.errors import LabError
 from lab.core.paths import KINDS, LAYOUT
 from lab.core.steps import say
 from lab.machines.job import Job, Machine, MachineFailed
+
+
+@click.command()
+@click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
+@click.option("--kind", type=click.Choice(KINDS), default="series")
+def build(what: tuple[str, ...], kind: str) -> None:
+    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
+    for name in what or ("kvm", "selftests"):
+        if name == "selftests":
+            say(str(selftests.build(kind)))
+        else:
+            built = kernel.build(kind, name)
+            say(f"{built.image}: {built.release}")
 
 
 def _pairs(words: Sequence[str], form: str) -> dict[str, str]:

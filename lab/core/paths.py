@@ -103,11 +103,6 @@ class Layout:
         """The series as it would be sent, made by `make mail`."""
         return self.build / "mail"
 
-    @property
-    def checked_mail(self) -> Path:
-        """The mails that `make check` shows to checkpatch.pl."""
-        return self.work / "check-mail"
-
 
 # Kinds of kernels: the series; commit `base`; that with the edits of lab.build.ungated; the series
 # with the patches of tests/mutants; the series up to the last mail of a topic, see

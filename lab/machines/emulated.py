@@ -83,7 +83,10 @@ class EmulatedMachine(ABC):
             raise LabError(f"{job.init}: no such program to be the machine's init; build it first")
         with process.ends_by_exception(), process.workspace() as directory:
             image = initramfs.build(job, self.name, self.levels)
-            self._check_disk(job, image, directory)
+            # Once by itself and once inside a boot medium.
+            wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
+            if shutil.disk_usage(directory).free // MIB < wanted:
+                raise LabError(f"no space left: it needs {wanted} MiB below {process.TEMPORARY}")
             self.prepare(job, cmdline, image, directory)
             argv = self.argv(job, cmdline)
             for name in (CONSOLE, REPORT):
@@ -149,13 +152,6 @@ class EmulatedMachine(ABC):
         free = psutil.virtual_memory().available // MIB - SPARE_MEMORY_MIB
         if job.memory_mib > free:
             raise LabError(f"{job.memory_mib} MiB: this host has {max(free, 0)} MiB to give now")
-
-    def _check_disk(self, job: Job, image: bytes, directory: Path) -> None:
-        # Once by itself and once inside a boot medium.
-        wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
-        free = shutil.disk_usage(directory).free // MIB
-        if free < wanted:
-            raise LabError(f"no space left: it needs {wanted} MiB below {process.TEMPORARY}")
 
 
 class _Watch:

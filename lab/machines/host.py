@@ -204,20 +204,14 @@ class Host:
         _check_parameters(job.parameters)
         _check_privileges()
 
-    def _argv(self, job: Job, directory: Path) -> list[str]:
-        variables = {
-            "LAB_MACHINE": self.name,
-            "LAB_OUT": str(directory / "out"),
-            "LAB_PROGRESS": str(directory / "progress"),
-        }
-        settings = [f"{name}={value}" for name, value in variables.items()]
-        # By env, since sudo does not pass variables on.
-        return [*_privileged(), "env", "-C", "/", *settings, *here(job.command, job.files)]
-
     def _follow(self, job: Job, directory: Path, before: list[str], deadline: float) -> int:
+        settings = [f"LAB_MACHINE={self.name}", f"LAB_OUT={directory}/out"]
+        settings.append(f"LAB_PROGRESS={directory}/progress")
+        # By env, since sudo does not pass variables on.
+        argv = [*_privileged(), "env", "-C", "/", *settings, *here(job.command, job.files)]
         with (
             contextlib.closing(_Progress(directory / "progress", job)) as progress,
-            process.Child(self._argv(job, directory), directory, grace_s=GRACE_S) as child,
+            process.Child(argv, directory, grace_s=GRACE_S) as child,
         ):
             while (code := child.exit_code()) is None:
                 progress.read()

@@ -184,14 +184,6 @@ def _instructions(job: Job, machine: str, levels: str) -> list[ArchiveEntry]:
     ]
 
 
-def _other_init(job: Job) -> list[ArchiveEntry]:
-    """Return what replaces our init, nothing if nothing does."""
-    if job.init is None:
-        return []
-    arguments = "".join(f"{word}\0" for word in job.command)
-    return [_program("init", job.init.read_bytes()), _text("lab/argv", arguments)]
-
-
 def payload(job: Job, machine: str, levels: str = "0-7") -> bytes:
     """Return the job's files and instructions for a root file system that has all the rest."""
     entries = _entries(_host_files(job.files)) + _instructions(job, machine, levels)
@@ -209,5 +201,8 @@ def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     chosen = list(_host_files(job.files))
     loaded = libraries(source for _, source in chosen if _is_elf(source))
     files = _entries([(str(library).lstrip("/"), library) for library in loaded] + chosen)
-    entries = files + _instructions(job, machine, levels) + _other_init(job)
+    entries = files + _instructions(job, machine, levels)
+    if job.init is not None:
+        arguments = "".join(f"{word}\0" for word in job.command)
+        entries += [_program("init", job.init.read_bytes()), _text("lab/argv", arguments)]
     return _common() + cpio(_with_parents(entries))

@@ -216,20 +216,17 @@ def measure_into(
     return found
 
 
-def _of_bases(found: Sequence[Measurement]) -> dict[str, Sequence[Measurement]]:
-    """These results and the newest of other bases, kept or committed, that have the same."""
-    committed = sorted((ROOT / figures.REFERENCE).glob("*/*.jsonl"))
-    others = sources.beside(found, [*files.kept(), *committed])
-    mine = {sources.base_of(one.kernel_version): found for one in found[:1]}
-    return sources.newest_first({base: other.measurements for base, other in others.items()} | mine)
-
-
 def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
     """Print the tables of the results in FILE, and draw them if they are the latest."""
     if latest:
         files.name_latest(file)
-    verdicts = goals.table(found)
-    for table in tables.bench_tables(found, machine.lockstep, _of_bases(found), verdicts):
+    # And the newest of other bases, kept or committed, that have the same.
+    committed = sorted((ROOT / figures.REFERENCE).glob("*/*.jsonl"))
+    others = sources.beside(found, [*files.kept(), *committed])
+    bases = {base: other.measurements for base, other in others.items()}
+    bases |= {sources.base_of(one.kernel_version): list(found) for one in found[:1]}
+    shown = (found, machine.lockstep, sources.newest_first(bases), goals.table(found))
+    for table in tables.bench_tables(*shown):
         tables.show(table, Console())
     say(f"bench: every figure is in {file}")
     if latest:

@@ -15,7 +15,7 @@ from pathlib import Path
 LINE = re.compile(r"-(\d+) +\[\d+\] \S+ +(\d+): (\w+): (.*)")
 BEGIN = re.compile(r"(?:0x)?([0-9a-f]+) \(flags=([A-Z|]+)\)")
 END = re.compile(r"(?:0x)?([0-9a-f]+) \(ret=-?\d+\)")
-SWITCH = re.compile(r"prev_comm=.* prev_pid=(\d+) .* ==> next_comm=.* next_pid=(\d+) ")
+SWITCH = re.compile(r"prev_comm=.* prev_pid=(\d+) .* ==> next_comm=.* next_pid=(\d+) .*")
 # Not "restart": that is how the selftests complete an I/O instruction, without entering the guest.
 EXIT = "reason KVM_EXIT_"
 LOST = re.compile(r"^(overrun|commit overrun|dropped events): (\d+)$", re.MULTILINE)
@@ -95,12 +95,15 @@ def areas_of(linux: Path) -> Areas:
     return (VMALLOC, KMALLOC) if either else (VMALLOC,)
 
 
-def _begin(thread: Thread, now: int, rest: str) -> None:
-    match = BEGIN.fullmatch(rest)
-    if not match:
-        raise TraceError(f"not a contention_begin: {rest!r}")
-    lock = int(match[1], 16)
-    if match[2] not in RWLOCK:
+def _fields(pattern: re.Pattern[str], event: str, rest: str) -> tuple[str, ...]:
+    if match := pattern.fullmatch(rest):
+        return match.groups()
+    raise TraceError(f"not a {event}: {rest!r}")
+
+
+def _begin(thread: Thread, now: int, address: str, flags: str) -> None:
+    lock = int(address, 16)
+    if flags not in RWLOCK:
         return
     # Of those that can't be mmu_lock only the beginning is traced.
     if lock % PAGE == 0 and thread.pending(lock):
@@ -108,32 +111,23 @@ def _begin(thread: Thread, now: int, rest: str) -> None:
     thread.waits.append(Wait(lock, now))
 
 
-def _end(thread: Thread, now: int, rest: str) -> None:
-    match = END.fullmatch(rest)
-    if not match:
-        raise TraceError(f"not a contention_end: {rest!r}")
-    # Of mutexes and the like only the end is traced.
-    wait = thread.pending(int(match[1], 16))
-    if wait:
-        wait.end = now
-
-
 def threads(text: str) -> dict[int, Thread]:
     """Every thread in the trace, by its id. TraceError: a line that can't be."""
     found: dict[int, Thread] = defaultdict(Thread)
     for pid, now, event, rest in _events(text):
         if event == "contention_begin":
-            _begin(found[pid], now, rest)
+            _begin(found[pid], now, *_fields(BEGIN, event, rest))
         elif event == "contention_end":
-            _end(found[pid], now, rest)
+            (address,) = _fields(END, event, rest)
+            # Of mutexes and the like only the end is traced.
+            if wait := found[pid].pending(int(address, 16)):
+                wait.end = now
         elif event == "kvm_userspace_exit" and rest.startswith(EXIT):
             found[pid].exits.append(now)
         elif event == "sched_switch":
-            match = SWITCH.match(rest)
-            if not match:
-                raise TraceError(f"not a sched_switch: {rest!r}")
-            found[int(match[1])].off(now)
-            found[int(match[2])].on(now)
+            before, after = _fields(SWITCH, event, rest)
+            found[int(before)].off(now)
+            found[int(after)].on(now)
     return dict(found)
 
 

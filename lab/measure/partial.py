@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Results of boots that are done, kept until the measurement that they belong to is complete.
 
-An interrupted `make bench` need not repeat them: a lockstep machine gives the same figures for the
-same job. So a boot's results go by the digest of all that decides them: the job, the bytes of
-everything that goes into the machine, the emulator and the lab's own code for machines.
+A boot's results go by the digest of all that decides them: the job, the bytes of everything that
+goes into the machine, the emulator and the lab's own code for machines.
 """
 
 import hashlib

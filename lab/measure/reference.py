@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab reference`: measure what docs/reference has of a base, check it, refresh the pages.
 
-Everything is of the lockstep machine, so that another run from the same sources gives the
-same bytes, and `git diff docs/reference` says what changed. Each number of vCPUs has boots of its
-own, since the number of CPUs of a machine, and what ran before in it, change its figures a
-little: so the test of docs/reference boots exactly one of these jobs, a small one.
+Why each number of vCPUs has boots of its own is in docs/measuring.md: "The reference".
 """
 
 import sys
@@ -23,10 +20,10 @@ from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render
-from lab.results import bounds, sources
+from lab.results import goals, sources
 from lab.results.tables import BASE_VCPUS
 
-VCPUS = tuple(bounds.RATIOS)
+VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
 PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
 # What an older base has for comparison.
@@ -111,11 +108,11 @@ def check_sentences() -> None:
 def check_bounds(file: Path) -> None:
     """Print the bounds and how they are met. WorkFailed: one is not."""
     found = sources.load(file).measurements
-    table = bounds.table(found)
+    table = goals.bounds_table(found)
     for row in table.rows if table else ():
         vcpus, lazy, eager, gain, least, verdict = row
         click.echo(f"{vcpus} vCPUs: N {lazy} ms, Y {eager} ms, N/Y {gain}, {least}: {verdict}")
-    if lines := bounds.missed(found):
+    if lines := goals.missed(found):
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 
 

@@ -3,18 +3,15 @@
 
 And the one picture that is committed.
 
-docs/figures.toml says what each table asks for, in the words of lab.page.query, and which base
-it asks. A page has a table's name between markers, and what stands between them is never edited:
-
-    <!-- figures: NAME -->          .. figures: NAME
-    <!-- end -->                    .. end figures
+docs/figures.toml says what each table asks for, in the words of lab.page.query; how pages name
+tables is in docs/measuring.md: "The reference".
 """
 
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +139,6 @@ def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             yield {key: row[key].format(name, figure) for key in ("name", "of")}
 
 
-def _side(table: Mapping[str, Any], found: Sources) -> list[list[str]]:
-    """The figures of one base, row by row."""
-    return [
-        [_cell(table["common"], row, column, found) for column in table["columns"]]
-        for row in _rows(table)
-    ]
-
-
 def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Grid:
     """The table of SPEC: of one base, or with base = "each" all that have results of its kind.
 
@@ -162,9 +151,11 @@ def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Gri
         names = [f"{base} {name}" for base in sides for name in names]
     else:
         sides = {base: chosen(table, spec, found)}
-    labels = [[row["name"]] for row in _rows(table)]
-    figures = (_side(table, mine) for mine in sides.values())
-    rows = [[*chain(*parts)] for parts in zip(labels, *figures, strict=True)]
+    asked = list(product(sides.values(), table["columns"]))
+    rows = [
+        [row["name"], *(_cell(table["common"], row, column, mine) for mine, column in asked)]
+        for row in _rows(table)
+    ]
     return Grid((table["rows_are"], *names), rows, "" if base == EACH else base)
 
 

@@ -14,7 +14,7 @@ from lab.machines.bochs import IPS
 from lab.page import dimensions, dirty_bits, live, migration, native, pictures, quoted
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
-from lab.results import bounds, goals, tables
+from lab.results import goals, tables
 from lab.results.jsonl import Key
 from lab.results.sources import Source, Sources
 from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
@@ -150,7 +150,7 @@ def _bench_pictures(source: Source) -> list[Block]:
 
 
 def _verdicts(source: Source) -> list[Block]:
-    judged = (bounds.table(source.measurements), goals.table(source.measurements))
+    judged = (goals.bounds_table(source.measurements), goals.table(source.measurements))
     return [grid(table, source) for table in judged if table]
 
 

@@ -89,14 +89,6 @@ def load(files: Sequence[Path]) -> Side:
     return Side(str(files[0]), times, frozenset(one.kernel_version for one in found))
 
 
-def machine_of(*sides: Side) -> str:
-    """The machine of all results. LabError: there is more than one."""
-    found = sorted({key.machine for side in sides for key in side.times})
-    if len(found) != 1:
-        raise LabError(f"results of {' and '.join(found)}: times of different machines say nothing")
-    return found[0]
-
-
 def limit_s(key: Key) -> float:
     paying = tables.headline(key.initially_all_set).iteration or 0
     unpaid = key.phase == "dirty" and (key.iteration or 0) < paying
@@ -116,9 +108,11 @@ def _pair(key: Key, before: Sequence[float], after: Sequence[float], lockstep: b
 
 def compare(a: Side, b: Side) -> Comparison:
     """Everything that both have, judged. LabError: machines differ, or nothing is common."""
-    machine = machine_of(a, b)
+    found = sorted({key.machine for key in (*a.times, *b.times)})
+    if len(found) != 1:
+        raise LabError(f"results of {' and '.join(found)}: times of different machines say nothing")
     # A label that is none of the lab's machines is a real one.
-    lockstep = machine in machines.NAMES and machines.get(machine).lockstep
+    lockstep = found[0] in machines.NAMES and machines.get(found[0]).lockstep
     pairs = [_pair(key, a.times[key], b.times[key], lockstep) for key in a.times if key in b.times]
     if not pairs:
         raise LabError(f"{a.name} and {b.name} measured nothing with the same dimensions")

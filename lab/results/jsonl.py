@@ -93,16 +93,6 @@ class Measurement(Key):
 LATER = {field.name for field in fields(Measurement) if field.default is not MISSING}
 
 
-def _check_together(found: Measurement) -> None:
-    """LabError: values that cannot be beside each other."""
-    if found.tdp_mmu and not found.ept:
-        raise LabError("'tdp_mmu' cannot be True without 'ept'")
-    if not found.pml and not found.ept:
-        raise LabError("'pml' cannot be False without 'ept'")
-    if PHASES[found.phase] != (found.iteration is not None):
-        raise LabError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
-
-
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
@@ -122,7 +112,12 @@ def parse(line: str) -> Measurement:
         raise LabError(str(error)) from error
     except ValueError as error:
         raise LabError(f"is not JSON: {error}") from error
-    _check_together(found)
+    if found.tdp_mmu and not found.ept:
+        raise LabError("'tdp_mmu' cannot be True without 'ept'")
+    if not found.pml and not found.ept:
+        raise LabError("'pml' cannot be False without 'ept'")
+    if PHASES[found.phase] != (found.iteration is not None):
+        raise LabError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
     return found
 
 
@@ -143,16 +138,14 @@ def parse_all(text: str, name: str) -> list[Measurement]:
     return list(found.values())
 
 
-def _is_written(name: str, value: object) -> bool:
-    """Keys without a value are left out, and so is "pml", which marks an exception."""
-    return name not in LATER or not (value is None or (name == "pml" and value))
-
-
 def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
-    record = {name: value for name, value in record.items() if _is_written(name, value)}
+    # Later keys without a value are left out, and so is "pml", which marks an exception.
+    for name in LATER:
+        if record[name] is None or (name == "pml" and record[name]):
+            del record[name]
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 
 

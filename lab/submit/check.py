@@ -9,10 +9,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
 
 import click
 from rich.console import Console
@@ -204,7 +203,7 @@ def checkpatch_problems(
 
 def checkpatch(subject: Subject) -> CheckResult:
     """checkpatch.pl --strict has nothing to say about any mail."""
-    directory = subject.layout.checked_mail
+    directory = subject.layout.work / "check-mail"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     subject.repo.run("format-patch", "-q", "-o", str(directory), f"{tree.BASE_TAG}..{subject.tip}")
@@ -309,14 +308,12 @@ def run(
     command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """env: the user's own without one. What ends this ends all that the command has started."""
-    with TemporaryFile() as out, TemporaryFile() as err:
+    text = partial(TemporaryFile, "w+", errors="replace")
+    with text() as out, text() as err:
         status = process.run(command, cwd, out, stderr=err, env=env)
-        return subprocess.CompletedProcess(command, status, _text(out), _text(err))
-
-
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, status, out.read(), err.read())
 
 
 def _run_logged(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab bpf`: try the bpftrace tools in an emulated machine, each with a workload.
 
-The packaged bpftrace runs in svm-qemu, on the kernel of configuration `bpf`. It starts the
-workload itself and ends with it, so that all of a run is seen and nothing else.
-One boot for all runs of one paging mode. Counts are real; times are those of an emulator.
+bpftrace starts the workload itself and ends with it, so that all of a run is seen and nothing else.
+One boot for all runs of one paging mode. What counts and times are worth is in docs/tools.md.
 """
 
 import re

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The bpftrace tools tell what happened: their counts against KVM's statistics and arithmetic.
-
-The kernel is not built for this: `make test WHAT=bpf` does that, and installs bpftrace.
-"""
+"""The bpftrace tools tell what happened: their counts against KVM's statistics and arithmetic."""
 
 import json
 from collections.abc import Callable, Mapping

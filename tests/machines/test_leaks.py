@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A thousand VMs that log dirty pages come and go, and kmemleak finds nothing left of them.
-
-The kernel is not built for it: `make test WHAT=leaks` does that, and takes some minutes for the
-VMs.
-"""
+"""A thousand VMs that log dirty pages come and go, and kmemleak finds nothing left of them."""
 
 from collections.abc import Callable
 from pathlib import Path

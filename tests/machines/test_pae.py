@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Eager page splitting on a 32-bit host with PAE.
-
-The selftests library is 64-bit only, so the test is a program of its own, see
-pae/pae_split_test.c. The kernel is not built for it: `make test WHAT=pae` does that.
-"""
+"""Eager page splitting on a 32-bit host with PAE, by a program of its own: pae_split_test.c."""
 
 from collections.abc import Callable
 from pathlib import Path

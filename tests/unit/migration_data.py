@@ -37,7 +37,7 @@ def notes(total: int = 60, start: int = KHZ * 250, wrong: int = 0, spare: int = 
     for vcpu in range(LOAD.vcpus):
         windows = [_window(i) for i in range(total)]
         served = sum(window[1] for window in windows)
-        noted = load.VCPU.pack(served * 63, served, 0 if vcpu else wrong, 0, 0)
+        noted = load.VCPU.pack(served * 63, served, 0 if vcpu else wrong)
         noted += b"".join(load.WINDOW.pack(*window) for window in windows)
         found += noted.ljust(load.vcpu_size(total + spare), b"\0")
     return found

@@ -15,7 +15,7 @@ from lab.core.paths import LAYOUT, Layout
 from lab.machines.paging import Mode
 from lab.measure import reference
 from lab.page import claims, figures
-from lab.results import bounds, jsonl
+from lab.results import goals, jsonl
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.report_data import measurement
 
@@ -36,7 +36,7 @@ def test_each_number_of_vcpus_has_its_own_boots() -> None:
     plan = reference.reference_boots()
     assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
     series = {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
-    assert series == {(Mode(ept), n) for ept in (True, False) for n in bounds.RATIOS}
+    assert series == {(Mode(ept), n) for ept in (True, False) for n in goals.RATIOS}
     assert series == {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "peer"}
     assert {b.matrix.size for b in plan} == {2 << 20}
 
@@ -52,10 +52,10 @@ def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_bounds_are_of_the_issue_and_for_what_they_were_set_for() -> None:
     both = [measurement(eager=eager) for eager in (False, True)]
-    assert bounds.table(both)
+    assert goals.bounds_table(both)
     for change in ({"pml": False}, {"dirty_harvest": "on"}, {"tdp_mmu": True}):
-        assert bounds.table([replace(one, **change) for one in both]) is None
-    assert bounds.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
+        assert goals.bounds_table([replace(one, **change) for one in both]) is None
+    assert goals.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
 
 
 def test_of_an_older_base_only_the_headline_is_measured(

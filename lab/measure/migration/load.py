@@ -34,7 +34,7 @@ MOST_VCPUS = 16
 
 MAGIC = 0x3174736F676D6967
 HEADER = struct.Struct("<Q4I3Q3II8xQQ8x")
-VCPU = struct.Struct("<5Q")
+VCPU = struct.Struct("<3Q")
 WINDOW = struct.Struct("<IIQQ")
 
 
@@ -136,7 +136,7 @@ def vcpu_size(windows: int) -> int:
 
 
 def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
-    reads, writes, wrong, _, _ = VCPU.unpack_from(data, offset)
+    reads, writes, wrong = VCPU.unpack_from(data, offset)
     offset += VCPU.size
     found = WINDOW.iter_unpack(data[offset : offset + count * WINDOW.size])
     windows = [Window(a, n, stall / khz / 1e3, busy / khz / 1e3) for a, n, stall, busy in found]

@@ -70,11 +70,10 @@ struct window {
 
 /*
  * @reads, @writes: made so far; both wrap around in the order of pages only.
- * @wrong: accesses that found something else than was written last;
- * @wrong_page, @wrong_value: the first of them.
+ * @wrong: accesses that found something else than was written last.
  */
 struct vcpu {
-	u64 reads, writes, wrong, wrong_page, wrong_value;
+	u64 reads, writes, wrong;
 	struct window windows[WINDOWS];
 } __attribute__((aligned(PAGE_SIZE)));
 
@@ -213,14 +212,8 @@ static inline volatile u64 *word_of(const struct load *load, u32 page)
 
 static inline __attribute__((always_inline)) void check(const struct load *load, u32 page)
 {
-	u64 found = *word_of(load, page);
-
-	if (__builtin_expect(found == expected(load, page), 1))
-		return;
-	if (!load->vcpu->wrong++) {
-		load->vcpu->wrong_page = page;
-		load->vcpu->wrong_value = found;
-	}
+	if (__builtin_expect(*word_of(load, page) != expected(load, page), 0))
+		load->vcpu->wrong++;
 }
 
 /*
@@ -356,15 +349,6 @@ static void begin_together(u32 id)
 	results.start = rdtsc();
 }
 
-static void describe(void)
-{
-	results.magic = MAGIC;
-	results.vcpus = VCPUS;
-	results.pages = PAGES;
-	results.windows = WINDOWS;
-	results.window_us = WINDOW_US;
-}
-
 void load_main(u32 id)
 {
 	struct load load = {
@@ -376,7 +360,11 @@ void load_main(u32 id)
 	};
 
 	if (!id) {
-		describe();
+		results.magic = MAGIC;
+		results.vcpus = VCPUS;
+		results.pages = PAGES;
+		results.windows = WINDOWS;
+		results.window_us = WINDOW_US;
 		note_clock();
 		wrmsr(MSR_X2APIC_ICR, ICR_INIT_OTHERS);
 		wrmsr(MSR_X2APIC_ICR, ICR_START_OTHERS);
