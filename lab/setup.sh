@@ -23,11 +23,6 @@ fail() {
 	exit 2
 }
 
-wanted_packages() {
-	# shellcheck disable=SC2086 # one word per list is wanted
-	(cd "$lab" && grep -hv '^#' $lists)
-}
-
 # There is a Python when this is asked.
 packages_of_base() {
 	pin=${lab%/*}/base/${LAB_BASE-}.pin
@@ -48,22 +43,16 @@ missing_of_base() {
 	[ -z "$names" ] || missing_packages $names
 }
 
-as_root() {
-	if [ "$(id -u)" -eq 0 ]; then
-		env DEBIAN_FRONTEND=noninteractive "$@"
-	else
-		sudo env DEBIAN_FRONTEND=noninteractive "$@"
-	fi
-}
-
 # None, if it is given none.
 install_packages() {
 	[ $# -gt 0 ] || return 0
-	[ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+	sudo=sudo
+	[ "$(id -u)" -ne 0 ] || sudo=
+	[ -z "$sudo" ] || command -v sudo >/dev/null ||
 		fail "neither root nor sudo; run as root: apt-get install --no-install-recommends $*"
 	say "installing Debian packages (about 2 minutes): $*"
-	as_root apt-get update >>"$log" 2>&1 || fail "apt-get update failed, is there a network? See $log"
-	as_root apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 ||
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get update >>"$log" 2>&1 || fail "apt-get update failed, is there a network? See $log"
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 ||
 		fail "apt-get could not install: $*. See $log"
 }
 
@@ -117,8 +106,8 @@ main() {
 	exec 9>"$build/.setup-lock"
 	flock 9
 	started=$(date +%s)
-	# shellcheck disable=SC2046 # one word per package is wanted, here and below
-	missing=$(missing_packages $(wanted_packages))
+	# shellcheck disable=SC2046,SC2086 # one word per list and package is wanted, here and below
+	missing=$(missing_packages $(cd "$lab" && grep -hv '^#' $lists))
 	if [ -z "$missing" ] && venv_complete; then
 		missing=$(missing_of_base)
 		[ -n "$missing" ] || return 0

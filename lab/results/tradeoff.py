@@ -2,9 +2,8 @@
 """Dirty bits against write protection: what a round of dirty logging costs, by what is written.
 
 A round is what comes again and again while a guest is migrated: its vCPUs write, then the log is
-read (GET), then cleared (CLEAR). With write protection vCPUs pay, for each page that they write.
-With dirty_harvest=on the thread that reads the log pays, for each page that there is. Where few
-pages are written, looking at all of them is dearer than a few faults; the crossing says where.
+read (GET), then cleared (CLEAR). The crossing says below which share of pages that are written
+looking at all of them is dearer than the faults.
 
 Taken is the second round, the first that comes after a CLEAR. Its time is the sum of the three
 phases, though they are not spent by the same threads; all vCPUs write side by side, so their
