@@ -39,20 +39,16 @@ def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
     return pairs
 
 
-def _image(machine: Machine, kind: str, config: str, dry_run: bool) -> Path:
+def _built(machine: Machine, kind: str, config: str, dry_run: bool) -> tuple[Path, Path | None]:
+    """The kernel, and the init of a 32-bit one, which cannot run the usual one."""
     if machine.name == "host":
-        return Path()
-    if not dry_run:
-        return kernel.build(kind, config).image
-    kernel.fragments_of(config)
-    return kernel.image_in(LAYOUT.tree_of(kind), config)
-
-
-def _init(machine: Machine, config: str, dry_run: bool) -> Path | None:
-    """Return the init of a 32-bit kernel, which cannot run the usual one."""
-    if machine.name == "host" or kernel.arch_of(config) == kernel.ARCH_64:
-        return None
-    return programs32.program_of(programs32.INIT) if dry_run else programs32.build(programs32.INIT)
+        return Path(), None
+    if dry_run:
+        kernel.fragments_of(config)
+        image, program = kernel.image_in(LAYOUT.tree_of(kind), config), programs32.program_of
+    else:
+        image, program = kernel.build(kind, config).image, programs32.build
+    return image, None if kernel.arch_of(config) == kernel.ARCH_64 else program(programs32.INIT)
 
 
 def _run(machine: Machine, job: Job) -> int:
@@ -101,8 +97,9 @@ def run(
     chosen = machines.get(machine)
     parameters = _pairs(parameter, "kvm.tdp_mmu=0")
     places = _pairs(files, "/bench/run=scripts/run")
+    image, init = _built(chosen, kind, config, dry_run)
     job = Job(
-        kernel=_image(chosen, kind, config, dry_run),
+        kernel=image,
         command=command,
         parameters=parameters,
         cpus=cpus,
@@ -111,7 +108,7 @@ def run(
         timeout_s=timeout,
         on_progress=say,
         cmdline=cmdline,
-        init=_init(chosen, config, dry_run),
+        init=init,
     )
     if dry_run:
         click.echo(chosen.describe(job))

@@ -10,12 +10,7 @@ from dataclasses import replace
 from lab.page import sections
 from lab.page.model import Block, Grid, Missing, Picture, Section, grid
 from lab.results import tables
-from lab.results.sources import Bases, Sources
-
-
-def flat(bases: Bases) -> Sources:
-    """Every file of every base."""
-    return {f"{kind} {base}": one for base, of in bases.items() for kind, one in of.items()}
+from lab.results.sources import Bases
 
 
 def _named(block: Block, base: str) -> Block:

@@ -18,8 +18,8 @@ REPORT = BUILD / "report"
 def write(files: Iterable[Path], directory: Path) -> None:
     """Make the report of FILES in DIRECTORY. LabError: a file that cannot be used."""
     found = sources.load_bases(files)
-    contents = render.files(bases.flat(found), bases.sections_of(found))
-    render.replace_directory(directory, contents)
+    every = {f"{kind} {base}": one for base, of in found.items() for kind, one in of.items()}
+    render.replace_directory(directory, render.files(every, bases.sections_of(found)))
 
 
 def refresh(results: Path) -> None:
