@@ -59,12 +59,8 @@ static void take_mode(const char *arg)
 	guest_modes_cmdline(arg);
 }
 
-static void take_offset(const char *arg)
-{
-	parse_number("-p", arg, 0, ULONG_MAX);
-}
-
 static const char *pcpus;
+static u64 ignored;
 
 static int max_vcpus(void)
 {
@@ -101,7 +97,7 @@ static const struct test_option common_options[] = {
 	{ 'o', "overlap", "Let every vCPU access the memory of all vCPUs.",
 	  .flag = &perf_options.partition, .off = true },
 	{ 'p', NULL, "Accepted, but ignored: the test memory always ends where guest\n"
-	  "     physical memory does.", .take = take_offset },
+	  "     physical memory does.", .number = &ignored, .max = ULONG_MAX },
 	{ 'r', "seed", "Seed of the random numbers.",
 	  .count = (int *)&kvm_random_seed, .min = 1, .max = INT_MAX },
 	{ 'R', "readers", "Number of vCPUs, the first ones, that only read, whatever -w\n"

@@ -20,7 +20,7 @@ struct choice {
 bool choice_has(const struct choice *c, unsigned int row);
 unsigned int choice_count(const struct choice *c);
 
-/* An option of the command line; a list of them ends with an empty one. */
+/* An option of the command line; a list of them ends with an empty one, NULL is none. */
 struct test_option {
 	/* 0 or NULL if it has the other one only. */
 	char letter;

@@ -63,7 +63,7 @@ unsigned int option_name(const char *arg, const struct choice *c)
 
 static bool is_end(const struct test_option *o)
 {
-	return !o->letter && !o->name;
+	return !o || (!o->letter && !o->name);
 }
 
 /* As it is to be typed.  Valid until the next call. */

@@ -128,10 +128,12 @@ struct harvest_test {
 struct event {
 	const char *name;
 	const char *what;
-	/* Happens between the writes and KVM_GET_DIRTY_LOG. */
-	void (*happen)(struct harvest_test *t);
-	/* Makes the guest able to go on. */
-	void (*undo)(struct harvest_test *t);
+	/*
+	 * Happens between the writes and KVM_GET_DIRTY_LOG; with @undo, it makes the guest
+	 * able to go on, if it has to be undone.
+	 */
+	void (*happen)(struct harvest_test *t, bool undo);
+	bool undo;
 
 	const char *(*skip_reason)(void);
 	/* Private anonymous memory, not a memfd. */
@@ -146,7 +148,6 @@ const char *harvest_label(struct harvest_test *t);
 #define CHECK(t, cond, fmt, ...)	\
 	TEST_ASSERT(cond, "%s: " fmt, harvest_label(t), ##__VA_ARGS__)
 
-extern const struct entry_bits x86_bits;
 extern const struct entry_bits ept_bits;
 
 /* The guest */
@@ -181,12 +182,12 @@ void start_logging(struct harvest_test *t);
 void stop_logging(struct harvest_test *t);
 void advise(struct harvest_test *t, size_t size, int advice);
 void add_other(struct harvest_test *t, u32 flags);
-void happen_dontneed(struct harvest_test *t);
-void happen_flags(struct harvest_test *t);
-void happen_nx(struct harvest_test *t);
+void happen_dontneed(struct harvest_test *t, bool undo);
+void happen_flags(struct harvest_test *t, bool undo);
+void happen_nx(struct harvest_test *t, bool undo);
 const char *no_nx(void);
 const char *no_edge(void);
-void happen_reclaim(struct harvest_test *t);
+void happen_reclaim(struct harvest_test *t, bool undo);
 u64 *entry_of(struct harvest_test *t, u64 page);
 u64 good_entry(struct harvest_test *t, u64 page);
 void harvest_create_vm(struct harvest_test *t);

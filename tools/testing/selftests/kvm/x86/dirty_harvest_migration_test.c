@@ -62,12 +62,12 @@ static u64 nr_lost(struct harvest_test *t, u64 *copy)
 /* What may take Dirty bits away while vCPUs run. */
 static void disturb(struct harvest_test *t)
 {
-	static void (* const what[])(struct harvest_test *t) = {
+	static void (* const what[])(struct harvest_test *t, bool undo) = {
 		happen_dontneed, happen_flags, happen_reclaim, happen_nx,
 	};
 	unsigned int nr = ARRAY_SIZE(what) - !!no_nx();
 
-	what[random() % nr](t);
+	what[random() % nr](t, false);
 }
 
 /* A little is written before the end that only a Dirty bit can tell of. */

@@ -30,42 +30,24 @@
 
 /* What can happen: the host */
 
-static void protect(struct harvest_test *t, int prot)
+static void happen_mprotect(struct harvest_test *t, bool undo)
 {
+	int prot = undo ? PROT_READ | PROT_WRITE : PROT_READ;
 	int r = mprotect(t->hva, DATA_SIZE, prot);
 
 	CHECK(t, !r, "mprotect(%d) failed, errno %d", prot, errno);
 }
 
-static void move_memory(struct harvest_test *t, void *from, void *to)
+static void happen_mremap(struct harvest_test *t, bool undo)
 {
+	void *from = undo ? t->elsewhere : t->hva, *to = undo ? t->hva : t->elsewhere;
 	void *p = mremap(from, DATA_SIZE, DATA_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 
 	CHECK(t, p == to, "mremap() failed, errno %d", errno);
 }
 
-static void happen_mprotect(struct harvest_test *t)
-{
-	protect(t, PROT_READ);
-}
-
-static void undo_mprotect(struct harvest_test *t)
-{
-	protect(t, PROT_READ | PROT_WRITE);
-}
-
-static void happen_mremap(struct harvest_test *t)
-{
-	move_memory(t, t->hva, t->elsewhere);
-}
-
-static void undo_mremap(struct harvest_test *t)
-{
-	move_memory(t, t->elsewhere, t->hva);
-}
-
 /* Both processes have the memory read-only until one of them writes to it. */
-static void happen_fork(struct harvest_test *t)
+static void happen_fork(struct harvest_test *t, bool undo)
 {
 	pid_t pid = fork();
 	int status;
@@ -77,52 +59,35 @@ static void happen_fork(struct harvest_test *t)
 }
 
 /* A page table of the host becomes a huge page. */
-static void happen_collapse(struct harvest_test *t)
+static void happen_collapse(struct harvest_test *t, bool undo)
 {
-	advise(t, SZ_2M, MADV_HUGEPAGE);
-	advise(t, SZ_2M, MADV_COLLAPSE);
+	advise(t, SZ_2M, undo ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+	advise(t, SZ_2M, undo ? MADV_DONTNEED : MADV_COLLAPSE);
 }
 
-static void undo_collapse(struct harvest_test *t)
+static void happen_delete(struct harvest_test *t, bool undo)
 {
-	advise(t, SZ_2M, MADV_NOHUGEPAGE);
-	advise(t, SZ_2M, MADV_DONTNEED);
+	if (undo)
+		add_other(t, 0);
+	else
+		vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
 }
 
-static void happen_delete(struct harvest_test *t)
+static void happen_move(struct harvest_test *t, bool undo)
 {
-	vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
-}
-
-static void undo_delete(struct harvest_test *t)
-{
-	add_other(t, 0);
-}
-
-static void happen_move(struct harvest_test *t)
-{
-	set_slot(t, MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
-}
-
-static void undo_move(struct harvest_test *t)
-{
-	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	set_slot(t, undo ? DATA_GPA : MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
 }
 
 /* Shadow pages go that were made first, which are those of the data. */
-static void happen_quota(struct harvest_test *t)
+static void happen_quota(struct harvest_test *t, bool undo)
 {
 	unsigned int i;
 
-	for (i = 0; i < BALLAST_PAGES; i++)
+	for (i = 0; !undo && i < BALLAST_PAGES; i++)
 		add_op(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
-	run_writer(t);
-	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
-}
-
-static void undo_quota(struct harvest_test *t)
-{
-	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
+	if (!undo)
+		run_writer(t);
+	vm_set_nr_mmu_pages(t->vm, undo ? MAX_MMU_PAGES : MIN_MMU_PAGES);
 }
 
 /*
@@ -153,10 +118,6 @@ static void log_edge(struct harvest_test *t)
 	free(log);
 }
 
-static void wake_up(int signal)
-{
-}
-
 /* A CPU that ignores these bits finds what KVM has noted for MMIO at the gpa without them. */
 static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 {
@@ -164,8 +125,7 @@ static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 
 	add_op(t, OP_EXPECT, gva, 0);
 	send_ops(t, false);
-	signal(SIGALRM, wake_up);
-	alarm(MMIO_TIMEOUT_S);
+	interrupt_after(MMIO_TIMEOUT_S);
 	__vcpu_run(t->vcpu);
 	alarm(0);
 	CHECK(t, run->exit_reason == KVM_EXIT_MMIO && run->mmio.phys_addr == gpa,
@@ -174,7 +134,7 @@ static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 	run_vcpu(t);
 }
 
-static void happen_edge(struct harvest_test *t)
+static void happen_edge(struct harvest_test *t, bool undo)
 {
 	struct kvm_pre_fault_memory range = { .gpa = EDGE_GPA + DATA_GPA, .size = DATA_SIZE };
 	u8 *hva = map_memory(EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
@@ -217,16 +177,6 @@ static void run_changes(struct harvest_test *t)
 	run_writer(t);
 }
 
-static void change_written(struct harvest_test *t, u64 take, u64 give)
-{
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
-		if (test_bit(page, t->log))
-			change_entry(t, page, (*entry_of(t, page) & ~take) | give);
-	run_changes(t);
-}
-
 /* All of the entries, to what they were at first, or less than that. */
 static void reset_entries(struct harvest_test *t, u64 take)
 {
@@ -237,48 +187,62 @@ static void reset_entries(struct harvest_test *t, u64 take)
 	run_changes(t);
 }
 
-static void undo_entries(struct harvest_test *t)
+/* Undone for all of the entries. */
+static void change_written(struct harvest_test *t, bool undo, u64 take, u64 give)
 {
-	reset_entries(t, 0);
+	u64 page;
+
+	if (undo) {
+		reset_entries(t, 0);
+		return;
+	}
+
+	for (page = 0; page < NR_PAGES; page++)
+		if (test_bit(page, t->log))
+			change_entry(t, page, (*entry_of(t, page) & ~take) | give);
+	run_changes(t);
 }
 
-static void happen_readonly(struct harvest_test *t)
+static void happen_readonly(struct harvest_test *t, bool undo)
 {
-	change_written(t, PT_WRITABLE_MASK, 0);
+	change_written(t, undo, PT_WRITABLE_MASK, 0);
 }
 
-static void happen_absent(struct harvest_test *t)
+static void happen_absent(struct harvest_test *t, bool undo)
 {
-	change_written(t, ~0ull, 0);
+	change_written(t, undo, ~0ull, 0);
 }
 
-static void happen_other_gfn(struct harvest_test *t)
+static void happen_other_gfn(struct harvest_test *t, bool undo)
 {
-	change_written(t, PHYSICAL_PAGE_MASK, OTHER_GPA);
+	change_written(t, undo, PHYSICAL_PAGE_MASK, OTHER_GPA);
 }
 
-static void happen_clean(struct harvest_test *t)
+static void happen_clean(struct harvest_test *t, bool undo)
 {
-	change_written(t, t->bits->dirty, 0);
+	change_written(t, undo, t->bits->dirty, 0);
 }
 
-static void happen_old(struct harvest_test *t)
+static void happen_old(struct harvest_test *t, bool undo)
 {
-	change_written(t, t->bits->accessed, 0);
+	change_written(t, undo, t->bits->accessed, 0);
 }
 
 /* To nothing but another permission, and back. */
-static void happen_regrant(struct harvest_test *t)
+static void happen_regrant(struct harvest_test *t, bool undo)
 {
 	reset_entries(t, PT_WRITABLE_MASK);
-	undo_entries(t);
+	reset_entries(t, 0);
 }
 
-/* Change all entries of the table above that lead to the data. */
-static void change_upper(struct harvest_test *t, u64 value, u64 step)
+/* Change all entries of the table above that lead to the data.  The tables were allocated in a row. */
+static void change_upper(struct harvest_test *t, bool undo, u64 value)
 {
-	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE;
+	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE, step = undo ? PAGE_SIZE : 0;
 	unsigned int i;
+
+	if (undo)
+		value = t->linked;
 
 	for (i = 0; i < NR_TABLES; i++)
 		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64), value + i * step);
@@ -287,45 +251,34 @@ static void change_upper(struct harvest_test *t, u64 value, u64 step)
 	run_changes(t);
 }
 
-static void happen_unlink(struct harvest_test *t)
+static void happen_unlink(struct harvest_test *t, bool undo)
 {
-	change_upper(t, 0, 0);
+	change_upper(t, undo, 0);
 }
 
 /* To a table that has one and the same page of zeroes everywhere. */
-static void happen_relink(struct harvest_test *t)
+static void happen_relink(struct harvest_test *t, bool undo)
 {
 	unsigned int i;
 
-	change_upper(t, t->zeroes, 0);
+	change_upper(t, undo, t->zeroes);
+	if (undo)
+		return;
+
 	for (i = 0; i < NR_PAGES; i++)
 		add_op(t, OP_EXPECT, DATA_GPA + i * PAGE_SIZE, 0);
 	run_writer(t);
 }
 
-/* The tables were allocated one after the other. */
-static void undo_upper(struct harvest_test *t)
+static void happen_root(struct harvest_test *t, bool undo)
 {
-	change_upper(t, t->linked, PAGE_SIZE);
-}
+	u64 root = undo ? t->root : t->other_root;
 
-static void set_root(struct harvest_test *t, u64 root)
-{
 	if (t->writer->nested)
 		set_l2_root(t, root);
 	else
 		add_op(t, OP_CR3, root, 0);
 	run_writer(t);
-}
-
-static void happen_root(struct harvest_test *t)
-{
-	set_root(t, t->other_root);
-}
-
-static void undo_root(struct harvest_test *t)
-{
-	set_root(t, t->root);
 }
 
 /* Pages that were mapped have been written: what has a Dirty bit takes no fault. */
@@ -347,14 +300,14 @@ static void one_round(struct harvest_test *t, const struct event *e, bool mapped
 	u64 faults = nr_faults(t) - before;
 
 	if (e->happen)
-		e->happen(t);
+		e->happen(t, false);
 	expect_log(t, e->more, "GET");
 	if (mapped)
 		check_faults(t, faults, written);
 	if (t->manual && !e->more)
 		expect_log(t, false, "GET again");
 	if (e->undo)
-		e->undo(t);
+		e->happen(t, true);
 
 	get_log(t);
 	clear_log(t);
@@ -375,31 +328,31 @@ static void run_event(struct harvest_test *t, const struct event *e)
 
 static const struct event events[] = {
 	{ "nothing", "nothing happens" },
-	{ "mprotect", "the host may only read", happen_mprotect, undo_mprotect },
+	{ "mprotect", "the host may only read", happen_mprotect, .undo = true },
 	{ "dontneed", "the host unmaps memory of a file", happen_dontneed },
-	{ "mremap", "the host moves the memory", happen_mremap, undo_mremap },
+	{ "mremap", "the host moves the memory", happen_mremap, .undo = true },
 	{ "fork", "the host copies on write", happen_fork, .private = true },
-	{ "collapse", "the host's pages become a huge page", happen_collapse, undo_collapse,
+	{ "collapse", "the host's pages become a huge page", happen_collapse, .undo = true,
 	  .private = true },
-	{ "quota", "shadow pages are used for something else", happen_quota, undo_quota },
-	{ "delete", "another memslot is deleted", happen_delete, undo_delete },
+	{ "quota", "shadow pages are used for something else", happen_quota, .undo = true },
+	{ "delete", "another memslot is deleted", happen_delete, .undo = true },
 	{ "flags", "another memslot is logged, and not any more", happen_flags },
 	{ "edge", "memory is logged that page tables of four levels don't map", happen_edge,
 	  .skip_reason = no_edge },
-	{ "move", "the memslot moves", happen_move, undo_move },
+	{ "move", "the memslot moves", happen_move, .undo = true },
 	{ "nx", "nx_huge_pages changes", happen_nx, .skip_reason = no_nx },
 	{ "reclaim", "the quota of shadow pages is lowered", happen_reclaim },
-	{ "readonly", "the guest makes entries read-only", happen_readonly, undo_entries },
-	{ "absent", "the guest clears entries", happen_absent, undo_entries },
+	{ "readonly", "the guest makes entries read-only", happen_readonly, .undo = true },
+	{ "absent", "the guest clears entries", happen_absent, .undo = true },
 	{ "other", "the guest makes entries point to another page", happen_other_gfn,
-	  undo_entries },
-	{ "clean", "the guest clears Dirty bits of its own", happen_clean, undo_entries },
-	{ "old", "the guest clears Accessed bits of its own", happen_old, undo_entries },
+	  .undo = true },
+	{ "clean", "the guest clears Dirty bits of its own", happen_clean, .undo = true },
+	{ "old", "the guest clears Accessed bits of its own", happen_old, .undo = true },
 	{ "regrant", "the guest makes entries read-only and writable again", happen_regrant,
 	  .more = true },
-	{ "unlink", "the guest unlinks page tables", happen_unlink, undo_upper },
-	{ "relink", "the guest uses other page tables", happen_relink, undo_upper },
-	{ "root", "the guest uses another root", happen_root, undo_root },
+	{ "unlink", "the guest unlinks page tables", happen_unlink, .undo = true },
+	{ "relink", "the guest uses other page tables", happen_relink, .undo = true },
+	{ "root", "the guest uses another root", happen_root, .undo = true },
 };
 
 int main(int argc, char *argv[])

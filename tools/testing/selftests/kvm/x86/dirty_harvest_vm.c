@@ -4,7 +4,7 @@
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
 
-const struct entry_bits x86_bits = {
+static const struct entry_bits x86_bits = {
 	.accessed = PT_ACCESSED_MASK,
 	.dirty = PT_DIRTY_MASK,
 };
@@ -148,7 +148,7 @@ void advise(struct harvest_test *t, size_t size, int advice)
 	CHECK(t, !r, "madvise(%d) failed, errno %d", advice, errno);
 }
 
-void happen_dontneed(struct harvest_test *t)
+void happen_dontneed(struct harvest_test *t, bool undo)
 {
 	advise(t, DATA_SIZE, MADV_DONTNEED);
 }
@@ -160,13 +160,13 @@ void add_other(struct harvest_test *t, u32 flags)
 	vm_set_user_memory_region(t->vm, OTHER_SLOT, flags, OTHER_GPA, SZ_4K, memory + SZ_4K);
 }
 
-void happen_flags(struct harvest_test *t)
+void happen_flags(struct harvest_test *t, bool undo)
 {
 	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
 	add_other(t, 0);
 }
 
-void happen_nx(struct harvest_test *t)
+void happen_nx(struct harvest_test *t, bool undo)
 {
 	bool on = nx_param->value[0] == 'Y';
 
@@ -185,7 +185,7 @@ const char *no_edge(void)
 	       "no memory beyond page tables of four levels";
 }
 
-void happen_reclaim(struct harvest_test *t)
+void happen_reclaim(struct harvest_test *t, bool undo)
 {
 	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
 	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);

@@ -101,12 +101,11 @@ static void give_up(int sig)
 
 int main(int argc, char *argv[])
 {
-	const struct test_option none = {};
 	unsigned int round, missing = 0;
 	u64 enabling_ns = 0, since;
 	pthread_t thread;
 
-	parse_test_options(argc, argv, &none, NULL);
+	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
 	ksft_set_plan(1);
 	if (!nr_free_2m_pages())

@@ -144,10 +144,9 @@ static void test_waits(void *hva)
 
 int main(int argc, char *argv[])
 {
-	const struct test_option none = {};
 	struct hist stats, debugfs;
 
-	parse_test_options(argc, argv, &none, NULL);
+	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
 	ksft_set_plan(5);
 	vm = vm_create_with_one_vcpu(&vcpu, guest_main);

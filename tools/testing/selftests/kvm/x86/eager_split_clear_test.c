@@ -6,11 +6,8 @@
  * log that have pages of two huge pages, memory where there was MMIO before, and that a
  * trace of the TDP MMU's SPTEs has each of the changes that logging makes.
  */
-#include <signal.h>
-
 #include "eager_split_model.h"
 
-#define TRACING			"/sys/kernel/tracing/"
 #define TRACE_LINE		256
 
 /* More than enough, if vCPUs get on at all. */
@@ -125,10 +122,6 @@ static void run_across(struct model_test *t)
 
 /* MMIO */
 
-static void on_alarm(int signal)
-{
-}
-
 /* Run the vCPU up to its HLT, as if all devices were silent. */
 static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 {
@@ -157,8 +150,7 @@ static void run_mmio(struct model_test *t)
 {
 	u64 page;
 
-	signal(SIGALRM, on_alarm);
-	alarm(MMIO_TIMEOUT_S);
+	interrupt_after(MMIO_TIMEOUT_S);
 	vm_set_user_memory_region(t->vm, t->slot, 0, t->gpa, 0, t->hva);
 	for (page = 0; page < BITS_PER_WORD; page++)
 		t->list[page] = t->gpa + page * PAGE_SIZE;
@@ -198,32 +190,13 @@ static u64 nr_traced_4k(void)
 	return nr;
 }
 
-/* Opening it for truncation empties it. */
-static void clear_trace(struct model_test *t)
-{
-	FILE *f = fopen(TRACING "trace", "w");
-
-	CHECK(t, f, "can't empty the trace, errno %d", errno);
-	fclose(f);
-}
-
 static void expect_traced(struct model_test *t, bool all, const char *when)
 {
 	u64 seen = nr_traced_4k(), expected = all ? t->npages : 0;
 
 	CHECK(t, seen == expected, "%s: expected %lu changes of 4KiB SPTEs in the trace, seen %lu",
 	      when, expected, seen);
-	clear_trace(t);
-}
-
-static void write_everywhere(struct model_test *t)
-{
-	u64 page;
-
-	for (page = 0; page < t->npages; page++)
-		list_write(t, page, 0);
-	write_listed(t);
-	clear_trace(t);
+	clear_trace();
 }
 
 static void run_trace(struct model_test *t)
@@ -235,14 +208,15 @@ static void run_trace(struct model_test *t)
 	if (!trace_event.saved)
 		settings_save(&trace_event, 1);
 	setting_set(&trace_event, "1");
-	clear_trace(t);
+	clear_trace();
 
 	start_logging(t);
 	expect_traced(t, eager && !t->manual && !harvest, "logging enabled");
 	if (t->manual)
 		clear_all(t);
 	expect_traced(t, eager && t->manual && !harvest, "split by CLEAR");
-	write_everywhere(t);
+	write_all(t);
+	clear_trace();
 	compare_log(t, "all written");
 	if (t->manual)
 		clear_all(t);

@@ -83,14 +83,6 @@ static void select_site(const struct site *site)
 	setting_set(&host_settings[SLAB_HEADERS], filter_value(site, SLAB_HEADERS));
 }
 
-static void fail_nth_write(unsigned int nth)
-{
-	char text[SETTING_MAX];
-	int n = snprintf(text, sizeof(text), "%u", nth);
-
-	TEST_ASSERT(pwrite(fail_nth_fd, text, n, 0) == n, "Can't write " FAIL_NTH);
-}
-
 static unsigned int fail_nth_read(void)
 {
 	char text[SETTING_MAX] = { };
@@ -104,11 +96,11 @@ static bool split_injected(struct fault_test *t, unsigned int nth, int *error)
 	unsigned int left;
 	int r;
 
-	fail_nth_write(nth);
+	write_number(fail_nth_fd, nth);
 	r = split(t);
 	*error = r ? errno : 0;
 	left = fail_nth_read();
-	fail_nth_write(0);
+	write_number(fail_nth_fd, 0);
 	return !left;
 }
 
@@ -208,10 +200,10 @@ static void try_without_split(const struct variant *v)
 	setting_set(&host_settings[EAGER], "N");
 	fault_create_vm(&t, 0);
 	before_split(&t);
-	fail_nth_write(NEVER);
+	write_number(fail_nth_fd, NEVER);
 	CHECK(&t, !split(&t), "errno %d", errno);
 	outcome->nr_own = NEVER - fail_nth_read();
-	fail_nth_write(0);
+	write_number(fail_nth_fd, 0);
 	setting_set(&host_settings[EAGER], "Y");
 }
 

@@ -25,7 +25,6 @@
  */
 #include "eager_split_util.h"
 
-#define TRACING			"/sys/kernel/tracing/"
 #define HOLD_ENABLE		TRACING "events/kvm_eager_split/kvm_eager_split_hold/enable"
 
 #define DATA_SLOT		1
@@ -185,10 +184,7 @@ static struct hold read_holds(void)
 /* Split mappings that were never split before. */
 static struct hold split_and_measure(struct hostile *t)
 {
-	int fd = open(TRACING "trace", O_WRONLY | O_TRUNC);
-
-	TEST_ASSERT(fd >= 0, "Can't clear the trace");
-	close(fd);
+	clear_trace();
 	set_logging(t, true);
 	return read_holds();
 }
@@ -343,10 +339,9 @@ static const struct {
 
 int main(int argc, char *argv[])
 {
-	static const struct test_option none = { };
 	unsigned int i;
 
-	parse_test_options(argc, argv, &none, NULL);
+	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");

@@ -124,6 +124,9 @@ void guest_run(struct model_test *t, u64 entry);
 void write_listed(struct model_test *t);
 /* Use every page through the first mapping, and every huge page through each. */
 void touch_all(struct model_test *t, const char *when);
+/* Use every page through the first mapping. */
+void read_all(struct model_test *t);
+void write_all(struct model_test *t);
 void check_memory(struct model_test *t);
 
 /* The log */
@@ -137,7 +140,8 @@ void compare_log(struct model_test *t, const char *when);
 /* CLEAR what @arg has, of @nr pages from @first. */
 void clear_log(struct model_test *t, u64 first, u64 nr);
 void clear_all(struct model_test *t);
-void clear_initial(struct model_test *t);
+/* Enable logging, and CLEAR what is in the log initially. */
+void start_and_clear(struct model_test *t);
 /* CLEAR words that have pages of two huge pages, from enabling to the last check. */
 void clear_across_all(struct model_test *t);
 void round_of_writes(struct model_test *t, bool all);
@@ -155,6 +159,7 @@ void enter_paging_4level(struct model_test *t, u64 cr0);
 /* 64-bit mode; aliases differ in what they permit. */
 void enter_long(struct model_test *t);
 const char *no_1g(void);
+const char *no_shadow_paging(void);
 
 /* What the test itself has; main() runs them. */
 extern const struct test_case test_cases[];

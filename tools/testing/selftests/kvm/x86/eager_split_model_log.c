@@ -188,6 +188,24 @@ void touch_all(struct model_test *t, const char *when)
 	expect_huge_model(t, when);
 }
 
+void read_all(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page += t->c->stride)
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+}
+
+void write_all(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page += t->c->stride)
+		list_write(t, page, 0);
+	write_listed(t);
+}
+
 /* The log */
 
 u64 log_words(struct model_test *t)
@@ -286,7 +304,7 @@ void expect_huge_first_word(struct model_test *t)
 		expect_huge(t, PAGES_PER_1G / PAGES_PER_2M - 1, when);
 }
 
-void clear_initial(struct model_test *t)
+static void clear_initial(struct model_test *t)
 {
 	log_fill(t, t->arg, 0, BITS_PER_WORD);
 	clear_log(t, 0, BITS_PER_WORD);
@@ -295,6 +313,13 @@ void clear_initial(struct model_test *t)
 	clear_all(t);
 	expect_huge_model(t, "all cleared");
 	compare_log(t, "all cleared");
+}
+
+void start_and_clear(struct model_test *t)
+{
+	start_logging(t);
+	if (t->manual)
+		clear_initial(t);
 }
 
 void check_memory(struct model_test *t)
@@ -312,7 +337,7 @@ void check_memory(struct model_test *t)
 /* Every page is mapped: nothing that the guest reads has to be faulted in. */
 static void check_split(struct model_test *t)
 {
-	u64 page, pages_4k = vm_get_stat(t->vm, pages_4k);
+	u64 pages_4k = vm_get_stat(t->vm, pages_4k);
 
 	if (!eager || t->unpredictable)
 		return;
@@ -324,9 +349,7 @@ static void check_split(struct model_test *t)
 	if (t->c->read_first || is_recycled(t))
 		return;
 
-	for (page = 0; page < t->npages; page += t->c->stride)
-		list_read(t, page, 0);
-	guest_run(t, READ_GPA);
+	read_all(t);
 	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
 	      "the guest read all pages: expected %lu 4KiB pages, seen %lu", pages_4k,
 	      vm_get_stat(t->vm, pages_4k));
@@ -389,9 +412,7 @@ void log_cycle(struct model_test *t)
 	unsigned int nr = 0;
 
 	touch_all(t, "all touched");
-	start_logging(t);
-	if (t->manual)
-		clear_initial(t);
+	start_and_clear(t);
 	check_split(t);
 
 	/* Page faults have to find the child that they would have made. */

@@ -125,6 +125,11 @@ const char *no_1g(void)
 	return kvm_cpu_has(X86_FEATURE_GBPAGES) ? NULL : "KVM has no 1GiB pages for guests";
 }
 
+const char *no_shadow_paging(void)
+{
+	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
+}
+
 /* Setting up, and tearing down */
 
 static void create_vm(struct model_test *t)

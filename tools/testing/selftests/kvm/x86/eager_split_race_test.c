@@ -30,7 +30,6 @@
 
 /* Nearly all of the slot is not even touched. */
 #define SLOT_SIZE		(4ull * SZ_1G)
-#define SLOT_PAGES		(SLOT_SIZE / PAGE_SIZE)
 
 #define NR_HUGE			8
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)

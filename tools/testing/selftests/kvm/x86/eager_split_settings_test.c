@@ -131,9 +131,7 @@ static void start_logging_in_vain(struct model_test *t)
 	u64 recycled = vm_get_stat(t->vm, mmu_recycled);
 	unsigned int nr;
 
-	start_logging(t);
-	if (t->manual)
-		clear_initial(t);
+	start_and_clear(t);
 	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "splitting reclaimed shadow pages");
 
 	/* The children of the last cycle are still there. */

@@ -113,26 +113,18 @@ void select_faults(enum fault_site site, unsigned int every)
 	set_if_saved(PAGE_ORDER, site == SITE_PAGES ? "0" : NO_PAGE_ORDER);
 }
 
-static void write_fault_fd(int fd, unsigned int value)
-{
-	char text[SETTING_MAX];
-	int n = snprintf(text, sizeof(text), "%u", value);
-
-	TEST_ASSERT(pwrite(fd, text, n, 0) == n, "Can't inject faults, errno %d", errno);
-}
-
 void begin_faults(unsigned int nth)
 {
 	if (faults.site == SITE_PAGES)
-		write_fault_fd(faults.fail_nth_fd, nth);
+		write_number(faults.fail_nth_fd, nth);
 	else
-		write_fault_fd(faults.make_it_fail_fd, 1);
+		write_number(faults.make_it_fail_fd, 1);
 }
 
 void end_faults(void)
 {
-	write_fault_fd(faults.make_it_fail_fd, 0);
-	write_fault_fd(faults.fail_nth_fd, 0);
+	write_number(faults.make_it_fail_fd, 0);
+	write_number(faults.fail_nth_fd, 0);
 }
 
 void count_faults(void)

@@ -255,13 +255,11 @@ static void protect_memory(struct stress *t, u64 *rng, u64 chunk)
 	pthread_rwlock_unlock(&t->protection);
 }
 
-typedef void (*memory_op)(struct stress *t, u64 *rng, u64 chunk);
-
-static const memory_op shared_ops[] = {
+static void (* const shared_ops[])(struct stress *t, u64 *rng, u64 chunk) = {
 	replace_chunk, replace_chunk, punch_chunk, unmap_chunk, unmap_tables, protect_memory,
 };
 
-static const memory_op private_ops[] = {
+static void (* const private_ops[])(struct stress *t, u64 *rng, u64 chunk) = {
 	remap_chunk, drop_pages, drop_pages, collapse_chunk, protect_memory, unmap_tables,
 };
 

@@ -239,9 +239,7 @@ static void merge_or_compact(struct stress *t, u64 *rng)
 	write_file(COMPACT, "1");
 }
 
-typedef void (*setting_op)(struct stress *t, u64 *rng);
-
-static const setting_op setting_ops[] = {
+static void (* const setting_ops[])(struct stress *t, u64 *rng) = {
 	flip_eager, flip_eager, flip_nx, set_quota, merge_or_compact,
 };
 

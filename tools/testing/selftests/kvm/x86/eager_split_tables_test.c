@@ -174,9 +174,7 @@ static void run_tracked(struct model_test *t)
 {
 	touch_all(t, "all touched");
 	use_page_table_in_slot(t);
-	start_logging(t);
-	if (t->manual)
-		clear_initial(t);
+	start_and_clear(t);
 	stop_logging(t);
 }
 
@@ -200,20 +198,13 @@ static void run_tracked_alias(struct model_test *t)
 	use_page_table_in_slot(t);
 	list_write(t, OTHER_PAGE, OTHER_ALIAS);
 	write_listed(t);
-	start_logging(t);
-	if (t->manual)
-		clear_initial(t);
+	start_and_clear(t);
 	stop_logging(t);
 }
 
 static const char *cannot_relink(void)
 {
 	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
-}
-
-static const char *no_shadow_paging(void)
-{
-	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
 }
 
 static const char *cannot_link(void)

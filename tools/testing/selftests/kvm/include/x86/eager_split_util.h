@@ -25,6 +25,8 @@
 #define PARAM_FORCED		KVM_PARAM("prove_forced")
 #define PARAM_SKIP_SPLIT	KVM_PARAM("prove_skip_split")
 
+#define TRACING			"/sys/kernel/tracing/"
+
 /* Fault injection. */
 #define FAILSLAB		"/sys/kernel/debug/failslab/"
 #define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
@@ -65,12 +67,17 @@ bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u3
 /* Return: the value of a statistic, of @stats->fd, STAT_ABSENT if the kernel lacks it. */
 u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name);
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
+/* Have a signal, which does nothing else, end what the thread waits for. */
+void interrupt_after(unsigned int seconds);
+void clear_trace(void);
 /* Return: memory, or else the test ends. */
 void *map_memory(size_t size, int prot, int flags, int fd);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
 /* Return: false and errno if not all of it could be written; safe in a signal handler. */
 bool write_file(const char *path, const char *text);
+/* Into a file that takes one, e.g. FAIL_NTH. */
+void write_number(int fd, unsigned int number);
 /* Return: false if the file can't be read; @text is a string if it can. */
 bool read_file(const char *path, char *text, size_t size);
 

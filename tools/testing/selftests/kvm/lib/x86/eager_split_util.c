@@ -55,6 +55,24 @@ u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 	return get_stat_or_absent(&vm->stats, name);
 }
 
+static void on_alarm(int signal)
+{
+}
+
+void interrupt_after(unsigned int seconds)
+{
+	signal(SIGALRM, on_alarm);
+	alarm(seconds);
+}
+
+void clear_trace(void)
+{
+	int fd = open(TRACING "trace", O_WRONLY | O_TRUNC);
+
+	TEST_ASSERT(fd >= 0, "Can't empty the trace, errno %d", errno);
+	close(fd);
+}
+
 void *map_memory(size_t size, int prot, int flags, int fd)
 {
 	void *p = mmap(NULL, size, prot, flags, fd, 0);
@@ -79,6 +97,14 @@ bool write_file(const char *path, const char *text)
 	close(fd);
 	errno = error;
 	return n == len;
+}
+
+void write_number(int fd, unsigned int number)
+{
+	char text[SETTING_MAX];
+	int n = snprintf(text, sizeof(text), "%u", number);
+
+	TEST_ASSERT(pwrite(fd, text, n, 0) == n, "Can't write %u, errno %d", number, errno);
 }
 
 bool read_file(const char *path, char *text, size_t size)
