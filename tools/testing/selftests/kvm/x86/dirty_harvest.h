@@ -121,8 +121,6 @@ struct harvest_test {
 	u64 value;
 
 	unsigned int rounds;
-	/* Of the vCPU. */
-	struct kvm_binary_stats stats;
 };
 
 struct event {
@@ -168,8 +166,6 @@ void await_progress(struct harvest_test *t, u64 nr);
 
 /* The VM, its memory and its log */
 
-/* Page faults that KVM took for the vCPU. */
-u64 nr_faults(struct harvest_test *t);
 /* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
 u64 write_batch(struct harvest_test *t);
 void write_all(struct harvest_test *t);

@@ -53,9 +53,9 @@ static void run_without(void)
 	CHECK(&t, !vm_get_stat(t.vm, dirty_harvest), "dirty_harvest is off, and used");
 	write_all(&t);
 	start_logging(&t);
-	faults = nr_faults(&t);
+	faults = nr_faults(t.vcpu);
 	write_batch(&t);
-	CHECK(&t, nr_faults(&t) > faults, "no page is write-protected");
+	CHECK(&t, nr_faults(t.vcpu) > faults, "no page is write-protected");
 	expect_log(&t, false, "GET");
 	harvest_destroy_vm(&t);
 }

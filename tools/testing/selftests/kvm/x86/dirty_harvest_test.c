@@ -235,7 +235,7 @@ static void happen_regrant(struct harvest_test *t, bool undo)
 	reset_entries(t, 0);
 }
 
-/* Change all entries of the table above that lead to the data.  The tables were allocated in a row. */
+/* Change all entries of the table above that lead to the data; those tables are neighbours. */
 static void change_upper(struct harvest_test *t, bool undo, u64 value)
 {
 	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE, step = undo ? PAGE_SIZE : 0;
@@ -295,9 +295,9 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
 static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
 {
-	u64 before = nr_faults(t);
+	u64 before = nr_faults(t->vcpu);
 	u64 written = write_batch(t);
-	u64 faults = nr_faults(t) - before;
+	u64 faults = nr_faults(t->vcpu) - before;
 
 	if (e->happen)
 		e->happen(t, false);

@@ -15,11 +15,6 @@ const struct entry_bits ept_bits = {
 	.dirty = BIT_ULL(9),
 };
 
-u64 nr_faults(struct harvest_test *t)
-{
-	return get_stat_or_absent(&t->stats, "pf_taken");
-}
-
 static void write_page(struct harvest_test *t, u64 page)
 {
 	add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, t->value);
@@ -374,14 +369,11 @@ void harvest_create_vm(struct harvest_test *t)
 	find_links(t);
 	t->other_root = vm_alloc_page_table(t->vm);
 	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
-	t->stats.fd = vcpu_get_stats_fd(t->vcpu);
 	run_vcpu(t);
 }
 
 void harvest_destroy_vm(struct harvest_test *t)
 {
-	close(t->stats.fd);
-	free(t->stats.desc);
 	kvm_vm_free(t->vm);
 	munmap(t->hva, 2 * SZ_2M);
 	munmap(t->elsewhere, DATA_SIZE);

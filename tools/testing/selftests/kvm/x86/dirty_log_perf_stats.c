@@ -144,7 +144,7 @@ void kvm_stats_open(const struct test *test)
 	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
 	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
 					     read_parameter("kvm_amd", "npt");
-	source.vm_fd = vm_get_stats_fd(test->vm);
+	source.vm_fd = test->vm->stats.fd;
 	source.nr_vcpus = test->opts->nr_vcpus;
 	for (i = 0; i < source.nr_vcpus; i++)
 		source.vcpu_fds[i] = vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu);
@@ -161,7 +161,6 @@ void kvm_stats_close(void)
 
 	for (i = 0; i < source.nr_vcpus; i++)
 		close(source.vcpu_fds[i]);
-	close(source.vm_fd);
 	free(source.data);
 }
 

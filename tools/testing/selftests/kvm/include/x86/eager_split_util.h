@@ -64,12 +64,13 @@ u64 now_ns(void);
 void spin_ns(u64 ns);
 /* Return: false if the kernel lacks the statistic, of @stats->fd, with @nr values. */
 bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr);
-/* Return: the value of a statistic, of @stats->fd, STAT_ABSENT if the kernel lacks it. */
-u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name);
+/* Return: the value of a statistic, STAT_ABSENT if the kernel lacks it. */
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
 /* Have a signal, which does nothing else, end what the thread waits for. */
 void interrupt_after(unsigned int seconds);
 void clear_trace(void);
+/* Page faults that KVM took for the vCPU. */
+u64 nr_faults(struct kvm_vcpu *vcpu);
 /* Return: memory, or else the test ends. */
 void *map_memory(size_t size, int prot, int flags, int fd);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */

@@ -43,7 +43,7 @@ bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u3
 	return false;
 }
 
-u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
+static u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
 {
 	u64 value;
 
@@ -53,6 +53,16 @@ u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 {
 	return get_stat_or_absent(&vm->stats, name);
+}
+
+u64 nr_faults(struct kvm_vcpu *vcpu)
+{
+	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(vcpu) };
+	u64 nr = get_stat_or_absent(&stats, "pf_taken");
+
+	free(stats.desc);
+	close(stats.fd);
+	return nr;
 }
 
 static void on_alarm(int signal)
