@@ -5,6 +5,7 @@ It has the difference that the series makes to KVM, not KVM: dkms/prepare takes 
 source package on the machine that it is built on.
 """
 
+import re
 import shutil
 import subprocess
 import time
@@ -54,6 +55,7 @@ class Contents:
     def filled(self, template: str) -> str:
         values = {
             "VERSION": self.version,
+            "SYMBOL": re.sub(r"\W", "_", self.version),
             "MAINTAINER": self.maintainer,
             "SOURCE": self.source.package,
             "SOURCE_VERSION": self.source.version,

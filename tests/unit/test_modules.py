@@ -2,6 +2,8 @@
 """make dkms, and what is done with it elsewhere: sources laid out, or refused with one line."""
 
 import hashlib
+import random
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +19,7 @@ from lab.series.source import KernelSource
 from lab.submit import modules
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
-from tests.unit.calls import refused
+from tests.unit.calls import failed, refused
 from tests.unit.fake_kernel import FakeKernel, write_tarball
 from tests.unit.files import called, program, write
 
@@ -72,8 +74,8 @@ class Place:
         source = KernelSource("linux-source-6.12", VERSION, self.tarball, sha256, True)
         kernels = {RELEASE: hashlib.sha256(CONFIG.encode()).hexdigest()}
         pin = Pin(source.package, str(self.tarball), {VERSION: source.sha256}, kernels=kernels)
-        what = modules.Contents(source, pin, 0, "A <a@example.org>", PATCH.encode())
-        modules.lay_out(what, self.root / "package")
+        self.what = modules.Contents(source, pin, 0, "A <a@example.org>", PATCH.encode())
+        modules.lay_out(self.what, self.root / "package")
         (sources,) = (self.root / "package/usr/src").iterdir()
         for file in sources.iterdir():
             file.rename(self.build / file.name)
@@ -99,6 +101,43 @@ def test_what_is_built(place: Place, installed: str) -> None:
     version = f'MODULE_VERSION("{VERSION}+eagersplit19700101.0000");'
     for module in ("kvm", "intel", "amd"):
         assert version in (kvm / f"version_{module}.c").read_text()
+
+
+def test_modules_of_two_versions_do_not_fit(place: Place) -> None:
+    """What kvm-amd asks kvm for is named by the version. A kernel's longest name has 55 letters."""
+    kbuild = (place.build / "Kbuild").read_text()
+    name = "kvm_init_6_12_1_1_eagersplit19700101_0000"
+    assert f"-Dkvm_x86_vendor_init={name}\n" in kbuild
+    for version in Layout(ROOT).versions:
+        pin = read_pin(Layout(ROOT, version))
+        source = KernelSource(pin.package, pin.newest, Path(), "", True)
+        filled = modules.Contents(source, pin, 0, "", b"").filled("kvm_init_@SYMBOL@")
+        assert filled.isidentifier()
+        assert len(filled) <= 55
+
+
+def test_what_the_package_needs_and_waits_for(place: Place) -> None:
+    """What `prepare` and dkms call; kernels, headers and sources that come later."""
+    control = (place.root / "package/DEBIAN/control").read_text()
+    (depends,) = re.findall("^Depends: (.*)$", control, re.MULTILINE)
+    source = f"linux-source-6.12 (>= {VERSION})"
+    assert depends.split(", ") == ["dkms", source, "openssl", "patch", "xz-utils"]
+    triggers = (place.root / "package/DEBIAN/triggers").read_text().split("\n")
+    directories = ("/lib/modules", "/usr/lib/modules", "/usr/src")
+    assert triggers == [*(f"interest-noawait {each}" for each in directories), ""]
+
+
+def test_a_package_that_is_too_large(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.root / "base").mkdir()
+    noise = random.Random(1).randbytes(modules.MOST_BYTES)
+    for patch in (b"", noise):
+        made = replace(place.what, patch=patch)
+        monkeypatch.setattr(modules, "contents", lambda _, made=made: made)
+        layout = Layout(place.root, "6.12")
+        if patch:
+            assert f"bytes, more than {200 * 1024}" in failed(modules.make, layout)
+        else:
+            assert modules.make(layout).stat().st_size <= 200 * 1024
 
 
 # A file that is another one, below Place.root or in the kernel's source, and what it has.
