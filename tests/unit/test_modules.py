@@ -339,3 +339,20 @@ def test_nothing_is_left(installed: Installed) -> None:
     assert [file.name for file in modules_of.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}
+
+
+@for_each_row(
+    "word, vendor, file, said",
+    ("remove", "kvm_amd", "version", True),
+    ("remove", "kvm_intel", "version", True),
+    ("remove", "kvm_amd", "refcnt", False),
+    ("upgrade", "kvm_amd", "version", False),
+)
+def test_what_is_still_loaded(
+    installed: Installed, word: str, vendor: str, file: str, said: bool
+) -> None:
+    """Is said with what takes it away, which does not leave the host without KVM."""
+    write(installed.root / "sys/module" / vendor / file, "")
+    hint = f"without VMs: modprobe -r {vendor} && modprobe {vendor}; or boot\n"
+    told, _ = installed.run("prerm", word)
+    assert told == (f"kvm-eager-split: still loaded; {hint}" if said else "")
