@@ -278,9 +278,11 @@ class Installed:
     def __init__(self, place: Place) -> None:
         self.place, self.root = place, place.root
         program(self.root / "bin/dkms", DKMS)
+        program(self.root / "bin/id", "#!/bin/sh\necho 0\n")
         program(self.root / "bin/depmod", 'echo depmod "$@" >>"$DPKG_ROOT/calls"\n')
         (sources,) = (self.root / "package/usr/src").iterdir()
         write(self.root / f"usr/src/{sources.name}/proved", (place.build / "proved").read_text())
+        (self.root / "usr/sbin").symlink_to(self.root / "package/usr/sbin")
 
     def run(self, script: str, word: str) -> tuple[str, list[str]]:
         """What it says, and what it tells dkms and depmod to do."""
@@ -306,14 +308,14 @@ def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
     assert "6.12.2-cloud-amd64 is none of the kernels that it is for" in said
     write(root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
-    write(root / log, "make: nothing\nkvm-eager-split: it is newer\n")
+    write(root / log, f"DKMS make.log for kernel {RELEASE} (x\nkvm-eager-split: it is newer\n")
     # Also if dpkg gives up what it has begun.
     for word in ("triggered", "abort-remove", "abort-upgrade"):
         said, calls = installed.run("postinst", word)
-        assert f"NOT BUILT for {RELEASE}: its own KVM stays in use\n" in said
-        assert "\nkvm-eager-split: it is newer\n" in said
+        assert f"NOT INSTALLED for {RELEASE}: its own KVM stays in use\n" in said
+        assert f"\nkvm-eager-split: nothing is installed for {RELEASE}: it is newer\n" in said
         ours = f"-m kvm-eager-split -v {OURS}"
-        assert calls == [f"add {ours}", f"install {ours} -k {RELEASE}"]
+        assert calls == [f"add {ours}", f"build {ours} -k {RELEASE}"]
 
 
 def test_a_kernel_that_is_built_again(installed: Installed) -> None:
@@ -321,13 +323,16 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     write(installed.root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     (installed.root / "lib/modules" / RELEASE / "kernel").mkdir()
     write(installed.root / "known", "installed\n")
-    assert installed.run("postinst", "triggered")[1] == []
+    modinfo = program(installed.root / "bin/modinfo", f"#!/bin/sh\necho {OURS}\n")
+    said, calls = installed.run("postinst", "triggered")
+    assert (calls, f"installed for {RELEASE}" in said) == ([], True)
+    modinfo.unlink()
     installed.place.change("bin/dpkg-query", "#!/bin/sh\necho 6.12.1-2\n")
     for state in ("installed", "built"):
         write(installed.root / "known", f"{state}\n")
         said, calls = installed.run("postinst", "triggered")
-        assert "NOT BUILT" in said
-        assert [call.split()[0] for call in calls] == ["unbuild", "install"]
+        assert "NOT INSTALLED" in said
+        assert [call.split()[0] for call in calls] == ["unbuild", "build"]
 
 
 def test_nothing_is_left(installed: Installed) -> None:
@@ -335,7 +340,9 @@ def test_nothing_is_left(installed: Installed) -> None:
     modules_of = installed.root / "lib/modules" / RELEASE / "updates/dkms"
     for name in ("kvm.eagersplit.ko.xz", "kvm-amd.eagersplit.ko", "nvidia.ko"):
         write(modules_of / name, "")
+    log = write(installed.root / f"var/log/kvm-eager-split-{RELEASE}.log", "")
     _, (first, *rest) = installed.run("prerm", "remove")
+    assert not log.exists()
     assert [file.name for file in modules_of.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}

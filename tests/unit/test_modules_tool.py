@@ -21,16 +21,37 @@ VERSION = "6.12.1-1+eagersplit1"
 FAKES = {
     "uname": f"echo {RELEASE}",
     "id": "echo 0",
-    "modinfo": 'case "$*" in *depends*) echo irqbypass ;; *) cat "$H/next" ;; esac',
+    "modinfo": """
+    case "$*" in
+    *depends*) echo irqbypass ;;
+    *sig_key*) cat "$H/sig_key" 2>/dev/null ;;
+    *) cat "$H/next" ;;
+    esac
+    """,
+    "dkms": """
+    echo "dkms $*" >>"$H/calls"
+    tree=$H/var/lib/dkms/kvm-eager-split/$VERSION
+    case $1 in
+    build)
+        mkdir -p "$tree/build" "$tree/$7/x86_64/module"
+        echo "DKMS make.log for kvm-eager-split-1 for kernel $7 (x86_64)" >"$tree/build/make.log"
+        cat "$H/error" >>"$tree/build/make.log" 2>/dev/null && rm -r "$tree/$7" && exit 10
+        echo >"$tree/$7/x86_64/module/kvm.eagersplit.ko.xz"
+        ;;
+    install) echo $VERSION >"$H/next" ;;
+    uninstall) : >"$H/next" ;;
+    esac
+    """,
     "load": """
     grep -qs "$1" "$H/refused" && exit 1
     mkdir -p "$H/sys/module/kvm/parameters" "$H/sys/module/$2"
     [ "$1" = stock ] && exit
-    echo $VERSION >"$H/sys/module/kvm/version"
+    for module in kvm "$2"; do cat "$H/next" >"$H/sys/module/$module/version"; done
     echo Y >"$H/sys/module/kvm/parameters/eager_page_split"
     """,
     "modprobe": """
     [ "$1" = -c ] || echo "modprobe $*" >>"$H/calls"
+    [ "$1" != -r ] || [ ! -e "$H/start" ] || mv "$H/start" "$H/proc/123"
     [ ! -e "$H/hangup" ] || for s in HUP INT QUIT TERM; do kill -$s $PPID; done
     case $1 in
     -c) echo "options kvm_amd npt=0" ;;
@@ -81,6 +102,11 @@ class Host:
         root = self.root
         return called(root, "dash", self.script, *words, H=root, KVM_EAGER_SPLIT_ROOT=root)
 
+    def does(self, *words: str) -> tuple[int, str]:
+        """Its exit status, and what it says."""
+        done = self.run(*words)
+        return done.returncode, done.stderr.removeprefix("kvm-eager-split: ")
+
     def load(self, kind: str) -> None:
         called(self.root, "load", kind, "kvm_amd", H=self.root)
 
@@ -107,7 +133,7 @@ def test_status(host: Host) -> None:
     said = host.status(3)
     assert said["eager_split"] == "not active: no KVM is loaded"
     host.load("series")
-    (host.root / "sys/module/kvm_amd").rmdir()
+    shutil.rmtree(host.root / "sys/module/kvm_amd")
     assert host.status(3)["eager_split"] == "not active: no KVM is loaded"
     shutil.rmtree(host.root / "sys/module/kvm")
     host.load("stock")
@@ -125,6 +151,14 @@ def test_status(host: Host) -> None:
     assert host.status(0)["eager_split"] == "not active: eager_page_split=N"
     host.write("next", "6.12.1-1+eagersplit2\n")
     assert host.status(0)["next"] == "kvm-eager-split reload"
+
+
+def test_guards_that_are_not_known(host: Host) -> None:
+    """Those of the kernel's own KVM, if that is not what the package is for."""
+    host.load("stock")
+    host.write(f"usr/src/kvm-eager-split-{VERSION}/proved", "kernel 6.12.10 0\n")
+    said = host.status(3)
+    assert said["cve-2026-46113"] == said["cve-2026-53359"] == "guard not known"
 
 
 def test_status_by_cron(host: Host) -> None:
@@ -157,35 +191,119 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     assert host.status(4)["after_reload"] == "STOCK: there is a reason"
     (host.root / f"lib/modules/{RELEASE}/build/.config").unlink()
     assert "apt install linux-headers-6.12.1" in host.status(4)["after_reload"]
-    host.write(f"usr/src/kvm-eager-split-{VERSION}/proved", "kernel 6.12.10 0\n")
+    assert host.status(4)["next"] == ("put right what is said above; then kvm-eager-split install")
+    host.write(f"usr/src/kvm-eager-split-{VERSION}/proved", "kernel 6.12.10 0\nkernel 6.13 0\n")
     reason = f"the package is for other kernels than {RELEASE}"
     assert host.status(4)["after_reload"] == f"STOCK: {reason}"
-    done = host.run("reload")
-    assert (done.returncode, host.calls) == (4, [])
-    assert done.stderr == f"kvm-eager-split: nothing was changed: {reason}\n"
+    assert host.status(4)["next"] == (f"boot 6.12.10 6.13, or install the package for {RELEASE}")
+    assert host.does("reload") == (4, f"nothing was changed: {reason}\n")
+    assert host.calls == []
+
+
+ENFORCE, LOCKDOWN = "sys/module/module/parameters/sig_enforce", "sys/kernel/security/lockdown"
+SECURE_BOOT = {"sys/firmware/efi/efivars/SecureBoot-8be4": "\x06\0\0\0\x01"}
+BUILT = f"var/lib/dkms/kvm-eager-split/{VERSION}/{RELEASE}/x86_64/module/kvm.eagersplit.ko.xz"
+# What modinfo says, and the certificate that has it.
+KEY, CERTIFICATE = "0A:BC:1D\n", b"\x03\x02\x0a\xbc\x1d\x7f"
+UNSIGNED = "the kernel refuses the modules: modules NOT signed"
+
+
+def sign(host: Host) -> None:
+    host.write("sig_key", KEY)
+    (host.root / "var/lib/dkms/mok.pub").write_bytes(CERTIFICATE)
+
+
+@for_each_row(
+    "files, refused",
+    ({ENFORCE: "Y\n"}, True),
+    ({LOCKDOWN: "none [integrity] confidentiality\n"}, True),
+    ({LOCKDOWN: "none integrity [confidentiality]\n"}, True),
+    (SECURE_BOOT, True),
+    ({ENFORCE: "N\n"}, False),
+    # Of the two the kernel itself decides: shim can have it ignore Secure Boot.
+    (SECURE_BOOT | {LOCKDOWN: "[none] integrity confidentiality\n"}, False),
+)
+def test_only_what_the_kernel_takes_is_installed(
+    host: Host, files: dict[str, str], refused: bool
+) -> None:
+    """A boot would find modules that it refuses, and the host would have no KVM."""
+    host.load("stock")
+    for file, text in {"next": "", **files}.items():
+        host.write(file, text)
+    if refused:
+        assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {UNSIGNED}\n")
+        assert host.status(4)["after_reload"] == f"STOCK: {UNSIGNED}"
+        assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
+        sign(host)
+    for _ in range(2):
+        assert host.does("install") == (0, f"installed for {RELEASE}\n")
+    ours = f"-m kvm-eager-split -v {VERSION} -k {RELEASE}"
+    assert host.calls == [f"dkms build {ours}", f"dkms install {ours}"]
+    assert host.status(3)["secure_boot"] == ("on, key enrolled" if refused else "off")
+    assert host.does("reload") == (0, "loaded: series\n")
+
+
+def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
+    """As when Secure Boot is switched on afterwards."""
+    host.write(BUILT, "")
+    host.write(ENFORCE, "Y\n")
+    said = host.status(4)
+    assert said["after_reload"] == f"NONE: {UNSIGNED}"
+    assert said["next"] == "kvm-eager-split install, which takes away what the kernel refuses"
+    assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
+    assert host.does("install")[0] == 4
+    assert [call.split()[1] for call in host.calls] == ["uninstall"]
+    assert host.status(4)["after_reload"] == f"STOCK: {UNSIGNED}"
 
 
 def test_secure_boot(host: Host) -> None:
-    host.load("stock")
-    asked = {"module/module/parameters/sig_enforce": "Y", "kernel/security/lockdown": "[integrity]"}
-    for name, text in asked.items():
-        file = host.write(f"sys/{name}", f"{text}\n")
-        assert host.status(3)["secure_boot"] == "on, modules NOT signed"
-        file.unlink()
-    host.write("sys/firmware/efi/efivars/SecureBoot-8be4", "\x06\0\0\0\x01")
+    """Modules are signed if they are, whatever keys there are."""
+    host.write("next", "")
+    host.write(ENFORCE, "Y\n")
+    assert host.status(4)["secure_boot"] == "on, nothing is built"
+    host.write(BUILT, "")
+    mok = host.write("var/lib/dkms/mok.pub", "another")
 
-    def said() -> tuple[str, str]:
-        told = host.status(3)
-        return told["secure_boot"], told["next"].partition(",")[0]
+    def told(boot: str, advice: str) -> None:
+        said = host.status(4)
+        assert (said["secure_boot"], said["next"]) == (
+            f"on, {boot}",
+            f"{advice}; then kvm-eager-split install",
+        )
 
-    assert said() == ("on, modules NOT signed", "apt install openssl mokutil")
-    host.write("var/lib/dkms/mok.pub", "")
-    assert said() == ("on, key enrolled", "kvm-eager-split reload")
+    anew = f"apt install openssl mokutil; dkms unbuild kvm-eager-split/{VERSION} -k {RELEASE}"
+    told("modules NOT signed", anew)
+    host.write("sig_key", KEY)
+    told(f"modules NOT signed by {mok}", anew)
+    sign(host)
+    told("key enrolled", "put right what is said above")
     program(host.root / "bin/mokutil", "#!/bin/sh\necho is not enrolled\n")
-    assert said() == ("on, key NOT enrolled", "mokutil --import /var/lib/dkms/mok.pub")
+    told("key NOT enrolled", f"mokutil --import {mok}, boot, confirm")
+    assert (host.does("install")[0], host.calls) == (4, [])
     (host.root / "bin/mokutil").unlink()
     if not shutil.which("mokutil"):
-        assert said() == ("on, NOT known whether the key is enrolled", "apt install mokutil")
+        told("NOT known whether the key is enrolled", "apt install mokutil")
+
+
+def test_install(host: Host) -> None:
+    """A build that fails, what is said of it after another kernel's, and a kernel of choice."""
+    host.write("next", "")
+    (host.root / "var/log").mkdir(parents=True)
+    host.write("error", "make: no\nkvm-eager-split: it is newer\n")
+    assert host.does("install") == (4, f"nothing is installed for {RELEASE}: it is newer\n")
+    shutil.rmtree(host.root / f"var/lib/dkms/kvm-eager-split/{VERSION}/build")
+    assert host.status(4)["after_reload"] == "STOCK: it is newer"
+    (host.root / "error").unlink()
+    assert host.does("install")[0] == 0
+    assert not [*(host.root / "var/log").iterdir()]
+    host.write(f"usr/src/kvm-eager-split-{VERSION}/proved", "kernel 6.13 0\n")
+    host.write("next", "")
+    assert host.does("install", "6.13") == (0, "installed for 6.13\n")
+    host.write("next", "")
+    other = "nothing is installed for 6.14: the package is for other kernels than 6.14\n"
+    assert host.does("install", "6.14") == (4, other)
+    program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
+    assert (host.does("install")[0], len(host.calls)) == (2, 5)
 
 
 def test_reload_and_back(host: Host) -> None:
@@ -208,7 +326,6 @@ def test_reload_and_back(host: Host) -> None:
     "before, file, text, said, after",
     ("stock", "refused", "series", "load series, see dmesg; loaded again: stock", "stock"),
     ("series", "refused", "stock", "load stock, see dmesg; loaded again: series", "series"),
-    ("series", "stuck", "kvm_amd", "load stock, see dmesg; loaded again: series", "series"),
     ("older", "refused", "series", "NOR series, see dmesg; loaded: stock", "stock"),
     ("stock", "refused", "stock series", "NOR stock, see dmesg; loaded: none", "none"),
     ("stock", "stuck", "kvm", "load series, see dmesg; loaded again: stock", "stock"),
@@ -218,12 +335,47 @@ def test_what_was_loaded_comes_back(
 ) -> None:
     host.load(before)
     if before == "older":
-        host.write("sys/module/kvm/version", "6.12.1-1+eagersplit0\n")
+        for module in ("kvm", "kvm_amd"):
+            host.write(f"sys/module/{module}/version", "6.12.1-1+eagersplit0\n")
     host.write(file, text)
     done = host.run("reload", *(["--stock"] if before == "series" else []))
     assert done.returncode == 1
     assert said in done.stderr
     assert json.loads(host.run("status", "--json").stdout)["loaded"] == after
+
+
+@for_each_row("words, before", (["reload"], "stock"), (["reload", "--stock"], "series"))
+def test_a_vm_that_has_just_started(host: Host, words: list[str], before: str) -> None:
+    """After reload has looked, and before it unloads the first module."""
+    host.load(before)
+    host.write("start/comm", "qemu\n")
+    (host.root / "start/fd").mkdir()
+    (host.root / "start/fd/7").symlink_to("/dev/kvm")
+    (host.root / "proc/123").parent.mkdir(exist_ok=True)
+    host.write("stuck", "kvm_amd\n")
+    assert host.does(*words) == (5, "nothing was changed: VMs run in 123 (qemu)\n")
+    assert host.calls == ["modprobe -r kvm_amd"]
+
+
+@for_each_row("module", "kvm_amd", "kvm")
+def test_what_does_not_unload(host: Host, module: str) -> None:
+    """Also if kvm is alone, and if it is not known why."""
+    host.load("stock")
+    host.write("stuck", f"{module}\n")
+    if module == "kvm":
+        shutil.rmtree(host.root / "sys/module/kvm_amd")
+    said = f"nothing was changed: {module} does not unload, see dmesg\n"
+    assert host.does("reload") == (5, said)
+
+
+@for_each_row("module", "kvm", "kvm_amd")
+def test_a_reload_gives_the_version_that_is_installed(host: Host, module: str) -> None:
+    """Not an older one that stayed in either place."""
+    host.load("stock")
+    file = f"$H/sys/module/{module}/version"
+    text = (host.root / "bin/load").read_text() + f'\n    echo 6.12+eagersplit0 >"{file}"\n'
+    program(host.root / "bin/load", text)
+    assert host.does("reload")[0] == 1
 
 
 def test_vms_keep_the_modules(host: Host) -> None:
@@ -236,15 +388,16 @@ def test_vms_keep_the_modules(host: Host) -> None:
 
     def kept(why: str) -> None:
         assert host.status(3)["next"] == f"end or migrate: {why}; then kvm-eager-split reload"
-        done = host.run("reload")
-        assert (done.returncode, host.calls) == (5, [])
-        assert done.stderr == f"kvm-eager-split: nothing was changed: {why}\n"
+        assert host.does("reload") == (5, f"nothing was changed: {why}\n")
+        assert host.calls == []
 
     kept(f"VMs run in {name}")
     assert host.status(3)["vms"] == name
     (host.root / "proc/123/comm").unlink()
     assert host.status(3)["vms"] == ""
     shutil.rmtree(host.root / "proc/123")
+    host.write("sys/module/kvm/refcnt", "1\n")
+    kept("KVM is used by tracing?")
     host.write("sys/module/kvm/holders/kvmgt/x", "")
     host.write("sys/module/kvm/refcnt", "1\n")
     kept("KVM is used by kvmgt")
@@ -254,18 +407,16 @@ def test_vms_keep_the_modules(host: Host) -> None:
     host.write("sys/module/kvm_amd/refcnt", "2\n")
     kept("VMs run in what cannot be seen (2 uses)")
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
-    done = host.run("reload")
-    assert (done.returncode, host.calls) == (2, [])
-    assert done.stderr == "kvm-eager-split: nothing was changed: only root can\n"
+    assert host.does("reload") == (2, "nothing was changed: only root can\n")
+    assert host.calls == []
 
 
 def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     host.load("stock")
     with host.script.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        done = host.run("reload")
-    assert (done.returncode, host.calls) == (5, [])
-    assert "another reload runs" in done.stderr
+        assert host.does("reload") == (5, "nothing was changed: another reload runs\n")
+    assert host.calls == []
     host.write("hangup", "")
     assert host.run("reload").returncode == 0
     assert host.status(0)["loaded"] == "series"
