@@ -29,6 +29,31 @@ NEEDED_GIB = 3
 PROGRAMS = ("/sbin/modprobe", "/sbin/insmod", "/sbin/modinfo", "/usr/bin/find", "/usr/bin/flock")
 # Machine -> its module, and the parameter for two-dimensional paging.
 VENDORS = {"svm-qemu": ("kvm_amd", "npt"), "vmx-bochs": ("kvm_intel", "ept")}
+# Once the package is installed: the kernel comes again, and is said to be of another source, for
+# which nothing is built. What is said, and what is left; then all is as before.
+ANOTHER_KERNEL = "another-kernel"
+COME_AGAIN = f"""
+cd /root
+# With the package that has its files.
+files=$(dpkg-query -S "*/lib/modules/$1/kernel" | sed 's/[,:].*//')
+proved=$(echo /usr/src/{modules.TOOL}-*/proved)
+cp -a $proved /var/lib/dkms/{modules.TOOL} "/lib/modules/$1/updates" .
+sed -i 's/^source [^ ]* /&9/' $proved
+{{
+    apt-get install -y --reinstall --no-install-recommends "linux-image-$1" $files
+    echo "exit status $?"
+    dpkg-query -W -f '${{Status}}\\n' "linux-image-$1"
+    modinfo -k "$1" -n kvm
+    dkms status
+}} >{ANOTHER_KERNEL} 2>&1
+cat {ANOTHER_KERNEL}
+rm -rf /var/lib/dkms/{modules.TOOL} "/lib/modules/$1/updates"
+mv {modules.TOOL} /var/lib/dkms/
+mv updates "/lib/modules/$1/"
+mv proved $proved
+rm -f /var/log/{modules.TOOL}-*
+depmod "$1"
+"""
 
 
 @dataclass(frozen=True)
@@ -83,21 +108,27 @@ def _sources(layout: Layout) -> tuple[str, ...]:
     return (codename, f"deb {words} {codename} main", f"deb {words} {suite} main")
 
 
+def install_line() -> str:
+    """The page's command that installs the package."""
+    (line,) = (each for each in commands(PAGE.read_text()) if f"./{modules.PACKAGE}" in each)
+    return line
+
+
 def root_command(layout: Layout, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
     """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
     suite = read_pin(layout).suite
     # What it depends on is to come from there, too, as with apt-get's -t on a host.
     image = f",linux-image-{release}/{suite}" if suite else f",linux-image-{release}"
-    (install,) = (line for line in commands(PAGE.read_text()) if f"./{modules.PACKAGE}" in line)
     boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
     # The host's kernel is another one.
     uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
-    script = f"{uname}; cd /root; {install}; rm $f"
+    script = f"{uname}; cd /root; {install_line()}; rm $f"
     hooks = [
         f"copy-in {deb} /root",
         f'chroot "$1" sh -ec {shlex.quote(script)}',
+        f'chroot "$1" sh -uc {shlex.quote(COME_AGAIN)} sh {release}',
         f"mkdir -p {directory}/lib/modules",
-        f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} {directory}",
+        f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} /root/{ANOTHER_KERNEL} {directory}",
         f"copy-out /lib/modules/{release} {directory}/lib/modules",
     ]
     left_out = (f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale"))
@@ -109,7 +140,7 @@ def _fingerprint(what: modules.Contents) -> str:
     parts = (*modules.SOURCES, *modules.CONTROL, modules.TOOL)
     files = [*map(Path, (__file__, disk.__file__)), *INSTALLED.values()]
     texts = [file.read_bytes() for file in (*files, *(modules.PARTS / name for name in parts))]
-    known = [what.proved.partition("\n")[2].encode(), what.patch]
+    known = [what.proved.partition("\n")[2].encode(), what.patch, install_line().encode()]
     return hashlib.sha256(b"\0".join(known + texts)).hexdigest()
 
 

@@ -5,10 +5,14 @@ Nothing is built for this but the modules, by dkms, in a root file system that m
 """
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
+import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +21,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lab import machines
 from lab.core.locks import locked
-from lab.core.paths import BUILD, DEFAULT_BASE, LAYOUT
+from lab.core.paths import BUILD, DEFAULT_BASE, LAYOUT, ROOT
 from lab.machines import Job, Result, Sharing
 from lab.measure.migration import command, load
+from lab.measure.migration.timeline import parse_stats
 from lab.series.archive import SourceMissing
-from lab.submit import modules_proof
+from lab.submit import modules, modules_proof
 from lab.submit.modules_proof import VENDORS, Installed
 
 from .test_migration import LOAD
@@ -38,7 +43,7 @@ STOCK = ("dirty_log_test -M clear-log -i 3 -I 10 -b 8M",)
 HARVEST = {"svm-qemu": "-m nothing -m readonly -m root", "vmx-bochs": "-g L1 -m nothing"}
 EACH_S = 120
 FUNCTIONS = f"""
-vendor=$1 harvest=$2
+vendor=$1 harvest=$2 parameter=$3
 export PATH=/sbin:/bin
 state() {{ kvm-eager-split status --json >"$LAB_OUT/$1"; echo $? >"$LAB_OUT/$1.status"; }}
 run() {{ echo "$@"; timeout -s KILL {EACH_S} "/selftests/$@" || echo "FAILED ($?): $*"; }}
@@ -54,6 +59,9 @@ state booted
 until set -- /sys/kernel/debug/kvm/*-*; [ -e "$1" ] || ! kill -0 $!; do :; done
 kill -STOP $!
 kvm-eager-split metrics >"$LAB_OUT/metrics"
+grep . /sys/kernel/debug/kvm/* >"$LAB_OUT/kvm_stat" 2>/dev/null
+kvm-eager-split reload --stock
+echo "with a VM: $?"
 kill -KILL $!
 wait"""
 
@@ -94,6 +102,10 @@ def check_metrics(result: Result) -> None:
     assert split.labels["name"] == "dirty_log_perf_"
     assert found["kvm_vm_pages_4k"].type == "gauge"
     assert found["kvm_eager_split_loaded_info"].samples[0].labels["kvm"] == "series"
+    # kvm_stat takes all of these for numbers.
+    lines = result.files["kvm_stat"].decode().splitlines()
+    sums = {name.rpartition("/")[2]: int(value) for name, value in (o.split(":") for o in lines)}
+    assert {"eager_split_done", "dirty_harvest", "pf_taken"} <= set(sums)
 
 
 def check_states(result: Result) -> None:
@@ -122,13 +134,14 @@ def test_debians_kernel(
         LOOK if look else "modprobe $vendor || exit",
         *(f"run {test}" for test in SERIES),
         "kvm-eager-split reload --stock || exit",
+        'echo "mode: $(cat /sys/module/$vendor/parameters/$parameter)"',
         *(["state stock"] if look else []),
         *(f"run {test}" for test in STOCK),
         *(["kvm-eager-split reload || exit", "state again"] if look else []),
     ]
     job = Job(
         kernel=installed.kernel,
-        command=("sh", "-c", "\n".join(lines), "sh", vendor, HARVEST[name]),
+        command=("sh", "-c", "\n".join(lines), "sh", vendor, HARVEST[name], parameter),
         files=installed.files(vendor)
         | {f"/selftests/{program}": selftests("series") / program for program in programs},
         # Without PML there are Dirty bits to test. What the kernel warns of are its mitigations.
@@ -141,9 +154,12 @@ def test_debians_kernel(
     assert "kvm: loading out-of-tree module" in result.kernel_log
     loaded = re.findall(r"loaded: (\w+)$", result.text, re.MULTILINE)
     assert loaded == (["stock", "series"] if look else ["stock"])
+    assert re.findall(r"^mode: (.*)$", result.text, re.MULTILINE) == ["NY"[tdp]]
     if look:
         # The kernel's own, while kvm was that of the series.
         assert f"{vendor}: Unknown symbol kvm_x86_vendor_init (" in result.kernel_log
+        busy = r"nothing was changed: VMs run in \d+ \(dirty_log_perf_\)\nwith a VM: 5\n"
+        assert re.search(busy, result.text), result.text
         check_states(result)
         check_metrics(result)
 
@@ -160,11 +176,32 @@ MIGRATIONS = {
 }
 
 
+def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:
+    """Pages were sent that were written meanwhile, and all memory was read after it.
+
+    Returns the statistic that says whether they were found by Dirty bits.
+    """
+    lines = files[f"{setting}.back.qmp"].decode().splitlines()
+    (answer,) = (one for one in map(json.loads, lines) if one.get("id") == "query-migrate")
+    ram = answer["return"]["ram"]
+    assert ram["dirty-sync-count"] >= 2
+    assert ram["normal"] + ram["duplicate"] > ram["total"] // load.PAGE
+    there, back = (load.parse(files[f"{setting}.{end}"]) for end in ("there", "restored"))
+    for first, last in zip(there.vcpus, back.vcpus, strict=True):
+        assert last.reads - first.reads >= there.pages
+        assert last.writes > first.writes > 0
+    stats = parse_stats(files[f"{setting}.back.stats"].decode())
+    return stats["before"].get("dirty_harvest")
+
+
 @pytest.mark.parametrize("tdp", [MODES[0], pytest.param(False, marks=OTHER_BASE)])
 def test_a_guest_moves_between_the_two(
     tdp: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Saved while it writes, by the one KVM, and restored by the other: every write is there."""
+    """Saved while it writes, by the one KVM, restored by the other, and the same back again.
+
+    Every write is there: the guest looks for it at each access, in both places.
+    """
     machine = machines.get("svm-qemu")
     usual = replace(command.DEFAULTS[machine.name], after_s=AFTER_S)
     monkeypatch.setitem(command.DEFAULTS, machine.name, usual)
@@ -185,31 +222,37 @@ def test_a_guest_moves_between_the_two(
         cmdline=(*job.cmdline, f"kvm_amd.npt={tdp:d}", "mitigations=off"),
     )
     result = run_silent(machine.name, job)
-    loaded = ["series", "stock"] * 3 + ["stock", "series"] * 2
+    loaded = ["series", "stock", "series"] * 3 + ["stock", "series", "stock"] * 2
     assert re.findall(r"loaded: (\w+)$", result.text, re.MULTILINE) == loaded
-    harvested = []
+    harvested, brought_back = [], []
     for boot in boots:
         own = f"{boot.kernel}/"
         files = {name.removeprefix(own): text for name, text in result.files.items() if own in name}
         # Among other things: the restored guest has found every write in all of its memory.
         found = [one for one in command.collect(boot, files) if one["record"] == "migration"]
         harvested += [one["kvm_stats_before"].get("dirty_harvest") for one in found]
+        brought_back += [check_way_back(setting, files) for setting in boot.settings]
     assert harvested == [0, 0, 1, None, None]
+    assert brought_back == [None, None, None, 0, 1]
 
 
-def _run_all(lines: Iterable[str], installed: Installed) -> Sequence[tuple[str, str, str]]:
+# A host has the kernel's own KVM loaded when the package comes.
+HAS_STOCK = "modprobe kvm_amd; kvm-eager-split reload --stock"
+
+
+def _run_all(
+    lines: Iterable[str], installed: Installed, before: str = HAS_STOCK, *cmdline: str
+) -> Sequence[tuple[str, str, str]]:
     """(command, output, exit status) of each in the installed Debian."""
     told = [f"echo {shlex.quote(f'# {line}')}\n{line}\necho '?' $?" for line in lines]
-    # A host has the kernel's own KVM loaded when the package comes.
-    before = "modprobe kvm_amd; kvm-eager-split reload --stock"
     script = "\n".join(("export PATH=/usr/sbin:/usr/bin:/sbin:/bin", before, *told))
     job = Job(kernel=installed.kernel, command=("sh", "-c", script), timeout_s=600, sharing=PATCHED)
-    text = installed.machine.run(job).text
+    text = installed.machine.run(replace(job, cmdline=cmdline)).text
     return re.findall(r"^# (.*)\n((?:.*\n)*?)\? (\d+)$", text, re.MULTILINE)
 
 
-@LATER
-def test_the_page_for_operators(installed: Installed) -> None:
+@pytest.mark.parametrize("base", [pytest.param(LAYOUT.version, marks=OTHER_BASE)])
+def test_the_page_for_operators(base: str, installed: Installed) -> None:
     """Every command of the page, in order; the first was run when the package was installed."""
     first, *rest = modules_proof.commands(modules_proof.PAGE.read_text())
     assert first.startswith("apt-get install")
@@ -220,6 +263,8 @@ def test_the_page_for_operators(installed: Installed) -> None:
     assert "NOT ACTIVE" in shown[0][1]
     assert shown[1][1].startswith("eager split:  active\n")
     assert {status for line, _, status in told if line != "kvm-eager-split status"} == {"0"}
+    (tainted,) = (int(said) for line, said, _ in told if line.endswith("/tainted"))
+    assert tainted & 12288 == 12288
     before, after = (said for line, said, _ in told if line.startswith("modinfo -n"))
     assert "/updates/dkms/" in before
     assert "/kernel/arch/x86/kvm/" in after
@@ -228,28 +273,90 @@ def test_the_page_for_operators(installed: Installed) -> None:
 SCRIPTS = "/var/lib/dpkg/info/kvm-eager-split-dkms"
 # What is done, its exit status, and what it says.
 UNHAPPY = (
+    ("dkms uninstall kvm-eager-split/$(dkms status | sed 's|.*/||;s|,.*||')", 0, ""),
+    ("kvm-eager-split status --json", 4, "STOCK: the modules are built, not installed"),
+    ("kvm-eager-split reload", 4, "nothing was changed: the modules are built, not installed"),
+    ("kvm-eager-split install", 0, "installed for "),
     ("rm -r /var/lib/dkms/kvm-eager-split", 0, ""),
     ("kvm-eager-split status --json", 3, '"after_reload": "series"'),
-    (f"{SCRIPTS}.prerm remove", 0, ""),
+    ("kvm-eager-split reload", 0, "loaded: series"),
+    (f"{SCRIPTS}.prerm remove", 0, "without VMs: modprobe -r kvm_amd && modprobe kvm_amd; or boot"),
+    ("modprobe -r kvm_amd && modprobe kvm_amd", 0, ""),
     ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
     ("kvm-eager-split status --json", 4, "STOCK: the modules were not built"),
     ("sed -i 's/^source [^ ]* /&9/' /usr/src/kvm-eager-split-*/proved", 0, ""),
-    (f"{SCRIPTS}.postinst abort-remove", 0, "NOT BUILT for"),
+    (f"{SCRIPTS}.postinst abort-remove", 0, "NOT INSTALLED for"),
     ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
     ("kvm-eager-split status --json", 4, "STOCK: linux-image-"),
     ("kvm-eager-split reload", 4, "nothing was changed: linux-image-"),
     ("kvm-eager-split reload --stock", 0, "loaded: stock"),
-    ("modprobe -r kvm_amd && modprobe kvm_amd", 0, ""),
     ("kvm-eager-split metrics", 0, "kvm_eager_split_status 4\n"),
 )
+
+
+def check_told(told: Sequence[tuple[str, str, str]], rows: Sequence[tuple[str, int, str]]) -> None:
+    assert [(line, int(status)) for line, _, status in told] == [one[:2] for one in rows]
+    for (_, said, _), (_, _, expected) in zip(told, rows, strict=True):
+        assert expected in said
 
 
 @LATER
 def test_what_fails_leaves_the_kernels_own(installed: Installed) -> None:
     """The removal of what dkms no longer knows, taken back, and a build that is refused."""
     told = _run_all((line for line, _, _ in UNHAPPY), installed)
-    assert [(line, int(status)) for line, _, status in told] == [one[:2] for one in UNHAPPY]
-    for (line, said, _), (_, _, expected) in zip(told, UNHAPPY, strict=True):
-        assert expected in said
+    check_told(told, UNHAPPY)
+    for line, said, _ in told:
         if line.endswith("--json"):
             assert json.loads(said)["loaded"] == "stock"
+
+
+REFUSED = "the kernel refuses the modules: key NOT enrolled"
+# The kernel takes signed modules only. These are signed by dkms's key, of which it does not know.
+ENFORCED = (
+    ("modprobe kvm_amd", 1, "Key was rejected by service"),
+    ("kvm-eager-split status --json", 4, f'"after_reload": "NONE: {REFUSED}"'),
+    ("kvm-eager-split reload", 4, f"nothing was changed: {REFUSED}"),
+    ("kvm-eager-split install", 4, REFUSED),
+    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
+    ("modprobe kvm_amd", 0, ""),
+    (f"{SCRIPTS}.postinst triggered", 0, "NOT INSTALLED for"),
+    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
+    ("kvm-eager-split status --json", 4, f'"version": "", "after_reload": "STOCK: {REFUSED}"'),
+    ("kvm-eager-split status", 4, "mokutil --import /var/lib/dkms/mok.pub"),
+    ("kvm-eager-split reload", 4, f"nothing was changed: {REFUSED}"),
+)
+
+
+@LATER
+def test_a_kernel_that_wants_signatures(installed: Installed) -> None:
+    rows = (line for line, _, _ in ENFORCED)
+    check_told(_run_all(rows, installed, ":", "module.sig_enforce=1"), ENFORCED)
+
+
+def test_a_kernel_comes_that_nothing_is_built_for(installed: Installed) -> None:
+    """Its package is installed all the same, what was built for the other one is gone."""
+    text = (installed.directory / modules_proof.ANOTHER_KERNEL).read_text()
+    assert "kvm-eager-split: NOT INSTALLED for" in text
+    assert f"linux-image-{installed.release} " in text
+    status, state, kvm, *known = text[text.index("\nexit status") + 1 :].splitlines()
+    assert (status, state) == ("exit status 0", "install ok installed")
+    assert "/kernel/arch/x86/kvm/" in kvm
+    assert [line.partition(",")[0].partition("/")[0] for line in known] == ["kvm-eager-split"]
+    assert known[0].endswith(": added")
+
+
+@LATER
+def test_make_dkms(tmp_path: Path) -> None:
+    """In a clean clone, which has no tree of the kernel."""
+    clone = tmp_path / "clone"
+    subprocess.run(("git", "clone", "-q", "--shared", ROOT, clone), check=True)
+    # What the Makefile calls once there is a venv.
+    command, env = (sys.executable, "-m", "lab", "dkms"), os.environ | {"LAB_BASE": LAYOUT.version}
+    begin = time.monotonic()
+    subprocess.run(command, cwd=clone, env=env, check=True)
+    seconds, loads = time.monotonic() - begin, os.getloadavg()
+    (deb,) = clone.glob(f"build/**/{modules.PACKAGE}_*.deb")
+    size = deb.stat().st_size
+    print(f"make dkms: {seconds:.0f} s, {size} bytes; load {loads[0]:.1f} {loads[1]:.1f}")
+    assert seconds <= 120
+    assert size <= 200 * 1024

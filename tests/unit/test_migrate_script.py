@@ -87,11 +87,15 @@ def run(host: Path, tmp_path: Path) -> Run:
     (tmp_path / "tmp").mkdir()
 
     def started(
-        fake: str = "", says: str = "ready", mib: int = 36, limit: float = 30
+        fake: str = "",
+        says: str = "ready",
+        mib: int = 36,
+        limit: float = 30,
+        kvm: str = 'echo "kvm $*" >>"$FAKE_LOG"; [ "$FAKE" != "$1" ]',
     ) -> subprocess.CompletedProcess[str]:
         env = os.environ | {
             "MIGRATE_ROOT": str(host),
-            "MIGRATE_KVM": 'echo "kvm $*" >>"$FAKE_LOG"; [ "$FAKE" != "$1" ]',
+            "MIGRATE_KVM": kvm,
             "LAB_OUT": str(tmp_path / "out"),
             "LAB_PROGRESS": str(tmp_path / "progress"),
             "TMPDIR": str(tmp_path / "tmp"),
@@ -121,7 +125,7 @@ def assert_put_back(host: Path, tmp_path: Path) -> None:
 
 
 def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> None:
-    done = run()
+    done = run(kvm="")
     assert (done.returncode, done.stderr) == (0, "")
     names = ["host"] + [f"{e}.{end}" for e in "NYD" for end in ("qmp", "restored", "source")]
     found = sorted(file.name for file in (tmp_path / "out").iterdir())
@@ -134,10 +138,25 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     # What eager_page_split and dirty_harvest were while each migrated.
     seen = [log[i + 1 : i + 3] for i, name in enumerate(log) if name == "migrate"]
     assert seen == [["N", "off"], ["Y", "off"], ["Y", "on"]]
+    assert_put_back(host, tmp_path)
+
+
+def test_another_kvm_has_the_guest_in_between(run: Run, host: Path, tmp_path: Path) -> None:
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {f"{e}.{end}" for e in "NYD" for end in ("back.qmp", "there", "back.stats")} <= found
+    for name in ("N.qmp", "N.back.qmp"):
+        assert "query-migrate" in (tmp_path / "out" / name).read_text()
+    stats = (tmp_path / "out/N.back.stats").read_text()
+    assert stats == "before pages_2m 18\nafter pages_2m 18\n"
+    log = (tmp_path / "log").read_text().splitlines()
+    # Each guest is restored twice, and is sent away twice.
+    assert [log.count(name) for name in ("quit", "migrate", "cont")] == [9, 6, 3]
     # No QEMU runs while another KVM is loaded; the first line comes after the last.
     loads = [i for i, line in enumerate(log) if line.startswith("kvm ")]
     assert {log[i - 1] for i in loads} == {"quit"}
-    ends = ("source", "destination")
+    ends = ("source", "destination", "source")
     assert [log[i] for i in loads] == [f"kvm {end} {e}" for e in "NYD" for end in ends]
     assert_put_back(host, tmp_path)
 

@@ -16,7 +16,7 @@ from lab.core.git import Repo
 from lab.core.paths import ROOT, Layout
 from lab.series.pin import Pin, read_pin
 from lab.series.source import KernelSource
-from lab.submit import modules
+from lab.submit import modules, modules_proof
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
 from tests.unit.calls import failed, refused
@@ -232,6 +232,18 @@ def test_the_difference_is_that_of_kvm(
     assert patch.endswith(f" struct kvm;\n+struct {'unsaved' if whole else 'split'};\n")
     trees = [each.parent.name for each in tmp_path.glob("repository/build/**/linux/Kbuild")]
     assert trees == (["linux"] if whole else [])
+
+
+def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page for operators says is part of what is proved."""
+    fingerprint = modules_proof._fingerprint(place.what)
+    assert modules_proof._fingerprint(replace(place.what, date=1)) == fingerprint
+    assert modules_proof._fingerprint(replace(place.what, patch=b"")) != fingerprint
+    page = modules_proof.PAGE.read_text()
+    assert page.count("apt-get install -y ") == 1
+    other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
+    monkeypatch.setattr(modules_proof, "PAGE", other)
+    assert modules_proof._fingerprint(place.what) != fingerprint
 
 
 @for_each_row(

@@ -8,20 +8,22 @@
 # work for BEFORE_S seconds, migrate it to a file with at most MIB_PER_S while it works on, then
 # let it go on where it was, for AFTER_S, to see for how long it was stopped. Take its results
 # out of its memory. Restore the file in a second QEMU, where the guest checks all of its memory
-# for AFTER_S; take those results.
+# for AFTER_S; take those results. With MIGRATE_KVM the guest goes back before that, by another file, in
+# a third QEMU.
 #
 # Method: QEMU's monitor (QMP) on FIFOs, so that neither sockets nor another program is needed.
 # Every line that QEMU writes there is kept, with the times that QEMU gave its events.
 #
-# Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats.
+# Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats; with
+# MIGRATE_KVM N.back.qmp, N.back.stats, and N.there, its results from before it went back.
 #
 # Limits: one vendor's KVM; the VM is the only one of this host, as the parameters are global.
 # The pool of huge pages and the parameters are put back on every way out. Needs a POSIX shell
 # and cat, grep, head, mkfifo, mktemp, rm, sleep, uname (busybox's are enough).
 #
-# Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_KVM, if another KVM is to restore the guest: sh runs it
-# with `source` or `destination` and the setting before either QEMU is started; MIGRATE_ROOT, for the tests only: a directory that stands
-# for / when /sys and /proc are read or written.
+# Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_KVM, if another KVM is to have the guest in between: sh runs
+# it with `source`, `destination` or `source` again and the setting before each QEMU is started;
+# MIGRATE_ROOT, for the tests only: a directory that stands for / when /sys and /proc are read or written.
 
 set -eu
 
@@ -168,6 +170,27 @@ load_kvm() {
 	[ -z "${MIGRATE_KVM-}" ] || sh -c "$MIGRATE_KVM" sh "$@" || die "no KVM for $*"
 }
 
+# Migrate the guest to a file; it is stopped then.
+send() {
+	ask '"migrate-set-capabilities"' \
+		', "arguments": {"capabilities": [{"capability": "events", "state": true}]}'
+	ask '"migrate-set-parameters"' ", \"arguments\": {\"max-bandwidth\": $((mib_per_s << 20))}"
+	ask '"migrate"' ", \"arguments\": {\"uri\": \"exec:exec cat >$work/stream\"}"
+	await '"status": "completed"'
+	# QEMU says so before it has finished, and would not let the guest go on.
+	until [ "${line#*'"postmigrate"'}" != "$line" ]; do ask '"query-status"'; done
+}
+
+# receive LOG: restore it from that file.
+receive() {
+	start_qemu "$1" -incoming "exec:exec cat $work/stream"
+	ask '"query-status"'
+	case $line in
+	*'"inmigrate"'*) await '"RESUME"' ;;
+	esac
+	rm "$work/stream"
+}
+
 migrate() {
 	load_kvm source "$1"
 	set_up "$1"
@@ -176,13 +199,7 @@ migrate() {
 	sleep "$before_s"
 	save_stats before >"$LAB_OUT/$1.stats"
 	say "$1: migrating"
-	ask '"migrate-set-capabilities"' \
-		', "arguments": {"capabilities": [{"capability": "events", "state": true}]}'
-	ask '"migrate-set-parameters"' ", \"arguments\": {\"max-bandwidth\": $((mib_per_s << 20))}"
-	ask '"migrate"' ", \"arguments\": {\"uri\": \"exec:exec cat >$work/stream\"}"
-	await '"status": "completed"'
-	# QEMU says so before it has finished, and would not let the guest go on.
-	until [ "${line#*'"postmigrate"'}" != "$line" ]; do ask '"query-status"'; done
+	send
 	ask '"cont"'
 	ask '"query-migrate"'
 	save_stats after >>"$LAB_OUT/$1.stats"
@@ -191,15 +208,28 @@ migrate() {
 	end_qemu
 }
 
+bring_back() {
+	receive "$LAB_OUT/$1.back.qmp"
+	sleep "$before_s"
+	say "$1: bringing it back"
+	save_stats before >"$LAB_OUT/$1.back.stats"
+	send
+	ask '"query-migrate"'
+	save_stats after >>"$LAB_OUT/$1.back.stats"
+	save_results "$LAB_OUT/$1.there"
+	end_qemu
+	load_kvm source "$1"
+	receive "$work/restored.qmp"
+}
+
 check_restored() {
 	say "$1: restoring what was migrated"
 	load_kvm destination "$1"
-	start_qemu "$work/restored.qmp" -incoming "exec:exec cat $work/stream"
-	ask '"query-status"'
-	case $line in
-	*'"inmigrate"'*) await '"RESUME"' ;;
-	esac
-	rm "$work/stream"
+	if [ -z "${MIGRATE_KVM-}" ]; then
+		receive "$work/restored.qmp"
+	else
+		bring_back "$1"
+	fi
 	sleep "$after_s"
 	save_results "$LAB_OUT/$1.restored"
 	end_qemu
