@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from lab.core import space
@@ -78,7 +79,9 @@ class Installed:
         query = ("modprobe", "-d", self.directory, "-S", self.release, "--show-depends", vendor)
         shown = subprocess.run(query, check=True, capture_output=True, text=True).stdout
         wanted = [Path(line.split()[1]) for line in shown.splitlines() if line[:6] == "insmod"]
-        own = [file for file in (top / "kernel/arch/x86/kvm").iterdir() if "kvm" in file.name]
+        # Those of the other vendor, too: the tool wants all that dkms has put there.
+        both = ((top / name).glob("*kvm*") for name in ("kernel/arch/x86/kvm", "updates/dkms"))
+        own = list(chain.from_iterable(both))
         index = [file for file in top.glob("modules.*") if file.is_file()]
         modules_of = {f"/{file.relative_to(self.directory)}": file for file in wanted + own + index}
         programs = {f"/sbin/{Path(file).name}": Path(file) for file in PROGRAMS}

@@ -16,6 +16,7 @@ from tests.unit.files import called, program, write
 
 RELEASE = "6.12.1+deb12-cloud-amd64"
 VERSION = "6.12.1-1+eagersplit1"
+UPDATES = f"/lib/modules/{RELEASE}/updates/dkms"
 # Each script finds the host's root in $H. `next` there: the version of what modprobe loads.
 # `refused`: kinds of module that the kernel does not take.
 FAKES = {
@@ -25,9 +26,10 @@ FAKES = {
     case "$*" in
     *depends*) echo irqbypass ;;
     *sig_key*) cat "$H/sig_key" 2>/dev/null ;;
-    *) cat "$H/next" ;;
+    *) grep -qsx "$5" "$H/torn" || cat "$H/next" ;;
     esac
     """,
+    "depmod": 'echo "depmod $*" >>"$H/calls"; grep -ls . "$H$UPDATES"/* || : >"$H/next"',
     "dkms": """
     echo "dkms $*" >>"$H/calls"
     tree=$H/var/lib/dkms/kvm-eager-split/$VERSION
@@ -38,8 +40,7 @@ FAKES = {
         cat "$H/error" >>"$tree/build/make.log" 2>/dev/null && rm -r "$tree/$7" && exit 10
         echo >"$tree/$7/x86_64/module/kvm.eagersplit.ko.xz"
         ;;
-    install) echo $VERSION >"$H/next" ;;
-    uninstall) : >"$H/next" ;;
+    install) mkdir -p "$H$UPDATES" && tee "$H$UPDATES/kvm.eagersplit.ko" "$H/next" <"$H/module" ;;
     esac
     """,
     "load": """
@@ -68,13 +69,8 @@ FAKES = {
 }
 
 # KVM's, and their modes.
-STATISTICS = {
-    "eager_split_done": 0o644,
-    "halt_wait_hist": 0o644,
-    "max_mmu_rmap_size": 0o644,
-    "mmu_rmaps_stat": 0o644,
-    "pages_2m": 0o444,
-}
+COUNTS = ("eager_split_done", "halt_wait_hist", "max_mmu_rmap_size", "mmu_rmaps_stat")
+STATISTICS = dict.fromkeys(COUNTS, 0o644) | {"pages_2m": 0o444}
 
 
 class Host:
@@ -83,7 +79,7 @@ class Host:
     def __init__(self, root: Path) -> None:
         self.root = root
         for name, text in FAKES.items():
-            text = text.replace("$VERSION", VERSION)
+            text = text.replace("$VERSION", VERSION).replace("$UPDATES", UPDATES)
             program(root / "bin" / name, f"#!/bin/dash\n{text}\n")
         script = (PARTS / TOOL).read_text().replace("@VERSION@", VERSION)
         self.script = program(root / TOOL, script)
@@ -93,7 +89,8 @@ class Host:
         self.write(f"{modules}/build/.config", "")
         for module in ("kvm", "kvm-amd", "kvm-intel"):
             self.write(f"{modules}/kernel/arch/x86/kvm/{module}.ko.xz", "")
-        self.write("next", f"{VERSION}\n")
+        for name in ("next", "module"):
+            self.write(name, f"{VERSION}\n")
 
     def write(self, name: str, text: str) -> Path:
         return write(self.root / name, text)
@@ -246,14 +243,33 @@ def test_only_what_the_kernel_takes_is_installed(
 def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
     """As when Secure Boot is switched on afterwards."""
     host.write(BUILT, "")
+    host.write(f"{UPDATES[1:]}/kvm.eagersplit.ko", "x")
     host.write(ENFORCE, "Y\n")
     said = host.status(4)
     assert said["after_reload"] == f"NONE: {UNSIGNED}"
     assert said["next"] == "kvm-eager-split install, which takes away what the kernel refuses"
     assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
     assert host.does("install")[0] == 4
-    assert [call.split()[1] for call in host.calls] == ["uninstall"]
+    assert [call.split()[1] for call in host.calls] == ["uninstall", RELEASE]
     assert host.status(4)["after_reload"] == f"STOCK: {UNSIGNED}"
+
+
+@for_each_row("torn", "kvm", "kvm_amd", "kvm_intel")
+def test_what_is_not_whole_is_taken_away(host: Host, torn: str) -> None:
+    """As after a full disk, which dkms does not see, and which it can have lost sight of."""
+    file, dep = f"{UPDATES[1:]}/{torn}.eagersplit.ko", f"lib/modules/{RELEASE}/modules.dep"
+    said = "the modules are not whole, is there room?"
+    for left in (file, dep):
+        for name, text in {"next": "", "torn": torn, left: ".eagersplit.ko", BUILT: ""}.items():
+            host.write(name, text)
+        assert host.status(4)["after_reload"] == f"NONE: {said}"
+        assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {said}\n")
+        assert host.calls[-1] == f"depmod {RELEASE}"
+        assert not [*host.root.glob("lib/modules/*/updates/dkms/*")]
+        (host.root / dep).unlink(missing_ok=True)
+        assert host.status(4)["after_reload"] == "STOCK: the modules are built, not installed"
+    (host.root / "torn").unlink()
+    assert host.does("install")[0] == 0
 
 
 def test_secure_boot(host: Host) -> None:
@@ -266,10 +282,8 @@ def test_secure_boot(host: Host) -> None:
 
     def told(boot: str, advice: str) -> None:
         said = host.status(4)
-        assert (said["secure_boot"], said["next"]) == (
-            f"on, {boot}",
-            f"{advice}; then kvm-eager-split install",
-        )
+        advice += "; then kvm-eager-split install"
+        assert (said["secure_boot"], said["next"]) == (f"on, {boot}", advice)
 
     anew = f"apt install openssl mokutil; dkms unbuild kvm-eager-split/{VERSION} -k {RELEASE}"
     told("modules NOT signed", anew)
@@ -313,12 +327,8 @@ def test_reload_and_back(host: Host) -> None:
     assert host.status(0)["loaded"] == "series"
     (host.root / "calls").unlink()
     assert host.run("reload", "--stock").stderr == "kvm-eager-split: loaded: stock\n"
-    assert host.calls[2:] == [
-        "modprobe irqbypass",
-        "insmod kvm.ko.xz ",
-        "modprobe irqbypass",
-        "insmod kvm-amd.ko.xz npt=0",
-    ]
+    needs = "modprobe irqbypass"
+    assert host.calls[2:] == [needs, "insmod kvm.ko.xz ", needs, "insmod kvm-amd.ko.xz npt=0"]
     assert host.status(3)["loaded"] == "stock"
 
 
@@ -459,10 +469,8 @@ def test_metrics(host: Host) -> None:
     assert {sample.name for sample in hold.samples} == {"kvm_vm_dirty_log_holds_total"}
     buckets = [(one.labels["le"], one.value) for one in hold.samples]
     limits = ("0.000000000", "0.000000511", "+Inf")
-    assert buckets == [
-        *zip(limits, (0, 0, 1 << 32), strict=True),
-        *zip(limits, (0, 1, (1 << 32) + 1), strict=True),
-    ]
+    counts = (0, 0, 1 << 32, 0, 1, (1 << 32) + 1)
+    assert buckets == [*zip(limits * 2, counts, strict=True)]
     assert [one.value for one in wait.samples] == [2, 3, 3, 2, 3, 3]
 
 
