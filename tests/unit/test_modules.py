@@ -142,6 +142,9 @@ def test_a_package_that_is_too_large(place: Place, monkeypatch: pytest.MonkeyPat
 
 # A file that is another one, below Place.root or in the kernel's source, and what it has.
 WHOSE = f", whose source is {VERSION}"
+NEWER = f"case $4 in *image*) echo {VERSION} ;; *) echo 6.12.2 ;; esac\n"
+NO_ROLE = MMU.replace(f"{GUARD}role.word ==", "")
+TWO_HOLES = f"has known holes ({modules.MMU} has no guard against CVE-2026-46113 and CVE-"
 REFUSALS = {
     "kernel": ("build/proved", "kernel 6.12.0 0\n", f"{RELEASE} is none of the kernels that it is"),
     "config": ("headers/.config", CONFIG + "X=y\n", f"the configuration of {RELEASE} in "),
@@ -149,21 +152,13 @@ REFUSALS = {
     "no headers": ("headers/.config", None, "there are no headers in"),
     "no source": (TARBALL, None, "apt install linux-source-6.12"),
     "built again": ("bin/dpkg-query", "echo 6.12.1-2\n", f"{RELEASE} 6.12.1-2 is made of another"),
-    "newer source": (
-        "bin/dpkg-query",
-        f"case $4 in *image*) echo {VERSION} ;; *) echo 6.12.2 ;; esac\n",
-        f"6.12.2 is newer than the kernel{WHOSE}",
-    ),
+    "newer source": ("bin/dpkg-query", NEWER, f"6.12.2 is newer than the kernel{WHOSE}"),
     "other source": (TARBALL, "x", f"({VERSION}) is not the source {VERSION} of the kernel"),
     "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
     "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
     "no header": ("common/arch", None, "its source (diff: {common}/arch/x86/include: No such file"),
     "gfn": (modules.MMU, MMU.replace(f"{GUARD}gfn == ", ""), f"{VERSION} has known holes"),
-    "role": (
-        modules.MMU,
-        MMU.replace(f"{GUARD}role.word ==", ""),
-        f"has known holes ({modules.MMU} has no guard against CVE-2026-46113 and CVE-",
-    ),
+    "role": (modules.MMU, NO_ROLE, TWO_HOLES),
     "patch": ("build/kvm.patch", PATCH.replace("struct kvm", "struct a"), "series does not apply"),
 }
 
@@ -197,11 +192,12 @@ Adds: Documentation/kvm.rst
  struct kvm;
 +struct split;
 """
+Make = Callable[..., modules.Contents]
 PIN = fake_kernel.PIN + f'[kernels]\n"{RELEASE}" = "0"\n'
 
 
 @pytest.fixture
-def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., modules.Contents]:
+def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """modules.contents() of a base with this pin and this MMU, with one mail on it."""
 
     def make(pin: str = PIN, mmu: str = MMU, whole: bool = True, **source: Any) -> modules.Contents:
@@ -223,9 +219,7 @@ def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., m
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_the_difference_is_that_of_kvm(
-    contents: Callable[..., modules.Contents], tmp_path: Path, whole: bool
-) -> None:
+def test_the_difference_is_that_of_kvm(contents: Make, tmp_path: Path, whole: bool) -> None:
     """No tree is made for it, and what is there is used."""
     patch = contents(whole=whole).patch.decode()
     assert patch.startswith(fake_kernel.diff_of(HEADER).partition("\n")[0])
@@ -253,9 +247,7 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
     ({"pin": fake_kernel.PIN}, "names no kernel"),
     ({"mmu": MMU.replace("role.word ==", "")}, "no guard against CVE-2026-46113 and CVE-2026"),
 )
-def test_what_no_package_is_made_of(
-    contents: Callable[..., modules.Contents], wrong: dict[str, Any], said: str
-) -> None:
+def test_what_no_package_is_made_of(contents: Make, wrong: dict[str, Any], said: str) -> None:
     assert said in refused(contents, **wrong)
 
 
@@ -367,9 +359,7 @@ def test_nothing_is_left(installed: Installed) -> None:
     ("remove", "kvm_amd", "refcnt", False),
     ("upgrade", "kvm_amd", "version", False),
 )
-def test_what_is_still_loaded(
-    installed: Installed, word: str, vendor: str, file: str, said: bool
-) -> None:
+def test_still_loaded(installed: Installed, word: str, vendor: str, file: str, said: bool) -> None:
     """Is said with what takes it away, which does not leave the host without KVM."""
     write(installed.root / "sys/module" / vendor / file, "")
     hint = f"without VMs: modprobe -r {vendor} && modprobe {vendor}; or boot\n"

@@ -127,8 +127,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_status(host: Host) -> None:
-    said = host.status(3)
-    assert said["eager_split"] == "not active: no KVM is loaded"
+    assert host.status(3)["eager_split"] == "not active: no KVM is loaded"
     host.load("series")
     shutil.rmtree(host.root / "sys/module/kvm_amd")
     assert host.status(3)["eager_split"] == "not active: no KVM is loaded"
@@ -220,9 +219,7 @@ def sign(host: Host) -> None:
     # Of the two the kernel itself decides: shim can have it ignore Secure Boot.
     (SECURE_BOOT | {LOCKDOWN: "[none] integrity confidentiality\n"}, False),
 )
-def test_only_what_the_kernel_takes_is_installed(
-    host: Host, files: dict[str, str], refused: bool
-) -> None:
+def test_only_what_the_kernel_takes(host: Host, files: dict[str, str], refused: bool) -> None:
     """A boot would find modules that it refuses, and the host would have no KVM."""
     host.load("stock")
     for file, text in {"next": "", **files}.items():
@@ -320,6 +317,14 @@ def test_install(host: Host) -> None:
     assert (host.does("install")[0], len(host.calls)) == (2, 5)
 
 
+@for_each_row("way", "2>/dev/full", "3<>$H/pipe 2>$H/pipe 3>&-")
+@for_each_row("word", "install", "reload")
+def test_what_is_done_is_done_if_nobody_listens(host: Host, word: str, way: str) -> None:
+    command = f"mkfifo $H/pipe; exec {way}; exec dash {host.script} {word}"
+    done = called(host.root, "sh", "-c", command, H=host.root, KVM_EAGER_SPLIT_ROOT=host.root)
+    assert done.returncode == 0
+
+
 def test_reload_and_back(host: Host) -> None:
     host.load("stock")
     assert host.run("reload").returncode == 0
@@ -409,7 +414,6 @@ def test_vms_keep_the_modules(host: Host) -> None:
     host.write("sys/module/kvm/refcnt", "1\n")
     kept("KVM is used by tracing?")
     host.write("sys/module/kvm/holders/kvmgt/x", "")
-    host.write("sys/module/kvm/refcnt", "1\n")
     kept("KVM is used by kvmgt")
     host.write("sys/module/kvm/refcnt", "2\n")
     kept("KVM is used by kvmgt tracing?")
@@ -443,10 +447,8 @@ def test_metrics(host: Host) -> None:
         for name, mode in STATISTICS.items():
             host.write(f"sys/kernel/debug/kvm/{vm}/{name}", f"{number + 5}\n").chmod(mode)
         host.write(f"sys/kernel/debug/kvm/{vm}/vcpu0/pid", "1\n")
-        host.write(
-            f"sys/kernel/debug/kvm/{vm}/dirty_log_hist",
-            f"0 0 2\n511 {number} 1\n1023 {1 << 32} 0\n",
-        )
+        hist = f"0 0 2\n511 {number} 1\n1023 {1 << 32} 0\n"
+        host.write(f"sys/kernel/debug/kvm/{vm}/dirty_log_hist", hist)
     host.write("sys/kernel/debug/kvm/99-1/pages_2m", "1\n")
     done = host.run("metrics")
     assert (done.returncode, done.stderr) == (0, "")
@@ -464,8 +466,8 @@ def test_metrics(host: Host) -> None:
     for family in of_vms:
         found = {(one.labels["vm"], one.labels["name"]): one.value for one in family.samples}
         assert found == {("12-7", 'a"b?n'): 5, ("345-11", "worker"): 6}
-    assert (hold.name, hold.type) == ("kvm_vm_dirty_log_holds", "counter")
-    assert (wait.name, wait.type) == ("kvm_vm_dirty_log_waits", "counter")
+    names = ["kvm_vm_dirty_log_holds", "kvm_vm_dirty_log_waits"]
+    assert [(one.name, one.type) for one in (hold, wait)] == [(name, "counter") for name in names]
     assert {sample.name for sample in hold.samples} == {"kvm_vm_dirty_log_holds_total"}
     buckets = [(one.labels["le"], one.value) for one in hold.samples]
     limits = ("0.000000000", "0.000000511", "+Inf")
