@@ -310,7 +310,7 @@ def test_what_fails_leaves_the_kernels_own(installed: Installed) -> None:
             assert json.loads(said)["loaded"] == "stock"
 
 
-REFUSED = "the kernel refuses the modules: key NOT enrolled"
+REFUSED = "the kernel refuses the modules: key NOT trusted without Secure Boot"
 # The kernel takes signed modules only. These are signed by dkms's key, of which it does not know.
 ENFORCED = (
     ("modprobe kvm_amd", 1, "Key was rejected by service"),
@@ -322,7 +322,7 @@ ENFORCED = (
     (f"{SCRIPTS}.postinst triggered", 0, "NOT INSTALLED for"),
     ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
     ("kvm-eager-split status --json", 4, f'"version": "", "after_reload": "STOCK: {REFUSED}"'),
-    ("kvm-eager-split status", 4, "mokutil --import /var/lib/dkms/mok.pub"),
+    ("kvm-eager-split status", 4, "switch Secure Boot on, which is off"),
     ("kvm-eager-split reload", 4, f"nothing was changed: {REFUSED}"),
 )
 

@@ -114,6 +114,10 @@ def test_modules_of_two_versions_do_not_fit(place: Place) -> None:
         filled = modules.Contents(source, pin, 0, "", b"").filled("kvm_init_@SYMBOL@")
         assert filled.isidentifier()
         assert len(filled) <= 55
+        # Each base names its kernels.
+        point = pin.newest.partition("-")[0]
+        assert pin.kernels
+        assert all(release.startswith(f"{point}+deb") for release in pin.kernels)
 
 
 def test_what_the_package_needs_and_waits_for(place: Place) -> None:
@@ -125,6 +129,10 @@ def test_what_the_package_needs_and_waits_for(place: Place) -> None:
     triggers = (place.root / "package/DEBIAN/triggers").read_text().split("\n")
     directories = ("/lib/modules", "/usr/lib/modules", "/usr/src")
     assert triggers == [*(f"interest-noawait {each}" for each in directories), ""]
+    # dkms's hook, which can fail the installation of a kernel, takes no module with this empty.
+    config = (modules.PARTS / "dkms.conf").read_text()
+    assert 'AUTOINSTALL=""\n' in config
+    assert "BUILD_EXCLUSIVE" not in config
 
 
 def test_a_package_that_is_too_large(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,21 +257,6 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_no_package_is_made_of(contents: Make, wrong: dict[str, Any], said: str) -> None:
     assert said in refused(contents, **wrong)
-
-
-def test_each_base_names_its_kernels() -> None:
-    for version in Layout(ROOT).versions:
-        pin = read_pin(Layout(ROOT, version))
-        point = pin.newest.partition("-")[0]
-        assert pin.kernels
-        assert all(release.startswith(f"{point}+deb") for release in pin.kernels)
-
-
-def test_dkms_cannot_fail_the_installation_of_a_kernel() -> None:
-    """Its hook takes no module whose AUTOINSTALL is empty."""
-    config = (modules.PARTS / "dkms.conf").read_text()
-    assert 'AUTOINSTALL=""\n' in config
-    assert "BUILD_EXCLUSIVE" not in config
 
 
 # What it is told to do fails. `known`: what it knows of modules.

@@ -192,6 +192,7 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
 
 ENFORCE, LOCKDOWN = "sys/module/module/parameters/sig_enforce", "sys/kernel/security/lockdown"
 SECURE_BOOT = {"sys/firmware/efi/efivars/SecureBoot-8be4": "\x06\0\0\0\x01"}
+SHIM = "sys/firmware/efi/efivars/MokSBStateRT-605d"
 BUILT = f"var/lib/dkms/kvm-eager-split/{VERSION}/{RELEASE}/x86_64/module"
 # What modinfo says, and the certificate that has it.
 KEY, CERTIFICATE = "0A:BC:1D\n", b"\x03\x02\x0a\xbc\x1d\x7f"
@@ -209,6 +210,7 @@ def sign(host: Host) -> None:
     ({LOCKDOWN: "none [integrity] confidentiality\n"}, True),
     ({LOCKDOWN: "none integrity [confidentiality]\n"}, True),
     (SECURE_BOOT, True),
+    (SECURE_BOOT | {ENFORCE: "Y\n", SHIM: "\x06\0\0\0\x01"}, True),
     ({ENFORCE: "N\n"}, False),
     # Of the two the kernel itself decides: shim can have it ignore Secure Boot.
     (SECURE_BOOT | {LOCKDOWN: "[none] integrity confidentiality\n"}, False),
@@ -223,6 +225,12 @@ def test_only_what_the_kernel_takes(host: Host, files: dict[str, str], refused: 
         assert host.status(4)["after_reload"] == f"STOCK: {UNSIGNED}"
         assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
         sign(host)
+        if files != SECURE_BOOT:
+            why = "the kernel refuses the modules: key NOT trusted without Secure Boot"
+            assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {why}\n")
+            assert host.status(4)["next"].startswith("switch Secure Boot on, which is off in the")
+        for file, text in {**SECURE_BOOT, SHIM: "\x06\0\0\0\0"}.items():
+            host.write(file, text)
     for _ in range(2):
         assert host.does("install") == (0, f"installed for {RELEASE}\n")
     ours = f"-m kvm-eager-split -v {VERSION} -k {RELEASE}"
@@ -267,7 +275,8 @@ def test_what_is_not_whole_is_taken_away(host: Host, torn: str) -> None:
 def test_secure_boot(host: Host) -> None:
     """Modules are signed if they are, whatever keys there are."""
     host.write("next", "")
-    host.write(ENFORCE, "Y\n")
+    for file, text in SECURE_BOOT.items():
+        host.write(file, text)
     assert host.status(4)["secure_boot"] == "on, nothing is built"
     host.build()
     mok = host.write("var/lib/dkms/mok.pub", "another")
