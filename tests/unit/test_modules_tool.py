@@ -251,6 +251,9 @@ def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
     assert host.does("install")[0] == 4
     assert [call.split()[1] for call in host.calls] == ["uninstall", RELEASE]
     assert host.status(4)["after_reload"] == f"STOCK: {UNSIGNED}"
+    assert host.status(4)["next"].startswith("kvm-eager-split reload --stock; apt install openssl")
+    assert host.does("reload", "--stock") == (0, "loaded: stock\n")
+    assert host.status(4)["next"].startswith("apt install openssl")
 
 
 @for_each_row("torn", "kvm", "kvm_amd", "kvm_intel")
@@ -274,6 +277,7 @@ def test_what_is_not_whole_is_taken_away(host: Host, torn: str) -> None:
 
 def test_secure_boot(host: Host) -> None:
     """Modules are signed if they are, whatever keys there are."""
+    host.load("stock")
     host.write("next", "")
     for file, text in SECURE_BOOT.items():
         host.write(file, text)
