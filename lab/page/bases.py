@@ -8,32 +8,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from lab.page import sections
-from lab.page.model import Block, Grid, Missing, Picture, Section, grid
+from lab.page.model import Block, Missing, Picture, Section, grid
 from lab.results import tables
 from lab.results.sources import Bases
 
 
-def _named(block: Block, base: str) -> Block:
-    """The block with the name of its base."""
+def _named(block: Block, base: str, first: bool) -> Block:
+    """The block with the name of its base; what is quoted beside it comes with the first only."""
     if isinstance(block, Picture):
         return replace(block, name=f"{block.name}-{base}", title=f"Linux {base}: {block.title}")
     if isinstance(block, Missing):
         command = block.command.replace("make bench", f"make bench BASE={base}")
         return Missing(f"{block.what} of Linux {base}", command)
-    if isinstance(block, Grid):
-        return replace(block, title=f"Linux {base}: {block.title}")
-    return block
+    table = replace(block.table, title=f"Linux {base}: {block.table.title}")
+    return replace(block, table=table, quoted=block.quoted if first else ())
 
 
 def _blocks(of_base: Iterable[tuple[str, Section]]) -> Iterator[Block]:
-    """Those of the same section; what is quoted from elsewhere comes with the first base only."""
+    """Those of the same section."""
     for number, (base, section) in enumerate(of_base):
-        for block in section.blocks:
-            quoted = isinstance(block, Grid) and block.beside
-            if not quoted:
-                yield _named(block, base)
-            elif number == 0:
-                yield block
+        yield from (_named(block, base, number == 0) for block in section.blocks)
 
 
 def sections_of(bases: Bases) -> list[Section]:

@@ -10,6 +10,7 @@ from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Panel, Points, Style, Timeline
 from lab.results import tables
 from lab.results.sources import Line, Source
+from lab.results.tables import Table
 
 STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
 
@@ -135,7 +136,7 @@ def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
             origins.append(tuple(lines))
     title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
     notes = ["an access counts in the phase in which it began", tables.LOCKSTEP]
-    return Grid(title, ("", *columns), rows, origins, notes)
+    return Grid(Table(title, ("", *columns), rows, notes), origins)
 
 
 def _live_blocks(source: Source, ept: bool) -> list[Block]:

@@ -181,7 +181,7 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
     )
     picture = Picture(name, _title(record), svg, _dimensions(record), reading, lines[0].file)
     table = _table(migrations)
-    return [picture, Grid.of(table, [origins] * len(table.rows))]
+    return [picture, Grid(table, [origins] * len(table.rows))]
 
 
 def _all_blocks(source: Source) -> list[Block]:

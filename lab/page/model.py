@@ -11,29 +11,19 @@ from lab.results.tables import Table
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. origins: for each row the lines that its figures come from, or none at all.
+    """A table. origins: for each row the lines that its figures come from.
 
-    beside: drawn next to the block before it where there is room; neighbours of that kind have
-    the same notes.
+    quoted: tables from elsewhere beside it, without origins, whose notes are the same.
     """
 
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    origins: Sequence[tuple[Line, ...]] = ()
-    notes: Sequence[str] = ()
-    strong: frozenset[int] = frozenset()
-    beside: bool = False
-
-    @classmethod
-    def of(cls, table: Table, origins: Sequence[tuple[Line, ...]]) -> "Grid":
-        strong = frozenset(table.strong)
-        return cls(table.title, table.columns, table.rows, origins, table.notes, strong)
+    table: Table
+    origins: Sequence[tuple[Line, ...]]
+    quoted: Sequence[Table] = ()
 
 
 def grid(table: Table, *sources: Source) -> Grid:
     """A table of what one or several files have measured."""
-    return Grid.of(table, [tuple(o for s in sources for o in s.at(k)) for k in table.origins])
+    return Grid(table, [tuple(o for s in sources for o in s.at(k)) for k in table.origins])
 
 
 @dataclass(frozen=True)
@@ -60,12 +50,12 @@ class Missing:
     command: str = "make bench"
 
 
-Block = Grid | Picture | Missing | str
+Block = Grid | Picture | Missing
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading. anchor: its id; a str among the blocks is a paragraph."""
+    """A part of the page with a heading. anchor: its id."""
 
     anchor: str
     title: str

@@ -103,7 +103,7 @@ def _blocks(source: Source) -> list[Block]:
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
     drawn = Picture("native", TITLE, picture(found), said, reading, source.name)
-    return [drawn, Grid.of(shown, origins)]
+    return [drawn, Grid(shown, origins)]
 
 
 MISSING = Missing("how the series' loops fare in real caches", "make bench WHAT=native")

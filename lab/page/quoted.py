@@ -5,8 +5,8 @@ They are of real hardware, in seconds, and other memory sizes than ours. They st
 their own and are never set off against a figure of this project.
 """
 
-from lab.page.model import Grid
-from lab.results.tables import writes
+from lab.results.jsonl import Key
+from lab.results.tables import Table, writes
 
 SOURCE = (
     'quoted from David Matlack, "KVM: Extend Eager Page Splitting to the shadow MMU", 2022:'
@@ -32,9 +32,9 @@ EPT_CLEAR_1: Rows = ((2, "0.0015", "0.0553"), (8, "0.0063", "0.2239"), (64, "0.0
 EPT_CLEAR_2: Rows = ((2, "0.0156", "0.0158"), (8, "0.0633", "0.0638"), (64, "0.6956", "0.7004"))
 
 
-def _grid(title: str, rows: Rows) -> Grid:
-    cells = [(str(n), off, on, _ratio(off, on)) for n, off, on in rows]
-    return Grid(f"The mails: {title}", COLUMNS, cells, notes=[SOURCE], beside=True)
+def _table(title: str, rows: Rows) -> Table:
+    cells = ((str(n), off, on, _ratio(off, on)) for n, off, on in rows)
+    return Table(f"The mails: {title}", COLUMNS, [*cells], [SOURCE])
 
 
 def _ratio(off: str, on: str) -> str:
@@ -42,16 +42,18 @@ def _ratio(off: str, on: str) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def tables(ept: bool, write_percent: int, initially_all_set: bool) -> list[Grid]:
-    """What the mails have for such a table of ours, perhaps nothing."""
-    if not ept:
-        quoted = {100: SHADOW_ALL, 20: SHADOW_20}.get(write_percent)
-        title = f"ept=N, iteration 1 dirty memory time, {writes(write_percent)}"
-        return [_grid(title, quoted)] if quoted else []
-    if write_percent != 100:
+def tables(key: Key) -> list[Table]:
+    """What the mails have for the table of ours that KEY is in, perhaps nothing."""
+    if key.tdp_mmu:
         return []
-    found = [_grid("ept=Y, iteration 1 dirty memory time", EPT_DIRTY)]
-    if not initially_all_set:
-        return [*found, _grid("ept=Y, enabling dirty logging", EPT_ENABLE)]
-    first = _grid("ept=Y, iteration 1 clear dirty log", EPT_CLEAR_1)
-    return [*found, first, _grid("ept=Y, iteration 2 clear dirty log", EPT_CLEAR_2)]
+    if not key.ept:
+        quoted = {100: SHADOW_ALL, 20: SHADOW_20}.get(key.write_percent)
+        title = f"ept=N, iteration 1 dirty memory time, {writes(key.write_percent)}"
+        return [_table(title, quoted)] if quoted else []
+    if key.write_percent != 100:
+        return []
+    found = [_table("ept=Y, iteration 1 dirty memory time", EPT_DIRTY)]
+    if not key.initially_all_set:
+        return [*found, _table("ept=Y, enabling dirty logging", EPT_ENABLE)]
+    first = _table("ept=Y, iteration 1 clear dirty log", EPT_CLEAR_1)
+    return [*found, first, _table("ept=Y, iteration 2 clear dirty log", EPT_CLEAR_2)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Both pages, from one list of sections.
+"""Both pages, from one list of sections: the Markdown page, and the same as HTML.
 
 The HTML page needs nothing beside it: pictures are SVG inside of it, there is no script, and
 nothing is loaded. The Markdown page has its pictures, and the files of results, beside it.
@@ -7,21 +7,25 @@ nothing is loaded. The Markdown page has its pictures, and the files of results,
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup
 
 from lab.core import space
-from lab.page.model import Block, Grid, Missing, Picture, Section, lines_of, ranges
+from lab.page.model import Block, Grid, Picture, Section, lines_of, ranges
 from lab.page.pictures import COLOURS
 from lab.results.sources import Line, Source, Sources
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML = "index.html"
 MARKDOWN = "report.md"
+# To a file of results, or to lines of it.
+LINK = re.compile(r'href="([^"#]+)(?:#L(\d+)[^"]*)?"')
 TITLE = "Eager page splitting for KVM's shadow MMU"
 
 
@@ -46,7 +50,7 @@ class Used:
         return ", ".join(found)
 
 
-def inline(picture: Picture) -> Markup:
+def inline(picture: Picture) -> str:
     """A picture's SVG for use inside a page: ids of its own, and colours that the page sets."""
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{picture.name}-", svg)
@@ -55,25 +59,30 @@ def inline(picture: Picture) -> Markup:
     for size in ("height", "width"):
         svg = re.sub(rf'<svg ([^>]*?){size}="[^"]*" ?', r"<svg \1", svg, count=1)
     # The figures are in the tables, too; the text is made of outlines.
-    return Markup(svg.replace("<svg ", '<svg role="img" aria-hidden="true" ', 1))
+    named = f'<svg id="figure-{picture.name}" role="img" aria-hidden="true" '
+    return svg.replace("<svg ", named, 1)
 
 
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+def _escape(text: object) -> object:
+    return text.replace("<", "&lt;") if isinstance(text, str) else text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _environment(html: bool) -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=html,
+        finalize=None if html else _escape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters.update(inline=inline, ranges=ranges, cell=_escape)
-    kinds = {"grid": Grid, "picture": Picture, "missing": Missing, "text": str}
-    for name, kind in kinds.items():
+    found.filters.update(ranges=ranges, cell=_cell)
+    for name, kind in {"grid": Grid, "picture": Picture}.items():
         found.tests[name] = lambda value, kind=kind: isinstance(value, kind)
     return found
 
@@ -86,34 +95,53 @@ def _notes_once(section: Section) -> Section:
     said: set[str] = set()
     blocks: list[Block] = []
     for block in section.blocks:
-        if isinstance(block, Grid) and not block.beside:
-            block = replace(block, notes=[note for note in block.notes if note not in said])
-            said.update(block.notes)
+        if isinstance(block, Grid):
+            notes = [note for note in block.table.notes if note not in said]
+            block = replace(block, table=replace(block.table, notes=notes))
+            said.update(notes)
         blocks.append(block)
     return replace(section, blocks=blocks)
 
 
-def page(template: str, sources: Sources, sections: Sequence[Section]) -> str:
-    """One page: TEMPLATE is HTML or MARKDOWN."""
-    environment, lines = _environment(template == HTML), lines_of(sections)
+def _pictures(sections: Iterable[Section]) -> dict[str, Picture]:
+    """By the names of their files."""
+    blocks = (block for section in sections for block in section.blocks)
+    return {f"{block.name}.svg": block for block in blocks if isinstance(block, Picture)}
+
+
+def _body(markdown: str, pictures: Mapping[str, Picture]) -> Markup:
+    """The Markdown page as HTML that has its pictures, and links to lines, inside of it."""
+    parser = MarkdownIt("commonmark").enable("table")
+
+    def image(_: object, tokens: Sequence[Token], index: int, *__: object) -> str:
+        return inline(pictures[str(tokens[index].attrs["src"])])
+
+    def within(found: re.Match[str]) -> str:
+        return f'href="#{found[1]}{f"-{found[2]}" if found[2] else ""}"'
+
+    parser.add_render_rule("image", image)
+    return Markup(LINK.sub(within, parser.render(markdown)))
+
+
+def pages(sources: Sources, sections: Sequence[Section]) -> dict[str, str]:
+    """Both pages, by name."""
+    lines = lines_of(sections)
     used = [Used(one, [i for i in lines if i.file == one.name]) for one in sources.values()]
-    text = environment.get_template(f"{template}.j2").render(
-        title=TITLE,
-        sections=[_notes_once(section) for section in sections],
-        used=used,
-        colours=COLOURS,
-    )
+    shown = {"title": TITLE, "sections": [_notes_once(section) for section in sections]}
+    text = _environment(False).get_template(f"{MARKDOWN}.j2").render(shown, used=used)
     # What Jinja leaves of empty lines in a row.
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+    text = re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+    parts = {"title": TITLE, "colours": COLOURS, "body": _body(text, _pictures(sections))}
+    return {
+        MARKDOWN: text,
+        HTML: _environment(True).get_template(f"{HTML}.j2").render(parts, used=used),
+    }
 
 
 def files(sources: Sources, sections: Sequence[Section]) -> dict[str, bytes]:
     """Everything that a report consists of: name -> bytes."""
-    found = {name: page(name, sources, sections).encode() for name in (HTML, MARKDOWN)}
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, Picture):
-                found[f"{block.name}.svg"] = block.svg.encode()
+    found = {name: text.encode() for name, text in pages(sources, sections).items()}
+    found |= {name: picture.svg.encode() for name, picture in _pictures(sections).items()}
     return found | {source.name: source.data for source in sources.values()}
 
 

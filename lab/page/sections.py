@@ -159,11 +159,10 @@ def _bench_tables(source: Source) -> list[Block]:
     blocks: list[Block] = []
     note = "figures are milliseconds; " + dimensions.clock(source.measurements[0].machine)
     for table in tables.main_tables(source.measurements):
-        shown = grid(table, source)
-        blocks.append(replace(shown, notes=[*shown.notes, note]))
+        table.notes.append(note)
         key = next(key for keys in table.origins for key in keys if key in source.measured)
-        if not key.tdp_mmu:
-            blocks += quoted.tables(key.ept, key.write_percent, key.initially_all_set)
+        beside = quoted.tables(key)
+        blocks.append(replace(grid(table, source), quoted=beside))
     base = tables.base_table(source.measurements)
     return [*blocks, *([grid(base, source)] if base else [])]
 
@@ -229,7 +228,7 @@ def _cost(source: Source) -> list[Block]:
         " vCPUs there are; it is to stay below the dotted line.",
         source.name,
     )
-    return [picture, Grid.of(cost_table(records), [(line,) for line in source.lines])]
+    return [picture, Grid(cost_table(records), [(line,) for line in source.lines])]
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
@@ -317,7 +316,7 @@ def _lock(source: Source) -> list[Block]:
             f" {one['phase']} {one['iteration']}"
         )
         blocks.append(Picture("lock", title, drawn, said, reading, source.name))
-    return [*blocks, Grid.of(lock_table(records), [(line,) for line in source.lines])]
+    return [*blocks, Grid(lock_table(records), [(line,) for line in source.lines])]
 
 
 BENCH = ("bench",)

@@ -15,6 +15,7 @@ from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import BITS, Panel
 from lab.results import jsonl, sources
 from lab.results.sources import Line
+from lab.results.tables import Table
 from tests.rows import for_each_row
 from tests.unit import report_data as data
 from tests.unit.calls import refused
@@ -82,11 +83,10 @@ def test_every_row_with_figures_of_ours_has_an_origin(tmp_path: Path) -> None:
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
     assert len(grids) > 5
     for grid in grids:
-        if grid.beside:
-            assert not grid.origins and "real hardware" in grid.notes[0]
-        else:
-            assert len(grid.origins) == len(grid.rows)
-            assert all(grid.origins)
+        assert len(grid.origins) == len(grid.table.rows)
+        assert all(grid.origins)
+    notes = [table.notes for grid in grids for table in grid.quoted]
+    assert notes and all("real hardware" in said for (said,) in notes)
 
 
 def test_the_same_results_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_is_missing_is_named_with_its_command() -> None:
     assert {"make bench", "make bench WHAT=cost"} <= found
     assert all(isinstance(b, Missing) for s in sections.build({}) for b in s.blocks)
     assert {"make bench WHAT=live", "make bench WHAT=crossover"} <= found
-    assert "Not measured yet" in render.page(render.HTML, {}, sections.build({}))
+    assert "Not measured yet" in render.pages({}, sections.build({}))[render.HTML]
 
 
 def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
@@ -199,12 +199,16 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path) -> None:
     assert isinstance(dirty_bits.PART.section(sources.load_all([file])).blocks[0], Missing)
 
 
-def test_markdown_cells_cannot_break_out(tmp_path: Path) -> None:
-    line = Line("a.jsonl", 1, "{}", {})
-    grid = Grid("T", ("a",), [("x|y<b>",)], [(line,)])
-    section = model.Section("s", "S", [grid])
-    assert "x\\|y&lt;b>" in render.page(render.MARKDOWN, {}, [section])
-    assert "x|y&lt;b&gt;" in render.page(render.HTML, {}, [section])
+def test_cells_cannot_break_out() -> None:
+    line = Line("a b.jsonl", 1, "{}", {})
+    table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_harvest=on", "*")])
+    section = model.Section("s", "S", [Grid(table, [(line,), (line,)])])
+    pages = render.pages({}, [section])
+    assert "x\\|y&lt;b>" in pages[render.MARKDOWN]
+    cells = re.findall("<td[^>]*>(.*?)</td>", pages[render.HTML])
+    link = '<a href="#a%20b.jsonl-1">1</a>'
+    wanted = ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
+    assert cells[-6:] == wanted
 
 
 def test_neighbouring_lines_are_a_range() -> None:
@@ -334,16 +338,10 @@ def test_after_a_measurement_a_bad_file_is_only_said(
 
 
 def test_what_tables_have_in_common_is_said_once() -> None:
-    notes = ["of both", "of the first"]
-    grids = [
-        model.Grid("a", ("x",), [("1",)], notes=notes),
-        model.Grid("quoted", ("x",), [("1",)], notes=["elsewhere"], beside=True),
-        model.Grid("b", ("x",), [("1",)], notes=["of both", "of the second"]),
-        model.Grid("quoted", ("x",), [("1",)], notes=["elsewhere"], beside=True),
-    ]
-    section = model.Section("s", "S", list(grids))
-    for name in (render.HTML, render.MARKDOWN):
-        text = render.page(name, {}, [section])
-        said = [text.count(note) for note in (*notes, "of the second", "elsewhere")]
+    quoted = [Table("quoted", ("x",), [("1",)], ["elsewhere"])]
+    tables = [Table(name, ("x",), [("1",)], ["of both", f"of {name}"]) for name in "ab"]
+    section = model.Section("s", "S", [Grid(table, [], quoted) for table in tables])
+    for text in render.pages({}, [section]).values():
+        said = [text.count(f"{note}<") for note in ("of both", "of a", "of b", "elsewhere")]
         assert said == [1, 1, 1, 2]
-    assert grids[2].notes == ["of both", "of the second"]
+    assert tables[1].notes == ["of both", "of b"]
