@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+from rich.console import Console
 
 from lab import machines
 from lab.core import parallel, process
@@ -20,7 +21,7 @@ from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render
-from lab.results import goals, sources
+from lab.results import goals, sources, tables
 from lab.results.tables import BASE_VCPUS
 
 VCPUS = tuple(goals.RATIOS)
@@ -106,13 +107,11 @@ def check_sentences() -> None:
 
 
 def check_bounds(file: Path) -> None:
-    """Print the bounds and how they are met. WorkFailed: one is not."""
+    """Print the goals and how they are met. WorkFailed: a bound is missed."""
     found = sources.load(file).measurements
-    table = goals.bounds_table(found)
-    for row in table.rows if table else ():
-        vcpus, lazy, eager, gain, least, verdict = row
-        click.echo(f"{vcpus} vCPUs: N {lazy} ms, Y {eager} ms, N/Y {gain}, {least}: {verdict}")
-    if lines := goals.missed(found):
+    if table := goals.table(found):
+        tables.show(table, Console())
+    if lines := [*goals.missed(found)]:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 
 

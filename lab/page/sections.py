@@ -150,8 +150,8 @@ def _bench_pictures(source: Source) -> list[Block]:
 
 
 def _verdicts(source: Source) -> list[Block]:
-    judged = (goals.bounds_table(source.measurements), goals.table(source.measurements))
-    return [grid(table, source) for table in judged if table]
+    judged = goals.table(source.measurements)
+    return [grid(judged, source)] if judged else []
 
 
 def _bench_tables(source: Source) -> list[Block]:

@@ -335,7 +335,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
         if row == headline(key.initially_all_set):
             table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
-        table.rows.append((f"{_vm_label(key)}: {row.label}", *cells))
+        table.rows.append((f"{vm_label(key)}: {row.label}", *cells))
         table.origins.append((key, replace(key, kernel="series")))
     if not table.rows:
         return None
@@ -380,7 +380,7 @@ def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
     if not shared:
         return None
     keys = [key for key, _ in shared]
-    labels = (f"{_vm_label(key)} x {size(key.bytes_per_vcpu)}: {row.label}" for key, row in shared)
+    labels = (f"{vm_label(key)}: {row.label}" for key, row in shared)
     columns = [("ms", *labels)]
     for base, times in of_bases.items():
         columns += _columns_of(base, times, keys)
@@ -404,8 +404,8 @@ def load_label(key: Key) -> str:
     return f"{paging_of(key)}{harvest_of(key)}, {writes(key.write_percent)}{init}"
 
 
-def _vm_label(key: Key) -> str:
-    return f"{load_label(key)}, {key.vcpus} vCPUs"
+def vm_label(key: Key) -> str:
+    return f"{load_label(key)}, {key.vcpus} vCPUs x {size(key.bytes_per_vcpu)}"
 
 
 def aligned(table: Table) -> list[list[str]]:

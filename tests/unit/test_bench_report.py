@@ -229,7 +229,7 @@ def test_the_goals_name_the_ungated_baseline_too() -> None:
     base = measured(kernel="base", eager=(False,))
     table = goals.table(measured(speedup=64) + peer() + base)
     assert table
-    assert table.columns == ("8 vCPUs x 4 MiB", "N", "Y", "U", "N/Y", "U/Y", "goal")
+    assert table.columns == ("8 vCPUs x 4 MiB if not said", "N", "Y", "U", "N/Y", "U/Y", "goal")
     goal = ("1600.0", "25.0", "40.0", "64.0", "1.60", "at least 60: reached")
     assert table.rows[0] == ("ept=Y, all writes, dirty ms", *goal)
     assert table.rows[-1][1:-1] == ("400.0", "-", "-", "-", "-")
@@ -382,8 +382,15 @@ def test_the_unpatched_kernel_beside_n() -> None:
     base = [replace(m, seconds=m.seconds * 1.004) for m in measured(kernel="base", eager=(False,))]
     table = tables.base_table(measured() + base)
     assert table
-    index = next(i for i, row in enumerate(table.rows) if "8 vCPUs: dirty, iteration 2" in row[0])
-    wanted = ("ept=Y, all writes, 8 vCPUs: dirty, iteration 2", "1606.4", "1600.0", "-0.40%")
+    index = next(
+        i for i, row in enumerate(table.rows) if "8 vCPUs x 4 MiB: dirty, iteration 2" in row[0]
+    )
+    wanted = (
+        "ept=Y, all writes, 8 vCPUs x 4 MiB: dirty, iteration 2",
+        "1606.4",
+        "1600.0",
+        "-0.40%",
+    )
     assert table.rows[index] == wanted
     assert index in table.strong
     assert len(table.strong) == 2
@@ -399,7 +406,7 @@ def test_the_unpatched_kernel_beside_n() -> None:
         for one in (True, False)
     )
     with_set, other = ({row[0] for row in table.rows} for table in both if table)
-    assert "ept=Y, all writes, without initially-all-set, 8 vCPUs: enabling" in other
+    assert "ept=Y, all writes, without initially-all-set, 8 vCPUs x 4 MiB: enabling" in other
     assert other.isdisjoint(with_set)
 
 
