@@ -27,7 +27,7 @@ from lab.measure import plan
 from lab.measure.options import numbers, words
 from lab.measure.partial import Store
 from lab.measure.plan import Boot
-from lab.measure.progress import BootProgress, Watch, shown
+from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.page import figures
 from lab.results import files, goals, jsonl, sources, tables
@@ -136,8 +136,8 @@ def run_plan(
         watch.end(index)
 
     grace_s = GRACE_S.get(machine.name, parallel.GRACE_S)
-    with shown(watch) as tick:
-        parallel.for_each(range(len(jobs)), one, tick, watch.parallel, grace_s)
+    with watch.bars:
+        parallel.for_each(range(len(jobs)), one, watch.tick, watch.parallel, grace_s)
     return [results[index] for index in range(len(jobs))]
 
 
@@ -191,7 +191,7 @@ def measure(
         )
         if left:
             say(f"bench: {_runs(boots)} test runs are left, about {_estimate(machine, boots)}")
-    watch = Watch([BootProgress(boot) for boot in boots], parallel_on(machine))
+    watch = Watch(boots, parallel_on(machine))
     measured = iter(run_plan(machine, left, watch, store) if left else [])
     return [one for found in known for one in (next(measured) if found is None else found)]
 

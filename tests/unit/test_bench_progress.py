@@ -11,7 +11,7 @@ from lab.core.steps import duration
 from lab.machines.paging import Mode
 from lab.measure import progress
 from lab.measure.plan import BOOT_S, Boot, Matrix
-from lab.measure.progress import BootProgress, Watch
+from lab.measure.progress import Watch
 from tests.rows import for_each_row
 
 BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())
@@ -27,7 +27,7 @@ class Clock:
 
 def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
     clock = Clock()
-    return Watch([BootProgress(BOOT) for _ in range(boots)], parallel, clock), clock
+    return Watch([BOOT] * boots, parallel, clock), clock
 
 
 def started() -> tuple[Watch, Clock]:
@@ -63,20 +63,25 @@ def test_nothing_is_left_at_the_end() -> None:
         clock.now += 10
         watched.end(index)
     assert watched.left_s() == 0
-    assert {c.percent for c in watched.boots} == {100}
+    assert {task.percentage for task in watched.tasks} == {100}
+
+
+def state(watched: Watch) -> tuple[float, str]:
+    (task,) = watched.tasks
+    return task.completed, task.fields["text"]
 
 
 def test_lines_of_others_are_ignored() -> None:
     watched, _ = watch(1, 1)
     watched.line(0, "hello")
-    assert (watched.boots[0].percent, watched.boots[0].text) == (0, "waiting")
+    assert state(watched) == (0, "waiting")
     watched.line(0, f"37% 5/12 {LINE}")
-    assert (watched.boots[0].percent, watched.boots[0].text) == (37, f"5/12 {LINE}")
+    assert state(watched) == (BOOT.boot_s + 0.37 * BOOT.runs_s, f"5/12 {LINE}")
     # What is measured after the matrix is no way back.
     watched, _ = started()
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
         watched.line(0, line)
-    assert (watched.boots[0].percent, watched.boots[0].text) == (100, f"1/2 {LINE}")
+    assert state(watched) == (BOOT.estimate_s, f"1/2 {LINE}")
 
 
 @for_each_row("seconds, wanted", (0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"))
@@ -90,12 +95,12 @@ def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     monkeypatch.setattr(progress, "console", console)
     monkeypatch.setattr(steps, "say", lambda line: console.print(line, highlight=False))
     watched, clock = watch(2, 2)
-    with progress.shown(watched) as tick:
+    with watched.bars:
         watched.start(0)
         watched.line(0, f"37% 5/12 {LINE}")
         for _ in range(45):
             clock.now += 1
-            tick()
+            watched.tick()
     return stream.getvalue()
 
 
