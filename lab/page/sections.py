@@ -36,7 +36,7 @@ def _family(key: Key) -> Key:
 
 def _styles(key: Key) -> dict[Style, Key]:
     """The baseline first: its markers are to lie below."""
-    lazy, eager, ungated, bits = tables.Beside.keys(key)
+    lazy, eager, ungated, bits = tables.sides(key).values()
     below = pictures.BASELINE[ungated.kernel]
     return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
 
@@ -59,7 +59,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     mix = tables.writes(like.write_percent)
     over = ("N/Y", pictures.LAZY)
     if row in SPLITTING:
-        over = (tables.RATIO_OF_UNGATED, next(iter(_styles(at))))
+        over = ("U/Y", next(iter(_styles(at))))
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
 

@@ -12,7 +12,7 @@ from itertools import product
 from lab.machines.paging import Mode
 from lab.results import compare, tables
 from lab.results.jsonl import Key, Measurement
-from lab.results.tables import BASE_LIMIT, BASE_VCPUS, Beside, Row, Table, Times, headline
+from lab.results.tables import BASE_LIMIT, BASE_VCPUS, Row, Table, Times, headline
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ GOALS = (
     *(Goal(way, tables.DISABLING, most_ms=5) for way in IN_TDP_MMU),
 )
 
-# A goal that was measured: its label, times, verdict, and the keys that it was judged by.
-Judged = tuple[str, Beside, str, tuple[Key, ...]]
+# A goal that was measured: its label, times by column, verdict, and the keys that it was judged by.
+Judged = tuple[str, dict[str, float], str, tuple[Key, ...]]
 
 
 def verdict(reached: bool) -> str:
@@ -108,11 +108,12 @@ def _speed_goals(times: Times, goals: Iterable[Goal] = GOALS) -> Iterator[Judged
     for goal in goals:
         for key, seconds in times.items():
             if key.kernel == "series" and key.eager and goal.is_for(key):
-                beside = Beside.at(key, times)
+                sides = tables.sides(key)
+                at = tables.measured_of(sides, times)
                 what = "dirty" if key.phase == "dirty" else goal.row.label
-                if said := goal.judge(beside.lazy, seconds):
+                if said := goal.judge(at.get("N"), seconds):
                     label = (tables.vm_label if goal in BOUNDS else tables.load_label)(key)
-                    yield f"{label}, {what} ms", beside, said, Beside.keys(key)[:3]
+                    yield f"{label}, {what} ms", at, said, (*sides.values(),)[:3]
 
 
 def _base_goal(times: Times) -> Iterator[Judged]:
@@ -128,7 +129,7 @@ def _base_goal(times: Times) -> Iterator[Judged]:
     reached = abs(now / before - 1) * 100 <= BASE_LIMIT
     said = f"at most {BASE_LIMIT:g}% apart: {verdict(reached)}"
     label = f"N beside the unpatched kernel, at worst {tables.percent(now, before)}"
-    yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
+    yield label, {"N": now}, said, (key, replace(key, kernel="series"))
 
 
 def _over(key: Key, before: float, now: float) -> float:
@@ -148,19 +149,19 @@ def _lazy_goals(times: Times) -> Iterator[Judged]:
         label = f"{tables.load_label(key)}: N beside the unpatched kernel, {row.label}"
         said = f"at most {LAZY_LIMIT:g}% longer: {verdict(_over(key, before, now) <= 0)}"
         label += f" {tables.percent(now, before)}"
-        yield label, Beside(now, None), said, (key, replace(key, kernel="series"))
+        yield label, {"N": now}, said, (key, replace(key, kernel="series"))
 
 
 def table(measurements: Iterable[Measurement]) -> Table | None:
     """All goals that were measured; None if none was."""
     times = {one.key: one.seconds for one in measurements}
     verdicts = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
-    ungated = "U" if any(beside.ungated is not None for _, beside, *_ in verdicts) else ""
-    columns = ("8 vCPUs x 4 MiB if not said", *Beside(None, None).cells(ungated), "goal")
-    found = Table("What the series is to reach", columns)
-    found.notes += tables.WHAT_IS_U.values() if ungated else []
-    for label, beside, said, keys in verdicts:
-        found.rows.append((label, *beside.cells(ungated).values(), said))
+    rows = [tables.cells(at) for _, at, *_ in verdicts]
+    names = tables.filled(rows, "N", "Y", "U", "N/Y", "U/Y")
+    found = Table("What the series is to reach", ("8 vCPUs x 4 MiB if not said", *names, "goal"))
+    found.notes += tables.WHAT_IS_U.values() if "U" in names else []
+    for (label, _, said, keys), row in zip(verdicts, rows, strict=True):
+        found.rows.append((label, *(row[name] for name in names), said))
         found.origins.append(keys)
     return found if found.rows else None
 
@@ -173,5 +174,5 @@ def missed(measurements: Iterable[Measurement]) -> Iterator[str]:
         if judged is None:
             yield f"{goal.vcpus} vCPUs: N/Y was not measured"
         elif not judged[2].endswith(verdict(True)):
-            gain = tables.ratio(judged[1].lazy, judged[1].eager)
+            gain = tables.cells(judged[1])["N/Y"]
             yield f"{goal.vcpus} vCPUs: N/Y is {gain} instead of at least {goal.ratio:g}"

@@ -69,7 +69,6 @@ BASE_LIMIT = 1.0
 UNGATED, UNPATCHED = "ungated", "unpatched"
 # By tdp_mmu, which knows no gates: the kernel whose Y stands beside the series', and its column.
 BASELINE = {False: ("peer", UNGATED), True: ("base", UNPATCHED)}
-RATIO_OF_UNGATED = "U/Y"
 # By the name of the column.
 WHAT_IS_U = {
     UNGATED: "ungated (U), the baseline: the unpatched kernel without what keeps its eager"
@@ -78,6 +77,10 @@ WHAT_IS_U = {
     " splits eagerly, too",
 }
 BITS = "D bits"
+# Of what stands side by side, by the heading of the column: that over this.
+RATIOS = {"N/Y": ("N", "Y"), "Y/D": ("Y", BITS), "U/Y": ("U", "Y")}
+# For which of them a column is there.
+OF_SIDE = {"N/Y": "N", "N:1": "N", "Y:1": "Y", "Y/D": BITS, "D:1": BITS, "U/Y": "U"}
 WHAT_ARE_BITS = (
     "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
     " for the Dirty bits that CPUs set"
@@ -190,92 +193,63 @@ REASON = {
 }
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Seconds that stand side by side, None where not measured.
+def sides(key: Key) -> dict[str, Key]:
+    """What stands side by side at KEY, whatever its value of eager, by the headings of columns.
 
-    N, Y, Y of the ungated baseline (with the TDP MMU, of the unpatched kernel, which has no gates
-    there), and Y with dirty_harvest=on.
+    N and Y; beside the series Y of the ungated baseline (with the TDP MMU, of the unpatched kernel,
+    which has no gates there), and Y with dirty_harvest=on.
     """
-
-    lazy: float | None
-    eager: float | None
-    ungated: float | None = None
-    bits: float | None = None
-
-    @classmethod
-    def at(cls, key: Key, times: Times) -> "Beside":
-        """What was measured at KEY, whatever its value of eager."""
-        return cls(*map(times.get, cls.keys(key)))
-
-    @staticmethod
-    def keys(key: Key) -> tuple[Key, Key, Key, Key]:
-        """The keys of those that stand side by side at KEY."""
-        lazy, eager = (replace(key, eager=value) for value in (False, True))
-        ungated = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
-        return lazy, eager, ungated, replace(eager, dirty_harvest=ON)
-
-    def cells(self, ungated: str = "", with_bits: bool = False) -> dict[str, str]:
-        """By their headings. ungated: what that column is called, empty for none."""
-        times, ratios = {"N": self.lazy, "Y": self.eager}, {"N/Y": ratio(self.lazy, self.eager)}
-        if with_bits:
-            times[BITS] = self.bits
-            ratios["Y/D"] = ratio(self.eager, self.bits)
-        if ungated:
-            times[ungated] = self.ungated
-            ratios[RATIO_OF_UNGATED] = ratio(self.ungated, self.eager)
-        return {name: milliseconds(seconds) for name, seconds in times.items()} | ratios
+    lazy, eager = (replace(key, eager=value) for value in (False, True))
+    found = {"N": lazy, "Y": eager}
+    if key.kernel == "series":
+        found["U"] = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
+        if key.dirty_harvest == OFF:
+            found[BITS] = replace(eager, dirty_harvest=ON)
+    return found
 
 
-@dataclass(frozen=True)
-class Extra:
-    """Which columns a table has beyond those of N and Y. ungated: what it is called, if any."""
-
-    ungated: str
-    bits: bool
-
-    @classmethod
-    def of(cls, group: Key, groups: Groups) -> "Extra":
-        """Those that anything was measured for in a group of the series."""
-
-        def eagerly(other: Key) -> bool:
-            return group.kernel == "series" and any(key.eager for key in groups.get(other, ()))
-
-        bits = group.dirty_harvest == OFF and eagerly(replace(group, dirty_harvest=ON))
-        kernel, name = BASELINE[group.tdp_mmu]
-        return cls(name if eagerly(replace(group, kernel=kernel)) else "", bits)
+def measured_of(keys: Mapping[str, Key], times: Times) -> dict[str, float]:
+    """Seconds of those KEYS that were measured."""
+    return {name: times[key] for name, key in keys.items() if key in times}
 
 
-def _cells(beside: Beside, unit: float | None, extra: Extra) -> dict[str, str]:
-    """By their headings, behind the times also these in units of UNIT."""
-    times = {"N:1": beside.lazy, "Y:1": beside.eager} | ({"D:1": beside.bits} if extra.bits else {})
-    in_units = {name: ratio(seconds, unit) for name, seconds in times.items()}
-    return beside.cells(extra.ungated, extra.bits) | in_units
+def cells(at: Mapping[str, float], unit: float | None = None) -> dict[str, str]:
+    """Seconds AT the sides as milliseconds, as ratios, and in units of UNIT, by headings."""
+    shown = {name: milliseconds(at.get(name)) for name in ("base", "N", "Y", BITS, "U")}
+    ratios = {name: ratio(at.get(over), at.get(under)) for name, (over, under) in RATIOS.items()}
+    return shown | ratios | {f"{name[0]}:1": ratio(at.get(name), unit) for name in ("N", "Y", BITS)}
 
 
-def _table_of(group: Key, groups: Groups, times: Times, crowded: Collection[int]) -> Table:
-    """crowded: the numbers of vCPUs that were overcommitted."""
-    extra = Extra.of(group, groups)
-    members = [*groups[group], *(groups[replace(group, dirty_harvest=ON)] if extra.bits else [])]
-    counts = sorted({key.vcpus for key in members})
-    headings = _cells(Beside(None, None), None, extra)
-    table = Table(_title(group), ("ms", "vCPUs", *headings))
-    table.notes.append(REASON[group.initially_all_set])
-    table.notes += [WHAT_IS_U[extra.ungated]] if extra.ungated else []
-    table.notes += [WHAT_ARE_BITS] if extra.bits else []
+def filled(rows: Iterable[Mapping[str, str]], *names: str) -> list[str]:
+    """Of the NAMES of columns those that have something, or belong to N and Y."""
+    seen = {name for row in rows for name, cell in row.items() if cell != NOTHING}
+    return [name for name in names if OF_SIDE.get(name, name) in seen | {"N", "Y"}]
+
+
+def _table_of(group: Key, counts: Iterable[int], times: Times, crowded: Collection[int]) -> Table:
+    """counts: numbers of vCPUs. crowded: those that were overcommitted."""
+    labels: list[tuple[str, str]] = []
+    rows: list[dict[str, str]] = []
+    table = Table(_title(group), (), notes=[REASON[group.initially_all_set]])
+    for row, vcpus in product(shown_rows(group.initially_all_set), counts):
+        key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
+        at = measured_of(sides(key), times)
+        if at.keys() <= {"U"}:
+            continue
+        if row == headline(group.initially_all_set):
+            table.strong.add(len(rows))
+        labels.append((row.label, f"{vcpus}*" if vcpus in crowded else str(vcpus)))
+        rows.append(cells(at, unlogged(key, times) if row.phase == "dirty" else None))
+        table.origins.append(tuple(sides(key).values()))
+    names = filled(rows, "N", "Y", BITS, "U", *RATIOS, "N:1", "Y:1", "D:1")
+    ungated = BASELINE[group.tdp_mmu][1]
+    table.columns = ("ms", "vCPUs", *(ungated if name == "U" else name for name in names))
+    table.rows += [
+        (*one, *(row[name] for name in names)) for one, row in zip(labels, rows, strict=True)
+    ]
+    table.notes += [WHAT_IS_U[ungated]] if "U" in names else []
+    table.notes += [WHAT_ARE_BITS] if BITS in names else []
     table.notes += [WHAT_IS_THE_UNIT, *([OVERCOMMITTED] if crowded else [])]
-    for row in shown_rows(group.initially_all_set):
-        for vcpus in counts:
-            key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
-            beside = Beside.at(key, times)
-            if {beside.lazy, beside.eager, beside.bits} == {None}:
-                continue
-            if row == headline(group.initially_all_set):
-                table.strong.add(len(table.rows))
-            unit = unlogged(key, times) if row.phase == "dirty" else None
-            count = f"{vcpus}*" if vcpus in crowded else str(vcpus)
-            table.rows.append((row.label, count, *_cells(beside, unit, extra).values()))
-            table.origins.append(Beside.keys(key))
     return table
 
 
@@ -313,7 +287,12 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
         if beside and all(key.eager for key in groups[group]):
             continue
         crowded = {m.vcpus for m in found if m.overcommitted and _group(m.key) == group}
-        tables.append(_table_of(group, groups, times, crowded))
+        counts = {
+            key.vcpus
+            for side in sides(group).values()
+            for key in groups.get(replace(side, eager=False), ())
+        }
+        tables.append(_table_of(group, sorted(counts), times, crowded))
     return tables
 
 
@@ -357,40 +336,23 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
     return sorted(found, key=lambda one: one[1] == FIRST_CLEAR)
 
 
-def _columns_of(base: str, times: Times, keys: Sequence[Key]) -> Iterator[tuple[str, ...]]:
-    """A base's columns, each with its heading; none for what was not measured."""
-    besides = [Beside.at(key, times) for key in keys]
-    columns = {
-        "base": [times.get(replace(key, kernel="base")) for key in keys],
-        "N": [beside.lazy for beside in besides],
-        "Y": [beside.eager for beside in besides],
-        BITS: [beside.bits for beside in besides],
-        "U": [beside.ungated for beside in besides],
-    }
-    for name, seconds in columns.items():
-        if any(value is not None for value in seconds):
-            yield (f"{base} {name}", *map(milliseconds, seconds))
-    yield (f"{base} N/Y", *(ratio(beside.lazy, beside.eager) for beside in besides))
-
-
 def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
     """Each base beside the others, with figures of its own; None where they share none."""
     of_bases = {base: {one.key: one.seconds for one in found} for base, found in of_base.items()}
     shared = _shared_rows(of_bases.values())
     if not shared:
         return None
-    keys = [key for key, _ in shared]
-    labels = (f"{vm_label(key)}: {row.label}" for key, row in shared)
-    columns = [("ms", *labels)]
+    keys = [{"base": replace(key, kernel="base")} | sides(key) for key, _ in shared]
+    columns = [("ms", *(f"{vm_label(key)}: {row.label}" for key, row in shared))]
     for base, times in of_bases.items():
-        columns += _columns_of(base, times, keys)
-    heading, *rows = zip(*columns, strict=True)
+        rows = [cells(measured_of(one, times)) for one in keys]
+        names = filled(rows, "base", "N", "Y", BITS, "U", "N/Y")
+        columns += [(f"{base} {name}", *(row[name] for row in rows)) for name in names]
+    heading, *lines = zip(*columns, strict=True)
     strong = {i for i, (_, row) in enumerate(shared) if row != FIRST_CLEAR}
     title = "The bases, each with kernels of its own"
-    origins: list[tuple[Key, ...]] = [
-        (replace(key, kernel="base"), *Beside.keys(key)) for key in keys
-    ]
-    return Table(title, heading, rows, list(WHAT_IS_U.values()), strong, origins)
+    origins = [tuple(one.values()) for one in keys]
+    return Table(title, heading, lines, list(WHAT_IS_U.values()), strong, origins)
 
 
 def _row_for(key: Key) -> Row | None:
