@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What sections say about a figure: whose clock it is by, which kernels, in which mode."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab.machines.paging import Mode
@@ -14,10 +14,6 @@ def clock(machine: str) -> str:
     return "simulated time" if machine in SIMULATED else "wall-clock time"
 
 
-def versions(records: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(record["kernel_version"] for record in records))
-
-
 def simulated(machine: str) -> str:
     """What stands before a unit of time."""
     return "simulated " if machine in SIMULATED else ""
@@ -26,3 +22,28 @@ def simulated(machine: str) -> str:
 def mode(record: Any) -> str:
     of = Mode(record["ept"], record["tdp_mmu"], record.get("pml", True))
     return tables.mode_of(record["machine"], of)
+
+
+# What lines of results may have in common, and how that is said.
+FACTS: Mapping[str, Callable[[Any], str]] = {
+    "qemu": str,
+    "vcpus": lambda count: f"{count} vCPUs",
+    "bytes_per_vcpu": lambda count: f"{tables.size(count)} per vCPU",
+    "backing": str,
+    "initially_all_set": lambda on: f"{'' if on else 'without '}initially-all-set",
+}
+
+
+def of(records: Sequence[Any], *more: str) -> str:
+    """Whose RECORDS these are, what all of them have in common, and MORE."""
+    machine = records[0]["machine"]
+    found = [f"{machine} ({clock(machine)})"]
+    # Older lines have no version, and those of `lab cost` no kernel.
+    versions = [one.get("kernel_version", one.get("kernel", "series")) for one in records]
+    found.append(f"kernels {', '.join(dict.fromkeys(versions))}")
+    if all("tdp_mmu" in one for one in records) and len(modes := {*map(mode, records)}) == 1:
+        found += modes
+    for name, said in FACTS.items():
+        values = {one.get(name) for one in records}
+        found += map(said, values if len(values) == 1 and None not in values else ())
+    return ", ".join([*found, *more])

@@ -79,13 +79,9 @@ def _vm(like: Key) -> str:
     return f"{like.vcpus} vCPUs x {tables.size(like.bytes_per_vcpu)}, {like.backing}"
 
 
-def _tradeoff_dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
-    like = found[0].like
-    versions = dimensions.versions(line.record for line in source.at(found[0].protected[0].keys))
-    return (
-        f"{like.machine} ({dimensions.clock(like.machine)}), kernel {versions}, {_vm(like)},"
-        " initially-all-set, eager_page_split=Y, second round"
-    )
+def _dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
+    records = [line.record for mode in found for line in source.at(mode.protected[0].keys)]
+    return dimensions.of(records, "eager_page_split=Y", "second round")
 
 
 def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
@@ -102,7 +98,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         "crossover",
         "A round of dirty logging over what is written",
         pictures.curves("crossover", [panels], f"dirty + GET + CLEAR, {simulated}ms"),
-        _tradeoff_dimensions(source, found),
+        _dimensions(source, found),
         "Left of where the curves cross so little is written that a few faults are cheaper than a"
         " look at all pages; right of it the gap is what faults cost, which vCPUs pay.",
         source.name,
@@ -127,7 +123,7 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         "crossover-memory",
         "The same over memory, computed",
         pictures.curves("crossover-memory", [panels], f"dirty + GET + CLEAR, {simulated}s"),
-        f"{COMPUTED}. {_tradeoff_dimensions(source, found)}",
+        f"{COMPUTED}. {_dimensions(source, found)}",
         "Both grow with memory alike, so the share that is written decides, not the size: where the"
         " hollow markers are close to each other, Dirty bits and faults cost the same.",
         source.name,

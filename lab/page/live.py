@@ -66,17 +66,11 @@ def _exceeding(run: LiveRun, kind: str) -> Points:
     return points
 
 
-def _live_dimensions(runs: Sequence[LiveRun]) -> str:
-    record = runs[0].timeline.record
-    readers = record["readers"]
-    return (
-        f"{record['machine']} ({dimensions.clock(record['machine'])}), kernels"
-        f" {dimensions.versions(run.timeline.record for run in runs)},"
-        f" {tables.paging(record['machine'], record['ept'])}, tdp_mmu=N,"
-        f" {record['vcpus'] - readers} writers ({record['write_percent']}% writes) and"
-        f" {readers} reader, {tables.size(record['bytes_per_vcpu'])} per vCPU,"
-        f" {record['backing']}"
-    )
+def _dimensions(runs: Sequence[LiveRun]) -> str:
+    records = [run.timeline.record for run in runs]
+    writers, readers = records[0]["vcpus"] - records[0]["readers"], records[0]["readers"]
+    mix = f"{records[0]['write_percent']}% writes"
+    return dimensions.of(records, f"{writers} writers ({mix}) and {readers} reader")
 
 
 def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
@@ -89,7 +83,7 @@ def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
         name,
         f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
         pictures.timelines(name, drawn),
-        _live_dimensions(runs),
+        _dimensions(runs),
         "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
         " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
         " when its migration starts.",
@@ -110,7 +104,7 @@ def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
         name,
         f"How long accesses stall while logging is on, {mode.replace('ept', 'ept=')}",
         pictures.stalls(name, panels),
-        _live_dimensions(runs),
+        _dimensions(runs),
         "At a height of 0.001 is what one access in a thousand took or exceeded, so further left"
         " and down is better; the marker at a curve's end is the longest stall (to within an"
         " eighth).",

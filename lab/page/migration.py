@@ -115,14 +115,8 @@ def _title(record: Record) -> str:
 
 def _dimensions(record: Record) -> str:
     """What a picture's runs have in common."""
-    return (
-        f"{record['machine']} ({dimensions.clock(record['machine'])}), kernel"
-        f" {record['kernel_version']}, {dimensions.mode(record)}, {record['qemu']},"
-        f" {record['vcpus']} vCPUs,"
-        f" {tables.size(record['bytes_per_vcpu'])} each, {record['backing']}, {record['rate']}"
-        f" requests a second and vCPU, each reads {record['reads']} pages"
-        f" and writes {record['writes']}"
-    )
+    requests = f"{record['rate']} requests a second and vCPU, each reads {record['reads']} pages"
+    return dimensions.of([record], f"{requests} and writes {record['writes']}")
 
 
 def _cells(row: FigureRow, migrations: Sequence[MigrationRecords]) -> tuple[str, ...]:

@@ -72,17 +72,6 @@ def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
     return f": {name} = {tables.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
 
 
-def _dimensions(source: Source, used: Sequence[Key]) -> str:
-    """What a picture's measurements have in common, and who measured them."""
-    key = used[0]
-    versions = dimensions.versions(line.record for line in source.at(used))
-    init = "" if key.initially_all_set else "without "
-    return (
-        f"{key.machine} ({dimensions.clock(key.machine)}), kernels {versions},"
-        f" {tables.size(key.bytes_per_vcpu)} per vCPU, {key.backing}, {init}initially-all-set"
-    )
-
-
 WHAT_BITS_DO = " With Dirty bits no write faults, so that curve is the time without logging."
 
 
@@ -120,7 +109,7 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
         name,
         label,
         pictures.curves(name, drawn, f"{row.label}, {unit}"),
-        _dimensions(source, used),
+        dimensions.of([line.record for line in source.at(used)]),
         reading,
         source.name,
     )
@@ -216,14 +205,16 @@ def cost_table(records: Iterable[Any]) -> Table:
 
 def _cost(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
-    machine = records[0]["machine"]
     picture = Picture(
         "cost",
         "Instructions under mmu_lock for each huge page split",
         cost_picture(records),
-        f"{machine} ({dimensions.clock(machine)}: {IPS // 1_000_000} instructions are a"
-        " microsecond), kernel series, eager_page_split=Y, tdp_mmu=N, anonymous_hugetlb_2mb,"
-        " without initially-all-set",
+        dimensions.of(
+            records,
+            f"{IPS // 1_000_000} instructions are a microsecond",
+            *("eager_page_split=Y", "tdp_mmu=N", "anonymous_hugetlb_2mb"),
+            "without initially-all-set",
+        ),
         "A flat line means that a split costs the same however much memory and however many"
         " vCPUs there are; it is to stay below the dotted line.",
         source.name,
@@ -309,12 +300,7 @@ def _lock(source: Source) -> list[Block]:
             " ahead and written without a fault."
         )
         title = "Time that vCPUs wait for mmu_lock while they dirty memory"
-        one = records[0]
-        said = (
-            f"{one['machine']} ({dimensions.clock(one['machine'])}), kernel {one['kernel']},"
-            f" {tables.size(one['bytes_per_vcpu'])} per vCPU, {one['backing']}, initially-all-set,"
-            f" {one['phase']} {one['iteration']}"
-        )
+        said = dimensions.of(records, f"{records[0]['phase']} {records[0]['iteration']}")
         blocks.append(Picture("lock", title, drawn, said, reading, source.name))
     return [*blocks, Grid(lock_table(records), [(line,) for line in source.lines])]
 
