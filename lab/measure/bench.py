@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
@@ -226,11 +225,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     bases = {base: other.measurements for base, other in others.items()}
     bases |= {sources.base_of(one.kernel_version): list(found) for one in found[:1]}
     shown = (found, machine.lockstep, sources.newest_first(bases), goals.table(found))
-    for table in tables.bench_tables(*shown):
-        tables.show(table, Console())
-    say(f"bench: every figure is in {file}")
-    if latest:
-        page.refresh(file.parent)
+    page.present("bench", tables.bench_tables(*shown), file, draw=latest)
 
 
 @click.command()

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
-from lab.core.steps import say, step
+from lab.core.steps import step
 from lab.machines import Job
 from lab.machines.bochs import IPS
 from lab.machines.paging import Mode
 from lab.measure.options import numbers
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
+from lab.page import command as page
 from lab.page import sections
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option, write_records
+from lab.results.files import output_file, output_option, write_records
 
 INSIDE = "/cost"
 # Each vCPU's memory where their number varies.
@@ -132,7 +132,7 @@ def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
 def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
     """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
 
-    Prints a table; writes JSON lines, and a picture beside them. Simulated instructions, on the
+    Prints a table; writes JSON lines, and draws the report. Simulated instructions, on the
     lockstep machine only.
     """
     machine = machines.get(MACHINE)
@@ -148,7 +148,4 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
         result.check(mode)
         records += parse(result.text, ept, built.release)
     write_records(file, records)
-    with complete_or_absent(file.with_suffix(".svg")) as stream:
-        stream.write(sections.cost_picture(records))
-    tables.show(sections.cost_table(records), Console())
-    say(f"cost: figures are in {file}, the picture in {file.with_suffix('.svg')}")
+    page.present("cost", [sections.cost_table(records)], file, draw=output is None)

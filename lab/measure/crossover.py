@@ -9,14 +9,14 @@ the format of `make bench`. What is computed from them is in lab.results.tradeof
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.core.steps import duration, say
 from lab.measure import bench
 from lab.measure.plan import MACHINE, Boot, Matrix, bench_boots
+from lab.page import command as page
 from lab.page import dirty_bits
-from lab.results import jsonl, tables, tradeoff
+from lab.results import jsonl, tradeoff
 from lab.results.files import output_file, output_option
 from lab.results.tables import BASE_VCPUS
 
@@ -54,7 +54,7 @@ def measure_into(file: Path, *, fresh: bool = False) -> None:
 def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
     """Measure dirty_harvest=on beside off over write percentages, and print where they cross.
 
-    Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
+    Writes JSON lines, complete or not at all, and draws the report. Simulated time.
     """
     if dry_run:
         bench.show_plan(machines.get(MACHINE), boots())
@@ -62,6 +62,4 @@ def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
     file = output_file(output, "crossover")
     measure_into(file, fresh=fresh)
     found = jsonl.parse_all(file.read_text(), file.name)
-    for table in dirty_bits.tradeoff_tables(found):
-        tables.show(table, Console())
-    say(f"crossover: figures are in {file}; `make report` draws them")
+    page.present("crossover", dirty_bits.tradeoff_tables(found), file, draw=output is None)

@@ -24,6 +24,7 @@ from lab.machines.bochs import VmxBochs
 from lab.machines.paging import Mode
 from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
+from lab.page import command as page
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
 
@@ -220,7 +221,7 @@ def command(
 ) -> None:
     """Measure what running vCPUs feel: timelines and stalls, on the lockstep machine.
 
-    Writes JSON lines, complete or not at all; `lab report` draws them. Simulated time.
+    Writes JSON lines, complete or not at all, and draws the report. Simulated time.
     """
     check(mib_per_vcpu)
     load = replace(USUAL, mib_per_vcpu=mib_per_vcpu)
@@ -237,4 +238,4 @@ def command(
     say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")
     found = measure(plan)
     write_records(file, found)
-    say(f"live: everything is in {file}; `make report` draws it")
+    page.present("live", [], file, draw=output is None)

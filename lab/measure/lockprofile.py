@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
@@ -32,6 +31,7 @@ from lab.machines.paging import Mode
 from lab.measure import locktrace
 from lab.measure.options import numbers, words
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes
+from lab.page import command as page
 from lab.page import sections
 from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
@@ -259,7 +259,7 @@ def command(
 ) -> None:
     """Measure how much of their time vCPUs wait for mmu_lock, lazy beside eager.
 
-    Prints tables and writes JSON lines. Simulated time, on the lockstep machine only.
+    Prints a table; writes JSON lines, and draws the report. On the lockstep machine only.
     """
     check(vcpus, writes, mib)
     chosen = [MODES[name] for name in check_modes(MACHINE, modes) or ()]
@@ -285,5 +285,4 @@ def command(
         result.check(name)
         records += [profile(mode, run, mib, cpus, result.files, origin) for run in runs]
     write_records(file, records)
-    tables.show(sections.lock_table(records), Console())
-    say(f"lockprofile: figures are in {file}")
+    page.present("lockprofile", [sections.lock_table(records)], file, draw=output is None)

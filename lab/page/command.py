@@ -5,12 +5,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
 from lab.page import bases, render
-from lab.results import sources
+from lab.results import sources, tables
+from lab.results.tables import Table
 
 REPORT = BUILD / "report"
 
@@ -31,6 +33,15 @@ def refresh(results: Path) -> None:
         say(f"report: not drawn: {error}")
     else:
         say(f"report: {directory / render.HTML}, and {render.MARKDOWN} beside it")
+
+
+def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> None:
+    """Print tables of the results in FILE, and say where those are. draw: they are the newest."""
+    for table in shown:
+        tables.show(table, Console())
+    say(f"{what}: every figure is in {file}")
+    if draw:
+        refresh(file.parent)
 
 
 def check_output(directory: Path) -> None:

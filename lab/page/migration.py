@@ -150,23 +150,14 @@ def migration_tables(found: Sequence[Record]) -> list[Table]:
     return [_table(migrations) for migrations in _migrations(found)]
 
 
-def _draw(migrations: Sequence[MigrationRecords]) -> tuple[str, str]:
+def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
     record = migrations[0].records["migration"]
+    origins = tuple(line for line in lines if _same(line.record) == _same(record))
     paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
     name = f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
     simulated = record["machine"] in dimensions.SIMULATED
     drawn = [Timeline(m.style, m.records["timeline"], [m.records["migration"]]) for m in migrations]
-    return name, pictures.migration_timelines(name, drawn, simulated)
-
-
-def drawings(found: Sequence[Record]) -> dict[str, str]:
-    return dict(_draw(migrations) for migrations in _migrations(found))
-
-
-def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
-    record = migrations[0].records["migration"]
-    origins = tuple(line for line in lines if _same(line.record) == _same(record))
-    name, svg = _draw(migrations)
+    svg = pictures.migration_timelines(name, drawn, simulated)
     reading = (
         "Left: how many requests the guest serves; a dip after the migration begins is what it"
         " cannot serve because its pages are being split under it. Right: the longest request in"

@@ -85,7 +85,7 @@ def table(found: Sequence[Record]) -> Table:
     return Table(TITLE, columns, [*starmap(_row, cases.items())], notes)
 
 
-def picture(found: Iterable[Record]) -> str:
+def _picture(found: Iterable[Record]) -> str:
     """Over memory, as SVG: warm above cold."""
     panels: dict[bool, dict[str, dict[Style, list[tuple[float, float]]]]] = {}
     for one in sorted(found, key=itemgetter("gib")):
@@ -102,7 +102,7 @@ def _blocks(source: Source) -> list[Block]:
     origins = [tuple(o for o in source.lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
-    drawn = Picture("native", TITLE, picture(found), said, reading, source.name)
+    drawn = Picture("native", TITLE, _picture(found), said, reading, source.name)
     return [drawn, Grid(shown, origins)]
 
 

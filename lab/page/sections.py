@@ -178,13 +178,6 @@ def _cost_panels(records: Sequence[Any]) -> list[Panel]:
     ]
 
 
-def cost_picture(records: Sequence[Any]) -> str:
-    """The picture of what one split costs, as SVG; RECORDS are the lines of `lab cost`."""
-    whole = 1.1 * max(COST_LIMIT, *(one["instructions"] for one in records))
-    panels = [_cost_panels(records)]
-    return pictures.curves("cost", panels, "instructions per 2 MiB", whole, COST_LIMIT)
-
-
 def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
@@ -205,10 +198,12 @@ def cost_table(records: Iterable[Any]) -> Table:
 
 def _cost(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
+    whole = 1.1 * max(COST_LIMIT, *(one["instructions"] for one in records))
+    label = "instructions per 2 MiB"
     picture = Picture(
         "cost",
         "Instructions under mmu_lock for each huge page split",
-        cost_picture(records),
+        pictures.curves("cost", [_cost_panels(records)], label, whole, COST_LIMIT),
         dimensions.of(
             records,
             f"{IPS // 1_000_000} instructions are a microsecond",

@@ -57,21 +57,15 @@ def test_one_boot_has_memory_and_processors_for_all_runs() -> None:
     assert job.parameters["kvm_intel.ept"] == "0"
 
 
-def test_what_was_measured_is_kept_drawn_and_printed(
+def test_what_was_measured_is_kept_and_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = Result(0, OUTPUT.encode(), {}, "", 1.0)
     monkeypatch.setattr(VmxBochs, "run", lambda *_: result)
     monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, RELEASE))
     monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
-    drawn = set()
-    for name in "ab":
-        said = lab("cost", "--output", str(tmp_path / f"{name}.jsonl"))
-        assert "| ept=N |     1 |  32 |         16 |                  4625 |" in said.out
-        drawn.add((tmp_path / f"{name}.svg").read_text())
-    (picture,) = drawn
-    assert "instructions per 2 MiB" in picture
-    assert picture.rstrip().endswith("</svg>")
+    said = lab("cost", "--output", str(tmp_path / "a.jsonl"))
+    assert "| ept=N |     1 |  32 |         16 |                  4625 |" in said.out
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [one["instructions"] for one in records] == [4625, 4525, 4625, 4525]

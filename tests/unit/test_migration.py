@@ -15,6 +15,7 @@ from lab import machines
 from lab.measure.migration import command, load, timeline
 from lab.measure.migration.load import Load
 from lab.page import migration as shown
+from lab.results import files
 from tests.rows import for_each_row
 from tests.unit import migration_data as data
 from tests.unit.calls import failed, lab, refusal, refused
@@ -200,9 +201,12 @@ def test_the_table_judges_simulated_time_only() -> None:
     assert not any("reached" in note or "missed" in note for note in table.notes)
 
 
-def test_results_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "a-migrate.jsonl"
-    command.finish(data.records(), file, refresh=False)
+def test_results_are_written_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure", lambda *_: data.records())
+    monkeypatch.setattr(command, "QEMU", "/bin/true")
+    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
+    assert "| longest request before, ms" in lab("migrate").out
+    (file,) = files.kept()
     assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()
-    assert (tmp_path / "a-migrate-eptY.svg").read_text().rstrip().endswith("</svg>")
-    assert "| longest request before, ms" in capsys.readouterr().out
+    # And the report of the newest results is made.
+    assert (tmp_path / "report" / "migration-eptY.svg").read_text().rstrip().endswith("</svg>")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.build import kernel
@@ -31,7 +30,7 @@ from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
 from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option, write_records
+from lab.results.files import output_file, output_option, write_records
 from lab.results.tables import OFF, ON
 
 CONFIG = "kvm"
@@ -184,21 +183,6 @@ def migration_boots(
     return [MigrationBoot(machine.name, kind, tdp, load, mib_per_s) for tdp in chosen]
 
 
-def finish(found: Sequence[Mapping[str, Any]], file: Path, *, refresh: bool) -> None:
-    """Keep the records in FILE, complete or not at all, draw them beside it, and print tables."""
-    write_records(file, found)
-    for name, svg in shown.drawings(found).items():
-        picture = file.with_name(f"{file.stem}-{name.removeprefix('migration-')}.svg")
-        with complete_or_absent(picture) as stream:
-            stream.write(svg)
-        say(f"migrate: the timeline is in {picture}")
-    for table in shown.migration_tables(found):
-        tables.show(table, Console())
-    say(f"migrate: every figure is in {file}")
-    if refresh:
-        page.refresh(file.parent)
-
-
 def _or(given: int | None, usual: int) -> int:
     return usual if given is None else given
 
@@ -234,7 +218,7 @@ def command(
 
     And with dirty_harvest=on, where the CPU doesn't log by itself; not on `host`.
 
-    Prints what the guest felt, by its own TSC; writes JSON lines and a timeline. A copy of the
+    Prints what the guest felt, by its own TSC; writes JSON lines, draws the report. A copy of the
     guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated
     time; svm-qemu: does it work; host: real hardware.
     """
@@ -256,4 +240,6 @@ def command(
         f"migrate: {load.vcpus} vCPUs x {load.mib_per_vcpu} MiB, {load.rate} requests a second"
         f" each, {', '.join(plan[-1].settings)}, in {len(plan)} boots of {name}"
     )
-    finish(measure(machine, plan), file, refresh=output is None)
+    found = measure(machine, plan)
+    write_records(file, found)
+    page.present("migrate", shown.migration_tables(found), file, draw=output is None)

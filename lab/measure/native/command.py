@@ -10,17 +10,16 @@ from typing import Any
 
 import click
 import psutil
-from rich.console import Console
 
 from lab.build.kernel import source_tree
 from lab.core.errors import LabError
-from lab.core.steps import duration, say, step
+from lab.core.steps import duration, step
 from lab.measure.native import code, guest
 from lab.measure.native.guest import BYTES_BESIDE, TABLES_PER_GIB, Case, Counts
 from lab.measure.options import numbers
+from lab.page import command as page
 from lab.page import native
-from lab.results import tables
-from lab.results.files import complete_or_absent, output_file, output_option, write_records
+from lab.results.files import output_file, output_option, write_records
 
 # A table, its heads, and what goes with them; of one repetition, as measured.
 BYTES_PER_GIB = TABLES_PER_GIB * 8600
@@ -75,13 +74,10 @@ def command(sizes: tuple[int, ...], repeats: int, output: Path | None) -> None:
 
     KVM's own functions, of the series and of the unpatched kernel, in user space: with this
     processor's caches, and no guest. Nothing else should run meanwhile. Prints a table; writes
-    JSON lines, and a picture beside them.
+    JSON lines, and draws the report.
     """
     check(sizes, repeats)
     file = output_file(output, "native")
     found = measure(sizes, repeats)
     write_records(file, found)
-    with complete_or_absent(file.with_suffix(".svg")) as stream:
-        stream.write(native.picture(found))
-    tables.show(native.table(found), Console())
-    say(f"native: figures are in {file}, the picture in {file.with_suffix('.svg')}")
+    page.present("native", [native.table(found)], file, draw=output is None)
