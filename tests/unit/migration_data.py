@@ -4,6 +4,8 @@
 import json
 from typing import Any
 
+import numpy as np
+
 from lab.measure.migration import command, load
 from lab.measure.migration.load import Load
 from lab.measure.migration.timeline import Migration, parse_events, parse_stats
@@ -38,7 +40,7 @@ def notes(total: int = 60, start: int = KHZ * 250, wrong: int = 0, spare: int = 
         windows = [_window(i) for i in range(total)]
         served = sum(window[1] for window in windows)
         noted = load.VCPU.pack(served * 63, served, 0 if vcpu else wrong)
-        noted += b"".join(load.WINDOW.pack(*window) for window in windows)
+        noted += np.array(windows, load.WINDOW).tobytes()
         found += noted.ljust(load.vcpu_size(total + spare), b"\0")
     return found
 

@@ -9,7 +9,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lab.core.errors import LabError, WorkFailed
 
@@ -35,7 +38,9 @@ MOST_VCPUS = 16
 MAGIC = 0x3174736F676D6967
 HEADER = struct.Struct("<Q4I3Q3II8xQQ8x")
 VCPU = struct.Struct("<3Q")
-WINDOW = struct.Struct("<IIQQ")
+WINDOW = np.dtype(
+    [("accesses", "<u4"), ("requests", "<u4"), ("longest_stall", "<u8"), ("longest_request", "<u8")]
+)
 
 
 @dataclass(frozen=True)
@@ -96,23 +101,17 @@ def build(load: Load, directory: Path) -> Path:
     return image
 
 
-class Window(NamedTuple):
-    """What began in one window on one vCPU. The longest ones are in seconds."""
-
-    accesses: int
-    requests: int
-    longest_stall: float
-    longest_request: float
-
-
 @dataclass(frozen=True)
 class Vcpu:
-    """What one vCPU has noted. wrong: accesses that did not find what was written last."""
+    """What one vCPU has noted. wrong: accesses that did not find what was written last.
+
+    windows: of WINDOW, what began in each; the longest ones in ticks.
+    """
 
     reads: int
     writes: int
     wrong: int
-    windows: list[Window]
+    windows: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -132,18 +131,16 @@ class Notes:
 
 def vcpu_size(windows: int) -> int:
     """Bytes of a vCPU's notes: whole pages. The first one's begin after a page with the header."""
-    return -(-(VCPU.size + windows * WINDOW.size) // PAGE) * PAGE
+    return -(-(VCPU.size + windows * WINDOW.itemsize) // PAGE) * PAGE
 
 
-def _vcpu(data: bytes, offset: int, count: int, khz: int) -> Vcpu:
+def _vcpu(data: bytes, offset: int, count: int) -> Vcpu:
     reads, writes, wrong = VCPU.unpack_from(data, offset)
-    offset += VCPU.size
-    found = WINDOW.iter_unpack(data[offset : offset + count * WINDOW.size])
-    windows = [Window(a, n, stall / khz / 1e3, busy / khz / 1e3) for a, n, stall, busy in found]
+    windows = np.frombuffer(data, WINDOW, count, offset + VCPU.size)
     # Without those that had not begun yet, in which nothing is noted, and without the last there
     # is, in which everything later is noted as well.
-    begun = (i for i, one in enumerate(windows[:-1], 1) if one.longest_stall)
-    return Vcpu(reads, writes, wrong, windows[: max(begun, default=0)])
+    begun = np.flatnonzero(windows["longest_stall"][:-1])
+    return Vcpu(reads, writes, wrong, windows[: begun[-1] + 1 if len(begun) else 0])
 
 
 def parse(data: bytes) -> Notes:
@@ -158,7 +155,7 @@ def parse(data: bytes) -> Notes:
     if len(data) < PAGE + vcpus * size:
         raise WorkFailed("the guest's notes are incomplete")
     each = range(PAGE, PAGE + vcpus * size, size)
-    found = [_vcpu(data, offset, windows, khz) for offset in each]
+    found = [_vcpu(data, offset, windows) for offset in each]
     # From the guest's TSC to the host's clock.
     begun = seconds + (ns + since) / 1e9 + (start - then) / khz / 1e3
     return Notes(begun, window_us, khz, pages, found)

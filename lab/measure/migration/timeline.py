@@ -7,12 +7,15 @@ in the blackout only, is left to the blackout: its length is not precopy's doing
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lab.core.errors import WorkFailed
-from lab.measure.migration.load import Load, Notes, Vcpu, Window
+from lab.measure.migration.load import WINDOW, Load, Notes
 
 # Windows in which all vCPUs have begun, and are not disturbed by each other's beginning.
 SETTLED = 5
@@ -93,7 +96,7 @@ class Migration:
 
     def checked(self, vcpu: int) -> int:
         """Reads that the restored guest made on this vCPU, at least."""
-        before = sum(one.accesses for one in self.source.vcpus[vcpu].windows[: self.stop + 1])
+        before = int(self.source.vcpus[vcpu].windows["accesses"][: self.stop + 1].sum())
         copy = self.restored.vcpus[vcpu]
         share = self.load.reads / (self.load.reads + self.load.writes)
         return int((copy.reads + copy.writes - before) * share)
@@ -126,62 +129,55 @@ class Migration:
             raise WorkFailed(f"{huge} huge pages were mapped before the migration: not all were")
 
 
-def _ends_before(index: int, window: Window, stop: int, window_us: int) -> Window:
-    """WINDOW, the index-th, without what may have lasted until window STOP."""
+def _windows(migration: Migration, first: int, last: int) -> dict[str, NDArray[Any]]:
+    """The windows from FIRST up to LAST, of what ends before LAST, all vCPUs together.
 
-    def kept(longest: float) -> float:
-        return longest if (index + 1) * window_us + longest * 1e6 <= stop * window_us else 0.0
-
-    stall, request = kept(window.longest_stall), kept(window.longest_request)
-    return window._replace(longest_stall=stall, longest_request=request)
-
-
-def _part(vcpu: Vcpu, first: int, last: int, window_us: int) -> list[Window]:
-    """The windows from FIRST up to LAST, of what ends before LAST; they were all there."""
-    part = vcpu.windows[first:last]
-    part += [Window(0, 0, 0.0, 0.0)] * (last - first - len(part))
-    return [_ends_before(first + i, one, last, window_us) for i, one in enumerate(part)]
-
-
-def _together(parts: Sequence[Sequence[Window]]) -> list[Window]:
-    """Windows of several vCPUs as those of one: sums, and the longest."""
-    each = (zip(*same, strict=True) for same in zip(*parts, strict=True))
-    return [Window(sum(a), sum(n), max(stall), max(busy)) for a, n, stall, busy in each]
+    Sums, and the longest of all, microseconds. They were all there: what is missing is empty.
+    """
+    us, khz = migration.source.window_us, migration.source.tsc_khz
+    each = np.zeros((len(migration.source.vcpus), last - first), WINDOW)
+    for mine, vcpu in zip(each, migration.source.vcpus, strict=True):
+        part = vcpu.windows[first:last]
+        mine[: len(part)] = part
+    found = {name: each[name].sum(axis=0) for name in ("accesses", "requests")}
+    left_us = (last - first - 1 - np.arange(last - first)) * us
+    for name in ("longest_stall", "longest_request"):
+        longest_us = each[name] / khz * 1e3
+        found[name] = np.where(longest_us <= left_us, longest_us, 0.0).max(axis=0).round(1)
+    return found
 
 
 def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, Any]:
     """The record of a phase in which the guest works: windows from FIRST up to LAST."""
     us = migration.source.window_us
-    windows = _together([_part(vcpu, first, last, us) for vcpu in migration.source.vcpus])
-    counts = [one.requests for one in windows]
-    requests = [one.longest_request for one in windows]
-    seconds = len(windows) * us / 1e6
+    found = _windows(migration, first, last)
+    requests, seconds = found["longest_request"], (last - first) * us / 1e6
     return {
         "record": "phase",
         "phase": name,
         "begin_us": first * us,
         "seconds": seconds,
-        "requests": sum(counts),
-        "requests_per_second": round(sum(counts) / seconds, 1),
-        "accesses_per_second": round(sum(one.accesses for one in windows) / seconds, 1),
-        "lowest_per_window": min(counts),
-        "longest_stall_us": round(max(one.longest_stall for one in windows) * 1e6, 1),
-        "longest_request_us": round(max(requests) * 1e6, 1),
-        "longest_request_at_us": (first + requests.index(max(requests))) * us,
+        "requests": int(found["requests"].sum()),
+        "requests_per_second": round(float(found["requests"].sum()) / seconds, 1),
+        "accesses_per_second": round(float(found["accesses"].sum()) / seconds, 1),
+        "lowest_per_window": int(found["requests"].min()),
+        "longest_stall_us": float(found["longest_stall"].max()),
+        "longest_request_us": float(requests.max()),
+        "longest_request_at_us": (first + int(requests.argmax())) * us,
     }
 
 
 def _blackout(migration: Migration) -> dict[str, Any]:
     """The stall that began when the guest was stopped, the longest of all vCPUs."""
     us = migration.source.window_us
-    near = range(migration.stop - NEAR, migration.stop + NEAR + 1)
-    each = (v.windows[i].longest_stall for v in migration.source.vcpus for i in near)
+    near = slice(migration.stop - NEAR, migration.stop + NEAR + 1)
+    ticks = max(int(vcpu.windows["longest_stall"][near].max()) for vcpu in migration.source.vcpus)
     return {
         "record": "phase",
         "phase": "blackout",
         "begin_us": migration.stop * us,
         "seconds": migration.events.resume - migration.events.stop,
-        "longest_stall_us": round(max(each) * 1e6, 1),
+        "longest_stall_us": round(ticks / migration.source.tsc_khz * 1e3, 1),
     }
 
 
@@ -207,13 +203,12 @@ def _migration(migration: Migration) -> dict[str, Any]:
 
 def _timeline(migration: Migration) -> dict[str, Any]:
     """Every window up to the one in which the guest is stopped, all vCPUs together."""
-    us = migration.source.window_us
-    windows = _together([_part(vcpu, 0, migration.stop, us) for vcpu in migration.source.vcpus])
+    found = _windows(migration, 0, migration.stop)
     return {
         "record": "timeline",
-        "requests": [one.requests for one in windows],
-        "longest_request_us": [round(one.longest_request * 1e6, 1) for one in windows],
-        "longest_stall_us": [round(one.longest_stall * 1e6, 1) for one in windows],
+        "requests": found["requests"].tolist(),
+        "longest_request_us": found["longest_request"].tolist(),
+        "longest_stall_us": found["longest_stall"].tolist(),
     }
 
 
