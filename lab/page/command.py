@@ -10,7 +10,7 @@ from rich.console import Console
 from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
-from lab.page import bases, render
+from lab.page import render, sections
 from lab.results import sources, tables
 from lab.results.tables import Table
 
@@ -21,7 +21,7 @@ def write(files: Iterable[Path], directory: Path) -> None:
     """Make the report of FILES in DIRECTORY. LabError: a file that cannot be used."""
     found = sources.load_bases(files)
     every = {f"{kind} {base}": one for base, of in found.items() for kind, one in of.items()}
-    render.replace_directory(directory, render.files(every, bases.sections_of(found)))
+    render.replace_directory(directory, render.files(every, sections.build(found)))
 
 
 def refresh(results: Path) -> None:

@@ -16,7 +16,7 @@ from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
 from lab.results import goals, tables
 from lab.results.jsonl import Key
-from lab.results.sources import Source, Sources
+from lab.results.sources import Bases, Source, Sources
 from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
 
 # Where eager splitting does its work.
@@ -317,14 +317,42 @@ PARTS = (
 )
 
 
-def build(sources: Sources) -> list[Section]:
-    """Every section, in order. LabError: a line that lacks what its kind of file has."""
+def _named(block: Block, base: str, first: bool) -> Block:
+    """The block with the name of its base; what is quoted beside it comes with the first only."""
+    if isinstance(block, Picture):
+        return replace(block, name=f"{block.name}-{base}", title=f"Linux {base}: {block.title}")
+    if isinstance(block, Missing):
+        command = block.command.replace("make bench", f"make bench BASE={base}")
+        return Missing(f"{block.what} of Linux {base}", command)
+    table = replace(block.table, title=f"Linux {base}: {block.table.title}")
+    return replace(block, table=table, quoted=block.quoted if first else ())
+
+
+def _section(part: Part, sources: Sources) -> Section:
+    """LabError: a line that lacks what its kind of file has."""
+    try:
+        return part.section(sources)
+    except (KeyError, TypeError) as error:
+        names = ", ".join(source.name for source in sources.values())
+        what = f"{part.anchor}: {names}: a line is not as docs/results-format.md says"
+        raise LabError(f"{what}: {error!r}") from error
+
+
+def build(bases: Bases) -> list[Section]:
+    """Every section, in order, with one base after the other. LabError: what _section() raises.
+
+    No figure is made of two of them; the first table has them side by side.
+    """
     found = []
+    measured = {base: of["bench"] for base, of in bases.items() if "bench" in of}
+    if table := tables.bases_table({base: one.measurements for base, one in measured.items()}):
+        found.append(Section("bases", "Bases side by side", [grid(table, *measured.values())]))
     for part in PARTS:
-        try:
-            found.append(part.section(sources))
-        except (KeyError, TypeError) as error:
-            names = ", ".join(source.name for source in sources.values())
-            what = f"{part.anchor}: {names}: a line is not as docs/results-format.md says"
-            raise LabError(f"{what}: {error!r}") from error
+        made = {base: _section(part, of) for base, of in (bases or {"": {}}).items()}
+        blocks = [
+            _named(block, base, number == 0) if len(made) > 1 else block
+            for number, (base, section) in enumerate(made.items())
+            for block in section.blocks
+        ]
+        found.append(Section(part.anchor, part.title, blocks))
     return found

@@ -79,7 +79,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_pictures")
 def test_every_row_with_figures_of_ours_has_an_origin(tmp_path: Path) -> None:
-    found = sources.load_all(data.write_all(tmp_path))
+    found = sources.load_bases(data.write_all(tmp_path))
     grids = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Grid)]
     assert len(grids) > 5
     for grid in grids:
@@ -248,7 +248,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str, complaint:
 def test_a_line_that_lacks_something_is_no_traceback(tmp_path: Path) -> None:
     file = tmp_path / "x-live.jsonl"
     file.write_text('{"record": "timeline", "machine": "vmx-bochs"}\n')
-    assert "x-live.jsonl" in refused(sections.build, sources.load_all([file]))
+    assert "x-live.jsonl" in refused(sections.build, sources.load_bases([file]))
 
 
 def test_lines_of_phases_that_are_not_known_are_left_out(tmp_path: Path) -> None:
