@@ -1,25 +1,43 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Static 32-bit programs for machines with a 32-bit kernel.
+"""Static 32-bit programs for machines with a 32-bit kernel: busybox, which Debian has, and tests.
 
-The host has no 32-bit libc, so the only one is the kernel's nolibc: header files.
+The host has no 32-bit libc, so the only one for tests is the kernel's nolibc: header files.
 """
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lab.build.kernel import arch_of, build_environment, make_command, source_tree
+from lab.core import space
 from lab.core.locks import locked
-from lab.core.paths import LAB, LAYOUT
-from lab.core.steps import run_logged
-from lab.series import tree
+from lab.core.paths import BUILD, LAYOUT
+from lab.core.steps import run_logged, step
+from lab.series import archive, tree
 
 CONFIG = "pae"
 OBJECTS = f"obj-{CONFIG}"
-INIT = LAB / "machines" / "guest" / "init32.c"
+BUSYBOX = BUILD / "i386" / "busybox"
 NOLIBC = "tools/include/nolibc"
 FLAGS = (
     *("-m32", "-static", "-no-pie", "-fno-pie", "-Os", "-s", "-Wall", "-Wextra", "-Werror"),
     *("-ffreestanding", "-nostdlib", "-fno-stack-protector"),
 )
+
+
+def busybox() -> Path:
+    """Debian's static busybox for i386, fetched once. SourceMissing: it cannot be had."""
+    with locked(tree.lock(BUSYBOX.parent)):
+        if not BUSYBOX.exists():
+            with (
+                step("Fetching busybox for i386", "10 s"),
+                space.filling(BUSYBOX.parent) as fresh,
+                TemporaryDirectory(dir=fresh) as directory,
+            ):
+                root, log = Path(directory), LAYOUT.log / "busybox32.log"
+                deb = archive.fetch("busybox-static", archive.codename(), root, log, "i386")
+                archive.unpack(deb, root)
+                (root / "bin/busybox").rename(fresh / BUSYBOX.name)
+    return BUSYBOX
 
 
 def program_of(file: Path) -> Path:

@@ -26,6 +26,8 @@ def build(what: tuple[str, ...], kind: str) -> None:
         else:
             built = kernel.build(kind, name)
             say(f"{built.image}: {built.release}")
+            if kernel.arch_of(name) != kernel.ARCH_64:
+                say(str(programs32.busybox()))
 
 
 def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
@@ -40,15 +42,14 @@ def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
 
 
 def _built(machine: Machine, kind: str, config: str, dry_run: bool) -> tuple[Path, Path | None]:
-    """The kernel, and the init of a 32-bit one, which cannot run the usual one."""
+    """The kernel, and the busybox of one that cannot run the host's."""
     if machine.name == "host":
         return Path(), None
     if dry_run:
         kernel.fragments_of(config)
-        image, program = kernel.image_in(LAYOUT.tree_of(kind), config), programs32.program_of
-    else:
-        image, program = kernel.build(kind, config).image, programs32.build
-    return image, None if kernel.arch_of(config) == kernel.ARCH_64 else program(programs32.INIT)
+        return kernel.image_in(LAYOUT.tree_of(kind), config), None
+    image = kernel.build(kind, config).image
+    return image, None if kernel.arch_of(config) == kernel.ARCH_64 else programs32.busybox()
 
 
 def _run(machine: Machine, job: Job) -> int:
@@ -91,13 +92,13 @@ def run(
     """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
 
     Its output goes to stdout, its progress to stderr. A machine that crashes or times out
-    makes the exit status 3. Put -- before a COMMAND with options of its own. A 32-bit kernel
-    (-c pae) has no shell: COMMAND is a static 32-bit program brought along with --file.
+    makes the exit status 3. Put -- before a COMMAND with options of its own. What a
+    32-bit kernel (-c pae) is to run, its busybox aside, has to be a static 32-bit program.
     """
     chosen = machines.get(machine)
     parameters = _pairs(parameter, "kvm.tdp_mmu=0")
     places = _pairs(files, "/bench/run=scripts/run")
-    image, init = _built(chosen, kind, config, dry_run)
+    image, busybox = _built(chosen, kind, config, dry_run)
     job = Job(
         kernel=image,
         command=command,
@@ -108,7 +109,7 @@ def run(
         timeout_s=timeout,
         on_progress=say,
         cmdline=cmdline,
-        init=init,
+        busybox=busybox,
     )
     if dry_run:
         click.echo(chosen.describe(job))

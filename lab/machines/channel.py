@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report of a machine: what its init writes to the second serial port.
 
-One frame a line: a letter, a space, the rest. guest/init and guest/init32.c list the
-frames. A run is complete with its last frame and not before: bytes may be missing, never wrong.
+One frame a line: a letter, a space, the rest. guest/init lists the frames. A run is complete with
+its last frame and not before: bytes may be missing, never wrong.
 """
 
 import base64
@@ -71,7 +71,6 @@ class Channel:
         self._rest = b""  # the last line, as long as its end is not there
         self._digest: str | None = None  # set while the lines are those of an archive
         self._encoded: list[bytes] = []
-        self._output: list[str] = []  # of an init that sends no archive
 
     @property
     def is_receiving(self) -> bool:
@@ -107,10 +106,6 @@ class Channel:
             self.complaint = text
         elif kind == "A":
             self._digest = text
-        elif kind == "L" and not self.archive:
-            self._output.append(text)
-        elif kind == "N" and not self.archive:
-            self._close_output(text)
         elif kind == "E" and self.archive and text.isdigit():
             self.status = int(text)
         else:
@@ -122,11 +117,6 @@ class Channel:
         if protocol != PROTOCOL:
             raise ReportBroken(f"the machine speaks protocol {protocol!r:.20}, not {PROTOCOL}")
         self.up = True
-
-    def _close_output(self, count: str) -> None:
-        if count != str(len(self._output)):
-            raise ReportBroken(f"{len(self._output)} lines of output came back, not {count!r:.20}")
-        self.archive = Archive(output="".join(f"{line}\n" for line in self._output).encode())
 
     def _close_archive(self, digest: str) -> None:
         try:

@@ -79,8 +79,6 @@ class EmulatedMachine(ABC):
         cmdline = self._checked_cmdline(job)
         if not job.kernel.is_file():
             raise LabError(f"{job.kernel}: no such kernel image; build it first")
-        if job.init is not None and not job.init.is_file():
-            raise LabError(f"{job.init}: no such program to be the machine's init; build it first")
         with process.ends_by_exception(), process.workspace() as directory:
             image = initramfs.build(job, self.name, self.levels)
             # Once by itself and once inside a boot medium.
@@ -106,7 +104,6 @@ class EmulatedMachine(ABC):
                 f"machine:        {self.name}, {job.cpus} CPUs, {job.memory_mib} MiB",
                 f"kernel:         {job.kernel}",
                 f"kernel command: {cmdline}",
-                *([f"init:           {job.init}"] if job.init else []),
                 *(f"file:           {inside} = {file}" for inside, file in job.files.items()),
                 f"command:        {shlex.join(job.command)}",
                 f"emulator:       {shlex.join(self.argv(job, cmdline))}",

@@ -89,10 +89,10 @@ def _with_parents(entries: Sequence[ArchiveEntry]) -> Iterator[ArchiveEntry]:
 
 
 @cache
-def _common() -> bytes:
+def _common(busybox: Path) -> bytes:
     entries = [_directory(path) for path in DIRECTORIES]
     entries.append(ArchiveEntry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1)))
-    entries.append(_program("bin/busybox", BUSYBOX.read_bytes()))
+    entries.append(_program("bin/busybox", busybox.read_bytes()))
     link = stat.S_IFLNK | 0o777
     listing = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True)
     applets = (name for name in listing.stdout.split() if name != "busybox")
@@ -202,7 +202,4 @@ def build(job: Job, machine: str, levels: str = "0-7") -> bytes:
     loaded = libraries(source for _, source in chosen if _is_elf(source))
     files = _entries([(str(library).lstrip("/"), library) for library in loaded] + chosen)
     entries = files + _instructions(job, machine, levels)
-    if job.init is not None:
-        arguments = "".join(f"{word}\0" for word in job.command)
-        entries += [_program("init", job.init.read_bytes()), _text("lab/argv", arguments)]
-    return _common() + cpio(_with_parents(entries))
+    return _common(job.busybox or BUSYBOX) + cpio(_with_parents(entries))

@@ -50,9 +50,7 @@ class Job:
     silent_s: the same, without a word from an emulated machine, its boot and progress included.
     on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
     cmdline: further words for the kernel command line.
-    init: for a kernel that cannot run busybox, a program that does what guest/init does as
-        guest/init32.c does it. Then command is a path and arguments, and there is no
-        shell, no $LAB_OUT and no $LAB_PROGRESS.
+    busybox: for a kernel that cannot run the host's.
     sharing: how the CPUs of svm-qemu run. The other machines have no choice.
     """
 
@@ -66,7 +64,7 @@ class Job:
     silent_s: float = math.inf
     on_progress: Callable[[str], None] | None = None
     cmdline: tuple[str, ...] = ()
-    init: Path | None = None
+    busybox: Path | None = None
     sharing: Sharing = Sharing.THREADS
 
     @property

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.core import process
@@ -36,8 +37,8 @@ def mirrors(codename: str, options: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys(uri for uri, suite in found if suite == codename))
 
 
-def _options(root: Path) -> list[str]:
-    """What makes apt work below ROOT alone."""
+def _options(root: Path, arch: str) -> list[str]:
+    """What makes apt work below ROOT alone, for machines of that architecture."""
     settings = {
         "Dir::State::lists": root / "lists",
         "Dir::State::status": "/dev/null",
@@ -46,6 +47,8 @@ def _options(root: Path) -> list[str]:
         "Dir::Etc::sourceparts": "/dev/null",
         "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null",
+        "APT::Architecture": arch,
+        "APT::Architectures": arch,
         # The user that apt would download as may not enter ROOT.
         "APT::Sandbox::User": "root",
         # Whatever the machine's own settings permit.
@@ -55,29 +58,35 @@ def _options(root: Path) -> list[str]:
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
-def _apt(root: Path, log: Path, *words: str) -> bool:
-    command = ("apt-get", "-q", *_options(root), *words)
+def _apt(root: Path, arch: str, log: Path, *words: str) -> bool:
+    command = ("apt-get", "-q", *_options(root, arch), *words)
     with log.open("a") as output:
         print("+", *command, file=output, flush=True)
         return process.run(command, root, output, env=os.environ | {"LC_ALL": "C"}) == 0
 
 
-def _download(package: str, suite: str, mirror: str, root: Path, log: Path) -> bool:
+def _download(package: str, arch: str, suite: str, mirror: str, root: Path, log: Path) -> bool:
     for directory in ("lists/partial", "cache/archives/partial"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     words = f"signed-by={KEYRING} target=Packages"
     (root / "sources.list").write_text(f"deb [{words}] {mirror} {suite} main\n")
-    return _apt(root, log, "update", "--error-on=any") and _apt(root, log, "download", package)
+    apt = partial(_apt, root, arch, log)
+    return apt("update", "--error-on=any") and apt("download", package)
 
 
-def fetch(package: str, suite: str, root: Path, log: Path) -> Path:
+def codename() -> str:
+    """The release of Debian that this machine has; empty if it has none."""
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+
+
+def fetch(package: str, suite: str, root: Path, log: Path, arch: str = "amd64") -> Path:
     """The .deb of a package, below ROOT, which exists. SourceMissing: it cannot be had."""
     if not KEYRING.is_file():
         raise SourceMissing(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
-    own = mirrors(platform.freedesktop_os_release().get("VERSION_CODENAME", ""))
-    if any(_download(package, suite, mirror, root, log) for mirror in own):
+    own = mirrors(codename())
+    if any(_download(package, arch, suite, mirror, root, log) for mirror in own):
         return next(root.glob("*.deb"))
     where = ", ".join(own) or "no archive of Debian, as apt's sources name none,"
     if UNVERIFIED in log.read_text():

@@ -76,24 +76,10 @@ def test_progress_comes_before_the_end() -> None:
     (b"H 1\nE 0\n", "unknown frame"),  # without an archive
     (b"H 1\n" + archive_frames(RUN) + b"E x\n", "unknown frame"),
     (REPORT + b"P late\n", "out of place"),
-    (b"H 1\nL one\nN 2\n", "1 lines of output came back, not '2'"),
-    (b"H 1\nL one\nE 0\n", "unknown frame"),  # without their number
-    (b"H 1\nN 0\nL late\n", "unknown frame"),
-    (b"H 1\nN 0\nN 0\n", "unknown frame"),
 )
 def test_false_report_is_refused(report: bytes, why: str) -> None:
     with pytest.raises(ReportBroken, match=why):
         Channel().feed(report)
-
-
-def test_output_by_lines() -> None:
-    channel = Channel()
-    channel.feed(b"H 1\nM kvm.tdp_mmu=N\nL ok 1\nL \nL  two words\nN 3\n")
-    assert channel.status is None
-    channel.feed(b"E 3\n")
-    assert channel.status == 3
-    assert channel.archive and channel.archive.output == b"ok 1\n\n two words\n"
-    assert channel.archive.files == {}
 
 
 def test_complaint_is_kept() -> None:

@@ -71,13 +71,11 @@ def test_program_that_ends_threads_brings_what_the_c_library_loads_then(tmp_path
     assert [library.name for library in added if library.is_file()] == ["libgcc_s.so.1"]
 
 
-def test_another_init(tmp_path: Path) -> None:
-    init = tmp_path / "init32"
-    init.write_text("another")
-    files = unpacked(tmp_path / "root", command=("/test", "a b", ""), init=init)
-    assert files["init"].read_text() == "another"
-    assert os.access(files["init"], os.X_OK)
-    assert files["lab/argv"].read_bytes() == b"/test\0a b\0\0"
+def test_another_busybox(tmp_path: Path) -> None:
+    busybox = write(tmp_path / "busybox", "another")
+    files = unpacked(tmp_path / "root", busybox=busybox)
+    assert files["bin/busybox"].read_text() == "another"
+    assert os.access(files["bin/busybox"], os.X_OK)
 
 
 def two_copies(tmp_path: Path) -> list[Path]:

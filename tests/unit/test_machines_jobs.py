@@ -67,12 +67,6 @@ def test_full_disk_is_refused_and_missing_package_named(monkeypatch: pytest.Monk
     assert "apt-get install qemu-system-x86" in refused(machines.get("svm-qemu").describe, JOB)
 
 
-def test_another_init_is_shown_and_has_to_be_there() -> None:
-    job = dataclasses.replace(JOB, init=Path("/nonexistent/init32"))
-    assert "/nonexistent/init32" in machines.get("svm-qemu").describe(job)
-    assert "/nonexistent/init32: no such program" in refused(machines.get("svm-qemu").run, job)
-
-
 @for_each_row(
     "wanted, found, good",
     ("0", "N", True),

@@ -119,7 +119,7 @@ def test_apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, 
     monkeypatch.setenv("SAID", answer)
     monkeypatch.setenv("CODENAME", platform.freedesktop_os_release()["VERSION_CODENAME"])
     monkeypatch.setattr(archive, "KEYRING", tmp_path)
-    given = ("linux", "s", tmp_path, tmp_path / "log/apt")
+    given = ("linux", "s", tmp_path, tmp_path / "log/apt", "i386")
     assert "is missing: apt-get install debian-archive" in refused(archive.fetch, *given)
     monkeypatch.setattr(archive, "KEYRING", tmp_path / "apt-get")
     try:
@@ -128,6 +128,7 @@ def test_apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, 
         found = str(error)
     assert re.search(said, found)
     assert f"signed-by={tmp_path}/apt-get target" in (tmp_path / "sources.list").read_text()
+    assert " APT::Architecture=i386 " in (tmp_path / "log/apt").read_text()
 
 
 def tarball_of(tmp_path: Path, sublevel: int, patchlevel: int = 3) -> Path:
