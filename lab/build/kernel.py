@@ -8,7 +8,6 @@ compiler with relative paths and ccache recognises a file in every tree.
 import hashlib
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,62 +172,8 @@ def image_in(source: Path, config: str) -> Path:
     return source / f"obj-{config}" / "arch/x86/boot/bzImage"
 
 
-def _commit_in(source: Path) -> str | None:
-    """The commit that a work tree holds, None if there is anything else in it but objects."""
-    repo = Repo(source)
-    extra = repo.lines("status", "--porcelain", "--ignored")
-    if any(not line.startswith("!! obj-") for line in extra):
-        return None
-    return repo.text("rev-parse", "HEAD")
-
-
-def _tool_versions() -> list[str]:
-    commands = ((tool, "--version") for tool in ("gcc", "ld", "make"))
-    ran = (subprocess.run(one, capture_output=True, text=True, check=False) for one in commands)
-    return [done.stdout for done in ran]
-
-
-def _identity(file: Path) -> tuple[int, int]:
-    return (file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else (0, 0)
-
-
-def _stamp_of(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> str | None:
-    """All that decides a kernel, and the files that came of it; None if it is not fixed.
-
-    The sources of base and peer are fixed by a commit. Those of the series are for editing,
-    and Debian's ignore list hides new files in them, so only make knows what has changed.
-    """
-    commit = None if kind == "series" else _commit_in(source)
-    if commit is None:
-        return None
-    objects = f"obj-{config}"
-    built = source / objects
-    results = ("arch/x86/boot/bzImage", ".config", "include/config/kernel.release")
-    parts = (
-        commit,
-        [fragment.read_text() for fragment in fragments],
-        make_command(objects, arch=arch_of(config)),
-        sorted(REPRODUCIBLE.items()),
-        _tool_versions(),
-        [_identity(built / name) for name in results],
-    )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _make(kind: str, config: str, source: Path, fragments: Sequence[Path]) -> None:
-    objects = f"obj-{config}"
-    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
-    log.unlink(missing_ok=True)
-    what = f"Building the {kind} kernel, configuration {config}"
-    with step(what, "1 min or less" if image_in(source, config).exists() else ESTIMATE):
-        arch = arch_of(config)
-        configure(source, objects, fragments, log, arch)
-        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
-        run_logged(what, command, log, source, build_environment())
-
-
 def build(kind: str, config: str) -> Kernel:
-    """Build a kernel, incrementally; make is not even asked where a stamp tells that it is built.
+    """Build a kernel, incrementally.
 
     kind: one of KINDS. config: a name in CONFIGS.
     LabError: no such kind or configuration, or one that does not take effect.
@@ -237,16 +182,16 @@ def build(kind: str, config: str) -> Kernel:
     fragments = fragments_of(config)
     source = source_tree(kind)
     objects = f"obj-{config}"
-    image = image_in(source, config)
+    arch, image = arch_of(config), image_in(source, config)
     if not image.exists():
         space.need(source, NEEDED_GIB, "a kernel")
-    stamp = source / objects / ".lab-built"
-    with locked(tree.lock(source)):
-        built = stamp.read_text() if stamp.exists() else ""
-        if built != _stamp_of(kind, config, source, fragments):
-            stamp.unlink(missing_ok=True)
-            _make(kind, config, source, fragments)
-            if content := _stamp_of(kind, config, source, fragments):
-                stamp.write_text(content)
+    log = LAYOUT.log / f"kernel-{kind}-{config}.log"
+    log.unlink(missing_ok=True)
+    what = f"Building the {kind} kernel, configuration {config}"
+    estimate = "1 min or less" if image.exists() else ESTIMATE
+    with locked(tree.lock(source)), step(what, estimate):
+        configure(source, objects, fragments, log, arch)
+        command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
+        run_logged(what, command, log, source, build_environment())
     release = (source / objects / "include/config/kernel.release").read_text().strip()
     return Kernel(kind, config, image, release)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +18,6 @@ import pytest
 from lab.build import kernel, selftests
 from lab.cli import INTERRUPTED
 from lab.core import steps
-from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import KINDS, LAYOUT, ROOT, Layout
 from lab.results import jsonl
 from lab.series.pin import PathMap
@@ -37,11 +35,8 @@ tinyconfig:
 \t@mkdir -p $(O) && echo CONFIG_TINY=y > $(O)/.config && echo x >> $(O)/tinyconfigs
 olddefconfig:
 \t@sed -i -e /CONFIG_GONE/d -e 's/# CONFIG_OFF is not set/CONFIG_OFF=y/' $(O)/.config
-"""
-# A kernel to build: notes that it was.
-IMAGE = """\
 bzImage:
-\t@mkdir -p $(O)/arch/x86/boot $(O)/include/config && echo x >> $(O)/made
+\t@mkdir -p $(O)/arch/x86/boot $(O)/include/config
 \t@echo image > $(O)/arch/x86/boot/bzImage && echo 6.12 > $(O)/include/config/kernel.release
 """
 MERGE = '#!/bin/sh\nshift 2; out=$1/.config; shift 2; cat "$@" >> "$out"\n'
@@ -88,87 +83,6 @@ def test_configured_anew_only_when_a_fragment_changes(tree: Path) -> None:
     assert "CONFIG_A" not in (tree / "obj/.config").read_text()
 
 
-# ---- make is not asked where nothing can have changed -------------------------
-
-
-@dataclass
-class Kbuild:
-    """A tree with a commit, from which kernels of any kind are built."""
-
-    tree: Path
-
-    @property
-    def image(self) -> Path:
-        return self.tree / "obj-kvm/arch/x86/boot/bzImage"
-
-    def made(self, kind: str) -> int:
-        """How many times make has built the image, after another kernel.build()."""
-        kernel.build(kind, "kvm")
-        return len((self.tree / "obj-kvm/made").read_text().split())
-
-    def commit(self) -> None:
-        repo = Repo(self.tree, signature(*IDENTITY, 0))
-        repo.run("add", "-A")
-        repo.run("commit", "-q", "-m", "x")
-
-
-@pytest.fixture
-def kbuild(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kbuild:
-    outside = write(tmp_path / "outside/fragment", "CONFIG_A=y\n").parent
-    (tree / "Makefile").write_text(MAKEFILE + IMAGE)
-    (tree / ".gitignore").write_text("*.h\n")
-    Repo(tree).run("init", "-q")
-    (tree / ".git/info/exclude").write_text("/obj-*/\n")
-    found = Kbuild(tree)
-    found.commit()
-    monkeypatch.setattr(kernel, "LAYOUT", Layout(outside))
-    monkeypatch.setattr(kernel, "source_tree", lambda kind: tree)
-    monkeypatch.setattr(kernel, "fragments_of", lambda config: [outside / "fragment"])
-    return found
-
-
-@pytest.mark.parametrize(("kind", "wanted"), [("base", 1), ("peer", 1), ("series", 2)])
-def test_what_a_commit_fixes_is_built_once(kbuild: Kbuild, kind: str, wanted: int) -> None:
-    assert kbuild.made(kind) == 1
-    assert kbuild.made(kind) == wanted
-    assert kernel.build(kind, "kvm").release == "6.12"
-
-
-@for_each_row(
-    "file, commit",
-    ("Makefile", False),
-    ("Makefile", True),
-    ("new.c", False),
-    ("new.h", False),  # which .gitignore names
-    ("../outside/fragment", False),
-    ("obj-kvm/arch/x86/boot/bzImage", False),
-    ("obj-kvm/.config", False),
-)
-def test_built_again_when_a_file_is_another(kbuild: Kbuild, file: str, commit: bool) -> None:
-    assert kbuild.made("base") == 1
-    with (kbuild.tree / file).open("a") as stream:
-        stream.write("CONFIG_B=y\n")
-    if commit:
-        kbuild.commit()
-    assert kbuild.made("base") == 2
-
-
-def test_built_again_when_something_else_is(
-    kbuild: Kbuild, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kbuild.made("base") == 1
-    kbuild.image.unlink()
-    assert kbuild.made("base") == 2
-    monkeypatch.setattr(kernel, "_tool_versions", lambda: ["gcc 99"])
-    assert kbuild.made("base") == 3
-    # A build that fails leaves no stamp.
-    kbuild.image.unlink()
-    kbuild.image.parent.rmdir()
-    kbuild.image.parent.write_text("in the way")
-    failed(kernel.build, "base", "kvm")
-    assert not (kbuild.tree / "obj-kvm/.lab-built").exists()
-
-
 def test_make_that_fails(tree: Path) -> None:
     (tree / "Makefile").write_text("tinyconfig:\n\t@echo the reason; false\n")
     assert "tinyconfig failed" in failed(configure, tree, "CONFIG_A=y\n")
@@ -192,15 +106,22 @@ def test_only_pae_is_32_bit() -> None:
     assert "ARCH=x86_64" in kernel.make_command("obj")
 
 
-def test_each_command_has_the_architecture(kbuild: Kbuild, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_command_has_the_architecture(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Mock(wraps=steps.run_logged)
     monkeypatch.setattr(kernel, "run_logged", run)
     monkeypatch.setattr(kernel, "ARCHITECTURES", {"kvm": "i386"})
-    kbuild.made("base")
+    monkeypatch.setattr(kernel, "LAYOUT", Layout(tree.parent))
+    monkeypatch.setattr(kernel, "source_tree", lambda kind: tree)
+    fragment = write(tree.parent / "fragment", "CONFIG_A=y\n")
+    monkeypatch.setattr(kernel, "fragments_of", lambda config: [fragment])
+    assert kernel.build("base", "kvm").release == "6.12"
     commands = [call.args[1] for call in run.call_args_list]
     made = [command for command in commands if command[0] == "make"]
     assert len(made) == 3
     assert all("ARCH=i386" in command for command in made)
+    assert kernel.build("base", "kvm").image.read_text() == "image\n"
+    (tree / "Makefile").write_text("")
+    failed(kernel.build, "base", "kvm")
 
 
 def test_an_older_base_says_otherwise(tmp_path: Path) -> None:
