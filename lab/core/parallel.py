@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Work that several threads do, each with a machine of its own."""
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import psutil
@@ -36,38 +37,6 @@ def end_machines(futures: Iterable[Future[Any]], grace_s: float) -> None:
         wait(futures, timeout=TICK_S)
 
 
-def in_parallel(
-    work: Callable[[], None],
-    stop: Callable[[], None],
-    tick: Callable[[], None],
-    threads: int | None = None,
-    grace_s: float = GRACE_S,
-) -> None:
-    """Let several threads do the work: as many as told, or at_once().
-
-    The first failure, or Ctrl-C, stops them all: stop() has to make work() return once its machine
-    has ended, see end_machines(). tick() is called now and then meanwhile.
-    """
-    threads = threads or at_once()
-    with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
-        futures: list[Future[None]] = []
-        try:
-            # An exception in between would leave a thread that nothing ends.
-            with process.signals_wait():
-                futures += [pool.submit(work) for _ in range(threads)]
-            while not all(future.done() for future in futures):
-                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-                tick()
-        except BaseException:
-            stop()
-            end_machines(futures, grace_s)
-            raise
-        for future in futures:
-            future.result()
-
-
 def for_each(
     items: Iterable[Item],
     work: Callable[[Item], None],
@@ -75,15 +44,37 @@ def for_each(
     threads: int | None = None,
     grace_s: float = GRACE_S,
 ) -> None:
-    """Do the work for each item, so many or at_once() at a time; see in_parallel()."""
-    left = deque(items)
+    """Let several threads do the work for each item: as many as told, or at_once().
+
+    items: asked for the next one when a thread is free, by one thread at a time. The first failure,
+    or Ctrl-C, ends all: nothing is begun any more, see end_machines(). tick() is called now and
+    then meanwhile.
+    """
+    left, turn, stopped = iter(items), Lock(), Event()
+    threads = threads or at_once()
 
     def take() -> None:
-        while True:
-            try:
-                item = left.popleft()
-            except IndexError:
+        while not stopped.is_set():
+            with turn:
+                item = list(islice(left, 1))
+            if not item:
                 return
-            work(item)
+            work(*item)
 
-    in_parallel(take, left.clear, tick, threads, grace_s)
+    with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
+        futures: list[Future[None]] = []
+        try:
+            # An exception in between would leave a thread that nothing ends.
+            with process.signals_wait():
+                futures += [pool.submit(take) for _ in range(threads)]
+            while not all(future.done() for future in futures):
+                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                tick()
+        except BaseException:
+            stopped.set()
+            end_machines(futures, grace_s)
+            raise
+        for future in futures:
+            future.result()

@@ -9,8 +9,8 @@ import json
 import math
 import re
 import secrets
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from lab import machines
 from lab.build import kernel, selftests
 from lab.core.errors import LabError, WorkFailed
-from lab.core.parallel import in_parallel
+from lab.core.parallel import for_each
 from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
 from lab.core.steps import console, duration, now_and_then, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
@@ -248,7 +248,7 @@ class Soak:
     """What is done, and what comes next; the machines' threads share it.
 
     end: when nothing is started any more, by time.monotonic(). kernel_version: what is soaked.
-    running: boots that are not over, by their seeds, and what they have counted so far.
+    runs: all boots, by their seeds; of those that are not over, what they have counted so far.
     """
 
     kinds: Sequence[Kind]
@@ -256,57 +256,37 @@ class Soak:
     end: float
     kernel_version: str
     # Thousands, and every job refers to all of them: to show that would take gigabytes.
-    runs: list[BootRecord] = field(default_factory=list, repr=False)
-    running: dict[int, BootRecord] = field(default_factory=dict, repr=False)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    nr: int = 0
-
-    def __post_init__(self) -> None:
-        self._kinds: Iterator[Kind] = cycle(self.kinds)
+    runs: dict[int, BootRecord] = field(default_factory=dict, repr=False)
 
     def left_s(self) -> float:
         return max(0.0, self.end - time.monotonic())
 
-    def next(self) -> tuple[Kind, int, int] | None:
-        """The next boot, its seed, and its seconds; None when the time is over."""
-        with self.lock:
+    def boots(self) -> Iterator[tuple[Kind, int, int]]:
+        """Each next boot, its seed, and its seconds, until the time is over."""
+        for nr, kind in enumerate(cycle(self.kinds)):
             left = self.left_s()
-            if self.nr and (left < LEAST_S or left == 0):
-                return None
-            kind = next(self._kinds)
-            seed = self.seed + self.nr * SEED_STEP
-            self.nr += 1
-            self.running[seed] = BootRecord(kind.name, seed, 0.0, {}, finished=False)
-            return kind, seed, kind.cut(int(left))
-
-    def done(self, run: BootRecord) -> None:
-        with self.lock:
-            self.running.pop(run.seed, None)
-            self.runs.append(run)
+            if nr and (left < LEAST_S or left == 0):
+                return
+            seed = self.seed + nr * SEED_STEP
+            self.runs[seed] = BootRecord(kind.name, seed, 0.0, {}, finished=False)
+            yield kind, seed, kind.cut(int(left))
 
     def so_far(self, seed: int, line: str) -> None:
         """Take what a boot that is running says of itself."""
-        with self.lock, suppress(ValueError, KeyError):
+        with suppress(ValueError, KeyError):
             counts = _pairs(line.removeprefix("# so far: "))
-            self.running[seed] = replace(self.running[seed], counts=counts)
-
-    def give_up(self) -> None:
-        """Everything has ended: keep what those have counted that did not come to their end."""
-        with self.lock:
-            self.runs += self.running.values()
-            self.running.clear()
+            self.runs[seed] = replace(self.runs[seed], counts=counts)
 
     def totals(self) -> dict[str, int]:
         """Everything that was counted, boots that are running included."""
-        with self.lock:
-            counts = [run.counts for run in (*self.runs, *self.running.values())]
-        names = dict.fromkeys([*COUNTERS, *(name for each in counts for name in each)])
-        return {name: sum(each.get(name, 0) for each in counts) for name in names}
+        total = Counter(dict.fromkeys(COUNTERS, 0))
+        for run in tuple(self.runs.values()):
+            total.update(run.counts)
+        return dict(total)
 
     def text(self) -> str:
         """How far it is, in one line."""
-        with self.lock:
-            running = ", ".join(each.kind for each in self.running.values())
+        running = ", ".join(run.kind for run in tuple(self.runs.values()) if not run.finished)
         totals = self.totals()
         sums = ", ".join(f"{totals[name]:,} {name}" for name in COUNTERS[:4])
         return f"about {duration(self.left_s())} left; {sums}; now {running}"
@@ -435,18 +415,14 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
 def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
     """Run until the time is over. The first failure, or Ctrl-C, ends what is running."""
 
-    def work() -> None:
-        while (item := soak.next()) is not None:
-            kind, seed, seconds = item
-            on_progress = partial(soak.so_far, seed)
-            job = soak_job(kind, seed, seconds, images[kind.config], tests, on_progress)
-            soak.done(run_one(machine, kind, seed, seconds, job))
-
-    def stop() -> None:
-        soak.end = time.monotonic()
+    def work(boot: tuple[Kind, int, int]) -> None:
+        kind, seed, seconds = boot
+        on_progress = partial(soak.so_far, seed)
+        job = soak_job(kind, seed, seconds, images[kind.config], tests, on_progress)
+        soak.runs[seed] = run_one(machine, kind, seed, seconds, job)
 
     for tick in _shown(soak, soak.left_s()):
-        in_parallel(work, stop, tick)
+        for_each(soak.boots(), work, tick)
 
 
 def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
@@ -462,9 +438,10 @@ def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
 def table_of(soak: Soak) -> Table:
     columns = ("boot", "boots", "s", *COUNTERS, "cycles/s", "pages/s")
     table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
-    for name in dict.fromkeys(run.kind for run in soak.runs):
-        table.rows.append(_row(name, [run for run in soak.runs if run.kind == name]))
-    table.rows.append(_row("all", soak.runs))
+    runs = list(soak.runs.values())
+    for name in dict.fromkeys(run.kind for run in runs):
+        table.rows.append(_row(name, [run for run in runs if run.kind == name]))
+    table.rows.append(_row("all", runs))
     table.strong.add(len(table.rows) - 1)
     return table
 
@@ -480,7 +457,7 @@ def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None
         "complaints": lines,
         "totals": soak.totals(),
         "goals_per_hour": GOALS,
-        "runs": [asdict(run) for run in soak.runs],
+        "runs": [asdict(run) for run in soak.runs.values()],
     }
     with complete_or_absent(file) as stream:
         json.dump(content, stream, indent=1)
@@ -508,7 +485,6 @@ def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
 
 def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
     """Print the table, judge the goals and keep everything in FILE."""
-    soak.give_up()
     save(soak, file, minutes, ended, lines)
     tables.show(table_of(soak), Console())
     judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
