@@ -10,7 +10,6 @@ directory goes when the next run starts).
 import contextlib
 import fcntl
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -34,8 +33,7 @@ PREFIX = "machine-"
 LOCK = ".lock"
 # Setpriv asks for SIGKILL when the parent dies; if it had died before that, nothing starts.
 UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
-TERMINAL = {"TERM": "vt100", "LINES": "25", "COLUMNS": "80"}
-# Where a child without a terminal writes its output.
+# Where a child writes its output.
 MESSAGES = "messages"
 
 Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
@@ -180,8 +178,8 @@ class Child:
     """A program in a session of its own, ended with everything it started when `with` ends.
 
     argv: the program and its words. directory: where it runs, and where its output goes
-    (file MESSAGES). terminal: give it a terminal instead; what it shows there is thrown away.
-    stdout, stderr: open files for its output instead; without stderr it goes where stdout goes.
+    (file MESSAGES). stdout, stderr: open files for that instead; without stderr it goes where
+    stdout goes.
     env: its environment, without one this process's. grace_s: seconds it gets to end by itself
     when it is told to.
     """
@@ -189,12 +187,10 @@ class Child:
     argv: Sequence[str]
     directory: Path
     _: KW_ONLY
-    terminal: bool = False
     stdout: IO[Any] | None = None
     stderr: IO[Any] | None = None
     env: Mapping[str, str] | None = None
     grace_s: float = 0.5
-    _master: int | None = field(default=None, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -216,28 +212,14 @@ class Child:
             return subprocess.Popen(
                 argv,
                 cwd=self.directory,
-                env={**os.environ, **TERMINAL} if self.terminal else self.env,
+                env=self.env,
                 # Bochs waits a millisecond for input whenever its processors are idle, half of
                 # its time altogether; here there is always something: the end of the file.
                 stdin=subprocess.DEVNULL,
-                stdout=self.stdout or stack.enter_context(self._output()),
+                stdout=self.stdout or stack.enter_context((self.directory / MESSAGES).open("wb")),
                 stderr=self.stderr or subprocess.STDOUT,
                 start_new_session=True,
             )
-
-    def _output(self) -> IO[bytes]:
-        if not self.terminal:
-            return (self.directory / MESSAGES).open("wb")
-        self._master, slave = pty.openpty()
-        os.set_blocking(self._master, False)
-        return os.fdopen(slave, "wb", buffering=0)
-
-    def _drain_terminal(self) -> None:
-        if self._master is None:
-            return
-        with contextlib.suppress(OSError):
-            while os.read(self._master, 65536):
-                pass
 
     @property
     def pid(self) -> int:
@@ -247,7 +229,6 @@ class Child:
     def exit_code(self) -> int | None:
         """Return the exit code, -n after signal n, or None as long as the program runs."""
         assert self._process
-        self._drain_terminal()
         return self._process.poll()
 
     def wait(self, seconds: float | None = None) -> None:
@@ -265,8 +246,6 @@ class Child:
             if self._process:
                 end(family(self._process.pid), self.grace_s)
                 self._process.wait()
-        if self._master is not None:
-            os.close(self._master)
 
 
 def run(

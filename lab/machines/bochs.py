@@ -26,6 +26,9 @@ XORRISO = Path("/usr/bin/xorriso")
 ISOLINUX = Path("/usr/lib/ISOLINUX/isolinux.bin")
 LDLINUX = Path("/usr/lib/syslinux/modules/bios/ldlinux.c32")
 
+# For the display "term", the one that works without a screen, and without a terminal.
+TERMINAL = ("TERM=vt100", "LINES=25", "COLUMNS=80")
+
 MEDIUM = "boot.iso"
 CONFIGURATION = "bochsrc"
 DEBUGGER_COMMANDS = "debugger"
@@ -139,7 +142,6 @@ class VmxBochs(EmulatedMachine):
         }
     )
     foreign = "kvm_amd"
-    terminal = True  # for the display "term", the one that works without a screen
     # Up to notices: the boot's other messages take a simulated second on the serial port.
     levels = "0-5"
 
@@ -149,7 +151,7 @@ class VmxBochs(EmulatedMachine):
         return [*CMDLINE, *COMMON_CMDLINE, *([f"memmap={above}M@4G"] if above > 0 else [])]
 
     def argv(self, job: Job, cmdline: str) -> list[str]:
-        return [str(BOCHS), "-q", "-f", CONFIGURATION, "-rc", DEBUGGER_COMMANDS]
+        return ["env", *TERMINAL, str(BOCHS), "-q", "-f", CONFIGURATION, "-rc", DEBUGGER_COMMANDS]
 
     def prepare(self, job: Job, cmdline: str, image: bytes, directory: Path) -> None:
         _write_medium(job, cmdline, image, directory)

@@ -50,7 +50,7 @@ class EmulatedMachine(ABC):
     most_memory_mib: what the machine can have, None without a limit of its own.
     needs: file that must be there -> Debian package that holds it. foreign: KVM module for
     the other vendor's processors, whose parameters would change nothing here.
-    terminal: the emulator wants one. levels: of the kernel's messages, those to bring back.
+    levels: of the kernel's messages, those to bring back.
     """
 
     name: str
@@ -59,7 +59,6 @@ class EmulatedMachine(ABC):
     most_memory_mib: int | None
     needs: Mapping[Path, str]
     foreign: str
-    terminal: bool
     levels: str
 
     @abstractmethod
@@ -90,7 +89,7 @@ class EmulatedMachine(ABC):
             for name in (CONSOLE, REPORT):
                 (directory / name).touch()
             with (
-                process.Child(argv, directory, terminal=self.terminal) as emulator,
+                process.Child(argv, directory) as emulator,
                 (directory / REPORT).open("rb") as report,
             ):
                 watch = _Watch(self.name, job, directory, report)

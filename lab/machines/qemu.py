@@ -29,7 +29,6 @@ class SvmQemu(EmulatedMachine):
     most_memory_mib = None
     needs = MappingProxyType({QEMU: "qemu-system-x86", BUSYBOX: "busybox-static"})
     foreign = "kvm_intel"
-    terminal = False
     levels = "0-7"
 
     def cmdline(self, job: Job) -> list[str]:

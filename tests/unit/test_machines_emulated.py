@@ -29,7 +29,6 @@ class Scripted(EmulatedMachine):
     lockstep = False
     most_memory_mib = None
     foreign = "kvm_other"
-    terminal = False
     levels = "0-7"
 
     def __init__(self, script: str) -> None:

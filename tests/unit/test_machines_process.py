@@ -38,12 +38,11 @@ def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "tmp"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_child_ends_with_all_its_own(tmp_path: Path, terminal: bool) -> None:
+def test_child_ends_with_all_its_own(tmp_path: Path) -> None:
     argv = ["sh", "-c", STUBBORN]
     with (
         pytest.raises(RuntimeError),
-        process.Child(argv, tmp_path, terminal=terminal, grace_s=0.1) as child,
+        process.Child(argv, tmp_path, grace_s=0.1) as child,
     ):
         assert until((tmp_path / "pid").exists)
         grandchild = int((tmp_path / "pid").read_text())
@@ -94,19 +93,11 @@ def test_child_gets_time_to_restore_what_it_changed(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "restored\n"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_exit_codes(tmp_path: Path, terminal: bool) -> None:
+def test_exit_codes(tmp_path: Path) -> None:
     for script, code in (("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)):
-        with process.Child(["sh", "-c", script], tmp_path, terminal=terminal) as child:
+        with process.Child(["sh", "-c", script], tmp_path) as child:
             assert until(lambda: child.exit_code() is not None)
             assert child.exit_code() == code
-
-
-def test_much_on_the_terminal_does_not_block(tmp_path: Path) -> None:
-    argv = ["sh", "-c", "test -t 1 && head -c 200000 /dev/zero"]
-    with process.Child(argv, tmp_path, terminal=True) as child:
-        assert until(lambda: child.exit_code() is not None)
-        assert child.exit_code() == 0
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)])

@@ -32,6 +32,7 @@ SENDERS = (
     "tests/unit/test_kernel.py::test_all_that_make_started_ends",
     "tests/unit/test_kernel.py::test_being_told_twice_changes_nothing",
     "tests/unit/test_machines_process.py",
+    "tests/unit/test_parallel.py",
     "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
     "tests/unit/test_bench.py::test_what_ends_one_machine_ends_the_other",
     *(f"{INTERRUPTED}[{shell}-INT of the group-hang]" for shell in ("dash", "busybox")),
