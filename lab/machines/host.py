@@ -6,7 +6,6 @@ job that wants others ends with the command that would set them. The job's files
 where they are: their paths inside a machine are replaced in the command's words.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -123,29 +123,12 @@ def new_messages(before: list[str], after: list[str]) -> str:
     return "".join(f"{line}\n" for line in after)
 
 
-class _Progress:
-    """The fifo that a command writes its progress to, read without ever waiting."""
-
-    def __init__(self, fifo: Path, job: Job) -> None:
-        os.mkfifo(fifo)
-        # For writing too, so that a writer that closes it does not end it.
-        self._stream = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
-        self._on_progress = job.on_progress
-        self._rest = b""
-
-    def read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._stream, 65536):
-                *lines, self._rest = (self._rest + data).split(b"\n")
-                for line in lines:
-                    if self._on_progress:
-                        self._on_progress(line.decode(errors="replace"))
-
-    def close(self) -> None:
-        try:
-            self.read()
-        finally:
-            os.close(self._stream)
+def _report(progress: IO[bytes], job: Job) -> None:
+    """Pass on the whole lines that have come since the last time."""
+    while (line := progress.readline()).endswith(b"\n"):
+        if job.on_progress:
+            job.on_progress(line[:-1].decode(errors="replace"))
+    progress.seek(-len(line), os.SEEK_CUR)
 
 
 def _collect(out: Path) -> dict[str, bytes]:
@@ -209,15 +192,17 @@ class Host:
         settings.append(f"LAB_PROGRESS={directory}/progress")
         # By env, since sudo does not pass variables on.
         argv = [*_privileged(), "env", "-C", "/", *settings, *here(job.command, job.files)]
+        (directory / "progress").touch()
         with (
-            contextlib.closing(_Progress(directory / "progress", job)) as progress,
+            (directory / "progress").open("rb") as progress,
             process.Child(argv, directory, grace_s=GRACE_S) as child,
         ):
             while (code := child.exit_code()) is None:
-                progress.read()
+                _report(progress, job)
                 if time.monotonic() >= deadline:
                     log = new_messages(before, _kernel_messages())
                     detail = f"host: the command did not end within {job.timeout_s:g} s"
                     raise MachineFailed("command timed out", detail, log)
                 child.wait(POLL_S)
+            _report(progress, job)
         return SIGNALLED - code if code < 0 else code
