@@ -7,74 +7,44 @@ from pathlib import Path
 
 import pytest
 
-from lab.build import kernel
+from lab.build import kernel, ungated
 from lab.build.ungated import PATCH
 from lab.core.git import Repo
 from lab.series import tree
 from tests.rows import for_each_row
 from tests.unit.calls import refused
-from tests.unit.fake_kernel import BASE_FILES, MMU, FakeKernel
+from tests.unit.fake_kernel import BASE_FILES, MMU, MMU_TEXT, FakeKernel, diff_of
+from tests.unit.files import write
 
-# {...}: what the patch looks for. The gate stands in a function that keeps it, too.
-SOURCE = """\
-static bool shadow_mmu_try_split_huge_pages(struct kvm *kvm)
-{{
-	for_each_rmap_spte() {{
-		/* TDP MMU is enabled, so rmap only contains nested MMU SPs. */
-{nested_only}		/* The rmaps should never contain non-leaf SPTEs. */
-	}}
-}}
+# A baseline of FakeKernel's source.
+TEXT = f"""\
+Subject: ungated
+---
 
-void kvm_mmu_try_split_huge_pages(struct kvm *kvm)
-{{
-{gate}	if (kvm_memslots_have_rmaps(kvm))
-		kvm_shadow_mmu_try_split_huge_pages(kvm);
-
-{call}false);
-
-}}
-
-void kvm_mmu_slot_try_split_huge_pages(struct kvm *kvm)
-{{
-	u64 start = 0;
-
-{slot_gate}	if (kvm_memslots_have_rmaps(kvm)) {{
-	}}
-
-	read_lock(&kvm->mmu_lock);
-{slot_call}true);
-	read_unlock(&kvm->mmu_lock);
-}}
-
-void keeps_its_gate(struct kvm *kvm)
-{{
-	if (!tdp_mmu_enabled)
-		return;
-
-	kvm_tdp_mmu_try_split_huge_pages(kvm, true);
-}}
+{diff_of(MMU)}\
+@@ -10,3 +10,3 @@
+ {{
+-\treturn kvm->pages[0];
++\treturn kvm->pages[3];
+ }}
+@@ -28,3 +28,3 @@
+ {{
+-\treturn kvm->pages[1];
++\treturn kvm->pages[4];
+ }}
 """
-GATE = "\tif (!tdp_mmu_enabled)\n\t\treturn;\n\n"
-CALL = "\tkvm_tdp_mmu_try_split_huge_pages(kvm, memslot, start, end, target_level, "
-GUARDED = f"\tif (tdp_mmu_enabled)\n\t{CALL}"
-UNPATCHED = {
-    "nested_only": "\t\tif (WARN_ON_ONCE(!sp->role.guest_mode))\n\t\t\tcontinue;\n\n",
-    "gate": GATE,
-    "call": CALL,
-    "slot_gate": GATE,
-    "slot_call": CALL,
-}
-PEER = {"nested_only": "", "gate": "", "call": GUARDED, "slot_gate": "", "slot_call": GUARDED}
+PEER = MMU_TEXT.replace("[0]", "[3]").replace("[1]", "[4]")
 
 
-def made(directory: Path) -> FakeKernel:
-    text = SOURCE.format(**UNPATCHED)
-    return FakeKernel.with_tree(directory, {**BASE_FILES, MMU: text})
+@pytest.fixture(autouse=True)
+def patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ungated, "ROOT", tmp_path)
+    monkeypatch.setattr(ungated, "PATCH", write(tmp_path / "ungated.patch", TEXT))
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeKernel:
-    return made(tmp_path)
+    return FakeKernel.with_tree(tmp_path)
 
 
 @pytest.fixture
@@ -93,13 +63,13 @@ def snapshot(work_tree: Path) -> dict[str, int]:
 
 def test_the_edits_and_nothing_else(fake: FakeKernel, peer: Path) -> None:
     assert peer == fake.layout.tree_of("peer")
-    assert (peer / MMU).read_text() == SOURCE.format(**PEER)
+    assert (peer / MMU).read_text() == PEER
     assert Repo(peer).lines("diff", "--name-only", tree.BASE_TAG) == [MMU]
     assert Repo(peer).lines("status", "--porcelain") == []
     # The other trees stay as they are.
     base = kernel.source_tree("base", fake.layout)
     assert base == fake.layout.tree_of("base")
-    assert (base / MMU).read_text() == SOURCE.format(**UNPATCHED)
+    assert (base / MMU).read_text() == MMU_TEXT
     assert tree.unsaved(fake.linux) is None
 
 
@@ -114,51 +84,41 @@ def test_second_time_no_file_is_touched_but_what_was_edited_by_hand(
     assert "obj-kvm/vmlinux" in before
     kernel.source_tree("peer", fake.layout)
     assert snapshot(peer) == before
-    for text in (SOURCE.format(**UNPATCHED), ""):
+    for text in (MMU_TEXT, ""):
         (peer / MMU).write_text(text)
         kernel.source_tree("peer", fake.layout)
-        assert (peer / MMU).read_text() == SOURCE.format(**PEER)
+        assert (peer / MMU).read_text() == PEER
 
 
-def test_another_source_makes_another_baseline(tmp_path: Path) -> None:
-    fake = made(tmp_path / "old")
-    kernel.source_tree("peer", fake.layout)
-    newer = FakeKernel.make(
-        tmp_path / "new", {**BASE_FILES, MMU: "/* newer */\n" + SOURCE.format(**UNPATCHED)}
-    )
+def test_another_source_makes_another_baseline(
+    fake: FakeKernel, peer: Path, tmp_path: Path
+) -> None:
+    newer = FakeKernel.make(tmp_path / "new", {**BASE_FILES, MMU: "/* newer */\n" + MMU_TEXT})
     tree.make(fake.layout, newer.source)
-    assert not fake.layout.tree_of("peer").exists()
-    peer = kernel.source_tree("peer", fake.layout)
-    assert (peer / MMU).read_text() == "/* newer */\n" + SOURCE.format(**PEER)
-
-
-def refusal(fake: FakeKernel) -> str:
-    """What the user reads. Nothing has been made."""
-    said = refused(kernel.source_tree, "peer", fake.layout)
-    assert not fake.layout.tree_of("peer").exists()
-    assert "\t" not in said
-    assert said.startswith("lab/build/ungated.patch: ")
-    return said
+    assert not peer.exists()
+    kernel.source_tree("peer", fake.layout)
+    assert (peer / MMU).read_text() == "/* newer */\n" + PEER
 
 
 @for_each_row(
     "files, said",
-    *(
-        ({MMU: SOURCE.format(**UNPATCHED | {anchor: "\tx("})}, f"hunk @@ .* of {MMU} does not")
-        for anchor in UNPATCHED
-    ),
-    ({MMU: 2 * SOURCE.format(**UNPATCHED)}, f"of {MMU} fits in 2 places here"),
+    ({MMU: MMU_TEXT.replace("[0]", "[2]")}, rf"hunk @@ -10,3 \+10,3 @@ of {MMU} does not apply"),
+    ({MMU: MMU_TEXT.replace("[1]", "[2]")}, rf"hunk @@ -28,3 \+28,3 @@ of {MMU} does not apply"),
+    ({MMU: 2 * MMU_TEXT}, f"of {MMU} fits in 2 places here"),
     ({}, f"the kernel has no {MMU} at this point"),
 )
 def test_a_base_that_does_not_fit(tmp_path: Path, files: dict[str, str], said: str) -> None:
     others = {name: text for name, text in BASE_FILES.items() if name != MMU}
-    assert re.search(said, refusal(FakeKernel.with_tree(tmp_path, others | files)))
+    fake = FakeKernel.with_tree(tmp_path, others | files)
+    line = refused(kernel.source_tree, "peer", fake.layout)
+    assert re.match(f"ungated.patch: .*{said}", line) and "\t" not in line
+    assert not fake.layout.tree_of("peer").exists()
 
 
 def test_a_refusal_leaves_the_baseline_that_there_was(fake: FakeKernel, peer: Path) -> None:
     repo = Repo(fake.linux)
     before = snapshot(peer)
-    fake.write(MMU, SOURCE.format(**UNPATCHED | {"gate": ""}), commit="KVM: a base without a gate")
+    fake.write(MMU, MMU_TEXT.replace("[0]", "[2]"), commit="KVM: another base")
     repo.run("update-ref", tree.BASE_TAG, "HEAD")
     assert "does not apply" in refused(kernel.source_tree, "peer", fake.layout)
     assert snapshot(peer) == before
