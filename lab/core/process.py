@@ -17,10 +17,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import psutil
 
@@ -46,26 +45,16 @@ KILLED_S = 5.0
 GRACE_S = 10.0
 
 
-def _is_in_use(directory: Path) -> bool:
-    try:
-        with (directory / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
-
-
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
     """Give a directory of its own below build/tmp, for as long as the `with` lasts."""
     with contextlib.ExitStack() as stack:
         # Others make and sweep no directories meanwhile.
         with locked(TEMPORARY / LOCK, aloud=False):
-            # What runs left behind that were killed.
+            # What runs left behind that were killed; those that live hold their locks.
             for left in TEMPORARY.glob(f"{PREFIX}*"):
-                if not _is_in_use(left):
+                with contextlib.suppress(OSError), (left / LOCK).open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(left, ignore_errors=True)
             directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -173,79 +162,51 @@ def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
     _alive_after(alive, KILLED_S)
 
 
-@dataclass
-class Child:
+def _end_all_of(leader: subprocess.Popen[bytes], grace_s: float) -> None:
+    # What these signals are meant to end is being ended already.
+    with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
+        end(family(leader.pid), grace_s)
+        leader.wait()
+
+
+@contextlib.contextmanager
+def child(
+    argv: Sequence[str],
+    directory: Path,
+    *,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    grace_s: float = 0.5,
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a session of its own, ended with everything it started when `with` ends.
 
-    argv: the program and its words. directory: where it runs, and where its output goes
-    (file MESSAGES). stdout, stderr: open files for that instead; without stderr it goes where
-    stdout goes.
-    env: its environment, without one this process's. grace_s: seconds it gets to end by itself
-    when it is told to.
+    argv: the program and its words. directory: where it runs, and where its output goes (file
+    MESSAGES). stdout, stderr: open files for that instead; without stderr it goes where stdout
+    goes. env: its environment, without one this process's. grace_s: seconds it gets to end by
+    itself when it is told to.
     """
-
-    argv: Sequence[str]
-    directory: Path
-    _: KW_ONLY
-    stdout: IO[Any] | None = None
-    stderr: IO[Any] | None = None
-    env: Mapping[str, str] | None = None
-    grace_s: float = 0.5
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-
-    def __enter__(self) -> Self:
-        try:
-            # An exception before Popen() returns would lose a child that runs already.
-            with signals_wait():
-                self._process = self._start()
-        except FileNotFoundError as error:
-            raise LabError(f"{error.filename}: not installed; run `make setup`") from error
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        argv = ["setpriv", "--pdeathsig", "KILL", "--"]
-        argv += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *self.argv]
-        with contextlib.ExitStack() as stack:
-            return subprocess.Popen(
-                argv,
-                cwd=self.directory,
-                env=self.env,
-                # Bochs waits a millisecond for input whenever its processors are idle, half of
-                # its time altogether; here there is always something: the end of the file.
-                stdin=subprocess.DEVNULL,
-                stdout=self.stdout or stack.enter_context((self.directory / MESSAGES).open("wb")),
-                stderr=self.stderr or subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        assert self._process
-        return self._process.pid
-
-    def exit_code(self) -> int | None:
-        """Return the exit code, -n after signal n, or None as long as the program runs."""
-        assert self._process
-        return self._process.poll()
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Sleep for this long, or until the program has ended."""
-        assert self._process
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-
-    def __exit__(self, *error: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        # What these signals are meant to end is being ended already.
-        with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
-            if self._process:
-                end(family(self._process.pid), self.grace_s)
-                self._process.wait()
+    command = ["setpriv", "--pdeathsig", "KILL", "--"]
+    command += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
+    with contextlib.ExitStack() as stack:
+        # An exception before Popen() returns would lose a child that runs already.
+        with signals_wait(), contextlib.ExitStack() as files:
+            try:
+                started = subprocess.Popen(
+                    command,
+                    cwd=directory,
+                    env=env,
+                    # Bochs waits a millisecond for input whenever its processors are idle, half of
+                    # its time altogether; here there is always something: the end of the file.
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout or files.enter_context((directory / MESSAGES).open("wb")),
+                    stderr=stderr or subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise LabError(f"{error.filename}: not installed; run `make setup`") from error
+            stack.callback(_end_all_of, started, grace_s)
+        yield started
 
 
 def run(
@@ -256,15 +217,12 @@ def run(
     stderr: IO[Any] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a program to its end; returns its exit code, -n after signal n. See Child.
+    """Run a program to its end; returns its exit code, -n after signal n. See child().
 
     Ctrl-C, SIGTERM and SIGHUP end it with everything it started before they end this process.
     """
     with (
         ends_by_exception(),
-        Child(argv, directory, stdout=stdout, stderr=stderr, env=env, grace_s=GRACE_S) as child,
+        child(argv, directory, stdout=stdout, stderr=stderr, env=env, grace_s=GRACE_S) as started,
     ):
-        child.wait()
-        code = child.exit_code()
-    assert code is not None
-    return code
+        return started.wait()

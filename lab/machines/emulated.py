@@ -4,6 +4,7 @@
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -89,7 +90,7 @@ class EmulatedMachine(ABC):
             for name in (CONSOLE, REPORT):
                 (directory / name).touch()
             with (
-                process.Child(argv, directory) as emulator,
+                process.child(argv, directory) as emulator,
                 (directory / REPORT).open("rb") as report,
             ):
                 watch = _Watch(self.name, job, directory, report)
@@ -161,11 +162,11 @@ class _Watch:
         self._report = report
         self._heard = time.monotonic()
 
-    def until_complete(self, emulator: process.Child, deadline: float) -> None:
+    def until_complete(self, emulator: subprocess.Popen[bytes], deadline: float) -> None:
         """Wait for the last frame. Raises MachineFailed and LabError as Machine.run() does."""
         while True:
             # Asked before reading: what an emulator wrote before it ended is read below.
-            code = emulator.exit_code()
+            code = emulator.poll()
             self._read()
             if self._channel.status is not None:
                 return
@@ -175,7 +176,7 @@ class _Watch:
                 raise self._failed(*self._out_of_time(self._job.timeout_s))
             if time.monotonic() >= self._heard + self._job.silent_s:
                 raise self._failed(*self._out_of_time(self._job.silent_s, "without a word"))
-            emulator.wait(POLL_S)
+            time.sleep(POLL_S)
 
     def result(self, seconds: float) -> Result:
         archive = self._channel.archive

@@ -195,14 +195,14 @@ class Host:
         (directory / "progress").touch()
         with (
             (directory / "progress").open("rb") as progress,
-            process.Child(argv, directory, grace_s=GRACE_S) as child,
+            process.child(argv, directory, grace_s=GRACE_S) as child,
         ):
-            while (code := child.exit_code()) is None:
+            while (code := child.poll()) is None:
                 _report(progress, job)
                 if time.monotonic() >= deadline:
                     log = new_messages(before, _kernel_messages())
                     detail = f"host: the command did not end within {job.timeout_s:g} s"
                     raise MachineFailed("command timed out", detail, log)
-                child.wait(POLL_S)
+                time.sleep(POLL_S)
             _report(progress, job)
         return SIGNALLED - code if code < 0 else code

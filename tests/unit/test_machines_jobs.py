@@ -26,7 +26,7 @@ JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test that gets as far as starting an emulator; do not ask for installed packages."""
     started = Mock(side_effect=AssertionError("a process was started"))
-    monkeypatch.setattr(process.Child, "__enter__", started)
+    monkeypatch.setattr(process, "child", started)
     monkeypatch.setattr(emulated.EmulatedMachine, "_check_packages", lambda _: None)
 
 

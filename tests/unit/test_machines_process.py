@@ -25,9 +25,9 @@ from pathlib import Path
 from lab.core import process
 process.TEMPORARY = Path(sys.argv[1])
 with process.ends_by_exception(), process.workspace() as directory:
-    with process.Child(["sleep", "1000"], directory) as child:
+    with process.child(["sleep", "1000"], directory) as child:
         print(child.pid, directory, flush=True)
-        child.wait(1000)
+        child.wait()
 """
 
 
@@ -42,7 +42,7 @@ def test_child_ends_with_all_its_own(tmp_path: Path) -> None:
     argv = ["sh", "-c", STUBBORN]
     with (
         pytest.raises(RuntimeError),
-        process.Child(argv, tmp_path, grace_s=0.1) as child,
+        process.child(argv, tmp_path, grace_s=0.1) as child,
     ):
         assert until((tmp_path / "pid").exists)
         grandchild = int((tmp_path / "pid").read_text())
@@ -53,8 +53,8 @@ def test_child_ends_with_all_its_own(tmp_path: Path) -> None:
 
 
 def test_child_left_behind_by_its_leader_ends(tmp_path: Path) -> None:
-    with process.Child(["sh", "-c", "sleep 1000 & echo $! > pid"], tmp_path) as child:
-        assert until(lambda: child.exit_code() is not None)
+    with process.child(["sh", "-c", "sleep 1000 & echo $! > pid"], tmp_path) as child:
+        assert until(lambda: child.poll() is not None)
         orphan = int((tmp_path / "pid").read_text())
         assert not is_gone(orphan)
     assert is_gone(orphan)
@@ -79,7 +79,7 @@ def test_a_signal_while_the_child_starts_ends_it(
     with (
         pytest.raises((SystemExit, KeyboardInterrupt)),
         process.ends_by_exception(),
-        process.Child(["sleep", "1000"], tmp_path),
+        process.child(["sleep", "1000"], tmp_path),
     ):
         raise AssertionError("the signal was lost")
     assert is_gone(started[0])
@@ -88,16 +88,16 @@ def test_a_signal_while_the_child_starts_ends_it(
 
 def test_child_gets_time_to_restore_what_it_changed(tmp_path: Path) -> None:
     script = "trap 'sleep 0.3; echo restored > file; exit' TERM; echo > up; sleep 1000 & wait"
-    with process.Child(["sh", "-c", script], tmp_path, grace_s=5):
+    with process.child(["sh", "-c", script], tmp_path, grace_s=5):
         assert until((tmp_path / "up").exists)
     assert (tmp_path / "file").read_text() == "restored\n"
 
 
 def test_exit_codes(tmp_path: Path) -> None:
     for script, code in (("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)):
-        with process.Child(["sh", "-c", script], tmp_path) as child:
-            assert until(lambda: child.exit_code() is not None)
-            assert child.exit_code() == code
+        with process.child(["sh", "-c", script], tmp_path) as child:
+            assert until(lambda: child.poll() is not None)
+            assert child.poll() == code
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)])
