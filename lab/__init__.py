@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lab: fetches and builds the kernel, boots machines, measures, checks the series.
 
-Six floors, from below; imports go down only (tests/unit/test_layers.py).
+Six floors, from below; imports go down only (pyproject.toml).
 
     core                      errors, paths, git, locks, processes, progress
     series, machines          mails and commits; what a kernel boots in
