@@ -23,15 +23,18 @@ def need(directory: Path, gib: float, what: str) -> None:
 @contextmanager
 def filling(directory: Path) -> Iterator[Path]:
     """A directory to fill that takes the place of DIRECTORY when it is complete."""
-    fresh = directory.with_name(f"{directory.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh, old = (directory.with_name(f"{directory.name}.{what}") for what in ("new", "old"))
+    for rest in (fresh, old):
+        shutil.rmtree(rest, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
         yield fresh
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            directory.rename(old)
         fresh.rename(directory)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        for rest in (fresh, old):
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 def complain_if_full(directory: Path) -> None:

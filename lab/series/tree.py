@@ -162,28 +162,15 @@ def _check_out(repo: Repo, head: str, discard: bool) -> None:
     repo.run("checkout", "-q", *(["-f"] if discard else []), "-B", BRANCH, head)
 
 
-def _replace(layout: Layout, fresh: Path) -> None:
-    """Put a complete tree in its place; further work trees belong to the old one."""
-    old = layout.work / "linux.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if layout.linux.exists():
-        layout.linux.rename(old)
-    fresh.rename(layout.linux)
-    trees = (*map(layout.tree_of, KINDS[1:]), layout.check)
-    for stale in (old, *trees):
-        shutil.rmtree(stale, ignore_errors=True)
-
-
 def _create(layout: Layout, found: KernelSource, inputs: str) -> None:
     space.need(layout.work, NEEDED_GIB, "the kernel tree and its objects")
-    fresh = layout.work / "linux.new"
-    try:
+    with space.filling(layout.linux) as fresh:
         head = lay_out(layout, found, fresh, without=())
         _check_out(Repo(fresh), head, discard=False)
         write_state(fresh, State(head, inputs, found.sha256))
-        _replace(layout, fresh)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    # Further work trees belong to the old one.
+    for stale in (*map(layout.tree_of, KINDS[1:]), layout.check):
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
