@@ -296,6 +296,10 @@ def test_secure_boot(host: Host) -> None:
     told(f"modules NOT signed by {mok}", anew)
     sign(host)
     told("key enrolled", "put right what is said above")
+    host.write("etc/dkms/framework.conf.d/a.conf", 'mok_certificate="/own.der"\n')
+    told(f"modules NOT signed by {host.root}/own.der", anew)
+    mok = mok.rename(host.root / "own.der")
+    told("key enrolled", "put right what is said above")
     program(host.root / "bin/mokutil", "#!/bin/sh\necho is not enrolled\n")
     told("key NOT enrolled", f"mokutil --import {mok}, boot, confirm")
     assert (host.does("install")[0], host.calls) == (4, [])
@@ -438,7 +442,11 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     host.load("stock")
     with host.script.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert host.does("reload") == (5, "nothing was changed: another reload runs\n")
+        assert host.does("reload") == (5, "nothing was changed: another reload or install runs\n")
+        # An installation waits.
+        words = ("timeout", "0.5", "dash", host.script, "install")
+        done = called(host.root, *words, H=host.root, KVM_EAGER_SPLIT_ROOT=host.root)
+        assert done.returncode == 124
     assert host.calls == []
     host.write("hangup", "")
     assert host.run("reload").returncode == 0
