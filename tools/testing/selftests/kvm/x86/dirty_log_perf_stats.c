@@ -28,6 +28,8 @@ static const struct {
 	{ "eager_split_noquota" },
 	{ "eager_split_invalidated" },
 	{ "eager_split_cancelled" },
+	{ "huge_recover_done" },
+	{ "huge_recover_zapped" },
 	{ "exits" },
 	{ "pf_taken" },
 	{ "pf_fixed" },

@@ -164,6 +164,7 @@ static void use_page_table_in_slot(struct model_test *t)
 {
 	memcpy(t->hva + PAGE_SIZE, addr_gpa2hva(t->vm, t->vm->mmu.pgd), PAGE_SIZE);
 	enter_cr3(t, t->gpa + PAGE_SIZE);
+	t->nr_tracked = 1;
 
 	list_read(t, 0, 0);
 	guest_run(t, READ_GPA);

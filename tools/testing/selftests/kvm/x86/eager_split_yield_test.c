@@ -34,6 +34,7 @@ static const struct forced_site {
 	{ .name = "log_word" },
 	{ .name = "log_page", .shadow_mmu = true, .aliases = true },
 	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
+	{ .name = "recover", .shadow_mmu = true },
 	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
 	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
 	{ .name = "tdp_walk", .tdp_mmu = true, .enabling = true },

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Huge pages that come back in place when dirty logging ends
+ *
+ * That they do so in each mode of the guest is checked by eager_split_modes_test, which
+ * has the same model.  Here are page tables that are not full, memory that the host may
+ * only read, page tables that nothing links to any more, huge pages that must not be
+ * executed, and what is left to page faults: nothing, as KVM's own count says.
+ *
+ * Limits: the TDP MMU isn't tested, nor is a flush of TLBs seen but in KVM's count of requests.
+ */
+#include "eager_split_model.h"
+
+static u64 nr_faults(struct model_test *t)
+{
+	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(t->vcpu) };
+	u64 nr = get_stat_or_absent(&stats, "pf_taken");
+
+	free(stats.desc);
+	close(stats.fd);
+	return nr;
+}
+
+static void clear_if_manual(struct model_test *t)
+{
+	if (t->manual)
+		clear_initial(t);
+}
+
+/* End logging, with a flush of TLBs if that took anything away. */
+static void stop_and_flush(struct model_test *t)
+{
+	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+
+	stop_logging(t);
+	CHECK(t, vm_get_stat(t->vm, remote_tlb_flush_requests) > flushes,
+	      "logging disabled: expected a flush of TLBs, seen none");
+}
+
+static void read_all(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++)
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+}
+
+static void write_all(struct model_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < t->npages; page++)
+		list_write(t, page, 0);
+	write_listed(t);
+}
+
+/* What was mapped is mapped: no vCPU faults, whether it reads or writes. */
+static void run_full(struct model_test *t)
+{
+	u64 faults, pages_4k;
+	int i;
+
+	for (i = 0; i < NR_CYCLES; i++) {
+		touch_all(t, "all touched");
+		pages_4k = vm_get_stat(t->vm, pages_4k);
+		start_logging(t);
+		clear_if_manual(t);
+		round_of_writes(t, true);
+		stop_and_flush(t);
+		CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
+		      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
+		      vm_get_stat(t->vm, pages_4k));
+
+		faults = nr_faults(t);
+		read_all(t);
+		write_all(t);
+		CHECK(t, nr_faults(t) == faults,
+		      "after logging: expected no page fault, seen %lu", nr_faults(t) - faults);
+		check_memory(t);
+	}
+}
+
+/*
+ * With eager_page_split=N few pages are mapped by 4KiB SPTEs; the others of the same huge
+ * page are read for the first time once it is back.
+ */
+static void run_holes(struct model_test *t)
+{
+	static const unsigned int written[] = { 3, 64, 511 };
+	unsigned int i, j;
+
+	write_all(t);
+	start_logging(t);
+	clear_if_manual(t);
+	for (i = 0; i < t->c->nr_huge; i++)
+		for (j = 0; j < ARRAY_SIZE(written); j++)
+			list_write(t, t->c->head + i * PAGES_PER_2M + written[j], 0);
+	write_listed(t);
+	stop_and_flush(t);
+	read_all(t);
+	write_all(t);
+	check_memory(t);
+}
+
+/* The host may take the right to write away; only reads are mapped from then on. */
+static void run_readonly(struct model_test *t)
+{
+	struct kvm_regs regs = { .rip = WRITE_GPA, .rsi = LIST_GPA, .rcx = 1,
+				 .rdx = t->seed, .rflags = X86_EFLAGS_FIXED };
+	int r;
+
+	write_all(t);
+	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_READ), "errno %d", errno);
+	read_all(t);
+	start_logging(t);
+	clear_if_manual(t);
+	read_all(t);
+	stop_logging(t);
+	read_all(t);
+
+	t->list[0] = t->gpa + t->c->head * PAGE_SIZE;
+	vcpu_regs_set(t->vcpu, &regs);
+	r = __vcpu_run(t->vcpu);
+	CHECK(t, r == -1 && errno == EFAULT,
+	      "a write to what the host may only read: expected an error of KVM_RUN, seen %d", r);
+	check_memory(t);
+}
+
+/*
+ * Page tables that nothing links to, as KVM took others when what the guest's entry permits
+ * changed.  Their SPTEs are to go all the same.
+ */
+static void run_unlinked(struct model_test *t)
+{
+	u64 pages_4k;
+	unsigned int i;
+
+	touch_all(t, "all touched");
+	pages_4k = vm_get_stat(t->vm, pages_4k);
+	start_logging(t);
+	clear_if_manual(t);
+	write_all(t);
+	for (i = 0; i < t->c->nr_huge; i++)
+		vm_vary_entry(t->vm, DATA_BASE + i * SZ_2M, 1);
+	enter_paging_4level(t, X86_CR0_WP);
+	read_all(t);
+	stop_logging(t);
+	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
+	      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
+	      vm_get_stat(t->vm, pages_4k));
+	check_memory(t);
+}
+
+/*
+ * With the mitigation for NX huge pages no huge page can be executed: what is executed
+ * in one splits it.
+ */
+static void run_nx(struct model_test *t)
+{
+	u64 code = t->gpa + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE;
+
+	touch_all(t, "all touched");
+	start_logging(t);
+	clear_if_manual(t);
+	stop_logging(t);
+	memcpy(t->hva + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE,
+	       addr_gpa2hva(t->vm, READ_GPA), CODE_MAX);
+	list_read(t, t->c->head + 1, 0);
+	t->huge[0] = false;
+	t->list_sum = 0;
+	guest_run(t, code);
+	expect_huge_model(t, "executed in the first huge page");
+}
+
+static const char *no_shadow_mmu(void)
+{
+	return is_tdp_mmu() ? "the TDP MMU is on" : NULL;
+}
+
+static const char *no_mitigation(void)
+{
+	return no_shadow_mmu() ?: get_kvm_param_bool("nx_huge_pages") ? NULL :
+	       "nx_huge_pages is off";
+}
+
+static const char *no_shadow_paging(void)
+{
+	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
+}
+
+static const char *no_holes(void)
+{
+	return no_shadow_mmu() ?: eager ? "all is split eagerly" : NULL;
+}
+
+const struct test_case test_cases[] = {
+	{ "full", "page tables that are full", enter_long, run_full,
+	  .skip_reason = no_shadow_mmu, .nr_huge = 3 },
+	{ "holes", "page tables with few SPTEs", enter_long, run_holes,
+	  .skip_reason = no_holes, .nr_huge = 3 },
+	{ "readonly", "memory that the host may only read", enter_long, run_readonly,
+	  .skip_reason = no_shadow_mmu, .nr_huge = 2 },
+	{ "unlinked", "page tables that nothing links to", enter_long, run_unlinked,
+	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
+	{ "nx", "pages that are executed", enter_long, run_nx,
+	  .skip_reason = no_mitigation, .nr_huge = 2 },
+};
+
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);
