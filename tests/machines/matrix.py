@@ -170,6 +170,10 @@ MODES = model_test("modes")
 MODEL = (MODES, model_test("clear"), model_test("settings"))
 # Without 1 GiB pages it needs shadow paging.
 TABLES = model_test("tables")
+# Executing what is back in place is another thing with the mitigation for NX huge pages.
+RECOVER = selftest(
+    "x86/huge_recover_test", huge_2m=16, settings=(("nx_huge_pages", "1"),), eager=("Y", "N")
+)
 
 
 def with_1g(test: Selftest) -> Selftest:
@@ -379,6 +383,9 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, TDP_MODE, "N") for test in MODEL)
     yield Case(STRESS, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
+    for mode in DISTINCT_MODES:
+        yield from (Case(RECOVER, mode, eager) for eager in RECOVER.eager)
+    yield from (Case(harvested(RECOVER), mode, "Y") for mode in HARVEST_MODES)
     yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
