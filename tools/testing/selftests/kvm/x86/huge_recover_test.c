@@ -145,7 +145,7 @@ static void run_unlinked(struct model_test *t)
 	for (i = 0; i < t->c->nr_huge; i++)
 		list_write(t, t->c->head + i * PAGES_PER_2M, 0);
 	write_listed(t);
-	stop_and_flush(t);
+	stop_logging(t);
 	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
 	      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
 	      vm_get_stat(t->vm, pages_4k));
