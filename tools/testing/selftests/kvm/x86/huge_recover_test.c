@@ -12,22 +12,6 @@
  */
 #include "eager_split_model.h"
 
-static u64 nr_faults(struct model_test *t)
-{
-	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(t->vcpu) };
-	u64 nr = get_stat_or_absent(&stats, "pf_taken");
-
-	free(stats.desc);
-	close(stats.fd);
-	return nr;
-}
-
-static void clear_if_manual(struct model_test *t)
-{
-	if (t->manual)
-		clear_initial(t);
-}
-
 /* End logging, with a flush of TLBs if that took anything away. */
 static void stop_and_flush(struct model_test *t)
 {
@@ -36,24 +20,6 @@ static void stop_and_flush(struct model_test *t)
 	stop_logging(t);
 	CHECK(t, vm_get_stat(t->vm, remote_tlb_flush_requests) > flushes,
 	      "logging disabled: expected a flush of TLBs, seen none");
-}
-
-static void read_all(struct model_test *t)
-{
-	u64 page;
-
-	for (page = 0; page < t->npages; page++)
-		list_read(t, page, 0);
-	guest_run(t, READ_GPA);
-}
-
-static void write_all(struct model_test *t)
-{
-	u64 page;
-
-	for (page = 0; page < t->npages; page++)
-		list_write(t, page, 0);
-	write_listed(t);
 }
 
 /* What was mapped is mapped: no vCPU faults, whether it reads or writes. */
@@ -65,19 +31,19 @@ static void run_full(struct model_test *t)
 	for (i = 0; i < NR_CYCLES; i++) {
 		touch_all(t, "all touched");
 		pages_4k = vm_get_stat(t->vm, pages_4k);
-		start_logging(t);
-		clear_if_manual(t);
+		start_and_clear(t);
 		round_of_writes(t, true);
 		stop_and_flush(t);
 		CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
 		      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
 		      vm_get_stat(t->vm, pages_4k));
 
-		faults = nr_faults(t);
+		faults = nr_faults(t->vcpu);
 		read_all(t);
 		write_all(t);
-		CHECK(t, is_tdp_mmu() || nr_faults(t) == faults,
-		      "after logging: expected no page fault, seen %lu", nr_faults(t) - faults);
+		faults = nr_faults(t->vcpu) - faults;
+		CHECK(t, is_tdp_mmu() || !faults,
+		      "after logging: expected no page fault, seen %lu", faults);
 		check_memory(t);
 	}
 }
@@ -92,8 +58,7 @@ static void run_holes(struct model_test *t)
 	unsigned int i, j;
 
 	write_all(t);
-	start_logging(t);
-	clear_if_manual(t);
+	start_and_clear(t);
 	for (i = 0; i < t->c->nr_huge; i++)
 		for (j = 0; j < ARRAY_SIZE(written); j++)
 			list_write(t, t->c->head + i * PAGES_PER_2M + written[j], 0);
@@ -114,8 +79,7 @@ static void run_readonly(struct model_test *t)
 	write_all(t);
 	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_READ), "errno %d", errno);
 	read_all(t);
-	start_logging(t);
-	clear_if_manual(t);
+	start_and_clear(t);
 	read_all(t);
 	stop_logging(t);
 	read_all(t);
@@ -139,8 +103,7 @@ static void run_unlinked(struct model_test *t)
 
 	touch_all(t, "all read");
 	pages_4k = vm_get_stat(t->vm, pages_4k);
-	start_logging(t);
-	clear_if_manual(t);
+	start_and_clear(t);
 	read_all(t);
 	for (i = 0; i < t->c->nr_huge; i++)
 		list_write(t, t->c->head + i * PAGES_PER_2M, 0);
@@ -162,8 +125,7 @@ static void run_nx(struct model_test *t)
 	u64 code = t->gpa + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE;
 
 	touch_all(t, "all touched");
-	start_logging(t);
-	clear_if_manual(t);
+	start_and_clear(t);
 	stop_logging(t);
 	read_all(t);
 	memcpy(t->hva + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE,
@@ -178,11 +140,6 @@ static void run_nx(struct model_test *t)
 static const char *no_mitigation(void)
 {
 	return get_kvm_param_bool("nx_huge_pages") ? NULL : "nx_huge_pages is off";
-}
-
-static const char *no_shadow_paging(void)
-{
-	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
 }
 
 static const char *no_holes(void)
