@@ -150,7 +150,8 @@ static bool huge_recover_scan_some(const struct huge_recover *hr, const struct k
 			continue;
 
 		if (!is_last_spte(spte, sp->role.level)) {
-			if (++nr_links > HUGE_RECOVER_MAX_LINKS || !huge_recover_is_empty_link(spte))
+			if (++nr_links > HUGE_RECOVER_MAX_LINKS ||
+			    !huge_recover_is_empty_link(spte))
 				return false;
 			continue;
 		}
@@ -377,7 +378,7 @@ static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page
 /*
  * Put back, or zap, what a page table maps.  @many: a gfn has several SPTEs.
  *
- * Return: true if no gfn has an SPTE any more, or what there is is left alone.
+ * Return: true if no gfn has an SPTE any more, or those that there are stay.
  */
 static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn,
 			       struct kvm_rmap_head *heads, bool many)
