@@ -138,6 +138,8 @@ struct event {
 	bool private;
 	/* The log may have pages that were not written. */
 	bool more;
+	/* What to do instead, while vCPUs run. */
+	void (*run)(struct harvest_test *t, const struct event *e);
 };
 
 /* For messages: the event, who writes, and how the log is cleared. */
@@ -178,19 +180,11 @@ void start_logging(struct harvest_test *t);
 void stop_logging(struct harvest_test *t);
 void advise(struct harvest_test *t, size_t size, int advice);
 void add_other(struct harvest_test *t, u32 flags);
-void happen_dontneed(struct harvest_test *t, bool undo);
-void happen_flags(struct harvest_test *t, bool undo);
-void happen_nx(struct harvest_test *t, bool undo);
-const char *no_nx(void);
 const char *no_edge(void);
-void happen_reclaim(struct harvest_test *t, bool undo);
 u64 *entry_of(struct harvest_test *t, u64 page);
 u64 good_entry(struct harvest_test *t, u64 page);
 void harvest_create_vm(struct harvest_test *t);
 void harvest_destroy_vm(struct harvest_test *t);
-u64 content(struct harvest_test *t, u64 page);
-void copy_all(struct harvest_test *t, u64 *copy);
-void await_write(struct harvest_test *t, u64 page);
 
 /* A run */
 
