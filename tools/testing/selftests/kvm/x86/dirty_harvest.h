@@ -188,15 +188,11 @@ void harvest_destroy_vm(struct harvest_test *t);
 
 /* A run */
 
-/* What kvm.dirty_harvest and kvm.nx_huge_pages were, and are again at the end. */
-extern const struct setting *harvest_param;
-extern const struct setting *nx_param;
-
 /* It can be written, at least to what it was. */
-bool is_writable(const struct setting *setting);
+bool is_writable(const char *path);
 
-/* Save the parameters. */
-void harvest_save(void);
+/* Skip the test if there is no kvm.dirty_harvest to be set. */
+void require_harvest(void);
 
 /* Whether any VM looks for Dirty bits.  With PML none does, whatever the parameter says. */
 bool can_harvest(void);

@@ -8,21 +8,9 @@
 
 #define DEFAULT_ROUNDS		1000u
 
-/* Parameters, which get their old values back on every way out */
-
-enum setting_id { HARVEST, NX_HUGE_PAGES, NR_SETTINGS };
-
-static struct setting settings[NR_SETTINGS] = {
-	[HARVEST] = { PARAM_HARVEST },
-	[NX_HUGE_PAGES] = { PARAM_NX },
-};
-
-const struct setting *harvest_param = &settings[HARVEST];
-const struct setting *nx_param = &settings[NX_HUGE_PAGES];
-
-bool is_writable(const struct setting *setting)
+bool is_writable(const char *path)
 {
-	return setting->saved && write_file(setting->path, setting->value);
+	return setting_exists(path) && write_file(path, setting_value(path));
 }
 
 u64 harvest_of_new_vm(const char *mode)
@@ -30,9 +18,9 @@ u64 harvest_of_new_vm(const char *mode)
 	struct kvm_vm *vm;
 	u64 harvest;
 
-	setting_set(harvest_param, mode);
+	setting_set(PARAM_HARVEST, mode);
 	vm = vm_create_barebones();
-	setting_set(harvest_param, strcmp(mode, "off") ? "off" : "on");
+	setting_set(PARAM_HARVEST, strcmp(mode, "off") ? "off" : "on");
 	harvest = vm_get_stat(vm, dirty_harvest);
 	kvm_vm_free(vm);
 	return harvest;
@@ -49,11 +37,10 @@ bool can_harvest(void)
 	return can;
 }
 
-void harvest_save(void)
+void require_harvest(void)
 {
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	settings_save(settings, NR_SETTINGS);
-	__TEST_REQUIRE(is_writable(harvest_param), "Can't write %s", harvest_param->path);
+	__TEST_REQUIRE(is_writable(PARAM_HARVEST), "Can't write " PARAM_HARVEST);
 }
 
 /* Guests */
@@ -238,10 +225,10 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	parse_test_options(argc, argv, options,
 			   "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
 	ksft_print_header();
-	harvest_save();
+	require_harvest();
 	__TEST_REQUIRE(can_harvest(), NO_DIRTY_BITS);
 	srandom(seed);
-	setting_set(harvest_param, "on");
+	setting_set(PARAM_HARVEST, "on");
 	run_writers(rounds, quick);
 	ksft_finished();
 }

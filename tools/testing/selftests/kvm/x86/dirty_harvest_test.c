@@ -60,15 +60,15 @@ static void happen_flags(struct harvest_test *t, bool undo)
 
 static void happen_nx(struct harvest_test *t, bool undo)
 {
-	bool on = nx_param->value[0] == 'Y';
+	bool on = setting_value(PARAM_NX)[0] == 'Y';
 
-	setting_set(nx_param, on ? "N" : "Y");
-	setting_set(nx_param, on ? "Y" : "N");
+	setting_set(PARAM_NX, on ? "N" : "Y");
+	setting_set(PARAM_NX, on ? "Y" : "N");
 }
 
 static const char *no_nx(void)
 {
-	return is_writable(nx_param) ? NULL : PARAM_NX " is read-only";
+	return is_writable(PARAM_NX) ? NULL : PARAM_NX " is read-only";
 }
 
 static void happen_reclaim(struct harvest_test *t, bool undo)

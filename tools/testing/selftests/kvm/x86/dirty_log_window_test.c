@@ -36,6 +36,7 @@
 
 #define NR_VCPUS		2u
 
+#define PARAM_PAUSE_US		KVM_PARAM("prove_window_us")
 #define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /* The word that is written: a guest entry that is not present, whatever its value. */
@@ -120,14 +121,6 @@ struct event {
 	unsigned int level;
 	/* KVM has no page tables when the round begins. */
 	bool afresh;
-};
-
-/* Of the parameter dirty_harvest, and of what debug kernels have. */
-enum setting_id { HARVEST, PAUSE_US, NR_SETTINGS };
-
-static struct setting settings[NR_SETTINGS] = {
-	[HARVEST] = { PARAM_HARVEST },
-	[PAUSE_US] = { KVM_PARAM("prove_window_us") },
 };
 
 /* Of -w: how long KVM is to pause within each update of an SPTE; 0 for no pauses. */
@@ -503,7 +496,7 @@ static void set_pauses(unsigned int us)
 		return;
 
 	snprintf(text, sizeof(text), "%u", us);
-	setting_set(&settings[PAUSE_US], text);
+	setting_set(PARAM_PAUSE_US, text);
 }
 
 /* How often KVM has paused amid an update, at all places together. */
@@ -625,17 +618,14 @@ static void act_alone(struct window_test *t)
 
 static u64 nr_logged(const struct event *e, unsigned int rounds, const char *harvest)
 {
-	setting_set(&settings[HARVEST], harvest);
+	setting_set(PARAM_HARVEST, harvest);
 	return run_rounds(e, rounds, act_alone).nr_logged;
 }
 
 static bool is_no_more_logged(const struct event *e, unsigned int rounds)
 {
-	u64 wrprot, harvest;
+	u64 wrprot = nr_logged(e, rounds, "off"), harvest = nr_logged(e, rounds, "on");
 
-	TEST_ASSERT(settings[HARVEST].saved, "Can't read dirty_harvest");
-	wrprot = nr_logged(e, rounds, "off");
-	harvest = nr_logged(e, rounds, "on");
 	ksft_print_msg("%s: %u rounds, no write: %lu in the log if protected, %lu by Dirty bits\n",
 		       e->name, rounds, wrprot, harvest);
 	return harvest <= wrprot;
@@ -676,9 +666,8 @@ int main(int argc, char *argv[])
 	parse_test_options(argc, argv, options, NULL);
 	srandom(seed);
 	ksft_print_header();
-	settings_save(settings, NR_SETTINGS);
-	__TEST_REQUIRE(!pause_us || settings[PAUSE_US].saved,
-		       "The kernel has no parameter kvm.prove_window_us");
+	__TEST_REQUIRE(!pause_us || setting_exists(PARAM_PAUSE_US),
+		       "The kernel has no " PARAM_PAUSE_US);
 	ksft_set_plan(choice_count(&chosen));
 	for (i = 0; i < ARRAY_SIZE(events); i++)
 		if (choice_has(&chosen, i))

@@ -60,7 +60,7 @@ static void split_and_switch_off(struct fault_test *t)
 	CHECK(t, !split(t), "errno %d", errno);
 	WRITE_ONCE(split_is_over, true);
 	pthread_join(thread, NULL);
-	setting_set(&host_settings[EAGER], "Y");
+	setting_set(PARAM_EAGER, "Y");
 }
 
 /* Returns true if it was turned off when some were split and some were not. */
@@ -100,7 +100,7 @@ static const char *run_cancel(void)
 	bool hit = false;
 	unsigned int i;
 
-	if (access(PARAM_EAGER, W_OK))
+	if (!setting_exists(PARAM_EAGER))
 		return PARAM_EAGER " can't be written";
 
 	for (i = 0; may_try_again(i) && !hit; i++)

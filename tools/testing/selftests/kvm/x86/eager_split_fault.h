@@ -13,8 +13,7 @@
  * Limits: the TDP MMU's own splitter has none of these statistics and is not tested,
  * but by eager_split_yield_test.
  *
- * eager_split_fault_vm.c has the VM, eager_split_fault_run.c settings of the host and
- * the command line.
+ * eager_split_fault_vm.c has the VM, eager_split_fault_run.c the command line.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
@@ -94,15 +93,6 @@ struct fault_options {
 };
 
 extern struct fault_options fault_options;
-
-enum setting_id {
-	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
-	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE_YIELD, SKIP_SPLIT, HARVEST,
-	NR_SETTINGS
-};
-
-/* What gets its old value back at the end. */
-extern struct setting host_settings[NR_SETTINGS];
 
 /* The VM */
 

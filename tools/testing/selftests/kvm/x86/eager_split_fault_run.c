@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The command line of the tests that take something from the eager splitter, what they
- * change of the host, and the kernel's log.
+ * The command line of the tests that take something from the eager splitter, and the
+ * kernel's log.
  */
 
 #include "eager_split_fault.h"
@@ -9,21 +9,6 @@
 #define KERNEL_LOG		"/dev/kmsg"
 
 struct fault_options fault_options = { .max_tries = UINT_MAX };
-
-struct setting host_settings[NR_SETTINGS] = {
-	[SLAB_WAIT] = { FAILSLAB "ignore-gfp-wait" },
-	[SLAB_FILTER] = { FAILSLAB "cache-filter" },
-	[SLAB_VERBOSE] = { FAILSLAB "verbose" },
-	[SLAB_DESCS] = { SLAB "pte_list_desc/failslab" },
-	[SLAB_HEADERS] = { SLAB "kvm_mmu_page_header/failslab" },
-	[PAGE_WAIT] = { FAIL_PAGE_ALLOC "ignore-gfp-wait" },
-	[PAGE_ORDER] = { FAIL_PAGE_ALLOC "min-order" },
-	[PAGE_VERBOSE] = { FAIL_PAGE_ALLOC "verbose" },
-	[EAGER] = { PARAM_EAGER },
-	[FORCE_YIELD] = { PARAM_FORCE_YIELD },
-	[SKIP_SPLIT] = { PARAM_SKIP_SPLIT },
-	[HARVEST] = { PARAM_HARVEST },
-};
 
 /* The kernel's log */
 
@@ -117,7 +102,6 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
-	settings_save(host_settings, NR_SETTINGS);
 	kernel_log_fd = open(KERNEL_LOG, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	TEST_ASSERT(kernel_log_fd >= 0, "Can't open " KERNEL_LOG);
 	lseek(kernel_log_fd, 0, SEEK_END);

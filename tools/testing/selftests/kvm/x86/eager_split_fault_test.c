@@ -32,7 +32,7 @@
 /* Allocations that may fail. */
 struct site {
 	const char *name;
-	/* Of this cache and no other; without it, whole pages. */
+	/* Of the cache that this is of, and no other; without it, whole pages. */
 	const char *cache;
 	/* Any allocation. */
 	bool all;
@@ -47,8 +47,8 @@ struct site {
 
 static struct site sites[] = {
 	{ .name = "all", .all = true },
-	{ .name = "descs", .cache = "pte_list_desc", .needed = true, .aliased_only = true },
-	{ .name = "headers", .cache = "kvm_mmu_page_header", .needed = true },
+	{ .name = "descs", .cache = FAIL_DESCS, .needed = true, .aliased_only = true },
+	{ .name = "headers", .cache = FAIL_HEADERS, .needed = true },
 	{ .name = "pages" },
 };
 
@@ -64,23 +64,18 @@ static int fail_nth_fd = -1;
 
 static bool can_tell_sites(void)
 {
-	return host_settings[SLAB_DESCS].saved && host_settings[SLAB_HEADERS].saved;
-}
-
-static const char *filter_value(const struct site *site, enum setting_id id)
-{
-	return site->cache && strstr(host_settings[id].path, site->cache) ? "1" : "0";
+	return setting_exists(FAIL_DESCS) && setting_exists(FAIL_HEADERS);
 }
 
 static void select_site(const struct site *site)
 {
-	setting_set(&host_settings[SLAB_FILTER], site->all ? "N" : "Y");
-	setting_set(&host_settings[PAGE_ORDER], site->cache ? NO_PAGE_ORDER : "0");
+	setting_set(FAILSLAB "cache-filter", site->all ? "N" : "Y");
+	setting_set(FAIL_PAGE_ALLOC "min-order", site->cache ? NO_PAGE_ORDER : "0");
 	if (site->all)
 		return;
 
-	setting_set(&host_settings[SLAB_DESCS], filter_value(site, SLAB_DESCS));
-	setting_set(&host_settings[SLAB_HEADERS], filter_value(site, SLAB_HEADERS));
+	setting_set(FAIL_DESCS, site->cache && !strcmp(site->cache, FAIL_DESCS) ? "1" : "0");
+	setting_set(FAIL_HEADERS, site->cache && !strcmp(site->cache, FAIL_HEADERS) ? "1" : "0");
 }
 
 static unsigned int fail_nth_read(void)
@@ -197,14 +192,14 @@ static void try_without_split(const struct variant *v)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
 
-	setting_set(&host_settings[EAGER], "N");
+	setting_set(PARAM_EAGER, "N");
 	fault_create_vm(&t, 0);
 	before_split(&t);
 	write_number(fail_nth_fd, NEVER);
 	CHECK(&t, !split(&t), "errno %d", errno);
 	outcome->nr_own = NEVER - fail_nth_read();
 	write_number(fail_nth_fd, 0);
-	setting_set(&host_settings[EAGER], "Y");
+	setting_set(PARAM_EAGER, "Y");
 }
 
 static void run_try(const struct variant *v, struct site *site, unsigned int nth)
@@ -351,11 +346,12 @@ static const char *why_no_injection(void)
 	open_fail_nth();
 	if (fail_nth_fd < 0)
 		return "the kernel has no " FAIL_NTH;
-	if (!host_settings[SLAB_WAIT].saved)
+	if (!setting_exists(FAILSLAB "ignore-gfp-wait"))
 		return "the kernel has no " FAILSLAB;
-	if (!host_settings[PAGE_WAIT].saved)
+	if (!setting_exists(FAIL_PAGE_ALLOC "ignore-gfp-wait"))
 		return "the kernel has no " FAIL_PAGE_ALLOC;
-	return NULL;
+	/* Tries, which are processes of their own, set it. */
+	return setting_exists(PARAM_EAGER) ? NULL : PARAM_EAGER " can't be written";
 }
 
 static const char *run_memory(void)
@@ -370,12 +366,12 @@ static const char *run_memory(void)
 			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
 	/* Let waiting allocations fail too, and say nothing about it in the log. */
-	setting_set(&host_settings[SLAB_WAIT], "N");
-	setting_set(&host_settings[SLAB_VERBOSE], "0");
-	setting_set(&host_settings[PAGE_WAIT], "N");
-	setting_set(&host_settings[PAGE_VERBOSE], "0");
+	setting_set(FAILSLAB "ignore-gfp-wait", "N");
+	setting_set(FAILSLAB "verbose", "0");
+	setting_set(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N");
+	setting_set(FAIL_PAGE_ALLOC "verbose", "0");
 	if (!can_tell_sites())
-		ksft_print_msg("The kernel has no " SLAB "*/failslab: can't tell what failed\n");
+		ksft_print_msg("The kernel has no " FAIL_DESCS ": can't tell what failed\n");
 	for (i = 0; i < NR_VARIANTS; i++)
 		for (j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
 			if (can_tell(&sites[j]))

@@ -208,18 +208,8 @@ static inline struct region *tables_region(struct stress *t)
 
 #define NO_FD			(-1)
 
-enum setting_id {
-	EAGER, HARVEST, NX_HUGE_PAGES, KSM, KSM_PAGES,
-	SLAB_WAIT, SLAB_VERBOSE, SLAB_FILTER, SLAB_TASK, SLAB_PROBABILITY, SLAB_INTERVAL,
-	SLAB_TIMES, SLAB_HEADERS, SLAB_DESCS,
-	PAGE_WAIT, PAGE_VERBOSE, PAGE_ORDER, PAGE_TIMES,
-	NR_SETTINGS
-};
-
-extern struct setting host_settings[NR_SETTINGS];
-
 /* KVM may be built without one, and nx_huge_pages may say "never". */
-void set_if_saved(enum setting_id id, const char *value);
+void set_if_there(const char *path, const char *value);
 
 enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
 

@@ -40,6 +40,7 @@
 #include "eager_split_stress.h"
 
 #define COMPACT			"/proc/sys/vm/compact_memory"
+#define KSM			"/sys/kernel/mm/ksm/"
 
 #define MEMORY_CPU		0
 
@@ -218,14 +219,14 @@ static void set_quota(struct stress *t, u64 *rng)
 
 static void flip_eager(struct stress *t, u64 *rng)
 {
-	set_if_saved(EAGER, below(rng, 3) ? "Y" : "N");
+	set_if_there(PARAM_EAGER, below(rng, 3) ? "Y" : "N");
 }
 
 /* All mappings go each time. */
 static void flip_nx(struct stress *t, u64 *rng)
 {
 	if (!below(rng, 4))
-		set_if_saved(NX_HUGE_PAGES, below(rng, 2) ? "force" : "off");
+		set_if_there(PARAM_NX, below(rng, 2) ? "force" : "off");
 }
 
 static void merge_or_compact(struct stress *t, u64 *rng)
@@ -234,8 +235,8 @@ static void merge_or_compact(struct stress *t, u64 *rng)
 		return;
 
 	/* A pass over the memory takes a tenth of a second. */
-	set_if_saved(KSM_PAGES, "500");
-	set_if_saved(KSM, "1");
+	set_if_there(KSM "pages_to_scan", "500");
+	set_if_there(KSM "run", "1");
 	write_file(COMPACT, "1");
 }
 
@@ -501,7 +502,6 @@ int main(int argc, char *argv[])
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
-	settings_save(host_settings, NR_SETTINGS);
 	signal(SIGALRM, give_up);
 	prepare_faults();
 	ksft_set_plan(1);

@@ -188,7 +188,7 @@ void create_vm(struct stress *t)
 {
 	unsigned int i;
 
-	set_if_saved(HARVEST, t->harvest ? "on" : "off");
+	set_if_there(PARAM_HARVEST, t->harvest ? "on" : "off");
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, t->nr_vcpus, 0);
 	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
 	set_log_mode(t);
