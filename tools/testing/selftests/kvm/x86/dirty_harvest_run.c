@@ -57,7 +57,6 @@ const char *harvest_label(struct harvest_test *t)
 static const struct event *events;
 static struct choice event_choice;
 static void (*run_event)(struct harvest_test *t, const struct event *e);
-static bool verbose;
 
 static bool can_run(unsigned int i, bool private)
 {
@@ -65,17 +64,6 @@ static bool can_run(unsigned int i, bool private)
 
 	return choice_has(&event_choice, i) && e->private == private &&
 	       !(e->skip_reason && e->skip_reason());
-}
-
-static void run_one(struct harvest_test *t, const struct event *e)
-{
-	u64 start = now_ns();
-
-	t->name = e->name;
-	run_event(t, e);
-	if (verbose)
-		ksft_print_msg("%s: %lu ms\n", harvest_label(t),
-			       (now_ns() - start) / NSEC_PER_MSEC);
 }
 
 /* Is there anything to do for a guest with this kind of memory? */
@@ -98,9 +86,11 @@ static void run_with_guest(struct harvest_test *t)
 	harvest_create_vm(t);
 	harvest = vm_get_stat(t->vm, dirty_harvest);
 	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
-	for (i = 0; i < event_choice.nr; i++)
+	for (i = 0; i < event_choice.nr; i++) {
+		t->name = events[i].name;
 		if (can_run(i, t->private))
-			run_one(t, &events[i]);
+			run_event(t, &events[i]);
+	}
 	harvest_destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
@@ -215,7 +205,6 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 		{ 'q', NULL, "for each guest only some of the combinations of private and shared\n"
 		  "     memory, with and without manual protection", .flag = &quick },
 		{ 's', "seed", "seed of what is random", .number = &seed, .max = UINT_MAX },
-		{ 'v', NULL, "show each step", .flag = &verbose },
 		{ }
 	};
 

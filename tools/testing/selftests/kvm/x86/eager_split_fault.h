@@ -85,14 +85,7 @@ struct split_stats {
 	TEST_ASSERT(cond, "%s: " fmt, (t)->v->name, ##__VA_ARGS__)
 
 /* What the command line says. */
-struct fault_options {
-	bool verbose;
-	/* Let each and every allocation fail. */
-	bool thorough;
-	u64 max_tries;
-};
-
-extern struct fault_options fault_options;
+extern u64 max_tries;
 
 /* The VM */
 

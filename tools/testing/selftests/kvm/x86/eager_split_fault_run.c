@@ -8,7 +8,7 @@
 
 #define KERNEL_LOG		"/dev/kmsg"
 
-struct fault_options fault_options = { .max_tries = UINT_MAX };
+u64 max_tries = UINT_MAX;
 
 /* The kernel's log */
 
@@ -32,9 +32,6 @@ void expect_silence(const char *when)
 {
 	char message[8192];
 	ssize_t n;
-
-	if (fault_options.thorough)
-		return;
 
 	for (;;) {
 		n = read(kernel_log_fd, message, sizeof(message) - 1);
@@ -85,13 +82,10 @@ int main(int argc, char *argv[])
 {
 	struct choice chosen = { parts, sizeof(*parts), nr_parts };
 	const struct test_option options[] = {
-		{ 'a', NULL, "let each and every allocation fail, the ioctl's own too; the kernel\n"
-		  "     then complains that vmalloc() failed", .flag = &fault_options.thorough },
 		{ 'm', "part", "do this part only, or those of several -m", .choice = &chosen },
 		{ 'n', "tries", "let no more than so many allocations fail of each kind, and\n"
 		  "     don't try more often to come in between",
-		  .number = &fault_options.max_tries, .min = 1, .max = UINT_MAX },
-		{ 'v', NULL, "show each try", .flag = &fault_options.verbose },
+		  .number = &max_tries, .min = 1, .max = UINT_MAX },
 		{ }
 	};
 	bool complete = true;

@@ -11,7 +11,7 @@
  * failure alone doesn't show that to the splitter.  An allocation that is made only sometimes, like
  * a page for a slab, may escape.  Enabling allocates for itself before it splits; vmalloc()
  * complains in the kernel's log if it has to fail, so these are counted and left out, and a few
- * behind them for safety, unless -a asks for all.
+ * behind them for safety.
  */
 #include <sys/wait.h>
 
@@ -138,10 +138,6 @@ static void check_failure(struct fault_test *t, struct site *site, unsigned int 
 		repeat_split(t);
 
 	s = get_stats(t->vm);
-	if (fault_options.verbose)
-		ksft_print_msg("%s, %s %u: %s, errno %d, split %lu, left %lu, no memory %lu\n",
-			       t->v->name, site->name, nth, injected ? "injected" : "none",
-			       error, s.done, s.huge, s.nomem);
 	CHECK(t, !s.nomem || injected, "no memory without a failure");
 	CHECK(t, nth != 1 || s.nomem || !needed,
 	      "the first of %s failed, but memory sufficed", site->name);
@@ -239,9 +235,6 @@ static bool fail_one(const struct variant *v, struct site *site, unsigned int nt
 /* The first that may fail. */
 static unsigned int first_failure(const struct variant *v, struct site *site)
 {
-	if (fault_options.thorough)
-		return 1;
-
 	run_try(v, site, 0);
 	return outcome->nr_own ? outcome->nr_own + OWN_MARGIN + 1 : 1;
 }
@@ -271,17 +264,13 @@ static unsigned int next_step(const struct variant *v, const struct site *site,
 {
 	unsigned int max = site->all ? v->max_step : MAX_STEP;
 
-	return fault_options.thorough || !was_felt ? 1 : min(1 + nr_alike / 4, max);
+	return was_felt ? min(1 + nr_alike / 4, max) : 1;
 }
 
 /* What fills a cache up, past what is needed, is never missed. */
 static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_alike)
 {
-	if (nr >= fault_options.max_tries)
-		return true;
-
-	return !fault_options.thorough && site->cache && !outcome->nomem &&
-	       nr_alike >= ENOUGH_ALIKE;
+	return nr >= max_tries || (site->cache && !outcome->nomem && nr_alike >= ENOUGH_ALIKE);
 }
 
 /*
@@ -316,7 +305,7 @@ static void sweep(const struct variant *v, struct site *site)
 		nth += next_step(v, site, site->nr_nomem > before.nr_nomem, nr_alike);
 	}
 
-	if (!fault_options.thorough && !site->all && !site->cache && !v->aliased)
+	if (!site->all && !site->cache && !v->aliased)
 		insist(v, site, before.nr_nomem);
 
 	show_site(v, site, &before);

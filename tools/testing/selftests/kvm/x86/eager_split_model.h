@@ -101,9 +101,8 @@ struct model_test {
 	u64 huge_elsewhere;
 };
 
-/* Of eager_page_split, and of -v. */
+/* Of eager_page_split. */
 extern bool eager;
-extern bool verbose;
 
 /* For messages: the case, and how the log begins. */
 const char *label(struct model_test *t);

@@ -4,7 +4,6 @@
 
 #define LIST_MAX		8192u
 
-bool verbose;
 bool eager;
 
 const char *label(struct model_test *t)
@@ -63,21 +62,10 @@ u64 nr_huge_mapped(struct model_test *t)
 	       t->huge_elsewhere;
 }
 
-static void show_stats(struct model_test *t, const char *when)
-{
-	if (!verbose)
-		return;
-
-	ksft_print_msg("%s: %s: 4K %lu, 2M %lu, 1G %lu, elsewhere %lu\n", label(t), when,
-		       vm_get_stat(t->vm, pages_4k), vm_get_stat(t->vm, pages_2m),
-		       vm_get_stat(t->vm, pages_1g), t->huge_elsewhere);
-}
-
 void expect_huge(struct model_test *t, u64 expected, const char *when)
 {
 	u64 seen = nr_huge_mapped(t);
 
-	show_stats(t, when);
 	if (t->unpredictable)
 		return;
 
@@ -306,8 +294,6 @@ void stop_logging(struct model_test *t)
 		t->huge[i] = i >= t->nr_tracked;
 	if (comes_back(t))
 		expect_huge_model(t, "logging disabled");
-	else
-		show_stats(t, "logging disabled");
 }
 
 void expect_huge_first_word(struct model_test *t)
