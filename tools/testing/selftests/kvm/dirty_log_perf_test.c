@@ -267,12 +267,12 @@ static void json_accesses(const struct accesses *accesses)
 		fprintf(json_out, "null");
 }
 
-static void json_phase(const struct test *test, enum phase phase, int iteration,
-		       struct timespec time, const struct accesses *accesses,
-		       const struct kvm_stats *after)
+static void json_record(const struct test *test, enum phase phase, int iteration,
+			struct timespec time, const struct accesses *accesses,
+			const struct kvm_stats *after)
 {
 	json_dimensions(test, "phase");
-	json_phase_name(phase_name(phase), iteration);
+	json_phase(phase, iteration);
 	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
 	json_accesses(accesses);
 	kvm_stats_json(&test->before, after, accesses->writes);
@@ -309,7 +309,7 @@ static void end_phase(struct test *test, enum phase phase, int iteration,
 	if (test->opts->stats)
 		kvm_stats_print(&test->before, &after, accesses.writes);
 	if (json_out)
-		json_phase(test, phase, iteration, time, &accesses, &after);
+		json_record(test, phase, iteration, time, &accesses, &after);
 }
 
 static void end_host_phase(struct test *test, enum phase phase, int iteration,
