@@ -158,7 +158,6 @@ void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
 void guest_write_random(u64 id, u64 seed);
 void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value);
 void send_ops(struct harvest_test *t, bool l2);
-void run_vcpu(struct harvest_test *t);
 void run_l1(struct harvest_test *t);
 /* The guest whose writes are looked for. */
 void run_writer(struct harvest_test *t);

@@ -131,47 +131,43 @@ static const char *skip_reason(const struct writer *w)
 	return w->skip_reason ? w->skip_reason() : NULL;
 }
 
-/* Is there anything to do for this guest, with this combination of enum guest_kind? */
-static bool is_wanted(const struct writer *w, unsigned int kind, bool quick)
+static void run_kind(const struct writer *w, unsigned int kind, unsigned int rounds)
 {
-	return any_selected(kind & GUEST_PRIVATE) && (!quick || w->quick & BIT(kind));
+	const char *reason = skip_reason(w);
+	struct harvest_test t = {
+		.writer = w,
+		.private = kind & GUEST_PRIVATE,
+		.manual = kind & GUEST_MANUAL,
+		.rounds = rounds,
+	};
+
+	if (reason)
+		ksft_test_result_skip("%s: %s\n", w->name, reason);
+	else
+		run_with_guest(&t);
 }
 
-static unsigned int nr_results(bool quick)
+/* Return: for how many guests there is anything to do, which is done unless @rounds is 0. */
+static unsigned int run_guests(unsigned int rounds, bool quick)
 {
 	unsigned int i, kind, nr = 0;
 
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++)
-			nr += is_wanted(&writers[i], kind, quick);
+	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++) {
+			if (!any_selected(kind & GUEST_PRIVATE) ||
+			    (quick && !(writers[i].quick & BIT(kind))))
+				continue;
+
+			nr++;
+			if (rounds)
+				run_kind(&writers[i], kind, rounds);
+		}
+	}
 	return nr;
 }
 
-static void run_writer_events(const struct writer *w, unsigned int rounds, bool quick)
-{
-	const char *reason = skip_reason(w);
-	unsigned int kind;
-
-	for (kind = 0; kind < NR_GUEST_KINDS; kind++) {
-		struct harvest_test t = {
-			.writer = w,
-			.private = kind & GUEST_PRIVATE,
-			.manual = kind & GUEST_MANUAL,
-			.rounds = rounds,
-		};
-
-		if (!is_wanted(w, kind, quick))
-			continue;
-
-		if (reason)
-			ksft_test_result_skip("%s: %s\n", w->name, reason);
-		else
-			run_with_guest(&t);
-	}
-}
-
 /* All that are possible, or just those that were asked for, which then have to be. */
-static void run_writers(unsigned int rounds, bool quick)
+static void require_writers(void)
 {
 	const char *reason;
 	unsigned int i;
@@ -181,11 +177,6 @@ static void run_writers(unsigned int rounds, bool quick)
 		__TEST_REQUIRE(!reason || !(writer_choice.named & BIT_ULL(i)), "%s: %s",
 			       writers[i].name, reason);
 	}
-
-	ksft_set_plan(nr_results(quick));
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		if (choice_has(&writer_choice, i))
-			run_writer_events(&writers[i], rounds, quick);
 }
 
 /* The command line */
@@ -218,6 +209,8 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	__TEST_REQUIRE(can_harvest(), NO_DIRTY_BITS);
 	srandom(seed);
 	setting_set(PARAM_HARVEST, "on");
-	run_writers(rounds, quick);
+	require_writers();
+	ksft_set_plan(run_guests(0, quick));
+	run_guests(rounds, quick);
 	ksft_finished();
 }

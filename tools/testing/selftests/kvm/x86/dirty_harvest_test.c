@@ -178,7 +178,7 @@ static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 	CHECK(t, run->exit_reason == KVM_EXIT_MMIO && run->mmio.phys_addr == gpa,
 	      "MMIO at 0x%lx: exit reason %s", gpa, exit_reason_str(run->exit_reason));
 	memset(run->mmio.data, 0, sizeof(run->mmio.data));
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 static void happen_edge(struct harvest_test *t, bool undo)

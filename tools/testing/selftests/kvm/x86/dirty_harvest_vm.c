@@ -335,7 +335,7 @@ void harvest_create_vm(struct harvest_test *t)
 	find_links(t);
 	t->other_root = vm_alloc_page_table(t->vm);
 	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 void harvest_destroy_vm(struct harvest_test *t)

@@ -274,8 +274,15 @@ void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr)
 
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc)
 {
+	struct ucall own;
+	u64 cmd;
+
+	uc = uc ?: &own;
 	vcpu_run(vcpu);
-	TEST_ASSERT(get_ucall(vcpu, uc) == UCALL_SYNC, "The guest ended, exit reason %s",
+	cmd = get_ucall(vcpu, uc);
+	if (cmd == UCALL_ABORT)
+		REPORT_GUEST_ASSERT(*uc);
+	TEST_ASSERT(cmd == UCALL_SYNC, "The guest ended, exit reason %s",
 		    exit_reason_str(vcpu->run->exit_reason));
 }
 
