@@ -155,9 +155,6 @@ struct stress {
 extern const struct pace paces[NR_PACES];
 extern struct counters counters;
 
-/* How the guest maps its memory. */
-extern u32 mode_views;
-
 extern const char * const stat_names[NR_STATS];
 
 /* How to draw the operations of this round again. */

@@ -149,7 +149,7 @@ static void create_control(struct stress *t)
 	t->ctl = map_anonymous(CONTROL_SIZE);
 	vm_set_user_memory_region(t->vm, CONTROL_SLOT, 0, CONTROL_GPA, CONTROL_SIZE, t->ctl);
 	t->ctl->wp = !!below(&t->rng, 4);
-	t->ctl->views = mode_views;
+	t->ctl->views = BIT(NR_VIEWS) - 1;
 	t->ctl->ops_per_rest = t->pace->ops_per_rest;
 	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
 		t->ctl->views &= ~BIT(VIEW_1G);
