@@ -170,7 +170,6 @@ void await_progress(struct harvest_test *t, u64 nr);
 /* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
 u64 write_batch(struct harvest_test *t);
 void write_all(struct harvest_test *t);
-void check_memory(struct harvest_test *t);
 void set_slot(struct harvest_test *t, u64 gpa, u32 flags);
 void get_log(struct harvest_test *t);
 void expect_log(struct harvest_test *t, bool more, const char *when);

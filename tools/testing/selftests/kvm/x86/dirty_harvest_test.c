@@ -339,6 +339,21 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes", faults);
 }
 
+static u64 content(struct harvest_test *t, u64 page)
+{
+	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+}
+
+static void check_memory(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		CHECK(t, !test_bit(page, t->log) || content(t, page) == t->value,
+		      "page %lu: expected 0x%lx in memory, seen 0x%lx", page, t->value,
+		      content(t, page));
+}
+
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
 static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
 {
@@ -379,11 +394,6 @@ static void run_event(struct harvest_test *t, const struct event *e)
 }
 
 /* What a vCPU writes that runs */
-
-static u64 content(struct harvest_test *t, u64 page)
-{
-	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
-}
 
 static void await_write(struct harvest_test *t, u64 page)
 {

@@ -65,20 +65,6 @@ void write_all(struct harvest_test *t)
 	memset(t->log, 0, LOG_BYTES);
 }
 
-void check_memory(struct harvest_test *t)
-{
-	u64 page, seen;
-
-	for (page = 0; page < NR_PAGES; page++) {
-		if (!test_bit(page, t->log))
-			continue;
-
-		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
-		CHECK(t, seen == t->value, "page %lu: expected 0x%lx in memory, seen 0x%lx",
-		      page, t->value, seen);
-	}
-}
-
 /* The log */
 
 void set_slot(struct harvest_test *t, u64 gpa, u32 flags)

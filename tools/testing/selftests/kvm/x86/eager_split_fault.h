@@ -12,8 +12,6 @@
  *
  * Limits: the TDP MMU's own splitter has none of these statistics and is not tested,
  * but by eager_split_yield_test.
- *
- * eager_split_fault_vm.c has the VM, eager_split_fault_run.c the command line.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H

@@ -151,12 +151,12 @@ void list_read(struct model_test *t, u64 page, unsigned int alias)
 	t->list_sum += t->content[page];
 }
 
-static void touch_alias(struct model_test *t, unsigned int alias)
+static void list_alias(struct model_test *t, unsigned int alias, bool read)
 {
 	u64 page, step = alias ? pages_per_huge(t) : t->c->stride;
 
 	for (page = alias ? t->c->head : 0; page < t->npages; page += step)
-		if (t->c->read_first)
+		if (read)
 			list_read(t, page, alias);
 		else
 			list_write(t, page, alias);
@@ -167,7 +167,7 @@ void touch_all(struct model_test *t, const char *when)
 	unsigned int i;
 
 	for (i = 0; i < t->c->aliases; i++)
-		touch_alias(t, i);
+		list_alias(t, i, t->c->read_first);
 	guest_run(t, t->c->read_first ? READ_GPA : WRITE_GPA);
 	t->seed++;
 
@@ -178,19 +178,13 @@ void touch_all(struct model_test *t, const char *when)
 
 void read_all(struct model_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < t->npages; page += t->c->stride)
-		list_read(t, page, 0);
+	list_alias(t, 0, true);
 	guest_run(t, READ_GPA);
 }
 
 void write_all(struct model_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < t->npages; page += t->c->stride)
-		list_write(t, page, 0);
+	list_alias(t, 0, false);
 	write_listed(t);
 }
 

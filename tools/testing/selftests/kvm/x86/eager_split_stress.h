@@ -4,8 +4,8 @@
  *
  * eager_split_stress_guest.c has what vCPUs do, eager_split_stress_vm.c the VM and its
  * memory, eager_split_stress_memory.c how memory is taken away,
- * eager_split_stress_migration.c a round and its verdict, eager_split_stress_gate.c
- * where threads wait, eager_split_stress_host.c settings and allocations that fail.
+ * eager_split_stress_migration.c a round and its verdict, eager_split_stress_host.c
+ * settings and allocations that fail, eager_split_stress_test.c all threads.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
@@ -239,14 +239,11 @@ void count_faults(void);
 
 /* The gate */
 
-void gate_pass(struct gate *g);
 void gate_set(struct gate *g, bool closed);
 /* Wait for a change, but not for ever; to be called with the lock held. */
 void gate_wait_us(struct gate *g, u64 us);
 /* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr);
-/* Rest until another thread wants something, or the time is over. */
-void gate_nap(struct gate *g, u64 us);
 
 /* Memory */
 
