@@ -270,7 +270,7 @@ static void json_record(const struct test *test, enum phase phase, int iteration
 	json_phase(phase, iteration);
 	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
 	json_accesses(accesses);
-	kvm_stats_json(&test->before, after, accesses->writes);
+	kvm_stats_json(&test->before, after);
 	fprintf(json_out, "}\n");
 }
 

@@ -200,7 +200,7 @@ u64 vcpu_faults_taken(int vcpu);
 
 /* What changed, for people, per write if there are any, and for programs. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after);
 
 /* Members for KVM's parameters, each with a comma in front of it. */
 void kvm_parameters_json(void);
@@ -215,7 +215,7 @@ static inline void kvm_stats_read(struct kvm_stats *stats) { }
 static inline void kvm_stats_print(const struct kvm_stats *before,
 				   const struct kvm_stats *after, u64 writes) { }
 static inline void kvm_stats_json(const struct kvm_stats *before,
-				  const struct kvm_stats *after, u64 writes) { }
+				  const struct kvm_stats *after) { }
 static inline void kvm_parameters_json(void) { }
 #endif
 

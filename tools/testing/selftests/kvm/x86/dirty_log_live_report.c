@@ -271,11 +271,6 @@ static void report_spans(const struct live *live)
 			ticks_to_us(span_ticks(live, i)));
 }
 
-static u64 writes_in(const struct live *live, int phase)
-{
-	return sum_up(live, WRITERS, phase).writes;
-}
-
 static void report_stats(const struct live *live)
 {
 	int i;
@@ -284,7 +279,7 @@ static void report_stats(const struct live *live)
 	for (i = 0; i < layout.nr_phases; i++) {
 		pr_info("%s", span_name(&live->spans[i]));
 		kvm_stats_print(&live->spans[i].stats, &live->spans[i + 1].stats,
-				writes_in(live, i));
+				sum_up(live, WRITERS, i).writes);
 	}
 }
 
@@ -485,8 +480,7 @@ static void json_stats(const struct live *live, int phase)
 {
 	json_live_dimensions(live, "stats");
 	json_phase(live->spans[phase].phase, live->spans[phase].iteration);
-	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats,
-		       writes_in(live, phase));
+	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats);
 	fprintf(json_out, "}\n");
 }
 

@@ -184,12 +184,6 @@ static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *a
 	return after->values[stat] - before->values[stat];
 }
 
-static double exits_per_write(const struct kvm_stats *before,
-			      const struct kvm_stats *after, u64 writes)
-{
-	return (double)stat_change(before, after, find_stat("exits")) / writes;
-}
-
 /* Only what changed: nearly all of it is 0 in nearly all phases. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
@@ -205,11 +199,12 @@ void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *aft
 			pr_info(" (%lu)", after->values[i]);
 	}
 	if (writes)
-		pr_info(", %.3f exits per write", exits_per_write(before, after, writes));
+		pr_info(", %.3f exits per write",
+			(double)stat_change(before, after, find_stat("exits")) / writes);
 	pr_info("\n");
 }
 
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after)
 {
 	const char *separator = "";
 	int i;
@@ -223,15 +218,4 @@ void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *afte
 		separator = ", ";
 	}
 	fprintf(json_out, "}");
-
-	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (kvm_stat_table[i].level)
-			fprintf(json_out, ", \"%s\": %lu", kvm_stat_table[i].name,
-				after->values[i]);
-	}
-	if (writes)
-		fprintf(json_out, ", \"exits_per_write\": %.6f",
-			exits_per_write(before, after, writes));
-	else
-		fprintf(json_out, ", \"exits_per_write\": null");
 }
