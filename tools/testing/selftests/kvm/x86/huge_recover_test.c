@@ -25,11 +25,12 @@ static void stop_and_flush(struct model_test *t)
 /* What was mapped is mapped: no vCPU faults, whether it reads or writes. */
 static void run_full(struct model_test *t)
 {
-	u64 faults, pages_4k;
+	u64 faults, pages_2m, pages_4k;
 	int i;
 
 	for (i = 0; i < NR_CYCLES; i++) {
 		touch_all(t, "all touched");
+		pages_2m = vm_get_stat(t->vm, pages_2m);
 		pages_4k = vm_get_stat(t->vm, pages_4k);
 		start_and_clear(t);
 		round_of_writes(t, true);
@@ -37,6 +38,9 @@ static void run_full(struct model_test *t)
 		CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
 		      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
 		      vm_get_stat(t->vm, pages_4k));
+		CHECK(t, vm_get_stat(t->vm, pages_2m) == pages_2m,
+		      "logging disabled: expected %lu 2MiB pages as before, seen %lu", pages_2m,
+		      vm_get_stat(t->vm, pages_2m));
 
 		faults = nr_faults(t->vcpu);
 		read_all(t);
