@@ -135,8 +135,8 @@ FAILURES = _sum("faults", r" (\d+) failures, ")
 FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
 NAMED = ("modes", "clear", "settings", "tables")
 MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
-DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q",))
-DIRTY_RUNNING = Program("x86/dirty_harvest_migration_test", ("-q", "-n", "25"))
+DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
+DIRTY_RUNNING = Program("x86/dirty_harvest_test", ("-q", "-m", "migration", "-n", "25"))
 TRIES = _sum("tries", r"^# (\d+) tries, ")
 RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
 

@@ -170,6 +170,10 @@ MODES = model_test("modes")
 MODEL = (MODES, model_test("clear"), model_test("settings"))
 # Without 1 GiB pages it needs shadow paging.
 TABLES = model_test("tables")
+# Executing what is back in place is another thing with the mitigation for NX huge pages.
+RECOVER = selftest(
+    "x86/huge_recover_test", huge_2m=16, settings=(("nx_huge_pages", "1"),), eager=("Y", "N")
+)
 
 
 def with_1g(test: Selftest) -> Selftest:
@@ -214,36 +218,26 @@ def harvested(test: Selftest) -> Selftest:
 HARVEST = tuple(map(harvested, (*MODEL, dirty_log_test("clear-log"), LIVE)))
 
 
-def harvest_test(program: str, *argv: str, name: str = "") -> Selftest:
-    """A test of logging by Dirty bits, of some of the combinations of memory and log."""
-    return selftest(f"x86/dirty_harvest_{program}test", *argv, name=name, eager=("Y",))
+def harvest_test(*argv: str, name: str = "") -> Selftest:
+    """The test of logging by Dirty bits, of some of the combinations of memory and log."""
+    return selftest("x86/dirty_harvest_test", *argv, name=name, eager=("Y",))
 
 
 # Logging is enabled while a vCPU runs, which -q has only where that leaves all to CLEAR.
-ENABLE_TLB = harvest_test("tlb_", "-g", "L1", "-m", "enable", "-n", "40", name="enable")
-HARVEST_PARAM = harvest_test("param_")
+ENABLE_TLB = harvest_test("-g", "L1", "-m", "enable", "-n", "40", name="enable")
+HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", eager=("Y",))
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
-NOTHING_UNSEEN = (
-    harvest_test("", "-q"),
-    harvest_test("tlb_", "-q", "-n", "100"),
-    ENABLE_TLB,
-    harvest_test("migration_", "-q", "-n", "100"),
-    HARVEST_PARAM,
-)
+NOTHING_UNSEEN = (harvest_test("-q", "-n", "100"), ENABLE_TLB, HARVEST_PARAM)
 NOTHING_UNSEEN_DEBUG = (
-    harvest_test("", "-q", "-m", "relink", "-m", "quota"),
-    harvest_test("migration_", "-q", "-n", "25"),
+    harvest_test("-q", "-m", "relink", "-m", "quota", "-m", "migration", "-n", "25"),
 )
 # An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more
 # is a second on Bochs.
 VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD", "-g", "L2-noTDP")
-NOTHING_UNSEEN_VMX = (
-    harvest_test("", "-q", *VMX_GUESTS, "-m", "nothing", "-m", "readonly", "-m", "root"),
-    harvest_test("tlb_", "-q", *VMX_GUESTS, "-n", "40"),
-    ENABLE_TLB,
-)
+VMX_EVENTS = ("-m", "nothing", "-m", "readonly", "-m", "root", "-m", "tlb", "-m", "enable")
+NOTHING_UNSEEN_VMX = (harvest_test("-q", *VMX_GUESTS, *VMX_EVENTS, "-n", "40"), ENABLE_TLB)
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
 HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
 
@@ -271,7 +265,7 @@ WINDOW_WRPROT = selftest(
     eager=("Y",),
 )
 # The test itself sets how pages are logged.
-EXCESS = selftest("x86/dirty_log_excess_test", "-n", "10", eager=("Y",))
+EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
@@ -379,6 +373,9 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, TDP_MODE, "N") for test in MODEL)
     yield Case(STRESS, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
+    for mode in DISTINCT_MODES:
+        yield from (Case(RECOVER, mode, eager) for eager in RECOVER.eager)
+    yield from (Case(harvested(RECOVER), mode, "Y") for mode in HARVEST_MODES)
     yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)

@@ -207,7 +207,14 @@ static bool eager_split_is_stocked(struct kvm *kvm, bool new_sp, int nr_descs)
 	       eager_split_cache_has(&kvm->arch.split_shadow_page_cache, new_sp);
 }
 
-static int eager_split_topup_descs(struct kvm *kvm, int nr_descs)
+/**
+ * kvm_eager_split_topup_descs - fill the stock of rmap descriptors that splits take
+ * @kvm: the VM; slots_lock is held, and mmu_lock is not
+ * @nr: how many are needed
+ *
+ * Return: 0 if there are as many, -ENOMEM if not.
+ */
+int kvm_eager_split_topup_descs(struct kvm *kvm, int nr)
 {
 	/*
 	 * Room for the worst case and some more: the capacity is fixed by the
@@ -216,11 +223,12 @@ static int eager_split_topup_descs(struct kvm *kvm, int nr_descs)
 	const int capacity = SPLIT_DESC_CACHE_MIN_NR_OBJECTS +
 			     KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE;
 
-	if (!nr_descs)
+	lockdep_assert_held(&kvm->slots_lock);
+
+	if (!nr)
 		return 0;
 
-	return __kvm_mmu_topup_memory_cache(&kvm->arch.split_desc_cache,
-					    capacity, nr_descs);
+	return __kvm_mmu_topup_memory_cache(&kvm->arch.split_desc_cache, capacity, nr);
 }
 
 static int eager_split_topup(struct kvm *kvm, int nr_descs)
@@ -229,7 +237,7 @@ static int eager_split_topup(struct kvm *kvm, int nr_descs)
 
 	lockdep_assert_held(&kvm->slots_lock);
 
-	r = eager_split_topup_descs(kvm, nr_descs);
+	r = kvm_eager_split_topup_descs(kvm, nr_descs);
 	if (r)
 		return r;
 

@@ -15,5 +15,6 @@
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			   gfn_t start, gfn_t end, int target_level, bool arm);
+int kvm_eager_split_topup_descs(struct kvm *kvm, int nr);
 
 #endif /* __KVM_X86_MMU_EAGER_SPLIT_H */

@@ -24,6 +24,8 @@ enum kvm_force_site {
 	KVM_FORCE_LOG_PAGE,
 	/* While logging is enabled for a memslot, in the shadow MMU. */
 	KVM_FORCE_LOG_SLOT,
+	/* While huge pages are put back in place. */
+	KVM_FORCE_RECOVER,
 	/* While Dirty bits are looked for in the shadow MMU, and in the TDP MMU. */
 	KVM_FORCE_HARVEST_RMAPS,
 	KVM_FORCE_HARVEST_TDP,
@@ -49,6 +51,8 @@ enum kvm_window {
 	KVM_WINDOW_SPLIT,
 	KVM_WINDOW_LOG,
 	KVM_WINDOW_RECORD,
+	/* A link that a huge SPTE is about to replace. */
+	KVM_WINDOW_RECOVER,
 	/* Lockless page faults, of both MMUs. */
 	KVM_WINDOW_FAST_FAULT,
 	/* The TDP MMU. */

@@ -64,6 +64,27 @@ static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
 	return all;
 }
 
+/*
+ * By which bits do @nr SPTEs differ from a run that begins with @spte, each a constant step
+ * from the one before?  @any is told the bits that any of them has.
+ */
+static __always_inline u64 spte_run_diff(const u64 *sptep, u64 spte, u64 step, unsigned int nr,
+					 u64 *any)
+{
+	u64 seen, diff = 0, bits = 0;
+	unsigned int i;
+
+	unrolled_count(8)
+	for (i = 0; i < nr; i++, spte += step) {
+		seen = data_race(sptep[i]); /* it may change */
+		bits |= seen;
+		diff |= seen ^ spte;
+	}
+
+	*any = bits;
+	return diff;
+}
+
 /* Which of 64 SPTEs have the bit @bit? */
 static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 {

@@ -11,17 +11,22 @@
 /* Takes tv_sec and tv_nsec. */
 #define TIME_FMT	"%ld.%.9lds"
 
-/* Part of the output format, which scripts parse. */
+/* Part of the output format, which scripts parse; those whose time is taken have a text. */
 static const struct {
-	const char *text;
 	const char *json;
+	const char *text;
 } phase_names[NR_PHASES] = {
-	[PHASE_POPULATE]	= { "Populate memory", "populate" },
-	[PHASE_ENABLE]		= { "Enabling dirty logging", "enable" },
-	[PHASE_DIRTY]		= { "dirty memory", "dirty" },
-	[PHASE_GET]		= { "get dirty log", "get" },
-	[PHASE_CLEAR]		= { "clear dirty log", "clear" },
-	[PHASE_DISABLE]		= { "Disabling dirty logging", "disable" },
+	[PHASE_POPULATE]	= { "populate", "Populate memory" },
+	[PHASE_BASELINE]	= { "baseline" },
+	[PHASE_ENABLE]		= { "enable", "Enabling dirty logging" },
+	[PHASE_ENABLED]		= { "enabled" },
+	[PHASE_DIRTY]		= { "dirty", "dirty memory" },
+	[PHASE_GET]		= { "get", "get dirty log" },
+	[PHASE_CLEAR]		= { "clear", "clear dirty log" },
+	[PHASE_VERIFY]		= { "verify" },
+	[PHASE_LOGGING]		= { "logging" },
+	[PHASE_DISABLE]		= { "disable", "Disabling dirty logging" },
+	[PHASE_DISABLED]	= { "disabled" },
 };
 
 /* A phase of one guest mode, in all VMs so far. */
@@ -103,9 +108,9 @@ const char *phase_name(enum phase phase)
 	return phase_names[phase].json;
 }
 
-void json_phase_name(const char *phase, int iteration)
+void json_phase(enum phase phase, int iteration)
 {
-	fprintf(json_out, ", \"phase\": \"%s\", \"iteration\": ", phase);
+	fprintf(json_out, ", \"phase\": \"%s\", \"iteration\": ", phase_name(phase));
 	if (iteration)
 		fprintf(json_out, "%d", iteration);
 	else
@@ -136,24 +141,20 @@ void json_dimensions(const struct test *test, const char *record)
 static char *json_text;
 static size_t json_bytes;
 
-/* In the same directory, so that it can be renamed. */
-static void json_part(const char *json, char *path, size_t size)
-{
-	if (snprintf(path, size, "%s.part", json) >= size)
-		usage_error("-j %s: the name is too long", json);
-}
+/* Where it is written: in the same directory, so that it can be renamed. */
+static char json_part[PATH_MAX];
 
 void json_open(const char *json)
 {
-	char part[PATH_MAX];
 	FILE *file;
 
-	json_part(json, part, sizeof(part));
-	file = fopen(part, "w");
+	if (snprintf(json_part, sizeof(json_part), "%s.part", json) >= sizeof(json_part))
+		usage_error("-j %s: the name is too long", json);
+	file = fopen(json_part, "w");
 	if (!file)
 		usage_error("-j %s: cannot be written: %s", json, strerror(errno));
 	fclose(file);
-	unlink(part);
+	unlink(json_part);
 
 	json_out = open_memstream(&json_text, &json_bytes);
 	TEST_ASSERT(json_out, "Out of memory");
@@ -162,19 +163,17 @@ void json_open(const char *json)
 void json_close(const char *json)
 {
 	bool written = !fclose(json_out);
-	char part[PATH_MAX];
 	FILE *file;
 
 	TEST_ASSERT(written, "Out of memory");
-	json_part(json, part, sizeof(part));
-	file = fopen(part, "w");
-	TEST_ASSERT(file, "%s: %s", part, strerror(errno));
+	file = fopen(json_part, "w");
+	TEST_ASSERT(file, "%s: %s", json_part, strerror(errno));
 
 	written = fwrite(json_text, 1, json_bytes, file) == json_bytes;
 	written &= !fflush(file) && !fsync(fileno(file));
 	written &= !fclose(file);
-	if (!written || rename(part, json)) {
-		unlink(part);
+	if (!written || rename(json_part, json)) {
+		unlink(json_part);
 		TEST_FAIL("%s could not be written", json);
 	}
 	free(json_text);
@@ -197,29 +196,14 @@ static u64 median(const u64 *values, int nr)
 	return low + (high - low) / 2;
 }
 
-static void json_summary(const struct test *test, const struct measured *one)
+static void summarize_one(struct measured *one, int runs)
 {
-	int runs = test->opts->runs;
-
-	json_dimensions(test, "summary");
-	json_phase_name(phase_name(one->phase), one->iteration);
-	fprintf(json_out, ", \"minimum_seconds\": %.9f, \"median_seconds\": %.9f",
-		one->ns[0] / 1e9, median(one->ns, runs) / 1e9);
-	fprintf(json_out, ", \"maximum_seconds\": %.9f}\n", one->ns[runs - 1] / 1e9);
-}
-
-static void summarize_one(const struct test *test, struct measured *one)
-{
-	int runs = test->opts->runs;
-
 	qsort(one->ns, runs, sizeof(*one->ns), by_size);
 	if (one->iteration)
 		pr_info("Iteration %d ", one->iteration);
 	pr_info("%s over %d runs: minimum %.9fs, median %.9fs, maximum %.9fs\n",
 		phase_names[one->phase].text, runs, one->ns[0] / 1e9,
 		median(one->ns, runs) / 1e9, one->ns[runs - 1] / 1e9);
-	if (json_out)
-		json_summary(test, one);
 }
 
 void summarize(const struct test *test)
@@ -228,5 +212,5 @@ void summarize(const struct test *test)
 
 	pr_info("\n");
 	for (i = 0; i < nr_measured; i++)
-		summarize_one(test, &measured[i]);
+		summarize_one(&measured[i], test->opts->runs);
 }

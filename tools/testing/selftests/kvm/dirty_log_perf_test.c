@@ -151,11 +151,10 @@ static void probe_pages(const struct test *test, u64 first, u64 nr, bool write)
  * in the log that were not written to: KVM is free to map a page writable when
  * the guest reads it, and has to consider it dirty from then on.
  */
-static struct tally verify_slot(const struct test *test, int slot, int iteration)
+static void verify_slot(const struct test *test, int slot, int iteration, struct tally *sum)
 {
 	char *hva = addr_gpa2hva(test->vm, slot_gpa(test, slot));
 	bool all_set = initially_set(test) && iteration == 1;
-	struct tally tally = {};
 	bool written, logged;
 	u64 offset;
 
@@ -166,10 +165,9 @@ static struct tally verify_slot(const struct test *test, int slot, int iteration
 			    "Iteration %d: gfn 0x%lx is not in the dirty log, although %s",
 			    iteration, (slot_gpa(test, slot) + offset) >> test->vm->page_shift,
 			    written ? "the guest wrote to it" : "all bits are set initially");
-		tally.written += written;
-		tally.logged += logged;
+		sum->written += written;
+		sum->logged += logged;
 	}
-	return tally;
 }
 
 /* To be called between GET and CLEAR. */
@@ -179,14 +177,11 @@ static void verify_log(const struct test *test, int iteration)
 	/* Pages, unless the guest may have written to some of them more than once. */
 	bool once = !opts->random_access && (opts->partition || opts->nr_vcpus == 1);
 	s64 expected = test->accesses.writes;
-	struct tally sum = {}, tally;
+	struct tally sum = {};
 	int slot;
 
-	for (slot = 0; slot < opts->slots; slot++) {
-		tally = verify_slot(test, slot, iteration);
-		sum.written += tally.written;
-		sum.logged += tally.logged;
-	}
+	for (slot = 0; slot < opts->slots; slot++)
+		verify_slot(test, slot, iteration, &sum);
 
 	TEST_ASSERT(!once || sum.written == expected,
 		    "Iteration %d: the guest wrote to %ld pages, but counted %ld",
@@ -267,15 +262,15 @@ static void json_accesses(const struct accesses *accesses)
 		fprintf(json_out, "null");
 }
 
-static void json_phase(const struct test *test, enum phase phase, int iteration,
-		       struct timespec time, const struct accesses *accesses,
-		       const struct kvm_stats *after)
+static void json_record(const struct test *test, enum phase phase, int iteration,
+			struct timespec time, const struct accesses *accesses,
+			const struct kvm_stats *after)
 {
 	json_dimensions(test, "phase");
-	json_phase_name(phase_name(phase), iteration);
+	json_phase(phase, iteration);
 	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
 	json_accesses(accesses);
-	kvm_stats_json(&test->before, after, accesses->writes);
+	kvm_stats_json(&test->before, after);
 	fprintf(json_out, "}\n");
 }
 
@@ -309,7 +304,7 @@ static void end_phase(struct test *test, enum phase phase, int iteration,
 	if (test->opts->stats)
 		kvm_stats_print(&test->before, &after, accesses.writes);
 	if (json_out)
-		json_phase(test, phase, iteration, time, &accesses, &after);
+		json_record(test, phase, iteration, time, &accesses, &after);
 }
 
 static void end_host_phase(struct test *test, enum phase phase, int iteration,

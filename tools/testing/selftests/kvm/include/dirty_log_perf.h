@@ -2,7 +2,6 @@
 /*
  * What dirty_log_perf_test and x86/dirty_log_live_perf_test share:
  *   dirty_log_perf_main.c		from the command line to VM after VM
- *   dirty_log_perf_options.c		the command line
  *   dirty_log_perf_workers.c		the vCPUs' threads
  *   dirty_log_perf_results.c		times of phases, for people and as JSON
  *   x86/dirty_log_perf_stats.c	KVM's parameters and statistics
@@ -18,9 +17,10 @@
 #include "memstress.h"
 #include "test_options.h"
 
+/* Of both programs; the first four of dirty_log_live_perf_test are its first ones in time. */
 enum phase {
-	PHASE_POPULATE, PHASE_ENABLE, PHASE_DIRTY, PHASE_GET, PHASE_CLEAR,
-	PHASE_DISABLE, NR_PHASES,
+	PHASE_POPULATE, PHASE_BASELINE, PHASE_ENABLE, PHASE_ENABLED, PHASE_DIRTY, PHASE_GET,
+	PHASE_CLEAR, PHASE_VERIFY, PHASE_LOGGING, PHASE_DISABLE, PHASE_DISABLED, NR_PHASES,
 };
 
 /* All runs of one phase so far. */
@@ -128,9 +128,6 @@ struct perf_program {
 
 extern const struct perf_program perf_program;
 
-/* Returns the CPUs to pin to, to be parsed once the number of vCPUs is known. */
-const char *parse_options(int argc, char *argv[]);
-
 /* The vCPUs' threads, one each. */
 void workers_create(int nr_vcpus);
 void workers_destroy(void);
@@ -179,7 +176,7 @@ extern FILE *json_out;
 /* Begin a line with all that tells one test from another. */
 void json_dimensions(const struct test *test, const char *record);
 /* The members "phase" and "iteration". */
-void json_phase_name(const char *phase, int iteration);
+void json_phase(enum phase phase, int iteration);
 
 /* Refuse a file that cannot be written: better now than after the run. */
 void json_open(const char *json);
@@ -203,7 +200,7 @@ u64 vcpu_faults_taken(int vcpu);
 
 /* What changed, for people, per write if there are any, and for programs. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after);
 
 /* Members for KVM's parameters, each with a comma in front of it. */
 void kvm_parameters_json(void);
@@ -218,7 +215,7 @@ static inline void kvm_stats_read(struct kvm_stats *stats) { }
 static inline void kvm_stats_print(const struct kvm_stats *before,
 				   const struct kvm_stats *after, u64 writes) { }
 static inline void kvm_stats_json(const struct kvm_stats *before,
-				  const struct kvm_stats *after, u64 writes) { }
+				  const struct kvm_stats *after) { }
 static inline void kvm_parameters_json(void) { }
 #endif
 

@@ -138,6 +138,8 @@ struct event {
 	bool private;
 	/* The log may have pages that were not written. */
 	bool more;
+	/* What to do instead, while vCPUs run. */
+	void (*run)(struct harvest_test *t, const struct event *e);
 };
 
 /* For messages: the event, who writes, and how the log is cleared. */
@@ -156,7 +158,6 @@ void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
 void guest_write_random(u64 id, u64 seed);
 void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value);
 void send_ops(struct harvest_test *t, bool l2);
-void run_vcpu(struct harvest_test *t);
 void run_l1(struct harvest_test *t);
 /* The guest whose writes are looked for. */
 void run_writer(struct harvest_test *t);
@@ -169,7 +170,6 @@ void await_progress(struct harvest_test *t, u64 nr);
 /* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
 u64 write_batch(struct harvest_test *t);
 void write_all(struct harvest_test *t);
-void check_memory(struct harvest_test *t);
 void set_slot(struct harvest_test *t, u64 gpa, u32 flags);
 void get_log(struct harvest_test *t);
 void expect_log(struct harvest_test *t, bool more, const char *when);
@@ -178,31 +178,19 @@ void start_logging(struct harvest_test *t);
 void stop_logging(struct harvest_test *t);
 void advise(struct harvest_test *t, size_t size, int advice);
 void add_other(struct harvest_test *t, u32 flags);
-void happen_dontneed(struct harvest_test *t, bool undo);
-void happen_flags(struct harvest_test *t, bool undo);
-void happen_nx(struct harvest_test *t, bool undo);
-const char *no_nx(void);
 const char *no_edge(void);
-void happen_reclaim(struct harvest_test *t, bool undo);
 u64 *entry_of(struct harvest_test *t, u64 page);
 u64 good_entry(struct harvest_test *t, u64 page);
 void harvest_create_vm(struct harvest_test *t);
 void harvest_destroy_vm(struct harvest_test *t);
-u64 content(struct harvest_test *t, u64 page);
-void copy_all(struct harvest_test *t, u64 *copy);
-void await_write(struct harvest_test *t, u64 page);
 
 /* A run */
 
-/* What kvm.dirty_harvest and kvm.nx_huge_pages were, and are again at the end. */
-extern const struct setting *harvest_param;
-extern const struct setting *nx_param;
-
 /* It can be written, at least to what it was. */
-bool is_writable(const struct setting *setting);
+bool is_writable(const char *path);
 
-/* Save the parameters. */
-void harvest_save(void);
+/* Skip the test if there is no kvm.dirty_harvest to be set. */
+void require_harvest(void);
 
 /* Whether any VM looks for Dirty bits.  With PML none does, whatever the parameter says. */
 bool can_harvest(void);

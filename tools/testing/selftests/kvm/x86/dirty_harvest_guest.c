@@ -184,32 +184,16 @@ void send_ops(struct harvest_test *t, bool l2)
 	nr_guest_ops = 0;
 }
 
-void run_vcpu(struct harvest_test *t)
-{
-	struct ucall uc;
-
-	vcpu_run(t->vcpu);
-	switch (get_ucall(t->vcpu, &uc)) {
-	case UCALL_SYNC:
-		return;
-	case UCALL_ABORT:
-		REPORT_GUEST_ASSERT(uc);
-	default:
-		CHECK(t, false, "the guest ended, exit reason %s",
-		      exit_reason_str(t->vcpu->run->exit_reason));
-	}
-}
-
 void run_l1(struct harvest_test *t)
 {
 	send_ops(t, false);
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 void run_writer(struct harvest_test *t)
 {
 	send_ops(t, t->writer->nested);
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 void set_l2_root(struct harvest_test *t, u64 root)

@@ -30,7 +30,7 @@ static void check_dirty_ring(void)
 	if (!kvm_has_cap(KVM_CAP_DIRTY_LOG_RING) && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL))
 		return;
 
-	setting_set(harvest_param, "on");
+	setting_set(PARAM_HARVEST, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
 	/* Rings can be asked for until there is a vCPU. */
@@ -47,7 +47,7 @@ static void run_without(void)
 	struct harvest_test t = { .writer = &writer, .manual = true };
 	u64 faults;
 
-	setting_set(harvest_param, "off");
+	setting_set(PARAM_HARVEST, "off");
 	harvest_create_vm(&t);
 	t.name = "off";
 	CHECK(&t, !vm_get_stat(t.vm, dirty_harvest), "dirty_harvest is off, and used");
@@ -73,7 +73,7 @@ static void check_parameter(void)
 int main(int argc, char *argv[])
 {
 	ksft_print_header();
-	harvest_save();
+	require_harvest();
 	ksft_set_plan(2);
 	check_parameter();
 	ksft_test_result_pass("values\n");

@@ -8,21 +8,9 @@
 
 #define DEFAULT_ROUNDS		1000u
 
-/* Parameters, which get their old values back on every way out */
-
-enum setting_id { HARVEST, NX_HUGE_PAGES, NR_SETTINGS };
-
-static struct setting settings[NR_SETTINGS] = {
-	[HARVEST] = { PARAM_HARVEST },
-	[NX_HUGE_PAGES] = { PARAM_NX },
-};
-
-const struct setting *harvest_param = &settings[HARVEST];
-const struct setting *nx_param = &settings[NX_HUGE_PAGES];
-
-bool is_writable(const struct setting *setting)
+bool is_writable(const char *path)
 {
-	return setting->saved && write_file(setting->path, setting->value);
+	return setting_exists(path) && write_file(path, setting_value(path));
 }
 
 u64 harvest_of_new_vm(const char *mode)
@@ -30,9 +18,9 @@ u64 harvest_of_new_vm(const char *mode)
 	struct kvm_vm *vm;
 	u64 harvest;
 
-	setting_set(harvest_param, mode);
+	setting_set(PARAM_HARVEST, mode);
 	vm = vm_create_barebones();
-	setting_set(harvest_param, strcmp(mode, "off") ? "off" : "on");
+	setting_set(PARAM_HARVEST, strcmp(mode, "off") ? "off" : "on");
 	harvest = vm_get_stat(vm, dirty_harvest);
 	kvm_vm_free(vm);
 	return harvest;
@@ -49,11 +37,10 @@ bool can_harvest(void)
 	return can;
 }
 
-void harvest_save(void)
+void require_harvest(void)
 {
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	settings_save(settings, NR_SETTINGS);
-	__TEST_REQUIRE(is_writable(harvest_param), "Can't write %s", harvest_param->path);
+	__TEST_REQUIRE(is_writable(PARAM_HARVEST), "Can't write " PARAM_HARVEST);
 }
 
 /* Guests */
@@ -70,7 +57,6 @@ const char *harvest_label(struct harvest_test *t)
 static const struct event *events;
 static struct choice event_choice;
 static void (*run_event)(struct harvest_test *t, const struct event *e);
-static bool verbose;
 
 static bool can_run(unsigned int i, bool private)
 {
@@ -78,17 +64,6 @@ static bool can_run(unsigned int i, bool private)
 
 	return choice_has(&event_choice, i) && e->private == private &&
 	       !(e->skip_reason && e->skip_reason());
-}
-
-static void run_one(struct harvest_test *t, const struct event *e)
-{
-	u64 start = now_ns();
-
-	t->name = e->name;
-	run_event(t, e);
-	if (verbose)
-		ksft_print_msg("%s: %lu ms\n", harvest_label(t),
-			       (now_ns() - start) / NSEC_PER_MSEC);
 }
 
 /* Is there anything to do for a guest with this kind of memory? */
@@ -111,9 +86,11 @@ static void run_with_guest(struct harvest_test *t)
 	harvest_create_vm(t);
 	harvest = vm_get_stat(t->vm, dirty_harvest);
 	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
-	for (i = 0; i < event_choice.nr; i++)
+	for (i = 0; i < event_choice.nr; i++) {
+		t->name = events[i].name;
 		if (can_run(i, t->private))
-			run_one(t, &events[i]);
+			run_event(t, &events[i]);
+	}
 	harvest_destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
@@ -154,47 +131,43 @@ static const char *skip_reason(const struct writer *w)
 	return w->skip_reason ? w->skip_reason() : NULL;
 }
 
-/* Is there anything to do for this guest, with this combination of enum guest_kind? */
-static bool is_wanted(const struct writer *w, unsigned int kind, bool quick)
+static void run_kind(const struct writer *w, unsigned int kind, unsigned int rounds)
 {
-	return any_selected(kind & GUEST_PRIVATE) && (!quick || w->quick & BIT(kind));
+	const char *reason = skip_reason(w);
+	struct harvest_test t = {
+		.writer = w,
+		.private = kind & GUEST_PRIVATE,
+		.manual = kind & GUEST_MANUAL,
+		.rounds = rounds,
+	};
+
+	if (reason)
+		ksft_test_result_skip("%s: %s\n", w->name, reason);
+	else
+		run_with_guest(&t);
 }
 
-static unsigned int nr_results(bool quick)
+/* Return: for how many guests there is anything to do, which is done unless @rounds is 0. */
+static unsigned int run_guests(unsigned int rounds, bool quick)
 {
 	unsigned int i, kind, nr = 0;
 
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++)
-			nr += is_wanted(&writers[i], kind, quick);
+	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++) {
+			if (!any_selected(kind & GUEST_PRIVATE) ||
+			    (quick && !(writers[i].quick & BIT(kind))))
+				continue;
+
+			nr++;
+			if (rounds)
+				run_kind(&writers[i], kind, rounds);
+		}
+	}
 	return nr;
 }
 
-static void run_writer_events(const struct writer *w, unsigned int rounds, bool quick)
-{
-	const char *reason = skip_reason(w);
-	unsigned int kind;
-
-	for (kind = 0; kind < NR_GUEST_KINDS; kind++) {
-		struct harvest_test t = {
-			.writer = w,
-			.private = kind & GUEST_PRIVATE,
-			.manual = kind & GUEST_MANUAL,
-			.rounds = rounds,
-		};
-
-		if (!is_wanted(w, kind, quick))
-			continue;
-
-		if (reason)
-			ksft_test_result_skip("%s: %s\n", w->name, reason);
-		else
-			run_with_guest(&t);
-	}
-}
-
 /* All that are possible, or just those that were asked for, which then have to be. */
-static void run_writers(unsigned int rounds, bool quick)
+static void require_writers(void)
 {
 	const char *reason;
 	unsigned int i;
@@ -204,11 +177,6 @@ static void run_writers(unsigned int rounds, bool quick)
 		__TEST_REQUIRE(!reason || !(writer_choice.named & BIT_ULL(i)), "%s: %s",
 			       writers[i].name, reason);
 	}
-
-	ksft_set_plan(nr_results(quick));
-	for (i = 0; i < ARRAY_SIZE(writers); i++)
-		if (choice_has(&writer_choice, i))
-			run_writer_events(&writers[i], rounds, quick);
 }
 
 /* The command line */
@@ -228,7 +196,6 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 		{ 'q', NULL, "for each guest only some of the combinations of private and shared\n"
 		  "     memory, with and without manual protection", .flag = &quick },
 		{ 's', "seed", "seed of what is random", .number = &seed, .max = UINT_MAX },
-		{ 'v', NULL, "show each step", .flag = &verbose },
 		{ }
 	};
 
@@ -238,10 +205,12 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	parse_test_options(argc, argv, options,
 			   "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
 	ksft_print_header();
-	harvest_save();
+	require_harvest();
 	__TEST_REQUIRE(can_harvest(), NO_DIRTY_BITS);
 	srandom(seed);
-	setting_set(harvest_param, "on");
-	run_writers(rounds, quick);
+	setting_set(PARAM_HARVEST, "on");
+	require_writers();
+	ksft_set_plan(run_guests(0, quick));
+	run_guests(rounds, quick);
 	ksft_finished();
 }

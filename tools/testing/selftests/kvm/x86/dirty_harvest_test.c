@@ -20,7 +20,14 @@
  * read-only entry of its page tables into a writable one has its page logged when
  * KVM synchronizes the entry, as with write protection ("regrant").
  *
- * Limits: no vCPU runs while it happens; dirty_harvest_migration_test has that.  NX recovery never
+ * Then a vCPU writes to a page all the time and never leaves the guest ("tlb", "enable"): once the
+ * page is taken out of the log, the next write has to show, though the vCPU has the translation
+ * cached.  Last, do what live migration does ("migration"): vCPUs write, while pages that are in
+ * the log are copied, and while Dirty bits are taken away; whenever vCPUs stop, every page that
+ * differs from its copy has to be in the log.
+ *
+ * Limits: of what runs beside a vCPU, races are only hit by chance, and whether a translation is
+ * cached is up to the CPU; there are many tries.  Only L1 migrates.  NX recovery never
  * takes away what is logged.  An L1's huge pages map nothing that is logged.
  */
 #include <sys/wait.h>
@@ -28,7 +35,47 @@
 
 #include "dirty_harvest.h"
 
+/* Of a migration: harvests, of how many one is disturbed, and writes before and after. */
+#define ROUNDS_EACH		25u
+#define DISTURB_EVERY		50u
+#define WRITES_EACH		64u
+
+/* Of a vCPU that stays in the guest: how many of -n make a round. */
+#define ROUNDS_PER		4u
+
+#define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
+
 /* What can happen: the host */
+
+static void happen_dontneed(struct harvest_test *t, bool undo)
+{
+	advise(t, DATA_SIZE, MADV_DONTNEED);
+}
+
+static void happen_flags(struct harvest_test *t, bool undo)
+{
+	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
+	add_other(t, 0);
+}
+
+static void happen_nx(struct harvest_test *t, bool undo)
+{
+	bool on = setting_value(PARAM_NX)[0] == 'Y';
+
+	setting_set(PARAM_NX, on ? "N" : "Y");
+	setting_set(PARAM_NX, on ? "Y" : "N");
+}
+
+static const char *no_nx(void)
+{
+	return is_writable(PARAM_NX) ? NULL : PARAM_NX " is read-only";
+}
+
+static void happen_reclaim(struct harvest_test *t, bool undo)
+{
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
+}
 
 static void happen_mprotect(struct harvest_test *t, bool undo)
 {
@@ -131,7 +178,7 @@ static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 	CHECK(t, run->exit_reason == KVM_EXIT_MMIO && run->mmio.phys_addr == gpa,
 	      "MMIO at 0x%lx: exit reason %s", gpa, exit_reason_str(run->exit_reason));
 	memset(run->mmio.data, 0, sizeof(run->mmio.data));
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 static void happen_edge(struct harvest_test *t, bool undo)
@@ -292,6 +339,21 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes", faults);
 }
 
+static u64 content(struct harvest_test *t, u64 page)
+{
+	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+}
+
+static void check_memory(struct harvest_test *t)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		CHECK(t, !test_bit(page, t->log) || content(t, page) == t->value,
+		      "page %lu: expected 0x%lx in memory, seen 0x%lx", page, t->value,
+		      content(t, page));
+}
+
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
 static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
 {
@@ -316,6 +378,11 @@ static void one_round(struct harvest_test *t, const struct event *e, bool mapped
 
 static void run_event(struct harvest_test *t, const struct event *e)
 {
+	if (e->run) {
+		e->run(t, e);
+		return;
+	}
+
 	write_all(t);
 	start_logging(t);
 	one_round(t, e, true);
@@ -323,6 +390,183 @@ static void run_event(struct harvest_test *t, const struct event *e)
 	write_batch(t);
 	check_memory(t);
 	expect_log(t, false, "written at the end");
+	stop_logging(t);
+}
+
+/* What a vCPU writes that runs */
+
+static void await_write(struct harvest_test *t, u64 page)
+{
+	u64 end = now_ns() + WRITE_TIMEOUT_NS;
+	u64 old = content(t, page);
+
+	while (content(t, page) == old)
+		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
+}
+
+/* The vCPU may leave the guest during GET.  @cached: have it cache what is to be flushed. */
+static void spin_round(struct harvest_test *t, u64 page, bool cached, bool enable)
+{
+	if (enable)
+		stop_logging(t);
+	else
+		get_log(t);
+	if (cached)
+		await_write(t, page);
+	if (enable)
+		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	else
+		clear_log(t);
+	await_write(t, page);
+	set_bit(page, t->log);
+	/* Initially-all-set leaves what enabling does to CLEAR. */
+	expect_log(t, enable && t->manual, "written again");
+	memset(t->log, 0, LOG_BYTES);
+}
+
+static void run_tlb(struct harvest_test *t, const struct event *e)
+{
+	u64 page = NR_PAGES - 1;
+	pthread_t thread;
+	unsigned int i;
+
+	write_all(t);
+	start_logging(t);
+	set_stop(t, 0);
+	add_op(t, OP_SPIN, DATA_GPA + page * PAGE_SIZE, 0);
+	send_ops(t, t->writer->nested);
+	thread = start_vcpu(t->vcpu);
+
+	await_write(t, page);
+	for (i = 0; i < t->rounds / ROUNDS_PER; i++)
+		spin_round(t, page, i % 2, !strcmp(e->name, "enable"));
+
+	set_stop(t, 1);
+	pthread_join(thread, NULL);
+	stop_logging(t);
+}
+
+static void copy_all(struct harvest_test *t, u64 *copy)
+{
+	u64 page;
+
+	for (page = 0; page < NR_PAGES; page++)
+		copy[page] = content(t, page);
+}
+
+/* Take pages out of the log, and copy them after that. */
+static void harvest_range(struct harvest_test *t, u64 *copy, u64 first, u64 nr)
+{
+	u64 page;
+
+	nr = min_t(u64, nr, NR_PAGES - first);
+	if (t->manual)
+		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, &t->seen[first / 64], first, nr);
+	for (page = first; page < first + nr; page++)
+		if (test_bit(page, t->seen))
+			copy[page] = content(t, page);
+}
+
+/* Without manual protection all of them are out of the log already. */
+static void harvest_round(struct harvest_test *t, u64 *copy)
+{
+	u64 first, nr;
+
+	get_log(t);
+	for (first = 0; first < NR_PAGES; first += nr) {
+		nr = 64 * (1 + random() % 4);
+		if (!t->manual || random() % 4)
+			harvest_range(t, copy, first, nr);
+	}
+}
+
+static u64 nr_lost(struct harvest_test *t, u64 *copy)
+{
+	unsigned long again[LOG_WORDS];
+	u64 page, nr = 0;
+
+	get_log(t);
+	for (page = 0; page < NR_PAGES; page++)
+		nr += content(t, page) != copy[page] && !test_bit(page, t->seen);
+
+	memcpy(again, t->seen, LOG_BYTES);
+	if (!t->manual)
+		return nr;
+
+	get_log(t);
+	CHECK(t, !memcmp(again, t->seen, LOG_BYTES), "vCPUs stand still, but the log changes");
+	return nr;
+}
+
+/* What may take Dirty bits away while vCPUs run. */
+static void disturb(struct harvest_test *t)
+{
+	static void (* const what[])(struct harvest_test *t, bool undo) = {
+		happen_dontneed, happen_flags, happen_reclaim, happen_nx,
+	};
+	unsigned int nr = ARRAY_SIZE(what) - !!no_nx();
+
+	what[random() % nr](t, false);
+}
+
+/* A little is written before the end that only a Dirty bit can tell of. */
+static void migrate_while_written(struct harvest_test *t, u64 *copy, bool first)
+{
+	unsigned int i;
+
+	if (first) {
+		/* The log is taken at once, and has pages that are being written. */
+		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+		get_log(t);
+		clear_log(t);
+		copy_all(t, copy);
+	}
+
+	await_progress(t, WRITES_EACH);
+	for (i = 0; i < ROUNDS_EACH; i++) {
+		if (random() % DISTURB_EVERY == 0)
+			disturb(t);
+		harvest_round(t, copy);
+	}
+	await_progress(t, WRITES_EACH);
+}
+
+static void one_migration(struct harvest_test *t, struct kvm_vcpu **vcpus, u64 *copy, bool first)
+{
+	pthread_t threads[NR_RANDOM_VCPUS];
+	unsigned int i;
+	u64 nr;
+
+	set_stop(t, 0);
+	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+		threads[i] = start_vcpu(vcpus[i]);
+	migrate_while_written(t, copy, first);
+	set_stop(t, 1);
+	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+		pthread_join(threads[i], NULL);
+
+	nr = nr_lost(t, copy);
+	CHECK(t, !nr, "%lu pages differ from their copies, and are not in the log", nr);
+	clear_log(t);
+	copy_all(t, copy);
+}
+
+static void run_migration(struct harvest_test *t, const struct event *e)
+{
+	struct kvm_vcpu *vcpus[NR_RANDOM_VCPUS];
+	static u64 copy[NR_PAGES];
+	unsigned int i;
+
+	/* Two of L1 do. */
+	if (t->writer->nested)
+		return;
+
+	for (i = 0; i < NR_RANDOM_VCPUS; i++) {
+		vcpus[i] = vm_vcpu_add(t->vm, 1 + i, guest_write_random);
+		vcpu_args_set(vcpus[i], 2, (u64)i, (u64)random());
+	}
+	for (i = 0; i < t->rounds; i += ROUNDS_EACH)
+		one_migration(t, vcpus, copy, !i);
 	stop_logging(t);
 }
 
@@ -353,6 +597,9 @@ static const struct event events[] = {
 	{ "unlink", "the guest unlinks page tables", happen_unlink, .undo = true },
 	{ "relink", "the guest uses other page tables", happen_relink, .undo = true },
 	{ "root", "the guest uses another root", happen_root, .undo = true },
+	{ "tlb", "a vCPU writes all the time and stays in the guest", .run = run_tlb },
+	{ "enable", "the same, while logging is disabled and enabled", .run = run_tlb },
+	{ "migration", "live migration", .run = run_migration },
 };
 
 int main(int argc, char *argv[])

@@ -2,8 +2,6 @@
 /* The VM of the tests of dirty logging by Dirty bits, its log, and what should be in it. */
 #include "dirty_harvest.h"
 
-#define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
-
 static const struct entry_bits x86_bits = {
 	.accessed = PT_ACCESSED_MASK,
 	.dirty = PT_DIRTY_MASK,
@@ -67,20 +65,6 @@ void write_all(struct harvest_test *t)
 	memset(t->log, 0, LOG_BYTES);
 }
 
-void check_memory(struct harvest_test *t)
-{
-	u64 page, seen;
-
-	for (page = 0; page < NR_PAGES; page++) {
-		if (!test_bit(page, t->log))
-			continue;
-
-		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
-		CHECK(t, seen == t->value, "page %lu: expected 0x%lx in memory, seen 0x%lx",
-		      page, t->value, seen);
-	}
-}
-
 /* The log */
 
 void set_slot(struct harvest_test *t, u64 gpa, u32 flags)
@@ -134,18 +118,11 @@ void stop_logging(struct harvest_test *t)
 	set_slot(t, DATA_GPA, 0);
 }
 
-/* What can happen at any time, while vCPUs run, too */
-
 void advise(struct harvest_test *t, size_t size, int advice)
 {
 	int r = madvise(t->hva, size, advice);
 
 	CHECK(t, !r, "madvise(%d) failed, errno %d", advice, errno);
-}
-
-void happen_dontneed(struct harvest_test *t, bool undo)
-{
-	advise(t, DATA_SIZE, MADV_DONTNEED);
 }
 
 void add_other(struct harvest_test *t, u32 flags)
@@ -155,35 +132,10 @@ void add_other(struct harvest_test *t, u32 flags)
 	vm_set_user_memory_region(t->vm, OTHER_SLOT, flags, OTHER_GPA, SZ_4K, memory + SZ_4K);
 }
 
-void happen_flags(struct harvest_test *t, bool undo)
-{
-	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
-	add_other(t, 0);
-}
-
-void happen_nx(struct harvest_test *t, bool undo)
-{
-	bool on = nx_param->value[0] == 'Y';
-
-	setting_set(nx_param, on ? "N" : "Y");
-	setting_set(nx_param, on ? "Y" : "N");
-}
-
-const char *no_nx(void)
-{
-	return is_writable(nx_param) ? NULL : PARAM_NX " is read-only";
-}
-
 const char *no_edge(void)
 {
 	return kvm_cpu_property(X86_PROPERTY_MAX_PHY_ADDR) > 48 ? NULL :
 	       "no memory beyond page tables of four levels";
-}
-
-void happen_reclaim(struct harvest_test *t, bool undo)
-{
-	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
-	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
 /* Setting up */
@@ -369,7 +321,7 @@ void harvest_create_vm(struct harvest_test *t)
 	find_links(t);
 	t->other_root = vm_alloc_page_table(t->vm);
 	memcpy(addr_gpa2hva(t->vm, t->other_root), addr_gpa2hva(t->vm, t->root), PAGE_SIZE);
-	run_vcpu(t);
+	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
 void harvest_destroy_vm(struct harvest_test *t)
@@ -377,29 +329,4 @@ void harvest_destroy_vm(struct harvest_test *t)
 	kvm_vm_free(t->vm);
 	munmap(t->hva, 2 * SZ_2M);
 	munmap(t->elsewhere, DATA_SIZE);
-}
-
-/* Memory, while vCPUs run */
-
-u64 content(struct harvest_test *t, u64 page)
-{
-	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
-}
-
-void copy_all(struct harvest_test *t, u64 *copy)
-{
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
-		copy[page] = content(t, page);
-}
-
-void await_write(struct harvest_test *t, u64 page)
-{
-	u64 *p = (u64 *)(t->hva + page * PAGE_SIZE);
-	u64 end = now_ns() + WRITE_TIMEOUT_NS;
-	u64 old = READ_ONCE(*p);
-
-	while (READ_ONCE(*p) == old)
-		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
 }

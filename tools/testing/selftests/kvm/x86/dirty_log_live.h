@@ -23,16 +23,11 @@
 
 enum kind { WRITERS, READERS, NR_KINDS };
 
-enum live_phase {
-	LIVE_POPULATE, LIVE_BASELINE, LIVE_ENABLE, LIVE_ENABLED, LIVE_GET,
-	LIVE_CLEAR, LIVE_VERIFY, LIVE_LOGGING, LIVE_DISABLE, LIVE_DISABLED,
-};
-
 /* What the host does in it stalls vCPUs. */
-static inline bool is_action(enum live_phase phase)
+static inline bool is_action(enum phase phase)
 {
-	return phase == LIVE_ENABLE || phase == LIVE_GET || phase == LIVE_CLEAR ||
-	       phase == LIVE_DISABLE;
+	return phase == PHASE_ENABLE || phase == PHASE_GET || phase == PHASE_CLEAR ||
+	       phase == PHASE_DISABLE;
 }
 
 /* Accesses of one vCPU, or of several, in one phase.  Times are ticks. */
@@ -40,9 +35,10 @@ struct phase_stats {
 	u64 reads;
 	u64 writes;
 	u64 longest;
-	/* Where it was, and when it began. */
+	/* Where it was, when it began, and of several vCPUs, whose it was. */
 	u64 longest_gva;
 	u64 longest_at;
+	u64 longest_vcpu;
 	u64 histogram[NR_BUCKETS];
 };
 
@@ -104,13 +100,11 @@ extern struct live_options {
 	int stretch_ms;
 	/* Readers read pages that are not mapped yet. */
 	bool fresh;
-	/* Print the timeline, too. */
-	bool timeline;
 } live_options;
 
 /* One phase that was, or is. */
 struct span {
-	enum live_phase phase;
+	enum phase phase;
 	/* 0 outside of iterations. */
 	int iteration;
 	/* TSC.  It ends where the next one begins. */

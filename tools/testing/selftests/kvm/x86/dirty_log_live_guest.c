@@ -96,7 +96,7 @@ static void timed_access(struct cursor *me, u64 gva, bool write, u32 began)
 	}
 
 	me->accesses++;
-	if (began != LIVE_POPULATE)
+	if (began != PHASE_POPULATE)
 		count_window(me, end);
 }
 
@@ -119,10 +119,10 @@ static void guest_populate(struct cursor *me, struct memstress_vcpu_args *args)
 
 	touch_stats(me->stats);
 	for (page = 0; page < args->pages; page++)
-		timed_access(me, args->gva + page * PAGE_SIZE, true, LIVE_POPULATE);
+		timed_access(me, args->gva + page * PAGE_SIZE, true, PHASE_POPULATE);
 
 	__atomic_add_fetch(&layout.control->populated, 1, __ATOMIC_ACQ_REL);
-	while (READ_ONCE(layout.control->phase) == LIVE_POPULATE)
+	while (READ_ONCE(layout.control->phase) == PHASE_POPULATE)
 		;
 }
 

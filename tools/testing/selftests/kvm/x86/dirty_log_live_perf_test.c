@@ -145,7 +145,7 @@ static void set_up_layout(const struct test *test)
 
 	layout.readers = test->opts->readers;
 	layout.page_step = page_step(test->opts);
-	layout.nr_phases = LIVE_ENABLED + 1 + test->opts->iterations * per_iteration + 2;
+	layout.nr_phases = PHASE_ENABLED + 1 + test->opts->iterations * per_iteration + 2;
 	layout.nr_windows = min_t(u64, room_us / opts->window_us + 2, MAX_WINDOWS);
 	layout.window_ticks = us_to_ticks(opts->window_us);
 	layout.fresh_pages = opts->fresh ? room_us / FRESH_PACE_US : 0;
@@ -258,7 +258,7 @@ static void read_span_stats(const struct live *live, struct span *span)
 		kvm_stats_read(&span->stats);
 }
 
-static void begin_phase(struct live *live, enum live_phase phase, int iteration)
+static void begin_phase(struct live *live, enum phase phase, int iteration)
 {
 	u32 word = live->nr_spans | (is_action(phase) ? ACTION : 0);
 	struct span *span = &live->spans[live->nr_spans++];
@@ -268,7 +268,7 @@ static void begin_phase(struct live *live, enum live_phase phase, int iteration)
 	span->iteration = iteration;
 	span->begin = rdtsc();
 	live->control->begins[phase_number(word)] = span->begin;
-	if (phase == LIVE_BASELINE)
+	if (phase == PHASE_BASELINE)
 		live->control->origin = span->begin;
 	__atomic_store_n(&live->control->phase, word, __ATOMIC_RELEASE);
 }
@@ -291,7 +291,7 @@ static void run_on(const struct live *live)
 
 static void populate(struct live *live)
 {
-	begin_phase(live, LIVE_POPULATE, 0);
+	begin_phase(live, PHASE_POPULATE, 0);
 	workers_begin(false);
 	while (__atomic_load_n(&live->control->populated, __ATOMIC_ACQUIRE) <
 	       live->test->opts->nr_vcpus)
@@ -305,10 +305,10 @@ static void enable(struct live *live)
 {
 	const struct test *test = live->test;
 
-	begin_phase(live, LIVE_ENABLE, 0);
+	begin_phase(live, PHASE_ENABLE, 0);
 	memstress_enable_dirty_logging(test->vm, test->opts->slots);
 
-	begin_phase(live, LIVE_ENABLED, 0);
+	begin_phase(live, PHASE_ENABLED, 0);
 	if (test->opts->verify && !initially_set(test)) {
 		verify_split(test, "enabling");
 		copy_all(live);
@@ -323,17 +323,17 @@ static void harvest(struct live *live, int iteration)
 	if (test->opts->verify)
 		note_changes(live);
 
-	begin_phase(live, LIVE_GET, iteration);
+	begin_phase(live, PHASE_GET, iteration);
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
 
 	if (test->manual_caps) {
-		begin_phase(live, LIVE_CLEAR, iteration);
+		begin_phase(live, PHASE_CLEAR, iteration);
 		memstress_clear_dirty_log(test->vm, test->bitmaps, test->opts->slots,
 					  test->pages_per_slot);
 	}
 
 	if (test->opts->verify) {
-		begin_phase(live, LIVE_VERIFY, iteration);
+		begin_phase(live, PHASE_VERIFY, iteration);
 		check_harvest(live, iteration);
 		if (initially_set(test))
 			verify_split(test, "clearing");
@@ -346,17 +346,17 @@ static void run(struct live *live)
 	int i;
 
 	populate(live);
-	begin_phase(live, LIVE_BASELINE, 0);
+	begin_phase(live, PHASE_BASELINE, 0);
 	run_on(live);
 	enable(live);
 	for (i = 1; i <= opts->iterations; i++) {
 		harvest(live, i);
-		begin_phase(live, LIVE_LOGGING, i);
+		begin_phase(live, PHASE_LOGGING, i);
 		run_on(live);
 	}
-	begin_phase(live, LIVE_DISABLE, 0);
+	begin_phase(live, PHASE_DISABLE, 0);
 	memstress_disable_dirty_logging(live->test->vm, opts->slots);
-	begin_phase(live, LIVE_DISABLED, 0);
+	begin_phase(live, PHASE_DISABLED, 0);
 	run_on(live);
 	end_phases(live);
 	workers_end();
@@ -380,7 +380,7 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 		    (stats->longest_at >= live->spans[0].begin && stats->longest_at < rdtsc()),
 		    "vCPU %d, phase %d: the longest stall was outside of the run: the clocks differ",
 		    vcpu, phase);
-	TEST_ASSERT(!stats->writes || kind_of(vcpu) == WRITERS || phase == LIVE_POPULATE,
+	TEST_ASSERT(!stats->writes || kind_of(vcpu) == WRITERS || phase == PHASE_POPULATE,
 		    "vCPU %d, phase %d: %lu writes, although it only reads",
 		    vcpu, phase, stats->writes);
 }
@@ -388,7 +388,7 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 static void check_vcpu(const struct live *live, int vcpu)
 {
 	struct vcpu_stats *stats = stats_of(live->stats, vcpu);
-	u64 populated = accesses_of(&stats->phases[LIVE_POPULATE]);
+	u64 populated = accesses_of(&stats->phases[PHASE_POPULATE]);
 	u64 pages = memstress_args.vcpu_args[vcpu].pages;
 	u64 windows = 0, phases = 0;
 	int i;
@@ -440,8 +440,6 @@ static const struct test_option own_options[] = {
 	{ 'F', "fresh", "With -R, let the reading vCPUs read memory that is not logged\n"
 	  "     and not mapped yet, i.e. take a page fault for every read.",
 	  .flag = &live_options.fresh },
-	{ 'T', "timeline", "Print the timeline, one line per window.",
-	  .flag = &live_options.timeline },
 	{ 'W', "window", "Length of a window of the timeline in microseconds.",
 	  .count = &live_options.window_us, .min = 1, .max = SECOND_US },
 	{ }

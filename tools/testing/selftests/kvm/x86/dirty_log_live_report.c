@@ -10,42 +10,21 @@ static const char * const kind_names[NR_KINDS] = {
 	[READERS]	= "reader",
 };
 
-/* Part of the output format. */
-static const char * const live_phase_names[] = {
-	[LIVE_POPULATE]	= "populate",
-	[LIVE_BASELINE]	= "baseline",
-	[LIVE_ENABLE]	= "enable",
-	[LIVE_ENABLED]	= "enabled",
-	[LIVE_GET]	= "get",
-	[LIVE_CLEAR]	= "clear",
-	[LIVE_VERIFY]	= "verify",
-	[LIVE_LOGGING]	= "logging",
-	[LIVE_DISABLE]	= "disable",
-	[LIVE_DISABLED]	= "disabled",
-};
-
 /* Evaluation. */
-
-/* Accesses of all vCPUs of a kind in one phase. */
-struct sum {
-	struct phase_stats stats;
-	/* The vCPU that @stats.longest is of. */
-	int vcpu;
-};
 
 /* Successive phases that are judged as a whole. */
 struct period {
 	/* Part of the output format, where it is a course. */
 	const char *name;
-	enum live_phase first;
+	enum phase first;
 	/* The first phase that no longer belongs to it. */
-	enum live_phase end;
+	enum phase end;
 };
 
 /* As dirty logging costs vCPUs something for different reasons. */
 static const struct period periods[] = {
-	{ "logging", LIVE_ENABLE, LIVE_DISABLE },
-	{ "disabling", LIVE_DISABLE, LIVE_DISABLED },
+	{ "logging", PHASE_ENABLE, PHASE_DISABLE },
+	{ "disabling", PHASE_DISABLE, PHASE_DISABLED },
 };
 
 /* What a kind's throughput went through in a period. */
@@ -70,26 +49,27 @@ static double ticks_to_us(u64 ticks)
 	return ticks_to_ns(ticks) / 1000.0;
 }
 
-static void sum_add(struct sum *sum, const struct phase_stats *one, int vcpu)
+static void sum_add(struct phase_stats *sum, const struct phase_stats *one, int vcpu)
 {
 	int i;
 
-	sum->stats.reads += one->reads;
-	sum->stats.writes += one->writes;
+	sum->reads += one->reads;
+	sum->writes += one->writes;
 	for (i = 0; i < NR_BUCKETS; i++)
-		sum->stats.histogram[i] += one->histogram[i];
+		sum->histogram[i] += one->histogram[i];
 
-	if (one->longest > sum->stats.longest) {
-		sum->stats.longest = one->longest;
-		sum->stats.longest_gva = one->longest_gva;
-		sum->stats.longest_at = one->longest_at;
-		sum->vcpu = vcpu;
+	if (one->longest > sum->longest) {
+		sum->longest = one->longest;
+		sum->longest_gva = one->longest_gva;
+		sum->longest_at = one->longest_at;
+		sum->longest_vcpu = vcpu;
 	}
 }
 
-static struct sum sum_up(const struct live *live, enum kind kind, int phase)
+/* Accesses of all vCPUs of a kind in one phase. */
+static struct phase_stats sum_up(const struct live *live, enum kind kind, int phase)
 {
-	struct sum sum = {};
+	struct phase_stats sum = {};
 	int i;
 
 	for (i = 0; i < live->test->opts->nr_vcpus; i++) {
@@ -186,7 +166,7 @@ static int phase_at(const struct live *live, u64 tsc)
 	return phase;
 }
 
-static int find_phase(const struct live *live, enum live_phase phase)
+static int find_phase(const struct live *live, enum phase phase)
 {
 	int i = 0;
 
@@ -197,7 +177,7 @@ static int find_phase(const struct live *live, enum live_phase phase)
 
 static double baseline_mean(const struct live *live, enum kind kind)
 {
-	u64 end = live->spans[find_phase(live, LIVE_ENABLE)].begin;
+	u64 end = live->spans[find_phase(live, PHASE_ENABLE)].begin;
 	u64 sum = 0;
 	u32 i;
 
@@ -231,18 +211,16 @@ static struct dip find_dip(const struct live *live, enum kind kind, const struct
 	return dip;
 }
 
-/* Returns its phase. */
-static int find_longest(const struct live *live, enum kind kind,
-			const struct period *period, u64 *longest)
+/* The phase that it was in. */
+static int find_longest(const struct live *live, enum kind kind, const struct period *period)
 {
 	int i, phase = find_phase(live, period->first);
-	struct sum sum;
+	u64 longest = 0, one;
 
-	*longest = 0;
 	for (i = phase; live->spans[i].phase != period->end; i++) {
-		sum = sum_up(live, kind, i);
-		if (sum.stats.longest > *longest) {
-			*longest = sum.stats.longest;
+		one = sum_up(live, kind, i).longest;
+		if (one > longest) {
+			longest = one;
 			phase = i;
 		}
 	}
@@ -257,29 +235,22 @@ static const char *span_name(const struct span *span)
 	static char name[32];
 
 	if (!span->iteration)
-		return live_phase_names[span->phase];
+		return phase_name(span->phase);
 
-	snprintf(name, sizeof(name), "%s %d", live_phase_names[span->phase], span->iteration);
+	snprintf(name, sizeof(name), "%s %d", phase_name(span->phase), span->iteration);
 	return name;
 }
 
 /* The lines that dirty_log_perf_test has, too. */
 static void report_actions(const struct live *live)
 {
-	static const enum phase phases[] = {
-		[LIVE_POPULATE]	= PHASE_POPULATE,
-		[LIVE_ENABLE]	= PHASE_ENABLE,
-		[LIVE_GET]	= PHASE_GET,
-		[LIVE_CLEAR]	= PHASE_CLEAR,
-		[LIVE_DISABLE]	= PHASE_DISABLE,
-	};
 	const struct span *span;
 	int i;
 
 	for (i = 0; i < layout.nr_phases; i++) {
 		span = &live->spans[i];
-		if (span->phase == LIVE_POPULATE || is_action(span->phase))
-			phase_done(live->test, phases[span->phase], span->iteration,
+		if (span->phase == PHASE_POPULATE || is_action(span->phase))
+			phase_done(live->test, span->phase, span->iteration,
 				   timespec_add_ns((struct timespec){},
 						   ticks_to_ns(span_ticks(live, i))));
 	}
@@ -300,11 +271,6 @@ static void report_spans(const struct live *live)
 			ticks_to_us(span_ticks(live, i)));
 }
 
-static u64 writes_in(const struct live *live, int phase)
-{
-	return sum_up(live, WRITERS, phase).stats.writes;
-}
-
 static void report_stats(const struct live *live)
 {
 	int i;
@@ -313,14 +279,13 @@ static void report_stats(const struct live *live)
 	for (i = 0; i < layout.nr_phases; i++) {
 		pr_info("%s", span_name(&live->spans[i]));
 		kvm_stats_print(&live->spans[i].stats, &live->spans[i + 1].stats,
-				writes_in(live, i));
+				sum_up(live, WRITERS, i).writes);
 	}
 }
 
 static void report_latency(const struct live *live, enum kind kind, int phase)
 {
-	struct sum sum = sum_up(live, kind, phase);
-	const struct phase_stats *stats = &sum.stats;
+	struct phase_stats sum = sum_up(live, kind, phase), *stats = &sum;
 
 	pr_info("%-6s %-12s %12lu %13.0f %9.2f %9.2f %9.2f %12.2f",
 		kind_names[kind], span_name(&live->spans[phase]), accesses_of(stats),
@@ -328,7 +293,7 @@ static void report_latency(const struct live *live, enum kind kind, int phase)
 		ticks_to_us(percentile(stats, 0.5)), ticks_to_us(percentile(stats, 0.99)),
 		ticks_to_us(percentile(stats, 0.999)), ticks_to_us(stats->longest));
 	if (stats->longest)
-		pr_info("  vCPU %d gfn 0x%lx at %.2f us", sum.vcpu,
+		pr_info("  vCPU %lu gfn 0x%lx at %.2f us", stats->longest_vcpu,
 			gfn_of(live, stats->longest_gva), timeline_us(live, stats->longest_at));
 	pr_info("\n");
 }
@@ -349,11 +314,11 @@ static void report_table(const struct live *live)
 static void report_period(const struct live *live, enum kind kind, const struct period *period)
 {
 	struct dip dip = find_dip(live, kind, period);
-	u64 longest;
-	int phase = find_longest(live, kind, period, &longest);
+	int phase = find_longest(live, kind, period);
 
 	pr_info("While %s, longest stall of a %s: %.2f us in phase %s\n", period->name,
-		kind_names[kind], ticks_to_us(longest), span_name(&live->spans[phase]));
+		kind_names[kind], ticks_to_us(sum_up(live, kind, phase).longest),
+		span_name(&live->spans[phase]));
 
 	if (!dip.baseline) {
 		pr_info("While %s, no dip of %ss: no window, or none of the baseline\n",
@@ -370,13 +335,13 @@ static void report_period(const struct live *live, enum kind kind, const struct 
 static void report_mix(const struct live *live)
 {
 	u64 writes = 0, accesses = 0;
-	struct sum sum;
+	struct phase_stats sum;
 	int i;
 
-	for (i = LIVE_BASELINE; i < layout.nr_phases; i++) {
+	for (i = PHASE_BASELINE; i < layout.nr_phases; i++) {
 		sum = sum_up(live, WRITERS, i);
-		writes += sum.stats.writes;
-		accesses += accesses_of(&sum.stats);
+		writes += sum.writes;
+		accesses += accesses_of(&sum);
 	}
 	if (accesses)
 		pr_info("Writes of the writers: %lu of %lu accesses (%.2f%%)\n",
@@ -401,31 +366,13 @@ static void report_overflows(const struct live *live)
 	}
 }
 
-/* With the phase that a window begins in and those that begin in it. */
-static void report_window(const struct live *live, u32 window)
-{
-	int phase = phase_at(live, window_begin(live, window));
-
-	pr_info("Window %u at %lu us: %lu by writers, %lu by readers, %s", window,
-		(u64)window * live_options.window_us, window_accesses(live, WRITERS, window),
-		window_accesses(live, READERS, window), span_name(&live->spans[phase]));
-	while (++phase < layout.nr_phases &&
-	       live->spans[phase].begin < window_begin(live, window + 1))
-		pr_info(", %s", span_name(&live->spans[phase]));
-	pr_info("\n");
-}
-
 void report(const struct live *live)
 {
 	enum kind kind;
-	u32 i;
+	int i;
 
 	report_actions(live);
 	report_spans(live);
-	if (live_options.timeline) {
-		for (i = 0; i < windows_used(live); i++)
-			report_window(live, i);
-	}
 	report_table(live);
 	if (live->test->opts->stats)
 		report_stats(live);
@@ -453,11 +400,6 @@ static void json_live_dimensions(const struct live *live, const char *record)
 		opts->stretch_ms, guest_tsc_khz);
 }
 
-static void json_phase(const struct span *span)
-{
-	json_phase_name(live_phase_names[span->phase], span->iteration);
-}
-
 static void json_histogram(const struct phase_stats *stats)
 {
 	const char *separator = "";
@@ -476,7 +418,7 @@ static void json_histogram(const struct phase_stats *stats)
 
 static void json_latency(const struct live *live, int phase, const struct phase_stats *stats)
 {
-	json_phase(&live->spans[phase]);
+	json_phase(live->spans[phase].phase, live->spans[phase].iteration);
 	fprintf(json_out, ", \"begin_us\": %.3f, \"seconds\": %.9f",
 		timeline_us(live, live->spans[phase].begin),
 		ticks_to_ns(span_ticks(live, phase)) / 1e9);
@@ -497,14 +439,14 @@ static void json_latency(const struct live *live, int phase, const struct phase_
 
 static void json_kind(const struct live *live, enum kind kind)
 {
-	struct sum sum;
+	struct phase_stats sum;
 	int i;
 
 	for (i = 0; i < layout.nr_phases; i++) {
 		sum = sum_up(live, kind, i);
 		json_live_dimensions(live, "kind");
 		fprintf(json_out, ", \"kind\": \"%s\"", kind_names[kind]);
-		json_latency(live, i, &sum.stats);
+		json_latency(live, i, &sum);
 	}
 }
 
@@ -522,25 +464,12 @@ static void json_dip(const struct live *live, enum kind kind, const struct perio
 		dip.lowest, dip.lowest_window, dip.below_half);
 }
 
-static void json_vcpu(const struct live *live, int vcpu)
-{
-	struct vcpu_stats *stats = stats_of(live->stats, vcpu);
-	int i;
-
-	for (i = 0; i < layout.nr_phases; i++) {
-		json_live_dimensions(live, "vcpu");
-		fprintf(json_out, ", \"kind\": \"%s\", \"vcpu\": %d",
-			kind_names[kind_of(vcpu)], vcpu);
-		json_latency(live, i, &stats->phases[i]);
-	}
-}
-
 static void json_window(const struct live *live, u32 window)
 {
 	int phase = phase_at(live, window_begin(live, window));
 
 	json_live_dimensions(live, "window");
-	json_phase(&live->spans[phase]);
+	json_phase(live->spans[phase].phase, live->spans[phase].iteration);
 	fprintf(json_out, ", \"window\": %u, \"begin_us\": %lu", window,
 		(u64)window * live_options.window_us);
 	fprintf(json_out, ", \"writer_accesses\": %lu, \"reader_accesses\": %lu}\n",
@@ -550,9 +479,8 @@ static void json_window(const struct live *live, u32 window)
 static void json_stats(const struct live *live, int phase)
 {
 	json_live_dimensions(live, "stats");
-	json_phase(&live->spans[phase]);
-	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats,
-		       writes_in(live, phase));
+	json_phase(live->spans[phase].phase, live->spans[phase].iteration);
+	kvm_stats_json(&live->spans[phase].stats, &live->spans[phase + 1].stats);
 	fprintf(json_out, "}\n");
 }
 
@@ -570,8 +498,6 @@ void json_all(const struct live *live)
 		for (i = 0; i < ARRAY_SIZE(periods); i++)
 			json_dip(live, kind, &periods[i]);
 	}
-	for (i = 0; i < live->test->opts->nr_vcpus; i++)
-		json_vcpu(live, i);
 	for (i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
 		json_stats(live, i);
 	for (window = 0; window < windows_used(live); window++)

@@ -28,6 +28,8 @@ static const struct {
 	{ "eager_split_noquota" },
 	{ "eager_split_invalidated" },
 	{ "eager_split_cancelled" },
+	{ "huge_recover_done" },
+	{ "huge_recover_zapped" },
 	{ "exits" },
 	{ "pf_taken" },
 	{ "pf_fixed" },
@@ -40,24 +42,18 @@ static const struct {
 
 #define NR_KVM_STATS	ARRAY_SIZE(kvm_stat_table)
 
-/* Where the data of VMs, or of vCPUs, has what. */
-struct kvm_stats_layout {
-	off_t begin;
-	size_t bytes;
-	/* Index into the data, or negative if the kernel lacks it. */
-	int index[NR_KVM_STATS];
-};
+/* What a file descriptor has, histograms included, is less. */
+#define MAX_WORDS	1024
 
-/* Of the current VM. */
-static struct {
-	int vm_fd;
-	int nr_vcpus;
-	int vcpu_fds[KVM_MAX_VCPUS];
-	struct kvm_stats_layout vm;
-	struct kvm_stats_layout vcpu;
-	/* Room for the data of either. */
-	u64 *data;
-} source;
+/* Of the current VM: its own file descriptor, and behind it those of each vCPU. */
+static struct source {
+	int fd;
+	/* Where the data begins, and in it, what is where: negative if it is not there. */
+	off_t begin;
+	int index[NR_KVM_STATS];
+} sources[1 + KVM_MAX_VCPUS];
+
+static int nr_sources;
 
 /* KVM's parameters. */
 
@@ -110,26 +106,22 @@ static int find_stat(const char *name)
 	return -1;
 }
 
-static void read_layout(int fd, struct kvm_stats_layout *layout)
+static void add_source(int fd)
 {
+	struct source *source = &sources[nr_sources++];
 	struct kvm_stats_header header;
 	struct kvm_stats_desc *descs, *desc;
-	size_t end;
 	int i, stat;
 
-	memset(layout->index, -1, sizeof(layout->index));
-	layout->bytes = 0;
 	read_stats_header(fd, &header);
-	layout->begin = header.data_offset;
+	*source = (struct source){ .fd = fd, .begin = header.data_offset };
+	memset(source->index, -1, sizeof(source->index));
 	descs = read_stats_descriptors(fd, &header);
-
 	for (i = 0; i < header.num_desc; i++) {
 		desc = get_stats_descriptor(descs, i, &header);
 		stat = find_stat(desc->name);
 		if (stat >= 0)
-			layout->index[stat] = desc->offset / sizeof(u64);
-		end = desc->offset + desc->size * sizeof(u64);
-		layout->bytes = max_t(size_t, layout->bytes, end);
+			source->index[stat] = desc->offset / sizeof(u64);
 	}
 	free(descs);
 }
@@ -144,37 +136,29 @@ void kvm_stats_open(const struct test *test)
 	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
 	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
 					     read_parameter("kvm_amd", "npt");
-	source.vm_fd = test->vm->stats.fd;
-	source.nr_vcpus = test->opts->nr_vcpus;
-	for (i = 0; i < source.nr_vcpus; i++)
-		source.vcpu_fds[i] = vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu);
-
-	read_layout(source.vm_fd, &source.vm);
-	read_layout(source.vcpu_fds[0], &source.vcpu);
-	source.data = malloc(max_t(size_t, source.vm.bytes, source.vcpu.bytes));
-	TEST_ASSERT(source.data, "Out of memory");
+	add_source(test->vm->stats.fd);
+	for (i = 0; i < test->opts->nr_vcpus; i++)
+		add_source(vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu));
 }
 
+/* That of the VM is the library's. */
 void kvm_stats_close(void)
 {
-	int i;
-
-	for (i = 0; i < source.nr_vcpus; i++)
-		close(source.vcpu_fds[i]);
-	free(source.data);
+	while (--nr_sources)
+		close(sources[nr_sources].fd);
 }
 
-static void add_stats(int fd, const struct kvm_stats_layout *layout, struct kvm_stats *stats)
+static void add_stats(const struct source *source, struct kvm_stats *stats)
 {
-	ssize_t bytes = pread(fd, source.data, layout->bytes, layout->begin);
+	u64 data[MAX_WORDS];
+	ssize_t bytes = pread(source->fd, data, sizeof(data), source->begin);
 	int i;
 
-	TEST_ASSERT(bytes == layout->bytes,
-		    "Read %ld bytes of KVM's statistics instead of %lu, errno %d", bytes,
-		    layout->bytes, errno);
 	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (layout->index[i] >= 0)
-			stats->values[i] += source.data[layout->index[i]];
+		TEST_ASSERT(source->index[i] < bytes / (ssize_t)sizeof(*data),
+			    "Read %ld bytes of KVM's statistics, errno %d", bytes, errno);
+		if (source->index[i] >= 0)
+			stats->values[i] += data[source->index[i]];
 	}
 }
 
@@ -183,28 +167,21 @@ void kvm_stats_read(struct kvm_stats *stats)
 	int i;
 
 	memset(stats, 0, sizeof(*stats));
-	add_stats(source.vm_fd, &source.vm, stats);
-	for (i = 0; i < source.nr_vcpus; i++)
-		add_stats(source.vcpu_fds[i], &source.vcpu, stats);
+	for (i = 0; i < nr_sources; i++)
+		add_stats(&sources[i], stats);
 }
 
 u64 vcpu_faults_taken(int vcpu)
 {
 	struct kvm_stats stats = {};
 
-	add_stats(source.vcpu_fds[vcpu], &source.vcpu, &stats);
+	add_stats(&sources[1 + vcpu], &stats);
 	return stats.values[find_stat("pf_taken")];
 }
 
 static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *after, int stat)
 {
 	return after->values[stat] - before->values[stat];
-}
-
-static double exits_per_write(const struct kvm_stats *before,
-			      const struct kvm_stats *after, u64 writes)
-{
-	return (double)stat_change(before, after, find_stat("exits")) / writes;
 }
 
 /* Only what changed: nearly all of it is 0 in nearly all phases. */
@@ -222,34 +199,23 @@ void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *aft
 			pr_info(" (%lu)", after->values[i]);
 	}
 	if (writes)
-		pr_info(", %.3f exits per write", exits_per_write(before, after, writes));
+		pr_info(", %.3f exits per write",
+			(double)stat_change(before, after, find_stat("exits")) / writes);
 	pr_info("\n");
 }
 
-void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
+void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after)
 {
 	const char *separator = "";
 	int i;
 
 	fprintf(json_out, ", \"kvm_stats\": {");
 	for (i = 0; i < NR_KVM_STATS; i++) {
-		/* The kernel lacks it. */
-		if (source.vm.index[i] < 0 && source.vcpu.index[i] < 0)
+		if (sources[0].index[i] < 0 && sources[1].index[i] < 0)
 			continue;
 		fprintf(json_out, "%s\"%s\": %ld", separator, kvm_stat_table[i].name,
 			stat_change(before, after, i));
 		separator = ", ";
 	}
 	fprintf(json_out, "}");
-
-	for (i = 0; i < NR_KVM_STATS; i++) {
-		if (kvm_stat_table[i].level)
-			fprintf(json_out, ", \"%s\": %lu", kvm_stat_table[i].name,
-				after->values[i]);
-	}
-	if (writes)
-		fprintf(json_out, ", \"exits_per_write\": %.6f",
-			exits_per_write(before, after, writes));
-	else
-		fprintf(json_out, ", \"exits_per_write\": null");
 }

@@ -19,7 +19,7 @@
 
 static bool may_try_again(unsigned int nr_tries)
 {
-	return nr_tries < fault_options.max_tries && nr_tries < MAX_MIDST_TRIES;
+	return nr_tries < max_tries && nr_tries < MAX_MIDST_TRIES;
 }
 
 /* Wait for the first huge page to go.  False if there is nothing to wait for. */
@@ -60,7 +60,7 @@ static void split_and_switch_off(struct fault_test *t)
 	CHECK(t, !split(t), "errno %d", errno);
 	WRITE_ONCE(split_is_over, true);
 	pthread_join(thread, NULL);
-	setting_set(&host_settings[EAGER], "Y");
+	setting_set(PARAM_EAGER, "Y");
 }
 
 /* Returns true if it was turned off when some were split and some were not. */
@@ -74,9 +74,6 @@ static bool cancel_once(const struct variant *v)
 	split_and_switch_off(&t);
 
 	s = get_stats(t.vm);
-	if (fault_options.verbose)
-		ksft_print_msg("%s: turned off: %lu split, %lu left, %lu x cancelled\n", v->name,
-			       s.done, s.huge, s.cancelled);
 	check_sum(&t, &s);
 	CHECK(&t, s.cancelled <= 1 && !s.nomem && !s.noquota,
 	      "seen %lu x cancelled, %lu x no memory, %lu x no quota", s.cancelled, s.nomem,
@@ -100,7 +97,7 @@ static const char *run_cancel(void)
 	bool hit = false;
 	unsigned int i;
 
-	if (access(PARAM_EAGER, W_OK))
+	if (!setting_exists(PARAM_EAGER))
 		return PARAM_EAGER " can't be written";
 
 	for (i = 0; may_try_again(i) && !hit; i++)

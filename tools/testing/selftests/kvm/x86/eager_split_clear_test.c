@@ -168,13 +168,13 @@ static void run_mmio(struct model_test *t)
 
 /* Traces */
 
-static struct setting trace_event = { TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/enable" };
+#define TRACE_EVENT		TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/enable"
 
 static const char *no_trace(void)
 {
 	if (!is_tdp_mmu())
 		return "no TDP MMU";
-	return access(trace_event.path, W_OK) ? "can't trace" : NULL;
+	return access(TRACE_EVENT, W_OK) ? "can't trace" : NULL;
 }
 
 static u64 nr_traced_4k(void)
@@ -205,9 +205,7 @@ static void run_trace(struct model_test *t)
 	bool harvest = vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
 
 	touch_all(t, "all touched");
-	if (!trace_event.saved)
-		settings_save(&trace_event, 1);
-	setting_set(&trace_event, "1");
+	setting_set(TRACE_EVENT, "1");
 	clear_trace();
 
 	start_logging(t);
@@ -223,7 +221,7 @@ static void run_trace(struct model_test *t)
 	expect_traced(t, !harvest, "cleared");
 	stop_logging(t);
 	expect_traced(t, true, "logging disabled");
-	setting_reset(&trace_event);
+	setting_reset(TRACE_EVENT);
 }
 
 const struct test_case test_cases[] = {

@@ -12,9 +12,6 @@
  *
  * Limits: the TDP MMU's own splitter has none of these statistics and is not tested,
  * but by eager_split_yield_test.
- *
- * eager_split_fault_vm.c has the VM, eager_split_fault_run.c settings of the host and
- * the command line.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
@@ -86,23 +83,7 @@ struct split_stats {
 	TEST_ASSERT(cond, "%s: " fmt, (t)->v->name, ##__VA_ARGS__)
 
 /* What the command line says. */
-struct fault_options {
-	bool verbose;
-	/* Let each and every allocation fail. */
-	bool thorough;
-	u64 max_tries;
-};
-
-extern struct fault_options fault_options;
-
-enum setting_id {
-	SLAB_WAIT, SLAB_FILTER, SLAB_VERBOSE, SLAB_DESCS, SLAB_HEADERS,
-	PAGE_WAIT, PAGE_ORDER, PAGE_VERBOSE, EAGER, FORCE_YIELD, SKIP_SPLIT, HARVEST,
-	NR_SETTINGS
-};
-
-/* What gets its old value back at the end. */
-extern struct setting host_settings[NR_SETTINGS];
+extern u64 max_tries;
 
 /* The VM */
 

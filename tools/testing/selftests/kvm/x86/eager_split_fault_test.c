@@ -11,7 +11,7 @@
  * failure alone doesn't show that to the splitter.  An allocation that is made only sometimes, like
  * a page for a slab, may escape.  Enabling allocates for itself before it splits; vmalloc()
  * complains in the kernel's log if it has to fail, so these are counted and left out, and a few
- * behind them for safety, unless -a asks for all.
+ * behind them for safety.
  */
 #include <sys/wait.h>
 
@@ -32,7 +32,7 @@
 /* Allocations that may fail. */
 struct site {
 	const char *name;
-	/* Of this cache and no other; without it, whole pages. */
+	/* Of the cache that this is of, and no other; without it, whole pages. */
 	const char *cache;
 	/* Any allocation. */
 	bool all;
@@ -47,8 +47,8 @@ struct site {
 
 static struct site sites[] = {
 	{ .name = "all", .all = true },
-	{ .name = "descs", .cache = "pte_list_desc", .needed = true, .aliased_only = true },
-	{ .name = "headers", .cache = "kvm_mmu_page_header", .needed = true },
+	{ .name = "descs", .cache = FAIL_DESCS, .needed = true, .aliased_only = true },
+	{ .name = "headers", .cache = FAIL_HEADERS, .needed = true },
 	{ .name = "pages" },
 };
 
@@ -62,25 +62,21 @@ static struct outcome {
 
 static int fail_nth_fd = -1;
 
-static bool can_tell_sites(void)
+/* Can this one be told from others? */
+static bool can_tell(const struct site *site)
 {
-	return host_settings[SLAB_DESCS].saved && host_settings[SLAB_HEADERS].saved;
-}
-
-static const char *filter_value(const struct site *site, enum setting_id id)
-{
-	return site->cache && strstr(host_settings[id].path, site->cache) ? "1" : "0";
+	return site->all || (setting_exists(FAIL_DESCS) && setting_exists(FAIL_HEADERS));
 }
 
 static void select_site(const struct site *site)
 {
-	setting_set(&host_settings[SLAB_FILTER], site->all ? "N" : "Y");
-	setting_set(&host_settings[PAGE_ORDER], site->cache ? NO_PAGE_ORDER : "0");
+	setting_set(FAILSLAB "cache-filter", site->all ? "N" : "Y");
+	setting_set(FAIL_PAGE_ALLOC "min-order", site->cache ? NO_PAGE_ORDER : "0");
 	if (site->all)
 		return;
 
-	setting_set(&host_settings[SLAB_DESCS], filter_value(site, SLAB_DESCS));
-	setting_set(&host_settings[SLAB_HEADERS], filter_value(site, SLAB_HEADERS));
+	setting_set(FAIL_DESCS, site->cache && !strcmp(site->cache, FAIL_DESCS) ? "1" : "0");
+	setting_set(FAIL_HEADERS, site->cache && !strcmp(site->cache, FAIL_HEADERS) ? "1" : "0");
 }
 
 static unsigned int fail_nth_read(void)
@@ -143,10 +139,6 @@ static void check_failure(struct fault_test *t, struct site *site, unsigned int 
 		repeat_split(t);
 
 	s = get_stats(t->vm);
-	if (fault_options.verbose)
-		ksft_print_msg("%s, %s %u: %s, errno %d, split %lu, left %lu, no memory %lu\n",
-			       t->v->name, site->name, nth, injected ? "injected" : "none",
-			       error, s.done, s.huge, s.nomem);
 	CHECK(t, !s.nomem || injected, "no memory without a failure");
 	CHECK(t, nth != 1 || s.nomem || !needed,
 	      "the first of %s failed, but memory sufficed", site->name);
@@ -197,14 +189,14 @@ static void try_without_split(const struct variant *v)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
 
-	setting_set(&host_settings[EAGER], "N");
+	setting_set(PARAM_EAGER, "N");
 	fault_create_vm(&t, 0);
 	before_split(&t);
 	write_number(fail_nth_fd, NEVER);
 	CHECK(&t, !split(&t), "errno %d", errno);
 	outcome->nr_own = NEVER - fail_nth_read();
 	write_number(fail_nth_fd, 0);
-	setting_set(&host_settings[EAGER], "Y");
+	setting_set(PARAM_EAGER, "Y");
 }
 
 static void run_try(const struct variant *v, struct site *site, unsigned int nth)
@@ -244,9 +236,6 @@ static bool fail_one(const struct variant *v, struct site *site, unsigned int nt
 /* The first that may fail. */
 static unsigned int first_failure(const struct variant *v, struct site *site)
 {
-	if (fault_options.thorough)
-		return 1;
-
 	run_try(v, site, 0);
 	return outcome->nr_own ? outcome->nr_own + OWN_MARGIN + 1 : 1;
 }
@@ -276,17 +265,13 @@ static unsigned int next_step(const struct variant *v, const struct site *site,
 {
 	unsigned int max = site->all ? v->max_step : MAX_STEP;
 
-	return fault_options.thorough || !was_felt ? 1 : min(1 + nr_alike / 4, max);
+	return was_felt ? min(1 + nr_alike / 4, max) : 1;
 }
 
 /* What fills a cache up, past what is needed, is never missed. */
 static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_alike)
 {
-	if (nr >= fault_options.max_tries)
-		return true;
-
-	return !fault_options.thorough && site->cache && !outcome->nomem &&
-	       nr_alike >= ENOUGH_ALIKE;
+	return nr >= max_tries || (site->cache && !outcome->nomem && nr_alike >= ENOUGH_ALIKE);
 }
 
 /*
@@ -321,16 +306,11 @@ static void sweep(const struct variant *v, struct site *site)
 		nth += next_step(v, site, site->nr_nomem > before.nr_nomem, nr_alike);
 	}
 
-	if (!fault_options.thorough && !site->all && !site->cache && !v->aliased)
+	if (!site->all && !site->cache && !v->aliased)
 		insist(v, site, before.nr_nomem);
 
 	show_site(v, site, &before);
 	expect_silence(site->name);
-}
-
-static bool can_tell(const struct site *site)
-{
-	return site->all || can_tell_sites();
 }
 
 static void expect_all_sites_hit(void)
@@ -351,11 +331,12 @@ static const char *why_no_injection(void)
 	open_fail_nth();
 	if (fail_nth_fd < 0)
 		return "the kernel has no " FAIL_NTH;
-	if (!host_settings[SLAB_WAIT].saved)
+	if (!setting_exists(FAILSLAB "ignore-gfp-wait"))
 		return "the kernel has no " FAILSLAB;
-	if (!host_settings[PAGE_WAIT].saved)
+	if (!setting_exists(FAIL_PAGE_ALLOC "ignore-gfp-wait"))
 		return "the kernel has no " FAIL_PAGE_ALLOC;
-	return NULL;
+	/* Tries, which are processes of their own, set it. */
+	return setting_exists(PARAM_EAGER) ? NULL : PARAM_EAGER " can't be written";
 }
 
 static const char *run_memory(void)
@@ -370,12 +351,12 @@ static const char *run_memory(void)
 			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
 	/* Let waiting allocations fail too, and say nothing about it in the log. */
-	setting_set(&host_settings[SLAB_WAIT], "N");
-	setting_set(&host_settings[SLAB_VERBOSE], "0");
-	setting_set(&host_settings[PAGE_WAIT], "N");
-	setting_set(&host_settings[PAGE_VERBOSE], "0");
-	if (!can_tell_sites())
-		ksft_print_msg("The kernel has no " SLAB "*/failslab: can't tell what failed\n");
+	setting_set(FAILSLAB "ignore-gfp-wait", "N");
+	setting_set(FAILSLAB "verbose", "0");
+	setting_set(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N");
+	setting_set(FAIL_PAGE_ALLOC "verbose", "0");
+	if (!can_tell(&sites[1]))
+		ksft_print_msg("The kernel has no " FAIL_DESCS ": can't tell what failed\n");
 	for (i = 0; i < NR_VARIANTS; i++)
 		for (j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
 			if (can_tell(&sites[j]))

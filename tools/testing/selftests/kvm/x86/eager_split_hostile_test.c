@@ -150,8 +150,6 @@ static void set_logging(struct hostile *t, bool on)
 
 /* The tracepoint */
 
-static struct setting hold_event = { HOLD_ENABLE };
-
 static void add_hold(struct hold *h, const char *line)
 {
 	const char *text = strstr(line, "kvm_eager_split_hold: pages ");
@@ -345,10 +343,9 @@ int main(int argc, char *argv[])
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
-	settings_save(&hold_event, 1);
-	__TEST_REQUIRE(hold_event.saved, "The kernel has no " HOLD_ENABLE);
+	__TEST_REQUIRE(setting_exists(HOLD_ENABLE), "The kernel has no " HOLD_ENABLE);
 	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
-	setting_set(&hold_event, "1");
+	setting_set(HOLD_ENABLE, "1");
 	ksft_set_plan(ARRAY_SIZE(parts));
 	for (i = 0; i < ARRAY_SIZE(parts); i++) {
 		parts[i].run();

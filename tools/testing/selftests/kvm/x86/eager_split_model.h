@@ -31,6 +31,9 @@
 /* Past it, KVM takes all mappings of a gfn away when it gets another one. */
 #define RMAP_RECYCLE_THRESHOLD	1000u
 
+/* Past it, KVM zaps a page table, instead of replacing all links to it by huge pages. */
+#define MAX_LINKS		32u
+
 #define NR_CYCLES		2
 
 struct model_test;
@@ -92,13 +95,14 @@ struct model_test {
 	u32 list_sum;
 	unsigned int next_alias;
 	u32 seed;
+	/* Huge pages, the first ones, that hold a page table of the guest's. */
+	unsigned int nr_tracked;
 	/* Huge mappings outside of the slot under test. */
 	u64 huge_elsewhere;
 };
 
-/* Of eager_page_split, and of -v. */
+/* Of eager_page_split. */
 extern bool eager;
-extern bool verbose;
 
 /* For messages: the case, and how the log begins. */
 const char *label(struct model_test *t);

@@ -239,7 +239,6 @@ int main(int argc, char *argv[])
 	struct choice cases = { test_cases, sizeof(*test_cases), nr_cases };
 	const struct test_option options[] = {
 		{ 'm', "case", "run this case only, or those of several -m", .choice = &cases },
-		{ 'v', NULL, "show KVM's numbers of pages after each step", .flag = &verbose },
 		{ }
 	};
 	bool ran = false;

@@ -57,8 +57,6 @@ struct race {
 	bool done;
 };
 
-static bool verbose;
-
 static void guest_read_page(u64 page)
 {
 	u64 seen = READ_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE));
@@ -186,19 +184,12 @@ static void race(struct race *r)
 /* Returns how many pages the guest sees that are not its own any more. */
 static u64 try_once(struct race *r)
 {
-	u64 left_alone = vm_get_stat_or_absent(r->vm, "eager_split_invalidated");
 	struct ucall uc;
 
 	prepare(r);
 	race(r);
 	run_guest(r, GUEST_READ, &uc);
 	set_slot(r, 0, 0);
-
-	if (verbose)
-		ksft_print_msg("%lu of %lu us: %ld left alone, %lu of %lu stale, %lu strange\n",
-			       r->delay / NSEC_PER_USEC, r->took / NSEC_PER_USEC,
-			       vm_get_stat_or_absent(r->vm, "eager_split_invalidated") - left_alone,
-			       uc.args[0], NR_PAGES, uc.args[1]);
 	return uc.args[0] + uc.args[1];
 }
 
@@ -247,7 +238,6 @@ int main(int argc, char *argv[])
 	u64 nr = DEFAULT_TRIES;
 	const struct test_option options[] = {
 		{ 'n', "tries", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
-		{ 'v', NULL, "show each try", .flag = &verbose },
 		{ }
 	};
 

@@ -22,7 +22,6 @@
 
 /* The parameter */
 
-static struct setting eager_param = { PARAM_EAGER };
 static pthread_t flip_id;
 static bool flip_stop;
 static bool flipping;
@@ -32,7 +31,7 @@ static void *flip_thread(void *unused)
 	unsigned int i;
 
 	for (i = 0; !READ_ONCE(flip_stop); i++) {
-		setting_set(&eager_param, i % 2 ? "Y" : "N");
+		setting_set(PARAM_EAGER, i % 2 ? "Y" : "N");
 		usleep(FLIP_PERIOD_US);
 	}
 	return NULL;
@@ -51,10 +50,11 @@ static void flip_end(void)
 
 static void flip_begin(void)
 {
-	if (!eager_param.saved) {
-		settings_save(&eager_param, 1);
-		atexit(flip_end);
-	}
+	static bool before;
+
+	/* Exit handlers run in the opposite order. */
+	if (!before && setting_exists(PARAM_EAGER))
+		before = !atexit(flip_end);
 	flipping = true;
 	WRITE_ONCE(flip_stop, false);
 	start_thread(&flip_id, flip_thread, NULL);
@@ -75,7 +75,7 @@ static void run_flip(struct model_test *t)
 		log_cycle(t);
 
 	flip_end();
-	setting_reset(&eager_param);
+	setting_reset(PARAM_EAGER);
 	t->unpredictable = false;
 	touch_all(t, "all touched at the end");
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

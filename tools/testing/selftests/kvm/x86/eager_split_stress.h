@@ -4,8 +4,8 @@
  *
  * eager_split_stress_guest.c has what vCPUs do, eager_split_stress_vm.c the VM and its
  * memory, eager_split_stress_memory.c how memory is taken away,
- * eager_split_stress_migration.c a round and its verdict, eager_split_stress_gate.c
- * where threads wait, eager_split_stress_host.c settings and allocations that fail.
+ * eager_split_stress_migration.c a round and its verdict, eager_split_stress_host.c
+ * settings and allocations that fail, eager_split_stress_test.c all threads.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
@@ -155,9 +155,6 @@ struct stress {
 extern const struct pace paces[NR_PACES];
 extern struct counters counters;
 
-/* How the guest maps its memory. */
-extern u32 mode_views;
-
 extern const char * const stat_names[NR_STATS];
 
 /* How to draw the operations of this round again. */
@@ -208,18 +205,8 @@ static inline struct region *tables_region(struct stress *t)
 
 #define NO_FD			(-1)
 
-enum setting_id {
-	EAGER, HARVEST, NX_HUGE_PAGES, KSM, KSM_PAGES,
-	SLAB_WAIT, SLAB_VERBOSE, SLAB_FILTER, SLAB_TASK, SLAB_PROBABILITY, SLAB_INTERVAL,
-	SLAB_TIMES, SLAB_HEADERS, SLAB_DESCS,
-	PAGE_WAIT, PAGE_VERBOSE, PAGE_ORDER, PAGE_TIMES,
-	NR_SETTINGS
-};
-
-extern struct setting host_settings[NR_SETTINGS];
-
 /* KVM may be built without one, and nx_huge_pages may say "never". */
-void set_if_saved(enum setting_id id, const char *value);
+void set_if_there(const char *path, const char *value);
 
 enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
 
@@ -252,14 +239,11 @@ void count_faults(void);
 
 /* The gate */
 
-void gate_pass(struct gate *g);
 void gate_set(struct gate *g, bool closed);
 /* Wait for a change, but not for ever; to be called with the lock held. */
 void gate_wait_us(struct gate *g, u64 us);
 /* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr);
-/* Rest until another thread wants something, or the time is over. */
-void gate_nap(struct gate *g, u64 us);
 
 /* Memory */
 

@@ -402,10 +402,9 @@ static void guest_do_window(struct vcpu_state *v)
 void guest_main(u64 id)
 {
 	struct vcpu_state *v = &CTL->vcpus[id];
-	bool windows = CTL->views & USE_WINDOWS;
 	unsigned int i;
 
-	for (i = 0; windows && i < NR_WINDOWS; i++)
+	for (i = 0; i < NR_WINDOWS; i++)
 		guest_map(v, &v->windows[i]);
 
 	for (;;) {
@@ -413,7 +412,7 @@ void guest_main(u64 id)
 			GUEST_UCALL_NONE();
 		if (v->swept != READ_ONCE(CTL->sweep))
 			guest_sweep(v, CTL->sweep);
-		if (windows && below(&v->rng, 2))
+		if (below(&v->rng, 2))
 			guest_do_window(v);
 		else
 			guest_burst(v);

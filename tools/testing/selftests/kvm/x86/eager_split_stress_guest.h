@@ -48,8 +48,6 @@
 #define TAG_POISON		0xdeull
 
 enum view { VIEW_4K, VIEW_2M, VIEW_1G, VIEW_ALIAS, NR_VIEWS };
-#define USE_WINDOWS		BIT(NR_VIEWS)
-#define USE_ALL			(BIT(NR_VIEWS + 1) - 1)
 
 enum what_is_bad {
 	BAD_NOTHING, BAD_WORD, BAD_POISON, BAD_CLEAN, BAD_DIRTY, BAD_PERMISSION, BAD_TABLE,
@@ -90,6 +88,7 @@ struct vcpu_state {
 
 struct control {
 	u32 stop;
+	/* By bits of enum view, those that there are. */
 	u32 views;
 	u32 wp;
 	/* How many operations a vCPU does before it rests. */

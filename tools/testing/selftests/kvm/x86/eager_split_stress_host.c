@@ -15,49 +15,51 @@
 #include "eager_split_stress.h"
 
 #define MAKE_IT_FAIL		"/proc/thread-self/make-it-fail"
+#define SLAB_INTERVAL		FAILSLAB "interval"
+#define SLAB_TIMES		FAILSLAB "times"
+#define PAGE_ORDER		FAIL_PAGE_ALLOC "min-order"
+#define PAGE_TIMES		FAIL_PAGE_ALLOC "times"
 
-struct setting host_settings[NR_SETTINGS] = {
-	[EAGER] = { PARAM_EAGER },
-	[HARVEST] = { PARAM_HARVEST },
-	[NX_HUGE_PAGES] = { PARAM_NX },
-	[KSM] = { "/sys/kernel/mm/ksm/run" },
-	[KSM_PAGES] = { "/sys/kernel/mm/ksm/pages_to_scan" },
-	[SLAB_WAIT] = { FAILSLAB "ignore-gfp-wait" },
-	[SLAB_VERBOSE] = { FAILSLAB "verbose" },
-	[SLAB_FILTER] = { FAILSLAB "cache-filter" },
-	[SLAB_TASK] = { FAILSLAB "task-filter" },
-	[SLAB_PROBABILITY] = { FAILSLAB "probability" },
-	[SLAB_INTERVAL] = { FAILSLAB "interval" },
-	[SLAB_TIMES] = { FAILSLAB "times" },
-	[SLAB_HEADERS] = { SLAB "kvm_mmu_page_header/failslab" },
-	[SLAB_DESCS] = { SLAB "pte_list_desc/failslab" },
-	[PAGE_WAIT] = { FAIL_PAGE_ALLOC "ignore-gfp-wait" },
-	[PAGE_VERBOSE] = { FAIL_PAGE_ALLOC "verbose" },
-	[PAGE_ORDER] = { FAIL_PAGE_ALLOC "min-order" },
-	[PAGE_TIMES] = { FAIL_PAGE_ALLOC "times" },
+/* More than will ever fail. */
+#define FAULT_TIMES		1000000000
+
+/* Without any of them nothing fails, and with these values nothing does yet. */
+static const struct {
+	const char *path;
+	const char *value;
+} fault_settings[] = {
+	{ FAILSLAB "ignore-gfp-wait", "N" },
+	{ FAILSLAB "verbose", "0" },
+	{ FAILSLAB "cache-filter", "Y" },
+	{ FAILSLAB "task-filter", "Y" },
+	{ FAILSLAB "probability", "100" },
+	{ SLAB_INTERVAL, "1" },
+	{ SLAB_TIMES, __stringify(FAULT_TIMES) },
+	{ FAIL_HEADERS, "0" },
+	{ FAIL_DESCS, "0" },
+	{ FAIL_PAGE_ALLOC "ignore-gfp-wait", "N" },
+	{ FAIL_PAGE_ALLOC "verbose", "0" },
+	{ PAGE_ORDER, NO_PAGE_ORDER },
+	{ PAGE_TIMES, __stringify(FAULT_TIMES) },
 };
 
-void set_if_saved(enum setting_id id, const char *value)
+void set_if_there(const char *path, const char *value)
 {
-	if (host_settings[id].saved)
-		write_file(host_settings[id].path, value);
+	if (setting_exists(path))
+		write_file(path, value);
 }
 
-static u64 get_number(enum setting_id id)
+static u64 get_number(const char *path)
 {
 	char text[SETTING_MAX];
 
-	TEST_ASSERT(read_file(host_settings[id].path, text, sizeof(text)), "Can't read %s",
-		    host_settings[id].path);
+	TEST_ASSERT(read_file(path, text, sizeof(text)), "Can't read %s", path);
 	return strtoul(text, NULL, 0);
 }
 
 /* Allocations that fail */
 
 const char * const site_names[NR_SITES] = { "headers", "descs", "pages" };
-
-/* More than will ever fail. */
-#define FAULT_TIMES		1000000000
 
 struct faults faults = { NO_FD, NO_FD };
 
@@ -66,30 +68,16 @@ bool can_fail(void)
 	return faults.fail_nth_fd >= 0;
 }
 
-static bool have_fault_settings(void)
+void prepare_faults(void)
 {
 	unsigned int i;
 
-	for (i = SLAB_WAIT; i <= PAGE_TIMES; i++)
-		if (!host_settings[i].saved)
-			return false;
-	return true;
-}
+	for (i = 0; i < ARRAY_SIZE(fault_settings); i++)
+		if (!setting_exists(fault_settings[i].path))
+			return;
 
-void prepare_faults(void)
-{
-	if (!have_fault_settings())
-		return;
-
-	set_if_saved(SLAB_WAIT, "N");
-	set_if_saved(SLAB_VERBOSE, "0");
-	set_if_saved(SLAB_FILTER, "Y");
-	set_if_saved(SLAB_TASK, "Y");
-	set_if_saved(SLAB_PROBABILITY, "100");
-	set_if_saved(SLAB_TIMES, __stringify(FAULT_TIMES));
-	set_if_saved(PAGE_WAIT, "N");
-	set_if_saved(PAGE_VERBOSE, "0");
-	set_if_saved(PAGE_TIMES, __stringify(FAULT_TIMES));
+	for (i = 0; i < ARRAY_SIZE(fault_settings); i++)
+		setting_set(fault_settings[i].path, fault_settings[i].value);
 	faults.slab_times = FAULT_TIMES;
 	faults.page_times = FAULT_TIMES;
 	faults.make_it_fail_fd = open(MAKE_IT_FAIL, O_WRONLY | O_CLOEXEC);
@@ -107,10 +95,10 @@ void select_faults(enum fault_site site, unsigned int every)
 
 	faults.site = site;
 	snprintf(text, sizeof(text), "%u", every);
-	set_if_saved(SLAB_HEADERS, site == SITE_HEADERS ? "1" : "0");
-	set_if_saved(SLAB_DESCS, site == SITE_DESCS ? "1" : "0");
-	set_if_saved(SLAB_INTERVAL, text);
-	set_if_saved(PAGE_ORDER, site == SITE_PAGES ? "0" : NO_PAGE_ORDER);
+	setting_set(FAIL_HEADERS, site == SITE_HEADERS ? "1" : "0");
+	setting_set(FAIL_DESCS, site == SITE_DESCS ? "1" : "0");
+	setting_set(SLAB_INTERVAL, text);
+	setting_set(PAGE_ORDER, site == SITE_PAGES ? "0" : NO_PAGE_ORDER);
 }
 
 void begin_faults(unsigned int nth)

@@ -23,9 +23,9 @@
  * -S draws the same ones again.  How threads interleave is up to the scheduler.
  * A seed is good for one VM and some rounds, then it is increased.
  *
- * A seed is contended or fast.  In a contended one memory is taken so often that most faults
- * of vCPUs meet a thread that takes the page, and so they are retried; in a fast one
- * logging comes and goes several times as often.
+ * A seed is contended or, three in four, fast.  In a contended one memory is taken so often
+ * that most faults of vCPUs meet a thread that takes the page, and so they are retried; in a
+ * fast one logging comes and goes several times as often.
  *
  * Limits: protection never goes below read-only, as the host reads the memory itself.  Memory that
  * holds page tables is not taken away for good.  Nothing is written but the words of the vCPUs, so
@@ -40,6 +40,7 @@
 #include "eager_split_stress.h"
 
 #define COMPACT			"/proc/sys/vm/compact_memory"
+#define KSM			"/sys/kernel/mm/ksm/"
 
 #define MEMORY_CPU		0
 
@@ -68,15 +69,10 @@ struct vcpu_thread {
 };
 
 struct counters counters;
-static const char *mode_name = "all";
-u32 mode_views = USE_ALL;
 static u64 option_vcpus = 2;
 
 /* Of dirty_harvest; drawn if none was chosen. */
 static const char *option_harvest = "any";
-
-/* Drawn if none was chosen. */
-static const struct pace *option_pace;
 
 static const char * const bad_texts[] = {
 	[BAD_WORD] = "a vCPU read a word that is not its last",
@@ -92,11 +88,66 @@ const char *repeat_hint(struct stress *t)
 	static char text[200];
 
 	snprintf(text, sizeof(text),
-		 "round %lu, log mode %s%s, %s; to repeat: -S 0x%lx -m %s -v %u -d %s -p %s",
+		 "round %lu, log mode %s%s, %s, %s; to repeat: -S 0x%lx -v %u -d %s",
 		 counters.rounds, log_mode_names[t->log_mode], t->harvested ? " by Dirty bits" : "",
-		 t->shared ? "HugeTLB" : "THP", t->seed, mode_name, t->nr_vcpus, option_harvest,
-		 option_pace ? option_pace->name : "any");
+		 t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed, t->nr_vcpus,
+		 option_harvest);
 	return text;
+}
+
+/* Where threads wait for the end of a round */
+
+static void gate_pass(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	if (g->closed) {
+		g->nr_parked++;
+		pthread_cond_broadcast(&g->changed);
+		while (g->closed)
+			pthread_cond_wait(&g->changed, &g->lock);
+		g->nr_parked--;
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gate_set(struct gate *g, bool closed)
+{
+	pthread_mutex_lock(&g->lock);
+	WRITE_ONCE(g->closed, closed);
+	pthread_cond_broadcast(&g->changed);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gate_wait_us(struct gate *g, u64 us)
+{
+	struct timespec end;
+
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_nsec += us * 1000;
+	end.tv_sec += end.tv_nsec / NSEC_PER_SEC;
+	end.tv_nsec %= NSEC_PER_SEC;
+	pthread_cond_timedwait(&g->changed, &g->lock, &end);
+}
+
+bool gate_wait(struct gate *g, unsigned int nr)
+{
+	bool all;
+
+	pthread_mutex_lock(&g->lock);
+	if (g->nr_parked < nr)
+		gate_wait_us(g, GATE_WAIT_US);
+	all = g->nr_parked >= nr;
+	pthread_mutex_unlock(&g->lock);
+	return all;
+}
+
+/* Rest until another thread wants something, or the time is over. */
+static void gate_nap(struct gate *g, u64 us)
+{
+	pthread_mutex_lock(&g->lock);
+	if (!g->closed)
+		gate_wait_us(g, us);
+	pthread_mutex_unlock(&g->lock);
 }
 
 /* vCPUs */
@@ -218,14 +269,14 @@ static void set_quota(struct stress *t, u64 *rng)
 
 static void flip_eager(struct stress *t, u64 *rng)
 {
-	set_if_saved(EAGER, below(rng, 3) ? "Y" : "N");
+	set_if_there(PARAM_EAGER, below(rng, 3) ? "Y" : "N");
 }
 
 /* All mappings go each time. */
 static void flip_nx(struct stress *t, u64 *rng)
 {
 	if (!below(rng, 4))
-		set_if_saved(NX_HUGE_PAGES, below(rng, 2) ? "force" : "off");
+		set_if_there(PARAM_NX, below(rng, 2) ? "force" : "off");
 }
 
 static void merge_or_compact(struct stress *t, u64 *rng)
@@ -234,8 +285,8 @@ static void merge_or_compact(struct stress *t, u64 *rng)
 		return;
 
 	/* A pass over the memory takes a tenth of a second. */
-	set_if_saved(KSM_PAGES, "500");
-	set_if_saved(KSM, "1");
+	set_if_there(KSM "pages_to_scan", "500");
+	set_if_there(KSM "run", "1");
 	write_file(COMPACT, "1");
 }
 
@@ -295,7 +346,7 @@ static void draw_configuration(struct stress *t)
 	t->harvest = below(&t->rng, 2);
 	if (strcmp(option_harvest, "any"))
 		t->harvest = !strcmp(option_harvest, "on");
-	t->pace = option_pace ?: &paces[below(&t->rng, 4) ? FAST : CONTENDED];
+	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
 /* What to do at most; 0 if it does not matter. */
@@ -435,41 +486,11 @@ static void run(u64 seed, const struct bounds *b)
 #define DEFAULT_SECONDS		10u
 #define MAX_SECONDS		1000000u
 
-static const struct {
-	const char *name;
-	const char *what;
-	u32 views;
-} modes[] = {
-	{ "all", "all of these", USE_ALL },
-	{ "4k", "4KiB entries", BIT(VIEW_4K) },
-	{ "2m", "2MiB entries", BIT(VIEW_2M) },
-	{ "1g", "1GiB entries", BIT(VIEW_1G) },
-	{ "alias", "2MiB entries twice", BIT(VIEW_2M) | BIT(VIEW_ALIAS) },
-	{ "window", "4KiB entries, and windows that change", BIT(VIEW_4K) | USE_WINDOWS },
-};
-
-static struct choice mode_choice = { modes, sizeof(*modes), ARRAY_SIZE(modes) };
-
-static void set_mode(const char *name)
-{
-	unsigned int i = option_name(name, &mode_choice);
-
-	mode_name = modes[i].name;
-	mode_views = modes[i].views;
-}
-
 static void set_harvest(const char *name)
 {
 	if (strcmp(name, "on") && strcmp(name, "off") && strcmp(name, "any"))
 		usage_error("-d is on, off or any, not '%s'", name);
 	option_harvest = name;
-}
-
-static void set_pace(const char *name)
-{
-	const struct choice choice = { paces, sizeof(*paces), NR_PACES };
-
-	option_pace = strcmp(name, "any") ? &paces[option_name(name, &choice)] : NULL;
 }
 
 int main(int argc, char *argv[])
@@ -487,11 +508,6 @@ int main(int argc, char *argv[])
 		  .number = &option_vcpus, .min = 1, .max = MAX_VCPUS },
 		{ 'd', "harvest", "on, off, any: log by Dirty bits, if VMs can (default: any)",
 		  .take = set_harvest },
-		{ 'p', "pace", "contended, fast, any: is memory taken all the time, or does\n"
-		  "     logging come and go more often (default: any, fast in three of four seeds)",
-		  .take = set_pace },
-		{ 'm', "mode", "how the guest maps its memory (default: all)", .take = set_mode,
-		  .choice = &mode_choice },
 		{ }
 	};
 
@@ -501,7 +517,6 @@ int main(int argc, char *argv[])
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
-	settings_save(host_settings, NR_SETTINGS);
 	signal(SIGALRM, give_up);
 	prepare_faults();
 	ksft_set_plan(1);

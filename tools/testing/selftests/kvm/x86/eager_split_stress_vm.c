@@ -149,7 +149,7 @@ static void create_control(struct stress *t)
 	t->ctl = map_anonymous(CONTROL_SIZE);
 	vm_set_user_memory_region(t->vm, CONTROL_SLOT, 0, CONTROL_GPA, CONTROL_SIZE, t->ctl);
 	t->ctl->wp = !!below(&t->rng, 4);
-	t->ctl->views = mode_views;
+	t->ctl->views = BIT(NR_VIEWS) - 1;
 	t->ctl->ops_per_rest = t->pace->ops_per_rest;
 	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
 		t->ctl->views &= ~BIT(VIEW_1G);
@@ -188,7 +188,7 @@ void create_vm(struct stress *t)
 {
 	unsigned int i;
 
-	set_if_saved(HARVEST, t->harvest ? "on" : "off");
+	set_if_there(PARAM_HARVEST, t->harvest ? "on" : "off");
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, t->nr_vcpus, 0);
 	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
 	set_log_mode(t);

@@ -34,6 +34,7 @@ static const struct forced_site {
 	{ .name = "log_word" },
 	{ .name = "log_page", .shadow_mmu = true, .aliases = true },
 	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
+	{ .name = "recover", .shadow_mmu = true },
 	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
 	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
 	{ .name = "tdp_walk", .tdp_mmu = true, .enabling = true },
@@ -319,7 +320,7 @@ static void try_variant(const struct variant *v, void (*try)(struct fault_test *
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
 
-	setting_set(&host_settings[HARVEST], v->harvest);
+	setting_set(PARAM_HARVEST, v->harvest);
 	fault_create_vm(&t, 0);
 	add_writers(&t);
 	try(&t);
@@ -327,37 +328,32 @@ static void try_variant(const struct variant *v, void (*try)(struct fault_test *
 }
 
 /* Return: why nothing could be tried, or NULL. */
-static const char *prove_variants(enum setting_id id, void (*try)(struct fault_test *t))
+static const char *prove_variants(const char *param, void (*try)(struct fault_test *t))
 {
-	static char text[120];
 	unsigned int i;
 
-	if (!host_settings[id].saved) {
-		snprintf(text, sizeof(text),
-			 "the kernel has no %s, for want of CONFIG_KVM_PROVE_MMU",
-			 host_settings[id].path);
-		return text;
-	}
-	if (!host_settings[HARVEST].saved)
+	if (!setting_exists(param))
+		return "the kernel has no CONFIG_KVM_PROVE_MMU";
+	if (!setting_exists(PARAM_HARVEST))
 		return "the kernel has no " PARAM_HARVEST;
 
-	setting_set(&host_settings[id], "Y");
+	setting_set(param, "Y");
 	for (i = 0; i < NR_VARIANTS; i++)
 		if (applies(&variants[i]))
 			try_variant(&variants[i], try);
-	setting_reset(&host_settings[HARVEST]);
-	setting_reset(&host_settings[id]);
+	setting_reset(PARAM_HARVEST);
+	setting_reset(param);
 	return NULL;
 }
 
 static const char *run_force(void)
 {
-	return prove_variants(FORCE_YIELD, force_variant);
+	return prove_variants(PARAM_FORCE_YIELD, force_variant);
 }
 
 static const char *run_refuse(void)
 {
-	return prove_variants(SKIP_SPLIT, refuse_variant);
+	return prove_variants(PARAM_SKIP_SPLIT, refuse_variant);
 }
 
 const struct part parts[] = {

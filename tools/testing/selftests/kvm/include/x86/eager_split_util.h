@@ -30,7 +30,8 @@
 /* Fault injection. */
 #define FAILSLAB		"/sys/kernel/debug/failslab/"
 #define FAIL_PAGE_ALLOC		"/sys/kernel/debug/fail_page_alloc/"
-#define SLAB			"/sys/kernel/slab/"
+#define FAIL_HEADERS		"/sys/kernel/slab/kvm_mmu_page_header/failslab"
+#define FAIL_DESCS		"/sys/kernel/slab/pte_list_desc/failslab"
 #define FAIL_NTH		"/proc/thread-self/fail-nth"
 
 /* Larger than any order, so that no page fails. */
@@ -82,26 +83,21 @@ void write_number(int fd, unsigned int number);
 /* Return: false if the file can't be read; @text is a string if it can. */
 bool read_file(const char *path, char *text, size_t size);
 
+/* Room for what a file of the host's with a setting in it says. */
 #define SETTING_MAX		32
 
-/* A file of the host's with a value in it. */
-struct setting {
-	const char *path;
-	/* It can be read and written, and @value is what it was. */
-	bool saved;
-	char value[SETTING_MAX];
-};
-
 /*
- * Save all of @settings, and put them back when the process ends, by a failure or by
- * SIGINT, SIGTERM or SIGHUP, too.  Only the process that calls this puts anything
- * back, not its children.  To be called once.
+ * Can the setting be read and written?  If so, it gets the value back that it had when it was first
+ * asked for or set: when the process ends, by a failure or by SIGINT, SIGTERM or SIGHUP, too.  Only
+ * the process that did that puts it back, not its children: ask before they set anything.
  */
-void settings_save(struct setting *settings, unsigned int nr);
+bool setting_exists(const char *path);
+/* Return: what it was, or is if nothing has set it. */
+const char *setting_value(const char *path);
+void setting_set(const char *path, const char *value);
+void setting_reset(const char *path);
 /* For handlers of other signals: put everything back, and end. */
 void __noreturn settings_restore_and_exit(int signal);
-void setting_set(const struct setting *setting, const char *value);
-void setting_reset(const struct setting *setting);
 /*
  * Return: the exit status.  @complete: false if something couldn't run, and has said why.
  * Not in the library: each file that includes kselftest.h has results of its own.

@@ -5,6 +5,7 @@
 
 #include "eager_split_util.h"
 
+#define MAX_SETTINGS		32
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 
 u64 now_ns(void)
@@ -138,25 +139,26 @@ unsigned int nr_free_2m_pages(void)
 	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
 }
 
-/* What settings_save() was given, and by which process. */
-static struct {
-	struct setting *settings;
-	unsigned int nr;
-	pid_t pid;
-} to_restore;
+/* Each is complete before it is counted, and stays as it is. */
+static struct setting {
+	const char *path;
+	char value[SETTING_MAX];
+} settings[MAX_SETTINGS];
+
+static unsigned int nr_settings;
+static pid_t settings_pid;
 
 /* System calls only, so a signal may do it while a thread does. */
 static void settings_restore(void)
 {
 	static const char message[] = "Can't restore a setting of the host\n";
-	const struct setting *s = to_restore.settings;
-	const struct setting *end = s + to_restore.nr;
+	const struct setting *s = settings, *end = s + READ_ONCE(nr_settings);
 
-	if (getpid() != to_restore.pid)
+	if (getpid() != settings_pid)
 		return;
 
 	for (; s < end; s++)
-		if (s->saved && !write_file(s->path, s->value) &&
+		if (!write_file(s->path, s->value) &&
 		    write(STDERR_FILENO, message, sizeof(message) - 1) < 0)
 			return;
 }
@@ -167,33 +169,61 @@ void __noreturn settings_restore_and_exit(int signal)
 	_exit(128 + signal);
 }
 
-void settings_save(struct setting *settings, unsigned int nr)
+static void restore_at_end(void)
 {
-	struct setting *s;
-
-	TEST_ASSERT(!to_restore.nr, "Settings are saved already");
-	for (s = settings; s < settings + nr; s++)
-		s->saved = !access(s->path, W_OK) &&
-			   read_file(s->path, s->value, sizeof(s->value));
-
-	to_restore.settings = settings;
-	to_restore.nr = nr;
-	to_restore.pid = getpid();
+	settings_pid = getpid();
 	atexit(settings_restore);
 	signal(SIGINT, settings_restore_and_exit);
 	signal(SIGTERM, settings_restore_and_exit);
 	signal(SIGHUP, settings_restore_and_exit);
 }
 
-void setting_set(const struct setting *setting, const char *value)
+/* Return: the one of this path, saved if it was not, or NULL. */
+static const struct setting *find_setting(const char *path)
 {
-	TEST_ASSERT(write_file(setting->path, value), "Can't write %s to %s, errno %d", value,
-		    setting->path, errno);
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct setting *s = settings;
+
+	pthread_mutex_lock(&lock);
+	while (s < settings + nr_settings && strcmp(s->path, path))
+		s++;
+	if (s == settings + nr_settings) {
+		TEST_ASSERT(nr_settings < MAX_SETTINGS, "Too many settings");
+		if (access(path, W_OK) || !read_file(path, s->value, sizeof(s->value))) {
+			s = NULL;
+		} else {
+			s->path = path;
+			if (!nr_settings)
+				restore_at_end();
+			__atomic_store_n(&nr_settings, nr_settings + 1, __ATOMIC_RELEASE);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return s;
 }
 
-void setting_reset(const struct setting *setting)
+bool setting_exists(const char *path)
 {
-	setting_set(setting, setting->value);
+	return find_setting(path);
+}
+
+const char *setting_value(const char *path)
+{
+	const struct setting *s = find_setting(path);
+
+	TEST_ASSERT(s, "Can't save %s", path);
+	return s->value;
+}
+
+void setting_set(const char *path, const char *value)
+{
+	TEST_ASSERT(setting_exists(path) && write_file(path, value),
+		    "Can't write %s to %s, errno %d", value, path, errno);
+}
+
+void setting_reset(const char *path)
+{
+	setting_set(path, setting_value(path));
 }
 
 /* VMs */
@@ -244,8 +274,15 @@ void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr)
 
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc)
 {
+	struct ucall own;
+	u64 cmd;
+
+	uc = uc ?: &own;
 	vcpu_run(vcpu);
-	TEST_ASSERT(get_ucall(vcpu, uc) == UCALL_SYNC, "The guest ended, exit reason %s",
+	cmd = get_ucall(vcpu, uc);
+	if (cmd == UCALL_ABORT)
+		REPORT_GUEST_ASSERT(*uc);
+	TEST_ASSERT(cmd == UCALL_SYNC, "The guest ended, exit reason %s",
 		    exit_reason_str(vcpu->run->exit_reason));
 }
 

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Huge pages of the shadow MMU put back in place
+ *
+ * What was split for dirty logging can be mapped by huge pages again when logging
+ * ends.  If the small SPTEs were just zapped, vCPUs would fault all of it in anew,
+ * with mmu_lock held exclusively.  Here each link to a page table is replaced by the
+ * huge SPTE that such a page fault would make, and the page table emptied behind it:
+ * at no time is memory not mapped that was.
+ *
+ * This mirrors the splitter, from the smallest page size to the largest, so that what
+ * one level yields is found at the next.  It goes along the rmaps, and from an SPTE to
+ * the page table that it is in, which is handled as a whole.  A page table is put back
+ * if the SPTEs that it has agree with each other, as far as the huge SPTE says anything
+ * about them; it need not be full.  The host maps all of the memory by one entry then,
+ * none of which is being taken away, so what the SPTEs map is the same for those that
+ * aren't there.  A page table that doesn't qualify is emptied without anything in its
+ * place, and vCPUs fault its memory in.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "eager_split.h"
+#include "huge_recover.h"
+#include "prove.h"
+#include "spte.h"
+#include "spte_bulk.h"
+
+/*
+ * How much has to be done before mmu_lock may be given up because others want it, in
+ * rmap heads and SPTEs that were looked at; see EAGER_SPLIT_MIN_WORK.
+ */
+#define HUGE_RECOVER_MIN_WORK	SPTE_ENT_PER_PAGE
+
+/*
+ * The most links to one page table that are replaced, and the most entries of rmaps
+ * that are gone through to empty one in a single step.  Page tables have one or two
+ * links, and gfns one or two SPTEs, unless a guest wants otherwise.
+ */
+#define HUGE_RECOVER_MAX_LINKS	32
+#define HUGE_RECOVER_MAX_RMAPS	(8 * SPTE_ENT_PER_PAGE)
+
+/*
+ * The most page tables of one huge page, and drops of mmu_lock among its rmaps: vCPUs that
+ * execute what has to stay small (NX huge pages) may map it anew as fast as it is zapped.
+ */
+#define HUGE_RECOVER_MAX_TRIES	256
+
+struct huge_recover {
+	struct kvm *kvm;
+
+	/* Stable throughout: slots_lock is held. */
+	const struct kvm_memory_slot *slot;
+
+	/* The page size that is put back.  SPTEs of the next smaller one are looked at. */
+	int level;
+
+	/* Done since mmu_lock was taken last, see HUGE_RECOVER_MIN_WORK. */
+	unsigned long work;
+
+	/*
+	 * A vCPU lost a translation, or has one of a page size that is gone, and may
+	 * still use it.  Never true while mmu_lock is not held.
+	 */
+	bool flush;
+
+	/* There were no descriptors to be had, and are not asked for again. */
+	bool nomem;
+};
+
+/* What the SPTEs of one page table have in common. */
+struct huge_recover_scan {
+	/* The SPTE of the first page, if it was there; W, A and D are any's. */
+	u64 first;
+
+	/* The bits that any of them has. */
+	u64 any;
+
+	/* All are there. */
+	bool full;
+};
+
+static void huge_recover_end_hold(struct huge_recover *hr)
+{
+	if (!hr->flush)
+		return;
+
+	kvm_flush_remote_tlbs_memslot(hr->kvm, hr->slot);
+	kvm_prove_shadow_mmu(hr->kvm);
+	hr->flush = false;
+}
+
+/* Let others have mmu_lock, who may rely on zapped SPTEs being gone: true if they had it. */
+static bool huge_recover_cond_resched(struct huge_recover *hr)
+{
+	if (hr->work < HUGE_RECOVER_MIN_WORK ||
+	    !kvm_mmu_should_yield(hr->kvm, KVM_FORCE_RECOVER))
+		return false;
+
+	huge_recover_end_hold(hr);
+	kvm_mmu_resched(hr->kvm);
+	hr->work = 0;
+	return true;
+}
+
+static u64 huge_recover_step(const struct huge_recover *hr)
+{
+	return (u64)KVM_PAGES_PER_HPAGE(hr->level - 1) << PAGE_SHIFT;
+}
+
+/* What SPTEs of one huge page may differ by, other than by their pfns. */
+static u64 huge_recover_own_bits(void)
+{
+	return PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
+}
+
+/*
+ * A link to a page table without entries stands for a hole.  One that a guest made very
+ * many links to doesn't, as each would have to be looked for, nor does one that is small
+ * for the sake of the mitigation for NX huge pages.
+ */
+static bool huge_recover_is_empty_link(u64 spte)
+{
+	struct kvm_mmu_page *child = spte_to_child_sp(spte);
+
+	return !child->nx_huge_page_disallowed &&
+	       pte_list_count(&child->parent_ptes) <= HUGE_RECOVER_MAX_LINKS &&
+	       !is_shadow_present_pte(spte_any_in_table(child->spt, SPTE_ENT_PER_PAGE));
+}
+
+/*
+ * The same for a page table that isn't full, which may have links in part.  Each means to
+ * look at another page table.
+ */
+static bool huge_recover_scan_some(const struct huge_recover *hr, const struct kvm_mmu_page *sp,
+				   struct huge_recover_scan *scan)
+{
+	u64 step = huge_recover_step(hr);
+	unsigned int nr_links = 0;
+	u64 spte, offset = 0;
+	int i;
+
+	scan->first = 0;
+	scan->any = 0;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++, offset += step) {
+		spte = READ_ONCE(sp->spt[i]);
+		if (!is_shadow_present_pte(spte))
+			continue;
+
+		if (!is_last_spte(spte, sp->role.level)) {
+			if (++nr_links > HUGE_RECOVER_MAX_LINKS ||
+			    !huge_recover_is_empty_link(spte))
+				return false;
+			continue;
+		}
+
+		if (!scan->first)
+			scan->first = spte - offset;
+		if (((spte - offset) ^ scan->first) & ~huge_recover_own_bits())
+			return false;
+		scan->any |= spte;
+	}
+
+	return scan->first;
+}
+
+/* Do all SPTEs of a page table map the same huge page of the host, and alike? */
+static bool huge_recover_scan(const struct huge_recover *hr, const struct kvm_mmu_page *sp,
+			      struct huge_recover_scan *scan)
+{
+	u64 diff;
+
+	scan->first = READ_ONCE(sp->spt[0]);
+	diff = spte_run_diff(sp->spt, scan->first, huge_recover_step(hr), SPTE_ENT_PER_PAGE,
+			     &scan->any);
+	scan->full = is_shadow_present_pte(scan->first) &&
+		     is_last_spte(scan->first, sp->role.level) &&
+		     !(diff & ~huge_recover_own_bits());
+
+	if (!scan->full && !huge_recover_scan_some(hr, sp, scan))
+		return false;
+
+	/*
+	 * SPTEs that are being tracked for an access have lost more than Accessed.  A 32-bit
+	 * host may find one half tracked.
+	 */
+	if (!IS_ENABLED(CONFIG_X86_64) && !spte_ad_enabled(scan->first))
+		return false;
+
+	return !is_access_track_spte(scan->first) &&
+	       !(spte_to_pfn(scan->first) & (KVM_PAGES_PER_HPAGE(hr->level) - 1));
+}
+
+/*
+ * The huge SPTE that a page fault would make, but for Accessed, which any of the small
+ * ones tells.  All of them may be made writable or none, and dirty logging alone took
+ * away what they have less than that.
+ */
+static u64 huge_recover_spte(struct kvm *kvm, const struct huge_recover_scan *scan, int level)
+{
+	u64 own = huge_recover_own_bits();
+	u64 spte = scan->first & ~own;
+
+	spte |= scan->any & own & ~PT_WRITABLE_MASK;
+	if (is_mmu_writable_spte(spte))
+		spte |= PT_WRITABLE_MASK | shadow_dirty_mask;
+
+	return make_huge_spte(kvm, spte, level);
+}
+
+/* Is a link one that no huge SPTE may replace? */
+static bool huge_recover_keeps_link(struct kvm *kvm, u64 *sptep)
+{
+	struct kvm_mmu_page *child = spte_to_child_sp(READ_ONCE(*sptep));
+	struct kvm_mmu_page *parent = sptep_to_sp(sptep);
+
+	return parent->role.level != child->role.level + 1 || parent->role.passthrough ||
+	       (parent->role.direct && parent->role.access != child->role.access) ||
+	       is_obsolete_sp(kvm, parent);
+}
+
+/* Is a page table one that huge SPTEs may take the place of? */
+static bool huge_recover_wants(const struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn)
+{
+	struct kvm *kvm = hr->kvm;
+
+	if (sp->gfn != gfn || sp->role.passthrough || sp->nx_huge_page_disallowed ||
+	    is_obsolete_sp(kvm, sp))
+		return false;
+
+	/* Nor may any of the gfns have a shadow page in the other address space (SMM). */
+	if (!kvm_gfn_is_lpage_allowed(kvm, hr->slot, gfn, hr->level))
+		return false;
+
+	if (kvm_mmu_invalidation_overlaps(kvm, gfn, gfn + KVM_PAGES_PER_HPAGE(hr->level)) ||
+	    kvm_prove_skip_split(gfn, hr->level))
+		return false;
+
+	return !kvm_mmu_find_rmap_spte(kvm, &sp->parent_ptes, huge_recover_keeps_link);
+}
+
+/*
+ * Have descriptors for @nr more SPTEs of a gfn, which the first one doesn't need.
+ *
+ * Return: 0; -EAGAIN if mmu_lock was dropped, whatever came of it; -ENOMEM if there are
+ * none, and mmu_lock was not dropped.
+ */
+static int __must_check huge_recover_reserve(struct huge_recover *hr, struct kvm_rmap_head *head,
+					     int nr)
+{
+	struct kvm *kvm = hr->kvm;
+
+	if (nr == 1 && !kvm_rmap_peek(head))
+		return 0;
+	if (kvm_mmu_memory_cache_nr_free_objects(&kvm->arch.split_desc_cache) >= nr)
+		return 0;
+	if (hr->nomem)
+		return -ENOMEM;
+
+	huge_recover_end_hold(hr);
+	kvm_dirty_log_release(kvm);
+	write_unlock(&kvm->mmu_lock);
+	cond_resched();
+	hr->nomem = !!kvm_eager_split_topup_descs(kvm, nr);
+	write_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
+	hr->work = 0;
+
+	return -EAGAIN;
+}
+
+/*
+ * Replace all links to a page table by huge SPTEs, if it qualifies.
+ *
+ * Return: 0 if nothing links to it any more; -EAGAIN to look everything up again; -EPERM
+ * if vCPUs use it as a root, so that nothing ever takes its place; another error if it
+ * doesn't qualify.
+ */
+static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn,
+			      struct huge_recover_scan *scan)
+{
+	struct kvm_rmap_head *head = gfn_to_rmap(gfn, hr->level, hr->slot);
+	int nr = pte_list_count(&sp->parent_ptes);
+	struct kvm *kvm = hr->kvm;
+	int r;
+
+	if (sp->root_count)
+		return -EPERM;
+
+	/* A page fault has put a huge page, or another page table, in its place. */
+	if (!nr) {
+		huge_recover_scan(hr, sp, scan);
+		return 0;
+	}
+
+	if (nr > HUGE_RECOVER_MAX_LINKS || !huge_recover_wants(hr, sp, gfn) ||
+	    !huge_recover_scan(hr, sp, scan))
+		return -EBUSY;
+
+	r = huge_recover_reserve(hr, head, nr);
+	if (r)
+		return r;
+
+	kvm_prove_window(KVM_WINDOW_RECOVER);
+	kvm_mmu_link_huge(kvm, &kvm->arch.split_desc_cache, head, sp,
+			  huge_recover_spte(kvm, scan, hr->level));
+	kvm->stat.huge_recover_done += nr;
+	return 0;
+}
+
+/*
+ * Empty a page table that has an SPTE for each gfn, which is the only one of its rmap.  What
+ * CPUs and lockless page faults do to an SPTE meanwhile doesn't count: the memslot isn't
+ * logged, and pages are marked dirty when they are mapped.
+ */
+static void huge_recover_empty_full(struct kvm *kvm, struct kvm_mmu_page *sp,
+				    struct kvm_rmap_head *heads)
+{
+	u64 *sptep = sp->spt;
+	int i;
+
+	spte_fill(sptep, SHADOW_NONPRESENT_VALUE, 0, SPTE_ENT_PER_PAGE);
+
+	/* Aging skips SPTEs that aren't present, and others come later. */
+	unrolled_count(8)
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		if (unlikely(!kvm_rmap_clear_only(&heads[i], &sptep[i])))
+			kvm_mmu_rmap_remove(kvm, &sptep[i], &heads[i]);
+	}
+
+	kvm_update_page_stats(kvm, sp->role.level, -SPTE_ENT_PER_PAGE);
+}
+
+/* Can all SPTEs be dropped one by one, or would that take too long under one hold? */
+static bool huge_recover_is_long(const struct kvm_mmu_page *sp, struct kvm_rmap_head *heads)
+{
+	unsigned long nr = 0;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+		nr += pte_list_count(&heads[i]);
+
+	return nr > HUGE_RECOVER_MAX_RMAPS;
+}
+
+/*
+ * The same, one by one; links are left alone but for those that stand for holes of what a
+ * huge SPTE replaced.  It ends early if mmu_lock was dropped.
+ */
+static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page *sp,
+				    struct kvm_rmap_head *heads)
+{
+	bool may_yield = huge_recover_is_long(sp, heads);
+	bool orphan = !kvm_rmap_peek(&sp->parent_ptes);
+	struct kvm *kvm = hr->kvm;
+	u64 spte;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		spte = READ_ONCE(sp->spt[i]);
+		if (!is_shadow_present_pte(spte))
+			continue;
+
+		if (is_last_spte(spte, sp->role.level)) {
+			hr->work += pte_list_count(&heads[i]);
+			kvm_mmu_drop_spte(kvm, &sp->spt[i]);
+		} else if (orphan && huge_recover_is_empty_link(spte)) {
+			drop_parent_pte(kvm, spte_to_child_sp(spte), &sp->spt[i]);
+		}
+
+		if (may_yield && huge_recover_cond_resched(hr))
+			return;
+	}
+}
+
+/*
+ * Put back, or zap, what a page table maps.  @many: a gfn has several SPTEs.
+ *
+ * Return: true if no gfn has an SPTE any more, or those that there are stay.
+ */
+static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn,
+			       struct kvm_rmap_head *heads, bool many)
+{
+	struct huge_recover_scan scan = {};
+	struct kvm *kvm = hr->kvm;
+	int r;
+
+	r = huge_recover_links(hr, sp, gfn, &scan);
+	if (r == -EAGAIN)
+		return false;
+	if (r == -EPERM)
+		return true;
+
+	kvm->stat.huge_recover_zapped += !!r;
+	hr->flush = true;
+	hr->work += SPTE_ENT_PER_PAGE;
+
+	if (IS_ENABLED(CONFIG_X86_64) && !r && scan.full && !many) {
+		huge_recover_empty_full(kvm, sp, heads);
+		return true;
+	}
+
+	huge_recover_empty_some(hr, sp, heads);
+	return false;
+}
+
+/*
+ * Pages that a guest maps by smaller ones can't get larger, and shadow pages for these
+ * aren't direct.
+ */
+static bool huge_recover_is_direct(struct kvm *kvm, u64 *sptep)
+{
+	return sptep_to_sp(sptep)->role.direct;
+}
+
+/* Go on with the gfns of a huge page from the one with the index @i: true if it is done. */
+static bool huge_recover_next(struct huge_recover *hr, gfn_t gfn, struct kvm_rmap_head *heads,
+			      unsigned int *i)
+{
+	u64 any = spte_any_in_table((const u64 *)heads,
+				    SPTE_ENT_PER_PAGE * sizeof(*heads) / sizeof(u64));
+	struct kvm *kvm = hr->kvm;
+	u64 *sptep;
+
+	if (!any)
+		return true;
+
+	for (; *i < SPTE_ENT_PER_PAGE; ++*i) {
+		if (!kvm_rmap_peek(&heads[*i]))
+			continue;
+
+		if (hr->work && huge_recover_cond_resched(hr))
+			return false;
+
+		hr->work += pte_list_count(&heads[*i]);
+		sptep = kvm_mmu_find_rmap_spte(kvm, &heads[*i], huge_recover_is_direct);
+		if (!sptep)
+			continue;
+
+		if (kvm_mem_is_private(kvm, gfn) ||
+		    kvm_mmu_max_mapping_level(kvm, NULL, hr->slot, gfn) < hr->level)
+			return true;
+
+		return huge_recover_table(hr, sptep_to_sp(sptep), gfn, heads, any & KVM_RMAP_MANY);
+	}
+
+	return true;
+}
+
+static void huge_recover_block(struct huge_recover *hr, gfn_t gfn)
+{
+	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, hr->level - 1, hr->slot);
+	unsigned int tries = 0, i = 0;
+
+	while (!huge_recover_next(hr, gfn, heads, &i) && ++tries < HUGE_RECOVER_MAX_TRIES)
+		huge_recover_cond_resched(hr);
+
+	hr->work += SPTE_ENT_PER_PAGE;
+	huge_recover_cond_resched(hr);
+}
+
+/* What a memslot has of a huge page in part can't be mapped by one. */
+static void huge_recover_level(struct huge_recover *hr)
+{
+	const struct kvm_memory_slot *slot = hr->slot;
+	gfn_t nr = KVM_PAGES_PER_HPAGE(hr->level);
+	gfn_t gfn = ALIGN(slot->base_gfn, nr);
+
+	for (; gfn + nr <= slot->base_gfn + slot->npages; gfn += nr)
+		huge_recover_block(hr, gfn);
+}
+
+/**
+ * kvm_huge_recover_slot - put huge pages back in place where dirty logging has ended
+ * @kvm: the VM
+ * @slot: the memslot, which isn't logged
+ *
+ * See huge_recover.h for locking.
+ */
+void kvm_huge_recover_slot(struct kvm *kvm, const struct kvm_memory_slot *slot)
+{
+	struct huge_recover hr = { .kvm = kvm, .slot = slot };
+
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	if (WARN_ON_ONCE(kvm_slot_dirty_track_enabled(slot)))
+		return;
+
+	for (hr.level = PG_LEVEL_2M; hr.level <= KVM_MAX_HUGEPAGE_LEVEL; hr.level++)
+		huge_recover_level(&hr);
+
+	huge_recover_end_hold(&hr);
+}

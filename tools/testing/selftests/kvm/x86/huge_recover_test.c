@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Huge pages that come back in place when dirty logging ends
+ *
+ * That they do so in each mode of the guest is checked by eager_split_modes_test, which
+ * has the same model.  Here are page tables that are not full, memory that the host may
+ * only read, page tables that nothing links to any more, huge pages that must not be
+ * executed, and what is left to page faults: nothing, as KVM's own count says.
+ *
+ * Limits: the TDP MMU leaves some or all of it to page faults, of which only the outcome is
+ * checked there.  A flush of TLBs is seen in KVM's count of requests, not in its effect.
+ */
+#include "eager_split_model.h"
+
+/* End logging, with a flush of TLBs if that took anything away. */
+static void stop_and_flush(struct model_test *t)
+{
+	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+
+	stop_logging(t);
+	CHECK(t, vm_get_stat(t->vm, remote_tlb_flush_requests) > flushes,
+	      "logging disabled: expected a flush of TLBs, seen none");
+}
+
+/* What was mapped is mapped: no vCPU faults, whether it reads or writes. */
+static void run_full(struct model_test *t)
+{
+	u64 faults, pages_2m, pages_4k;
+	int i;
+
+	for (i = 0; i < NR_CYCLES; i++) {
+		touch_all(t, "all touched");
+		pages_2m = vm_get_stat(t->vm, pages_2m);
+		pages_4k = vm_get_stat(t->vm, pages_4k);
+		start_and_clear(t);
+		round_of_writes(t, true);
+		stop_and_flush(t);
+		CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
+		      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
+		      vm_get_stat(t->vm, pages_4k));
+		CHECK(t, vm_get_stat(t->vm, pages_2m) == pages_2m,
+		      "logging disabled: expected %lu 2MiB pages as before, seen %lu", pages_2m,
+		      vm_get_stat(t->vm, pages_2m));
+
+		faults = nr_faults(t->vcpu);
+		read_all(t);
+		write_all(t);
+		faults = nr_faults(t->vcpu) - faults;
+		CHECK(t, is_tdp_mmu() || !faults,
+		      "after logging: expected no page fault, seen %lu", faults);
+		check_memory(t);
+	}
+}
+
+/*
+ * With eager_page_split=N few pages are mapped by 4KiB SPTEs; the others of the same huge
+ * page are read for the first time once it is back.
+ */
+static void run_holes(struct model_test *t)
+{
+	static const unsigned int written[] = { 3, 64, 511 };
+	unsigned int i, j;
+
+	write_all(t);
+	start_and_clear(t);
+	for (i = 0; i < t->c->nr_huge; i++)
+		for (j = 0; j < ARRAY_SIZE(written); j++)
+			list_write(t, t->c->head + i * PAGES_PER_2M + written[j], 0);
+	write_listed(t);
+	stop_and_flush(t);
+	read_all(t);
+	write_all(t);
+	check_memory(t);
+}
+
+/* The host may take the right to write away; only reads are mapped from then on. */
+static void run_readonly(struct model_test *t)
+{
+	struct kvm_regs regs = { .rip = WRITE_GPA, .rsi = LIST_GPA, .rcx = 1,
+				 .rdx = t->seed, .rflags = X86_EFLAGS_FIXED };
+	int r;
+
+	write_all(t);
+	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_READ), "errno %d", errno);
+	read_all(t);
+	start_and_clear(t);
+	read_all(t);
+	stop_logging(t);
+	read_all(t);
+
+	t->list[0] = t->gpa + t->c->head * PAGE_SIZE;
+	vcpu_regs_set(t->vcpu, &regs);
+	r = __vcpu_run(t->vcpu);
+	CHECK(t, r == -1 && errno == EFAULT,
+	      "a write to what the host may only read: expected an error of KVM_RUN, seen %d", r);
+	check_memory(t);
+}
+
+/*
+ * Page tables that nothing links to: entries of the guest's that get dirty while logging have
+ * KVM take others, which may be written.  The SPTEs of the former are to go all the same.
+ */
+static void run_unlinked(struct model_test *t)
+{
+	u64 pages_4k;
+	unsigned int i;
+
+	touch_all(t, "all read");
+	pages_4k = vm_get_stat(t->vm, pages_4k);
+	start_and_clear(t);
+	read_all(t);
+	for (i = 0; i < t->c->nr_huge; i++)
+		list_write(t, t->c->head + i * PAGES_PER_2M, 0);
+	write_listed(t);
+	stop_logging(t);
+	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
+	      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
+	      vm_get_stat(t->vm, pages_4k));
+	write_all(t);
+	check_memory(t);
+}
+
+/*
+ * With the mitigation for NX huge pages no huge page can be executed: what is executed
+ * in one splits it.
+ */
+static void run_nx(struct model_test *t)
+{
+	u64 code = t->gpa + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	stop_logging(t);
+	read_all(t);
+	memcpy(t->hva + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE,
+	       addr_gpa2hva(t->vm, READ_GPA), CODE_MAX);
+	list_read(t, t->c->head + 1, 0);
+	t->huge[0] = false;
+	t->list_sum = 0;
+	guest_run(t, code);
+	expect_huge_model(t, "executed in the first huge page");
+}
+
+static const char *no_mitigation(void)
+{
+	return get_kvm_param_bool("nx_huge_pages") ? NULL : "nx_huge_pages is off";
+}
+
+static const char *no_holes(void)
+{
+	return eager ? "all is split eagerly" : NULL;
+}
+
+const struct test_case test_cases[] = {
+	{ "full", "page tables that are full", enter_long, run_full, .nr_huge = 3 },
+	{ "holes", "page tables with few SPTEs", enter_long, run_holes,
+	  .skip_reason = no_holes, .nr_huge = 3 },
+	{ "readonly", "memory that the host may only read", enter_long, run_readonly,
+	  .nr_huge = 2 },
+	{ "unlinked", "page tables that nothing links to", enter_long, run_unlinked,
+	  .skip_reason = no_shadow_paging, .nr_huge = 2, .read_first = true },
+	{ "nx", "pages that are executed", enter_long, run_nx,
+	  .skip_reason = no_mitigation, .nr_huge = 2 },
+};
+
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);
