@@ -325,22 +325,30 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     assert (calls, f"installed for {RELEASE}" in said) == ([], True)
     modinfo.unlink()
     installed.place.change("bin/dpkg-query", "#!/bin/sh\necho 6.12.1-2\n")
-    for state in ("installed", "built"):
+    # Also if dkms knows nothing of it.
+    for state in ("installed", "built", ""):
         write(installed.root / "known", f"{state}\n")
+        file = write(modules_of(installed) / "kvm.eagersplit.ko", "")
         said, calls = installed.run("postinst", "triggered")
-        assert "NOT INSTALLED" in said
-        assert [call.split()[0] for call in calls] == ["unbuild", "build"]
+        assert ("NOT INSTALLED" in said, file.exists()) == (True, False)
+        steps = [call.split()[0] for call in calls if call.split()[0] != "add"]
+        assert steps == ["unbuild", "depmod", "build"]
+
+
+def modules_of(installed: Installed) -> Path:
+    return installed.root / "lib/modules" / RELEASE / "updates/dkms"
 
 
 def test_nothing_is_left(installed: Installed) -> None:
-    """Even if dkms does not remove it. What others have built stays."""
-    modules_of = installed.root / "lib/modules" / RELEASE / "updates/dkms"
+    """Even if dkms does not remove it, as a build that was killed. What others have built stays."""
+    write(installed.root / f"var/lib/dkms/kvm-eager-split/{OURS}/{RELEASE}/x86_64/log/x", "")
     for name in ("kvm.eagersplit.ko.xz", "kvm-amd.eagersplit.ko", "nvidia.ko"):
-        write(modules_of / name, "")
+        write(modules_of(installed) / name, "")
     log = write(installed.root / f"var/log/kvm-eager-split-{RELEASE}.log", "")
     _, (first, *rest) = installed.run("prerm", "remove")
     assert not log.exists()
-    assert [file.name for file in modules_of.iterdir()] == ["nvidia.ko"]
+    assert not (installed.root / "var/lib/dkms/kvm-eager-split").exists()
+    assert [file.name for file in modules_of(installed).iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}
 

@@ -26,12 +26,14 @@ FAKES = {
     case "$*" in
     *depends*) echo irqbypass ;;
     *sig_key*) cat "$H/sig_key" 2>/dev/null ;;
-    *) grep -qsx "$5" "$H/torn" || cat "$H/next" ;;
+    *" /"*) [ -e "$5.torn" ] || cat "$H/module" ;;
+    *) if grep -qsx "$5" "$H/torn"; then cat "$H/instead" 2>/dev/null; else cat "$H/next"; fi ;;
     esac
     """,
     "depmod": 'echo "depmod $*" >>"$H/calls"; grep -ls . "$H$UPDATES"/* || : >"$H/next"',
     "dkms": """
     echo "dkms $*" >>"$H/calls"
+    [ ! -e "$H/hangup" ] || for s in HUP INT QUIT; do kill -$s $PPID; done
     tree=$H/var/lib/dkms/kvm-eager-split/$VERSION
     case $1 in
     build)
@@ -41,7 +43,10 @@ FAKES = {
         cat "$H/error" >>"$tree/build/make.log" 2>/dev/null && rm -r "$tree/$7" && exit 10
         for m in kvm kvm-amd kvm-intel; do echo >"$tree/$7/x86_64/module/$m.eagersplit.ko.xz"; done
         ;;
-    install) mkdir -p "$H$UPDATES" && tee "$H$UPDATES/kvm.eagersplit.ko" "$H/next" <"$H/module" ;;
+    install)
+        [ ! -e "$tree/../kernel-$7-x86_64" ] || exit 0
+        mkdir -p "$H$UPDATES" && tee "$H$UPDATES/kvm.eagersplit.ko" "$H/next" <"$H/module"
+        ;;
     esac
     """,
     "load": """
@@ -154,7 +159,10 @@ def test_status(host: Host) -> None:
     assert said["cve-2026-46113"] == said["cve-2026-53359"] == "guard present"
     assert said["next"] == "nothing to do"
     host.write("sys/module/kvm/parameters/eager_page_split", "N\n")
-    assert host.status(0)["eager_split"] == "not active: eager_page_split=N"
+    said = host.status(0)
+    assert said["eager_split"] == "not active: eager_page_split=N"
+    assert said["next"].startswith("echo Y >/sys/module/kvm/parameters/eager_page_split;")
+    host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
     host.write("next", "6.12.1-1+eagersplit2\n")
     assert host.status(0)["next"] == "kvm-eager-split reload"
     host.write("sys/module/kvm/version", 'a+eagersplit\n"b\tc\\"\n')
@@ -194,6 +202,7 @@ ENFORCE, LOCKDOWN = "sys/module/module/parameters/sig_enforce", "sys/kernel/secu
 SECURE_BOOT = {"sys/firmware/efi/efivars/SecureBoot-8be4": "\x06\0\0\0\x01"}
 SHIM = "sys/firmware/efi/efivars/MokSBStateRT-605d"
 BUILT = f"var/lib/dkms/kvm-eager-split/{VERSION}/{RELEASE}/x86_64/module"
+LINK = f"var/lib/dkms/kvm-eager-split/kernel-{RELEASE}-x86_64"
 # What modinfo says, and the certificate that has it.
 KEY, CERTIFICATE = "0A:BC:1D\n", b"\x03\x02\x0a\xbc\x1d\x7f"
 UNSIGNED = "the kernel refuses the modules: modules NOT signed"
@@ -246,7 +255,7 @@ def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
     host.write(ENFORCE, "Y\n")
     said = host.status(4)
     assert said["after_reload"] == f"NONE: {UNSIGNED}"
-    assert said["next"] == "kvm-eager-split install, which takes away what the kernel refuses"
+    assert said["next"] == "kvm-eager-split install, which takes away what is refused or not whole"
     assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
     assert host.does("install")[0] == 4
     assert [call.split()[1] for call in host.calls] == ["uninstall", RELEASE]
@@ -275,6 +284,23 @@ def test_what_is_not_whole_is_taken_away(host: Host, torn: str) -> None:
     assert host.does("install")[0] == 0
 
 
+@for_each_row("left", f"{BUILT}/kvm-amd.eagersplit.ko.xz.torn", LINK)
+def test_what_dkms_has_in_pieces_is_made_anew(host: Host, left: str) -> None:
+    """A module that is torn where it was built; a link as of one that is installed."""
+    host.build()
+    for name in ("next", "hangup"):
+        host.write(name, "")
+    host.write(left, "")
+    assert host.does("install") == (0, f"installed for {RELEASE}\n")
+
+
+def test_modules_of_two_versions_are_not_whole(host: Host) -> None:
+    for name, text in {"torn": "kvm_amd\n", "instead": "6.12.1-1+eagersplit0\n"}.items():
+        host.write(name, text)
+    host.write(f"{UPDATES[1:]}/kvm.eagersplit.ko", "x")
+    assert host.status(4)["after_reload"].startswith("NONE: the modules are not whole")
+
+
 def test_secure_boot(host: Host) -> None:
     """Modules are signed if they are, whatever keys there are."""
     host.load("stock")
@@ -296,7 +322,8 @@ def test_secure_boot(host: Host) -> None:
     told(f"modules NOT signed by {mok}", anew)
     sign(host)
     told("key enrolled", "put right what is said above")
-    host.write("etc/dkms/framework.conf.d/a.conf", 'mok_certificate="/own.der"\n')
+    host.write("etc/dkms/framework.conf", "mok_certificate=/x.der")
+    host.write("etc/dkms/framework.conf.d/a.conf", "d=/\nexport mok_certificate=${d}own.der # ours")
     told(f"modules NOT signed by {host.root}/own.der", anew)
     mok = mok.rename(host.root / "own.der")
     told("key enrolled", "put right what is said above")
@@ -440,7 +467,12 @@ def test_vms_keep_the_modules(host: Host) -> None:
 
 def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     host.load("stock")
-    with host.script.open() as file:
+    lock = host.root / "run/kvm-eager-split.lock"
+    assert host.does("reload")[0] == 0
+    # No user can hold it.
+    assert lock.stat().st_mode & 0o777 == 0o600
+    (host.root / "calls").unlink()
+    with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert host.does("reload") == (5, "nothing was changed: another reload or install runs\n")
         # An installation waits.
