@@ -325,6 +325,7 @@ MODEL_DEBUG = (
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
+    RECOVER,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
     *MODEL_DEBUG,
@@ -336,6 +337,7 @@ DEBUG_ONCE = (
 # The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
 DEBUG_TDP = (
     PRIVATE,
+    RECOVER,
     *NOTHING_UNSEEN_DEBUG,
     *PAUSED,
     WINDOW_PAUSES,
@@ -365,7 +367,7 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, TDP_MODE, "Y", "debug") for test in DEBUG_TDP)
     for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    everywhere = (*PERF, *map(eagerly, MODEL), *PERF_1G, MODES_1G)
+    everywhere = (*PERF, *map(eagerly, MODEL), RECOVER, *PERF_1G, MODES_1G)
     for test, mode in product(everywhere, DISTINCT_MODES):
         yield from (Case(test, mode, eager) for eager in test.eager)
     # That lazily nothing is split early is the same code for each MMU.
@@ -373,13 +375,10 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, TDP_MODE, "N") for test in MODEL)
     yield Case(STRESS, VMX_HARVEST_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
-    for mode in DISTINCT_MODES:
-        yield from (Case(RECOVER, mode, eager) for eager in RECOVER.eager)
-    yield from (Case(harvested(RECOVER), mode, "Y") for mode in HARVEST_MODES)
     yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
         yield from (Case(test, mode, eager) for eager in test.eager)
-    for test, mode in product((*HARVEST, *NOTHING_UNSEEN), HARVEST_MODES):
+    for test, mode in product((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
     for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
