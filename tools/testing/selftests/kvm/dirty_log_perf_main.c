@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* From the command line to VM after VM: what both programs do before and after they measure. */
+#include <ctype.h>
 #include <limits.h>
 
 #include "guest_modes.h"
@@ -211,9 +212,22 @@ struct options perf_options = {
 
 static void take_bytes(const char *arg)
 {
-	perf_options.vcpu_bytes = parse_size(arg);
-	if (!perf_options.vcpu_bytes || perf_options.vcpu_bytes > LONG_MAX)
+	static const char units[] = "bkmgt";
+	const char *unit = units;
+	unsigned long number;
+	char *end;
+	int shift;
+
+	errno = 0;
+	number = strtoul(arg, &end, 0);
+	if (*end)
+		unit = strchr(units, tolower(*end++));
+	shift = unit ? (unit - units) * 10 : 0;
+
+	if (!isdigit(arg[0]) || !unit || *end || errno || !number ||
+	    number > (unsigned long)LONG_MAX >> shift)
 		usage_error("-b takes a size such as 64M or 1G, not '%s'", arg);
+	perf_options.vcpu_bytes = number << shift;
 }
 
 static void take_backing(const char *arg)
