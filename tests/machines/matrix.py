@@ -305,12 +305,19 @@ NESTED_LOG = selftest("x86/nested_dirty_log_test", eager=("Y",))
 # The shadow pages of an L2 guest, below an L1 that is mapped by either MMU.
 VMX_NESTED = (eagerly(perf_test("clear-nested", "-v", "1", "-b", "2M", "-n")),)
 VMX_NESTED_MODES = VMX_MODES[:2]
+
+
+def without(parameter: str) -> Mode:
+    """Two-dimensional paging by a CPU that lacks something."""
+    with_all = VMX_MODES[0]
+    parameters = {**with_all.parameters, f"kvm_intel.{parameter}": "0"}
+    return replace(with_all, name=f"{with_all.name}-{parameter}0", parameters=parameters)
+
+
 # Where the CPU logs by itself, KVM doesn't look for Dirty bits.
-VMX_HARVEST_MODE = replace(
-    VMX_MODES[0],
-    name=f"{VMX_MODES[0].name}-pml0",
-    parameters={**VMX_MODES[0].parameters, "kvm_intel.pml": "0"},
-)
+VMX_HARVEST_MODE = without("pml")
+# Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
+VMX_TRACKED_MODE = without("eptad")
 
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, race_test(20))
@@ -374,6 +381,7 @@ def cases() -> Iterator[Case]:
     yield from (Case(test, SHADOW_MODES[-1], "N") for test in (*MODEL, TABLES))
     yield from (Case(test, TDP_MODE, "N") for test in MODEL)
     yield Case(STRESS, VMX_HARVEST_MODE, "Y")
+    yield Case(RECOVER, VMX_TRACKED_MODE, "Y")
     yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
     yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
     for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):

@@ -270,12 +270,12 @@ void start_logging(struct model_test *t)
 }
 
 /*
- * Do the huge pages of the model come back before a vCPU asks for them?  The TDP MMU of some
- * kernels leaves that to page faults, and so does the shadow MMU if there are very many links.
+ * Do the huge pages of the model come back before a vCPU asks for them?  The shadow MMU leaves
+ * that to page faults if there are very many links.
  */
 static bool comes_back(struct model_test *t)
 {
-	return !is_tdp_mmu() && ptes_per_huge(t) <= MAX_LINKS && !t->c->read_first;
+	return is_tdp_mmu() || (ptes_per_huge(t) <= MAX_LINKS && !t->c->read_first);
 }
 
 void stop_logging(struct model_test *t)

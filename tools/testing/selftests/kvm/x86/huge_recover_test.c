@@ -7,8 +7,8 @@
  * only read, page tables that nothing links to any more, huge pages that must not be
  * executed, and what is left to page faults: nothing, as KVM's own count says.
  *
- * Limits: the TDP MMU leaves some or all of it to page faults, of which only the outcome is
- * checked there.  A flush of TLBs is seen in KVM's count of requests, not in its effect.
+ * Limits: the TDP MMU of some kernels leaves what is read-only to page faults, which are not
+ * counted there.  A flush of TLBs is seen in KVM's count of requests, not in its effect.
  */
 #include "eager_split_model.h"
 
@@ -124,26 +124,49 @@ static void run_unlinked(struct model_test *t)
  * With the mitigation for NX huge pages no huge page can be executed: what is executed
  * in one splits it.
  */
+static void execute_first(struct model_test *t)
+{
+	u64 offset = t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE;
+
+	memcpy(t->hva + offset, addr_gpa2hva(t->vm, READ_GPA), CODE_MAX);
+	list_read(t, t->c->head + 1, 0);
+	t->huge[0] = false;
+	t->list_sum = 0;
+	guest_run(t, t->gpa + offset);
+	expect_huge_model(t, "executed in the first huge page");
+}
+
 static void run_nx(struct model_test *t)
 {
-	u64 code = t->gpa + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE;
-
 	touch_all(t, "all touched");
 	start_and_clear(t);
 	stop_logging(t);
 	read_all(t);
-	memcpy(t->hva + t->c->head * PAGE_SIZE + READ_GPA % PAGE_SIZE,
-	       addr_gpa2hva(t->vm, READ_GPA), CODE_MAX);
-	list_read(t, t->c->head + 1, 0);
-	t->huge[0] = false;
-	t->list_sum = 0;
-	guest_run(t, code);
-	expect_huge_model(t, "executed in the first huge page");
+	execute_first(t);
+}
+
+/* Without Accessed bits, what KVM maps before a vCPU wants it is being tracked for an access. */
+static void run_nx_tracked(struct model_test *t)
+{
+	struct kvm_pre_fault_memory first = {
+		.gpa = t->gpa + t->c->head * PAGE_SIZE,
+		.size = PAGE_SIZE,
+	};
+
+	set_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
+	vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &first);
+	set_flags(t, 0);
+	execute_first(t);
 }
 
 static const char *no_mitigation(void)
 {
 	return get_kvm_param_bool("nx_huge_pages") ? NULL : "nx_huge_pages is off";
+}
+
+static const char *no_mitigation_or_tdp(void)
+{
+	return kvm_is_tdp_enabled() ? no_mitigation() : "the guest's page tables are shadowed";
 }
 
 static const char *no_holes(void)
@@ -161,6 +184,8 @@ const struct test_case test_cases[] = {
 	  .skip_reason = no_shadow_paging, .nr_huge = 2, .read_first = true },
 	{ "nx", "pages that are executed", enter_long, run_nx,
 	  .skip_reason = no_mitigation, .nr_huge = 2 },
+	{ "nx-tracked", "pages that are executed, tracked for an access", enter_long, run_nx_tracked,
+	  .skip_reason = no_mitigation_or_tdp, .nr_huge = 1 },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);
