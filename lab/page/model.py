@@ -11,14 +11,10 @@ from lab.results.tables import Table
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. origins: for each row the lines that its figures come from.
-
-    quoted: tables from elsewhere beside it, without origins, whose notes are the same.
-    """
+    """A table. origins: for each row the lines that its figures come from."""
 
     table: Table
     origins: Sequence[tuple[Line, ...]]
-    quoted: Sequence[Table] = ()
 
 
 def grid(table: Table, *sources: Source) -> Grid:

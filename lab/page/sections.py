@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import dimensions, dirty_bits, live, migration, native, pictures, quoted
+from lab.page import dimensions, dirty_bits, live, migration, native, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
 from lab.results import goals, tables
@@ -144,14 +144,12 @@ def _verdicts(source: Source) -> list[Block]:
 
 
 def _bench_tables(source: Source) -> list[Block]:
-    """Every table of `make bench`, the mails' beside it."""
+    """Every table of `make bench`."""
     blocks: list[Block] = []
     note = "figures are milliseconds; " + dimensions.clock(source.measurements[0].machine)
     for table in tables.main_tables(source.measurements):
         table.notes.append(note)
-        key = next(key for keys in table.origins for key in keys if key in source.measured)
-        beside = quoted.tables(key)
-        blocks.append(replace(grid(table, source), quoted=beside))
+        blocks.append(grid(table, source))
     base = tables.base_table(source.measurements)
     return [*blocks, *([grid(base, source)] if base else [])]
 
@@ -317,15 +315,15 @@ PARTS = (
 )
 
 
-def _named(block: Block, base: str, first: bool) -> Block:
-    """The block with the name of its base; what is quoted beside it comes with the first only."""
+def _named(block: Block, base: str) -> Block:
+    """The block with the name of its base."""
     if isinstance(block, Picture):
         return replace(block, name=f"{block.name}-{base}", title=f"Linux {base}: {block.title}")
     if isinstance(block, Missing):
         command = block.command.replace("make bench", f"make bench BASE={base}")
         return Missing(f"{block.what} of Linux {base}", command)
     table = replace(block.table, title=f"Linux {base}: {block.table.title}")
-    return replace(block, table=table, quoted=block.quoted if first else ())
+    return replace(block, table=table)
 
 
 def _section(part: Part, sources: Sources) -> Section:
@@ -350,8 +348,8 @@ def build(bases: Bases) -> list[Section]:
     for part in PARTS:
         made = {base: _section(part, of) for base, of in (bases or {"": {}}).items()}
         blocks = [
-            _named(block, base, number == 0) if len(made) > 1 else block
-            for number, (base, section) in enumerate(made.items())
+            _named(block, base) if len(made) > 1 else block
+            for base, section in made.items()
             for block in section.blocks
         ]
         found.append(Section(part.anchor, part.title, blocks))
