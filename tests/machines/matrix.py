@@ -188,10 +188,10 @@ TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links"))
 MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse", eager=("Y",))
 
 
-def race_test(tries: int) -> Selftest:
-    """Splitting while the memory goes away; most tries come in between."""
-    words = ("x86/eager_split_race_test", "-n", str(tries))
-    return selftest(*words, huge_2m=16, eager=("Y",))
+def race_test(tries: int, *argv: str, name: str = "") -> Selftest:
+    """Page sizes that change while the memory goes away; some tries come in between."""
+    words = ("x86/eager_split_race_test", "-n", str(tries), *argv)
+    return selftest(*words, name=name, huge_2m=16, eager=("Y",))
 
 
 def fault_test(name: str, *argv: str) -> Selftest:
@@ -319,6 +319,7 @@ VMX_HARVEST_MODE = without("pml")
 # Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
 VMX_TRACKED_MODE = without("eptad")
 
+RACE_PAUSES = race_test(3, "-w", "20", name="pauses")
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
@@ -340,6 +341,7 @@ DEBUG_ONCE = (
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     race_test(3),
+    RACE_PAUSES,
 )
 # The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
 DEBUG_TDP = (
@@ -352,7 +354,7 @@ DEBUG_TDP = (
     fault_test("yield", "-m", "force"),
     *DEBUG,
     *MODEL_DEBUG[:2],
-    *DEBUG_ONCE[-3:-1],
+    *DEBUG_ONCE[-4:],
 )
 
 # Bounds of what a guest can cost, which are those of shadow paging.
@@ -392,6 +394,7 @@ def cases() -> Iterator[Case]:
     for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
+    yield Case(race_test(20), TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
     # Here no VM looks for Dirty bits.
     yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")

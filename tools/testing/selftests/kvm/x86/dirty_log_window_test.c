@@ -36,7 +36,6 @@
 
 #define NR_VCPUS		2u
 
-#define PARAM_PAUSE_US		KVM_PARAM("prove_window_us")
 #define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
 /* The word that is written: a guest entry that is not present, whatever its value. */
@@ -62,7 +61,6 @@
 
 #define HOST_REPEATS		3u
 #define DEFAULT_ROUNDS		500u
-#define MAX_PAUSE_US		10000u
 
 enum guest_op {
 	OP_NOTHING, OP_WRITE, OP_CR3, OP_TOUCH_LEVEL1, OP_TOUCH_LEVEL2,
@@ -122,9 +120,6 @@ struct event {
 	/* KVM has no page tables when the round begins. */
 	bool afresh;
 };
-
-/* Of -w: how long KVM is to pause within each update of an SPTE; 0 for no pauses. */
-static u64 pause_us;
 
 /* Written by the host while vCPUs are stopped: what they do, how many of them, what they write. */
 static struct guest_work works[NR_VCPUS];
@@ -488,30 +483,6 @@ static struct window_test run_rounds(const struct event *e, unsigned int rounds,
 
 /* Races */
 
-static void set_pauses(unsigned int us)
-{
-	char text[16];
-
-	if (!pause_us)
-		return;
-
-	snprintf(text, sizeof(text), "%u", us);
-	setting_set(PARAM_PAUSE_US, text);
-}
-
-/* How often KVM has paused amid an update, at all places together. */
-static u64 nr_pauses(void)
-{
-	FILE *f = fopen(KVM_PARAM("prove_windows"), "r");
-	u64 nr, sum = 0;
-
-	while (f && fscanf(f, "%*s %lu", &nr) == 1)
-		sum += nr;
-	if (f)
-		fclose(f);
-	return sum;
-}
-
 static u64 random_below(u64 nr)
 {
 	return nr ? random() % nr : 0;
@@ -561,14 +532,14 @@ static void run_race(struct window_test *t)
 	works[0] = writes_for(t->took);
 	works[1] = (struct guest_work){ .op = t->e->race, .step = 1 };
 	send_works(t, nr);
-	set_pauses(pause_us);
+	set_pauses(true);
 	for (i = 0; i < nr; i++)
 		sem_post(&t->racers[i].go);
 	if (t->e->host)
 		run_host(t);
 	for (i = 0; i < nr; i++)
 		sem_wait(&t->racers[i].done);
-	set_pauses(0);
+	set_pauses(false);
 	if (!t->e->host) {
 		sync_global_from_guest(t->vm, guest_took);
 		t->took = guest_took;
@@ -582,13 +553,13 @@ static void run_log(struct window_test *t)
 	pthread_t thread;
 
 	write_alone(t);
-	set_pauses(pause_us);
+	set_pauses(true);
 	start_thread(&thread, host_main, t);
 	for (since = rdtsc(); rdtsc() - since < delay; )
 		;
 	clear_log(t, check_log(t));
 	pthread_join(thread, NULL);
-	set_pauses(0);
+	set_pauses(false);
 	write_alone(t);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting while the memory goes away
+ * Page sizes that change while the memory goes away
  *
  * When the host takes memory from a guest, KVM zaps what maps it level by level, 4KiB pages first,
  * and lets go of mmu_lock on the way if another thread needs the CPU.  A huge page that is split at
@@ -15,11 +15,21 @@
  * splits the huge pages meanwhile.  When both are done the guest has to find zeroes, as the memory
  * is fresh; what it wrote before must not be there.
  *
- * Limits: a race that isn't hit proves nothing.  KVM counts the huge pages that
- * it left alone, and the test is skipped if there is none.  Page tables of the
- * TDP MMU are walked in another way and are not tested.
+ * The same for huge pages that come back when logging ends.  KVM waits for invalidations
+ * before it does that, so logging ends first, and takes long: what is mapped is at the
+ * end of the slot.  Both lose their CPUs on the way.  Memory goes in several ways, in one of
+ * them with half of a huge page.  Nothing may be mapped afterwards.
+ *
+ * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update of an
+ * SPTE, so that walks take longer; the test fails if they did not.
+ *
+ * Limits: a race that isn't hit proves nothing.  KVM counts the huge pages that it
+ * left alone, or did not put back, and the test is skipped if there is none.  With the
+ * TDP MMU the clock has to tell, and splitting is not tested, as there are no rmaps.
  */
+#include <fcntl.h>
 #include <sched.h>
+#include <linux/falloc.h>
 #include <linux/mman.h>
 
 #include "eager_split_util.h"
@@ -33,25 +43,60 @@
 
 #define NR_HUGE			8
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
+#define DATA_SIZE		(NR_HUGE * (u64)SZ_2M)
+
+/* What stays of the last huge page, if it goes in part. */
+#define NR_KEPT			(PAGES_PER_2M / 2)
+
+#define HUGETLB			(MAP_NORESERVE | MAP_HUGETLB | MAP_HUGE_2MB)
 
 #define PATTERN			0x5ca1ab1e00000000ull
 #define DEFAULT_TRIES		20u
+/* So many times as often, if none of these comes in between. */
+#define MAX_FACTOR		10u
+#define COMPETE_US		20u
 
 enum guest_order { GUEST_WRITE, GUEST_READ };
 
-/* What the guest shall do, and what it saw. */
+/* What the guest shall do, to which memory, of which the last pages stay; and what it saw. */
 static enum guest_order guest_order;
+static u64 guest_gva;
+static u64 guest_nr_gone;
 static u64 guest_stale;
 static u64 guest_strange;
 
+struct race;
+
+/* How the memory goes away, and what changes the size of pages meanwhile. */
+struct way {
+	const char *name;
+	const char *what;
+	int flags;
+	void (*take)(struct race *r);
+	/* How many pages stay, at the end. */
+	u64 nr_kept;
+	bool recover;
+};
+
 struct race {
+	const struct way *w;
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
-	void *hva;
-	unsigned int nr;
-	/* How long giving the memory back takes, and when to come in between. */
-	u64 took;
+	u8 *hva;
+	/* Where huge pages are in the slot. */
+	u64 offset;
+	int fd;
+	/* 4KiB pages that are not of the slot. */
+	u64 pages_4k;
+	/* When giving the memory back began and ended, and the same of the end of logging. */
+	u64 began;
+	u64 ended;
+	u64 stop_began;
+	u64 stop_ended;
+	/* When to come in between. */
 	u64 delay;
+	/* How often that was in between. */
+	unsigned int nr_between;
 
 	pthread_barrier_t start;
 	bool done;
@@ -59,11 +104,14 @@ struct race {
 
 static void guest_read_page(u64 page)
 {
-	u64 seen = READ_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE));
+	u64 seen = READ_ONCE(*(u64 *)(guest_gva + page * PAGE_SIZE));
+
+	if (seen == (page < guest_nr_gone ? 0 : PATTERN + page))
+		return;
 
 	if (seen == PATTERN + page)
 		guest_stale++;
-	else if (seen)
+	else
 		guest_strange++;
 }
 
@@ -76,7 +124,7 @@ static void guest_main(void)
 		guest_strange = 0;
 		for (page = 0; page < NR_PAGES; page++)
 			if (READ_ONCE(guest_order) == GUEST_WRITE)
-				WRITE_ONCE(*(u64 *)(DATA_GVA + page * PAGE_SIZE), PATTERN + page);
+				WRITE_ONCE(*(u64 *)(guest_gva + page * PAGE_SIZE), PATTERN + page);
 			else
 				guest_read_page(page);
 		GUEST_SYNC2(READ_ONCE(guest_stale), READ_ONCE(guest_strange));
@@ -95,18 +143,75 @@ static void set_slot(struct race *r, u64 size, u32 flags)
 	vm_set_user_memory_region(r->vm, DATA_SLOT, flags, DATA_GPA, size, r->hva);
 }
 
-/* All of it is fresh: what the last try left behind can't be seen in this one. */
+/* All of it is fresh, host page tables included, which would keep huge pages from coming. */
 static void prepare(struct race *r)
 {
+	unsigned long mask[NR_PAGES / BITS_PER_WORD];
 	struct ucall uc;
 	u64 huge;
 
+	r->hva = map_memory(SLOT_SIZE, PROT_READ | PROT_WRITE, r->w->flags, r->fd);
+	if (!(r->w->flags & MAP_HUGETLB))
+		TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_HUGEPAGE),
+			    "No THP, errno %d", errno);
 	set_slot(r, SLOT_SIZE, 0);
 	run_guest(r, GUEST_WRITE, &uc);
 	huge = vm_get_stat_or_absent(r->vm, "pages_2m");
 	TEST_ASSERT(huge == NR_HUGE, "Expected %u huge pages, seen %lu", NR_HUGE, huge);
+	r->pages_4k = vm_get_stat(r->vm, pages_4k);
 	set_slot(r, SLOT_SIZE, KVM_MEM_LOG_DIRTY_PAGES);
+	if (!r->w->recover)
+		return;
+
+	memset(mask, 0xff, sizeof(mask));
+	kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, mask, r->offset / PAGE_SIZE, NR_PAGES);
+	if (!get_kvm_param_bool("eager_page_split"))
+		run_guest(r, GUEST_WRITE, &uc);
 }
+
+/* Ways of taking memory away */
+
+static void take_dontneed(struct race *r)
+{
+	TEST_ASSERT(!madvise(r->hva, SLOT_SIZE - r->w->nr_kept * PAGE_SIZE, MADV_DONTNEED),
+		    "Can't give the memory back, errno %d", errno);
+}
+
+static void take_hole(struct race *r)
+{
+	TEST_ASSERT(!fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, SLOT_SIZE),
+		    "Can't punch a hole, errno %d", errno);
+}
+
+/* The guest's address is fresh memory from then on. */
+static void take_mremap(struct race *r)
+{
+	void *p = mremap(r->hva, SLOT_SIZE, SLOT_SIZE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+
+	TEST_ASSERT(p != MAP_FAILED, "Can't move the memory, errno %d", errno);
+	munmap(p, SLOT_SIZE);
+}
+
+/* KVM is told of what follows the first page table that is there. */
+static void take_mprotect(struct race *r)
+{
+	WRITE_ONCE(*r->hva, 1);
+	TEST_ASSERT(!mprotect(r->hva, SLOT_SIZE, PROT_NONE), "errno %d", errno);
+}
+
+static const struct way ways[] = {
+	{ "split", "huge pages whose memory goes away", MAP_PRIVATE | MAP_ANONYMOUS | HUGETLB,
+	  take_dontneed },
+	{ "hugetlb", "HugeTLB pages that are to come back", MAP_PRIVATE | MAP_ANONYMOUS | HUGETLB,
+	  take_dontneed, .recover = true },
+	{ "hole", "the same, of a file", MAP_SHARED | HUGETLB, take_hole, .recover = true },
+	{ "part", "huge pages that are to come back, one of which goes in part",
+	  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, take_dontneed, NR_KEPT, true },
+	{ "mremap", "the same, which are moved", MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	  take_mremap, .recover = true },
+	{ "mprotect", "the same, which are protected", MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	  take_mprotect, NR_PAGES, true },
+};
 
 /* The race */
 
@@ -140,104 +245,177 @@ static void *clear_thread(void *arg)
 	return NULL;
 }
 
+static void *stop_thread(void *arg)
+{
+	struct race *r = arg;
+
+	start_on(r, 1);
+	WRITE_ONCE(r->stop_began, now_ns());
+	set_slot(r, SLOT_SIZE, 0);
+	r->stop_ended = now_ns();
+	return NULL;
+}
+
 static void *unmap_thread(void *arg)
 {
 	struct race *r = arg;
-	u64 start;
 
 	start_on(r, 0);
-	start = now_ns();
-	TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_DONTNEED),
-		    "Can't give the memory back, errno %d", errno);
-	r->took = now_ns() - start;
+	if (r->w->recover) {
+		while (!READ_ONCE(r->stop_began))
+			;
+		spin_ns(r->delay);
+	}
+	r->began = now_ns();
+	r->w->take(r);
+	r->ended = now_ns();
 	WRITE_ONCE(r->done, true);
 	return NULL;
 }
 
-/* Needs the CPU as much as the thread that it shares it with. */
+/*
+ * Needs the CPU as much as the thread that it shares it with; or now and then, but at once, if
+ * that is permitted.
+ */
+static void compete(struct race *r, int nth)
+{
+	const struct sched_param priority = { .sched_priority = 1 };
+	bool wakes = r->w->recover && !sched_setscheduler(0, SCHED_FIFO, &priority);
+
+	start_on(r, nth);
+	while (!READ_ONCE(r->done))
+		if (wakes)
+			usleep(COMPETE_US);
+}
+
 static void *compete_thread(void *arg)
 {
-	struct race *r = arg;
+	compete(arg, 0);
+	return NULL;
+}
 
-	start_on(r, 0);
-	while (!READ_ONCE(r->done))
-		;
+static void *compete_stop_thread(void *arg)
+{
+	compete(arg, 1);
 	return NULL;
 }
 
 static void race(struct race *r)
 {
-	pthread_t threads[3];
-	unsigned int i;
+	pthread_t threads[4];
+	unsigned int i, nr = 3 + r->w->recover;
+	/* How long what comes first took the last time; huge pages come back late in that. */
+	u64 took = r->w->recover ? (r->stop_ended - r->stop_began) / 2 : r->ended - r->began;
 
 	r->done = false;
-	r->delay = r->took ? random() % r->took : 0;
-	pthread_barrier_init(&r->start, NULL, ARRAY_SIZE(threads));
+	r->stop_began = 0;
+	r->delay = took ? random() % took : 0;
+	pthread_barrier_init(&r->start, NULL, nr);
 	start_thread(&threads[0], unmap_thread, r);
 	start_thread(&threads[1], compete_thread, r);
-	start_thread(&threads[2], clear_thread, r);
-	for (i = 0; i < ARRAY_SIZE(threads); i++)
+	start_thread(&threads[2], r->w->recover ? stop_thread : clear_thread, r);
+	if (r->w->recover)
+		start_thread(&threads[3], compete_stop_thread, r);
+	for (i = 0; i < nr; i++)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&r->start);
 }
 
-/* Returns how many pages the guest sees that are not its own any more. */
+/* What KVM leaves alone, or STAT_ABSENT if it doesn't count that, or has nothing to leave. */
+static u64 nr_left_alone(struct race *r)
+{
+	if (r->w->recover)
+		return is_tdp_mmu() ? STAT_ABSENT :
+				      vm_get_stat_or_absent(r->vm, "huge_recover_zapped");
+
+	return get_kvm_param_bool("eager_page_split") ?
+	       vm_get_stat_or_absent(r->vm, "eager_split_invalidated") : STAT_ABSENT;
+}
+
+static bool was_between(struct race *r, u64 left_alone)
+{
+	if (left_alone != STAT_ABSENT)
+		return nr_left_alone(r) > left_alone;
+
+	return !r->w->recover || (r->began < r->stop_ended && r->stop_began < r->ended);
+}
+
+/* Returns how many pages the guest sees, or KVM maps, that are not its own any more. */
 static u64 try_once(struct race *r)
 {
+	u64 left_alone, mapped;
 	struct ucall uc;
 
 	prepare(r);
+	left_alone = nr_left_alone(r);
+	set_pauses(true);
 	race(r);
+	set_pauses(false);
+	r->nr_between += was_between(r, left_alone);
+
+	/* What stays of a huge page is not mapped, either, until it is touched. */
+	mapped = vm_get_stat(r->vm, pages_2m) * PAGES_PER_2M;
+	if (vm_get_stat(r->vm, pages_4k) > r->pages_4k)
+		mapped += vm_get_stat(r->vm, pages_4k) - r->pages_4k;
+
+	TEST_ASSERT(!mprotect(r->hva, SLOT_SIZE, PROT_READ | PROT_WRITE), "errno %d", errno);
 	run_guest(r, GUEST_READ, &uc);
 	set_slot(r, 0, 0);
-	return uc.args[0] + uc.args[1];
+	munmap(r->hva, SLOT_SIZE);
+	return max(mapped, uc.args[0] + uc.args[1]);
 }
 
-/* Ends the test as skipped if the race did not happen. */
-static void verdict(struct race *r, unsigned int nr_bad, u64 worst)
+static void create(struct race *r)
 {
-	u64 left_alone = vm_get_stat_or_absent(r->vm, "eager_split_invalidated");
-
-	TEST_ASSERT(!nr_bad,
-		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %lu pages",
-		    nr_bad, r->nr, worst, NR_PAGES);
-	if (left_alone == STAT_ABSENT || !get_kvm_param_bool("eager_page_split")) {
-		ksft_print_msg("%u tries, no stale page\n", r->nr);
-		return;
-	}
-
-	ksft_print_msg("%u tries, no stale page, %lu times a huge page was left alone\n", r->nr,
-		       left_alone);
-	__TEST_REQUIRE(left_alone, "The race did not happen");
+	r->offset = r->w->recover ? SLOT_SIZE - DATA_SIZE : 0;
+	r->vm = vm_create_with_one_vcpu(&r->vcpu, guest_main);
+	vm_enable_manual_protect(r->vm, true);
+	guest_gva = DATA_GVA + r->offset;
+	guest_nr_gone = NR_PAGES - r->w->nr_kept;
+	sync_global_to_guest(r->vm, guest_gva);
+	sync_global_to_guest(r->vm, guest_nr_gone);
+	virt_map_level(r->vm, guest_gva, DATA_GPA + r->offset, DATA_SIZE, PG_LEVEL_2M);
+	if (r->w->flags & MAP_SHARED)
+		r->fd = kvm_memfd_alloc(SLOT_SIZE, true);
 }
 
-static void run_tries(unsigned int nr)
+static void run_tries(const struct way *w, unsigned int nr)
 {
-	struct race r = { .nr = nr };
+	struct race r = { .w = w, .fd = -1 };
 	unsigned int i, nr_bad = 0;
-	u64 bad, worst = 0;
+	u64 bad, worst = 0, pauses = nr_pauses();
 
-	r.vm = vm_create_with_one_vcpu(&r.vcpu, guest_main);
-	vm_enable_manual_protect(r.vm, true);
-	virt_map_level(r.vm, DATA_GVA, DATA_GPA, NR_HUGE * SZ_2M, PG_LEVEL_2M);
-	r.hva = map_memory(SLOT_SIZE, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_HUGETLB |
-			   MAP_HUGE_2MB, -1);
-	for (i = 0; i < nr; i++) {
+	create(&r);
+	for (i = 0; i < nr || (!r.nr_between && i < MAX_FACTOR * nr); i++) {
 		bad = try_once(&r);
 		nr_bad += !!bad;
 		worst = max(worst, bad);
 	}
-	verdict(&r, nr_bad, worst);
+	pauses = nr_pauses() - pauses;
+	ksft_print_msg("%s: %u tries, %u in between, %lu pauses, %ld back in place\n", w->name, i,
+		       r.nr_between, pauses, vm_get_stat_or_absent(r.vm, "huge_recover_done"));
+	TEST_ASSERT(!nr_bad,
+		    "In %u of %u tries the guest could use memory that was taken from it, up to %lu of %lu pages",
+		    nr_bad, i, worst, NR_PAGES);
+	TEST_ASSERT(pauses || !pause_us, "KVM never paused");
 	kvm_vm_free(r.vm);
-	munmap(r.hva, SLOT_SIZE);
+	if (r.fd >= 0)
+		close(r.fd);
+
+	__TEST_REQUIRE(r.nr_between, "%s: The race did not happen", w->name);
+	ksft_test_result_pass("%s: %s\n", w->name, w->what);
 }
 
 int main(int argc, char *argv[])
 {
+	struct choice chosen = { ways, sizeof(*ways), ARRAY_SIZE(ways) };
 	u64 nr = DEFAULT_TRIES;
+	unsigned int i;
 	const struct test_option options[] = {
+		{ 'm', "way", "only this one; can be given several times", .choice = &chosen },
 		{ 'n', "tries", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
+		{ 'w', NULL, "pause within each update of an SPTE, in microseconds",
+		  .number = &pause_us, .min = 1, .max = MAX_PAUSE_US },
 		{ }
 	};
 
@@ -245,10 +423,18 @@ int main(int argc, char *argv[])
 			   "It needs " __stringify(NR_HUGE) " free 2MiB HugeTLB pages.\n\n");
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "Too few huge pages are free, see -h");
-	ksft_set_plan(1);
-	run_tries(nr);
-	ksft_test_result_pass("huge pages whose memory goes away\n");
+	__TEST_REQUIRE(!pause_us || setting_exists(PARAM_PAUSE_US),
+		       "The kernel has no " PARAM_PAUSE_US);
+	ksft_set_plan(choice_count(&chosen));
+	for (i = 0; i < ARRAY_SIZE(ways); i++) {
+		if (!choice_has(&chosen, i))
+			continue;
+		if (ways[i].recover || !is_tdp_mmu())
+			run_tries(&ways[i], nr);
+		else
+			ksft_test_result_skip("%s: the TDP MMU is on, which has no rmaps\n",
+					      ways[i].name);
+	}
 	ksft_finished();
 }

@@ -16,7 +16,7 @@
 #include "processor.h"
 #include "test_options.h"
 
-/* Parameters of kvm.ko; the last three exist with CONFIG_KVM_PROVE_MMU only. */
+/* Parameters of kvm.ko; the last four exist with CONFIG_KVM_PROVE_MMU only. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
 #define PARAM_EAGER		KVM_PARAM("eager_page_split")
 #define PARAM_HARVEST		KVM_PARAM("dirty_harvest")
@@ -24,6 +24,10 @@
 #define PARAM_FORCE_YIELD	KVM_PARAM("prove_force_yield")
 #define PARAM_FORCED		KVM_PARAM("prove_forced")
 #define PARAM_SKIP_SPLIT	KVM_PARAM("prove_skip_split")
+#define PARAM_PAUSE_US		KVM_PARAM("prove_window_us")
+
+/* The most that PARAM_PAUSE_US takes. */
+#define MAX_PAUSE_US		10000u
 
 #define TRACING			"/sys/kernel/tracing/"
 
@@ -111,6 +115,11 @@ static inline int finish(bool complete)
 	return KSFT_SKIP;
 }
 
+/* Of an option: how long KVM is to pause within each update of an SPTE; 0: leave it alone. */
+extern u64 pause_us;
+void set_pauses(bool on);
+/* How often KVM has paused amid an update, at all places together. */
+u64 nr_pauses(void);
 /* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
 bool is_tdp_mmu(void);
 /* Return: where the guest's page tables map @gva at @level, those above it being there. */

@@ -228,6 +228,33 @@ void setting_reset(const char *path)
 
 /* VMs */
 
+/* Pauses */
+
+u64 pause_us;
+
+void set_pauses(bool on)
+{
+	char text[SETTING_MAX];
+
+	if (!pause_us)
+		return;
+
+	snprintf(text, sizeof(text), "%lu", on ? pause_us : 0);
+	setting_set(PARAM_PAUSE_US, text);
+}
+
+u64 nr_pauses(void)
+{
+	FILE *f = fopen(KVM_PARAM("prove_windows"), "r");
+	u64 nr, sum = 0;
+
+	while (f && fscanf(f, "%*s %lu", &nr) == 1)
+		sum += nr;
+	if (f)
+		fclose(f);
+	return sum;
+}
+
 bool is_tdp_mmu(void)
 {
 	return kvm_is_tdp_enabled() && get_kvm_param_bool("tdp_mmu");
