@@ -37,14 +37,23 @@ EXPORT int lost(void)
 }
 """
 
-# How much is lost of what another thread makes of SPTEs that a bit is being taken from?
+# How much is lost of what another thread makes of SPTEs that a bit is being taken from? Each has
+# a CPU of its own: beside one other busy process the scheduler may leave both on the same for ever.
 SHARED = """
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 static u64 sptes[SPTE_BULK];
 static bool done;
 
+static void run_on(unsigned long cpus)
+{
+	syscall(SYS_sched_setaffinity, 0, sizeof(cpus), &cpus);
+}
+
 static void *take(void *unused)
 {
+	run_on(2);
 	while (!READ_ONCE(done))
 		tdp_log_64_shared(sptes, PT_WRITABLE_MASK);
 	return unused;
@@ -58,7 +67,8 @@ EXPORT int lost(void)
 	pthread_t thread;
 
 	done = pthread_create(&thread, NULL, take, NULL);
-	for (round = 0; last || taken < 1 << 12; last = next[round++ % 4]) {
+	run_on(1);
+	for (round = 0; last || (taken < 1 << 12 && round < 1 << 20); last = next[round++ % 4]) {
 		for (i = 0; i < SPTE_BULK; i++) {
 			found = xchg(&sptes[i], next[round % 4]);
 			taken += found != last;
@@ -70,6 +80,7 @@ EXPORT int lost(void)
 	}
 	done = true;
 	pthread_join(thread, NULL);
+	run_on(~0ul);
 	return lost;
 }
 """
