@@ -284,8 +284,9 @@ void stop_logging(struct model_test *t)
 
 	set_flags(t, 0);
 	t->logging = false;
-	for (i = 0; i < t->c->nr_huge; i++)
-		t->huge[i] = i >= t->nr_tracked;
+	/* What was never split stays as it is. */
+	for (i = t->nr_tracked; i < t->c->nr_huge; i++)
+		t->huge[i] = true;
 	if (comes_back(t))
 		expect_huge_model(t, "logging disabled");
 }
