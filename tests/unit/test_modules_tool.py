@@ -485,6 +485,25 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     assert host.status(0)["loaded"] == "series"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("-name web", "web"),
+        ("-name web,process=x", "web"),
+        ("--name process=x,guest=a=b,debug-threads=on", "a=b"),
+        ("-name guest=a,,b", "a,b"),
+        ("-name debug-threads=on", "worker"),
+        ("-m 1G", "worker"),
+    ],
+)
+def test_the_name_of_a_vm_is_qemus_or_the_process(host: Host, words: str, name: str) -> None:
+    host.load("series")
+    host.write("proc/12/cmdline", "\0".join(["qemu", *words.split(), ""]))
+    host.write("proc/12/comm", "worker\n")
+    host.write("sys/kernel/debug/kvm/12-7/pages_2m", "1\n").chmod(0o444)
+    assert f'name="{name}"' in host.run("metrics").stdout
+
+
 def test_metrics(host: Host) -> None:
     """A checker takes them, with KVM's statistics of each VM under QEMU's name for it."""
     host.load("series")
