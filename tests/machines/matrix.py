@@ -319,7 +319,6 @@ VMX_HARVEST_MODE = without("pml")
 # Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
 VMX_TRACKED_MODE = without("eptad")
 
-RACE_PAUSES = race_test(3, "-w", "20", name="pauses")
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
@@ -331,6 +330,12 @@ MODEL_DEBUG = (
     model_test("settings", "quota", "across_q"),
     model_test("tables", "tracked", "tracked_alias"),
 )
+BOTH_MMUS_DEBUG = (
+    perf_test("clear", "-v", "2", "-b", "4M"),
+    perf_test("enable", "-v", "2", "-b", "4M", "-g"),
+    race_test(3),
+    race_test(3, "-w", "20", name="pauses"),
+)
 # For these one mode will do: with shadow paging there is more to go wrong.
 DEBUG_ONCE = (
     RECOVER,
@@ -338,10 +343,7 @@ DEBUG_ONCE = (
     WINDOW_WRPROT,
     *MODEL_DEBUG,
     *FAULT,
-    perf_test("clear", "-v", "2", "-b", "4M"),
-    perf_test("enable", "-v", "2", "-b", "4M", "-g"),
-    race_test(3),
-    RACE_PAUSES,
+    *BOTH_MMUS_DEBUG,
 )
 # The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
 DEBUG_TDP = (
@@ -354,7 +356,7 @@ DEBUG_TDP = (
     fault_test("yield", "-m", "force"),
     *DEBUG,
     *MODEL_DEBUG[:2],
-    *DEBUG_ONCE[-4:],
+    *BOTH_MMUS_DEBUG,
 )
 
 # Bounds of what a guest can cost, which are those of shadow paging.

@@ -226,8 +226,6 @@ void setting_reset(const char *path)
 	setting_set(path, setting_value(path));
 }
 
-/* VMs */
-
 /* Pauses */
 
 u64 pause_us;
@@ -254,6 +252,8 @@ u64 nr_pauses(void)
 		fclose(f);
 	return sum;
 }
+
+/* VMs */
 
 bool is_tdp_mmu(void)
 {
