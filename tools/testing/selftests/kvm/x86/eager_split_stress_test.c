@@ -152,22 +152,28 @@ static void gate_nap(struct gate *g, u64 us)
 
 /* vCPUs */
 
-/* The memslot is away: do what a VMM does for a device, with the memory itself. */
+/*
+ * The memslot is away: do what a VMM does for a device, with the memory itself.  In one
+ * access, as the vCPU would: byte by byte, the memory could be replaced in between.
+ */
 static void emulate_access(struct stress *t, unsigned int id)
 {
 	struct kvm_run *run = t->vcpus[id]->run;
 	struct region *r = data_region(t);
 	u64 offset = run->mmio.phys_addr - r->gpa;
+	u64 *memory = r->hva + offset, *data = (u64 *)run->mmio.data;
 
-	CHECK(t, offset < r->nr_pages * PAGE_SIZE, "MMIO at 0x%llx", run->mmio.phys_addr);
+	CHECK(t, offset < r->nr_pages * PAGE_SIZE && !(offset % sizeof(*memory)) &&
+	      run->mmio.len == sizeof(*memory), "MMIO at 0x%llx, %u bytes", run->mmio.phys_addr,
+	      run->mmio.len);
 	count(&counters.mmio);
 	WRITE_ONCE(t->ctl->vcpus[id].nr_mmio, t->ctl->vcpus[id].nr_mmio + 1);
 	pthread_rwlock_rdlock(&t->protection);
 	if (run->mmio.is_write) {
-		memcpy(r->hva + offset, run->mmio.data, run->mmio.len);
+		WRITE_ONCE(*memory, *data);
 		set_host_dirty(r, offset / PAGE_SIZE);
 	} else {
-		memcpy(run->mmio.data, r->hva + offset, run->mmio.len);
+		*data = READ_ONCE(*memory);
 	}
 	pthread_rwlock_unlock(&t->protection);
 }
