@@ -15,7 +15,10 @@
 #define DATA_GPA	0x40000000ull
 #define NR_PAGES	4096
 #define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
-#define NR_ROUNDS	30
+#define NR_BEFORE_SIGNAL	64
+#define NR_ROUNDS	60
+
+static struct kvm_dirty_gfn *amid;
 
 static void guest_main(void)
 {
@@ -43,28 +46,38 @@ static u32 collect(struct kvm_vcpu *vcpu)
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
 		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET); /* likewise */
-		nr++;
+		if (nr++ < NR_BEFORE_SIGNAL)
+			amid = &ring[i];
 	}
 	return nr;
 }
 
-/* Return: how many calls came back with a part of NR entries. */
-static u32 reset_ring(struct kvm_vm *vm, u32 nr)
+/* Once KVM has reset the first entries.  It is the main thread that gets the signal. */
+static void *send_signal(void *started)
 {
-	static u32 delay_us = 100;
-	u32 some, early = 0;
+	WRITE_ONCE(*(bool *)started, true);
+	while (READ_ONCE(amid->flags))
+		;
+	kill(getpid(), SIGALRM);
+	return NULL;
+}
 
+/* Return: did a call come back with a part of NR entries? */
+static bool reset_ring(struct kvm_vm *vm, u32 nr)
+{
+	bool started = false, early = false;
+	pthread_t thread;
+	u32 some;
+
+	TEST_ASSERT(!pthread_create(&thread, NULL, send_signal, &started), "pthread_create");
+	while (!READ_ONCE(started))
+		;
 	for (; nr; nr -= some) {
-		ualarm(delay_us, delay_us);
 		some = kvm_vm_reset_dirty_ring(vm);
-		TEST_ASSERT(some <= nr && (some || delay_us < 400000),
-			    "%u of %u entries were reset", some, nr);
-		early += some && some < nr;
-		/* Signals come before the first entry is reset. */
-		if (!some)
-			delay_us *= 2;
+		TEST_ASSERT(some <= nr && some, "%u of %u entries were reset", some, nr);
+		early |= some < nr;
 	}
-	ualarm(0, 0);
+	pthread_join(thread, NULL);
 	return early;
 }
 
