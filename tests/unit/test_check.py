@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""make check on a small kernel: each check passes, and fails when what it checks is broken."""
+"""make check on a small kernel: each check passes, and fails when what it checks is broken.
+
+And lab/ has floors: a module imports what is below it, no cycle and nothing from above. Imports
+inside functions count as well. The floors are in pyproject.toml.
+"""
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from lab.core.paths import BUILD
+from lab.core.paths import BUILD, ROOT
 from lab.series import topics
 from lab.series.save import save
 from lab.submit import check
@@ -235,3 +241,10 @@ def test_table() -> None:
     assert "passed" in text
     assert "FAILED" in text
     assert "second: [a] is wrong" in text
+
+
+def test_every_package_has_a_floor_no_import_goes_up_and_no_modules_import_each_other() -> None:
+    command = (Path(sys.executable).with_name("lint-imports"), "--no-cache")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kept, 0 broken" in done.stdout
