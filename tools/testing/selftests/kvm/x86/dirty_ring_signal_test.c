@@ -5,6 +5,7 @@
  * What was taken has to be logged again when the guest writes to it again, whether
  * the ioctl went on or returned early.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <asm/barrier.h>
 
