@@ -17,7 +17,7 @@
 #define NR_PAGES	4096
 #define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
 #define NR_BEFORE_SIGNAL	64
-#define NR_ROUNDS	60
+#define NR_ROUNDS	30
 
 static struct kvm_dirty_gfn *amid;
 
