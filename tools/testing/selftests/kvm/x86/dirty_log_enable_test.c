@@ -2,10 +2,11 @@
 /*
  * Dirty logging: a page fault splits a huge page while logging is being enabled.
  *
- * A vCPU writes to the first huge page of a memslot, which has its Dirty bit set again,
- * and executes from it, for which KVM has to split it if nx_huge_pages is on, at one
- * moment of the ioctl after the other.  What is written afterwards has to be in the log.
- * The small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
+ * A vCPU writes to a huge page of a memslot, which has its Dirty bit set again, and
+ * executes from it, for which KVM has to split it if nx_huge_pages is on, at one moment
+ * of the ioctl after the other.  What is written afterwards has to be in the log.  Each
+ * round has a huge page of its own, as one split before logging doesn't come back.  The
+ * small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
  * A link to small pages that loses what is taken from the huge page has the vCPU fault for ever.
  */
 #include <signal.h>
@@ -14,8 +15,9 @@
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
-#define DATA_SIZE		(SZ_2M + SZ_32M)
 #define NR_ROUNDS		32
+#define HUGE_SIZE		(NR_ROUNDS * SZ_2M)
+#define DATA_SIZE		(HUGE_SIZE + SZ_32M)
 #define ROUND_S			5
 #define CODE_OFFSET		(5 * PAGE_SIZE + 64)
 #define OPCODE_RET		0xc3
@@ -27,22 +29,33 @@ static void *mem;
 static u64 delay_ns;
 
 /* At the beginning of pages, the only address that some emulators log as they should. */
+static void guest_write_range(u64 gva, u64 size)
+{
+	u64 end = gva + size;
+
+	for (; gva < end; gva += PAGE_SIZE)
+		WRITE_ONCE(*(u64 *)gva, gva);
+}
+
+/* Twice in each round, before logging and while it is on. */
 static void guest_write(void)
 {
-	u64 gva;
+	unsigned int i;
 
-	for (;;) {
-		for (gva = DATA_GPA; gva < DATA_GPA + DATA_SIZE; gva += PAGE_SIZE)
-			WRITE_ONCE(*(u64 *)gva, gva);
+	for (i = 0; ; i++) {
+		guest_write_range(DATA_GPA + i / 2 * SZ_2M, SZ_2M);
+		guest_write_range(DATA_GPA + HUGE_SIZE, SZ_32M);
 		GUEST_SYNC(0);
 	}
 }
 
 static void guest_execute(void)
 {
-	for (;;) {
-		WRITE_ONCE(*(u64 *)DATA_GPA, 0);
-		((void (*)(void))(DATA_GPA + CODE_OFFSET))();
+	u64 gva;
+
+	for (gva = DATA_GPA; ; gva += SZ_2M) {
+		WRITE_ONCE(*(u64 *)gva, 0);
+		((void (*)(void))(gva + CODE_OFFSET))();
 		GUEST_SYNC(0);
 	}
 }
@@ -68,28 +81,27 @@ static void set_flags(u32 flags)
 
 static void create_slot(void)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE, flags | MAP_NORESERVE, -1);
+	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE, flags, -1);
 	mem = align_ptr_up(mem, SZ_2M);
-	TEST_ASSERT(mmap(mem, SZ_2M, PROT_READ | PROT_WRITE, flags | MAP_FIXED | MAP_HUGETLB,
-			 -1, 0) == mem, "mmap");
-	TEST_ASSERT(!mprotect(mem + SZ_2M, SZ_32M, PROT_READ | PROT_WRITE), "mprotect");
-	TEST_ASSERT(!madvise(mem + SZ_2M, SZ_32M, MADV_NOHUGEPAGE), "madvise");
-	*(u8 *)(mem + CODE_OFFSET) = OPCODE_RET;
+	TEST_ASSERT(mmap(mem, HUGE_SIZE, PROT_READ | PROT_WRITE,
+			 flags | MAP_FIXED | MAP_HUGETLB, -1, 0) == mem, "mmap");
+	TEST_ASSERT(!mprotect(mem + HUGE_SIZE, SZ_32M, PROT_READ | PROT_WRITE), "mprotect");
+	TEST_ASSERT(!madvise(mem + HUGE_SIZE, SZ_32M, MADV_NOHUGEPAGE), "madvise");
 	set_flags(0);
 	virt_map_level(vm, DATA_GPA, DATA_GPA, DATA_SIZE, PG_LEVEL_2M);
 }
 
-/* Return: how many pages of the first 2MiB were written and aren't in the log. */
-static unsigned int nr_missing(void)
+/* Return: how many pages of ROUND's 2MiB were written and aren't in the log. */
+static unsigned int nr_missing(unsigned int round)
 {
 	unsigned long log[DATA_SIZE / PAGE_SIZE / BITS_PER_WORD];
-	unsigned int i, missing = 0;
+	unsigned int i, first = round * PAGES_PER_2M, missing = 0;
 
 	vcpu_run_to_sync(writer, NULL);
 	kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
-	for (i = 0; i < PAGES_PER_2M; i++)
+	for (i = first; i < first + PAGES_PER_2M; i++)
 		missing += !(log[i / BITS_PER_WORD] >> (i % BITS_PER_WORD) & 1);
 	return missing;
 }
@@ -102,8 +114,9 @@ static void give_up(int sig)
 int main(int argc, char *argv[])
 {
 	unsigned int round, missing = 0;
-	u64 enabling_ns = 0, took_ns;
+	u64 enabling_ns = ~0ull, since;
 	pthread_t thread;
+	void *huge;
 
 	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
@@ -118,19 +131,24 @@ int main(int argc, char *argv[])
 	start_thread(&thread, execute_later, NULL);
 	TEST_ASSERT(signal(SIGALRM, give_up) != SIG_ERR, "signal");
 
-	/* The first one begins at once.  The shortest tells how long the ioctl takes. */
+	/*
+	 * The first one begins at once.  Of the others a third begin while the shortest
+	 * ioctl so far would last, and some of the rest will while one that is held up does.
+	 */
 	for (round = 0; round < NR_ROUNDS; round++) {
 		alarm(ROUND_S);
+		huge = mem + round * SZ_2M;
+		*(u8 *)(huge + CODE_OFFSET) = OPCODE_RET;
 		vcpu_run_to_sync(writer, NULL);
-		delay_ns = enabling_ns * round / NR_ROUNDS;
+		delay_ns = enabling_ns * round * round / 128;
 		pthread_barrier_wait(&barrier);
-		took_ns = -now_ns();
+		since = now_ns();
 		set_flags(KVM_MEM_LOG_DIRTY_PAGES);
-		took_ns += now_ns();
-		enabling_ns = round ? min(enabling_ns, took_ns) : took_ns;
+		enabling_ns = min(enabling_ns, now_ns() - since);
 		pthread_barrier_wait(&barrier);
-		missing += nr_missing();
+		missing += nr_missing(round);
 		set_flags(0);
+		TEST_ASSERT(!madvise(huge, SZ_2M, MADV_DONTNEED), "madvise");
 	}
 	alarm(0);
 	pthread_join(thread, NULL);

@@ -16,7 +16,7 @@
 #define DATA_GPA	0x40000000ull
 #define NR_PAGES	4096
 #define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
-#define NR_BEFORE_SIGNAL	64
+#define NR_FIRST	64
 #define NR_ROUNDS	30
 
 static struct kvm_dirty_gfn *amid;
@@ -47,7 +47,7 @@ static u32 collect(struct kvm_vcpu *vcpu)
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
 		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET); /* likewise */
-		if (nr++ < NR_BEFORE_SIGNAL)
+		if (nr++ < NR_FIRST)
 			amid = &ring[i];
 	}
 	return nr;
@@ -69,6 +69,9 @@ static bool reset_ring(struct kvm_vm *vm, u32 nr)
 	bool started = false, early = false;
 	pthread_t thread;
 	u32 some;
+
+	if (!nr)
+		return false;
 
 	TEST_ASSERT(!pthread_create(&thread, NULL, send_signal, &started), "pthread_create");
 	while (!READ_ONCE(started))
