@@ -242,7 +242,7 @@ check_input() {
 	check_list --writes "$writes_list" in_range 0 100
 	check_list --eager "$eager_list" one_of 'N, Y'
 	# What is not asked for is recorded as it is; a kernel without it is off.
-	[ -n "$harvest_given" ] || harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
+	[ -n "$harvest_given" ] || harvest_list=$(sed "s/^vm$/off/" "$harvest_param" 2>/dev/null) || harvest_list=off
 	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
 	parse_bytes

@@ -74,13 +74,10 @@ def arch_of(config: str) -> str:
     return ARCHITECTURES.get(config, ARCH_64)
 
 
-def make_command(
-    objects: str, *targets: str, jobs: int | None = None, arch: str = ARCH_64
-) -> tuple[str, ...]:
+def make_command(objects: str, *targets: str, arch: str = ARCH_64) -> tuple[str, ...]:
     """The kbuild command for TARGETS, objects being a directory below the tree."""
-    compilers = ("CC=ccache gcc", "HOSTCC=ccache gcc")
-    make = ("make", f"-j{jobs or os.cpu_count()}", f"O={objects}", f"ARCH={arch}")
-    return (*make, *compilers, *targets)
+    make = ("make", f"-j{os.cpu_count()}", f"O={objects}", f"ARCH={arch}")
+    return (*make, "CC=ccache gcc", "HOSTCC=ccache gcc", *targets)
 
 
 def _commit_of(kind: str, layout: Layout) -> str:

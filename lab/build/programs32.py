@@ -40,14 +40,10 @@ def busybox() -> Path:
     return BUSYBOX
 
 
-def program_of(file: Path) -> Path:
-    return LAYOUT.linux / OBJECTS / "programs" / file.stem
-
-
 def build(file: Path) -> Path:
     """Build the program of one C file. WorkFailed: it does not compile."""
     source = source_tree("series")
-    program = program_of(file)
+    program = LAYOUT.linux / OBJECTS / "programs" / file.stem
     log = LAYOUT.log / f"programs32-{file.stem}.log"
     log.unlink(missing_ok=True)
     env = build_environment()

@@ -24,9 +24,8 @@ class GitFailed(WorkFailed):
 
     def __init__(self, command: str, output: str) -> None:
         self.output = output.strip()
-        super().__init__(
-            f"git {command}: {self.output.splitlines()[0] if self.output else 'failed'}"
-        )
+        why = self.output.splitlines()[0] if self.output else "failed"
+        super().__init__(f"git {command}: {why}")
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -67,12 +66,10 @@ class Repo:
     path: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def run(
-        self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
-    ) -> bytes:
+    def run(self, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
         """Run git and return its stdout; raises GitFailed, LabError when the disk is full."""
         done = subprocess.run(
-            ("git", "-c", "core.hooksPath=/dev/null", *arguments),
+            ("git", "-c", "core.hooksPath=/dev/null", *words),
             cwd=self.path,
             env=_environment({**self.env, **(env or {})}),
             input=stdin,
@@ -81,15 +78,15 @@ class Repo:
         )
         if done.returncode != 0:
             complain_if_full(self.path)
-            raise GitFailed(arguments[0], done.stderr.decode(errors="replace"))
+            raise GitFailed(words[0], done.stderr.decode(errors="replace"))
         return done.stdout
 
-    def text(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    def text(self, *words: str) -> str:
         """The same for output that is text, without the last newline."""
-        return self.run(*arguments, env=env).decode(errors="surrogateescape").removesuffix("\n")
+        return self.run(*words).decode(errors="surrogateescape").removesuffix("\n")
 
-    def lines(self, *arguments: str) -> list[str]:
-        return self.text(*arguments).splitlines()
+    def lines(self, *words: str) -> list[str]:
+        return self.text(*words).splitlines()
 
     def tree_of(self, commit: str) -> str:
         return self.text("rev-parse", f"{commit}^{{tree}}")

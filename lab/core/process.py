@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -62,10 +63,6 @@ def workspace() -> Iterator[Path]:
         yield directory
 
 
-def _raise_exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 @contextlib.contextmanager
 def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     """Give signals these handlers for as long as the `with` lasts.
@@ -87,7 +84,7 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 def ends_by_exception() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit, unless they have a handler already."""
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-    with handled(dict.fromkeys(numbers, _raise_exit)):
+    with handled(dict.fromkeys(numbers, lambda number, _: sys.exit(128 + number))):
         yield
 
 
@@ -107,20 +104,17 @@ def signals_wait() -> Iterator[None]:
             signal.raise_signal(late)
 
 
-def _is_in_session(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session
-    except (ProcessLookupError, PermissionError):
-        return False
-
-
 def family(leader: int) -> list[psutil.Process]:
     """Return what lives of a session and below its leader, given the leader's process number.
 
     The leader itself may be gone: the kernel does not use the number of a session again
     while it has members.
     """
-    members = {process for process in psutil.process_iter() if _is_in_session(process, leader)}
+    members = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader:
+                members.add(process)
     with contextlib.suppress(psutil.NoSuchProcess):
         members.update(psutil.Process(leader).children(recursive=True))
     return sorted(members, key=lambda process: process.pid)

@@ -39,10 +39,9 @@ def measure_into(file: Path, *, fresh: bool = False) -> None:
     """Measure all of it, FILE being complete or absent. What was interrupted is not repeated."""
     machine, plan = machines.get(MACHINE), boots()
     runs = sum(len(boot.matrix.runs) for boot in plan)
-    seconds = sum(boot.estimate_s for boot in plan) / 2
     say(
         f"crossover: {runs} test runs in {len(plan)} boots of {MACHINE} (simulated time), about"
-        f" {duration(seconds)} on two cores when all is built"
+        f" {duration(sum(boot.estimate_s for boot in plan) / 2)} on two cores when all is built"
     )
     bench.measure_into(file, machine, plan, fresh=fresh)
 

@@ -208,7 +208,7 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
 
 @click.command()
 @click.option("--ept", type=click.Choice([*EITHER]), default="both", help="N: shadow paging.")
-@click.option("--mib", "mib_per_vcpu", type=int, default=USUAL.mib_per_vcpu, help="Per vCPU.")
+@click.option("--mib", type=int, default=USUAL.mib_per_vcpu, help="Per vCPU.")
 @click.option(
     "--contended",
     is_flag=True,
@@ -216,15 +216,13 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
 )
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
-def command(
-    ept: str, mib_per_vcpu: int, contended: bool, output: Path | None, dry_run: bool
-) -> None:
+def command(ept: str, mib: int, contended: bool, output: Path | None, dry_run: bool) -> None:
     """Measure what running vCPUs feel: timelines and stalls, on the lockstep machine.
 
     Writes JSON lines, complete or not at all, and draws the report. Simulated time.
     """
-    check(mib_per_vcpu)
-    load = replace(USUAL, mib_per_vcpu=mib_per_vcpu)
+    check(mib)
+    load = replace(USUAL, mib_per_vcpu=mib)
     if contended and (ept, load) != ("both", USUAL):
         raise LabError("--contended: its load and its modes are given; leave --ept and --mib out")
     plan = contended_boots() if contended else live_boots(EITHER[ept], load)
@@ -236,6 +234,5 @@ def command(
         return
     file = output_file(output, "yield" if contended else "live")
     say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")
-    found = measure(plan)
-    write_records(file, found)
+    write_records(file, measure(plan))
     page.present("live", [], file, draw=output is None)

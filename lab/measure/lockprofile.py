@@ -203,8 +203,7 @@ def profile(
         waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
-    found: dict[str, Any]
-    found = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
+    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
     found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
     found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
     found |= {"write_percent": run.write_percent, "initially_all_set": True, "eager": run.eager}

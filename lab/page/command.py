@@ -44,12 +44,6 @@ def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> Non
         refresh(file.parent)
 
 
-def check_output(directory: Path) -> None:
-    """LabError: a directory that holds something else, which replacing it would lose."""
-    if directory.exists() and not (directory / render.MARKDOWN).exists():
-        raise LabError(f"--output: {directory} exists and holds no report; name another directory")
-
-
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
@@ -67,6 +61,8 @@ def command(files: tuple[Path, ...], output: Path) -> None:
     all others are results of `make bench`. What was not measured is named, with the command
     for it.
     """
-    check_output(output)
+    # It would be lost.
+    if output.exists() and not (output / render.MARKDOWN).exists():
+        raise LabError(f"--output: {output} exists and holds no report; name another directory")
     write(files or sources.newest(RESULTS), output)
     say(f"report: {output / render.HTML}, and {render.MARKDOWN} beside it")

@@ -28,8 +28,7 @@ WHAT_IS_CHEAPER = "D cheaper: by elapsed time; by CPU time: of all vCPUs and the
 
 def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """A round with write protection beside one with Dirty bits, and what a page costs."""
-    times = {one.key: one.seconds for one in measurements}
-    found = tradeoff.of_one_vm(tradeoff.find(times))
+    found = tradeoff.of_one_vm(tradeoff.find({one.key: one.seconds for one in measurements}))
     return [_round_table(found), _page_table(found)] if found else []
 
 
@@ -42,8 +41,7 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
         for one, other in mode.pairs:
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
             cells = (*map(tables.milliseconds, times), tables.ratio(one.total, other.total))
-            label = tables.paging_of(mode.like)
-            table.rows.append((label, f"{one.write_percent}%", *cells))
+            table.rows.append((tables.paging_of(mode.like), f"{one.write_percent}%", *cells))
             table.origins.append((*one.keys, *other.keys))
     return table
 
@@ -88,9 +86,8 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     """A round over the write percentage, a panel for each mode."""
     panels = []
     for mode in found:
-        drawn: dict[Style, Points] = {}
-        for style, rounds in ((PROTECTED, mode.protected), (HARVESTED, mode.bits)):
-            drawn[style] = [(one.write_percent, one.total * 1e3) for one in rounds]
+        sides = {PROTECTED: mode.protected, HARVESTED: mode.bits}
+        drawn = {s: [(one.write_percent, one.total * 1e3) for one in sides[s]] for s in sides}
         title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
         panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
     simulated = dimensions.simulated(found[0].like.machine)

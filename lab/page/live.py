@@ -133,18 +133,14 @@ def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
     return Grid(Table(title, ("", *columns), rows, notes), origins)
 
 
-def _live_blocks(source: Source, ept: bool) -> list[Block]:
-    runs = _runs(source, ept)
-    if not runs:
-        return []
-    mode = f"ept{'Y' if ept else 'N'}"
-    return [_timeline_picture(runs, mode), _stall_picture(runs, mode), _longest_table(runs, mode)]
+def _live_blocks(source: Source) -> list[Block]:
+    blocks: list[Block] = []
+    for mode, ept in (("eptY", True), ("eptN", False)):
+        if runs := _runs(source, ept):
+            blocks += [_timeline_picture(runs, mode), _stall_picture(runs, mode)]
+            blocks.append(_longest_table(runs, mode))
+    return blocks
 
 
-PART = Part(
-    "live",
-    "What running vCPUs feel",
-    ("live",),
-    lambda source: _live_blocks(source, True) + _live_blocks(source, False),
-    Missing("timelines and stalls", "make bench WHAT=live"),
-)
+NONE = Missing("timelines and stalls", "make bench WHAT=live")
+PART = Part("live", "What running vCPUs feel", ("live",), _live_blocks, NONE)

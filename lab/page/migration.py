@@ -119,21 +119,18 @@ def _dimensions(record: Record) -> str:
     return dimensions.of([record], f"{requests} and writes {record['writes']}")
 
 
-def _cells(row: FigureRow, migrations: Sequence[MigrationRecords]) -> tuple[str, ...]:
-    values = [row.value(migration) for migration in migrations]
-    cells = [f"{value:.{row.digits}f}" for value in values]
-    for value in values[1:]:
-        cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
-    return (row.label, *cells)
-
-
 def _table(migrations: Sequence[MigrationRecords]) -> Table:
     record = migrations[0].records["migration"]
     table = Table(
         _title(record),
         ("", *(migration.style.label for migration in migrations), *RATIOS[: len(migrations) - 1]),
     )
-    table.rows += [_cells(row, migrations) for row in ROWS]
+    for row in ROWS:
+        values = [row.value(migration) for migration in migrations]
+        cells = [f"{value:.{row.digits}f}" for value in values]
+        for value in values[1:]:
+            cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
+        table.rows.append((row.label, *cells))
     table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
     simulated = record["machine"] in dimensions.SIMULATED
     table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)

@@ -85,25 +85,21 @@ def table(found: Sequence[Record]) -> Table:
     return Table(TITLE, columns, [*starmap(_row, cases.items())], notes)
 
 
-def _picture(found: Iterable[Record]) -> str:
-    """Over memory, as SVG: warm above cold."""
-    panels: dict[bool, dict[str, dict[Style, list[tuple[float, float]]]]] = {}
-    for one in sorted(found, key=itemgetter("gib")):
-        if style := STYLES.get(one["code"]):
-            curves = panels.setdefault(one["cold"], {}).setdefault(_case(one)[0], {})
-            curves.setdefault(style, []).append((one["gib"], one["ns_per_2mib"]))
-    rows = [[Panel(where, MEMORY, c) for where, c in row.items()] for row in panels.values()]
-    return pictures.curves("native", rows, "ns per 2 MiB")
-
-
 def _blocks(source: Source) -> list[Block]:
     found = [line.record for line in source.lines]
     shown = table(found)
     origins = [tuple(o for o in source.lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
-    drawn = Picture("native", TITLE, _picture(found), said, reading, source.name)
-    return [drawn, Grid(shown, origins)]
+    # Over memory: warm above cold.
+    panels: dict[bool, dict[str, dict[Style, list[tuple[float, float]]]]] = {}
+    for one in sorted(found, key=itemgetter("gib")):
+        if style := STYLES.get(one["code"]):
+            curves = panels.setdefault(one["cold"], {}).setdefault(_case(one)[0], {})
+            curves.setdefault(style, []).append((one["gib"], one["ns_per_2mib"]))
+    rows = [[Panel(where, MEMORY, c) for where, c in row.items()] for row in panels.values()]
+    svg = pictures.curves("native", rows, "ns per 2 MiB")
+    return [Picture("native", TITLE, svg, said, reading, source.name), Grid(shown, origins)]
 
 
 MISSING = Missing("how the series' loops fare in real caches", "make bench WHAT=native")

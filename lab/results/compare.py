@@ -89,16 +89,13 @@ def load(files: Sequence[Path]) -> Side:
     return Side(str(files[0]), times, frozenset(one.kernel_version for one in found))
 
 
-def limit_s(key: Key) -> float:
-    paying = tables.headline(key.initially_all_set).iteration or 0
-    unpaid = key.phase == "dirty" and (key.iteration or 0) < paying
-    return UNPAID_S if unpaid else LIMITS_S[key.phase]
-
-
 def _pair(key: Key, before: Sequence[float], after: Sequence[float], lockstep: bool) -> Pair:
     first, second = statistics.median(before), statistics.median(after)
     if lockstep:
-        allowed = max(limit_s(key), SHARE * min(first, second))
+        paying = tables.headline(key.initially_all_set).iteration or 0
+        unpaid = key.phase == "dirty" and (key.iteration or 0) < paying
+        limit_s = UNPAID_S if unpaid else LIMITS_S[key.phase]
+        allowed = max(limit_s, SHARE * min(first, second))
         return Pair(key, first, second, abs(second - first) > allowed)
     if min(len(before), len(after)) < 2:
         return Pair(key, first, second, moved=False, judged=False)

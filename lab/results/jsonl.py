@@ -106,8 +106,7 @@ def parse(line: str) -> Measurement:
     LabError: not an object, a key that is missing or twice, or a value that cannot be.
     """
     try:
-        record = json.loads(line, object_pairs_hook=_no_duplicates)
-        found = msgspec.convert(record, Measurement)
+        found = msgspec.convert(json.loads(line, object_pairs_hook=_no_duplicates), Measurement)
     except msgspec.ValidationError as error:
         raise LabError(str(error)) from error
     except ValueError as error:

@@ -171,8 +171,7 @@ def load_bases(files: Iterable[Path]) -> Bases:
             other = mine[source.kind].name
             raise LabError(f"{other} and {source.name} are both of {source.kind}: give one")
         mine[source.kind] = source
-    sources = {b: {k: mine[k] for k in KINDS if k in mine} for b, mine in found.items()}
-    return newest_first(sources)
+    return newest_first({b: {k: mine[k] for k in KINDS if k in mine} for b, mine in found.items()})
 
 
 def load_all(files: Iterable[Path]) -> Sources:

@@ -183,9 +183,6 @@ def _group(key: Key) -> Key:
     return replace(key, vcpus=0, eager=False, phase="", iteration=None)
 
 
-Groups = dict[Key, list[Key]]
-
-
 # By initially-all-set.
 REASON = {
     True: "iteration 2 is the first that pays for splitting: only CLEAR write-protects",
@@ -276,7 +273,7 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """
     found = list(measurements)
     times = {one.key: one.seconds for one in found}
-    groups: Groups = {}
+    groups: dict[Key, list[Key]] = {}
     for key in times:
         groups.setdefault(_group(key), []).append(key)
     series = [group for group in groups if group.kernel == "series"]
@@ -421,8 +418,7 @@ def bench_tables(
     of_base: these and what other bases have of the same, the newest first.
     """
     found = main_tables(measurements)
-    bases = bases_table(of_base or {})
-    found += filter(None, (base_table(measurements), bases, verdicts))
+    found += filter(None, (base_table(measurements), bases_table(of_base or {}), verdicts))
     for table in found:
         table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
     return found

@@ -11,7 +11,7 @@ from lab.series import cdefs
 from lab.series.files import WholeFile
 from lab.series.mail import Mail, Removal
 
-FetchWhole = Callable[[str], WholeFile]
+Fetch = Callable[[str], WholeFile]
 
 _FAILED_HUNK = re.compile(r"patch failed: (.+):(\d+)$", re.MULTILINE)
 
@@ -92,7 +92,7 @@ def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
         raise _refused(mail, error, wanted_by) from error
 
 
-def _put_whole(index: Repo, mail: Mail, whole: FetchWhole, wanted_by: str) -> None:
+def _put_whole(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> None:
     for path in mail.replaces:
         _existing(index, path, wanted_by)
     for path in mail.adds:
@@ -103,7 +103,7 @@ def _put_whole(index: Repo, mail: Mail, whole: FetchWhole, wanted_by: str) -> No
         index.put(path, Entry(file.mode, index.store(file.content)))
 
 
-def tree_of_mail(repo: Repo, parent: str, mail: Mail, whole: FetchWhole, wanted_by: str) -> str:
+def tree_of_mail(repo: Repo, parent: str, mail: Mail, whole: Fetch, wanted_by: str) -> str:
     """The id of the tree that the mail makes of its parent.
 
     wanted_by: what to call the mail in a LabError, which says what does not fit.
@@ -118,9 +118,7 @@ def tree_of_mail(repo: Repo, parent: str, mail: Mail, whole: FetchWhole, wanted_
         return index.text("write-tree")
 
 
-def commit_mails(
-    repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole: FetchWhole
-) -> str:
+def commit_mails(repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole: Fetch) -> str:
     """Put one commit per mail on BASE and return the id of the last.
 
     mails: what to call each, and the mail. The same input gives the same ids.

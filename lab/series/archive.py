@@ -10,7 +10,6 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from lab.core import process
@@ -58,20 +57,18 @@ def _options(root: Path, arch: str) -> list[str]:
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
-def _apt(root: Path, arch: str, log: Path, *words: str) -> bool:
-    command = ("apt-get", "-q", *_options(root, arch), *words)
-    with log.open("a") as output:
-        print("+", *command, file=output, flush=True)
-        return process.run(command, root, output, env=os.environ | {"LC_ALL": "C"}) == 0
-
-
 def _download(package: str, arch: str, suite: str, mirror: str, root: Path, log: Path) -> bool:
     for directory in ("lists/partial", "cache/archives/partial"):
         (root / directory).mkdir(parents=True, exist_ok=True)
-    words = f"signed-by={KEYRING} target=Packages"
-    (root / "sources.list").write_text(f"deb [{words}] {mirror} {suite} main\n")
-    apt = partial(_apt, root, arch, log)
-    return apt("update", "--error-on=any") and apt("download", package)
+    option = f"signed-by={KEYRING} target=Packages"
+    (root / "sources.list").write_text(f"deb [{option}] {mirror} {suite} main\n")
+    for words in (("update", "--error-on=any"), ("download", package)):
+        command = ("apt-get", "-q", *_options(root, arch), *words)
+        with log.open("a") as output:
+            print("+", *command, file=output, flush=True)
+            if process.run(command, root, output, env=os.environ | {"LC_ALL": "C"}) != 0:
+                return False
+    return True
 
 
 def codename() -> str:

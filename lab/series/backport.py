@@ -41,8 +41,7 @@ def _parts(subjects: Sequence[str], common: Sequence[str]) -> list[str]:
     places = [number for number, subject in enumerate(subjects) if subject in common]
     here = [subjects[place] for place in places]
     if here != list(common):
-        pairs = zip_longest(common, here)
-        wrong = next(one or other for one, other in pairs if one != other)
+        wrong = next(one or other for one, other in zip_longest(common, here) if one != other)
         raise LabError(f"the commits are not the mails of series/ in their order: see {wrong}")
     first, last = places[0], places[-1]
     for number in set(range(first, last)) - set(places):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from lab.core.errors import LabError, WorkFailed
-from lab.core.git import Entry, Repo
+from lab.core.git import Repo
 from lab.series import cdefs
 from lab.series.apply import remove_definitions, tree_of_mail
 from lab.series.files import WholeFile
@@ -41,12 +41,6 @@ def changed_lines(repo: Repo, old: str, new: str) -> tuple[int, int]:
         return 0, 0
     added, removed, _ = repo.text("diff", "--numstat", *DIFF, old, new).split("\t")
     return (int(added), int(removed)) if added != "-" else (1, 1)
-
-
-def _is_rewritten(repo: Repo, old: Entry, new: str) -> bool:
-    total = repo.content(old.blob).count(b"\n")
-    _, removed = changed_lines(repo, old.blob, new)
-    return total > 0 and (total - removed) / total < OURS_BELOW
 
 
 def message_of(repo: Repo, commit: str) -> str:
@@ -100,15 +94,13 @@ class Extractor:
     def _classify(self, subject: str, parent: str, commit: str) -> dict[str, list[str]]:
         """Paths that a commit touches, by what becomes of them."""
         change: dict[str, list[str]] = {"adds": [], "replaces": [], "deletes": [], "edits": []}
-        raw = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit)
-        fields = raw.split("\0")
+        fields = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit).split("\0")
         for information, path in zip(fields[0::2], fields[1::2], strict=False):
             _, mode, _, blob, status = information.split(" ")
             self.check_owner(subject, path)
             if status != "D" and mode not in REGULAR:
-                raise LabError(
-                    f'commit "{subject}": {path} is no regular file; only those are kept'
-                )
+                what = f'commit "{subject}": {path}'
+                raise LabError(f"{what} is no regular file; only those are kept")
             if status == "D":
                 change["deletes"].append(path)
             elif not self.is_whole(path, blob, added=status == "A"):
@@ -133,8 +125,11 @@ class Extractor:
         """Whether a file is kept whole, and not as a diff."""
         if added or self.is_ours(path):
             return True
-        old = self.repo.entry(self.base, path)
-        return old is not None and _is_rewritten(self.repo, old, blob)
+        if not (old := self.repo.entry(self.base, path)):
+            return False
+        total = self.repo.content(old.blob).count(b"\n")
+        _, removed = changed_lines(self.repo, old.blob, blob)
+        return total > 0 and (total - removed) / total < OURS_BELOW
 
     def _text(self, commit: str, path: str) -> tuple[str, str]:
         entry = self.repo.entry(commit, path)

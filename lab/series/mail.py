@@ -72,8 +72,7 @@ def format_mail(mail: Mail) -> str:
         *(f"Removes: {removal.path}: {removal.symbol}" for removal in mail.removes),
     ]
     head = [f"Subject: {subject}", *body.split("\n"), "---", *machine]
-    text = "\n".join(head) + "\n"
-    return text + ("\n" + mail.diff if mail.diff else "")
+    return "\n".join(head) + "\n" + ("\n" + mail.diff if mail.diff else "")
 
 
 def _wrong(name: str, number: int, expected: str) -> LabError:

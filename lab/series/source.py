@@ -73,14 +73,12 @@ def find(pin: Pin, version: str, tarball: Path | None = None) -> KernelSource:
             " apt-get update and install it again"
         )
     sha256 = _checksum(file)
-    expected = pin.proved.get(version)
-    if expected not in (None, sha256):
+    wanted = pin.proved.get(version)
+    if wanted not in (None, sha256):
         again = f"apt-get install --reinstall {pin.package}"
-        remedy = "remove build/*/source to fetch it again" if tarball else again
-        raise LabError(
-            f"{file} has sha256 {sha256}, the pin expects {expected} for {version}; {remedy}"
-        )
-    return KernelSource(pin.package, version, file, sha256, expected is not None)
+        how = "remove build/*/source to fetch it again" if tarball else again
+        raise LabError(f"{file} has sha256 {sha256}, the pin expects {wanted} for {version}; {how}")
+    return KernelSource(pin.package, version, file, sha256, wanted is not None)
 
 
 def _describe(directory: Path, version: str, tarball: Path, *, given: bool) -> None:
@@ -153,8 +151,7 @@ def _take(layout: Layout, tarball: Path) -> None:
         raise LabError(f"SOURCE: {tarball} is {found}, expected Linux {layout.version}")
     with space.filling(layout.source) as directory:
         space.need(directory, NEEDED_GIB, "a kernel source")
-        copy = Path(shutil.copy2(tarball, directory))
-        _describe(directory, version, copy, given=True)
+        _describe(directory, version, Path(shutil.copy2(tarball, directory)), given=True)
 
 
 def current_source(layout: Layout, given: Path | None = None) -> KernelSource:

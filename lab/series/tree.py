@@ -82,8 +82,7 @@ def write_state(linux: Path, state: State) -> None:
 
 def uncommitted(repo: Repo) -> str | None:
     """Why the work tree is not clean, None when it is."""
-    git = repo.path / ".git"
-    if any((git / name).exists() for name in IN_PROGRESS):
+    if any((repo.path / ".git" / name).exists() for name in IN_PROGRESS):
         return "a rebase, merge or cherry-pick in progress"
     changed = repo.lines("status", "--porcelain")
     return f"uncommitted changes ({changed[0][3:]}...)" if changed else None
@@ -114,19 +113,6 @@ def _unpack(found: KernelSource, target: Path, log: Path, without: Sequence[str]
         raise LabError(f"{found.tarball} is no kernel source; expected {found.package}")
 
 
-def _commit_base(repo: Repo, found: KernelSource) -> None:
-    repo.run("init", "-q", "-b", BRANCH, "--template=")
-    for key, value in SETTINGS.items():
-        repo.run("config", key, value)
-    exclude = repo.path / ".git" / "info" / "exclude"
-    exclude.parent.mkdir()
-    exclude.write_text(EXCLUDES)
-    repo.run("add", "-A", "-f")
-    message = f"base\n\n{found.package} {found.version}\n"
-    repo.run("commit", "-q", "-m", message, env=signature(*IDENTITY, 0))
-    repo.run("update-ref", BASE_TAG, "HEAD")
-
-
 def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
     """Put the repository's series on `base`, without moving a branch; returns the tip."""
     base = repo.text("rev-parse", BASE_TAG)
@@ -140,15 +126,22 @@ def series_commits(layout: Layout, repo: Repo, mails: files.Series) -> list[str]
     return repo.lines("rev-list", "--reverse", f"{BASE_TAG}..{tip}")
 
 
-def lay_out(
-    layout: Layout, found: KernelSource, target: Path, without: Sequence[str] = BULK
-) -> str:
-    """The base, without some of its files, and the series on it at TARGET; returns the tip."""
-    shutil.rmtree(target, ignore_errors=True)
-    repo = Repo(target)
+def lay_out(layout: Layout, found: KernelSource, place: Path, without: Sequence[str] = BULK) -> str:
+    """The base, without some of its files, and the series on it at PLACE; returns the tip."""
+    shutil.rmtree(place, ignore_errors=True)
+    repo = Repo(place)
     with step(f"Unpacking {found.package} {found.version}", "1 min"):
-        _unpack(found, target, layout.log / "tree.log", without)
-        _commit_base(repo, found)
+        _unpack(found, place, layout.log / "tree.log", without)
+        repo.run("init", "-q", "-b", BRANCH, "--template=")
+        for key, value in SETTINGS.items():
+            repo.run("config", key, value)
+        exclude = repo.path / ".git" / "info" / "exclude"
+        exclude.parent.mkdir()
+        exclude.write_text(EXCLUDES)
+        repo.run("add", "-A", "-f")
+        message = f"base\n\n{found.package} {found.version}\n"
+        repo.run("commit", "-q", "-m", message, env=signature(*IDENTITY, 0))
+        repo.run("update-ref", BASE_TAG, "HEAD")
     return commit_series(layout, repo, files.load(layout))
 
 
@@ -208,13 +201,6 @@ def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
         return f"{layout.linux}: {count}"
 
 
-def _is_work_tree_of(path: Path, linux: Path) -> bool:
-    try:
-        return (path / ".git").read_text().startswith(f"gitdir: {linux}/.git/worktrees/")
-    except OSError:
-        return False
-
-
 def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     """Make PATH a further work tree of build/linux, with COMMIT checked out.
 
@@ -222,7 +208,8 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     not differ are not touched.
     """
     repo = Repo(layout.linux)
-    if not _is_work_tree_of(path, layout.linux):
+    link, ours = path / ".git", f"gitdir: {layout.linux}/.git/worktrees/"
+    if not link.is_file() or not link.read_text().startswith(ours):
         shutil.rmtree(path, ignore_errors=True)
         space.need(layout.work, WORK_TREE_GIB, "another copy of the kernel tree")
         repo.run("worktree", "prune")

@@ -219,8 +219,7 @@ def sparse(subject: Subject) -> CheckResult:
         return CheckResult("no whole file in C")
     source = subject.at(subject.tip)
     kernel.configure(source, OBJECTS, subject.fragments, subject.log)
-    objects = [path.removesuffix(".c") + ".o" for path in sources]
-    done = _make(subject, source, "C=2", *objects)
+    done = _make(subject, source, "C=2", *[path.removesuffix(".c") + ".o" for path in sources])
     found = sorted(diagnostics(done.stderr))
     problems = [f"{path}: {text}" for path, text in found if path in ours]
     if done.returncode != 0 and not problems:
@@ -228,32 +227,8 @@ def sparse(subject: Subject) -> CheckResult:
     return CheckResult(f"{len(sources)} files", tuple(problems))
 
 
-def cocci_messages(output: str, directory: str) -> Counter[str]:
-    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them.
-
-    directory: what was looked at; it depends on the base whether names of files are below it.
-    """
-    return Counter(
-        f"{directory}{file.removeprefix(directory)}: {re.sub(r'[0-9]+', 'N', text)}"
-        for file, text in _COCCI.findall(output)
-    )
-
-
-def semantic_patches(source: Path) -> tuple[list[str], list[str]]:
-    """The kernel's semantic patches that report: Debian's spatch can run these, not those in OCaml.
-
-    The latter want a compiler of OCaml, of 400 MiB, for one driver and for what sparse says too.
-    """
-    texts = {
-        file.relative_to(source).as_posix(): file.read_text()
-        for file in sorted(source.glob("scripts/coccinelle/**/*.cocci"))
-    }
-    report = re.compile(r"virtual\s+report")
-    in_ocaml = {file: "ocaml" in text for file, text in texts.items() if report.search(text)}
-    return [f for f, ocaml in in_ocaml.items() if not ocaml], [f for f in in_ocaml if in_ocaml[f]]
-
-
 def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
+    """How often coccicheck said what, each as "file: text"; line numbers shift, so none of them."""
     # With an absolute path, as newer kernels run it in the directory that they look at.
     said: Counter[str] = Counter()
     for directory in KVM_OBJECTS:
@@ -261,7 +236,10 @@ def _coccicheck(subject: Subject, source: Path, patch: str) -> Counter[str]:
         done = _run_logged(subject, ("make", "-s", "coccicheck", *words), source)
         if done.returncode != 0:
             raise WorkFailed(f"coccicheck could not run {patch}; see {subject.log}")
-        said += cocci_messages(done.stdout, directory)
+        for file, text in _COCCI.findall(done.stdout):
+            # It depends on the base whether names of files are below the directory.
+            file = file.removeprefix(directory)
+            said[f"{directory}{file}: {re.sub(r'[0-9]+', 'N', text)}"] += 1
     return said
 
 
@@ -271,14 +249,22 @@ def coccicheck(subject: Subject) -> CheckResult:
     Not in the selftests: it proposes helpers of the kernel's that user space does not have.
     """
     source = subject.at(subject.tip)
-    can, cannot = semantic_patches(source)
+    texts = {
+        file.relative_to(source).as_posix(): file.read_text()
+        for file in sorted(source.glob("scripts/coccinelle/**/*.cocci"))
+    }
+    report = re.compile(r"virtual\s+report")
+    in_ocaml = {file: "ocaml" in text for file, text in texts.items() if report.search(text)}
+    # Debian's spatch can run all that report but those in OCaml, which want a compiler of that, of
+    # 400 MiB, for one driver and for what sparse says too.
+    can = [file for file, ocaml in in_ocaml.items() if not ocaml]
     said = {patch: _coccicheck(subject, source, patch) for patch in can}
     source = subject.at(tree.BASE_TAG)
     new: Counter[str] = Counter()
     for patch, messages in said.items():
         if messages:
             new += messages - _coccicheck(subject, source, patch)
-    detail = f"{len(can)} semantic patches, {len(cannot)} in OCaml left out"
+    detail = f"{len(can)} semantic patches, {len(in_ocaml) - len(can)} in OCaml left out"
     return CheckResult(detail, tuple(sorted(new)))
 
 
@@ -332,6 +318,7 @@ def debians_python() -> dict[str, str]:
 
 
 def _is_shell(file: Path) -> bool:
+    """Told by suffix or first line."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -339,20 +326,15 @@ def _is_shell(file: Path) -> bool:
     return file.suffix == ".sh" or re.match(rb"#!.*\b(ba|da)?sh\b", first) is not None
 
 
-def shell_scripts(root: Path) -> list[str]:
-    """Our shell scripts, told by suffix or first line."""
-    return [
+def scripts(subject: Subject) -> CheckResult:
+    """ruff, mypy and shellcheck have nothing to say about our own scripts."""
+    root = subject.layout.root
+    shell = [
         file.relative_to(root).as_posix()
         for directory in SCRIPT_DIRECTORIES
         for file in sorted((root / directory).rglob("*"))
         if _is_shell(file)
     ]
-
-
-def scripts(subject: Subject) -> CheckResult:
-    """ruff, mypy and shellcheck have nothing to say about our own scripts."""
-    root = subject.layout.root
-    shell = shell_scripts(root)
     python = (sys.executable, "-m")
     commands = [
         (*python, "ruff", "check", "--output-format=concise", "."),

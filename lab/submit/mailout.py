@@ -88,15 +88,6 @@ def _committed_at(*paths: str) -> float:
     return 0
 
 
-def is_stale(file: Path) -> bool:
-    """Whether the kernel's part of the repository changed after FILE was measured.
-
-    A result is as old as its file, or as the commit that has it: a clone's files are new.
-    """
-    measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
-    return measured < _committed_at("series", *KERNEL_CODE)
-
-
 def load_results(file: Path) -> list[Measurement]:
     """LabError: FILE cannot be read, or is not what `make bench` writes."""
     return jsonl.parse_all(sources.load(file).data.decode(), file.name)
@@ -116,15 +107,11 @@ def plain(table: Table) -> str:
     return "\n".join([*textwrap.wrap(f"{table.title}:", WIDTH), "", *lines])
 
 
-def _clock(machine: str) -> str:
-    if machine not in EMULATED:
-        return "wall-clock time of a real machine"
-    return tables.LOCKSTEP if machines.get(machine).lockstep else tables.WALL_CLOCK
-
-
 def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
     """What has to be known of the figures: whose clock they are by, and of which kernel."""
-    clocks = {one.machine: _clock(one.machine) for one in measurements}
+    clocks = dict.fromkeys((m.machine for m in measurements), "wall-clock time of a real machine")
+    for name in EMULATED.intersection(clocks):
+        clocks[name] = tables.LOCKSTEP if machines.get(name).lockstep else tables.WALL_CLOCK
     versions = sorted({one.kernel_version for one in measurements})
     notes = [f"{machine}: {clock}." for machine, clock in clocks.items()]
     if EMULATED.issuperset(clocks):
@@ -208,10 +195,9 @@ def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int)
     directory.mkdir(parents=True)
     first, last = parcel.commits[0], parcel.commits[-1]
     name, email = subject.repo.lines("log", "-1", "--format=%an%n%ae", first)
-    author = {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
     options = ["-q", "--numbered", "--cover-letter", "--no-signature", "-o", str(directory)]
     options += [f"--reroll-count={version}"] if version > 1 else []
-    env = signature(name, email, 0) | author
+    env = signature(name, email, 0) | {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
     subject.repo.run("format-patch", *options, f"{first}^..{last}", env=env)
     mails = sorted(directory.glob("*.patch"))
     text = mails[0].read_text()
@@ -283,13 +269,6 @@ def make(
     return list(zip(moved, people, strict=True))
 
 
-def run_tests(topic: Topic) -> int:
-    """Build kernel and selftests with no later mail, run the topic's tests; their exit status."""
-    env = os.environ | {topics.VARIABLE: topic.name, BASE_VARIABLE: LAYOUT.newest.version}
-    words = ("pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
-    return process.run((sys.executable, "-m", *words), ROOT, sys.stdout, stderr=sys.stderr, env=env)
-
-
 @click.command()
 @click.option(
     "--results",
@@ -314,10 +293,16 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     """
     found = topics.read(LAYOUT)
     if tested is not None:
-        return run_tests(topics.named(found, tested))
+        # Builds kernel and selftests with no later mail.
+        name = topics.named(found, tested).name
+        env = os.environ | {topics.VARIABLE: name, BASE_VARIABLE: LAYOUT.newest.version}
+        words = (sys.executable, "-m", "pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
+        return process.run(words, ROOT, sys.stdout, stderr=sys.stderr, env=env)
     file = choose_results(given)
     figures = tables_text(load_results(file), file.name)
-    if is_stale(file):
+    # A result is as old as its file, or as the commit that has it: a clone's files are new.
+    measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
+    if measured < _committed_at("series", *KERNEL_CODE):
         what = "make bench" if given else "make reference"
         say(f"{file.name} is older than the series: `{what}` has figures of what is sent")
     sender = configured_identity(ROOT)

@@ -127,8 +127,7 @@ def _configure(linux: Path, objects: Path, config: bytes, log: Path) -> None:
         (objects / ".config").write_bytes(config)
         merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", str(objects))
         run_logged("merge_config", (*merge, f"{objects}/.config", str(FRAGMENT)), log, linux, env)
-    command = kernel.make_command(str(objects), "olddefconfig")
-    run_logged("olddefconfig", command, log, linux, env)
+    run_logged("olddefconfig", kernel.make_command(str(objects), "olddefconfig"), log, linux, env)
     check_effect(objects / ".config")
     given.write_bytes(wanted)
 
@@ -162,8 +161,7 @@ def build(config: bytes, directory: Path) -> Packages:
         tick = now_and_then(lambda: f"deb: {compiled(log)} files compiled so far", SAY_EVERY_S)
         words = (what, command_of(objects, version), log, linux, env)
         parallel.for_each([words], lambda each: run_logged(*each), tick, grace_s=process.GRACE_S)
-    release = (objects / "include/config/kernel.release").read_text().strip()
-    return found(directory, release)
+    return found(directory, (objects / "include/config/kernel.release").read_text().strip())
 
 
 def root_command(packages: Packages, directory: Path) -> tuple[str, ...]:

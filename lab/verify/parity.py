@@ -154,8 +154,7 @@ class KernelProgress:
                 test = name.strip()
             elif complaints(line):
                 self.said.append(f"{test}: {line}\n")
-                found = VARIES.sub("", line)
-                (outside if test == LOG else self.complained[test]).add(found)
+                (outside if test == LOG else self.complained[test]).add(VARIES.sub("", line))
         self.complained[LOG] |= outside.difference(*self.complained.values())
 
     def found(self) -> dict[str, TestOutcome]:
@@ -260,8 +259,7 @@ class TestOnBoth:
         """As it is in the results; complaints only where there are some."""
         said = {kind: getattr(self, kind).complaints for kind in KERNELS}
         loud = {f"{kind}_complaints": lines for kind, lines in said.items() if lines}
-        verdicts = {kind: getattr(self, kind).verdict for kind in KERNELS}
-        return asdict(self) | verdicts | loud
+        return asdict(self) | {kind: getattr(self, kind).verdict for kind in KERNELS} | loud
 
 
 def table_of(verdicts: Iterable[TestOnBoth]) -> Table:
@@ -294,8 +292,7 @@ class Setup:
     def log_file(self, kind: str, mode: str, repeated: bool) -> Path:
         """What is said on a kernel in a mode, by its name; repeated: the second time."""
         again = "-again" if repeated else ""
-        name = f"parity-{self.machine.name}-{mode.replace(' ', '-')}-{kind}{again}.log"
-        return self.log / name
+        return self.log / f"parity-{self.machine.name}-{mode.replace(' ', '-')}-{kind}{again}.log"
 
     def both(self, mode: Mode, tests: Sequence[str], repeated: bool) -> list[TestOnBoth]:
         """Run TESTS on both kernels in MODE. repeated: with twice the limit, which one may just
@@ -336,8 +333,7 @@ class Setup:
 
 
 def _account(verdicts: Sequence[TestOnBoth]) -> str:
-    differing = sum(not one.same for one in verdicts)
-    return f"{len(verdicts)} verdicts, {differing} differ"
+    return f"{len(verdicts)} verdicts, {sum(not one.same for one in verdicts)} differ"
 
 
 @click.command()

@@ -36,8 +36,10 @@ _OTHER = re.compile(
 _FILE = re.compile(r"\+\+\+ b/(.+)")
 _HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
-# A line of a file of the kernel.
+# A line of a file of the kernel; those that a frame is; and all that the series has written.
 Place = tuple[str, int]
+Places = Mapping[str, list[Place]]
+Written = Mapping[str, set[int]]
 
 
 @dataclass
@@ -170,9 +172,7 @@ def locate(frames: Iterable[str], image: Path) -> dict[str, list[Place]]:
     return places
 
 
-def _is_of_series(
-    side: Iterable[str], places: Mapping[str, list[Place]], written: Mapping[str, set[int]]
-) -> bool:
+def _is_of_series(side: Iterable[str], places: Places, written: Written) -> bool:
     understood = False
     for frame in side:
         here = places.get(frame, [])
@@ -184,7 +184,7 @@ def _is_of_series(
     return not understood
 
 
-def _text(report: Report, places: Mapping[str, list[Place]]) -> str:
+def _text(report: Report, places: Places) -> str:
     """The report, with the lines that its frames belong to."""
     lines = [f"BUG: KCSAN: {report.title}"]
     for line in report.lines:
@@ -193,9 +193,7 @@ def _text(report: Report, places: Mapping[str, list[Place]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def sort_out(
-    log: str, places: Mapping[str, list[Place]], written: Mapping[str, set[int]]
-) -> SortedLog:
+def sort_out(log: str, places: Places, written: Written) -> SortedLog:
     """Tell the reports of a log apart."""
     reports, rest = parse(log)
     verdict = SortedLog([], [], rest)

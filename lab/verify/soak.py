@@ -104,10 +104,9 @@ def _pairs(line: str) -> dict[str, int]:
 
 
 def _stress(output: str) -> dict[str, int]:
-    match = re.search(r"^# summary: (.*)$", output, re.MULTILINE)
-    if not match:
-        raise ValueError("no summary")
-    return _pairs(match[1])
+    if match := re.search(r"^# summary: (.*)$", output, re.MULTILINE):
+        return _pairs(match[1])
+    raise ValueError("no summary")
 
 
 def _sum(name: str, pattern: str) -> Callable[[str], dict[str, int]]:
@@ -388,8 +387,7 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
         raise _broken(kind, seed, seconds, why, everything, len(found))
     skipped = result.status == SKIPPED and kind.program.may_skip
     if result.status != 0 and not skipped:
-        last = output.strip().splitlines()[-6:]
-        why = "\n".join([f"exit status {result.status}", *last])
+        why = "\n".join([f"exit status {result.status}", *output.strip().splitlines()[-6:]])
         raise _broken(kind, seed, seconds, why, everything)
     try:
         counts = {} if skipped else kind.program.parse(output)
@@ -408,21 +406,8 @@ def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
             yield lambda: progress.update(
                 task, completed=total_s - soak.left_s(), description=soak.text()
             )
-        return
-    yield now_and_then(lambda: f"soak: {soak.text()}")
-
-
-def run_all(machine: Machine, soak: Soak, images: Mapping[str, Path], tests: Path) -> None:
-    """Run until the time is over. The first failure, or Ctrl-C, ends what is running."""
-
-    def work(boot: tuple[Kind, int, int]) -> None:
-        kind, seed, seconds = boot
-        on_progress = partial(soak.so_far, seed)
-        job = soak_job(kind, seed, seconds, images[kind.config], tests, on_progress)
-        soak.runs[seed] = run_one(machine, kind, seed, seconds, job)
-
-    for tick in _shown(soak, soak.left_s()):
-        for_each(soak.boots(), work, tick)
+    else:
+        yield now_and_then(lambda: f"soak: {soak.text()}")
 
 
 def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
@@ -446,24 +431,6 @@ def table_of(soak: Soak) -> Table:
     return table
 
 
-def save(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
-    content = {
-        "machine": MACHINE,
-        "kernel_version": soak.kernel_version,
-        "minutes": round(minutes, 2),
-        "seed": soak.seed,
-        "dirty_harvest": soak.kinds[0].harvest,
-        "ended": ended,
-        "complaints": lines,
-        "totals": soak.totals(),
-        "goals_per_hour": GOALS,
-        "runs": [asdict(run) for run in soak.runs.values()],
-    }
-    with complete_or_absent(file) as stream:
-        json.dump(content, stream, indent=1)
-        stream.write("\n")
-
-
 def _verdicts(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
     """The goals, and what has to be met with at all."""
     for name, goal in GOALS.items():
@@ -485,7 +452,21 @@ def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
 
 def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
     """Print the table, judge the goals and keep everything in FILE."""
-    save(soak, file, minutes, ended, lines)
+    content = {
+        "machine": MACHINE,
+        "kernel_version": soak.kernel_version,
+        "minutes": round(minutes, 2),
+        "seed": soak.seed,
+        "dirty_harvest": soak.kinds[0].harvest,
+        "ended": ended,
+        "complaints": lines,
+        "totals": soak.totals(),
+        "goals_per_hour": GOALS,
+        "runs": [asdict(run) for run in soak.runs.values()],
+    }
+    with complete_or_absent(file) as stream:
+        json.dump(content, stream, indent=1)
+        stream.write("\n")
     tables.show(table_of(soak), Console())
     judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
     for line in judge(soak.totals(), minutes):
@@ -525,8 +506,16 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     started = time.monotonic()
     state = Soak(kinds, seed, started + minutes * 60, kernels[kinds[0].config].release)
     status, ended, lines = 1, "failed", 0
+
+    def work(boot: tuple[Kind, int, int]) -> None:
+        kind, seed, seconds = boot
+        job = soak_job(kind, seed, seconds, images[kind.config], tests, partial(state.so_far, seed))
+        state.runs[seed] = run_one(machine, kind, seed, seconds, job)
+
     try:
-        run_all(machine, state, images, tests)
+        # Until the time is over. The first failure, or Ctrl-C, ends what is running.
+        for tick in _shown(state, state.left_s()):
+            for_each(state.boots(), work, tick)
         status, ended = 0, "nothing was found"
     except KeyboardInterrupt:
         status, ended = INTERRUPTED, "interrupted"

@@ -96,8 +96,7 @@ def test_splitlat_sees_what_was_split(trace: Trace, paging: str) -> None:
 @pytest.mark.parametrize("paging", ["npt", "shadow", "tdp"])
 def test_wpfaults_of_eager_splitting(trace: Trace, paging: str) -> None:
     seen = trace("wpfaults", True, paging, bpf.PHASES)
-    found = by_vcpu(seen.maps["@write_protected"])
-    assert found == {f"{vcpu},4K": PAGES for vcpu in range(VCPUS)}
+    assert by_vcpu(seen.maps["@write_protected"]) == {f"{vcpu},4K": PAGES for vcpu in range(VCPUS)}
     assert "@not_mapped" not in seen.maps
 
 

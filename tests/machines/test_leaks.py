@@ -43,13 +43,11 @@ def test_nothing_is_left_of_vms(
     parameters: dict[str, str],
     harvest: str,
 ) -> None:
-    image = optional_kernel(CONFIG, NOT_BUILT).image
-    program = selftests("series") / "dirty_log_perf_test"
     job = Job(
-        kernel=image,
+        kernel=optional_kernel(CONFIG, NOT_BUILT).image,
         command=("sh", "-c", SCRIPT, "leaks", str(VMS), harvest),
         parameters=parameters,
-        files={"/test/dirty_log_perf_test": program},
+        files={"/test/dirty_log_perf_test": selftests("series") / "dirty_log_perf_test"},
         timeout_s=900,
     )
     assert run_silent("svm-qemu", job).files["leaks"].decode() == ""

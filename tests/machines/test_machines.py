@@ -55,8 +55,7 @@ def boot(
 def test_everything_comes_back(boot: Boot, machine: str) -> None:
     progress: list[str] = []
     result = boot(machine, "sh", "-c", EVERYTHING, "sh", "a 'b'", on_progress=progress.append)
-    assert result.status == 42
-    assert result.output == f"{machine} / a 'b'\nerror\n".encode()
+    assert (result.status, result.output) == (42, f"{machine} / a 'b'\nerror\n".encode())
     assert result.files == {"d/bytes": b"\0\xff\r\n", "empty": b""}
     assert progress == ["first", "second  line"]
     assert "Linux version" in result.kernel_log
@@ -106,6 +105,5 @@ def test_a_bad_parameter_is_found_inside(boot: Boot, parameters: dict[str, str],
 
 
 def test_results_that_do_not_fit_are_said(boot: Boot) -> None:
-    script = "cat /dev/zero >$LAB_OUT/big"
     with pytest.raises(LabError, match="did not fit into 256 MiB"):
-        boot("svm-qemu", "sh", "-c", script, memory_mib=256)
+        boot("svm-qemu", "sh", "-c", "cat /dev/zero >$LAB_OUT/big", memory_mib=256)

@@ -28,9 +28,8 @@ def test_migration(kernel: Callable[[str, str], Kernel], tmp_path: Path, npt: bo
     (boot,) = command.migration_boots(machine, "series", [npt], LOAD, 128)
     image = kernel("series", command.CONFIG).image
     job = command.migration_job(machine, boot, image, load.build(LOAD, tmp_path))
-    result = run_silent(machine.name, job)
     # Among other things: the copy of the guest has found every write in all of its memory.
-    found = list(command.collect(boot, result.files))
+    found = list(command.collect(boot, run_silent(machine.name, job).files))
     migrations = [one for one in found if one["record"] == "migration"]
     assert [one["eager"] for one in migrations] == [False, True, True]
     assert [one["dirty_harvest"] for one in migrations] == ["off", "off", "on"]

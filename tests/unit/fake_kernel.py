@@ -98,8 +98,7 @@ def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> Path:
     """A .tar.xz as Debian's package holds it: one directory with everything below."""
     staging = path.parent / "staging"
     for name, text in files.items():
-        mode = 0o755 if text.startswith("#!") else 0o644
-        write(staging / "linux-source" / name, text, mode)
+        write(staging / "linux-source" / name, text, 0o755 if text.startswith("#!") else 0o644)
     with tarfile.open(path, "w:xz") as archive:
         archive.add(staging / "linux-source", "linux-source")
     return path
@@ -137,8 +136,7 @@ class FakeKernel:
 
     def git(self, *arguments: str) -> str:
         """git as a developer calls it in build/linux."""
-        identity = ("-c", "user.name=Dev", "-c", "user.email=dev@example.org")
-        command = ("git", *identity, *arguments)
+        command = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", *arguments)
         done = subprocess.run(command, cwd=self.linux, check=True, capture_output=True, text=True)
         return done.stdout.removesuffix("\n")
 

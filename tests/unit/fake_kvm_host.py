@@ -95,8 +95,8 @@ class Host:
         return write(self.root / path, text)
 
     def set(self, parameter: str, value: str) -> None:
-        """Give a module's parameter this value: "kvm/parameters/tdp_mmu"."""
-        self.write(f"sys/module/{parameter}", f"{value}\n")
+        """Give a module's parameter this value: "kvm.tdp_mmu"."""
+        self.write(f"sys/module/{parameter.replace('.', '/parameters/')}", f"{value}\n")
 
     def mode(self, mode: str) -> None:
         self.write("mode", f"{mode}\n")
@@ -148,12 +148,12 @@ def furnish(host: Host) -> None:
     host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n")
     set_cpus(host, 9)
     host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
-    host.set("kvm/parameters/eager_page_split", "Y")
-    host.set("kvm/parameters/dirty_harvest", "off")
-    host.set("kvm/parameters/tdp_mmu", "N")
-    host.set("kvm_intel/parameters/ept", "Y")
-    host.set("kvm_intel/parameters/pml", "Y")
-    host.set("kvm_amd/parameters/npt", "N")
+    host.set("kvm.eager_page_split", "Y")
+    host.set("kvm.dirty_harvest", "off")
+    host.set("kvm.tdp_mmu", "N")
+    host.set("kvm_intel.ept", "Y")
+    host.set("kvm_intel.pml", "Y")
+    host.set("kvm_amd.npt", "N")
     make_pool(host, "2048kB", 0)
     make_pool(host, "1048576kB", 0)
     host.mode("ok")

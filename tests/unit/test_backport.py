@@ -151,8 +151,7 @@ def test_tree_of_an_older_base_and_back(old: FakeKernel, new: FakeKernel) -> Non
     before = old.repository()
     assert save(old.layout) == []
     assert old.repository() == before
-    verdict = check.round_trip(Subject.load(old.layout, []))
-    assert verdict == CheckResult("3 files")
+    assert check.round_trip(Subject.load(old.layout, [])) == CheckResult("3 files")
 
 
 def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
@@ -166,9 +165,7 @@ def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
     assert {name: old.repository()[name] for name in before} == before
 
 
-def amend(
-    fake: FakeKernel, subject: str, change: Callable[[], None], message: str | None = None
-) -> None:
+def amend(fake: FakeKernel, subject: str, change: Callable[[], None], message: str = "") -> None:
     """Make a change in the commit of that subject, or of what it says."""
     tip = fake.git("rev-parse", "HEAD")
     commit = fake.git("log", "-1", "--format=%H", f"--grep=^{subject}$")
@@ -280,8 +277,7 @@ def test_paths_in_the_text_of_a_diff_stay() -> None:
     paths = PathMap({"a/x86": "a/x86_64"})
     text = "diff --git a/a/x86/f b/a/x86/f\n--- a/a/x86/f\n+++ b/a/x86/f\n@@ -1 +1 @@\n"
     body = "--- a/a/x86/f\n+++ b/a/x86/f\n"
-    from_mail = parse("x", f"Subject: s\n---\nAdds: a/x86/n\n\n{text}{body}")
-    mapped = paths.mail(from_mail)
+    mapped = paths.mail(parse("x", f"Subject: s\n---\nAdds: a/x86/n\n\n{text}{body}"))
     assert mapped.diff == text.replace("x86", "x86_64") + body
     assert mapped.adds == ("a/x86_64/n",)
     assert paths.back(paths.there("a/x86/n")) == "a/x86/n"

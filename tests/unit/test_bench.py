@@ -2,6 +2,7 @@
 """lab.measure.bench with machines that are made up, split-bench.sh being the real one."""
 
 import _thread
+import io
 import os
 import re
 import shutil
@@ -16,17 +17,21 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.build.selftests import PERF_TEST
+from lab.core import steps
 from lab.core.errors import LabError
+from lab.core.steps import duration
 from lab.machines import Job, MachineFailed, Result
 from lab.machines.host import here
 from lab.machines.paging import TDP, Mode
-from lab.measure import bench, plan
-from lab.measure.plan import FULL, QUICK, SCRIPT, Boot, Matrix
+from lab.measure import bench, plan, progress
+from lab.measure.plan import BOOT_S, FULL, QUICK, SCRIPT, Boot, Matrix
+from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.results import files, jsonl
 from lab.results.jsonl import Measurement
@@ -44,9 +49,8 @@ def booted(root: Path, job: Job) -> Host:
     host = Host(root, ["dash"])
     furnish(host)
     set_cpus(host, job.cpus)
-    for module, name in (("kvm_intel", "ept"), ("kvm_intel", "pml"), ("kvm", "tdp_mmu")):
-        value = job.parameters.get(f"{module}.{name}", "1")
-        host.set(f"{module}/parameters/{name}", "Y" if value == "1" else "N")
+    for name in ("kvm_intel.ept", "kvm_intel.pml", "kvm.tdp_mmu"):
+        host.set(name, "Y" if job.parameters.get(name, "1") == "1" else "N")
     if job.kernel.name in ("bzImage-peer", "bzImage-base"):
         host.harvest.unlink()
     return host
@@ -200,9 +204,8 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
         assert words in said.out
     assert "at least 60: reached" in said.out
     # Four tables of times; six with the TDP MMU.
-    assert said.out.count("| ungated |") == 4
-    assert said.out.count("| unpatched |") == 6
-    assert said.out.count("| D bits |") == 9
+    columns = [said.out.count(f"| {name} |") for name in ("ungated", "unpatched", "D bits")]
+    assert columns == [4, 6, 9]
     assert "|  U/Y |" in said.out
     assert "73 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
 
@@ -346,8 +349,7 @@ def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> 
     nine = Boot("vmx-bochs", "series", Mode(True), QUICK)
     assert few.boot_s < nine.boot_s == plan.BOOT_S["vmx-bochs"]
     assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
-    names = set(machines.NAMES)
-    assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == names
+    assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == set(machines.NAMES)
 
 
 def test_small_boots_are_not_split() -> None:
@@ -359,15 +361,13 @@ def test_small_boots_are_not_split() -> None:
 def test_modes_are_chosen_by_name(lab: Lab) -> None:
     lab.bench(*SMALL, "--modes", "tdp,ept0")
     modes = {(kind, both, both) for kind, both in product(("series", "base"), BOTH)}
-    found = {(m.kernel, m.ept, m.tdp_mmu) for m in lab.latest()}
-    assert found == modes | {("peer", False, False)}
+    assert {(m.kernel, m.ept, m.tdp_mmu) for m in lab.latest()} == modes | {("peer", False, False)}
 
 
 def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> None:
     words = ["--modes", "ept0 ept1 ept1-nopml tdp-nopml", "--harvest", "off,on", "--eager", "Y"]
     said = lab.bench(*SMALL, *words).out
-    found = {(m.kernel, (m.ept, m.tdp_mmu, m.pml), m.dirty_harvest) for m in lab.latest()}
-    assert found == {
+    assert {(m.kernel, (m.ept, m.tdp_mmu, m.pml), m.dirty_harvest) for m in lab.latest()} == {
         *product(["series"], [SHADOW, EPT_NOPML, TDP_NOPML], ["off", "on"]),
         *product(["peer"], [SHADOW, EPT, EPT_NOPML], ["off"]),
         ("series", EPT, "off"),
@@ -383,7 +383,7 @@ def test_dirty_harvest_alone_has_nothing_beside_it(lab: Lab) -> None:
 
 
 def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> None:
-    lab.machine.spoil = lambda host, job: host.set("kvm/parameters/dirty_harvest", "auto")
+    lab.machine.spoil = lambda host, job: host.set("kvm.dirty_harvest", "auto")
     lab.bench(*SMALL, "--full", "--machine", "host")
     assert {m.dirty_harvest for m in lab.latest()} == {"auto"}
 
@@ -391,8 +391,7 @@ def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> No
 def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
     lab.bench("--vcpus", "2 14 16", "--kernel", "series")
     assert {job.cpus for job in lab.machine.jobs} == {15}
-    found = lab.latest()
-    seen = {(m.vcpus, m.overcommitted, m.pinned, m.cpus) for m in found}
+    seen = {(m.vcpus, m.overcommitted, m.pinned, m.cpus) for m in lab.latest()}
     assert seen == {(2, False, True, 15), (14, False, True, 15), (16, True, False, 15)}
 
 
@@ -527,13 +526,9 @@ def test_a_refusal_inside_is_bad_input(lab: Lab) -> None:
 
 @for_each_row(
     "parameter, value, said",
-    (
-        "kvm_intel/parameters/ept",
-        "Y",
-        "series, ept=N: asked for another paging mode, the results say ept=Y",
-    ),
-    ("kvm/parameters/tdp_mmu", "Y", "missing or were not asked for"),
-    ("kvm/parameters/dirty_harvest", "on", "missing or were not asked for"),
+    ("kvm_intel.ept", "Y", "series, ept=N: asked for another paging mode, the results say ept=Y"),
+    ("kvm.tdp_mmu", "Y", "missing or were not asked for"),
+    ("kvm.dirty_harvest", "on", "missing or were not asked for"),
 )
 def test_a_parameter_that_is_not_as_asked_for_is_noticed(
     lab: Lab, parameter: str, value: str, said: str
@@ -618,3 +613,101 @@ def test_machines_share_the_cpus(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     assert [bench.parallel_on(one) for one in (lab.machine, wall_clock)] == [2, 1]
     few = FakeMachine(lab.directory, "svm-qemu", max_cpus=4, lockstep=False)
     assert [plan.cpus_for(few, Matrix(vcpus=(n,))) for n in (8, 2)] == [4, 3]
+
+
+BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())
+LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
+    clock = Clock()
+    return Watch([BOOT] * boots, parallel, clock), clock
+
+
+def started() -> tuple[Watch, Clock]:
+    watched, clock = watch(1, 1)
+    watched.start(0)
+    return watched, clock
+
+
+def test_at_first_the_estimate_counts() -> None:
+    assert watch(2, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
+    assert watch(4, 2)[0].left_s() == pytest.approx(2 * BOOT.estimate_s)
+    assert watch(1, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
+
+
+@pytest.mark.parametrize("slowness", [1, 3])
+def test_what_is_left_takes_as_long_as_what_is_done(slowness: int) -> None:
+    watched, clock = started()
+    clock.now = slowness * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
+    watched.line(0, f"50% 6/12 {LINE}\n")
+    assert watched.left_s() == pytest.approx(slowness * BOOT.runs_s / 2)
+
+
+def test_a_boot_that_hangs_does_not_look_done() -> None:
+    watched, clock = started()
+    clock.now = 100 * BOOT.estimate_s
+    assert watched.left_s() > 0.9 * BOOT.runs_s
+
+
+def test_nothing_is_left_at_the_end() -> None:
+    watched, clock = watch(2, 2)
+    for index in range(2):
+        watched.start(index)
+        clock.now += 10
+        watched.end(index)
+    assert (watched.left_s(), {task.percentage for task in watched.tasks}) == (0, {100})
+
+
+def state(watched: Watch) -> tuple[float, str]:
+    (task,) = watched.tasks
+    return task.completed, task.fields["text"]
+
+
+def test_lines_of_others_are_ignored() -> None:
+    watched, _ = watch(1, 1)
+    watched.line(0, "hello")
+    assert state(watched) == (0, "waiting")
+    watched.line(0, f"37% 5/12 {LINE}")
+    assert state(watched) == (BOOT.boot_s + 0.37 * BOOT.runs_s, f"5/12 {LINE}")
+    # What is measured after the matrix is no way back.
+    watched, _ = started()
+    for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
+        watched.line(0, line)
+    assert state(watched) == (BOOT.estimate_s, f"1/2 {LINE}")
+
+
+@for_each_row("seconds, wanted", (0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"))
+def test_duration(seconds: float, wanted: str) -> None:
+    assert duration(seconds) == wanted
+
+
+def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120)
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(steps, "say", lambda line: console.print(line, highlight=False))
+    watched, clock = watch(2, 2)
+    with watched.bars:
+        watched.start(0)
+        watched.line(0, f"37% 5/12 {LINE}")
+        for _ in range(45):
+            clock.now += 1
+            watched.tick()
+    return stream.getvalue()
+
+
+def test_plain_lines_come_now_and_then_or_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown_on(monkeypatch, terminal=False).splitlines()
+    assert len(lines) == 2
+    assert all("left; series, ept=Y: 5/12 4 vCPUs, 20% writes" in line for line in lines)
+    said = shown_on(monkeypatch, terminal=True)
+    assert "5/12 4 vCPUs" in said
+    assert "time left" in said

@@ -27,8 +27,7 @@ def result(*cases: Case, logs: dict[str, str] | None = None, between: str = "") 
         files[f"{case.id}.status"] = b"0\n"
         files[f"{case.id}.output"] = case.test.name.encode()
         files[f"{case.id}.log"] = (logs or {}).get(case.test.name, "").encode()
-    console = "".join((logs or {}).values()) + between
-    return Result(0, b"", files, console, 1.0)
+    return Result(0, b"", files, "".join((logs or {}).values()) + between, 1.0)
 
 
 class Fake:
@@ -86,8 +85,7 @@ def test_whose_complaint_it_is() -> None:
 
 
 def test_the_job_has_each_case_with_its_own() -> None:
-    script = make_job(ALL, Path("k"), Path("t"), print).command[2]
-    assert script.splitlines()[-4:] == [
+    assert make_job(ALL, Path("k"), Path("t"), print).command[2].splitlines()[-4:] == [
         "save nx_huge_pages",
         f"run {FIRST.id} 300 Y 3 -- one -v 'a b'",
         f"run {SECOND.id} 300 Y 3 nx_huge_pages=1 -- two -v 'a b'",
@@ -113,11 +111,10 @@ def test_pauses_have_to_be_made(now: str | None, setting: str, status: int, tmp_
 
 def test_cases_of_a_boot_want_the_same_machine() -> None:
     found = {case.boot: case for case in cases()}
-    for case in cases():
-        same = found[case.boot]
-        assert case.mode == same.mode and case.config == same.config
-        assert case.test.memory_mib == same.test.memory_mib
-        assert case.test.cmdline == same.test.cmdline
+    for one in cases():
+        same = found[one.boot]
+        assert (one.mode, one.config) == (same.mode, same.config)
+        assert (one.test.memory_mib, one.test.cmdline) == (same.test.memory_mib, same.test.cmdline)
 
 
 def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:

@@ -92,8 +92,7 @@ def subject(fake: FakeKernel) -> Subject:
 def test_round_trip_and_files_edited_by_hand(fake: FakeKernel) -> None:
     assert check.round_trip(subject(fake)) == CheckResult("2 files")
     mail = "series/0001-kvm-first.patch"
-    text = (fake.layout.root / mail).read_text()
-    fake.put(mail, text.replace("@@ -10,3", "@@ -11,3"))
+    fake.put(mail, (fake.layout.root / mail).read_text().replace("@@ -10,3", "@@ -11,3"))
     fake.put("arch/x86/kvm/stray.c", "int stray;\n")
     fake.put("tools/bpftrace/ours.bt", "no part of the kernel\n")
     verdict = check.round_trip(Subject.load(fake.layout, []))
@@ -102,8 +101,7 @@ def test_round_trip_and_files_edited_by_hand(fake: FakeKernel) -> None:
 
 
 def test_compiles(fake: FakeKernel) -> None:
-    wanted = CheckResult("1 mails, W=1 (1 warnings in base)")
-    assert check.compiles(subject(fake)) == wanted
+    assert check.compiles(subject(fake)) == CheckResult("1 mails, W=1 (1 warnings in base)")
 
 
 def test_topics(fake: FakeKernel) -> None:
@@ -113,9 +111,8 @@ def test_topics(fake: FakeKernel) -> None:
     text = "[[topic]]\nname = '{}'\nsubject = 'S'\ntext = ''\nlast = '{}'\ntests = []\n"
     fake.put(topics.FILE, text.format("one", "KVM: first"))
     save(fake.layout)
-    assert check.in_topics(subject(fake)).problems == (
-        f"{topics.FILE}: 'KVM: third' is in no topic",
-    )
+    (problem,) = check.in_topics(subject(fake)).problems
+    assert problem == f"{topics.FILE}: 'KVM: third' is in no topic"
     fake.put(topics.FILE, text.format("one", "KVM: second") + text.format("two", "KVM: third"))
     assert check.in_topics(subject(fake)) == CheckResult("2 topics")
     (problem,) = check.compiles(subject(fake)).problems
@@ -152,22 +149,18 @@ def test_checkpatch(fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.Monkey
     assert check.checkpatch(subject(fake)).problems == ()
 
 
-def test_sparse(fake: FakeKernel) -> None:
+def test_sparse(fake: FakeKernel, tmp_path: Path) -> None:
     assert check.sparse(subject(fake)).problems == ()
     fake.write(SPLITTER, "int eager_split;\nint context;\n")
     fake.git("commit", "-q", "--amend", "-a", "--no-edit")
     (problem,) = check.sparse(subject(fake)).problems
     assert problem == f"{SPLITTER}: warning: context imbalance"
-
-
-def test_sparse_without_whole_files(tmp_path: Path) -> None:
-    made = FakeKernel.with_tree(tmp_path, FILES)
-    assert check.sparse(subject(made)).problems == ()
+    # Without whole files.
+    assert check.sparse(subject(FakeKernel.with_tree(tmp_path / "bare", FILES))).problems == ()
 
 
 def test_coccicheck(fake: FakeKernel) -> None:
-    verdict = check.coccicheck(subject(fake))
-    assert verdict == CheckResult("1 semantic patches, 1 in OCaml left out")
+    assert check.coccicheck(subject(fake)) == CheckResult("1 semantic patches, 1 in OCaml left out")
     fake.edit(MMU, "int noisy(void)", "int middle_too(void)")
     fake.edit("virt/kvm/kvm_main.c", "int middle;", "int middle, middling;\nint middle_too;")
     fake.write(PROGRAM, "int middle;\n")
@@ -177,8 +170,7 @@ def test_coccicheck(fake: FakeKernel) -> None:
 
 
 def test_docs(fake: FakeKernel) -> None:
-    verdict = check.docs(subject(fake))
-    assert verdict == CheckResult("Documentation/virt/kvm (1 warnings in base)")
+    assert check.docs(subject(fake)) == CheckResult("Documentation/virt/kvm (1 warnings in base)")
     fake.edit(DOCUMENT, "Text\n", "ERROR: Malformed table.\nWARNING: just text\n")
     fake.write("Documentation/virt/kvm/new.rst", "ERROR: Unknown target\n")
     fake.commit("KVM: documentation")

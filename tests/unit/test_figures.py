@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The figures of the pages: tables, the picture and sentences are those of docs/reference."""
+"""The figures of the pages: tables, the picture and sentences are those of docs/reference.
+
+reference and bounds: the plan, the bounds, and what is kept of a measurement.
+"""
 
 import re
+import shutil
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import matplotlib
 import pytest
 
-from lab.core.paths import ROOT
-from lab.page import claims, cliff, figures, query
+from lab.core.paths import LAYOUT, ROOT, Layout
+from lab.machines.paging import Mode
+from lab.measure import reference
+from lab.page import figures, query
 from lab.page.figures import Grid
-from lab.results import jsonl
+from lab.results import goals, jsonl
 from lab.results.sources import Sources
 from tests.rows import for_each_row
-from tests.unit.calls import refused
+from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.report_data import measurement
 
 MOST_KIB = 50
@@ -75,14 +84,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docs" / "a.md").write_text(page)
     text = "Text.\n\n.. figures: a\n\nold\n\n.. end figures\n\nEnd.\n"
     (tmp_path / "Documentation" / "x" / "a.rst").write_text(text)
-    monkeypatch.setattr(cliff, "draw", lambda _: "<svg/>\n")
+    monkeypatch.setattr(figures, "draw", lambda _: "<svg/>\n")
     return tmp_path
 
 
 def test_the_committed_pages_have_every_table_with_the_figures_of_the_reference() -> None:
     """If not: make reference ARGS=--pages."""
     assert [str(page.relative_to(ROOT)) for page in figures.stale()] == []
-    assert claims.wrong() == []
+    assert figures.wrong_sentences() == []
     text = "".join(page.read_text() for page in figures.pages(ROOT))
     tables = figures.specification()["table"]
     assert [name for name in tables if f"figures: {name}" not in text] == []
@@ -99,9 +108,9 @@ def test_no_table_has_figures_of_its_own(name: str) -> None:
 
 
 def test_the_picture_depends_on_the_figures_only() -> None:
-    drawn = cliff.draw(kept())
+    drawn = figures.draw(kept())
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9}):
-        assert cliff.draw(kept()) == drawn
+        assert figures.draw(kept()) == drawn
 
 
 def test_few_small_pictures_are_committed() -> None:
@@ -111,13 +120,12 @@ def test_few_small_pictures_are_committed() -> None:
         for suffix in PICTURES
         for file in (directory.glob if directory == ROOT else directory.rglob)(f"*.{suffix}")
     ]
-    assert found == [ROOT / cliff.PICTURE]
+    assert found == [ROOT / figures.PICTURE]
     assert found[0].stat().st_size <= MOST_KIB << 10
 
 
 def test_tables_are_made_and_a_figure_that_is_edited_is_noticed(root: Path) -> None:
-    changed = figures.refresh(root)
-    assert {page.name for page in changed} == {"a.md", "a.rst", cliff.PICTURE.name}
+    assert {page.name for page in figures.refresh(root)} == {"a.md", "a.rst", figures.PICTURE.name}
     page = (root / "docs" / "a.md").read_text()
     assert page.endswith(f"\n\n<!-- figures: a -->\n{TABLE}<!-- end -->\n\nEnd.\n")
     text = (root / "Documentation" / "x" / "a.rst").read_text()
@@ -142,9 +150,9 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
     assert "| ms | 7.3 N | 7.3 N / Y | 7.3 rest | 6.12 N | 6.12 N / Y |" in page.read_text()
     assert "| all | 230.8 | 172 | 99.4% | 115.4 | 86.1 | 98.8% |\n" in page.read_text()
     # Sentences are about the base that is named, and so are tables without "each".
-    assert claims.wrong(root) == []
+    assert figures.wrong_sentences(root) == []
     file.write_text(file.read_text().replace('base = "6.12"', 'base = "7.3"'))
-    (line,) = claims.wrong(root)
+    (line,) = figures.wrong_sentences(root)
     assert "says 115 where the reference has 230.8" in line
 
 
@@ -196,26 +204,137 @@ def test_the_crossing_is_that_of_the_report() -> None:
 
 
 def test_a_wrong_figure_in_a_sentence_is_noticed(root: Path) -> None:
-    assert claims.wrong(root) == []
+    assert figures.wrong_sentences(root) == []
     page = root / "docs" / "a.md"
     page.write_text(page.read_text().replace("115 ms", "116 ms"))
-    assert "docs/a.md: no longer says" in refused(claims.wrong, root)
-    file = root / figures.SPECIFICATION
-    file.write_text(SPECIFICATION.replace("[115]", "[116]"))
-    (line,) = claims.wrong(root)
+    assert "docs/a.md: no longer says" in refused(figures.wrong_sentences, root)
+    (root / figures.SPECIFICATION).write_text(SPECIFICATION.replace("[115]", "[116]"))
+    (line,) = figures.wrong_sentences(root)
     assert line.startswith("docs/a.md: says 116 where the reference has 115.4: ")
 
 
 def test_rounding() -> None:
-    figures = ("2.35", "2.0", "290", "4,700")
+    said = ("2.35", "2.0", "290", "4,700")
     for values, agreed in (((2.3549, 2.04, 294.9, 4742), True), ((2.356, 2.06, 296, 4751), False)):
-        assert [*map(claims.agrees, figures, values)] == [agreed] * len(figures)
-    assert claims.agrees("0.015", 0.0155)
+        assert [*map(figures.agrees, said, values)] == [agreed] * len(said)
+    assert figures.agrees("0.015", 0.0155)
 
 
 def test_how_figures_are_written() -> None:
     written = {name: style(0.0) for name, style in figures.STYLES.items() if name != "ratio"}
     assert written == {"ms": "0", "count": "0", "percent": "0%", "share": "0", "rest": "100.0%"}
     assert [figures.STYLES["percent"](x) for x in (0.012, 1.07, 12.6)] == ["0.012%", "1.1%", "13%"]
-    assert figures.STYLES["share"](0.764) == "76.4%"
-    assert figures.STYLES["count"](16377) == "16,377"
+    assert (figures.STYLES["share"](0.764), figures.STYLES["count"](16377)) == ("76.4%", "16,377")
+
+
+def write(file: Path, gains: dict[int, float]) -> Path:
+    """Results with N/Y as GAINS say, by vCPUs."""
+    both = [
+        (n, eager, 0.001 * (1 if eager else gain)) for n, gain in gains.items() for eager in (0, 1)
+    ]
+    jsonl.write(file, [measurement(vcpus=n, eager=bool(e), seconds=s) for n, e, s in both])
+    return file
+
+
+GOOD = {2: 20.0, 4: 31.0, 8: 60.5, 14: 150.0}
+
+
+def test_each_number_of_vcpus_has_its_own_boots() -> None:
+    plan = reference.reference_boots()
+    assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
+    series = {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
+    assert series == {(Mode(ept), n) for ept in (True, False) for n in goals.RATIOS}
+    assert series == {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "peer"}
+    assert {b.matrix.size for b in plan} == {2 << 20}
+
+
+def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference.check_bounds(write(tmp_path / "good.jsonl", GOOD))
+    row = r"14 vCPUs x 2 MiB, dirty ms \| *150.0 \| *1.00 \| *150 \| *at least 100: reached"
+    assert re.search(row, capsys.readouterr().out)
+    bad = write(tmp_path / "bad.jsonl", GOOD | {8: 59.0})
+    assert "8 vCPUs: N/Y is 59.0 instead of at least 60" in failed(reference.check_bounds, bad)
+    few = write(tmp_path / "few.jsonl", {n: GOOD[n] for n in GOOD if n > 2})
+    assert "2 vCPUs: N/Y was not measured" in failed(reference.check_bounds, few)
+
+
+def test_bounds_are_of_the_issue_and_for_what_they_were_set_for() -> None:
+    both = [measurement(eager=eager) for eager in (False, True)]
+    assert goals.table(both)
+    for change in ({"pml": False}, {"dirty_harvest": "on"}, {"tdp_mmu": True}):
+        assert goals.table([replace(one, **change) for one in both]) is None
+    assert goals.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
+
+
+def test_of_an_older_base_only_the_headline_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "base").mkdir()
+    for base, parts in (("6.12", reference.PARTS), ("7.3", reference.PARTS), ("6.12", ["bench"])):
+        (tmp_path / "base" / f"{base}.pin").touch()
+        layout = Layout(tmp_path, base)
+        monkeypatch.setattr(reference, "LAYOUT", layout)
+        assert reference.directory(layout).parts[-3:] == ("docs", "reference", base)
+        said = re.findall(r"^parts: (.*)$", lab("reference", "--dry-run").out, re.MULTILINE)
+        assert said == [" ".join(parts)]
+
+
+def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reference.COMMANDS, "live", "live")
+    monkeypatch.setitem(reference.ARGUMENTS, "live", ("--mib", "3"))
+    output = tmp_path / "reference"
+    lab("reference", "--part", "live", "--output", str(output), status=1)
+    assert not output.exists()
+    said = lab("reference", "--dry-run", "--output", str(tmp_path / "x")).out
+    assert "series, ept=Y, 14 vCPUs" in said
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = reference.directory(LAYOUT.of("6.12"))
+    files = [given / f"{part}.jsonl" for part in ("bench", "live", "native")]
+    for file in files:
+        (tmp_path / file.name).write_text("" if file.stem == "live" else file.read_text())
+    monkeypatch.setattr(reference, "_measure", lambda _, file: shutil.copy(given / file.name, file))
+    lab("reference", "--part", "live", "--output", str(tmp_path))
+    assert {f.name: f.read_text() for f in tmp_path.iterdir()} == {
+        f.name: f.read_text() for f in files
+    }
+
+
+def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    both, running = threading.Barrier(2, timeout=10), threading.Semaphore(2)
+
+    def measure(part: str, file: Path) -> None:
+        assert running.acquire(blocking=False), "three at a time"
+        started.append(part)
+        both.wait()
+        time.sleep(0.2)
+        running.release()
+
+    monkeypatch.setattr(reference, "_measure", measure)
+    reference.measure_others({part: tmp_path / part for part in ("live", "cost", "lock", "yield")})
+    assert [set(started[:2]), set(started[2:])] == [{"lock", "live"}, {"yield", "cost"}]
+
+
+def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
+    output = tmp_path / "reference"
+    given = reference.directory(LAYOUT.of("6.12"))
+    reference.keep(sorted(given.glob("*.jsonl")), output)
+    kept, committed = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (output, given))
+    assert kept == committed
+    (output / "report.md").touch()
+    assert "holds report.md" in refused(reference.check_output, output)
+
+
+def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh = Mock(return_value=[])
+    monkeypatch.setattr(figures, "refresh", refresh)
+    monkeypatch.setattr(figures, "wrong_sentences", lambda: ["a.md: says 1"])
+    monkeypatch.setattr(reference, "measure_others", None)
+    assert "a.md: says 1" in lab("reference", "--pages", status=1).err
+    refresh.assert_called_once_with()
+    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"]):
+        assert "goes with no other option" in refusal("reference", "--pages", *others)
+    refresh.assert_called_once_with()

@@ -96,8 +96,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBUILD_BUILD_USER", "me")
     env = kernel.build_environment()
     assert not {"MAKEFLAGS", "KCFLAGS", "ARCH", "O", "LOCALVERSION", "CROSS_COMPILE"} & env.keys()
-    assert env["CCACHE_DIR"] == "/somewhere"
-    assert env["KBUILD_BUILD_USER"] == "lab"
+    assert (env["CCACHE_DIR"], env["KBUILD_BUILD_USER"]) == ("/somewhere", "lab")
 
 
 def test_only_pae_is_32_bit() -> None:
@@ -146,8 +145,7 @@ def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Pa
 
 @pytest.mark.parametrize("config", kernel.CONFIGS)
 def test_fragments_exist_and_ask_for_something(config: str) -> None:
-    fragments = kernel.fragments_of(config)
-    assert kernel.wanted(fragments)["CONFIG_KVM"] == "y"
+    assert kernel.wanted(kernel.fragments_of(config))["CONFIG_KVM"] == "y"
 
 
 def test_a_program_that_the_tree_has_no_longer_goes(tmp_path: Path) -> None:
@@ -157,8 +155,7 @@ def test_a_program_that_the_tree_has_no_longer_goes(tmp_path: Path) -> None:
         write(built / name, "", 0o755).write_bytes(Path("/bin/true").read_bytes())
     for expected in (["a_test", "x86/b_test"], ["a_test"]):
         selftests.strip_new(tmp_path, built, stripped, PathMap({}))
-        found = sorted(str(f.relative_to(stripped)) for f in stripped.rglob("*_test"))
-        assert found == expected
+        assert sorted(str(f.relative_to(stripped)) for f in stripped.rglob("*_test")) == expected
         (tmp_path / selftests.SELFTESTS / "x86/b_test.c").unlink(missing_ok=True)
 
 
@@ -195,8 +192,8 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @contextlib.contextmanager
-def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    """`lab build`, busy with make."""
+def build_of(what: str, layout: Layout) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """`lab build`, busy with make, and the ids of make and its child."""
     path = f"{layout.root / 'bin'}:{os.environ['PATH']}"
     with started(
         [sys.executable, "-c", LAB, layout.root, what],
@@ -204,7 +201,7 @@ def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
     ) as running:
         assert until((layout.linux / "pids").exists)
-        yield running
+        yield running, [int(word) for word in (layout.linux / "pids").read_text().split()]
 
 
 @pytest.mark.parametrize("what", ["kvm", "selftests"])
@@ -217,8 +214,7 @@ def build_of(what: str, layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
 def test_all_that_make_started_ends(
     layout: Layout, what: str, number: signal.Signals, code: int
 ) -> None:
-    with build_of(what, layout) as running:
-        pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+    with build_of(what, layout) as (running, pids):
         assert len(pids) == 2 and not any(map(is_gone, pids))
         running.send_signal(number)
         assert running.wait(timeout=20) == code
@@ -232,8 +228,7 @@ SLOW = "(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_being_told_twice_changes_nothing(layout: Layout, number: signal.Signals) -> None:
     (layout.root / "bin/make").write_text(MAKE.replace("sleep 60 &", SLOW))
-    with build_of("kvm", layout) as running:
-        pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+    with build_of("kvm", layout) as (running, pids):
         running.send_signal(number)
         assert until((layout.linux / "told").exists)
         running.send_signal(number)

@@ -47,10 +47,9 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    tokens = PARSER.parse(text)
     titles = [
         "".join(child.content for child in inline.children or ())
-        for opened, inline in pairwise(tokens)
+        for opened, inline in pairwise(PARSER.parse(text))
         if opened.type == "heading_open"
     ]
     seen: Counter[str] = Counter()

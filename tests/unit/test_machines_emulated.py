@@ -1,19 +1,212 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How a run ends, with a shell script that writes console and report in the emulator's place."""
+"""Emulated machines, from what they boot from to how a run ends.
 
+What they boot from is complete, and the same bytes for the same job. Reports are fed as bytes:
+whole, in pieces, torn and false. In an emulator's place a shell script writes console and report.
+"""
+
+import base64
 import dataclasses
+import hashlib
+import io
+import os
 import shlex
+import shutil
+import subprocess
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from lab.core import process
+from lab.machines import bochs, initramfs
+from lab.machines.channel import Channel, ReportBroken
 from lab.machines.emulated import EmulatedMachine
 from lab.machines.job import Job, MachineFailed
 from tests.rows import for_each_row
 from tests.unit.calls import refused
-from tests.unit.test_machines_channel import RUN, archive_frames
+from tests.unit.files import write
+
+JOB = Job(kernel=Path("bzImage"), command=("sh", "-c", "echo 'a b' $LAB_OUT"))
+DYNAMIC = Path("/bin/ls")
+
+
+def unpacked(into: Path, **changes: Any) -> dict[str, Path]:
+    """What JOB with CHANGES boots from, as the kernel unpacks it: one archive after the other."""
+    trailer = b"TRAILER!!!\0\0\0\0"
+    image = initramfs.build(dataclasses.replace(JOB, **changes), "svm-qemu")
+    into.mkdir(exist_ok=True)
+    for part in image.split(trailer)[:-1]:
+        subprocess.run(
+            ["cpio", "-idmu", "--quiet", "--no-preserve-owner"],
+            input=part + trailer + bytes(512),
+            cwd=into,
+            check=True,
+        )
+    return {str(path.relative_to(into)): path for path in into.rglob("*")}
+
+
+def test_job_is_inside(tmp_path: Path) -> None:
+    files = unpacked(tmp_path)
+    assert files["lab/command"].read_text() == "exec sh -c 'echo '\"'\"'a b'\"'\"' $LAB_OUT'\n"
+    assert "export LAB_MACHINE=svm-qemu\n" in files["lab/environment"].read_text()
+    assert os.access(files["init"], os.X_OK)
+    assert files["bin/tar"].readlink() == Path("busybox")
+
+
+def test_directories_come_with_modes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write(source / "deep/run", "#!/bin/sh\n", 0o700)
+    write(source / "data", "data")
+    files = unpacked(tmp_path / "root", files={"/test/place": source})
+    assert files["test/place/data"].read_text() == "data"
+    assert files["test/place/data"].stat().st_mode & 0o777 == 0o644
+    assert files["test/place/deep/run"].stat().st_mode & 0o777 == 0o755
+
+
+def test_dynamic_program_brings_its_libraries_and_static_one_needs_none(tmp_path: Path) -> None:
+    files = unpacked(tmp_path, files={"/ls": DYNAMIC})
+    loaded = initramfs.libraries([DYNAMIC])
+    assert any("libc.so" in library.name for library in loaded)
+    assert any(library.name.startswith("ld-linux") for library in loaded)
+    for library in loaded:
+        assert files[str(library).lstrip("/")].read_bytes() == library.read_bytes()
+    assert initramfs.libraries([initramfs.BUSYBOX]) == []
+
+
+def test_program_that_ends_threads_brings_what_the_c_library_loads_then(tmp_path: Path) -> None:
+    source = "#include <pthread.h>\nint main(void) { return pthread_cancel(pthread_self()); }\n"
+    write(tmp_path / "test.c", source)
+    subprocess.run(["gcc", "-o", tmp_path / "test", tmp_path / "test.c"], check=True)
+    added = set(initramfs.libraries([tmp_path / "test"])) - set(initramfs.libraries([DYNAMIC]))
+    assert [library.name for library in added if library.is_file()] == ["libgcc_s.so.1"]
+
+
+def test_another_busybox(tmp_path: Path) -> None:
+    files = unpacked(tmp_path / "root", busybox=write(tmp_path / "busybox", "another"))
+    assert files["bin/busybox"].read_text() == "another"
+    assert os.access(files["bin/busybox"], os.X_OK)
+
+
+def two_copies(tmp_path: Path) -> list[Path]:
+    """Make the same files in two places, at different times, with different umasks."""
+    copies = []
+    for number in (1, 2):
+        copy = tmp_path / f"copy{number}"
+        for name in ("b", "a") if number == 1 else ("a", "b"):
+            write(copy / name, name, 0o640 if number == 1 else 0o644)
+            os.utime(copy / name, (number * 1000, number * 1000))
+        copies.append(copy)
+    return copies
+
+
+def test_same_job_gives_same_bytes(tmp_path: Path) -> None:
+    jobs = (dataclasses.replace(JOB, files={"/t": copy}) for copy in two_copies(tmp_path))
+    one, two = (initramfs.build(job, "vmx-bochs") for job in jobs)
+    assert one == two
+
+
+@pytest.mark.skipif(not shutil.which("xorriso"), reason="needs xorriso")
+def test_same_job_gives_same_medium(tmp_path: Path) -> None:
+    kernel = tmp_path / "bzImage"
+    kernel.write_bytes(b"kernel" * 1000)
+    job = dataclasses.replace(JOB, kernel=kernel)
+    media: list[bytes] = []
+    for place in two_copies(tmp_path):
+        os.utime(kernel, (len(media), len(media)))
+        bochs.VmxBochs().prepare(job, "quiet", b"image" * 1000, place)
+        media.append((place / bochs.MEDIUM).read_bytes())
+    assert media[0] == media[1]
+
+
+@for_each_row(
+    "path, source, why",
+    ("relative", DYNAMIC, "absolute"),
+    ("/a/../init", DYNAMIC, "absolute"),
+    ("/", DYNAMIC, "absolute"),
+    ("/init", DYNAMIC, "reserved"),
+    ("/lab/back/x", DYNAMIC, "reserved"),
+    ("/ok", Path("/nonexistent"), "no such file"),
+)
+def test_bad_file_is_refused(path: str, source: Path, why: str) -> None:
+    assert why in refused(initramfs.check_files, {path: source})
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(f"./{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def archive_frames(data: bytes, digest: str | None = None) -> bytes:
+    digest = digest or hashlib.sha256(data).hexdigest()
+    return f"A {digest}\n".encode() + base64.encodebytes(data) + b".\n"
+
+
+RUN = packed({"output": b"hello\n", "kernel-log": b"up\n", "out/a": b"1", "out/d/b": b"\0\xff"})
+REPORT = b"H 1\nM kvm.tdp_mmu=N\nM kvm.nosuch\nP half  done\n" + archive_frames(RUN) + b"E 42\n"
+
+
+@pytest.mark.parametrize("report", [REPORT, REPORT.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_complete_report_in_pieces(report: bytes, step: int) -> None:
+    progress: list[str] = []
+    channel = Channel(progress.append)
+    for start in range(0, len(report), step):
+        assert channel.status is None
+        channel.feed(report[start : start + step])
+    assert (channel.status, channel.parameters) == (42, {"kvm.tdp_mmu": "N", "kvm.nosuch": None})
+    assert progress == ["half  done"]
+    assert channel.archive
+    assert (channel.archive.output, channel.archive.kernel_log) == (b"hello\n", "up\n")
+    assert channel.archive.files == {"a": b"1", "d/b": b"\0\xff"}
+
+
+@pytest.mark.parametrize("missing", [1, len(b"E 42\n"), len(b".\nE 42\n"), 60])
+def test_torn_report_is_never_complete(missing: int) -> None:
+    channel = Channel()
+    channel.feed(REPORT[:-missing])
+    assert channel.up
+    assert channel.status is None
+
+
+def test_progress_comes_before_the_end() -> None:
+    progress: list[str] = []
+    channel = Channel(progress.append)
+    channel.feed(b"H 1\nP one\nP tw")
+    assert progress == ["one"]
+    channel.feed(b"o\n")
+    assert progress == ["one", "two"]
+
+
+@for_each_row(
+    "report, why",
+    (b"H 1\nH 1\n", "a second time"),
+    (b"H 2\n", "protocol"),
+    (b"P early\n", "out of place"),
+    (b"H 1\n" + archive_frames(RUN, "0" * 64), "checksum"),
+    (b"H 1\n" + archive_frames(b"no tar"), "unpacked"),
+    (b"H 1\nA 0\n!!!!\n.\n", "base64"),
+    (b"H 1\nE 0\n", "unknown frame"),  # without an archive
+    (b"H 1\n" + archive_frames(RUN) + b"E x\n", "unknown frame"),
+    (REPORT + b"P late\n", "out of place"),
+)
+def test_false_report_is_refused(report: bytes, why: str) -> None:
+    with pytest.raises(ReportBroken, match=why):
+        Channel().feed(report)
+
+
+def test_complaint_is_kept() -> None:
+    channel = Channel()
+    channel.feed(b"H 1\nX tar: write error: No space left on device\n")
+    assert channel.complaint == "tar: write error: No space left on device"
+
 
 UP = "echo booting >console; echo 'H 1' >>report;"
 ENDLESS = "the command did not end within 1 s"
@@ -94,8 +287,7 @@ def test_a_machine_that_fails(place: Path, script: str, reason: str, detail: str
     work = dataclasses.replace(job(), silent_s=1 if silent else 20, timeout_s=20 if silent else 1)
     with pytest.raises(MachineFailed, match=detail) as failure:
         Scripted(script).run(work)
-    assert failure.value.reason == reason
-    assert failure.value.kernel_log == log
+    assert (failure.value.reason, failure.value.kernel_log) == (reason, log)
     assert failure.value.__notes__ == [log]
     assert_nothing_is_left(place)
 

@@ -57,12 +57,9 @@ def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None
         "echo $LAB_MACHINE $PWD; echo error >&2; mkdir $LAB_OUT/d; cp /in/data $LAB_OUT/d/copy;"
         "for i in 1 2; do echo $i >>$LAB_PROGRESS; done; exit 42"
     )
-    work = shell(script, files={"/in": tmp_path}, on_progress=progress.append)
-    result = Host().run(work)
-    assert result.status == 42
-    assert result.output == b"host /\nerror\n"
-    assert result.files == {"d/copy": b"data"}
-    assert progress == ["1", "2"]
+    result = Host().run(shell(script, files={"/in": tmp_path}, on_progress=progress.append))
+    assert (result.status, result.output) == (42, b"host /\nerror\n")
+    assert (result.files, progress) == ({"d/copy": b"data"}, ["1", "2"])
     assert not list((tmp_path / "tmp").glob("machine-*"))
 
 
@@ -95,9 +92,7 @@ def test_timeout_is_the_machines_failure_and_leaves_nothing(modules: Path, tmp_p
     ({"kvm.tdp_mmuu": "0"}, "no such module parameter"),
     ({"tdp_mmu": "0"}, "MODULE.NAME"),
 )
-def test_wrong_parameter_says_what_to_do(
-    modules: Path, parameters: dict[str, str], remedy: str
-) -> None:
+def test_what_is_wrong_has_a_remedy(modules: Path, parameters: dict[str, str], remedy: str) -> None:
     assert remedy in refused(Host().run, job("true", parameters=parameters))
     assert (modules / "kvm/parameters/eager_page_split").read_text() == "N\n"
 
@@ -120,8 +115,7 @@ def test_what_there_is_not_is_refused(modules: Path, monkeypatch: pytest.MonkeyP
     ("/test/deep/x", "/usr/x"),
 )
 def test_paths_of_files_are_replaced(word: str, replaced: str) -> None:
-    files = {"/test": Path("/tmp"), "/test/deep": Path("/usr")}
-    assert here((word,), files) == [replaced]
+    assert here((word,), {"/test": Path("/tmp"), "/test/deep": Path("/usr")}) == [replaced]
 
 
 def test_new_kernel_messages() -> None:

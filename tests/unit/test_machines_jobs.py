@@ -25,8 +25,7 @@ JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test that gets as far as starting an emulator; do not ask for installed packages."""
-    started = Mock(side_effect=AssertionError("a process was started"))
-    monkeypatch.setattr(process, "child", started)
+    monkeypatch.setattr(process, "child", Mock(side_effect=AssertionError("a process was started")))
     monkeypatch.setattr(emulated.EmulatedMachine, "_check_packages", lambda _: None)
 
 
@@ -91,8 +90,7 @@ def test_value_inside_the_machine(wanted: str, found: str | None, good: bool) ->
 
 def test_a_command_that_failed_is_told_by_the_end_of_its_output() -> None:
     Result(0, b"", {}, "", 1.0).check("a boot")
-    output = b"begin " + b"x" * TAIL + b" why \xff\n"
-    result = Result(139, output, {}, "", 1.0)
+    result = Result(139, b"begin " + b"x" * TAIL + b" why \xff\n", {}, "", 1.0)
     assert failed(result.check, "a boot") == f"a boot: exit status 139:\n{result.text[-TAIL:]}"
     assert result.text.endswith(" why \ufffd\n")
 

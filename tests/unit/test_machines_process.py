@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Nothing outlives a run: processes and directories, on every way out."""
+"""Nothing outlives a run: processes and directories, on every way out.
+
+Of what is done in parallel each item is done once, and the first failure ends the rest.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from lab.core import process
+from lab.core import parallel, process
+from lab.core.errors import WorkFailed
 from lab.core.paths import ROOT
 from tests.rows import for_each_row
+from tests.unit.calls import failed
 from tests.unit.processes import is_gone, started, until
 
 # Ignores SIGTERM, and has a child that left the session.
@@ -39,11 +47,8 @@ def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_child_ends_with_all_its_own(tmp_path: Path) -> None:
-    argv = ["sh", "-c", STUBBORN]
-    with (
-        pytest.raises(RuntimeError),
-        process.child(argv, tmp_path, grace_s=0.1) as child,
-    ):
+    command = ["sh", "-c", STUBBORN]
+    with pytest.raises(RuntimeError), process.child(command, tmp_path, grace_s=0.1) as child:
         assert until((tmp_path / "pid").exists)
         grandchild = int((tmp_path / "pid").read_text())
         assert not is_gone(child.pid) and not is_gone(grandchild)
@@ -91,13 +96,6 @@ def test_child_gets_time_to_restore_what_it_changed(tmp_path: Path) -> None:
     with process.child(["sh", "-c", script], tmp_path, grace_s=5):
         assert until((tmp_path / "up").exists)
     assert (tmp_path / "file").read_text() == "restored\n"
-
-
-def test_exit_codes(tmp_path: Path) -> None:
-    for script, code in (("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)):
-        with process.child(["sh", "-c", script], tmp_path) as child:
-            assert until(lambda: child.poll() is not None)
-            assert child.poll() == code
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -SEGV $$", -signal.SIGSEGV)])
@@ -157,3 +155,48 @@ def test_run_ended_from_outside(own_directory: Path, number: signal.Signals, cod
         with process.workspace():
             pass  # the next run sweeps
     assert not Path(directory).exists()
+
+
+def test_each_item_once() -> None:
+    seen: list[int] = []
+    parallel.for_each(range(20), seen.append)
+    assert sorted(seen) == list(range(20))
+    # An error of the work is not the end of the items.
+    with pytest.raises(IndexError):
+        parallel.for_each(range(2), Mock(side_effect=IndexError))
+
+
+def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 1)
+    seen: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 2:
+            raise WorkFailed("two")
+        seen.append(item)
+
+    assert "two" in failed(parallel.for_each, range(20), work)
+    assert seen == [0, 1]
+
+
+@pytest.mark.usefixtures("terminal_signals")
+@for_each_row("number, error", (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit))
+def test_a_signal_while_threads_start_ends_them(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: type[BaseException]
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("lab.core.process.end", lambda processes, grace_s: ended.set())
+    seen: list[bool] = []
+
+    class Signalled(ThreadPoolExecutor):
+        """The signal comes when a thread runs, and before anything else knows of it."""
+
+        def submit(self, *arguments: Any, **words: Any) -> Future[Any]:
+            future = super().submit(*arguments, **words)
+            signal.raise_signal(number)
+            return future
+
+    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Signalled)
+    with pytest.raises(error):
+        parallel.for_each(range(2), lambda item: seen.append(ended.wait(5)), threads=2)
+    assert seen and all(seen)

@@ -76,9 +76,8 @@ def test_what_is_written(fake: FakeKernel) -> None:
     (mails, people), (others, _) = make(fake)
     names = ["0000-cover-letter.patch", "0001-KVM-count.patch", "0002-KVM-split.patch"]
     assert mails == [fake.layout.mail / "01-split" / name for name in names]
-    assert others == [
-        fake.layout.mail / "02-use" / name for name in (names[0], "0001-KVM-use.patch")
-    ]
+    names = [names[0], "0001-KVM-use.patch"]
+    assert others == [fake.layout.mail / "02-use" / name for name in names]
     assert people == [MAINTAINER, "kvm@example.org"]
     cover, first, _ = (mail.read_text() for mail in mails)
     assert f"From: {MAINTAINER}\n" in cover
@@ -256,8 +255,7 @@ def test_which_results_and_those_that_cannot_be_read(
     assert choose_results(None, layout) == older
     assert "figures are of Linux 6.12: `make reference BASE=7.3`" in capsys.readouterr().err
     write(newer, "")
-    assert choose_results(None, layout) == newer
-    assert choose_results(given, layout) == given
+    assert [choose_results(one, layout) for one in (None, given)] == [newer, given]
     assert not capsys.readouterr().err
     assert "cannot be read: No such file" in refused(load_results, tmp_path / "none")
     (tmp_path / "half").write_text("{")

@@ -50,10 +50,9 @@ def explore(directory: Path, macros: tuple[str, ...]) -> str:
     """What the explorer says about the model with these macros defined."""
 
     def run(*command: str, most_s: int = 60) -> str:
-        done = subprocess.run(
+        return subprocess.run(
             command, cwd=directory, check=True, capture_output=True, text=True, timeout=most_s
-        )
-        return done.stdout
+        ).stdout
 
     run("spin", *(f"-D{macro}" for macro in macros), "-a", str(MODEL))
     # In two steps, since ccache knows objects only: they stay as long as the model does.
@@ -77,5 +76,4 @@ def test_with_every_safeguard_nothing_is_found(tmp_path: Path, macros: tuple[str
 def test_without_a_safeguard_what_it_is_for_shows(tmp_path: Path, macros: tuple[str, ...]) -> None:
     said = explore(tmp_path, macros)
     assert "errors: 1" in said, said
-    first = said.splitlines()[0]
-    assert re.search(BUGS[macros], first), said
+    assert re.search(BUGS[macros], said.splitlines()[0]), said

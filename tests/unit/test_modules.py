@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""make dkms, and what is done with it elsewhere: sources laid out, or refused with one line."""
+"""make dkms, and what is done with it elsewhere: sources laid out, or refused with one line.
+
+make deb without a build: what it is given, what it would run, what it makes of the results.
+"""
 
 import hashlib
+import lzma
 import random
 import re
 import subprocess
@@ -13,13 +17,15 @@ from typing import Any
 import pytest
 
 from lab.core.git import Repo
-from lab.core.paths import ROOT, Layout
+from lab.core.paths import DEFAULT_BASE, ROOT, Layout
+from lab.machines import Job, Result
+from lab.machines.disk import SECTOR, SvmQemuDisk
 from lab.series.pin import Pin, read_pin
 from lab.series.source import KernelSource
-from lab.submit import modules, modules_proof
+from lab.submit import modules, packages
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
-from tests.unit.calls import failed, refused
+from tests.unit.calls import failed, lab, refused
 from tests.unit.fake_kernel import FakeKernel, write_tarball
 from tests.unit.files import called, program, write
 
@@ -106,8 +112,7 @@ def test_what_is_built(place: Place, installed: str) -> None:
 def test_modules_of_two_versions_do_not_fit(place: Place) -> None:
     """What kvm-amd asks kvm for is named by the version. A kernel's longest name has 55 letters."""
     kbuild = (place.build / "Kbuild").read_text()
-    name = "kvm_init_6_12_1_1_eagersplit19700101_0000"
-    assert f"-Dkvm_x86_vendor_init={name}\n" in kbuild
+    assert "-Dkvm_x86_vendor_init=kvm_init_6_12_1_1_eagersplit19700101_0000\n" in kbuild
     for version in Layout(ROOT).versions:
         pin = read_pin(Layout(ROOT, version))
         source = KernelSource(pin.package, pin.newest, Path(), "", True)
@@ -209,8 +214,7 @@ def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """modules.contents() of a base with this pin and this MMU, with one mail on it."""
 
     def make(pin: str = PIN, mmu: str = MMU, whole: bool = True, **source: Any) -> modules.Contents:
-        files = fake_kernel.BASE_FILES | SOURCE | {modules.MMU: mmu}
-        kernel = FakeKernel.make(tmp_path, files)
+        kernel = FakeKernel.make(tmp_path, fake_kernel.BASE_FILES | SOURCE | {modules.MMU: mmu})
         kernel.put("base/6.12.pin", pin)
         kernel.put("series/0001-kvm-split.patch", MAIL)
         kernel.put("Documentation/kvm.rst", "struct split;\n")
@@ -238,14 +242,14 @@ def test_the_difference_is_that_of_kvm(contents: Make, tmp_path: Path, whole: bo
 
 def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page for operators says is part of what is proved."""
-    fingerprint = modules_proof._fingerprint(place.what)
-    assert modules_proof._fingerprint(replace(place.what, date=1)) == fingerprint
-    assert modules_proof._fingerprint(replace(place.what, patch=b"")) != fingerprint
-    page = modules_proof.PAGE.read_text()
+    fingerprint = modules._fingerprint(place.what)
+    assert modules._fingerprint(replace(place.what, date=1)) == fingerprint
+    assert modules._fingerprint(replace(place.what, patch=b"")) != fingerprint
+    page = modules.PAGE.read_text()
     assert page.count("apt-get install -y ") == 1
     other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
-    monkeypatch.setattr(modules_proof, "PAGE", other)
-    assert modules_proof._fingerprint(place.what) != fingerprint
+    monkeypatch.setattr(modules, "PAGE", other)
+    assert modules._fingerprint(place.what) != fingerprint
 
 
 @for_each_row(
@@ -366,3 +370,112 @@ def test_still_loaded(installed: Installed, word: str, vendor: str, file: str, s
     hint = f"without VMs: modprobe -r {vendor} && modprobe {vendor}; or boot\n"
     told, _ = installed.run("prerm", word)
     assert told == (f"kvm-eager-split: still loaded; {hint}" if said else "")
+
+
+GIVEN = b"CONFIG_KVM=m\n"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> packages.Packages:
+    for name in ("linux-image-6.12.1-eagersplit_1_amd64.deb", "linux-libc-dev_1_amd64.deb"):
+        (tmp_path / name).touch()
+    return packages.found(tmp_path, "6.12.1-eagersplit")
+
+
+def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
+    (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
+    (tmp_path / ".config").write_bytes(GIVEN)
+    assert [packages.read_config(tmp_path / one) for one in ("config.xz", ".config")] == 2 * [GIVEN]
+
+
+@for_each_row(
+    "name, content, why",
+    ("missing", None, "no configuration of a kernel"),
+    ("broken.xz", GIVEN, "no configuration of a kernel"),
+    ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
+)
+def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert why in refused(packages.read_config, tmp_path / name)
+
+
+def test_the_fragment_has_to_take(tmp_path: Path) -> None:
+    config = tmp_path / ".config"
+    for text in ("", '# CONFIG_DEBUG_INFO is not set\nCONFIG_SYSTEM_TRUSTED_KEYS=""\n'):
+        config.write_text(text)
+        packages.check_effect(config)
+    for text in ("CONFIG_DEBUG_INFO=y\n", 'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs"\n'):
+        config.write_text(text)
+        assert "still" in refused(packages.check_effect, config)
+
+
+def test_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "build", None)
+    (tmp_path / "c").write_bytes(GIVEN)
+    said = lab("deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")).out
+    assert "bindeb-pkg" in said
+    assert f"configuration: {tmp_path}/c" in said
+    assert "proof:         none" in said
+
+
+def test_each_base_has_packages_and_a_configuration_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packages, "DEBIANS", f"{tmp_path}/{{}}.config")
+    default = tmp_path / f"{DEFAULT_BASE}.config"
+    assert packages.debians(DEFAULT_BASE) == default
+    assert not capsys.readouterr().err
+    assert packages.debians("7.3") == default
+    said = f"no {tmp_path}/7.3.config: the configuration is {DEFAULT_BASE}'s"
+    assert said in capsys.readouterr().err
+    (tmp_path / "7.3.config").touch()
+    assert packages.debians("7.3") == tmp_path / "7.3.config"
+    layout = Layout(tmp_path)
+    found = [packages.directory_of(layout.of(version)) for version in (DEFAULT_BASE, "7.3")]
+    assert found == [tmp_path / "build/deb", tmp_path / "build/7.3/deb"]
+
+
+def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert packages.compiled(log) == 0
+    log.write_text("  HOSTCC x\n  CC      a.o\n  AS      b.o\n  CC [M]  c.o\n  LD [M]  d.ko\n")
+    assert packages.compiled(log) == 3
+
+
+def test_the_image_is_installed_into_the_root(built: packages.Packages, tmp_path: Path) -> None:
+    words = packages.root_command(built, tmp_path / "proof")
+    hooks = [word.removeprefix("--customize-hook=") for word in words if "hook=" in word]
+    assert hooks.index(f"copy-in {built.image} /root") < hooks.index(
+        f'chroot "$1" dpkg -i /root/{built.image.name}'
+    )
+    assert words[-2:] == ("bookworm", str(tmp_path / "proof/root.ext2"))
+    assert (built.image.name, len(built.files)) == ("linux-image-6.12.1-eagersplit_1_amd64.deb", 2)
+    built.image.rename(tmp_path / "linux-image-6.12.1-other_1_amd64.deb")
+    assert "no package of linux-image" in failed(packages.found, tmp_path, "6.12.1-eagersplit")
+
+
+def test_the_second_disk_has_the_job_and_no_library(tmp_path: Path) -> None:
+    machine = SvmQemuDisk(Path("/root.ext2"), Path("/initrd"))
+    job = Job(kernel=Path("/vmlinuz"), command=("true",), files={"/test/ls": Path("/bin/ls")})
+    machine.prepare(job, "", b"not this", tmp_path)
+    data = (tmp_path / "payload").read_bytes()
+    assert len(data) % SECTOR == 0
+    listed = subprocess.run(["cpio", "-it", "--quiet"], input=data, capture_output=True, check=True)
+    names = listed.stdout.decode().split()
+    assert {"lab/command", "test/ls"} <= set(names)
+    assert not [name for name in names if "lib" in name or name in ("init", "bin")]
+    words = machine.argv(job, "")
+    assert words[words.index("-initrd") + 1] == "/initrd"
+
+
+def test_a_kernel_that_is_another_is_no_proof(
+    built: packages.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        def run(self, job: Job) -> Result:
+            return Result(0, b"6.1.0-debian\n", {}, "", 1.0)
+
+    monkeypatch.setattr(packages, "make_root", lambda *_: Other())
+    monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
+    assert "is not 6.12.1-eagersplit:\n6.1.0-debian" in failed(packages.prove, built, tmp_path)

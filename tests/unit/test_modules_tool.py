@@ -87,8 +87,7 @@ class Host:
         for name, text in FAKES.items():
             text = text.replace("$VERSION", VERSION).replace("$UPDATES", UPDATES)
             program(root / "bin" / name, f"#!/bin/dash\n{text}\n")
-        script = (PARTS / TOOL).read_text().replace("@VERSION@", VERSION)
-        self.script = program(root / TOOL, script)
+        self.script = program(root / TOOL, (PARTS / TOOL).read_text().replace("@VERSION@", VERSION))
         self.write("proc/cpuinfo", "flags : fpu svm\n")
         self.write(f"usr/src/kvm-eager-split-{VERSION}/proved", f"kernel {RELEASE} 0\n")
         modules = f"lib/modules/{RELEASE}"
@@ -194,8 +193,7 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     reason = f"the package is for other kernels than {RELEASE}"
     assert host.status(4)["after_reload"] == f"STOCK: {reason}"
     assert host.status(4)["next"] == (f"boot 6.12.10 6.13, or install the package for {RELEASE}")
-    assert host.does("reload") == (4, f"nothing was changed: {reason}\n")
-    assert host.calls == []
+    assert (host.does("reload"), host.calls) == ((4, f"nothing was changed: {reason}\n"), [])
 
 
 ENFORCE, LOCKDOWN = "sys/module/module/parameters/sig_enforce", "sys/kernel/security/lockdown"
@@ -419,8 +417,7 @@ def test_what_does_not_unload(host: Host, module: str) -> None:
     host.write("stuck", f"{module}\n")
     if module == "kvm":
         shutil.rmtree(host.root / "sys/module/kvm_amd")
-    said = f"nothing was changed: {module} does not unload, see dmesg\n"
-    assert host.does("reload") == (5, said)
+    assert host.does("reload") == (5, f"nothing was changed: {module} does not unload, see dmesg\n")
 
 
 @for_each_row("module", "kvm", "kvm_amd")
@@ -443,8 +440,7 @@ def test_vms_keep_the_modules(host: Host) -> None:
 
     def kept(why: str) -> None:
         assert host.status(3)["next"] == f"end or migrate: {why}; then kvm-eager-split reload"
-        assert host.does("reload") == (5, f"nothing was changed: {why}\n")
-        assert host.calls == []
+        assert (host.does("reload"), host.calls) == ((5, f"nothing was changed: {why}\n"), [])
 
     kept(f"VMs run in {name}")
     assert host.status(3)["vms"] == name
@@ -461,8 +457,7 @@ def test_vms_keep_the_modules(host: Host) -> None:
     host.write("sys/module/kvm_amd/refcnt", "2\n")
     kept("VMs run in what cannot be seen (2 uses)")
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
-    assert host.does("reload") == (2, "nothing was changed: only root can\n")
-    assert host.calls == []
+    assert (host.does("reload"), host.calls) == ((2, "nothing was changed: only root can\n"), [])
 
 
 def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
@@ -485,16 +480,14 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     assert host.status(0)["loaded"] == "series"
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("-name web", "web"),
-        ("-name web,process=x", "web"),
-        ("--name process=x,guest=a=b,debug-threads=on", "a=b"),
-        ("-name guest=a,,b", "a,b"),
-        ("-name debug-threads=on", "worker"),
-        ("-m 1G", "worker"),
-    ],
+@for_each_row(
+    "words, name",
+    ("-name web", "web"),
+    ("-name web,process=x", "web"),
+    ("--name process=x,guest=a=b,debug-threads=on", "a=b"),
+    ("-name guest=a,,b", "a,b"),
+    ("-name debug-threads=on", "worker"),
+    ("-m 1G", "worker"),
 )
 def test_the_name_of_a_vm_is_qemus_or_the_process(host: Host, words: str, name: str) -> None:
     host.load("series")
@@ -524,8 +517,7 @@ def test_metrics(host: Host) -> None:
     # with neither its sum nor its count.
     known = ("counter", "gauge")
     assert all(line.endswith(known) for line in done.stdout.splitlines() if " TYPE " in line)
-    families = text_string_to_metric_families(done.stdout)
-    status, loaded, *of_vms, hold, wait = families
+    status, loaded, *of_vms, hold, wait = text_string_to_metric_families(done.stdout)
     assert [sample.value for sample in status.samples] == [0]
     assert loaded.samples[0].labels == {"kvm": "series", "version": VERSION}
     types = [(family.name.removeprefix("kvm_vm_"), family.type) for family in of_vms]

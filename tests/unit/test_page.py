@@ -103,8 +103,7 @@ def test_what_is_missing_is_named_with_its_command() -> None:
 
 
 def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
-    found = sources.load_all(data.write_all(tmp_path))
-    runs = live._runs(found["live"], True)
+    runs = live._runs(sources.load_all(data.write_all(tmp_path))["live"], True)
     points = live._exceeding(runs[0], "writer")
     # Two phases count: 1800 short, 180 longer, 5 longest ones.
     assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
@@ -200,13 +199,11 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path) -> None:
 def test_cells_cannot_break_out() -> None:
     line = Line("a b.jsonl", 1, "{}", {})
     table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_harvest=on", "*")])
-    section = model.Section("s", "S", [Grid(table, [(line,), (line,)])])
-    pages = render.pages({}, [section])
+    pages = render.pages({}, [model.Section("s", "S", [Grid(table, [(line,), (line,)])])])
     assert "x\\|y&lt;b>" in pages[render.MARKDOWN]
     cells = re.findall("<td[^>]*>(.*?)</td>", pages[render.HTML])
     link = '<a href="#a%20b.jsonl-1">1</a>'
-    wanted = ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
-    assert cells[-6:] == wanted
+    assert cells[-6:] == ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
 
 
 def test_neighbouring_lines_are_a_range() -> None:
@@ -215,11 +212,9 @@ def test_neighbouring_lines_are_a_range() -> None:
 
 
 def test_inlined_pictures_take_the_colours_of_the_page() -> None:
-    svg = (
-        '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt"><g id="a" style="fill: #fffffe"/>'
-    )
-    picture = Picture("p", "", svg + '<use href="#a" clip-path="url(#a)"/></svg>', "", "", "")
-    inlined = render.inline(picture)
+    svg = '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt">'
+    svg += '<g id="a" style="fill: #fffffe"/><use href="#a" clip-path="url(#a)"/></svg>'
+    inlined = render.inline(Picture("p", "", svg, "", "", ""))
     assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
     assert "var(--paper)" in inlined and "#fffffe" not in inlined
     assert "width=" not in inlined and "<?xml" not in inlined
@@ -338,6 +333,5 @@ def test_what_tables_have_in_common_is_said_once() -> None:
     tables = [Table(name, ("x",), [("1",)], ["of both", f"of {name}"]) for name in "ab"]
     section = model.Section("s", "S", [Grid(table, []) for table in tables])
     for text in render.pages({}, [section]).values():
-        said = [text.count(f"{note}<") for note in ("of both", "of a", "of b")]
-        assert said == [1, 1, 1]
+        assert [text.count(f"{note}<") for note in ("of both", "of a", "of b")] == [1, 1, 1]
     assert tables[1].notes == ["of both", "of b"]

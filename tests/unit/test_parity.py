@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.verify.parity: which tests run where, how crashes are survived, what is the same."""
+"""lab.verify.parity: which tests run where, how crashes are survived, what is the same.
+
+lab.verify.bpf without a machine, and what every tool of tools/bpftrace has to have.
+"""
 
 import contextlib
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -16,12 +20,14 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from lab.build import kernel
 from lab.build.kernel import Kernel
 from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result
-from lab.verify import parity
+from lab.machines.qemu import SvmQemu
+from lab.verify import bpf, parity
 from lab.verify.parity import MODES, Setup
-from tests.unit.calls import failed, lab, refused
+from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.files import program
 
 TESTS = ("a_test", "x86_64/b_test")
@@ -104,8 +110,7 @@ def test_a_difference_that_stays() -> None:
     assert [one.test for one in found if not one.same] == ["a_test"]
     table = parity.table_of(found)
     assert table.columns == ("test", "npt=1 tdp_mmu=1")
-    assert table.rows[0] == ("a_test", "pass -> FAIL")
-    assert table.strong == {0}
+    assert (table.rows[0], table.strong) == (("a_test", "pass -> FAIL"), {0})
 
 
 def test_goes_on_behind_a_test_that_kills_the_machine() -> None:
@@ -155,8 +160,7 @@ def test_a_complaint_about_something_else_differs() -> None:
 
 
 def test_logs_have_what_tests_and_kernels_said() -> None:
-    log = "BUG: bad\nfine\n"
-    machine = Scripted({("series", "a_test"): [None, 1]}, log=lambda job: log)
+    machine = Scripted({("series", "a_test"): [None, 1]}, log=lambda job: "BUG: bad\nfine\n")
     assert verdicts(machine)["a_test"] == ("pass", "FAIL", True)
     name = "parity-svm-qemu-npt=0-tdp_mmu=0"
     crash = "== a_test: machine crashed: ended before its report\n(kernel log): Oops\n"
@@ -195,8 +199,7 @@ def test_how_far_it_is() -> None:
             state.line(f"start {test}")
             state.line(f"end {test} 0")
     states["series"].line("start c_test")
-    said = "parity: base 2 of 3, between tests; series 2 of 3, c_test"
-    assert parity.progress(3, states) == said
+    assert parity.progress(3, states) == "parity: base 2 of 3, between tests; series 2 of 3, c_test"
 
 
 def test_a_machine_that_runs_nothing() -> None:
@@ -272,3 +275,107 @@ def test_the_exit_status_is_the_verdict(
     assert (f" {log}\n" in said) == bool(status)
     for line in ("again a_test, base and", "parity: a_test: pass unpatched, FAIL with the series"):
         assert said.count(line) == (6 if line.startswith("again") else 3) * status
+
+
+SCRIPTS = sorted(bpf.TOOLS.glob("*.bt"))
+RUNS = bpf.choose(["wpfaults"], "both", "npt")
+FILES = {
+    "wpfaults-N.tool": b"@write_protected[1, 0, 2M]: 4\n",
+    "wpfaults-N.said": b"Test iterations: 2\n",
+    "wpfaults-Y.tool": b"@write_protected[1, 0, 4K]: 2048\n",
+    "wpfaults-Y.said": b"",
+}
+
+
+def names(runs: list[bpf.ToolRun]) -> list[str]:
+    return [run.name for run in runs]
+
+
+def test_every_tool_can_be_chosen() -> None:
+    assert {run.tool for run in bpf.choose([], "both", "npt")} == set(bpf.NAMES)
+    assert names(RUNS) == ["wpfaults-N", "wpfaults-Y"]
+    chosen = bpf.choose(["splitlat", "wpfaults"], "Y", "shadow")
+    assert names(chosen) == ["splitlat-Y", "wpfaults-Y"]
+    assert "splitlat-Y" not in names(bpf.choose([], "both", "tdp"))
+    assert {script.stem for script in SCRIPTS} == set(bpf.NAMES)
+
+
+@pytest.mark.parametrize(("eager", "paging"), [("N", "npt"), ("both", "tdp")])
+def test_nothing_to_show(eager: str, paging: str) -> None:
+    said = refused(bpf.choose, ["splitlat"], eager, paging)
+    assert re.search("splitlat has nothing to show .* try Y and npt", said)
+
+
+def test_dry_run_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "build", None)
+    lines = lab("bpf", "--dry-run", "--tool", "wpfaults", "--paging", "shadow").out.splitlines()
+    assert lines[0].endswith("kvm.tdp_mmu=0 kvm_amd.npt=0")
+    assert lines[1::2] == ["# eager_page_split=N", "# eager_page_split=Y"]
+    assert lines[2].endswith(" -i 2 -w 100' wpfaults.bt")
+
+
+@pytest.mark.parametrize("words", [["--tool", "nonsense"], ["--paging", "ept"], ["more"]])
+def test_bad_input(words: list[str]) -> None:
+    refusal("bpf", *words)
+
+
+def test_bpftrace_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bpf, "BPFTRACE", tmp_path / "bpftrace")
+    line = refusal("bpf")
+    assert line.endswith("apt-get install bpftrace, or `make test WHAT=bpf`, which does that")
+
+
+def test_one_boot_for_all_runs() -> None:
+    job = bpf.bpf_job(RUNS, "shadow", Path("bzImage"), Path("tests"), "json")
+    assert (job.command[3:7], job.command[9]) == (("bpf", "json", "wpfaults", "N"), "Y")
+    assert job.parameters == {"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}
+    assert job.files["/tools/dirty_log_perf_test"] == Path("tests/dirty_log_perf_test")
+    assert job.files["/tools/wpfaults.bt"] == bpf.TOOLS / "wpfaults.bt"
+    assert "/tools/mmulock.bt" not in job.files
+
+
+def test_what_the_runs_left_is_shown_below_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    bpf.show(RUNS, bpf.collect(RUNS, FILES))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "# eager_page_split=N"
+    assert lines[2] == "@write_protected[1, 0, 2M]: 4"
+    assert lines[4] == "# eager_page_split=Y"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_that_left_nothing_or_lost_events_is_no_result(name: str) -> None:
+    others = {n: text for n, text in FILES.items() if n != name}
+    assert f"no file '{name}' came back" in failed(bpf.collect, RUNS, others)
+    for said in (b"Lost 12 events\n", b'{"type": "lost_events", "data": 1}\n'):
+        assert "lost events" in failed(bpf.collect, RUNS, FILES | {name: said})
+
+
+def execute(monkeypatch: pytest.MonkeyPatch, run: Mock) -> list[str]:
+    monkeypatch.setattr(SvmQemu, "run", run)
+    return bpf.execute(bpf.bpf_job(RUNS, "npt", Path("bzImage"), Path("tests")), RUNS)
+
+
+def test_a_tool_or_a_machine_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Mock(return_value=Result(1, b"no such probe", {}, "", 1.0))
+    assert "svm-qemu: exit status 1:\nno such probe" in failed(execute, monkeypatch, bad)
+    good = Mock(return_value=Result(0, b"", FILES, "", 1.0))
+    assert execute(monkeypatch, good)[1] == FILES["wpfaults-Y.tool"].decode()
+    with pytest.raises(MachineFailed):
+        execute(monkeypatch, Mock(side_effect=MachineFailed("machine crashed", "why", "Oops")))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> None:
+    text = script.read_text()
+    assert text.splitlines()[1] == "/* SPDX-License-Identifier: GPL-2.0-only */"
+    assert f" * {script.name} - " in text
+    assert f" * USAGE: bpftrace {script.name}" in text
+    assert f" * {script.stem}_example.txt has output and explains it." in text
+    assert " * Method." in text
+    assert " * Limits." in text
+    # It prints nothing but results, and the example shows them.
+    example = script.with_name(f"{script.stem}_example.txt").read_text()
+    shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
+    # The maps that the script prints at its end.
+    assert shown == set(re.findall(r"print\((@\w+)\)", text))
+    assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))

@@ -77,8 +77,7 @@ def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
     before = fake.read(MMU)
     repo = Repo(fake.linux)
     commit = mutants.commit(repo, mutants.load(fake.layout))
-    path = tree.work_tree(fake.layout, fake.layout.tree_of("mutants"), commit)
-    found = (path / MMU).read_text()
+    found = (tree.work_tree(fake.layout, fake.layout.tree_of("mutants"), commit) / MMU).read_text()
     assert "int kvm_mutant(int nr);" in found and "pages[1 + kvm_mutant(3)]" in found
     assert commit == mutants.commit(repo, mutants.load(fake.layout))
     assert (fake.git("rev-parse", "HEAD"), fake.read(MMU)) == (head, before)
@@ -110,8 +109,7 @@ WRONG = {
 def test_a_patch_that_is_wrong(tmp_path: Path, text: str) -> None:
     new, said = WRONG[text]
     assert MUTANT.count(text) == 1
-    fake = made(tmp_path, MUTANT.replace(text, new))
-    line = refused(mutants.load, fake.layout)
+    line = refused(mutants.load, made(tmp_path, MUTANT.replace(text, new)).layout)
     assert line.startswith(NAME)
     assert said in line
 
@@ -130,8 +128,7 @@ def test_a_name_that_is_wrong(tmp_path: Path, name: str, said: str) -> None:
 
 def test_ours_are_small_and_name_tests_that_make_test_runs() -> None:
     found = mutants.load(LAYOUT).mutants
-    run = {case.test.argv[0] for case in cases()}
-    assert {mutant.check.program for mutant in found} <= run
+    assert {mutant.check.program for mutant in found} <= {case.test.argv[0] for case in cases()}
     for mutant in found:
         added = re.findall(r"^\+(?!\+\+)", mutant.mail.diff, re.MULTILINE)
         assert len(added) < 10, mutant.path
@@ -203,20 +200,16 @@ def snapshot(work_tree: Path) -> dict[str, int]:
 
 
 def test_the_edits_and_nothing_else(fake: FakeKernel, peer: Path) -> None:
-    assert peer == fake.layout.tree_of("peer")
-    assert (peer / MMU).read_text() == PEER
+    assert (peer, (peer / MMU).read_text()) == (fake.layout.tree_of("peer"), PEER)
     assert Repo(peer).lines("diff", "--name-only", tree.BASE_TAG) == [MMU]
     assert Repo(peer).lines("status", "--porcelain") == []
     # The other trees stay as they are.
     base = kernel.source_tree("base", fake.layout)
-    assert base == fake.layout.tree_of("base")
-    assert (base / MMU).read_text() == MMU_TEXT
+    assert (base, (base / MMU).read_text()) == (fake.layout.tree_of("base"), MMU_TEXT)
     assert tree.unsaved(fake.linux) is None
 
 
-def test_second_time_no_file_is_touched_but_what_was_edited_by_hand(
-    fake: FakeKernel, peer: Path
-) -> None:
+def test_again_no_file_is_touched_but_what_was_edited_by_hand(fake: FakeKernel, peer: Path) -> None:
     (peer / "obj-kvm").mkdir()
     (peer / "obj-kvm/vmlinux").write_text("built")
     for path in peer.rglob("*"):
@@ -231,9 +224,7 @@ def test_second_time_no_file_is_touched_but_what_was_edited_by_hand(
         assert (peer / MMU).read_text() == PEER
 
 
-def test_another_source_makes_another_baseline(
-    fake: FakeKernel, peer: Path, tmp_path: Path
-) -> None:
+def test_another_source_makes_another_peer(fake: FakeKernel, peer: Path, tmp_path: Path) -> None:
     newer = FakeKernel.make(tmp_path / "new", {**BASE_FILES, MMU: "/* newer */\n" + MMU_TEXT})
     tree.make(fake.layout, newer.source)
     assert not peer.exists()

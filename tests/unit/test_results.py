@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.results.jsonl: what counts as a measurement, and files that are complete or absent."""
+"""lab.results: what counts as a measurement, and files that are complete or absent.
+
+What is compared, what counts as moved, and the exit status; where Dirty bits become cheaper than
+write protection.
+"""
 
 import json
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.core.paths import ROOT
-from lab.results import files, jsonl
+from lab.measure import crossover, plan
+from lab.results import compare, files, jsonl, tradeoff
 from lab.results.jsonl import Measurement
+from lab.results.tradeoff import Tradeoff
 from tests.rows import for_each_row
-from tests.unit.calls import refused
-from tests.unit.report_data import DIMENSIONS
+from tests.unit.calls import lab, refusal, refused
+from tests.unit.report_data import DIMENSIONS, bench, measurement
 
 GOOD: dict[str, Any] = DIMENSIONS | {
     "vcpus": 8,
@@ -70,8 +77,7 @@ def test_a_line_without_a_dimension_that_came_later_is_as_it_was() -> None:
 
 
 def test_the_key_is_all_but_time_and_version() -> None:
-    one = jsonl.parse(line())
-    assert one.key == jsonl.parse(line(seconds=1, kernel_version="7.0")).key
+    assert jsonl.parse(line()).key == jsonl.parse(line(seconds=1, kernel_version="7.0")).key
     names = {field.name for field in fields(jsonl.Key)}
     assert set(GOOD) - names == {"seconds", "kernel_version"}
     assert names < set(GOOD) | set(LATER_DIMENSIONS)
@@ -158,8 +164,7 @@ def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(name)
         files.name_latest(tmp_path / name)
-    latest = tmp_path / "latest.jsonl"
-    assert latest.readlink() == Path("b.jsonl")
+    assert (tmp_path / "latest.jsonl").readlink() == Path("b.jsonl")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["a.jsonl", "b.jsonl", "latest.jsonl"]
 
@@ -172,3 +177,256 @@ def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() ->
     assert list(json.loads(example)) == [*list(GOOD)[:-1], *LATER, "seconds"]
     assert jsonl.parse(example).dirty_harvest == "on"
     assert jsonl.to_line(jsonl.parse(example)) == f"{example.strip()}\n"
+
+
+def file_of(directory: Path, name: str, found: Sequence[Measurement]) -> str:
+    file = directory / name
+    file.write_text("".join(map(jsonl.to_line, found)))
+    return str(file)
+
+
+def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[Measurement]:
+    """FOUND, those with the values of ONLY taking FACTOR as long."""
+    return [
+        replace(one, seconds=one.seconds * factor)
+        if all(getattr(one, name) == value for name, value in only.items())
+        else one
+        for one in found
+    ]
+
+
+def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
+    found = list(bench())
+    a = file_of(tmp_path, "a.jsonl", found)
+    said = lab("compare", a, a)
+    assert "120 figures, none moved" in said.err
+    assert "moved: " not in said.out
+    worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
+    worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
+    b = file_of(tmp_path, "b.jsonl", worse)
+    said = lab("compare", a, b, "--brief", status=1)
+    lines = [line for line in said.out.splitlines() if line.startswith("moved: ")]
+    assert len(lines) == 3
+    assert "peer, ept=Y, 4 vCPUs" in lines[0] and "(+100.00%)" in lines[0]
+    assert "ept=N, 2 vCPUs x 2 MiB, 20% writes, N: dirty 2: 40.0 ms -> 44.0 ms" in lines[2]
+    assert "3 of 120 figures moved" in said.err
+
+
+@for_each_row(
+    "phase, iteration, before, after, moved",
+    ("dirty", 2, 0.230, 0.238, False),
+    ("dirty", 2, 0.230, 0.240, True),
+    ("dirty", 2, 0.230, 0.220, True),
+    # One tick of the timer is nothing in what pays for nothing, but a lot in what does.
+    ("dirty", 1, 0.001, 0.005, False),
+    ("dirty", 2, 0.001, 0.005, True),
+    ("enable", None, 0.0003, 0.0043, False),
+    ("enable", None, 0.0003, 0.0123, True),
+    ("get", 1, 0.000014, 0.000018, False),
+    ("get", 1, 0.000014, 0.000028, True),
+    ("clear", 1, 0.0025, 0.00254, False),
+    ("clear", 1, 0.00119, 0.00114, False),
+    ("clear", 1, 0.00119, 0.0013, True),
+    ("clear", 1, 0.0055, 0.0277, True),
+)
+def test_a_lockstep_figure_moves_beyond_the_limit_of_its_phase(
+    phase: str, iteration: int | None, before: float, after: float, moved: bool
+) -> None:
+    one = measurement(phase=phase, iteration=iteration, seconds=before)
+    sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", before), ("b", after))]
+    assert [pair.moved for pair in compare.compare(*sides).pairs] == [moved]
+
+
+def test_only_the_same_dimensions_are_compared(tmp_path: Path) -> None:
+    found = list(bench())
+    a = file_of(tmp_path, "a.jsonl", [one for one in found if one.vcpus == 2])
+    b = file_of(tmp_path, "b.jsonl", scaled(found, 3, vcpus=4))
+    said = lab("compare", a, b, "--brief").err
+    assert "only in B: 60 measurements (series, ept=Y, 4 vCPUs x 2 MiB, 100% writes, N;" in said
+    assert "60 figures, none moved" in said
+
+
+def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
+    one = measurement(eager=True)
+    both = [one, replace(one, dirty_harvest="on"), replace(one, pml=False)]
+    a = file_of(tmp_path, "a.jsonl", [one])
+    b = file_of(tmp_path, "b.jsonl", [both[0], *scaled(both[1:], 3)])
+    c = file_of(tmp_path, "c.jsonl", both)
+    # An older line has neither key.
+    text = (tmp_path / "a.jsonl").read_text()
+    assert ' "dirty_harvest": "off",' in text
+    (tmp_path / "a.jsonl").write_text(text.replace(' "dirty_harvest": "off",', ""))
+    assert "ept=Y, dirty_harvest=on, 2 vCPUs" in lab("compare", a, b, "--brief").err
+    said = lab("compare", c, b, "--brief", status=1).out
+    for words in ("series, ept=Y, dirty_harvest=on, 2", "series, ept=Y, pml=N, 2"):
+        assert f"moved: {words} vCPUs x 2 MiB, 100% writes, Y: dirty 2: " in said
+
+
+def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
+    a, again, close, far = (
+        file_of(tmp_path, f"{seconds}.jsonl", [measurement(machine="host", seconds=seconds)])
+        for seconds in (1.0, 1.2, 1.25, 1.6)
+    )
+    lab("compare", a, close, "--again-a", again, "--again-b", close)
+    lab("compare", a, far, "--again-a", again, "--again-b", far, status=1)
+    assert "1 of 1 are not judged" in lab("compare", a, far).err
+    # Repeated lines are a spread as well.
+    ones = [measurement(machine="host", seconds=s) for s in (1.0, 1.3)]
+    a = file_of(tmp_path, "a.jsonl", ones)
+    b = file_of(tmp_path, "b.jsonl", [replace(one, seconds=one.seconds + 0.2) for one in ones])
+    c = file_of(tmp_path, "c.jsonl", [replace(one, seconds=one.seconds + 0.4) for one in ones])
+    lab("compare", a, b)
+    lab("compare", a, c, status=1)
+
+
+def test_machines_and_kernels_are_never_mixed(tmp_path: Path) -> None:
+    a = file_of(tmp_path, "a.jsonl", [measurement()])
+    b = file_of(tmp_path, "b.jsonl", [measurement(machine="svm-qemu")])
+    assert "svm-qemu and vmx-bochs" in refusal("compare", a, b)
+    found = list(bench())
+    other = [replace(one, kernel_version="7.3.4") for one in scaled(found, 2)]
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "both.jsonl")]
+    for file, measured in zip(files, (found, other, found + other), strict=True):
+        file_of(tmp_path, file.name, measured)
+    assert compare.load(files[:1]).versions != compare.load(files[1:2]).versions
+    for mixed in (files[:2], files[2:]):
+        assert "and 7.3.4 are never mixed" in refused(compare.load, mixed)
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    a = file_of(tmp_path, "a.jsonl", [measurement()])
+    other = file_of(tmp_path, "b.jsonl", [measurement(vcpus=4)])
+    (tmp_path / "half.jsonl").write_text('{"machine"')
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    for words, said in (
+        ((a, other), "nothing with the same dimensions"),
+        ((a, str(tmp_path / "none.jsonl")), "none.jsonl: cannot be read"),
+        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty or ends in half a line"),
+        ((a, str(tmp_path / "bad.jsonl")), "bad.jsonl, line 1: Object missing required"),
+    ):
+        assert said in refusal("compare", *words)
+
+
+def test_a_time_that_was_nothing_is_no_division() -> None:
+    one = measurement(phase="get", iteration=1, seconds=0)
+    sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", 0.0), ("b", 1.0))]
+    found = compare.compare(*sides)
+    assert found.moved[0].change == float("inf")
+    assert compare.moves(found)
+    other = replace(sides[1], times={replace(one.key, vcpus=3): [1.0]})
+    assert "nothing with the same" in refused(compare.compare, sides[0], other)
+
+
+MIB = 1 << 20
+
+
+def measured(off: dict[int, float], on: dict[int, float]) -> list[Measurement]:
+    """Rounds that take so many seconds: half of it dirty, a quarter GET, a quarter CLEAR."""
+    shares = {"dirty": 0.5, "get": 0.25, "clear": 0.25}
+    vm = {"ept": False, "eager": True, "vcpus": 8}
+    return [
+        measurement(**vm, **mode, phase=phase, seconds=total * share)
+        for harvest, rounds in (("off", off), ("on", on))
+        for mix, total in rounds.items()
+        for mode in [{"write_percent": mix, "dirty_harvest": harvest}]
+        for phase, share in shares.items()
+    ]
+
+
+def found(off: dict[int, float], on: dict[int, float]) -> list[Tradeoff]:
+    return tradeoff.find({one.key: one.seconds for one in measured(off, on)})
+
+
+FLAT = dict.fromkeys((0, 1, 100), 2.0)
+
+
+@for_each_row(
+    "off, on, crossing",
+    ({0: 1.0, 1: 5.0, 100: 300.0}, FLAT, 0.25),
+    ({0: 1.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
+    ({0: 3.0, 1: 3.0, 100: 3.0}, FLAT, 0.0),
+    ({0: 1.0, 1: 1.0, 100: 1.0}, FLAT, None),
+    # Cheaper and dearer again: from the last one on.
+    ({0: 3.0, 1: 1.0, 100: 3.0}, FLAT, 50.5),
+)
+def test_the_crossing_lies_between_what_was_measured(
+    off: dict[int, float], on: dict[int, float], crossing: float | None
+) -> None:
+    (mode,) = found(off, on)
+    assert mode.crossing() == pytest.approx(crossing)
+
+
+def test_processor_time_counts_every_vcpu() -> None:
+    (mode,) = found({0: 1.0, 1: 1.0, 100: 3.0}, FLAT)
+    # 8 vCPUs: 4.5 times the sum that passes, as half of that is dirty.
+    assert mode.protected[-1].busy(8) == pytest.approx(3.0 * 4.5)
+    assert mode.crossing(8) == mode.crossing()
+    mode = replace(mode, bits=[replace(one, get=one.get + 2) for one in mode.bits])
+    assert mode.crossing() is None
+    assert mode.crossing(8) == pytest.approx(1 + 99 * 6.5 / 9)
+
+
+def test_a_round_is_the_sum_of_its_phases_in_order() -> None:
+    (mode,) = found({100: 4.0, 0: 1.0, 20: 2.0}, {0: 2.0, 20: 2.0, 100: 2.0})
+    assert [one.write_percent for one in mode.protected] == [0, 20, 100]
+    last = mode.protected[-1]
+    assert (last.dirty, last.get, last.clear, last.total) == (2.0, 1.0, 1.0, 4.0)
+    phases = [(key.phase, key.iteration) for key in last.keys]
+    assert phases == [("dirty", 2), ("get", 2), ("clear", 2)]
+    # 8 vCPUs x 2 MiB; a GiB is 64 times that.
+    assert mode.pages == 4096
+    assert mode.seconds(last, 1 << 30) == pytest.approx(256.0)
+
+
+def test_only_what_was_measured_both_ways_counts() -> None:
+    assert found({0: 1.0, 100: 2.0}, {0: 1.0, 100: 2.0}) == []
+    (mode,) = found({0: 1.0, 1: 1.0, 2: 1.0, 100: 2.0}, {0: 1.0, 2: 1.0, 100: 2.0})
+    assert [one.write_percent for one in mode.bits] == [0, 2, 100]
+    whole = measured(FLAT, FLAT)
+    for spoilt in (
+        [replace(one, kernel="peer") for one in whole],
+        [replace(one, eager=False) for one in whole],
+        [one for one in whole if one.phase != "get"],
+        [one for one in whole if one.dirty_harvest == "on"],
+    ):
+        assert tradeoff.find({one.key: one.seconds for one in spoilt}) == []
+
+
+def test_modes_are_told_apart_and_those_of_different_vms_are_not_mixed() -> None:
+    one = measured(FLAT, FLAT)
+    other = [replace(m, ept=True, pml=False) for m in one]
+    likes = [mode.like for mode in tradeoff.find({m.key: m.seconds for m in one + other})]
+    assert [(like.ept, like.pml) for like in likes] == [(False, True), (True, False)]
+    small = [replace(m, vcpus=2) for m in one]
+    everything = tradeoff.find({m.key: m.seconds for m in small + one + other})
+    assert len(everything) == 3
+    chosen = [(mode.like.vcpus, mode.like.ept) for mode in tradeoff.of_one_vm(everything)]
+    assert chosen == [(8, False), (8, True)]
+    assert tradeoff.of_one_vm(everything[:1]) == everything[:1]
+    assert tradeoff.of_one_vm([]) == []
+
+
+def test_every_mode_that_is_measured_harvests() -> None:
+    boots = crossover.boots()
+    modes = ("ept=N", "ept=Y, pml=N", "ept=Y, tdp_mmu=Y, pml=N")
+    assert [boot.label for boot in boots] == [f"series, {mode}" for mode in modes]
+    assert {boot.matrix.harvest for boot in boots} == {("off", "on")}
+    assert boots[1].parameters == {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1", "kvm_intel.pml": "0"}
+    assert {0, 100} <= set(crossover.MATRIX.writes)
+    plan.check_matrix(crossover.MATRIX)
+
+
+def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
+    monkeypatch.setattr(crossover, "measure_into", lambda file, fresh: jsonl.write(file, rounds))
+    file = tmp_path / "x-crossover.jsonl"
+    said = lab("crossover", "--output", str(file))
+    assert "from 0.25% on" in said.out
+    assert "| ept=N |   100% |" in said.out
+    assert str(file) in said.err
+    # A dry run measures nothing.
+    monkeypatch.setattr(crossover, "measure_into", None)
+    assert "--harvest=off on" in lab("crossover", "--dry-run").out
+    file = tmp_path / "old-crossover.jsonl"
+    file.write_text("precious")
+    assert "results are never overwritten" in refusal("crossover", "--output", str(file))

@@ -109,9 +109,7 @@ def test_a_users_configuration_changes_nothing(
     assert saved.repository() == before
 
 
-def test_what_a_commit_no_longer_does_goes_and_reordered_ones_are_renumbered(
-    saved: FakeKernel,
-) -> None:
+def test_what_no_commit_does_goes_and_reordered_ones_are_renumbered(saved: FakeKernel) -> None:
     saved.git("reset", "-q", "--hard", "HEAD^")
     lines = save(saved.layout)
     assert f"removed {SPLITTER}" in lines
@@ -142,8 +140,7 @@ def test_a_renamed_function_stays_a_diff(fake: FakeKernel) -> None:
 
 
 def test_a_rewritten_function_with_another_name_is_removed(fake: FakeKernel) -> None:
-    fresh = "static int mine(struct kvm *kvm)\n{\n\treturn kvm->pages[6];\n}\n\n"
-    fake.edit(MMU, SPLIT_ONE, fresh)
+    fake.edit(MMU, SPLIT_ONE, "static int mine(struct kvm *kvm)\n{\n\treturn kvm->pages[6];\n}\n\n")
     fake.write(MMU, fake.read(MMU).replace("split_one", "mine"))
     mail = saved_as(fake, "KVM: rewrite")
     assert mail.removes == (Removal(MMU, "split_one"),)

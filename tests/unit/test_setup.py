@@ -139,8 +139,7 @@ def test_a_command_needs_more(machine: Machine) -> None:
     done = machine.run("more")
     assert done.returncode == 0
     assert "installing Debian packages (about 2 minutes): some\n" in done.stdout
-    wanted = f"setup: there is no {machine.root}/lab/packages-else.txt"
-    assert refusal(machine, "else") == wanted
+    assert refusal(machine, "else") == f"setup: there is no {machine.root}/lab/packages-else.txt"
 
 
 def test_other_pins_make_another_venv(machine: Machine) -> None:

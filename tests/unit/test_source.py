@@ -19,6 +19,7 @@ from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, write_tarball
 from tests.unit.files import program
 
+Capture = pytest.CaptureFixture[str]
 SHA256 = "41cf6794ba4200b839c53531555f0f3998df4cbb01a4d5cb0b94e3ca5e23947d"
 NEWER = "7.3.2-1"
 DEB822 = """\
@@ -183,9 +184,7 @@ def write_pin(layout: Layout, sha256: str, version: str = "7.3.1-1") -> None:
     files.write(layout.pin, f'{head}[proved]\n"{version}" = "{sha256}"\n')
 
 
-def test_fetched_once_and_kept(
-    layout: Layout, debian: Archive, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetched_once_and_kept(layout: Layout, debian: Archive, capsys: Capture) -> None:
     for _ in range(2):
         found = source.current_source(layout)
         assert (found.version, found.proved) == ("7.3.1-1", True)
@@ -207,9 +206,7 @@ def test_another_checksum_than_the_pins_is_not_kept(layout: Layout, debian: Arch
     assert "the pin expects" in refused(tree.available, layout.of("6.12"))
 
 
-def test_gone_from_the_archive(
-    layout: Layout, debian: Archive, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gone_from_the_archive(layout: Layout, debian: Archive, capsys: Capture) -> None:
     debian.gone = True
     assert "BASE=7.3 SOURCE=FILE" in refused(source.current_source, layout)
     (layout.root / "base/6.12.pin").touch()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """scripts/split-bench.sh on a made-up host: a directory for /, a script for the test.
 
-Every case runs under dash and under busybox ash, the latter with busybox's
-applets alone. What no made-up host can show (that KVM obeys) is shown by the
-runs inside the machines.
+Every case runs under dash and under busybox ash, the latter with busybox's applets alone. What no
+made-up host can show (that KVM obeys) is shown by the runs inside the machines. Interrupted, it
+restores the host, and can be resumed.
 """
 
+import json
 import os
 import pty
 import resource
@@ -14,14 +15,60 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, set_cpus
+from tests.unit.files import program
+from tests.unit.processes import default_signals, is_gone, started, until
 from tests.unit.report_data import DIMENSIONS
-from tests.unit.split_bench import PART, RECORDS, measured, needed, records, refusal
+
+Record = dict[str, object]
+Change = Callable[[Host], object]
+Said = subprocess.CompletedProcess[str]
+
+# Of a run of two iterations: populate, enable, disable; dirty, get, clear of each.
+RECORDS = 3 + 3 * 2
+RELEASE = os.uname().release
+# Two runs.
+PART = ("--vcpus", "2", "--writes", "20")
+
+
+def refusal(host: Host, *arguments: str, **options: object) -> str:
+    """The one line of a refusal, after the proof that it changed nothing."""
+    before = host.settings()
+    done = host.run(*arguments, **options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (host.settings(), host.calls()) == (before, [])
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("split-bench: ")
+    return lines[0]
+
+
+def measured(host: Host, *arguments: str, status: int = 0) -> tuple[Said, list[Record]]:
+    """What a run with an output says and, if it is there, what the output then holds."""
+    done = host.run(*arguments, "--output", str(host.output))
+    assert done.returncode == status, done.stderr
+    return done, records(host.output) if host.output.exists() else []
+
+
+def records(file: Path) -> list[Record]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def keys(file: Path) -> list[str]:
+    return sorted(str({**record, "seconds": None}) for record in records(file))
+
+
+def needed() -> list[str]:
+    """The commands that the script's header lists."""
+    text = " ".join(line.lstrip("# ") for line in SCRIPT.read_text().splitlines()[:60])
+    return text.partition("and the commands ")[2].partition(" (busybox")[0].split(", ")
+
 
 # ---- what is run -------------------------------------------------------------
 
@@ -29,14 +76,13 @@ from tests.unit.split_bench import PART, RECORDS, measured, needed, records, ref
 def test_runs_n_beside_y_for_each_combination(host: Host) -> None:
     done = host.run("--vcpus", "2,4", "--writes", "100 20", "--init-set", "both")
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = [
+    assert host.calls() == [
         f"{eager} -s anonymous_hugetlb_2mb -b 4194304 -v {vcpus} -w {writes} -i 2{flag} -c {pcpus}"
         for flag in ("", " -g")
         for writes in (100, 20)
         for vcpus, pcpus in ((2, "1,2,0"), (4, "1,2,3,4,0"))
         for eager in "NY"
     ]
-    assert host.calls() == wanted
 
 
 def test_each_run_is_measured_for_each_value_of_dirty_harvest(host: Host) -> None:
@@ -105,8 +151,7 @@ def test_the_pool_while_a_test_runs(
     (host.pool(size).parent / "resv_hugepages").write_text(f"{promised}\n")
     seen = seen_pools(host, size)
     assert host.run("--writes", "100", *arguments.split()).returncode == 0
-    assert seen.read_text().split() == wanted
-    assert host.pool(size).read_text() == f"{pages}\n"
+    assert (seen.read_text().split(), host.pool(size).read_text()) == (wanted, f"{pages}\n")
 
 
 def test_a_pool_that_suffices_is_left_alone(host: Host) -> None:
@@ -145,8 +190,7 @@ def test_presets(host: Host) -> None:
     full = host.run("--full", "--dry-run").stdout
     assert "336 runs:" in full
     assert "-s anonymous_thp -b 4194304 -v 64 -w 0 -i 3 -g\n" in full
-    some = host.run("--vcpus", "2 64", "--full", "--init-set=yes", "--dry-run").stdout
-    assert "48 runs:" in some
+    assert "48 runs:" in host.run("--vcpus", "2 64", "--full", "--init-set=yes", "--dry-run").stdout
 
 
 @pytest.mark.parametrize("host", ["dash"], indirect=True)
@@ -198,7 +242,7 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
     _, found = measured(host, *PART, "--eager", "Y", "--iterations", "2", *labels)
     assert found[2] == DIMENSIONS | {
         "kernel": "base",
-        "kernel_version": os.uname().release,
+        "kernel_version": RELEASE,
         "bytes_per_vcpu": 4194304,
         "write_percent": 20,
         "eager": True,
@@ -221,8 +265,7 @@ def test_without_initially_all_set_there_is_no_clear(host: Host) -> None:
     assert len(found) == 2 * 2 * 7
 
 
-MODE = ("kvm_intel/parameters/ept", "kvm_amd/parameters/npt", "kvm/parameters/tdp_mmu")
-PML = "kvm_intel/parameters/pml"
+MODE = ("kvm_intel.ept", "kvm_amd.npt", "kvm.tdp_mmu")
 
 
 @for_each_row(
@@ -243,10 +286,10 @@ def test_records_the_paging_mode_of_this_cpu(
     host: Host, flags: str, mode: str, pml: str | None, wanted: tuple[bool, bool, bool | None]
 ) -> None:
     host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
-    for name, value in zip((*MODE, PML), (*mode, f"{pml}"), strict=True):
+    for name, value in zip((*MODE, "kvm_intel.pml"), (*mode, f"{pml}"), strict=True):
         host.set(name, value)
     if pml is None:
-        (host.root / "sys/module" / PML).unlink()
+        (host.root / "sys/module/kvm_intel/parameters/pml").unlink()
     _, found = measured(host, *PART, "--harvest", "on")
     assert {(r["ept"], r["tdp_mmu"], r.get("pml")) for r in found} == {wanted}
 
@@ -271,10 +314,8 @@ def test_a_failed_run_leaves_whole_runs_only(
     assert "status 254" in done.stderr
     assert len(host.calls()) == calls
     runs = [(2, False), (4, False), (4, True)][:whole]
-    assert {(r["vcpus"], r["eager"]) for r in found} == set(runs)
-    assert len(found) == whole * RECORDS
-    assert host.eager.read_text() == "Y\n"
-    assert host.pool().read_text() == "0\n"
+    assert ({(r["vcpus"], r["eager"]) for r in found}, len(found)) == (set(runs), whole * RECORDS)
+    assert (host.eager.read_text(), host.pool().read_text()) == ("Y\n", "0\n")
 
 
 @for_each_row(
@@ -324,10 +365,8 @@ def test_table_holds_n_y_and_their_ratio(host: Host) -> None:
         [HUGE, "yes", "20", "off", "2", "200", "2.00", "100", "4.00", "4.00", "4.00", "4.00"],
         [HUGE, "yes", "20", "off", "8", "800", "8.00", "100", "4.00", "4.00", "4.00", "4.00"],
     ]
-    caption = done.stdout.splitlines()[1]
-    assert caption == (
-        f"host, Linux {os.uname().release} (series), ept=Y, tdp_mmu=N, 4M per vCPU; milliseconds"
-    )
+    caption = f"host, Linux {RELEASE} (series), ept=Y, tdp_mmu=N, 4M per vCPU; milliseconds"
+    assert done.stdout.splitlines()[1] == caption
     assert "with initially-all-set (set) the first CLEAR" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -437,8 +476,7 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
     before = host.settings()
     done = host.run("--vcpus", "2 8", "--writes", "20", "--dry-run", "--output", "x.jsonl")
     assert (done.returncode, done.stderr) == (0, "")
-    assert host.settings() == before
-    assert host.calls() == []
+    assert (host.settings(), host.calls()) == (before, [])
     fake = host.root / "fake_test"
     words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 2 -c 1,2,3,4,5,6,7,8,0"
     assert f"eager_page_split=Y {words}" in done.stdout.splitlines()
@@ -513,11 +551,11 @@ def with_two_vms(host: Host) -> None:
     (host.root / "proc/99/fd/3").symlink_to("anon_inode:kvm-vm")
 
 
-def without(path: str) -> Callable[[Host], None]:
+def without(path: str) -> Change:
     return lambda host: (host.root / path).unlink()
 
 
-def having(path: str, text: str) -> Callable[[Host], object]:
+def having(path: str, text: str) -> Change:
     return lambda host: host.write(path, text)
 
 
@@ -542,9 +580,7 @@ NO_HARVEST = f"--harvest: no parameter dirty_harvest in /{KVM}: "
     (lambda host: os.mkfifo(host.root / "fifo"), "--output=fifo", "is not a regular file"),
     (having("out.jsonl", '{"half": '), "--output=out.jsonl", "ends in half a line"),
 )
-def test_unsuitable_host(
-    host: Host, spoil: Callable[[Host], object], arguments: str, said: str
-) -> None:
+def test_unsuitable_host(host: Host, spoil: Change, arguments: str, said: str) -> None:
     spoil(host)
     assert said in refusal(host, *arguments.split())
 
@@ -566,8 +602,7 @@ def test_no_space_at_the_output(host: Host) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     output = host.root / "out.jsonl"
-    line = refusal(host, "--output", str(output), preexec_fn=limit_files)
-    assert "no room for" in line
+    assert "no room for" in refusal(host, "--output", str(output), preexec_fn=limit_files)
     assert not output.exists()
 
 
@@ -578,3 +613,254 @@ def test_others_are_ok_and_a_lock_left_by_a_dead_process_is_taken_over(host: Hos
     lock = host.write("run/split-bench.pid", f"{dead.pid}\n")
     assert host.run("--vcpus", "2", "--others-ok").returncode == 0
     assert not lock.exists()
+
+
+# ---- interruption ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["hang", "stubborn"])
+# With Ctrl-C on a terminal the whole foreground group gets it, so the test's own process does.
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "INT of the group"])
+def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
+    number = signal.Signals[f"SIG{name.split()[0]}"]
+    host.mode(mode)
+    host.pool().write_text("3\n")
+    before = host.settings()
+    matrix = ["--vcpus", "2", "--eager", "N", "--harvest", "on"]
+    command = host.command(*matrix, "--output", f"{host.root}/out.jsonl")
+    pid = host.root / "pid"
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        assert until(lambda: pid.exists() and pid.read_text().endswith("\n"), 20)
+        set_to = (host.eager.read_text(), host.harvest.read_text(), host.pool().read_text())
+        assert set_to == ("N\n", "on\n", "5\n")
+        os.kill(-process.pid if "group" in name else process.pid, number)
+        _, said = process.communicate(timeout=10)
+    assert (process.returncode, host.settings()) == (128 + number, before)
+    assert is_gone(int(pid.read_text()))
+    assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+
+
+def test_reader_that_goes_away(host: Host) -> None:
+    """As in `split-bench.sh | head -1`: the tables meet a closed pipe."""
+    before = host.settings()
+    read, write = os.pipe()
+    os.close(read)
+    command = host.command("--vcpus", "2")
+    with started(command, env=host.environment, stdout=write, stderr=subprocess.DEVNULL) as process:
+        assert process.wait(timeout=20) != 0
+    os.close(write)
+    assert host.settings() == before
+
+
+def test_setting_that_cannot_be_restored_is_told(host: Host) -> None:
+    (host.root / "fake_test").write_text(FAKE_TEST + f"\nrm {host.pool()}; mkdir {host.pool()}\n")
+    done = host.run("--vcpus", "2", "--writes", "20", "--eager", "N")
+    assert done.returncode == 1
+    assert f"could not restore {host.pool()}; by hand: echo 0 > {host.pool()}" in done.stderr
+    assert host.eager.read_text() == "Y\n"
+
+
+# Stands for each command of the script: sends a signal before the AT-th of them all.
+MOMENT = """#!/bin/dash
+echo >>"{notes}/moments"
+read -r pid <"{notes}/pid"
+[ "$AT" -eq 0 ] || [ "$(/bin/busybox wc -c <"{notes}/moments")" -ne "$AT" ] ||
+	kill -s "$SIGNAL" -- "$TO$pid"
+exec {command} "$@"
+"""
+
+
+@dataclass
+class Moments:
+    """A host whose script can be interrupted before any command that it runs.
+
+    Everything about a run but the host's settings is in `notes`, outside of the host.
+    """
+
+    host: Host
+    notes: Path
+
+    @property
+    def output(self) -> Path:
+        return self.notes / "out.jsonl"
+
+    def count(self) -> int:
+        return len((self.notes / "moments").read_text())
+
+    def run(self, *arguments: str, at: int = 0, number: str = "INT", group: bool = False) -> int:
+        """Exit status of the script, interrupted at a moment or, with 0, not at all."""
+        for name in ("moments", "calls"):
+            (self.notes / name).unlink(missing_ok=True)
+            (self.host.root / name).unlink(missing_ok=True)
+        words = {"AT": str(at), "SIGNAL": number, "TO": "-" if group else ""}
+        path = f"{self.notes}/bin:{self.host.environment['PATH']}"
+        starter = ["/bin/dash", "-c", f'echo $$ >"{self.notes}/pid"; exec "$@"', "dash"]
+        matrix = ["--vcpus", "2", "--writes", "20", "--iterations", "2", "--quiet", *arguments]
+        matrix += ["--eager", "Y", "--harvest", "off on"]
+        return subprocess.run(
+            [*starter, *self.host.command(*matrix)],
+            env=self.host.environment | words | {"PATH": path},
+            capture_output=True,
+            timeout=60,
+            start_new_session=True,
+            preexec_fn=default_signals,
+            check=False,
+        ).returncode
+
+
+@pytest.fixture
+def moments(host: Host, tmp_path: Path) -> Moments:
+    for name in set(needed()) - {"date"}:  # its calls vary with the time that a run takes
+        command = shutil.which(name, path=host.environment["PATH"])
+        program(tmp_path / "bin" / name, MOMENT.format(notes=tmp_path, command=command))
+    # Where the shell runs its commands itself, those of the test are what can interrupt.
+    fake = FAKE_TEST.replace("clear=1\n", "clear=1\n" + 4 * "cat </dev/null\n", 1)
+    (host.root / "fake_test").write_text(fake)
+    return Moments(host, tmp_path)
+
+
+SIGNALS = [("INT", True, 130), ("TERM", False, 143), ("HUP", False, 129)]
+# No multiple of three, so that each signal meets each part of the script.
+STEP = 5
+# busybox's shell runs its applets itself; there it is the commands of the test that interrupt.
+BUSYBOX_STEP = 1
+
+
+def test_interrupted_anywhere_restores_the_host_and_resumes(moments: Moments) -> None:
+    host = moments.host
+    host.pool().write_text("3\n")
+    before = host.settings()
+    assert moments.run("--output", str(moments.output)) == 0
+    last, wanted = moments.count(), keys(moments.output)
+    assert len(wanted) == 2 * 9
+    found = set()
+    is_dash = host.shell == ["dash"]
+    for at in range(1, last + 1, STEP if is_dash else BUSYBOX_STEP):
+        number, group, status = SIGNALS[at % 3]
+        moments.output.unlink(missing_ok=True)
+        ended = moments.run("--output", str(moments.output), at=at, number=number, group=group)
+        assert host.settings() == before, at
+        whole = len(keys(moments.output)) if moments.output.exists() else 0
+        # Until it is ready to restore nothing is to be restored; what restores is not interrupted.
+        early, late = ended < 0 and host.calls() == [], ended == 0 and whole == len(wanted)
+        assert ended == status or early or late, at
+        found.add(whole)
+        option = "--resume" if moments.output.exists() else "--output"
+        assert moments.run(option, str(moments.output)) == 0
+        assert len(host.calls()) == 2 - whole // 9, at
+        assert keys(moments.output) == wanted, at
+    assert found == ({0, 9, 18} if is_dash else {0, 9})
+
+
+# Ends the script as it looks whether the pool has grown, and tells that it had.
+GROWN = """#!/bin/dash
+read -r pages <"{pool}"
+case $*:$pages in
+*/free_hugepages:5)
+	echo "$pages" >"{notes}/grown"
+	read -r pid <"{notes}/pid"
+	kill -s TERM "$pid"
+	;;
+esac
+exec /bin/busybox cat "$@"
+"""
+
+
+@pytest.mark.parametrize("host", ["dash"], indirect=True)
+def test_interrupted_while_the_pool_grows(moments: Moments) -> None:
+    host = moments.host
+    before = host.settings()
+    (moments.notes / "bin/cat").write_text(GROWN.format(pool=host.pool(), notes=moments.notes))
+    assert moments.run("--output", str(moments.output)) == 143
+    assert (moments.notes / "grown").read_text() == "5\n"
+    assert (host.calls(), host.settings()) == ([], before)
+
+
+# ---- resuming ----------------------------------------------------------------
+
+
+# Shell -> what partly() found; where the host lies is not in it.
+interrupted: dict[str, str] = {}
+
+
+def partly(host: Host) -> Path:
+    """The output of a matrix of 2 x 2 x 2 runs that was interrupted after three."""
+    (shell,) = host.shell
+    if shell not in interrupted:
+        measured(host, *PART)
+        measured(host, "--vcpus", "4", "--writes", "20", "--eager", "N")
+        (host.root / "calls").unlink()
+        interrupted[shell] = host.output.read_text()
+    host.output.write_text(interrupted[shell])
+    return host.output
+
+
+def test_resume_runs_what_is_missing_and_prints_all(host: Host) -> None:
+    output = partly(host)
+    matrix = ["--vcpus", "2 4", "--writes", "20 100", "--resume", str(output)]
+    assert "5 runs:" in host.run(*matrix, "--dry-run").stdout
+    done = host.run(*matrix)
+    said = "split-bench: 5 of 8 runs are still to be measured\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert host.calls()[0].startswith("Y -s anonymous_hugetlb_2mb -b 4194304 -v 4 -w 20")
+    assert len(host.calls()) == 5
+    other = host.root / "other.jsonl"
+    assert host.run(*matrix[:-2], "--output", str(other)).returncode == 0
+    assert keys(output) == keys(other)
+    assert done.stdout == host.run(*matrix[:-2]).stdout
+    (host.root / "calls").unlink()
+    again = host.run(*matrix)
+    assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
+
+
+def test_resume_of_an_empty_file_begins(host: Host) -> None:
+    output = host.write("out.jsonl", "")
+    assert host.run(*PART, "--resume", str(output)).returncode == 0
+    assert len(records(output)) == 2 * RECORDS
+
+
+def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
+    """What was measured before the option, or the key, came is off."""
+    output = partly(host)
+    edit(host, ' "dirty_harvest": "off",', "")
+    matrix = ["--vcpus", "2 4", "--writes", "20", "--harvest", "off on", "--resume", str(output)]
+    done = host.run(*matrix)
+    assert done.returncode == 0
+    values = [call.partition(" ")[0] for call in host.calls()]
+    assert values == ["N,on", "Y,on", "N,on", "Y", "Y,on"]
+    (host.root / "calls").unlink()
+    again = host.run(*matrix)
+    assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
+
+
+def test_another_kernel_may_be_in_front(host: Host) -> None:
+    output = partly(host)
+    measured(host, *PART, "--kernel", "peer")
+    done = host.run("--vcpus", "2 4", "--writes", "20", "--kernel", "peer", "--resume", str(output))
+    assert (done.returncode, len(host.calls())) == (0, 4)
+    assert len(set(keys(output))) == len(records(output)) == 7 * RECORDS
+
+
+@for_each_row(
+    "change, arguments, said",
+    (lambda host: None, ["--machine", "mine"], "was interrupted on machine host, this is mine"),
+    (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
+    (lambda host: None, ["--iterations", "3"], "holds runs with other --iterations or pinning"),
+    (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
+    (lambda host: host.set("kvm_intel.ept", "N"), [], "on ept true, this is false"),
+    (lambda host: host.set("kvm.tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
+    (lambda host: host.set("kvm_intel.pml", "N"), [], "on pml true, this is false"),
+    (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
+    (lambda host: edit(host, RELEASE, "5"), [], f"was interrupted on Linux 5, this is {RELEASE}"),
+    (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
+)
+def test_resume_is_refused(host: Host, change: Change, arguments: list[str], said: str) -> None:
+    output = partly(host)
+    change(host)
+    assert said in refusal(host, *PART, "--resume", str(output), *arguments)
+
+
+def edit(host: Host, old: str, new: str) -> None:
+    assert old in host.output.read_text()
+    host.output.write_text(host.output.read_text().replace(old, new))

@@ -26,13 +26,12 @@ from tests.unit.test_kernel import LAB, MAKE
 
 PR_SET_CHILD_SUBREAPER = 36
 PATH = "/usr/bin:/bin"
-INTERRUPTED = "tests/unit/test_split_bench_interrupted.py::test_interrupted_run_restores_all"
+INTERRUPTED = "tests/unit/test_split_bench.py::test_interrupted_run_restores_all"
 # Those that send signals, to themselves and to what they start.
 SENDERS = (
     "tests/unit/test_kernel.py::test_all_that_make_started_ends",
     "tests/unit/test_kernel.py::test_being_told_twice_changes_nothing",
     "tests/unit/test_machines_process.py",
-    "tests/unit/test_parallel.py",
     "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
     "tests/unit/test_bench.py::test_what_ends_one_machine_ends_the_other",
     *(f"{INTERRUPTED}[{shell}-INT of the group-hang]" for shell in ("dash", "busybox")),
@@ -99,11 +98,9 @@ def test_tests_that_send_signals_have_the_same_verdicts(tmp_path: Path, left: Le
         file = tmp_path / f"{len(found)}.xml"
         options = [f"--junitxml={file}", own_temporary(tmp_path)]
         command = [sys.executable, "-m", "pytest", "-q", "-n2", *options, *SENDERS]
-        environment = bare_environment() if preexec else dict(os.environ)
+        env = bare_environment() if preexec else dict(os.environ)
         kind = {"preexec_fn": preexec} if preexec else {}
-        with started(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, **kind
-        ) as running:
+        with started(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, **kind) as running:
             running.wait(timeout=300)
         found.append(verdicts(file))
         assert until(lambda: not left())
@@ -130,9 +127,8 @@ def test_term_ends_a_test_run_and_what_it_started(tmp_path: Path, left: Left, wo
     (tmp_path / "test_sleeper.py").write_text(SLEEPER)
     wanted = 1 if workers == "-n0" else 2
     command = [*PYTEST, workers, own_temporary(tmp_path), tmp_path]
-    with started(
-        command, bare, cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE
-    ) as running:
+    env = bare_environment()
+    with started(command, bare, cwd=ROOT, env=env, stdout=subprocess.PIPE) as running:
         assert until(lambda: len(list(tmp_path.glob("pid*"))) == wanted, 60)
         running.send_signal(signal.SIGHUP)
         running.send_signal(signal.SIGINT)
@@ -251,9 +247,7 @@ sys.exit(cli.main(["check"]))
     # What a command waits for that is no machine and no build.
     ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
 )
-def test_term_ends_what_any_command_waits_for(
-    tmp_path: Path, left: Left, work: str, least: int
-) -> None:
+def test_term_ends_what_a_command_awaits(tmp_path: Path, left: Left, work: str, least: int) -> None:
     command = [sys.executable, "-c", COMMAND.format(work=work), tmp_path]
 
     def is_up() -> bool:
@@ -280,6 +274,5 @@ def test_term_ends_the_script_and_restores_the_host(host: Host, left: Left, mode
     before = host.settings()
     command = host.command("--vcpus", "2", "--eager", "N")
     # Of the one that is no program itself, as it ought to be, `sleep 0.1` may end later.
-    is_up = (host.root / "pid").exists
-    assert_term_ends(command, is_up, left, env=host.environment, late_s=1)
+    assert_term_ends(command, (host.root / "pid").exists, left, env=host.environment, late_s=1)
     assert host.settings() == before

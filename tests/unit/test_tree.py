@@ -85,8 +85,7 @@ def test_without_a_series_it_is_the_package_and_objects_are_no_work(fake: FakeKe
     fake.make_tree()
     assert {name: fake.read(name) for name in BASE_FILES} == BASE_FILES
     assert fake.git("ls-files").splitlines() == sorted(BASE_FILES)
-    assert fake.git("log", "--format=%s") == "base"
-    assert fake.git("status", "--porcelain") == ""
+    assert (fake.git("log", "--format=%s"), fake.git("status", "--porcelain")) == ("base", "")
     assert not (fake.layout.build / "linux.new").exists()
     fake.write("obj-kvm/vmlinux", "built")
     assert tree.unsaved(fake.linux) is None
@@ -102,8 +101,7 @@ def test_one_commit_per_mail(made: FakeKernel) -> None:
     assert "int r = eager_split;" in mmu
     assert "split_one" not in mmu
     assert "OLD_BATCH" not in mmu
-    assert made.read(SPLITTER) == SPLITTER_TEXT
-    assert made.read(PROGRAM) == "int ours;\n"
+    assert (made.read(SPLITTER), made.read(PROGRAM)) == (SPLITTER_TEXT, "int ours;\n")
     assert not (made.linux / "scripts/obsolete.txt").exists()
 
 
@@ -191,8 +189,7 @@ def test_unsaved_work_stays(made: FakeKernel, work: Callable[[FakeKernel], None]
     assert "make save" in refused(made.make_tree)
     assert snapshot(made) == before
     made.make_tree(discard=True)
-    assert made.git("status", "--porcelain") == ""
-    assert made.read(SPLITTER) == "int changed;\n"
+    assert (made.git("status", "--porcelain"), made.read(SPLITTER)) == ("", "int changed;\n")
     assert "pages[5]" not in made.read(MMU)
 
 

@@ -94,8 +94,7 @@ def build(load: Load, directory: Path) -> Path:
     names = ("vcpus", "pages", "rate", "reads", "writes")
     definitions = [f"-D{name.upper()}={getattr(load, name)}" for name in names]
     _run(("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script)))
-    sources = map(str, SOURCES)
-    _run(("gcc", *FLAGS, *definitions, "-T", str(script), *sources, "-o", str(program)))
+    _run(("gcc", *FLAGS, *definitions, "-T", str(script), *map(str, SOURCES), "-o", str(program)))
     sections = ("-j", ".text", "-j", ".reset")
     _run(("objcopy", "-O", "binary", *sections, str(program), str(image)))
     return image
@@ -154,8 +153,7 @@ def parse(data: bytes) -> Notes:
     size = vcpu_size(windows)
     if len(data) < PAGE + vcpus * size:
         raise WorkFailed("the guest's notes are incomplete")
-    each = range(PAGE, PAGE + vcpus * size, size)
-    found = [_vcpu(data, offset, windows) for offset in each]
+    found = [_vcpu(data, at, windows) for at in range(PAGE, PAGE + vcpus * size, size)]
     # From the guest's TSC to the host's clock.
     begun = seconds + (ns + since) / 1e9 + (start - then) / khz / 1e3
     return Notes(begun, window_us, khz, pages, found)

@@ -225,11 +225,7 @@ bring_back() {
 check_restored() {
 	say "$1: restoring what was migrated"
 	load_kvm destination "$1"
-	if [ -z "${MIGRATE_KVM-}" ]; then
-		receive "$work/restored.qmp"
-	else
-		bring_back "$1"
-	fi
+	if [ -n "${MIGRATE_KVM-}" ]; then bring_back "$1"; else receive "$work/restored.qmp"; fi
 	sleep "$after_s"
 	save_results "$LAB_OUT/$1.restored"
 	end_qemu

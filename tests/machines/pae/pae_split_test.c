@@ -163,12 +163,11 @@ static void fill_low(struct vm *vm)
 {
 	unsigned long long *pdpt = (void *)(vm->low + PDPT_GPA);
 	unsigned long long *pd = (void *)(vm->low + PD_GPA);
-	unsigned int i;
 
 	memcpy(vm->low + CODE_GPA, guest_code, sizeof(guest_code));
 	pdpt[0] = PD_GPA | PTE_PRESENT;
 	pd[0] = PDE_HUGE;
-	for (i = 0; i < NR_HUGE; i++)
+	for (unsigned int i = 0; i < NR_HUGE; i++)
 		pd[DATA_GPA / HUGE + i] = (DATA_GPA + i * HUGE) | PDE_HUGE;
 }
 
@@ -248,9 +247,8 @@ static void guest_writes(struct vm *vm, const unsigned short *pages, unsigned in
 		.rip = CODE_GPA, .rflags = 2,
 		.rsi = LIST_GPA, .rcx = nr, .rbx = vm->next,
 	};
-	unsigned int i;
 
-	for (i = 0; i < nr; i++) {
+	for (unsigned int i = 0; i < nr; i++) {
 		list[i] = DATA_GPA + pages[i] * PAGE;
 		vm->expected[pages[i]] = vm->next++;
 	}
@@ -264,20 +262,17 @@ static void guest_writes(struct vm *vm, const unsigned short *pages, unsigned in
 static void guest_writes_all(struct vm *vm)
 {
 	static unsigned short pages[DATA_PAGES];
-	int i;
 
-	for (i = 0; i < DATA_PAGES; i++)
+	for (int i = 0; i < DATA_PAGES; i++)
 		pages[i] = i;
 	guest_writes(vm, pages, DATA_PAGES);
 }
 
 static void check_contents(const struct vm *vm)
 {
-	const unsigned int *word;
-	int i;
+	for (int i = 0; i < DATA_PAGES; i++) {
+		const unsigned int *word = (const void *)(vm->data + i * PAGE);
 
-	for (i = 0; i < DATA_PAGES; i++) {
-		word = (const void *)(vm->data + i * PAGE);
 		check(word[0] == vm->expected[i], "page %d has %u, not %u",
 		      i, word[0], vm->expected[i]);
 		check(!word[1] && !word[PAGE / 4 - 1], "page %d: more than one word", i);
@@ -305,9 +300,7 @@ static void clear_log(struct vm *vm, struct bitmap *pages)
 
 static void check_log(const struct bitmap *found, const struct bitmap *expected)
 {
-	unsigned int i;
-
-	for (i = 0; i < DATA_PAGES / 32; i++)
+	for (unsigned int i = 0; i < DATA_PAGES / 32; i++)
 		check(found->words[i] == expected->words[i], "pages %u-%u: log %x, not %x",
 		      32 * i, 32 * i + 31, found->words[i], expected->words[i]);
 }
@@ -317,9 +310,8 @@ static void check_round(struct vm *vm, const struct variant *variant,
 			const unsigned short *pages, unsigned int nr)
 {
 	struct bitmap none = {}, expected = {}, found;
-	unsigned int i;
 
-	for (i = 0; i < nr; i++)
+	for (unsigned int i = 0; i < nr; i++)
 		expected.words[pages[i] / 32] |= 1u << (pages[i] % 32);
 	guest_writes(vm, pages, nr);
 	found = get_log(vm);
@@ -384,12 +376,11 @@ int main(int argc, char **argv)
 		{ "PAE, initially all set", true, true, "Y" },
 		{ "PAE, not eager", true, false, "N" },
 	};
-	unsigned int i;
 
 	check(argc == 2, "usage: pae_split_test off|on");
 	check(sizeof(long) == 4, "not a 32-bit program");
 	write_text("/proc/sys/vm/nr_hugepages", "8");
-	for (i = 0; i < ARRAY_SIZE(variants); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(variants); i++)
 		run_variant(&variants[i], !strcmp(argv[1], "on"));
 	return 0;
 }

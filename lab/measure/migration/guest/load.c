@@ -184,9 +184,8 @@ static void note_clock(void)
 static u32 inverse_of(u32 odd)
 {
 	u32 inverse = odd;
-	int i;
 
-	for (i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++)
 		inverse *= 2 - odd * inverse;
 	return inverse;
 }
@@ -298,13 +297,12 @@ static void serve(struct load *load)
 {
 	volatile struct window *window = load->window;
 	u64 begin = load->last;
-	int i;
 
 	touch(window);
 	window->requests++;
-	for (i = 0; i < READS; i++)
+	for (int i = 0; i < READS; i++)
 		read_page(load);
-	for (i = 0; i < WRITES; i++)
+	for (int i = 0; i < WRITES; i++)
 		write_page(load);
 	touch(window);
 	if (load->last - begin > window->longest_request)
@@ -328,9 +326,7 @@ static __attribute__((noreturn)) void serve_forever(struct load *load)
 
 static void populate(const struct load *load)
 {
-	u32 page;
-
-	for (page = 0; page < PAGES; page++)
+	for (u32 page = 0; page < PAGES; page++)
 		*word_of(load, page) = content(page, 0);
 }
 
