@@ -86,17 +86,10 @@ class Channel:
     def _take(self, line: bytes) -> None:
         if self._digest is None:
             self._frame(line)
-        elif line != END_OF_ARCHIVE:
-            self._encoded.append(line)
+        elif line == END_OF_ARCHIVE:
+            self._close_archive(self._digest)
         else:
-            try:
-                packed = base64.b64decode(b"".join(self._encoded), validate=True)
-            except binascii.Error as error:
-                raise ReportBroken(f"what came back is not base64: {error}") from error
-            if hashlib.sha256(packed).hexdigest() != self._digest:
-                raise ReportBroken("what came back does not have the checksum it was sent with")
-            self.archive = unpack(packed)
-            self._digest = None
+            self._encoded.append(line)
 
     def _frame(self, line: bytes) -> None:
         kind, _, text = line.decode(errors="replace").partition(" ")
@@ -124,3 +117,13 @@ class Channel:
         if protocol != PROTOCOL:
             raise ReportBroken(f"the machine speaks protocol {protocol!r:.20}, not {PROTOCOL}")
         self.up = True
+
+    def _close_archive(self, digest: str) -> None:
+        try:
+            packed = base64.b64decode(b"".join(self._encoded), validate=True)
+        except binascii.Error as error:
+            raise ReportBroken(f"what came back is not base64: {error}") from error
+        if hashlib.sha256(packed).hexdigest() != digest:
+            raise ReportBroken("what came back does not have the checksum it was sent with")
+        self.archive = unpack(packed)
+        self._digest = None

@@ -6,11 +6,9 @@ matrix. The unpatched kernel and the ungated baseline measure a part of it for c
 same test program.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,76 +19,18 @@ from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import LAB, LOG, PARTIAL, ROOT
+from lab.core.paths import LOG, PARTIAL, ROOT
 from lab.core.steps import duration, say
 from lab.machines import Job, Machine, MachineFailed, Result
-from lab.machines.bochs import BIOS, BOCHS
-from lab.machines.initramfs import BUSYBOX
 from lab.measure import plan
 from lab.measure.options import numbers, words
+from lab.measure.partial import Store
 from lab.measure.plan import Boot
 from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.page import figures
 from lab.results import files, goals, jsonl, sources, tables
 from lab.results.jsonl import Measurement
-
-MACHINERY = (BOCHS, BIOS, BUSYBOX)
-
-
-def digest(boot: Boot, job: Job) -> str:
-    """What decides a boot's results, as a file name. Two different boots never share one.
-
-    That is the job, the bytes of everything that goes into the machine, the emulator and the lab's
-    own code for machines.
-    """
-    words: Iterable[object] = (
-        boot.machine,
-        boot.kernel,
-        job.command,
-        sorted(job.parameters.items()),
-        job.cpus,
-        job.memory_mib,
-        sorted(job.files),
-        job.cmdline,
-    )
-    total = hashlib.sha256(repr(words).encode())
-    inside = [job.files[name] for name in sorted(job.files)]
-    own = sorted(file for file in (LAB / "machines").rglob("*") if file.suffix != ".pyc")
-    for file in (job.kernel, *inside, *MACHINERY, *own, LAB / "core" / "process.py"):
-        total.update(hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b"absent")
-    return total.hexdigest()
-
-
-@dataclass(frozen=True)
-class Store:
-    """A directory with a file for each boot that is done: complete, or not there.
-
-    They are kept until the measurement that they belong to is complete.
-    """
-
-    directory: Path
-
-    def _file(self, boot: Boot, job: Job) -> Path:
-        return self.directory / f"{digest(boot, job)}.jsonl"
-
-    def keep(self, boot: Boot, job: Job, found: Sequence[Measurement]) -> None:
-        jsonl.write(self._file(boot, job), found)
-
-    def find(self, boot: Boot, job: Job) -> list[Measurement] | None:
-        """What keep() was given for this boot; None if nothing, or if it's unreadable."""
-        file = self._file(boot, job)
-        with suppress(FileNotFoundError, UnicodeDecodeError, LabError):
-            return jsonl.parse_all(file.read_text(), str(file))
-        return None
-
-    def drop(self, jobs: Iterable[tuple[Boot, Job]]) -> None:
-        """Forget these boots, and the directory with the last of all."""
-        for boot, job in jobs:
-            self._file(boot, job).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.directory.rmdir()
-
 
 CONFIG = "kvm"
 # An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
@@ -125,7 +65,8 @@ def checked(boot: Boot, result: Result) -> list[Measurement]:
         log = _save_log(boot, result.kernel_log)
         raise WorkFailed(f"{boot.label}: a test run failed (see above; kernel log: {log})")
     try:
-        found = jsonl.parse_all(result.files[plan.OUTPUT].decode(), boot.label)
+        text = result.files[plan.OUTPUT].decode()
+        found = jsonl.parse_all(text, boot.label)
     except (KeyError, UnicodeDecodeError, LabError) as error:
         raise WorkFailed(f"{boot.label}: unusable results: {error}") from error
     _check_complete(boot, found)

@@ -142,6 +142,16 @@ def _events(text: str) -> Iterator[tuple[int, int, str, str]]:
         yield int(match[1]), int(match[2]), match[3], match[4].rstrip()
 
 
+def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thread]:
+    """The threads that left KVM_RUN, if that is what so many vCPUs do in so many passes."""
+    runners = [thread for thread in found.values() if thread.exits]
+    if len(runners) != vcpus:
+        raise TraceError(f"{len(runners)} threads ran a vCPU instead of {vcpus}")
+    for exits in {len(thread.exits) for thread in runners} - {passes}:
+        raise TraceError(f"a vCPU left KVM_RUN {exits} times instead of once in {passes} passes")
+    return runners
+
+
 def _add(total: Waiting, thread: Thread, start: int, end: int, areas: Areas) -> set[int]:
     """Add what a thread did from START to END; returns the locks that it waited for."""
     waits = [wait for wait in thread.waits if start <= wait.begin < end]
@@ -170,12 +180,7 @@ def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int, areas: Areas) 
 
     TraceError: the trace does not have all of it, or more than one rwlock was waited for.
     """
-    # Those that left KVM_RUN, if that is what so many vCPUs do in so many passes.
-    runners = [thread for thread in threads(text).values() if thread.exits]
-    if len(runners) != vcpus:
-        raise TraceError(f"{len(runners)} threads ran a vCPU instead of {vcpus}")
-    for exits in {len(thread.exits) for thread in runners} - {last}:
-        raise TraceError(f"a vCPU left KVM_RUN {exits} times instead of once in {last} passes")
+    runners = _vcpu_threads(threads(text), vcpus, last)
     start = max(thread.exits[-1] for thread in runners) - ticks
     total = Waiting()
     locks: set[int] = set()

@@ -20,7 +20,7 @@ from lab.core.steps import say, step
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
-from lab.page import figures, render
+from lab.page import claims, figures, render
 from lab.results import goals, sources, tables
 from lab.results.tables import BASE_VCPUS
 
@@ -101,7 +101,7 @@ def refresh_pages() -> None:
 
 def check_sentences() -> None:
     """WorkFailed: a sentence of a page, or of a mail, has another figure than the reference."""
-    if wrong := figures.wrong_sentences():
+    if wrong := claims.wrong():
         say("\n".join(wrong))
         raise WorkFailed("sentences have other figures than the reference, see above")
 

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Figures of the pages, made of the reference: README.md, docs/*.md, Documentation/**/*.rst.
+"""Tables of the pages, made of the reference: README.md, docs/*.md, Documentation/**/*.rst.
+
+And the one picture that is committed.
 
 docs/figures.toml says what each table asks for, in the words of lab.page.query; how pages name
-tables is in docs/measuring.md: "The reference". It quotes sentences, too, of documents and of the
-changelogs in series/, with their figures in brackets, and has the question to the reference for
-each. A figure agrees if the reference's, rounded to as many digits, is the same.
-
-The one picture that is committed is that of README.md: throughput of a guest while dirty logging
-begins, lazy and eager. It is drawn of the reference's live runs, ept=Y, all vCPUs that write. Small
-enough to be committed: letters stay text, and nothing is drawn that the sentence below the picture
-does not name.
+tables is in docs/measuring.md: "The reference".
 """
 
 import re
@@ -22,60 +17,9 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.core.paths import ROOT
-from lab.page import pictures, query
-from lab.page.pictures import EAGER, GRID, LAZY, Style, Timeline
+from lab.page import cliff, query
 from lab.results import sources, tables
 from lab.results.sources import Bases, Sources
-
-PICTURE = Path("docs") / "cliff.svg"
-LICENCE = "SPDX-License-Identifier: GPL-2.0-only"
-INCHES = (8.0, 2.9)
-NAMES = {"enable": "logging on", "clear": "CLEAR", "disable": "off"}
-FONT = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
-
-
-def _timeline(sources: Sources, eager: bool, style: Style) -> Timeline:
-    """The timeline of a run and what the host did. LabError: the reference has it not."""
-    if "live" not in sources:
-        raise LabError("the reference has no live.jsonl")
-    wanted = ("series", True, False, eager)
-    records = (line.record for line in sources["live"].lines)
-    keys = ("kernel", "ept", "tdp_mmu", "eager")
-    mine = [one for one in records if tuple(map(one.get, keys)) == wanted]
-    timelines = [one for one in mine if one["record"] == "timeline"]
-    if len(timelines) != 1:
-        raise LabError("live.jsonl has no timeline of the series with ept=Y")
-    phases = [one for one in mine if one.get("kind") == "writer" and one.get("phase") in NAMES]
-    return Timeline(style, timelines[0], phases)
-
-
-def draw(sources: Sources) -> str:
-    """The picture as SVG, the same bytes for the same figures."""
-    from matplotlib import style as looks
-    from matplotlib.figure import Figure
-
-    # Whatever another picture of this process has set.
-    with looks.context(pictures.LOOKS | FONT, after_reset=True):
-        figure = Figure(figsize=INCHES, layout="constrained", facecolor=pictures.PAPER)
-        axes = figure.subplots()
-        for eager, style in ((False, LAZY), (True, EAGER)):
-            timeline = _timeline(sources, eager, style)
-            timeline.rates(axes, "writer", 1.8, style.label)
-        # Where the host switches logging on and off, and clears the log.
-        for one in timeline.host:
-            at = one["begin_us"] / 1e3
-            axes.axvline(at, color=GRID, linewidth=1)
-            axes.annotate(NAMES[one["phase"]], (at, 1.02), xycoords=("data", "axes fraction"))
-        axes.set_xlabel("milliseconds, simulated")
-        axes.set_ylabel("accesses per ms")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(0, len(timeline.windows["writer_accesses"]) * timeline.window_ms)
-        axes.legend(frameon=False, loc="center left")
-        svg = pictures.to_svg(figure, PICTURE.stem)
-    # A line for each part of the picture; otherwise each corner of a curve has one.
-    svg = re.sub(r"\s*\n(?! ?<|\Z)\s*", " ", svg)
-    return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)
-
 
 REFERENCE = Path("docs") / "reference"
 SPECIFICATION = Path("docs") / "figures.toml"
@@ -254,7 +198,7 @@ def stale(root: Path = ROOT) -> dict[Path, str]:
             raise LabError(f"{page.relative_to(root)}: {error}") from error
         if new != text:
             wrong[page] = new
-    picture, drawn = root / PICTURE, draw(chosen({}, spec, found))
+    picture, drawn = root / cliff.PICTURE, cliff.draw(chosen({}, spec, found))
     if not picture.exists() or picture.read_text() != drawn:
         wrong[picture] = drawn
     return wrong
@@ -266,51 +210,3 @@ def refresh(root: Path = ROOT) -> list[Path]:
     for page, text in wrong.items():
         page.write_text(text)
     return list(wrong)
-
-
-FIGURE = re.compile(r"\[(\d[\d,.]*)\]")
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split())
-
-
-def step(figure: str) -> float:
-    """What the last digit of a figure counts that is not a zero before the decimal point."""
-    whole, _, fraction = figure.replace(",", "").partition(".")
-    if fraction:
-        return float(10 ** -len(fraction))
-    return float(10 ** (len(whole) - len(whole.rstrip("0"))))
-
-
-def agrees(figure: str, value: float) -> bool:
-    """Whether VALUE, rounded as FIGURE is, is FIGURE."""
-    # Half a digit, and a little for what binary fractions cannot be.
-    return abs(float(figure.replace(",", "")) - value) <= step(figure) * (0.5 + 1e-9)
-
-
-def wrong_with(pattern: str, claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
-    """A line for each figure of a sentence that is not the reference's. pattern: of the page.
-
-    LabError: the page does not say this, or the reference has no such figure.
-    """
-    pages, said = list(root.glob(pattern)), claim["says"]
-    if len(pages) != 1:
-        raise LabError(f"{SPECIFICATION}: {pattern} names {len(pages)} files, not one")
-    page, name = pages[0], pages[0].relative_to(root)
-    if _plain(FIGURE.sub(r"\1", said)) not in _plain(page.read_text()):
-        raise LabError(f"{name}: no longer says '{said}'; see {SPECIFICATION}")
-    shown = FIGURE.findall(said)
-    if len(shown) != len(claim["of"]):
-        raise LabError(f"{SPECIFICATION}: '{said}' has another number of figures")
-    for figure, text in zip(shown, claim["of"], strict=True):
-        value = query.number(f"{claim.get('common', '')} {text}", found) * claim.get("times", 1)
-        if not agrees(figure, value):
-            yield f"{name}: says {figure} where the reference has {value:.4g}: '{said}'"
-
-
-def wrong_sentences(root: Path = ROOT) -> list[str]:
-    found, spec = reference(root), specification(root)
-    asked = [(page, claim) for page, claims in spec["claim"].items() for claim in claims]
-    sides = [(page, claim, chosen(claim, spec, found)) for page, claim in asked]
-    return [line for page, claim, mine in sides for line in wrong_with(page, claim, mine, root)]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,6 @@ INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
 # GET takes too little time to be seen beside the CLEAR that follows it.
 BANDS = ("enable", "clear", "disable")
 WIDTH = 9.0
-ABOVE: Final = "outside upper center"
 # Of all pictures, the committed one as well.
 LOOKS: Any = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": GRID}
 IN_INK = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color")
@@ -165,10 +164,11 @@ def to_svg(figure: "Figure", name: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.StringIO()
+    unset = {"Date": None, "Creator": None}
     canvas: Any = FigureCanvasSVG(figure)
     with rc_context({"svg.hashsalt": name}):
         # Figure.savefig() would draw everything twice, for formats that need it.
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
+        canvas.print_svg(stream, metadata=unset)
     return stream.getvalue()
 
 
@@ -209,7 +209,9 @@ def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc=ABOVE, ncols=len(found), fontsize=10)
+    figure.legend(
+        found.values(), found.keys(), loc="outside upper center", ncols=len(found), fontsize=10
+    )
 
 
 def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
@@ -280,36 +282,43 @@ def timelines(name: str, found: Sequence[Timeline]) -> str:
         axes.set_xlabel("ms since the baseline began, simulated")
         axes.set_xlim(0, max((len(t.windows["writer_accesses"]) - 1) * t.window_ms for t in found))
     handles = [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
-    figure.legend(handles=handles, loc=ABOVE, ncols=len(handles), title="the host meanwhile")
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
+    )
     return to_svg(figure, name)
 
 
-def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -> str:
-    """A row for each migration: what the guest served, and how long that took.
+def _events(axes: "Axes", migration: Record) -> None:
+    """Lines where the migration begins, passes and stops the guest."""
+    for end in (migration["begin_us"], migration["stop_us"]):
+        axes.axvline(end / 1e3, color=INK, linewidth=1.0)
+    for each in migration["pass_us"]:
+        axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
 
-    That is requests per window, and the longest request of each window that has one.
-    """
+
+def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None:
+    """Requests per window, and the longest request of each window that has one."""
+    style, window_ms = timeline.style, timeline.window_ms
+    timeline.stairs(left, timeline.windows["requests"], 1.0)
+    left.set_ylim(bottom=0)
+    left.set_title(f"{style.label}; requests per {window_ms:g} ms", loc="left")
+    longest = [us / 1e3 or math.nan for us in timeline.windows["longest_request_us"]]
+    begins = [i * window_ms for i in range(len(longest))]
+    colour = COLOURS[style.colour][0]
+    right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
+    right.set_yscale("log")
+    _log_axis(right.yaxis)
+    right.set_title(f"{style.label}; longest request, ms", loc="left")
+    for axes in (left, right):
+        _events(axes, *timeline.host)
+        axes.grid(axis="y")
+
+
+def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -> str:
+    """A row for each migration: what the guest served, and how long that took."""
     figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
     for (left, right), timeline in zip(grid, found, strict=True):
-        style, window_ms = timeline.style, timeline.window_ms
-        timeline.stairs(left, timeline.windows["requests"], 1.0)
-        left.set_ylim(bottom=0)
-        left.set_title(f"{style.label}; requests per {window_ms:g} ms", loc="left")
-        longest = [us / 1e3 or math.nan for us in timeline.windows["longest_request_us"]]
-        begins = [i * window_ms for i in range(len(longest))]
-        colour = COLOURS[style.colour][0]
-        right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
-        right.set_yscale("log")
-        _log_axis(right.yaxis)
-        right.set_title(f"{style.label}; longest request, ms", loc="left")
-        for axes in (left, right):
-            (migration,) = timeline.host
-            # Lines where the migration begins, passes and stops the guest.
-            for end in (migration["begin_us"], migration["stop_us"]):
-                axes.axvline(end / 1e3, color=INK, linewidth=1.0)
-            for each in migration["pass_us"]:
-                axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
-            axes.grid(axis="y")
+        _migration_timeline(left, right, timeline)
     for axes in grid[-1]:
         axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
         axes.set_xlim(left=0)

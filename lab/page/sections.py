@@ -25,6 +25,15 @@ SPLITTING = (FIRST_CLEAR, ENABLING)
 COST_LIMIT = 5000
 
 
+def _family(key: Key) -> Key:
+    """What the panels of one picture have in common: KEY but for mode, mix and vCPUs.
+
+    What is measured without PML is a family of its own.
+    """
+    key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
+    return replace(key, dirty_harvest=tables.OFF, write_percent=0, phase="", iteration=None)
+
+
 def _styles(key: Key) -> dict[Style, Key]:
     """The baseline first: its markers are to lie below."""
     lazy, eager, ungated, bits = tables.sides(key).values()
@@ -106,20 +115,21 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
     )
 
 
-def _bench_pictures(source: Source) -> list[Block]:
-    """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
-    # What the panels of a picture have in common, a key but for mode, mix and vCPUs, with the write
-    # percentages of every mode. What is measured without PML is a family of its own.
-    families: dict[Key, list[int]] = {}
+def _families(source: Source) -> dict[Key, list[int]]:
+    """What can be drawn over vCPUs, with its write percentages: those of every mode."""
+    found: dict[Key, list[int]] = {}
     for key in source.measured:
         if key.kernel == "series":
-            like = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
-            like = replace(like, dirty_harvest=tables.OFF, write_percent=0, phase="")
-            mixes = families.setdefault(replace(like, iteration=None), [])
+            mixes = found.setdefault(_family(key), [])
             if key.write_percent not in mixes:
                 mixes.append(key.write_percent)
+    return found
+
+
+def _bench_pictures(source: Source) -> list[Block]:
+    """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
     found: list[Block] = []
-    for number, (family, mixes) in enumerate(families.items()):
+    for number, (family, mixes) in enumerate(_families(source).items()):
         ends = f"-{number}" if number else ""
         row = tables.headline(family.initially_all_set)
         found.append(_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3]))
@@ -154,6 +164,18 @@ def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Pa
     return Panel(title, label, drawn)
 
 
+def _cost_panels(records: Sequence[Any]) -> list[Panel]:
+    """Over the memory of one vCPU, and over vCPUs with the commonest memory each."""
+    sizes = [one["mib_per_vcpu"] for one in records]
+    common = max(sizes, key=lambda size: (sizes.count(size), -size))
+    single = [one for one in records if one["vcpus"] == 1]
+    many = [one for one in records if one["mib_per_vcpu"] == common]
+    return [
+        _cost_panel("one vCPU", "MiB", "mib_per_vcpu", single),
+        _cost_panel(f"{common} MiB per vCPU", "vCPUs", "vcpus", many),
+    ]
+
+
 def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
@@ -174,20 +196,12 @@ def cost_table(records: Iterable[Any]) -> Table:
 
 def _cost(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
-    # Over the memory of one vCPU, and over vCPUs with the commonest memory each.
-    sizes = [one["mib_per_vcpu"] for one in records]
-    common = max(sizes, key=lambda size: (sizes.count(size), -size))
-    single = [one for one in records if one["vcpus"] == 1]
-    many = [one for one in records if one["mib_per_vcpu"] == common]
-    panels = [
-        _cost_panel("one vCPU", "MiB", "mib_per_vcpu", single),
-        _cost_panel(f"{common} MiB per vCPU", "vCPUs", "vcpus", many),
-    ]
     whole = 1.1 * max(COST_LIMIT, *(one["instructions"] for one in records))
+    label = "instructions per 2 MiB"
     picture = Picture(
         "cost",
         "Instructions under mmu_lock for each huge page split",
-        pictures.curves("cost", [panels], "instructions per 2 MiB", whole, COST_LIMIT),
+        pictures.curves("cost", [_cost_panels(records)], label, whole, COST_LIMIT),
         dimensions.of(
             records,
             f"{IPS // 1_000_000} instructions are a microsecond",
@@ -269,9 +283,10 @@ def lock_table(records: Sequence[Any]) -> Table:
 
 def _lock(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
+    label = "% of vCPU time spent waiting"
     blocks: list[Block] = []
     if panels := _lock_panels(records):
-        drawn = pictures.curves("lock", panels, "% of vCPU time spent waiting", whole=100)
+        drawn = pictures.curves("lock", panels, label, whole=100)
         reading = (
             "The higher the line, the more of what vCPUs do is waiting for each other: N comes"
             " close to all of it with many vCPUs, Y is to stay low wherever pages are split"
@@ -307,7 +322,8 @@ def _named(block: Block, base: str) -> Block:
     if isinstance(block, Missing):
         command = block.command.replace("make bench", f"make bench BASE={base}")
         return Missing(f"{block.what} of Linux {base}", command)
-    return replace(block, table=replace(block.table, title=f"Linux {base}: {block.table.title}"))
+    table = replace(block.table, title=f"Linux {base}: {block.table.title}")
+    return replace(block, table=table)
 
 
 def _section(part: Part, sources: Sources) -> Section:

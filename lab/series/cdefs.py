@@ -183,6 +183,14 @@ def definitions(text: str) -> list[Definition]:
     ]
 
 
+def _remove_lines(lines: list[str], start: int, end: int) -> None:
+    """Remove a block, and one of the blank lines when it stood between two."""
+    blank_before = start == 0 or not lines[start - 1].strip()
+    if blank_before and end < len(lines) - 1 and not lines[end].strip():
+        end += 1
+    del lines[start:end]
+
+
 def remove(text: str, name: str) -> str:
     """TEXT without everything at top level that is called NAME.
 
@@ -193,8 +201,5 @@ def remove(text: str, name: str) -> str:
         raise KeyError(name)
     lines = text.split("\n")
     for item in reversed(found):
-        # With one of the blank lines if it stood between two.
-        blank_before = item.start == 0 or not lines[item.start - 1].strip()
-        between = blank_before and item.end < len(lines) - 1 and not lines[item.end].strip()
-        del lines[item.start : item.end + between]
+        _remove_lines(lines, item.start, item.end)
     return "\n".join(lines)

@@ -66,6 +66,18 @@ def read_whole(root: Path, path: str) -> WholeFile:
     return WholeFile("100755" if os.access(file, os.X_OK) else "100644", content)
 
 
+def _check_owners(series: Series) -> None:
+    owner: dict[str, str] = {}
+    for name, mail in series.mails:
+        for path in mail.whole:
+            if path in owner:
+                raise LabError(
+                    f"{name}: {path} belongs to {owner[path]} already;"
+                    " a whole file belongs to one mail"
+                )
+            owner[path] = name
+
+
 def read_mails(layout: Layout, directory: Path) -> list[tuple[str, Mail]]:
     """The mails of a directory of the repository, in the order of the file names."""
     files = sorted(directory.glob("*.patch"))
@@ -116,15 +128,7 @@ def load(layout: Layout) -> Series:
         own = differing(layout, there)
         middle = [own.get(slug(mail), (name, there[slug(mail)])) for name, mail in common]
         series = Series((*before, *middle, *after), paths)
-    owner: dict[str, str] = {}
-    for name, mail in series.mails:
-        for path in mail.whole:
-            if path in owner:
-                raise LabError(
-                    f"{name}: {path} belongs to {owner[path]} already;"
-                    " a whole file belongs to one mail"
-                )
-            owner[path] = name
+    _check_owners(series)
     return series
 
 

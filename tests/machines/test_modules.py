@@ -26,8 +26,8 @@ from lab.machines import Job, Result, Sharing
 from lab.measure.migration import command, load
 from lab.measure.migration.timeline import parse_stats
 from lab.series.archive import SourceMissing
-from lab.submit import modules
-from lab.submit.modules import VENDORS, Installed
+from lab.submit import modules, modules_proof
+from lab.submit.modules_proof import VENDORS, Installed
 
 from .test_migration import LOAD
 from .test_selftests import run_silent
@@ -82,7 +82,7 @@ def installed() -> Installed:
     try:
         # Not that of kernels, which the other worker may want meanwhile.
         with locked(BUILD / "installed.lock"):
-            return modules.install()
+            return modules_proof.install()
     except SourceMissing as error:
         warnings.warn(str(error), stacklevel=2)
         pytest.skip(str(error))
@@ -190,7 +190,8 @@ def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:
     for first, last in zip(there.vcpus, back.vcpus, strict=True):
         assert last.reads - first.reads >= there.pages
         assert last.writes > first.writes > 0
-    return parse_stats(files[f"{setting}.back.stats"].decode())["before"].get("dirty_harvest")
+    stats = parse_stats(files[f"{setting}.back.stats"].decode())
+    return stats["before"].get("dirty_harvest")
 
 
 @pytest.mark.parametrize("tdp", [MODES[0], pytest.param(False, marks=OTHER_BASE)])
@@ -253,7 +254,7 @@ def _run_all(
 @pytest.mark.parametrize("base", [pytest.param(LAYOUT.version, marks=OTHER_BASE)])
 def test_the_page_for_operators(base: str, installed: Installed) -> None:
     """Every command of the page, in order; the first was run when the package was installed."""
-    first, *rest = modules.commands(modules.PAGE.read_text())
+    first, *rest = modules_proof.commands(modules_proof.PAGE.read_text())
     assert first.startswith("apt-get install")
     told = _run_all(rest, installed)
     assert [command for command, _, _ in told] == rest
@@ -334,7 +335,7 @@ def test_a_kernel_that_wants_signatures(installed: Installed) -> None:
 
 def test_a_kernel_comes_that_nothing_is_built_for(installed: Installed) -> None:
     """Its package is installed all the same, what was built for the other one is gone."""
-    text = (installed.directory / modules.ANOTHER_KERNEL).read_text()
+    text = (installed.directory / modules_proof.ANOTHER_KERNEL).read_text()
     assert "kvm-eager-split: NOT INSTALLED for" in text
     assert f"linux-image-{installed.release} " in text
     status, state, kvm, *known = text[text.index("\nexit status") + 1 :].splitlines()

@@ -18,7 +18,7 @@ import pytest
 from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.machines.paging import Mode
 from lab.measure import reference
-from lab.page import figures, query
+from lab.page import claims, cliff, figures, query
 from lab.page.figures import Grid
 from lab.results import goals, jsonl
 from lab.results.sources import Sources
@@ -84,14 +84,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docs" / "a.md").write_text(page)
     text = "Text.\n\n.. figures: a\n\nold\n\n.. end figures\n\nEnd.\n"
     (tmp_path / "Documentation" / "x" / "a.rst").write_text(text)
-    monkeypatch.setattr(figures, "draw", lambda _: "<svg/>\n")
+    monkeypatch.setattr(cliff, "draw", lambda _: "<svg/>\n")
     return tmp_path
 
 
 def test_the_committed_pages_have_every_table_with_the_figures_of_the_reference() -> None:
     """If not: make reference ARGS=--pages."""
     assert [str(page.relative_to(ROOT)) for page in figures.stale()] == []
-    assert figures.wrong_sentences() == []
+    assert claims.wrong() == []
     text = "".join(page.read_text() for page in figures.pages(ROOT))
     tables = figures.specification()["table"]
     assert [name for name in tables if f"figures: {name}" not in text] == []
@@ -108,9 +108,9 @@ def test_no_table_has_figures_of_its_own(name: str) -> None:
 
 
 def test_the_picture_depends_on_the_figures_only() -> None:
-    drawn = figures.draw(kept())
+    drawn = cliff.draw(kept())
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9}):
-        assert figures.draw(kept()) == drawn
+        assert cliff.draw(kept()) == drawn
 
 
 def test_few_small_pictures_are_committed() -> None:
@@ -120,12 +120,12 @@ def test_few_small_pictures_are_committed() -> None:
         for suffix in PICTURES
         for file in (directory.glob if directory == ROOT else directory.rglob)(f"*.{suffix}")
     ]
-    assert found == [ROOT / figures.PICTURE]
+    assert found == [ROOT / cliff.PICTURE]
     assert found[0].stat().st_size <= MOST_KIB << 10
 
 
 def test_tables_are_made_and_a_figure_that_is_edited_is_noticed(root: Path) -> None:
-    assert {page.name for page in figures.refresh(root)} == {"a.md", "a.rst", figures.PICTURE.name}
+    assert {page.name for page in figures.refresh(root)} == {"a.md", "a.rst", cliff.PICTURE.name}
     page = (root / "docs" / "a.md").read_text()
     assert page.endswith(f"\n\n<!-- figures: a -->\n{TABLE}<!-- end -->\n\nEnd.\n")
     text = (root / "Documentation" / "x" / "a.rst").read_text()
@@ -150,9 +150,9 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
     assert "| ms | 7.3 N | 7.3 N / Y | 7.3 rest | 6.12 N | 6.12 N / Y |" in page.read_text()
     assert "| all | 230.8 | 172 | 99.4% | 115.4 | 86.1 | 98.8% |\n" in page.read_text()
     # Sentences are about the base that is named, and so are tables without "each".
-    assert figures.wrong_sentences(root) == []
+    assert claims.wrong(root) == []
     file.write_text(file.read_text().replace('base = "6.12"', 'base = "7.3"'))
-    (line,) = figures.wrong_sentences(root)
+    (line,) = claims.wrong(root)
     assert "says 115 where the reference has 230.8" in line
 
 
@@ -204,20 +204,20 @@ def test_the_crossing_is_that_of_the_report() -> None:
 
 
 def test_a_wrong_figure_in_a_sentence_is_noticed(root: Path) -> None:
-    assert figures.wrong_sentences(root) == []
+    assert claims.wrong(root) == []
     page = root / "docs" / "a.md"
     page.write_text(page.read_text().replace("115 ms", "116 ms"))
-    assert "docs/a.md: no longer says" in refused(figures.wrong_sentences, root)
+    assert "docs/a.md: no longer says" in refused(claims.wrong, root)
     (root / figures.SPECIFICATION).write_text(SPECIFICATION.replace("[115]", "[116]"))
-    (line,) = figures.wrong_sentences(root)
+    (line,) = claims.wrong(root)
     assert line.startswith("docs/a.md: says 116 where the reference has 115.4: ")
 
 
 def test_rounding() -> None:
     said = ("2.35", "2.0", "290", "4,700")
     for values, agreed in (((2.3549, 2.04, 294.9, 4742), True), ((2.356, 2.06, 296, 4751), False)):
-        assert [*map(figures.agrees, said, values)] == [agreed] * len(said)
-    assert figures.agrees("0.015", 0.0155)
+        assert [*map(claims.agrees, said, values)] == [agreed] * len(said)
+    assert claims.agrees("0.015", 0.0155)
 
 
 def test_how_figures_are_written() -> None:
@@ -331,7 +331,7 @@ def test_what_is_kept_is_the_results_and_nothing_else(tmp_path: Path) -> None:
 def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = Mock(return_value=[])
     monkeypatch.setattr(figures, "refresh", refresh)
-    monkeypatch.setattr(figures, "wrong_sentences", lambda: ["a.md: says 1"])
+    monkeypatch.setattr(claims, "wrong", lambda: ["a.md: says 1"])
     monkeypatch.setattr(reference, "measure_others", None)
     assert "a.md: says 1" in lab("reference", "--pages", status=1).err
     refresh.assert_called_once_with()

@@ -22,7 +22,7 @@ from lab.machines import Job, Result
 from lab.machines.disk import SECTOR, SvmQemuDisk
 from lab.series.pin import Pin, read_pin
 from lab.series.source import KernelSource
-from lab.submit import modules, packages
+from lab.submit import modules, modules_proof, packages
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
 from tests.unit.calls import failed, lab, refused
@@ -242,14 +242,14 @@ def test_the_difference_is_that_of_kvm(contents: Make, tmp_path: Path, whole: bo
 
 def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page for operators says is part of what is proved."""
-    fingerprint = modules._fingerprint(place.what)
-    assert modules._fingerprint(replace(place.what, date=1)) == fingerprint
-    assert modules._fingerprint(replace(place.what, patch=b"")) != fingerprint
-    page = modules.PAGE.read_text()
+    fingerprint = modules_proof._fingerprint(place.what)
+    assert modules_proof._fingerprint(replace(place.what, date=1)) == fingerprint
+    assert modules_proof._fingerprint(replace(place.what, patch=b"")) != fingerprint
+    page = modules_proof.PAGE.read_text()
     assert page.count("apt-get install -y ") == 1
     other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
-    monkeypatch.setattr(modules, "PAGE", other)
-    assert modules._fingerprint(place.what) != fingerprint
+    monkeypatch.setattr(modules_proof, "PAGE", other)
+    assert modules_proof._fingerprint(place.what) != fingerprint
 
 
 @for_each_row(

@@ -167,6 +167,20 @@ def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, 
     }
 
 
+def _blackout(migration: Migration) -> dict[str, Any]:
+    """The stall that began when the guest was stopped, the longest of all vCPUs."""
+    us = migration.source.window_us
+    near = slice(migration.stop - NEAR, migration.stop + NEAR + 1)
+    ticks = max(int(vcpu.windows["longest_stall"][near].max()) for vcpu in migration.source.vcpus)
+    return {
+        "record": "phase",
+        "phase": "blackout",
+        "begin_us": migration.stop * us,
+        "seconds": migration.events.resume - migration.events.stop,
+        "longest_stall_us": round(ticks / migration.source.tsc_khz * 1e3, 1),
+    }
+
+
 def _migration(migration: Migration) -> dict[str, Any]:
     events, answer = migration.events, migration.events.answer
     us = migration.source.start
@@ -187,6 +201,17 @@ def _migration(migration: Migration) -> dict[str, Any]:
     }
 
 
+def _timeline(migration: Migration) -> dict[str, Any]:
+    """Every window up to the one in which the guest is stopped, all vCPUs together."""
+    found = _windows(migration, 0, migration.stop)
+    return {
+        "record": "timeline",
+        "requests": found["requests"].tolist(),
+        "longest_request_us": found["longest_request"].tolist(),
+        "longest_stall_us": found["longest_stall"].tolist(),
+    }
+
+
 def records(migration: Migration) -> Iterator[dict[str, Any]]:
     """What is kept of a migration. WorkFailed: see Migration.check()."""
     migration.check()
@@ -201,30 +226,12 @@ def records(migration: Migration) -> Iterator[dict[str, Any]]:
         "window_us": migration.source.window_us,
         "tsc_khz": migration.source.tsc_khz,
     }
-    # Every window up to the one in which the guest is stopped, all vCPUs together.
-    windows = _windows(migration, 0, migration.stop)
-    timeline = {
-        "record": "timeline",
-        "requests": windows["requests"].tolist(),
-        "longest_request_us": windows["longest_request"].tolist(),
-        "longest_stall_us": windows["longest_stall"].tolist(),
-    }
-    # The stall that began when the guest was stopped, the longest of all vCPUs.
-    near = slice(migration.stop - NEAR, migration.stop + NEAR + 1)
-    ticks = max(int(vcpu.windows["longest_stall"][near].max()) for vcpu in migration.source.vcpus)
-    blackout = {
-        "record": "phase",
-        "phase": "blackout",
-        "begin_us": migration.stop * migration.source.window_us,
-        "seconds": migration.events.resume - migration.events.stop,
-        "longest_stall_us": round(ticks / migration.source.tsc_khz * 1e3, 1),
-    }
     found = [
         _migration(migration),
         _phase(migration, "before", SETTLED, migration.first),
         _phase(migration, "precopy", migration.first, migration.stop - NEAR),
-        blackout,
-        timeline,
+        _blackout(migration),
+        _timeline(migration),
     ]
     for one in found:
         yield {"record": one["record"]} | dimensions | one
