@@ -73,11 +73,11 @@ struct tally {
  */
 static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
-	u64 i, step, writes = 0, steps = job->steps;
+	u64 step, writes = 0, steps = job->steps;
 	u64 *word;
 	bool write;
 
-	for (i = 0; i < steps; i++) {
+	for (u64 i = 0; i < steps; i++) {
 		step = job->random ? kvm_random_u32(random) % steps : i;
 		write = kvm_random_u32(random) % 100 < job->write_percent;
 		word = (u64 *)(gva + step * job->stride);
@@ -120,13 +120,11 @@ static struct guest_job *job_of(const struct test *test, int vcpu)
 /* Writes by the host do not count as dirty.  vCPUs must not be running. */
 static void verify_prepare(const struct test *test)
 {
-	u64 offset;
 	char *hva;
-	int slot;
 
-	for (slot = 0; slot < test->opts->slots; slot++) {
+	for (int slot = 0; slot < test->opts->slots; slot++) {
 		hva = addr_gpa2hva(test->vm, slot_gpa(test, slot));
-		for (offset = 0; offset < slot_bytes(test);
+		for (u64 offset = 0; offset < slot_bytes(test);
 		     offset += memstress_args.guest_page_size)
 			WRITE_ONCE(*(u64 *)(hva + offset), UNWRITTEN);
 	}
@@ -156,9 +154,8 @@ static void verify_slot(const struct test *test, int slot, int iteration, struct
 	char *hva = addr_gpa2hva(test->vm, slot_gpa(test, slot));
 	bool all_set = initially_set(test) && iteration == 1;
 	bool written, logged;
-	u64 offset;
 
-	for (offset = 0; offset < slot_bytes(test); offset += memstress_args.guest_page_size) {
+	for (u64 offset = 0; offset < slot_bytes(test); offset += memstress_args.guest_page_size) {
 		written = READ_ONCE(*(u64 *)(hva + offset)) != UNWRITTEN;
 		logged = is_logged(test, slot, offset);
 		TEST_ASSERT(logged || !(written || all_set),
@@ -178,9 +175,8 @@ static void verify_log(const struct test *test, int iteration)
 	bool once = !opts->random_access && (opts->partition || opts->nr_vcpus == 1);
 	s64 expected = test->accesses.writes;
 	struct tally sum = {};
-	int slot;
 
-	for (slot = 0; slot < opts->slots; slot++)
+	for (int slot = 0; slot < opts->slots; slot++)
 		verify_slot(test, slot, iteration, &sum);
 
 	TEST_ASSERT(!once || sum.written == expected,
@@ -207,9 +203,8 @@ static void set_job(const struct test *test, int vcpu, u32 write_percent, bool r
 static void set_access(const struct test *test)
 {
 	const struct options *opts = test->opts;
-	int i;
 
-	for (i = 0; i < opts->nr_vcpus; i++)
+	for (int i = 0; i < opts->nr_vcpus; i++)
 		set_job(test, i, i < opts->readers ? 0 : opts->write_percent,
 			opts->random_access, page_step(opts));
 }
@@ -219,9 +214,8 @@ static struct accesses take_accesses(const struct test *test)
 {
 	struct accesses sum = {}, none = {};
 	struct guest_job *job;
-	int i;
 
-	for (i = 0; i < test->opts->nr_vcpus; i++) {
+	for (int i = 0; i < test->opts->nr_vcpus; i++) {
 		job = job_of(test, i);
 		sum.reads += job->done.reads;
 		sum.writes += job->done.writes;
@@ -325,10 +319,8 @@ static void run_pass(struct test *test, enum phase phase, int iteration)
 
 static void populate(struct test *test)
 {
-	int i;
-
 	/* Write everywhere, in order: reads might map the zero page only. */
-	for (i = 0; i < test->opts->nr_vcpus; i++)
+	for (int i = 0; i < test->opts->nr_vcpus; i++)
 		set_job(test, i, 100, false, 1);
 	run_pass(test, PHASE_POPULATE, 0);
 
@@ -406,13 +398,11 @@ static void disable_log(struct test *test)
 
 static void run_phases(struct test *test)
 {
-	int i;
-
 	populate(test);
 	enable_log(test);
 
 	set_access(test);
-	for (i = 1; i <= test->opts->iterations; i++)
+	for (int i = 1; i <= test->opts->iterations; i++)
 		iterate(test, i);
 
 	disable_log(test);

@@ -95,7 +95,7 @@ static void *vcpu_thread(void *data)
 
 void workers_create(int nr_vcpus)
 {
-	int i, ret;
+	int ret;
 
 	memset(&workers, 0, sizeof(workers));
 	workers.nr_vcpus = nr_vcpus;
@@ -103,7 +103,7 @@ void workers_create(int nr_vcpus)
 	sem_init(&workers.done, 0, 0);
 	sem_init(&workers.running, 0, 0);
 
-	for (i = 0; i < nr_vcpus; i++) {
+	for (int i = 0; i < nr_vcpus; i++) {
 		ret = pthread_create(&workers.threads[i], NULL, vcpu_thread,
 				     &memstress_args.vcpu_args[i]);
 		TEST_ASSERT(!ret, "No thread for vCPU %d: %s", i, strerror(ret));
@@ -112,11 +112,9 @@ void workers_create(int nr_vcpus)
 
 void workers_destroy(void)
 {
-	int i;
-
 	workers.quit = true;
 	pthread_barrier_wait(&workers.call);
-	for (i = 0; i < workers.nr_vcpus; i++)
+	for (int i = 0; i < workers.nr_vcpus; i++)
 		pthread_join(workers.threads[i], NULL);
 
 	pthread_barrier_destroy(&workers.call);
@@ -147,13 +145,12 @@ void workers_end(void)
 struct timespec workers_run_once(void)
 {
 	struct timespec end;
-	int i;
 
 	workers_begin(false);
 	workers_end();
 
 	end = workers.end[0];
-	for (i = 1; i < workers.nr_vcpus; i++) {
+	for (int i = 1; i < workers.nr_vcpus; i++) {
 		if (timespec_to_ns(workers.end[i]) > timespec_to_ns(end))
 			end = workers.end[i];
 	}

@@ -53,9 +53,7 @@ static const char * const *row_of(const struct choice *c, unsigned int row)
 
 unsigned int option_name(const char *arg, const struct choice *c)
 {
-	unsigned int i;
-
-	for (i = 0; i < c->nr; i++)
+	for (unsigned int i = 0; i < c->nr; i++)
 		if (!strcmp(arg, row_of(c, i)[0]))
 			return i;
 	usage_error("there is no '%s', see -h", arg);
@@ -92,17 +90,14 @@ static void print_option(const struct test_option *o)
 
 static void __noreturn print_help(const struct test_option *options, const char *more)
 {
-	const struct test_option *o;
-	unsigned int i;
-
 	printf("usage: %s [options]\n\n%s", program_invocation_short_name, more ?: "");
-	for (o = options; !is_end(o); o++)
+	for (const struct test_option *o = options; !is_end(o); o++)
 		if (o->help)
 			print_option(o);
-	for (o = options; !is_end(o); o++) {
+	for (const struct test_option *o = options; !is_end(o); o++) {
 		if (o->describe)
 			o->describe();
-		for (i = 0; o->choice && i < o->choice->nr; i++)
+		for (unsigned int i = 0; o->choice && i < o->choice->nr; i++)
 			printf("  -%c %-10s %s\n", o->letter, row_of(o->choice, i)[0],
 			       row_of(o->choice, i)[1]);
 	}
@@ -139,9 +134,9 @@ void parse_test_options(int argc, char *argv[], const struct test_option *option
 	struct option long_options[MAX_OPTIONS + 1] = { { "help", no_argument, NULL, 'h' } };
 	char letters[2 * MAX_OPTIONS] = "h", *end = letters + 1;
 	const struct test_option *o;
-	int i, flag, nr_long = 1;
+	int flag, nr_long = 1;
 
-	for (i = 0; !is_end(&options[i]); i++) {
+	for (int i = 0; !is_end(&options[i]); i++) {
 		o = &options[i];
 		if (o->letter)
 			end += sprintf(end, "%c%s", o->letter, o->flag ? "" : ":");
@@ -157,7 +152,7 @@ void parse_test_options(int argc, char *argv[], const struct test_option *option
 			exit(EXIT_USAGE);
 		if (flag == 'h')
 			print_help(options, more);
-		for (i = 0; !is_end(&options[i]); i++)
+		for (int i = 0; !is_end(&options[i]); i++)
 			if (flag == options[i].letter || flag == NO_LETTER + i)
 				set_option(&options[i], optarg);
 	}

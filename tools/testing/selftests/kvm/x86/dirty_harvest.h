@@ -99,6 +99,7 @@ struct harvest_test {
 	bool manual;
 	bool private;
 
+	void *mapping;
 	u8 *hva;
 	/* Where memory goes when it is moved away; never mapped otherwise. */
 	u8 *elsewhere;

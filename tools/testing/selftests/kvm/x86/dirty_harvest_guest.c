@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * The guest of the tests of dirty logging by Dirty bits: L1 or L2 does what a list in memory says.
- */
+/* The guest of the tests of Dirty bits: L1 or L2 does what a list in memory says. */
 #include "dirty_harvest.h"
 
 #define NR_CACHED_PAGES		16u
@@ -78,9 +76,7 @@ static void guest_exec_op(struct guest_op *o)
 
 static void guest_exec_all(void)
 {
-	u64 i;
-
-	for (i = 0; i < READ_ONCE(nr_guest_ops); i++)
+	for (u64 i = 0; i < READ_ONCE(nr_guest_ops); i++)
 		guest_exec_op(&guest_ops[i]);
 }
 
@@ -215,11 +211,10 @@ void await_progress(struct harvest_test *t, u64 nr)
 	u64 *p = addr_gva2hva(t->vm, (gva_t)progress);
 	u64 end = now_ns() + PROGRESS_TIMEOUT_NS;
 	u64 old[NR_RANDOM_VCPUS];
-	unsigned int i;
 
-	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
 		old[i] = READ_ONCE(p[i]);
-	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
 		while (READ_ONCE(p[i]) < old[i] + nr)
 			CHECK(t, now_ns() < end, "vCPU %u doesn't write", i);
 }

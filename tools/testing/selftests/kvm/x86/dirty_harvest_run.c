@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * The command line of the tests of dirty logging by Dirty bits, and what they run: all
- * kinds of guests, memory and logs.
- */
-
+/* The command line of the tests of dirty logging by Dirty bits, and all kinds of guests to run. */
 #include "dirty_harvest.h"
 
 #define DEFAULT_ROUNDS		1000u
@@ -69,9 +65,9 @@ static bool can_run(unsigned int i, bool private)
 /* Is there anything to do for a guest with this kind of memory? */
 static bool any_selected(bool private)
 {
-	unsigned int i, nr = 0;
+	unsigned int nr = 0;
 
-	for (i = 0; i < event_choice.nr; i++)
+	for (unsigned int i = 0; i < event_choice.nr; i++)
 		nr += can_run(i, private);
 	return nr;
 }
@@ -80,13 +76,12 @@ static bool any_selected(bool private)
 static void run_with_guest(struct harvest_test *t)
 {
 	u64 start = now_ns(), harvest;
-	unsigned int i;
 
 	t->name = "setting up";
 	harvest_create_vm(t);
 	harvest = vm_get_stat(t->vm, dirty_harvest);
 	CHECK(t, harvest == 1, "expected the statistic dirty_harvest to be 1, seen %lu", harvest);
-	for (i = 0; i < event_choice.nr; i++) {
+	for (unsigned int i = 0; i < event_choice.nr; i++) {
 		t->name = events[i].name;
 		if (can_run(i, t->private))
 			run_event(t, &events[i]);
@@ -150,9 +145,9 @@ static void run_kind(const struct writer *w, unsigned int kind, unsigned int rou
 /* Return: for how many guests there is anything to do, which is done unless @rounds is 0. */
 static unsigned int run_guests(unsigned int rounds, bool quick)
 {
-	unsigned int i, kind, nr = 0;
+	unsigned int kind, nr = 0;
 
-	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(writers); i++) {
 		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++) {
 			if (!any_selected(kind & GUEST_PRIVATE) ||
 			    (quick && !(writers[i].quick & BIT(kind))))
@@ -170,9 +165,8 @@ static unsigned int run_guests(unsigned int rounds, bool quick)
 static void require_writers(void)
 {
 	const char *reason;
-	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(writers); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(writers); i++) {
 		reason = skip_reason(&writers[i]);
 		__TEST_REQUIRE(!reason || !(writer_choice.named & BIT_ULL(i)), "%s: %s",
 			       writers[i].name, reason);

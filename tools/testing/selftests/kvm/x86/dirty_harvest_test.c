@@ -128,9 +128,7 @@ static void happen_move(struct harvest_test *t, bool undo)
 /* Shadow pages go that were made first, which are those of the data. */
 static void happen_quota(struct harvest_test *t, bool undo)
 {
-	unsigned int i;
-
-	for (i = 0; !undo && i < BALLAST_PAGES; i++)
+	for (unsigned int i = 0; !undo && i < BALLAST_PAGES; i++)
 		add_op(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
 	if (!undo)
 		run_writer(t);
@@ -227,9 +225,7 @@ static void run_changes(struct harvest_test *t)
 /* All of the entries, to what they were at first, or less than that. */
 static void reset_entries(struct harvest_test *t, u64 take)
 {
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		change_entry(t, page, good_entry(t, page) & ~take);
 	run_changes(t);
 }
@@ -237,14 +233,12 @@ static void reset_entries(struct harvest_test *t, u64 take)
 /* Undone for all of the entries. */
 static void change_written(struct harvest_test *t, bool undo, u64 take, u64 give)
 {
-	u64 page;
-
 	if (undo) {
 		reset_entries(t, 0);
 		return;
 	}
 
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		if (test_bit(page, t->log))
 			change_entry(t, page, (*entry_of(t, page) & ~take) | give);
 	run_changes(t);
@@ -286,14 +280,13 @@ static void happen_regrant(struct harvest_test *t, bool undo)
 static void change_upper(struct harvest_test *t, bool undo, u64 value)
 {
 	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE, step = undo ? PAGE_SIZE : 0;
-	unsigned int i;
 
 	if (undo)
 		value = t->linked;
 
-	for (i = 0; i < NR_TABLES; i++)
+	for (unsigned int i = 0; i < NR_TABLES; i++)
 		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64), value + i * step);
-	for (i = 0; i < NR_PAGES; i++)
+	for (unsigned int i = 0; i < NR_PAGES; i++)
 		add_op(t, OP_INVLPG, DATA_GPA + i * PAGE_SIZE, 0);
 	run_changes(t);
 }
@@ -306,13 +299,11 @@ static void happen_unlink(struct harvest_test *t, bool undo)
 /* To a table that has one and the same page of zeroes everywhere. */
 static void happen_relink(struct harvest_test *t, bool undo)
 {
-	unsigned int i;
-
 	change_upper(t, undo, t->zeroes);
 	if (undo)
 		return;
 
-	for (i = 0; i < NR_PAGES; i++)
+	for (unsigned int i = 0; i < NR_PAGES; i++)
 		add_op(t, OP_EXPECT, DATA_GPA + i * PAGE_SIZE, 0);
 	run_writer(t);
 }
@@ -346,9 +337,7 @@ static u64 content(struct harvest_test *t, u64 page)
 
 static void check_memory(struct harvest_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		CHECK(t, !test_bit(page, t->log) || content(t, page) == t->value,
 		      "page %lu: expected 0x%lx in memory, seen 0x%lx", page, t->value,
 		      content(t, page));
@@ -428,7 +417,6 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 {
 	u64 page = NR_PAGES - 1;
 	pthread_t thread;
-	unsigned int i;
 
 	write_all(t);
 	start_logging(t);
@@ -438,7 +426,7 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 	thread = start_vcpu(t->vcpu);
 
 	await_write(t, page);
-	for (i = 0; i < t->rounds / ROUNDS_PER; i++)
+	for (unsigned int i = 0; i < t->rounds / ROUNDS_PER; i++)
 		spin_round(t, page, i % 2, !strcmp(e->name, "enable"));
 
 	set_stop(t, 1);
@@ -448,21 +436,17 @@ static void run_tlb(struct harvest_test *t, const struct event *e)
 
 static void copy_all(struct harvest_test *t, u64 *copy)
 {
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		copy[page] = content(t, page);
 }
 
 /* Take pages out of the log, and copy them after that. */
 static void harvest_range(struct harvest_test *t, u64 *copy, u64 first, u64 nr)
 {
-	u64 page;
-
 	nr = min_t(u64, nr, NR_PAGES - first);
 	if (t->manual)
 		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, &t->seen[first / 64], first, nr);
-	for (page = first; page < first + nr; page++)
+	for (u64 page = first; page < first + nr; page++)
 		if (test_bit(page, t->seen))
 			copy[page] = content(t, page);
 }
@@ -470,10 +454,10 @@ static void harvest_range(struct harvest_test *t, u64 *copy, u64 first, u64 nr)
 /* Without manual protection all of them are out of the log already. */
 static void harvest_round(struct harvest_test *t, u64 *copy)
 {
-	u64 first, nr;
+	u64 nr;
 
 	get_log(t);
-	for (first = 0; first < NR_PAGES; first += nr) {
+	for (u64 first = 0; first < NR_PAGES; first += nr) {
 		nr = 64 * (1 + random() % 4);
 		if (!t->manual || random() % 4)
 			harvest_range(t, copy, first, nr);
@@ -483,10 +467,10 @@ static void harvest_round(struct harvest_test *t, u64 *copy)
 static u64 nr_lost(struct harvest_test *t, u64 *copy)
 {
 	unsigned long again[LOG_WORDS];
-	u64 page, nr = 0;
+	u64 nr = 0;
 
 	get_log(t);
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		nr += content(t, page) != copy[page] && !test_bit(page, t->seen);
 
 	memcpy(again, t->seen, LOG_BYTES);
@@ -512,8 +496,6 @@ static void disturb(struct harvest_test *t)
 /* A little is written before the end that only a Dirty bit can tell of. */
 static void migrate_while_written(struct harvest_test *t, u64 *copy, bool first)
 {
-	unsigned int i;
-
 	if (first) {
 		/* The log is taken at once, and has pages that are being written. */
 		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
@@ -523,7 +505,7 @@ static void migrate_while_written(struct harvest_test *t, u64 *copy, bool first)
 	}
 
 	await_progress(t, WRITES_EACH);
-	for (i = 0; i < ROUNDS_EACH; i++) {
+	for (unsigned int i = 0; i < ROUNDS_EACH; i++) {
 		if (random() % DISTURB_EVERY == 0)
 			disturb(t);
 		harvest_round(t, copy);
@@ -534,15 +516,14 @@ static void migrate_while_written(struct harvest_test *t, u64 *copy, bool first)
 static void one_migration(struct harvest_test *t, struct kvm_vcpu **vcpus, u64 *copy, bool first)
 {
 	pthread_t threads[NR_RANDOM_VCPUS];
-	unsigned int i;
 	u64 nr;
 
 	set_stop(t, 0);
-	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
 		threads[i] = start_vcpu(vcpus[i]);
 	migrate_while_written(t, copy, first);
 	set_stop(t, 1);
-	for (i = 0; i < NR_RANDOM_VCPUS; i++)
+	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
 		pthread_join(threads[i], NULL);
 
 	nr = nr_lost(t, copy);
@@ -555,17 +536,16 @@ static void run_migration(struct harvest_test *t, const struct event *e)
 {
 	struct kvm_vcpu *vcpus[NR_RANDOM_VCPUS];
 	static u64 copy[NR_PAGES];
-	unsigned int i;
 
 	/* Two of L1 do. */
 	if (t->writer->nested)
 		return;
 
-	for (i = 0; i < NR_RANDOM_VCPUS; i++) {
+	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++) {
 		vcpus[i] = vm_vcpu_add(t->vm, 1 + i, guest_write_random);
 		vcpu_args_set(vcpus[i], 2, (u64)i, (u64)random());
 	}
-	for (i = 0; i < t->rounds; i += ROUNDS_EACH)
+	for (unsigned int i = 0; i < t->rounds; i += ROUNDS_EACH)
 		one_migration(t, vcpus, copy, !i);
 	stop_logging(t);
 }

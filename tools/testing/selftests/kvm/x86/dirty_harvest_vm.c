@@ -2,6 +2,9 @@
 /* The VM of the tests of dirty logging by Dirty bits, its log, and what should be in it. */
 #include "dirty_harvest.h"
 
+/* Two huge pages, wherever they begin. */
+#define MAPPING_SIZE		(3 * SZ_2M)
+
 static const struct entry_bits x86_bits = {
 	.accessed = PT_ACCESSED_MASK,
 	.dirty = PT_DIRTY_MASK,
@@ -27,10 +30,10 @@ static bool is_border(u64 page)
 
 u64 write_batch(struct harvest_test *t)
 {
-	u64 page, nr = 0;
+	u64 nr = 0;
 
 	t->value++;
-	for (page = 0; page < NR_PAGES; page++) {
+	for (u64 page = 0; page < NR_PAGES; page++) {
 		if (is_border(page) ? random() % 4 : !(random() % (page & 128 ? 40 : 3))) {
 			write_page(t, page);
 			nr++;
@@ -43,9 +46,7 @@ u64 write_batch(struct harvest_test *t)
 /* Of some words of the log every page is mapped for L1 as well, of some every other. */
 static void write_by_l1(struct harvest_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		if (page & 64 && (page & 128 || page & 1))
 			add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, 0);
 	run_l1(t);
@@ -53,13 +54,11 @@ static void write_by_l1(struct harvest_test *t)
 
 void write_all(struct harvest_test *t)
 {
-	u64 page;
-
 	if (t->writer->nested)
 		write_by_l1(t);
 
 	t->value++;
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		write_page(t, page);
 	run_writer(t);
 	memset(t->log, 0, LOG_BYTES);
@@ -80,10 +79,8 @@ void get_log(struct harvest_test *t)
 
 void expect_log(struct harvest_test *t, bool more, const char *when)
 {
-	u64 page;
-
 	get_log(t);
-	for (page = 0; page < LOG_WORDS * 64; page++) {
+	for (u64 page = 0; page < LOG_WORDS * 64; page++) {
 		bool expected = test_bit(page, t->log), seen = test_bit(page, t->seen);
 
 		CHECK(t, seen || !expected,
@@ -168,11 +165,9 @@ static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
 /* The page tables that the guest has for the data. */
 static void find_tables(struct harvest_test *t)
 {
-	unsigned int i;
-
 	t->root = t->vm->mmu.pgd;
 	t->upper = vm_get_entry(t->vm, DATA_GPA / SZ_1G * SZ_1G, PG_LEVEL_2M);
-	for (i = 0; i < NR_TABLES; i++)
+	for (unsigned int i = 0; i < NR_TABLES; i++)
 		t->table[i] = vm_get_entry(t->vm, DATA_GPA + i * SZ_2M, PG_LEVEL_4K);
 }
 
@@ -185,29 +180,27 @@ static u64 *new_table(struct harvest_test *t, u64 *entry)
 /* Map everything but the data by 2MiB entries, one to one. */
 static void build_tdp(struct harvest_test *t)
 {
-	u64 first = DATA_GPA / SZ_2M, i, j, root, *pdpt, *pd;
+	u64 first = DATA_GPA / SZ_2M, root, *pdpt, *pd;
 	int levels = t->bits == &ept_bits ? 4 : t->vm->mmu.pgtable_levels;
 
 	for (pdpt = &root; levels >= PG_LEVEL_1G; levels--)
 		pdpt = new_table(t, pdpt);
 	t->tdp = root & PHYSICAL_PAGE_MASK;
-	for (i = 0; i < TDP_GIBS; i++) {
+	for (u64 i = 0; i < TDP_GIBS; i++) {
 		pd = new_table(t, &pdpt[i]);
-		for (j = 0; j < PTES_PER_TABLE; j++)
+		for (u64 j = 0; j < PTES_PER_TABLE; j++)
 			pd[j] = page_entry(t, i * SZ_1G + j * SZ_2M) | PT_HUGE_MASK;
 	}
 	t->root = t->tdp;
 	t->upper = gpa_table(t->vm, pdpt[DATA_GPA / SZ_1G]);
-	for (i = 0; i < NR_TABLES; i++)
+	for (u64 i = 0; i < NR_TABLES; i++)
 		t->table[i] = new_table(t, &t->upper[first % PTES_PER_TABLE + i]);
 }
 
 /* Where L1 sees the tables that are changed. */
 static void map_tables(struct harvest_test *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < NR_TABLES; i++)
+	for (unsigned int i = 0; i < NR_TABLES; i++)
 		virt_pg_map(t->vm, TABLE_GVA + i * PAGE_SIZE, addr_hva2gpa(t->vm, t->table[i]));
 	virt_pg_map(t->vm, UPPER_GVA, addr_hva2gpa(t->vm, t->upper));
 }
@@ -216,13 +209,12 @@ static void map_tables(struct harvest_test *t)
 static void find_links(struct harvest_test *t)
 {
 	u64 *zeroes = new_table(t, &t->zeroes);
-	unsigned int i;
 
-	for (i = 0; i < PTES_PER_TABLE; i++)
+	for (unsigned int i = 0; i < PTES_PER_TABLE; i++)
 		zeroes[i] = page_entry(t, OTHER_GPA);
 
 	t->linked = t->upper[DATA_GPA / SZ_2M % PTES_PER_TABLE];
-	for (i = 0; i < NR_TABLES; i++)
+	for (unsigned int i = 0; i < NR_TABLES; i++)
 		CHECK(t, t->table[i] == gpa_table(t->vm, t->linked + i * PAGE_SIZE),
 		      "the tables are not neighbours");
 }
@@ -259,24 +251,21 @@ static void create_l2(struct harvest_test *t)
 	set_l2_root(t, t->root);
 }
 
-static void *map_aligned(struct harvest_test *t, size_t size)
+static void map_data(struct harvest_test *t)
 {
-	int fd = t->private ? -1 : kvm_memfd_alloc(size, false);
-	u8 *p = map_memory(2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-	u8 *aligned = align_ptr_up(p, SZ_2M);
+	int fd = t->private ? -1 : kvm_memfd_alloc(MAPPING_SIZE, false);
 
-	p = mmap(aligned, size, PROT_READ | PROT_WRITE,
-		 MAP_FIXED | (t->private ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED), fd, 0);
-	CHECK(t, p == aligned, "mmap() failed, errno %d", errno);
+	t->mapping = map_memory(MAPPING_SIZE, PROT_READ | PROT_WRITE,
+				t->private ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd);
 	if (fd >= 0)
 		close(fd);
-	return p;
+	t->hva = align_ptr_up(t->mapping, SZ_2M);
+	advise(t, 2 * SZ_2M, MADV_NOHUGEPAGE);
 }
 
 static void add_memory(struct harvest_test *t)
 {
-	t->hva = map_aligned(t, 2 * SZ_2M);
-	advise(t, 2 * SZ_2M, MADV_NOHUGEPAGE);
+	map_data(t);
 	t->elsewhere = map_memory(DATA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	set_slot(t, DATA_GPA, 0);
 	add_other(t, 0);
@@ -286,11 +275,9 @@ static void add_memory(struct harvest_test *t)
 
 static void map_guest(struct harvest_test *t)
 {
-	u64 offset;
-
-	for (offset = 0; offset < DATA_SIZE; offset += PAGE_SIZE)
+	for (u64 offset = 0; offset < DATA_SIZE; offset += PAGE_SIZE)
 		virt_pg_map(t->vm, DATA_GPA + offset, DATA_GPA + offset);
-	for (offset = 0; offset < BALLAST_PAGES * SZ_2M; offset += SZ_2M)
+	for (u64 offset = 0; offset < BALLAST_PAGES * SZ_2M; offset += SZ_2M)
 		virt_pg_map(t->vm, BALLAST_GPA + offset, BALLAST_GPA + offset);
 	if (no_edge())
 		return;
@@ -302,8 +289,6 @@ static void map_guest(struct harvest_test *t)
 
 void harvest_create_vm(struct harvest_test *t)
 {
-	u64 page;
-
 	t->bits = &x86_bits;
 	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
 	if (t->manual)
@@ -315,7 +300,7 @@ void harvest_create_vm(struct harvest_test *t)
 	if (t->writer->nested)
 		create_l2(t);
 	/* Map the data by 4KiB entries that have been used already. */
-	for (page = 0; page < NR_PAGES; page++)
+	for (u64 page = 0; page < NR_PAGES; page++)
 		*entry_of(t, page) = good_entry(t, page);
 	map_tables(t);
 	find_links(t);
@@ -327,6 +312,6 @@ void harvest_create_vm(struct harvest_test *t)
 void harvest_destroy_vm(struct harvest_test *t)
 {
 	kvm_vm_free(t->vm);
-	munmap(t->hva, 2 * SZ_2M);
+	munmap(t->mapping, MAPPING_SIZE);
 	munmap(t->elsewhere, DATA_SIZE);
 }

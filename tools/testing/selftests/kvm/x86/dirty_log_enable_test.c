@@ -31,18 +31,14 @@ static u64 delay_ns;
 /* At the beginning of pages, the only address that some emulators log as they should. */
 static void guest_write_range(u64 gva, u64 size)
 {
-	u64 end = gva + size;
-
-	for (; gva < end; gva += PAGE_SIZE)
+	for (u64 end = gva + size; gva < end; gva += PAGE_SIZE)
 		WRITE_ONCE(*(u64 *)gva, gva);
 }
 
 /* Twice in each round, before logging and while it is on. */
 static void guest_write(void)
 {
-	unsigned int i;
-
-	for (i = 0; ; i++) {
+	for (unsigned int i = 0; ; i++) {
 		guest_write_range(DATA_GPA + i / 2 * SZ_2M, SZ_2M);
 		guest_write_range(DATA_GPA + HUGE_SIZE, SZ_32M);
 		GUEST_SYNC(0);
@@ -51,9 +47,7 @@ static void guest_write(void)
 
 static void guest_execute(void)
 {
-	u64 gva;
-
-	for (gva = DATA_GPA; ; gva += SZ_2M) {
+	for (u64 gva = DATA_GPA; ; gva += SZ_2M) {
 		WRITE_ONCE(*(u64 *)gva, 0);
 		((void (*)(void))(gva + CODE_OFFSET))();
 		GUEST_SYNC(0);
@@ -63,9 +57,7 @@ static void guest_execute(void)
 /* One thread for all rounds: KVM_RUN by another one than before waits for RCU first. */
 static void *execute_later(void *arg)
 {
-	unsigned int round;
-
-	for (round = 0; round < NR_ROUNDS; round++) {
+	for (unsigned int round = 0; round < NR_ROUNDS; round++) {
 		pthread_barrier_wait(&barrier);
 		spin_ns(delay_ns);
 		vcpu_run_to_sync(executor, NULL);

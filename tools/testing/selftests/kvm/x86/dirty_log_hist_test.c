@@ -27,10 +27,8 @@ static bool done;
 
 static void guest_main(void)
 {
-	u64 page;
-
 	for (;;) {
-		for (page = 0; page < DATA_PAGES; page++)
+		for (u64 page = 0; page < DATA_PAGES; page++)
 			WRITE_ONCE(*(u64 *)(DATA_GPA + page * PAGE_SIZE), page);
 		GUEST_SYNC(0);
 	}
@@ -39,9 +37,8 @@ static void guest_main(void)
 static u64 sum(const u64 *buckets)
 {
 	u64 all = 0;
-	int i;
 
-	for (i = 0; i < NR_BUCKETS; i++)
+	for (int i = 0; i < NR_BUCKETS; i++)
 		all += buckets[i];
 	return all;
 }
@@ -72,7 +69,6 @@ static bool read_debugfs(struct hist *h)
 	unsigned long limit;
 	char path[PATH_MAX];
 	FILE *file;
-	int i;
 
 	if (access("/sys/kernel/debug/kvm", X_OK))
 		return false;
@@ -81,7 +77,7 @@ static bool read_debugfs(struct hist *h)
 		 vm->fd);
 	file = fopen(path, "r");
 	TEST_ASSERT(file, "Can't open %s", path);
-	for (i = 0; i < NR_BUCKETS; i++) {
+	for (int i = 0; i < NR_BUCKETS; i++) {
 		TEST_ASSERT_EQ(fscanf(file, "%lu %lu %lu", &limit, &h->holds[i], &h->waits[i]), 3);
 		TEST_ASSERT_EQ(limit, BIT_ULL(i) - 1);
 	}
@@ -124,7 +120,6 @@ static void test_waits(void *hva)
 	unsigned long log[DATA_PAGES / BITS_PER_WORD];
 	u64 since = now_ns();
 	pthread_t threads[2];
-	int i;
 
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
 		ksft_test_result_skip("one CPU never meets a lock that is held\n");
@@ -137,7 +132,7 @@ static void test_waits(void *hva)
 		kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
 	while (!nr_waits() && now_ns() - since < PATIENCE_NS);
 	WRITE_ONCE(done, true);
-	for (i = 0; i < ARRAY_SIZE(threads); i++)
+	for (int i = 0; i < ARRAY_SIZE(threads); i++)
 		pthread_join(threads[i], NULL);
 	ksft_test_result(nr_waits(), "a wait is counted\n");
 }

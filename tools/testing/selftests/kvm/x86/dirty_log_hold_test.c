@@ -32,9 +32,6 @@
 #define CLEAN_SIZE		(16ull * SZ_1G)
 #define CLEAN_GFNS		(CLEAN_SIZE / PAGE_SIZE)
 
-#define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
-				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
-
 #define IDLE_US			20000
 #define LOG_WORDS		(MAX_GFNS / BITS_PER_WORD)
 
@@ -69,11 +66,9 @@ struct phase {
 
 static void guest_main(void)
 {
-	u64 alias, gfn;
-
 	for (;;) {
-		for (alias = 0; alias < READ_ONCE(nr_aliases); alias++)
-			for (gfn = 0; gfn < READ_ONCE(nr_gfns); gfn++)
+		for (u64 alias = 0; alias < READ_ONCE(nr_aliases); alias++)
+			for (u64 gfn = 0; gfn < READ_ONCE(nr_gfns); gfn++)
 				WRITE_ONCE(*(u64 *)(ALIAS_GVA + alias * SZ_2M + gfn * PAGE_SIZE),
 					   alias);
 		GUEST_SYNC(0);
@@ -103,14 +98,14 @@ static void guest_wait(void)
 /* Have a table of the guest map all gfns, and link it at the address of an alias. */
 static void map_alias(struct hold_test *t, u64 alias)
 {
-	u64 gfn, *table = t->tables + alias * (PAGE_SIZE / sizeof(u64));
+	u64 *table = t->tables + alias * (PAGE_SIZE / sizeof(u64));
 
-	for (gfn = 0; gfn < nr_gfns; gfn++)
-		table[gfn] = (DATA_GPA + gfn * PAGE_SIZE) | ENTRY_BITS;
+	for (u64 gfn = 0; gfn < nr_gfns; gfn++)
+		table[gfn] = (DATA_GPA + gfn * PAGE_SIZE) | PT_USED_ENTRY;
 
 	virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
 	*vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, PG_LEVEL_2M) =
-		(TABLES_GPA + alias * PAGE_SIZE) | ENTRY_BITS;
+		(TABLES_GPA + alias * PAGE_SIZE) | PT_USED_ENTRY;
 }
 
 static void set_clean_slot(struct hold_test *t, u32 flags)
@@ -120,8 +115,6 @@ static void set_clean_slot(struct hold_test *t, u32 flags)
 
 static void create_vm(struct hold_test *t)
 {
-	u64 alias;
-
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	t->waiter = vm_vcpu_add(t->vm, 1, guest_wait);
 	vm_enable_manual_protect(t->vm, false);
@@ -132,7 +125,7 @@ static void create_vm(struct hold_test *t)
 	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1);
 	set_clean_slot(t, KVM_MEM_LOG_DIRTY_PAGES);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
-	for (alias = 0; alias < nr_aliases; alias++)
+	for (u64 alias = 0; alias < nr_aliases; alias++)
 		map_alias(t, alias);
 	sync_global_to_guest(t->vm, nr_gfns);
 	sync_global_to_guest(t->vm, nr_aliases);
@@ -235,7 +228,6 @@ int main(int argc, char *argv[])
 		  .number = &bound_us, .min = 1, .max = UINT_MAX },
 		{ }
 	};
-	unsigned int i;
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
@@ -244,7 +236,7 @@ int main(int argc, char *argv[])
 	create_vm(&t);
 	vcpu_run_to_sync(t.vcpu, NULL);
 	measure(&t, &idle);
-	for (i = 0; i < ARRAY_SIZE(phases); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(phases); i++)
 		run_phase(&t, &phases[i], bound_us);
 	kvm_vm_free(t.vm);
 	ksft_finished();

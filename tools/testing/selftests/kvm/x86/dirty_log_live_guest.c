@@ -63,8 +63,7 @@ static void count_window(struct cursor *me, u64 end)
 {
 	if (end >= me->window_end) {
 		me->window = (end - layout.control->origin) / layout.window_ticks;
-		me->window_end = layout.control->origin +
-				 (me->window + 1) * layout.window_ticks;
+		me->window_end = layout.control->origin + (me->window + 1) * layout.window_ticks;
 		me->window = min_t(u64, me->window, layout.nr_windows - 1);
 	}
 	windows_of(me->stats)[me->window]++;
@@ -103,9 +102,7 @@ static void timed_access(struct cursor *me, u64 gva, bool write, u32 began)
 /* So that it does not stall anything later. */
 static void touch_stats(struct vcpu_stats *stats)
 {
-	u64 offset;
-
-	for (offset = 0; offset < layout.stride; offset += PAGE_SIZE) {
+	for (u64 offset = 0; offset < layout.stride; offset += PAGE_SIZE) {
 		u64 *word = (void *)stats + offset;
 
 		WRITE_ONCE(*word, READ_ONCE(*word));
@@ -115,10 +112,8 @@ static void touch_stats(struct vcpu_stats *stats)
 /* Populate, and wait for the others. */
 static void guest_populate(struct cursor *me, struct memstress_vcpu_args *args)
 {
-	u64 page;
-
 	touch_stats(me->stats);
-	for (page = 0; page < args->pages; page++)
+	for (u64 page = 0; page < args->pages; page++)
 		timed_access(me, args->gva + page * PAGE_SIZE, true, PHASE_POPULATE);
 
 	__atomic_add_fetch(&layout.control->populated, 1, __ATOMIC_ACQ_REL);

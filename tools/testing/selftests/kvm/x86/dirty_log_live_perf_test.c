@@ -95,12 +95,11 @@ static bool host_relies_on_tsc(void)
 static void set_up_clock(int nr_vcpus)
 {
 	u64 offset = 0;
-	int i;
 
 	__TEST_REQUIRE(host_relies_on_tsc(),
 		       "The host's kernel does not rely on the TSC, so the test cannot either");
 
-	for (i = 0; i < nr_vcpus; i++)
+	for (int i = 0; i < nr_vcpus; i++)
 		vcpu_device_attr_set(memstress_args.vcpu_args[i].vcpu, KVM_VCPU_TSC_CTRL,
 				     KVM_VCPU_TSC_OFFSET, &offset);
 }
@@ -109,9 +108,8 @@ static void set_up_clock(int nr_vcpus)
 static void check_clock(int nr_vcpus)
 {
 	u64 offset;
-	int i;
 
-	for (i = 0; i < nr_vcpus; i++) {
+	for (int i = 0; i < nr_vcpus; i++) {
 		vcpu_device_attr_get(memstress_args.vcpu_args[i].vcpu, KVM_VCPU_TSC_CTRL,
 				     KVM_VCPU_TSC_OFFSET, &offset);
 		TEST_ASSERT(!offset, "KVM moved the TSC of vCPU %d by %ld: the times are void",
@@ -213,18 +211,14 @@ static u64 page_word(const struct live *live, u64 page)
 /* As if all pages had been in the log. */
 static void copy_all(struct live *live)
 {
-	u64 page;
-
-	for (page = 0; page < nr_test_pages(); page++)
+	for (u64 page = 0; page < nr_test_pages(); page++)
 		live->copies[page] = page_word(live, page);
 }
 
 /* Before GET.  A page that was never copied differs from its copy, 0. */
 static void note_changes(struct live *live)
 {
-	u64 page;
-
-	for (page = 0; page < nr_test_pages(); page++)
+	for (u64 page = 0; page < nr_test_pages(); page++)
 		live->changed[page] = page_word(live, page) != live->copies[page];
 }
 
@@ -234,9 +228,9 @@ static void note_changes(struct live *live)
  */
 static void check_harvest(struct live *live, int iteration)
 {
-	u64 page, changed = 0, logged = 0;
+	u64 changed = 0, logged = 0;
 
-	for (page = 0; page < nr_test_pages(); page++) {
+	for (u64 page = 0; page < nr_test_pages(); page++) {
 		TEST_ASSERT(is_page_logged(live->test, page) || !live->changed[page],
 			    "Iteration %d: gfn 0x%lx is not in the dirty log, although its content changed",
 			    iteration, page_gfn(page));
@@ -343,13 +337,12 @@ static void harvest(struct live *live, int iteration)
 static void run(struct live *live)
 {
 	const struct options *opts = live->test->opts;
-	int i;
 
 	populate(live);
 	begin_phase(live, PHASE_BASELINE, 0);
 	run_on(live);
 	enable(live);
-	for (i = 1; i <= opts->iterations; i++) {
+	for (int i = 1; i <= opts->iterations; i++) {
 		harvest(live, i);
 		begin_phase(live, PHASE_LOGGING, i);
 		run_on(live);
@@ -368,9 +361,8 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 			const struct phase_stats *stats)
 {
 	u64 sum = 0;
-	int i;
 
-	for (i = 0; i < NR_BUCKETS; i++)
+	for (int i = 0; i < NR_BUCKETS; i++)
 		sum += stats->histogram[i];
 	TEST_ASSERT(sum == accesses_of(stats),
 		    "vCPU %d, phase %d: %lu accesses by latency, but %lu reads and %lu writes",
@@ -391,12 +383,11 @@ static void check_vcpu(const struct live *live, int vcpu)
 	u64 populated = accesses_of(&stats->phases[PHASE_POPULATE]);
 	u64 pages = memstress_args.vcpu_args[vcpu].pages;
 	u64 windows = 0, phases = 0;
-	int i;
 
-	for (i = 0; i < layout.nr_windows; i++)
+	for (int i = 0; i < layout.nr_windows; i++)
 		windows += windows_of(stats)[i];
 
-	for (i = 0; i < layout.nr_phases; i++) {
+	for (int i = 0; i < layout.nr_phases; i++) {
 		check_phase(live, vcpu, i, &stats->phases[i]);
 		phases += accesses_of(&stats->phases[i]);
 	}
@@ -419,12 +410,11 @@ static void check_vcpu(const struct live *live, int vcpu)
 static void live_run(struct test *test)
 {
 	struct live live;
-	int i;
 
 	set_up(&live, test);
 	run(&live);
 	check_clock(test->opts->nr_vcpus);
-	for (i = 0; i < test->opts->nr_vcpus; i++)
+	for (int i = 0; i < test->opts->nr_vcpus; i++)
 		check_vcpu(&live, i);
 	report(&live);
 	if (json_out)

@@ -40,8 +40,7 @@ struct dip {
 
 static u64 ticks_to_ns(u64 ticks)
 {
-	return ticks / guest_tsc_khz * 1000000 +
-	       ticks % guest_tsc_khz * 1000000 / guest_tsc_khz;
+	return ticks / guest_tsc_khz * 1000000 + ticks % guest_tsc_khz * 1000000 / guest_tsc_khz;
 }
 
 static double ticks_to_us(u64 ticks)
@@ -51,11 +50,9 @@ static double ticks_to_us(u64 ticks)
 
 static void sum_add(struct phase_stats *sum, const struct phase_stats *one, int vcpu)
 {
-	int i;
-
 	sum->reads += one->reads;
 	sum->writes += one->writes;
-	for (i = 0; i < NR_BUCKETS; i++)
+	for (int i = 0; i < NR_BUCKETS; i++)
 		sum->histogram[i] += one->histogram[i];
 
 	if (one->longest > sum->longest) {
@@ -70,9 +67,8 @@ static void sum_add(struct phase_stats *sum, const struct phase_stats *one, int 
 static struct phase_stats sum_up(const struct live *live, enum kind kind, int phase)
 {
 	struct phase_stats sum = {};
-	int i;
 
-	for (i = 0; i < live->test->opts->nr_vcpus; i++) {
+	for (int i = 0; i < live->test->opts->nr_vcpus; i++) {
 		if (kind_of(i) == kind)
 			sum_add(&sum, &stats_of(live->stats, i)->phases[phase], i);
 	}
@@ -89,9 +85,8 @@ static int nr_of_kind(const struct live *live, enum kind kind)
 static u64 percentile(const struct phase_stats *stats, double share)
 {
 	u64 accesses = accesses_of(stats), seen = 0;
-	int i;
 
-	for (i = 0; i < NR_BUCKETS; i++) {
+	for (int i = 0; i < NR_BUCKETS; i++) {
 		seen += stats->histogram[i];
 		if (seen && seen >= accesses * share)
 			return min(bucket_end(i), stats->longest);
@@ -147,9 +142,8 @@ static u64 window_begin(const struct live *live, u32 window)
 static u64 window_accesses(const struct live *live, enum kind kind, u32 window)
 {
 	u64 sum = 0;
-	int i;
 
-	for (i = 0; i < live->test->opts->nr_vcpus; i++) {
+	for (int i = 0; i < live->test->opts->nr_vcpus; i++) {
 		if (kind_of(i) == kind)
 			sum += windows_of(stats_of(live->stats, i))[window];
 	}
@@ -193,9 +187,8 @@ static struct dip find_dip(const struct live *live, enum kind kind, const struct
 	u64 end = live->spans[find_phase(live, period->end)].begin;
 	struct dip dip = { .baseline = baseline_mean(live, kind), .lowest = ULLONG_MAX };
 	u64 accesses;
-	u32 i;
 
-	for (i = 0; i + 1 < windows_used(live); i++) {
+	for (u32 i = 0; i + 1 < windows_used(live); i++) {
 		if (window_begin(live, i) < begin || window_begin(live, i) >= end)
 			continue;
 
@@ -245,9 +238,8 @@ static const char *span_name(const struct span *span)
 static void report_actions(const struct live *live)
 {
 	const struct span *span;
-	int i;
 
-	for (i = 0; i < layout.nr_phases; i++) {
+	for (int i = 0; i < layout.nr_phases; i++) {
 		span = &live->spans[i];
 		if (span->phase == PHASE_POPULATE || is_action(span->phase))
 			phase_done(live->test, span->phase, span->iteration,
@@ -258,13 +250,11 @@ static void report_actions(const struct live *live)
 
 static void report_spans(const struct live *live)
 {
-	int i;
-
 	kvm_parameters_print();
 	pr_info("Timeline, by the TSC at %lu kHz, in windows of %d us:\n",
 		guest_tsc_khz, live_options.window_us);
 	pr_info("%-12s %14s %14s %14s\n", "phase", "begin us", "end us", "length us");
-	for (i = 0; i < layout.nr_phases; i++)
+	for (int i = 0; i < layout.nr_phases; i++)
 		pr_info("%-12s %14.2f %14.2f %14.2f\n", span_name(&live->spans[i]),
 			timeline_us(live, live->spans[i].begin),
 			timeline_us(live, live->spans[i + 1].begin),
@@ -273,10 +263,8 @@ static void report_spans(const struct live *live)
 
 static void report_stats(const struct live *live)
 {
-	int i;
-
 	pr_info("\n");
-	for (i = 0; i < layout.nr_phases; i++) {
+	for (int i = 0; i < layout.nr_phases; i++) {
 		pr_info("%s", span_name(&live->spans[i]));
 		kvm_stats_print(&live->spans[i].stats, &live->spans[i + 1].stats,
 				sum_up(live, WRITERS, i).writes);
@@ -300,13 +288,10 @@ static void report_latency(const struct live *live, enum kind kind, int phase)
 
 static void report_table(const struct live *live)
 {
-	enum kind kind;
-	int i;
-
 	pr_info("\n%-6s %-12s %12s %13s %9s %9s %9s %12s\n", "vCPUs", "phase", "accesses",
 		"accesses/s", "p50 us", "p99 us", "p99.9 us", "longest us");
-	for (kind = 0; kind < NR_KINDS; kind++) {
-		for (i = 0; nr_of_kind(live, kind) && i < layout.nr_phases; i++)
+	for (enum kind kind = 0; kind < NR_KINDS; kind++) {
+		for (int i = 0; nr_of_kind(live, kind) && i < layout.nr_phases; i++)
 			report_latency(live, kind, i);
 	}
 }
@@ -336,9 +321,8 @@ static void report_mix(const struct live *live)
 {
 	u64 writes = 0, accesses = 0;
 	struct phase_stats sum;
-	int i;
 
-	for (i = PHASE_BASELINE; i < layout.nr_phases; i++) {
+	for (int i = PHASE_BASELINE; i < layout.nr_phases; i++) {
 		sum = sum_up(live, WRITERS, i);
 		writes += sum.writes;
 		accesses += accesses_of(&sum);
@@ -351,13 +335,12 @@ static void report_mix(const struct live *live)
 static void report_overflows(const struct live *live)
 {
 	u64 needed = windows_needed(live), at;
-	int i;
 
 	if (needed > layout.nr_windows)
 		pr_info("Timeline too short: %lu windows needed, the last of %u has the rest\n",
 			needed, layout.nr_windows);
 
-	for (i = 0; i < layout.readers; i++) {
+	for (int i = 0; i < layout.readers; i++) {
 		at = stats_of(live->stats, i)->exhausted_at;
 		if (at)
 			pr_info("vCPU %d had read all of its %lu fresh pages at %.2f us, phase %s\n",
@@ -368,9 +351,6 @@ static void report_overflows(const struct live *live)
 
 void report(const struct live *live)
 {
-	enum kind kind;
-	int i;
-
 	report_actions(live);
 	report_spans(live);
 	report_table(live);
@@ -378,8 +358,8 @@ void report(const struct live *live)
 		report_stats(live);
 	pr_info("\n");
 	report_mix(live);
-	for (kind = 0; kind < NR_KINDS; kind++)
-		for (i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
+	for (enum kind kind = 0; kind < NR_KINDS; kind++)
+		for (int i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
 			report_period(live, kind, &periods[i]);
 	if (layout.fresh_pages)
 		pr_info("Readers read a page that is not mapped every %d us at most\n",
@@ -403,11 +383,10 @@ static void json_live_dimensions(const struct live *live, const char *record)
 static void json_histogram(const struct phase_stats *stats)
 {
 	const char *separator = "";
-	int i;
 
 	/* Upper bounds, in ticks. */
 	fprintf(json_out, ", \"histogram\": [");
-	for (i = 0; i < NR_BUCKETS; i++) {
+	for (int i = 0; i < NR_BUCKETS; i++) {
 		if (!stats->histogram[i])
 			continue;
 		fprintf(json_out, "%s[%lu, %lu]", separator, bucket_end(i), stats->histogram[i]);
@@ -440,9 +419,8 @@ static void json_latency(const struct live *live, int phase, const struct phase_
 static void json_kind(const struct live *live, enum kind kind)
 {
 	struct phase_stats sum;
-	int i;
 
-	for (i = 0; i < layout.nr_phases; i++) {
+	for (int i = 0; i < layout.nr_phases; i++) {
 		sum = sum_up(live, kind, i);
 		json_live_dimensions(live, "kind");
 		fprintf(json_out, ", \"kind\": \"%s\"", kind_names[kind]);
@@ -486,20 +464,16 @@ static void json_stats(const struct live *live, int phase)
 
 void json_all(const struct live *live)
 {
-	enum kind kind;
-	u32 window;
-	int i;
-
-	for (kind = 0; kind < NR_KINDS; kind++) {
+	for (enum kind kind = 0; kind < NR_KINDS; kind++) {
 		if (!nr_of_kind(live, kind))
 			continue;
 
 		json_kind(live, kind);
-		for (i = 0; i < ARRAY_SIZE(periods); i++)
+		for (int i = 0; i < ARRAY_SIZE(periods); i++)
 			json_dip(live, kind, &periods[i]);
 	}
-	for (i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
+	for (int i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
 		json_stats(live, i);
-	for (window = 0; window < windows_used(live); window++)
+	for (u32 window = 0; window < windows_used(live); window++)
 		json_window(live, window);
 }

@@ -65,9 +65,8 @@ u64 page_gfn(u64 page)
 static u64 faults_taken(const struct test *test)
 {
 	u64 sum = 0;
-	int i;
 
-	for (i = 0; i < test->opts->nr_vcpus; i++)
+	for (int i = 0; i < test->opts->nr_vcpus; i++)
 		sum += vcpu_faults_taken(i);
 	return sum;
 }
@@ -105,9 +104,9 @@ static u64 count_huge(const struct test *test)
 static u64 find_protected(const struct test *test)
 {
 	const u64 step = SPARSE_BYTES / PAGE_SIZE;
-	u64 page, before = count_huge(test), after;
+	u64 before = count_huge(test), after;
 
-	for (page = 0; page < nr_test_pages(); page += step) {
+	for (u64 page = 0; page < nr_test_pages(); page += step) {
 		perf_program.probe(test, page, 1, true);
 		after = count_huge(test);
 		if (after < before)
@@ -124,9 +123,8 @@ static u64 find_protected(const struct test *test)
 static u64 find_unlogged(const struct test *test)
 {
 	const u64 step = SPARSE_BYTES / PAGE_SIZE;
-	u64 page;
 
-	for (page = 1; page < nr_test_pages(); page += step)
+	for (u64 page = 1; page < nr_test_pages(); page += step)
 		perf_program.probe(test, page, 1, true);
 	return find_page(test, 1, step, false);
 }
@@ -214,7 +212,8 @@ static void verify_lazy(const struct test *test, const char *stage)
 /* Only the test slots can have huge pages, memslot 0 has none. */
 void verify_split(const struct test *test, const char *stage)
 {
-	if (get_kvm_param_bool("eager_page_split"))
+	/* 1: a VM that asks not to be split. */
+	if (get_kvm_param_bool("eager_page_split") && test->opts->asked_eager != 1)
 		verify_eager(test, stage);
 	else
 		verify_lazy(test, stage);

@@ -98,9 +98,7 @@ void kvm_parameters_print(void)
 
 static int find_stat(const char *name)
 {
-	int i;
-
-	for (i = 0; i < NR_KVM_STATS; i++)
+	for (int i = 0; i < NR_KVM_STATS; i++)
 		if (!strcmp(kvm_stat_table[i].name, name))
 			return i;
 	return -1;
@@ -111,13 +109,13 @@ static void add_source(int fd)
 	struct source *source = &sources[nr_sources++];
 	struct kvm_stats_header header;
 	struct kvm_stats_desc *descs, *desc;
-	int i, stat;
+	int stat;
 
 	read_stats_header(fd, &header);
 	*source = (struct source){ .fd = fd, .begin = header.data_offset };
 	memset(source->index, -1, sizeof(source->index));
 	descs = read_stats_descriptors(fd, &header);
-	for (i = 0; i < header.num_desc; i++) {
+	for (int i = 0; i < header.num_desc; i++) {
 		desc = get_stats_descriptor(descs, i, &header);
 		stat = find_stat(desc->name);
 		if (stat >= 0)
@@ -128,8 +126,6 @@ static void add_source(int fd)
 
 void kvm_stats_open(const struct test *test)
 {
-	int i;
-
 	static_assert(NR_KVM_STATS <= MAX_KVM_STATS, "struct kvm_stats is too small");
 
 	parameters.eager = read_parameter("kvm", "eager_page_split");
@@ -137,7 +133,7 @@ void kvm_stats_open(const struct test *test)
 	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
 					     read_parameter("kvm_amd", "npt");
 	add_source(test->vm->stats.fd);
-	for (i = 0; i < test->opts->nr_vcpus; i++)
+	for (int i = 0; i < test->opts->nr_vcpus; i++)
 		add_source(vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu));
 }
 
@@ -152,9 +148,8 @@ static void add_stats(const struct source *source, struct kvm_stats *stats)
 {
 	u64 data[MAX_WORDS];
 	ssize_t bytes = pread(source->fd, data, sizeof(data), source->begin);
-	int i;
 
-	for (i = 0; i < NR_KVM_STATS; i++) {
+	for (int i = 0; i < NR_KVM_STATS; i++) {
 		TEST_ASSERT(source->index[i] < bytes / (ssize_t)sizeof(*data),
 			    "Read %ld bytes of KVM's statistics, errno %d", bytes, errno);
 		if (source->index[i] >= 0)
@@ -164,10 +159,8 @@ static void add_stats(const struct source *source, struct kvm_stats *stats)
 
 void kvm_stats_read(struct kvm_stats *stats)
 {
-	int i;
-
 	memset(stats, 0, sizeof(*stats));
-	for (i = 0; i < nr_sources; i++)
+	for (int i = 0; i < nr_sources; i++)
 		add_stats(&sources[i], stats);
 }
 
@@ -188,10 +181,9 @@ static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *a
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
 	s64 change;
-	int i;
 
 	pr_info("  KVM's statistics:");
-	for (i = 0; i < NR_KVM_STATS; i++) {
+	for (int i = 0; i < NR_KVM_STATS; i++) {
 		change = stat_change(before, after, i);
 		if (change)
 			pr_info(" %s %+ld", kvm_stat_table[i].name, change);
@@ -207,10 +199,9 @@ void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *aft
 void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after)
 {
 	const char *separator = "";
-	int i;
 
 	fprintf(json_out, ", \"kvm_stats\": {");
-	for (i = 0; i < NR_KVM_STATS; i++) {
+	for (int i = 0; i < NR_KVM_STATS; i++) {
 		if (sources[0].index[i] < 0 && sources[1].index[i] < 0)
 			continue;
 		fprintf(json_out, "%s\"%s\": %ld", separator, kvm_stat_table[i].name,

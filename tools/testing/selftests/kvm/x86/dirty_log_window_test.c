@@ -56,9 +56,6 @@
 #define LEVEL1_GVA		BIT_ULL(39)
 #define LEVEL2_GVA		(2ull << 39)
 
-#define ENTRY_BITS		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
-				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
-
 #define HOST_REPEATS		3u
 #define DEFAULT_ROUNDS		500u
 
@@ -134,12 +131,10 @@ static u64 nr_ready;
 
 static void guest_delay(u64 ticks)
 {
-	u64 since;
-
 	if (!ticks)
 		return;
 
-	for (since = rdtsc(); rdtsc() - since < ticks; )
+	for (u64 since = rdtsc(); rdtsc() - since < ticks; )
 		;
 }
 
@@ -190,9 +185,7 @@ static void guest_exec_op_on(u64 op, u64 page)
 
 static void guest_exec_op(struct guest_work *work)
 {
-	u64 i;
-
-	for (i = 0; i < NR_PAGES; i++) {
+	for (u64 i = 0; i < NR_PAGES; i++) {
 		guest_exec_op_on(work->op, (work->first + i * work->step) % NR_PAGES);
 		guest_delay(work->gap);
 	}
@@ -229,9 +222,7 @@ static void guest_main(u64 id)
 /* Both MMUs zap the pages when what is permitted changes, and leave the memory alone. */
 static void host_mprotect(struct window_test *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < HOST_REPEATS; i++) {
+	for (unsigned int i = 0; i < HOST_REPEATS; i++) {
 		TEST_ASSERT(!mprotect(t->hva, DATA_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC),
 			    "mprotect() failed, errno %d", errno);
 		TEST_ASSERT(!mprotect(t->hva, DATA_SIZE, PROT_READ | PROT_WRITE),
@@ -315,21 +306,19 @@ static void link_pages(struct window_test *t, unsigned int level)
 {
 	u64 next = level == 1 ? t->target_gpa : t->table_gpa;
 	u64 *links = level == 1 ? t->level1_links : t->level2_links;
-	u64 page;
 
-	for (page = 0; page < NR_PAGES; page++) {
-		*(u64 *)(t->hva + page * PAGE_SIZE) = next | ENTRY_BITS;
-		links[page] = (DATA_GPA + page * PAGE_SIZE) | ENTRY_BITS;
+	for (u64 page = 0; page < NR_PAGES; page++) {
+		*(u64 *)(t->hva + page * PAGE_SIZE) = next | PT_USED_ENTRY;
+		links[page] = (DATA_GPA + page * PAGE_SIZE) | PT_USED_ENTRY;
 	}
 }
 
 static void create_vm(struct window_test *t)
 {
 	u64 gva;
-	unsigned int i;
 
 	t->vm = vm_create(NR_VCPUS);
-	for (i = 0; i < NR_VCPUS; i++) {
+	for (unsigned int i = 0; i < NR_VCPUS; i++) {
 		t->racers[i].vcpu = vm_vcpu_add(t->vm, i, guest_main);
 		vcpu_args_set(t->racers[i].vcpu, 1, (u64)i);
 	}
@@ -413,10 +402,8 @@ static unsigned long get_log(struct window_test *t)
 /* Take pages out of the log, then copy all of them. */
 static void clear_log(struct window_test *t, unsigned long log)
 {
-	unsigned int page;
-
 	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, &log, 0, SLOT_PAGES);
-	for (page = 0; page < NR_PAGES; page++)
+	for (unsigned int page = 0; page < NR_PAGES; page++)
 		t->copy[page] = word_of(t, page);
 }
 
@@ -435,9 +422,9 @@ static void prepare(struct window_test *t)
 static unsigned long check_log(struct window_test *t)
 {
 	unsigned long log = get_log(t);
-	unsigned int page, lost = 0;
+	unsigned int lost = 0;
 
-	for (page = 0; page < NR_PAGES; page++)
+	for (unsigned int page = 0; page < NR_PAGES; page++)
 		lost += word_of(t, page) != t->copy[page] && !(log >> page & 1);
 
 	t->nr_lost += lost;
@@ -451,19 +438,18 @@ static struct window_test run_rounds(const struct event *e, unsigned int rounds,
 {
 	struct window_test t = { .e = e };
 	struct racer *r;
-	unsigned int i;
 	u64 nr_lost;
 
 	t.dummy = map_memory(DUMMY_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	create_vm(&t);
-	for (i = 0; i < NR_VCPUS; i++) {
+	for (unsigned int i = 0; i < NR_VCPUS; i++) {
 		r = &t.racers[i];
 		sem_init(&r->go, 0, 0);
 		sem_init(&r->done, 0, 0);
 		start_thread(&r->thread, racer_main, r);
 		run_alone(&t, i, OP_NOTHING);
 	}
-	for (i = 0; i < rounds; i++) {
+	for (unsigned int i = 0; i < rounds; i++) {
 		prepare(&t);
 		value += 2;
 		nr_lost = t.nr_lost;
@@ -527,17 +513,16 @@ static void run_host(struct window_test *t)
 static void run_race(struct window_test *t)
 {
 	unsigned int nr = t->e->race == OP_NOTHING ? 1 : NR_VCPUS;
-	unsigned int i;
 
 	works[0] = writes_for(t->took);
 	works[1] = (struct guest_work){ .op = t->e->race, .step = 1 };
 	send_works(t, nr);
 	set_pauses(true);
-	for (i = 0; i < nr; i++)
+	for (unsigned int i = 0; i < nr; i++)
 		sem_post(&t->racers[i].go);
 	if (t->e->host)
 		run_host(t);
-	for (i = 0; i < nr; i++)
+	for (unsigned int i = 0; i < nr; i++)
 		sem_wait(&t->racers[i].done);
 	set_pauses(false);
 	if (!t->e->host) {
@@ -549,13 +534,13 @@ static void run_race(struct window_test *t)
 /* Read and clear the log from a random moment on, and write to all pages before and after. */
 static void run_log(struct window_test *t)
 {
-	u64 delay = random_below(t->took / 2), since;
+	u64 delay = random_below(t->took / 2);
 	pthread_t thread;
 
 	write_alone(t);
 	set_pauses(true);
 	start_thread(&thread, host_main, t);
-	for (since = rdtsc(); rdtsc() - since < delay; )
+	for (u64 since = rdtsc(); rdtsc() - since < delay; )
 		;
 	clear_log(t, check_log(t));
 	pthread_join(thread, NULL);
@@ -621,7 +606,6 @@ int main(int argc, char *argv[])
 {
 	struct choice chosen = { events, sizeof(*events), ARRAY_SIZE(events) };
 	u64 rounds = DEFAULT_ROUNDS, seed = 1;
-	unsigned int i;
 	const struct test_option options[] = {
 		{ 'e', "event", "only this event; can be given several times", .choice = &chosen },
 		{ 'n', "rounds", "rounds of each event", .number = &rounds, .min = 1,
@@ -640,7 +624,7 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(!pause_us || setting_exists(PARAM_PAUSE_US),
 		       "The kernel has no " PARAM_PAUSE_US);
 	ksft_set_plan(choice_count(&chosen));
-	for (i = 0; i < ARRAY_SIZE(events); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(events); i++)
 		if (choice_has(&chosen, i))
 			try_event(&events[i], rounds);
 	ksft_finished();

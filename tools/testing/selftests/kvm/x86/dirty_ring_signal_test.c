@@ -23,10 +23,8 @@ static struct kvm_dirty_gfn *amid;
 
 static void guest_main(void)
 {
-	u64 i;
-
 	for (;;) {
-		for (i = 0; i < NR_PAGES; i++)
+		for (u64 i = 0; i < NR_PAGES; i++)
 			WRITE_ONCE(*(u64 *)(DATA_GPA + i * PAGE_SIZE), i);
 		GUEST_SYNC(0);
 	}
@@ -40,9 +38,9 @@ static void ignore(int sig)
 static u32 collect(struct kvm_vcpu *vcpu)
 {
 	struct kvm_dirty_gfn *ring = vcpu_map_dirty_ring(vcpu);
-	u32 i, nr = 0;
+	u32 nr = 0;
 
-	for (i = 0; i < RING_SIZE / sizeof(*ring); i++) {
+	for (u32 i = 0; i < RING_SIZE / sizeof(*ring); i++) {
 		/* The rest of the entry is there, and is KVM's again afterwards. */
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
@@ -87,7 +85,7 @@ static bool reset_ring(struct kvm_vm *vm, u32 nr)
 
 int main(void)
 {
-	u32 round, nr, early = 0, missing = 0;
+	u32 nr, early = 0, missing = 0;
 	struct kvm_vcpu *vcpu;
 	struct kvm_vm *vm;
 
@@ -102,7 +100,7 @@ int main(void)
 	virt_map(vm, DATA_GPA, DATA_GPA, NR_PAGES);
 
 	TEST_ASSERT(signal(SIGALRM, ignore) != SIG_ERR, "signal");
-	for (round = 0; round < NR_ROUNDS; round++) {
+	for (u32 round = 0; round < NR_ROUNDS; round++) {
 		vcpu_run(vcpu);
 		TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC, "The guest didn't get there");
 		nr = collect(vcpu);

@@ -83,7 +83,7 @@ static bool cancel_once(const struct variant *v)
 	      "%lu huge pages are left, and nothing was cancelled", s.huge);
 
 	check_afterwards(&t);
-	fault_destroy_vm(&t);
+	kvm_vm_free(t.vm);
 	return s.cancelled && s.done;
 }
 
@@ -212,11 +212,9 @@ static void run_kill_variant(const struct variant *v)
 
 static const char *run_kill(void)
 {
-	unsigned int i;
-
 	victim_stats_fd = map_memory(sizeof(*victim_stats_fd), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1);
-	for (i = 0; i < NR_VARIANTS; i++)
+	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (!variants[i].clear && applies(&variants[i]))
 			run_kill_variant(&variants[i]);
 	return NULL;

@@ -31,10 +31,8 @@ static void expect_refused(struct model_test *t, u64 first, u64 nr)
 
 static void check_refused(struct model_test *t)
 {
-	u64 page;
-
 	log_fill(t, t->arg, 0, t->npages);
-	for (page = 1; page < BITS_PER_WORD; page++)
+	for (u64 page = 1; page < BITS_PER_WORD; page++)
 		expect_refused(t, page, BITS_PER_WORD);
 	expect_refused(t, 0, BITS_PER_WORD - 1);
 	expect_refused(t, 0, BITS_PER_WORD + 1);
@@ -148,20 +146,18 @@ static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
  */
 static void run_mmio(struct model_test *t)
 {
-	u64 page;
-
 	interrupt_after(MMIO_TIMEOUT_S);
 	vm_set_user_memory_region(t->vm, t->slot, 0, t->gpa, 0, t->hva);
-	for (page = 0; page < BITS_PER_WORD; page++)
+	for (u64 page = 0; page < BITS_PER_WORD; page++)
 		t->list[page] = t->gpa + page * PAGE_SIZE;
 	run_to_hlt(t, READ_GPA, "no memory");
 
 	set_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
-	for (page = 0; page < BITS_PER_WORD; page++)
+	for (u64 page = 0; page < BITS_PER_WORD; page++)
 		*((u8 *)t->hva + page * PAGE_SIZE) = OPCODE_HLT;
 	log_fill(t, t->arg, 0, t->npages);
 	kvm_vm_clear_dirty_log(t->vm, t->slot, t->arg, 0, t->npages);
-	for (page = 0; page < BITS_PER_WORD; page++)
+	for (u64 page = 0; page < BITS_PER_WORD; page++)
 		run_to_hlt(t, t->gpa + page * PAGE_SIZE, "memory");
 	alarm(0);
 }

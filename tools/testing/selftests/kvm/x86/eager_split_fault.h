@@ -38,16 +38,11 @@
 #define TOUCH_VALUE		0x100000000ull
 #define WRITE_VALUE		0x200000000ull
 
-/* How many failing allocations may be left out in a row, and one. */
-#define MAX_STEP		16u
-
 /* A kind of VM, and of ioctl that splits. */
 struct variant {
 	const char *name;
 	bool clear;
 	bool aliased;
-	/* MAX_STEP at most. */
-	unsigned int max_step;
 	/*
 	 * Where mmu_lock is dropped, what kvm.dirty_harvest is.  The first one meets
 	 * what takes enabling and harvesting, and aliases are there to be armed.
@@ -68,7 +63,7 @@ struct fault_test {
 	u64 nr_refused;
 	u64 npages;
 	void *hva;
-	unsigned long *log;
+	unsigned long log[NR_HUGE_MANY * PAGES_PER_2M / BITS_PER_WORD];
 };
 
 struct split_stats {
@@ -93,7 +88,6 @@ void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
 void touch_all(struct fault_test *t);
 struct split_stats get_stats(struct kvm_vm *vm);
 void fault_create_vm(struct fault_test *t, unsigned long quota);
-void fault_destroy_vm(struct fault_test *t);
 int set_logging(struct fault_test *t, bool on);
 /* CLEAR what @log has. */
 int clear_log(struct fault_test *t);

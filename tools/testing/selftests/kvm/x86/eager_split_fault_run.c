@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * What the tests have in common that take something from the eager splitter: the VM, the
- * kernel's log and the command line.
- */
+/* Of the tests that take something from the eager splitter: the VM, the log, the command line. */
 #include "eager_split_fault.h"
 
 #define KERNEL_LOG		"/dev/kmsg"
@@ -19,11 +16,10 @@
 u64 max_tries = UINT_MAX;
 
 const struct variant variants[NR_VARIANTS] = {
-	{ .name = "enable", .max_step = 1, .harvest = "on" },
-	{ .name = "clear", .clear = true, .max_step = 1, .harvest = "off" },
-	{ .name = "enable, aliased", .aliased = true, .max_step = MAX_STEP, .harvest = "off" },
-	{ .name = "clear, aliased", .clear = true, .aliased = true, .max_step = MAX_STEP,
-	  .harvest = "on" },
+	{ .name = "enable", .harvest = "on" },
+	{ .name = "clear", .clear = true, .harvest = "off" },
+	{ .name = "enable, aliased", .aliased = true, .harvest = "off" },
+	{ .name = "clear, aliased", .clear = true, .aliased = true, .harvest = "on" },
 };
 
 bool applies(const struct variant *v)
@@ -81,9 +77,9 @@ void touch_all(struct fault_test *t)
 
 static void check_memory(struct fault_test *t)
 {
-	u64 page, seen, expected;
+	u64 seen, expected;
 
-	for (page = 0; page < t->npages; page++) {
+	for (u64 page = 0; page < t->npages; page++) {
 		expected = (is_written(page) ? WRITE_VALUE : TOUCH_VALUE) + page;
 		seen = READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
 		CHECK(t, seen == expected, "page %lu: expected 0x%lx in memory, seen 0x%lx",
@@ -128,7 +124,6 @@ static void map_code(struct fault_test *t)
 void fault_create_vm(struct fault_test *t, unsigned long quota)
 {
 	t->npages = t->nr_huge * PAGES_PER_2M;
-	t->log = bitmap_zalloc(t->npages);
 	t->vm = vm_create_barebones();
 	if (t->v->clear)
 		vm_enable_manual_protect(t->vm, true);
@@ -141,12 +136,6 @@ void fault_create_vm(struct fault_test *t, unsigned long quota)
 	CHECK(t, vm_get_stat(t->vm, pages_2m) == t->nr_huge,
 	      "touched: expected %lu huge pages, seen %lu", t->nr_huge,
 	      vm_get_stat(t->vm, pages_2m));
-}
-
-void fault_destroy_vm(struct fault_test *t)
-{
-	kvm_vm_free(t->vm);
-	free(t->log);
 }
 
 /* The log */
@@ -177,10 +166,9 @@ int clear_log(struct fault_test *t)
 static void check_log(struct fault_test *t)
 {
 	bool seen, expected;
-	u64 page;
 
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
-	for (page = 0; page < t->npages; page++) {
+	for (u64 page = 0; page < t->npages; page++) {
 		seen = test_bit(page, t->log);
 		expected = is_written(page) || (t->v->clear && !is_cleared(page));
 		CHECK(t, seen == expected, "page %lu: expected %s, seen %s", page,
@@ -196,13 +184,11 @@ void before_split(struct fault_test *t)
 
 int split(struct fault_test *t)
 {
-	u64 page;
-
 	if (!t->v->clear)
 		return set_logging(t, true);
 
 	bitmap_zero(t->log, t->npages);
-	for (page = 0; page < t->npages; page++)
+	for (u64 page = 0; page < t->npages; page++)
 		if (is_cleared(page))
 			__set_bit(page, t->log);
 	return clear_log(t);
@@ -236,9 +222,8 @@ static bool is_complaint(const char *message)
 		"WARNING:", "BUG:", "KASAN", "Oops", "Call Trace", "INFO: ",
 		"possible circular",
 	};
-	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(complaints); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(complaints); i++)
 		if (strstr(message, complaints[i]))
 			return true;
 	return false;
@@ -305,7 +290,6 @@ int main(int argc, char *argv[])
 		{ }
 	};
 	bool complete = true;
-	unsigned int i;
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
@@ -316,7 +300,7 @@ int main(int argc, char *argv[])
 	TEST_ASSERT(kernel_log_fd >= 0, "Can't open " KERNEL_LOG);
 	lseek(kernel_log_fd, 0, SEEK_END);
 	ksft_set_plan(choice_count(&chosen));
-	for (i = 0; i < nr_parts; i++)
+	for (unsigned int i = 0; i < nr_parts; i++)
 		if (choice_has(&chosen, i))
 			complete &= run_part(&parts[i]);
 	return finish(complete);

@@ -22,6 +22,9 @@
 #define VAST_GPA		BIT_ULL(37)
 #define VAST_SIZE		(48ul << 30)
 
+/* How many failing allocations are left out in a row at most, and one. */
+#define MAX_STEP		16u
+
 /* Allocations that enabling may need for itself now and then. */
 #define OWN_MARGIN		3
 #define ENOUGH_ALIKE		4
@@ -263,7 +266,7 @@ static unsigned int count_alike(unsigned int nr_alike)
 static unsigned int next_step(const struct variant *v, const struct site *site,
 			      bool was_felt, unsigned int nr_alike)
 {
-	unsigned int max = site->all ? v->max_step : MAX_STEP;
+	unsigned int max = site->all && !v->aliased ? 1 : MAX_STEP;
 
 	return was_felt ? min(1 + nr_alike / 4, max) : 1;
 }
@@ -280,9 +283,7 @@ static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_
  */
 static void insist(const struct variant *v, struct site *site, unsigned int nr_nomem)
 {
-	unsigned int i;
-
-	for (i = 0; i < MAX_INSIST && site->nr_nomem == nr_nomem; i++)
+	for (unsigned int i = 0; i < MAX_INSIST && site->nr_nomem == nr_nomem; i++)
 		fail_one(v, site, 1 + i % NR_INSIST);
 }
 
@@ -315,9 +316,7 @@ static void sweep(const struct variant *v, struct site *site)
 
 static void expect_all_sites_hit(void)
 {
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(sites); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(sites); i++) {
 		if (!can_tell(&sites[i]) || (sites[i].aliased_only && kvm_is_tdp_enabled()))
 			continue;
 
@@ -342,7 +341,6 @@ static const char *why_no_injection(void)
 static const char *run_memory(void)
 {
 	const char *reason = why_no_injection();
-	unsigned int i, j;
 
 	if (reason)
 		return reason;
@@ -357,8 +355,8 @@ static const char *run_memory(void)
 	setting_set(FAIL_PAGE_ALLOC "verbose", "0");
 	if (!can_tell(&sites[1]))
 		ksft_print_msg("The kernel has no " FAIL_DESCS ": can't tell what failed\n");
-	for (i = 0; i < NR_VARIANTS; i++)
-		for (j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
+	for (unsigned int i = 0; i < NR_VARIANTS; i++)
+		for (unsigned int j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
 			if (can_tell(&sites[j]))
 				sweep(&variants[i], &sites[j]);
 	expect_all_sites_hit();

@@ -92,10 +92,8 @@ static void guest_rewrite(u64 alias)
 
 static void guest_main(void)
 {
-	u64 alias;
-
 	for (;;) {
-		for (alias = 0; alias < READ_ONCE(nr_aliases) && !READ_ONCE(stop); alias++)
+		for (u64 alias = 0; alias < READ_ONCE(nr_aliases) && !READ_ONCE(stop); alias++)
 			if (order == ORDER_TOUCH)
 				guest_touch(alias);
 			else
@@ -125,19 +123,19 @@ static void touch_all(struct hostile *t)
 
 static void create_vm(struct hostile *t, u64 nr)
 {
-	u64 alias, *entry, gva = TABLES_GVA;
+	u64 *entry, gva = TABLES_GVA;
 
 	t->nr_aliases = nr;
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, DATA_GPA,
 				    DATA_SLOT, PAGES_PER_2M, 0);
 	/* Each child has a role, and permissions are a part of it. */
-	for (alias = 0; alias < nr; alias++) {
+	for (u64 alias = 0; alias < nr; alias++) {
 		virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
 		vm_vary_entry(t->vm, ALIAS_GVA + alias * SZ_2M, alias);
 	}
 	/* Let the guest have its own page tables, those with the aliases, in a row. */
-	for (alias = 0; alias < nr; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE) {
+	for (u64 alias = 0; alias < nr; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE) {
 		entry = vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, PG_LEVEL_2M);
 		virt_map(t->vm, gva, addr_hva2gpa(t->vm, entry), 1);
 	}
@@ -191,9 +189,8 @@ static struct hold split_and_measure(struct hostile *t)
 static struct hold measure(u64 nr)
 {
 	struct hold best = { }, h;
-	unsigned int i;
 
-	for (i = 0; i < NR_TRIES; i++) {
+	for (unsigned int i = 0; i < NR_TRIES; i++) {
 		struct hostile t = { };
 
 		create_vm(&t, nr);
@@ -246,16 +243,15 @@ static struct hold measure_contended(struct hostile *t)
 {
 	pthread_t threads[NR_CONTENDERS];
 	struct contention c = { };
-	unsigned int i;
 	struct hold h;
 
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, OTHER_GPA, OTHER_SLOT, 1, 0);
 	c.page = addr_gpa2hva(t->vm, OTHER_GPA);
-	for (i = 0; i < NR_CONTENDERS; i++)
+	for (unsigned int i = 0; i < NR_CONTENDERS; i++)
 		start_thread(&threads[i], contender_main, &c);
 	h = split_and_measure(t);
 	WRITE_ONCE(c.over, true);
-	for (i = 0; i < NR_CONTENDERS; i++)
+	for (unsigned int i = 0; i < NR_CONTENDERS; i++)
 		pthread_join(threads[i], NULL);
 	return h;
 }
@@ -337,8 +333,6 @@ static const struct {
 
 int main(int argc, char *argv[])
 {
-	unsigned int i;
-
 	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
@@ -347,7 +341,7 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
 	setting_set(HOLD_ENABLE, "1");
 	ksft_set_plan(ARRAY_SIZE(parts));
-	for (i = 0; i < ARRAY_SIZE(parts); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++) {
 		parts[i].run();
 		ksft_test_result_pass("%s\n", parts[i].name);
 	}

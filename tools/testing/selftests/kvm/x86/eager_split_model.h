@@ -36,6 +36,10 @@
 
 #define NR_CYCLES		2
 
+/* The most that a slot has. */
+#define MAX_PAGES		PAGES_PER_1G
+#define MAX_HUGE		4
+
 struct model_test;
 
 struct test_case {
@@ -82,13 +86,13 @@ struct model_test {
 	size_t mapping_size;
 	void *hva;
 	/* What should be in the log, and in memory. */
-	unsigned long *log;
-	u32 *content;
-	bool *huge;
+	unsigned long log[MAX_PAGES / BITS_PER_WORD];
+	u32 content[MAX_PAGES];
+	bool huge[MAX_HUGE];
 
-	unsigned long *seen;
-	unsigned long *arg;
-	unsigned long *pick;
+	unsigned long seen[MAX_PAGES / BITS_PER_WORD];
+	unsigned long arg[MAX_PAGES / BITS_PER_WORD];
+	unsigned long pick[MAX_PAGES / BITS_PER_WORD];
 
 	u32 *list;
 	unsigned int nr_listed;

@@ -58,8 +58,7 @@ static int huge_of(struct model_test *t, u64 page)
 
 u64 nr_huge_mapped(struct model_test *t)
 {
-	return vm_get_stat(t->vm, pages_2m) + vm_get_stat(t->vm, pages_1g) -
-	       t->huge_elsewhere;
+	return vm_get_stat(t->vm, pages_2m) + vm_get_stat(t->vm, pages_1g) - t->huge_elsewhere;
 }
 
 void expect_huge(struct model_test *t, u64 expected, const char *when)
@@ -80,9 +79,9 @@ void expect_huge(struct model_test *t, u64 expected, const char *when)
 
 void expect_huge_model(struct model_test *t, const char *when)
 {
-	unsigned int i, n = 0;
+	unsigned int n = 0;
 
-	for (i = 0; i < t->c->nr_huge; i++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		n += t->huge[i];
 	expect_huge(t, n * ptes_per_huge(t), when);
 }
@@ -153,9 +152,9 @@ void list_read(struct model_test *t, u64 page, unsigned int alias)
 
 static void list_alias(struct model_test *t, unsigned int alias, bool read)
 {
-	u64 page, step = alias ? pages_per_huge(t) : t->c->stride;
+	u64 step = alias ? pages_per_huge(t) : t->c->stride;
 
-	for (page = alias ? t->c->head : 0; page < t->npages; page += step)
+	for (u64 page = alias ? t->c->head : 0; page < t->npages; page += step)
 		if (read)
 			list_read(t, page, alias);
 		else
@@ -164,14 +163,12 @@ static void list_alias(struct model_test *t, unsigned int alias, bool read)
 
 void touch_all(struct model_test *t, const char *when)
 {
-	unsigned int i;
-
-	for (i = 0; i < t->c->aliases; i++)
+	for (unsigned int i = 0; i < t->c->aliases; i++)
 		list_alias(t, i, t->c->read_first);
 	guest_run(t, t->c->read_first ? READ_GPA : WRITE_GPA);
 	t->seed++;
 
-	for (i = 0; i < t->c->nr_huge; i++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		t->huge[i] = true;
 	expect_huge_model(t, when);
 }
@@ -197,21 +194,17 @@ u64 log_words(struct model_test *t)
 
 void log_fill(struct model_test *t, unsigned long *bitmap, u64 first, u64 nr)
 {
-	u64 page;
-
 	memset(bitmap, 0, log_words(t) * sizeof(*bitmap));
-	for (page = first; page < first + nr; page++)
+	for (u64 page = first; page < first + nr; page++)
 		set_bit(page, bitmap);
 }
 
 void compare_log(struct model_test *t, const char *when)
 {
-	u64 page;
-
 	memset(t->seen, 0xa5, log_words(t) * sizeof(*t->seen));
 	kvm_vm_get_dirty_log(t->vm, t->slot, t->seen);
 
-	for (page = 0; page < log_words(t) * BITS_PER_WORD; page++)
+	for (u64 page = 0; page < log_words(t) * BITS_PER_WORD; page++)
 		CHECK(t, test_bit(page, t->seen) == test_bit(page, t->log),
 		      "%s: gfn 0x%lx (page %lu of %lu): expected %s, seen %s", when,
 		      gfn_of(t, page), page, t->npages, test_bit(page, t->log) ? "dirty" : "clean",
@@ -258,12 +251,10 @@ void set_flags(struct model_test *t, u32 flags)
 
 void start_logging(struct model_test *t)
 {
-	unsigned int i;
-
 	set_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
 	t->logging = true;
 	log_fill(t, t->log, 0, t->manual ? t->npages : 0);
-	for (i = 0; i < t->c->nr_huge; i++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		t->huge[i] = t->manual || !eager;
 	expect_huge_model(t, "logging enabled");
 	compare_log(t, "logging enabled");
@@ -280,12 +271,10 @@ static bool comes_back(struct model_test *t)
 
 void stop_logging(struct model_test *t)
 {
-	unsigned int i;
-
 	set_flags(t, 0);
 	t->logging = false;
 	/* What was never split stays as it is. */
-	for (i = t->nr_tracked; i < t->c->nr_huge; i++)
+	for (unsigned int i = t->nr_tracked; i < t->c->nr_huge; i++)
 		t->huge[i] = true;
 	if (comes_back(t))
 		expect_huge_model(t, "logging disabled");
@@ -321,10 +310,9 @@ void start_and_clear(struct model_test *t)
 
 void check_memory(struct model_test *t)
 {
-	u64 page;
 	u32 seen;
 
-	for (page = 0; page < t->npages; page += t->c->stride) {
+	for (u64 page = 0; page < t->npages; page += t->c->stride) {
 		seen = READ_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE));
 		CHECK(t, seen == t->content[page], "gfn 0x%lx: expected 0x%x in memory, seen 0x%x",
 		      gfn_of(t, page), t->content[page], seen);
@@ -362,10 +350,8 @@ static bool is_border(struct model_test *t, u64 page)
 /* A third of the pages and all at borders; of all huge pages, or every other. */
 static void pick_pages(struct model_test *t, bool all)
 {
-	u64 page;
-
 	log_fill(t, t->pick, 0, 0);
-	for (page = 0; page < t->npages; page += t->c->stride) {
+	for (u64 page = 0; page < t->npages; page += t->c->stride) {
 		if (!all && huge_of(t, page) % 2)
 			continue;
 		if (is_border(t, page) || random() % 3 == 0)
@@ -375,9 +361,7 @@ static void pick_pages(struct model_test *t, bool all)
 
 static void write_picked(struct model_test *t)
 {
-	u64 page;
-
-	for (page = 0; page < t->npages; page++) {
+	for (u64 page = 0; page < t->npages; page++) {
 		if (!test_bit(page, t->pick))
 			continue;
 
@@ -427,9 +411,7 @@ void log_cycle(struct model_test *t)
 
 void run_cycles(struct model_test *t)
 {
-	int i;
-
-	for (i = 0; i < NR_CYCLES; i++)
+	for (int i = 0; i < NR_CYCLES; i++)
 		log_cycle(t);
 
 	touch_all(t, "all touched at the end");
@@ -454,10 +436,8 @@ static void clear_across(struct model_test *t, u64 page)
 
 void clear_across_all(struct model_test *t)
 {
-	unsigned int i;
-
 	start_logging(t);
-	for (i = 0; i < t->c->nr_huge; i++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		clear_across(t, t->c->head + i * pages_per_huge(t));
 	stop_logging(t);
 	check_memory(t);

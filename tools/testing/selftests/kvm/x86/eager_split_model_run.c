@@ -96,9 +96,7 @@ void map_low(struct model_test *t)
 
 void map_data(struct model_test *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < t->c->aliases; i++)
+	for (unsigned int i = 0; i < t->c->aliases; i++)
 		virt_map_level(t->vm, DATA_BASE + i * t->c->alias_step, DATA_BASE,
 			       t->mapping_size, t->c->level);
 }
@@ -110,12 +108,10 @@ void enter_paging_4level(struct model_test *t, u64 cr0)
 
 void enter_long(struct model_test *t)
 {
-	unsigned int i, j;
-
 	map_low(t);
 	map_data(t);
-	for (i = 1; i < t->c->aliases; i++)
-		for (j = 0; j < nr_guest_entries(t); j++)
+	for (unsigned int i = 1; i < t->c->aliases; i++)
+		for (unsigned int j = 0; j < nr_guest_entries(t); j++)
 			vm_vary_entry(t->vm, DATA_BASE + i * t->c->alias_step + j * SZ_2M, i);
 	enter_paging_4level(t, X86_CR0_WP);
 }
@@ -150,57 +146,37 @@ static void create_vm(struct model_test *t)
 	vcpu_init_cpuid(t->vcpu, kvm_get_supported_cpuid());
 }
 
-static void create_model(struct model_test *t)
-{
-	t->log = bitmap_zalloc(t->npages);
-	t->seen = bitmap_zalloc(t->npages);
-	t->arg = bitmap_zalloc(t->npages);
-	t->pick = bitmap_zalloc(t->npages);
-	t->content = calloc(t->npages, sizeof(*t->content));
-	t->huge = calloc(t->c->nr_huge, sizeof(*t->huge));
-	TEST_ASSERT(t->log && t->seen && t->arg && t->pick && t->content && t->huge,
-		    "Out of memory");
-	t->seed = 1;
-}
-
-static void free_all(struct model_test *t)
-{
-	kvm_vm_free(t->vm);
-	munmap(t->mapping, t->mapping_size);
-	free(t->log);
-	free(t->seen);
-	free(t->arg);
-	free(t->pick);
-	free(t->content);
-	free(t->huge);
-}
-
 /* Returns false if there are not enough huge pages. */
 static bool run_logged(const struct test_case *c, bool manual)
 {
-	struct model_test t = { .c = c, .manual = manual, .slot = DATA_SLOT };
-	u64 offset = -c->head % pages_per_huge(&t);
+	u64 offset = -c->head % (PG_LEVEL_SIZE(c->level) / PAGE_SIZE);
+	struct model_test *t = calloc(1, sizeof(*t));
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
 		    PG_LEVEL_SHIFT(c->level) << MAP_HUGE_SHIFT;
+	bool can_map;
 
-	t.npages = c->head + c->nr_huge * pages_per_huge(&t) + c->tail;
-	t.mapping_size = align_up((offset + t.npages) * PAGE_SIZE, PG_LEVEL_SIZE(c->level));
-	t.mapping = mmap(NULL, t.mapping_size, PROT_READ | PROT_WRITE, flags, -1, 0);
-	if (t.mapping == MAP_FAILED)
-		return false;
-
-	t.hva = t.mapping + offset * PAGE_SIZE;
-	t.gpa = DATA_BASE + offset * PAGE_SIZE;
-	create_vm(&t);
-	create_model(&t);
-	set_flags(&t, 0);
-	c->enter(&t);
-	if (c->run)
-		c->run(&t);
-	else
-		run_cycles(&t);
-	free_all(&t);
-	return true;
+	TEST_ASSERT(t, "Out of memory");
+	t->c = c;
+	t->manual = manual;
+	t->slot = DATA_SLOT;
+	t->seed = 1;
+	t->npages = c->head + c->nr_huge * pages_per_huge(t) + c->tail;
+	TEST_ASSERT(t->npages <= MAX_PAGES && c->nr_huge <= MAX_HUGE, "%s is too large", c->name);
+	t->mapping_size = align_up((offset + t->npages) * PAGE_SIZE, PG_LEVEL_SIZE(c->level));
+	t->mapping = mmap(NULL, t->mapping_size, PROT_READ | PROT_WRITE, flags, -1, 0);
+	can_map = t->mapping != MAP_FAILED;
+	if (can_map) {
+		t->hva = t->mapping + offset * PAGE_SIZE;
+		t->gpa = DATA_BASE + offset * PAGE_SIZE;
+		create_vm(t);
+		set_flags(t, 0);
+		c->enter(t);
+		(c->run ?: run_cycles)(t);
+		kvm_vm_free(t->vm);
+		munmap(t->mapping, t->mapping_size);
+	}
+	free(t);
+	return can_map;
 }
 
 /* Returns why it couldn't run, or NULL. */
@@ -242,7 +218,6 @@ int main(int argc, char *argv[])
 		{ }
 	};
 	bool ran = false;
-	unsigned int i;
 
 	parse_test_options(argc, argv, options,
 			   "It needs up to 6 free 2MiB HugeTLB pages, with a 1GiB entry a free 1GiB page.\n\n");
@@ -250,7 +225,7 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
 	ksft_set_plan(choice_count(&cases));
-	for (i = 0; i < nr_cases; i++)
+	for (unsigned int i = 0; i < nr_cases; i++)
 		if (choice_has(&cases, i))
 			ran |= run_case(&test_cases[i]);
 	return finish(ran);

@@ -19,11 +19,9 @@
 /* Read-only entries of a supervisor that may write nevertheless; some user's. */
 static void enter_long_wp0(struct model_test *t)
 {
-	unsigned int i;
-
 	map_low(t);
 	map_data(t);
-	for (i = 0; i < nr_guest_entries(t); i++) {
+	for (unsigned int i = 0; i < nr_guest_entries(t); i++) {
 		vm_vary_entry(t->vm, DATA_BASE + i * SZ_2M, i / 2 % 2);
 		*vm_get_entry(t->vm, DATA_BASE + i * SZ_2M, PG_LEVEL_2M) &= ~PT_WRITABLE_MASK;
 	}
@@ -40,19 +38,18 @@ static void enter_pae(struct model_test *t)
 {
 	u64 pdpt_gpa = vm_alloc_page_table(t->vm);
 	u64 *pdpt = addr_gpa2hva(t->vm, pdpt_gpa);
-	u64 pd_gpa, offset, *pds[4];
-	unsigned int i;
+	u64 pd_gpa, *pds[4];
 
-	for (i = 0; i < ARRAY_SIZE(pds); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(pds); i++) {
 		pd_gpa = vm_alloc_page_table(t->vm);
 		pdpt[i] = pd_gpa | PT_PRESENT_MASK;
 		pds[i] = addr_gpa2hva(t->vm, pd_gpa);
 	}
 
-	for (offset = 0; offset < LOW_SIZE; offset += SZ_2M)
+	for (u64 offset = 0; offset < LOW_SIZE; offset += SZ_2M)
 		map_pae(t, pds, offset, offset);
-	for (i = 0; i < t->c->aliases; i++)
-		for (offset = 0; offset < t->mapping_size; offset += SZ_2M)
+	for (unsigned int i = 0; i < t->c->aliases; i++)
+		for (u64 offset = 0; offset < t->mapping_size; offset += SZ_2M)
 			map_pae(t, pds, DATA_BASE + i * t->c->alias_step + offset,
 				DATA_BASE + offset);
 
@@ -61,21 +58,18 @@ static void enter_pae(struct model_test *t)
 
 static void map_pse(u32 *pd, u64 gva, u64 gpa)
 {
-	pd[gva >> SHIFT_PSE] =
-		gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_HUGE_MASK;
+	pd[gva >> SHIFT_PSE] = gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_HUGE_MASK;
 }
 
 static void enter_pse(struct model_test *t)
 {
 	u64 pd_gpa = vm_alloc_page_table(t->vm);
 	u32 *pd = addr_gpa2hva(t->vm, pd_gpa);
-	u64 offset;
-	unsigned int i;
 
-	for (offset = 0; offset < LOW_SIZE; offset += SZ_4M)
+	for (u64 offset = 0; offset < LOW_SIZE; offset += SZ_4M)
 		map_pse(pd, offset, offset);
-	for (i = 0; i < t->c->aliases; i++)
-		for (offset = 0; offset < t->mapping_size; offset += SZ_4M)
+	for (unsigned int i = 0; i < t->c->aliases; i++)
+		for (u64 offset = 0; offset < t->mapping_size; offset += SZ_4M)
 			map_pse(pd, DATA_BASE + i * t->c->alias_step + offset, DATA_BASE + offset);
 
 	set_mode(t, X86_CR0_PG | X86_CR0_WP, pd_gpa, X86_CR4_PSE, 0);
@@ -93,10 +87,9 @@ static void enter_nonpaging(struct model_test *t)
 static void enter_smm(struct model_test *t)
 {
 	struct kvm_vcpu_events events;
-	u64 page;
 
 	enter_nonpaging(t);
-	for (page = t->c->head; page < t->npages; page += PAGES_PER_2M)
+	for (u64 page = t->c->head; page < t->npages; page += PAGES_PER_2M)
 		list_read(t, page, 0);
 	guest_run(t, READ_GPA);
 	expect_huge(t, t->c->nr_huge, "touched outside of SMM");

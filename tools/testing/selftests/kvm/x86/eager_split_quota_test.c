@@ -36,14 +36,12 @@ static void run_out_of_quota(const struct variant *v)
 	      s.cancelled);
 
 	check_afterwards(&t);
-	fault_destroy_vm(&t);
+	kvm_vm_free(t.vm);
 }
 
 static const char *run_quota(void)
 {
-	unsigned int i;
-
-	for (i = 0; i < NR_VARIANTS; i++)
+	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (!variants[i].aliased)
 			run_out_of_quota(&variants[i]);
 	return NULL;
@@ -62,9 +60,8 @@ static bool is_counted_once(const char *name)
 		"MemFree", "Buffers", "Cached", "Slab", "AnonPages", "PageTables",
 		"SecPageTables", "KernelStack", "Percpu",
 	};
-	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(names); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(names); i++)
 		if (!strcmp(name, names[i]))
 			return true;
 	return false;
@@ -110,9 +107,8 @@ static long nr_unaccounted(void)
 static long nr_lost(void)
 {
 	long seen, least = nr_unaccounted();
-	unsigned int i;
 
-	for (i = 0; i < NR_LEAK_SAMPLES; i++) {
+	for (unsigned int i = 0; i < NR_LEAK_SAMPLES; i++) {
 		usleep(LEAK_SAMPLE_US);
 		seen = nr_unaccounted();
 		if (seen < least) {
@@ -142,7 +138,7 @@ static u64 fail_often(const struct variant *v, unsigned int nr_rounds)
 	while (nr_rounds--)
 		clear_all_words(&t);
 	nr_failed = vm_get_stat_or_absent(t.vm, "eager_split_noquota");
-	fault_destroy_vm(&t);
+	kvm_vm_free(t.vm);
 	return nr_failed;
 }
 

@@ -99,6 +99,8 @@ struct race {
 	unsigned int nr_between;
 
 	pthread_barrier_t start;
+	/* Threads so far that compete, each for another CPU. */
+	int nr_competing;
 	bool done;
 };
 
@@ -117,12 +119,10 @@ static void guest_read_page(u64 page)
 
 static void guest_main(void)
 {
-	u64 page;
-
 	for (;;) {
 		guest_stale = 0;
 		guest_strange = 0;
-		for (page = 0; page < NR_PAGES; page++)
+		for (u64 page = 0; page < NR_PAGES; page++)
 			if (READ_ONCE(guest_order) == GUEST_WRITE)
 				WRITE_ONCE(*(u64 *)(guest_gva + page * PAGE_SIZE), PATTERN + page);
 			else
@@ -152,8 +152,7 @@ static void prepare(struct race *r)
 
 	r->hva = map_memory(SLOT_SIZE, PROT_READ | PROT_WRITE, r->w->flags, r->fd);
 	if (!(r->w->flags & MAP_HUGETLB))
-		TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_HUGEPAGE),
-			    "No THP, errno %d", errno);
+		TEST_ASSERT(!madvise(r->hva, SLOT_SIZE, MADV_HUGEPAGE), "No THP, errno %d", errno);
 	set_slot(r, SLOT_SIZE, 0);
 	run_guest(r, GUEST_WRITE, &uc);
 	huge = vm_get_stat_or_absent(r->vm, "pages_2m");
@@ -219,10 +218,10 @@ static const struct way ways[] = {
 static void start_on(struct race *r, int nth)
 {
 	cpu_set_t allowed;
-	int cpu, last = 0;
+	int last = 0;
 
 	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed), "errno %d", errno);
-	for (cpu = 0; cpu < CPU_SETSIZE && nth >= 0; cpu++) {
+	for (int cpu = 0; cpu < CPU_SETSIZE && nth >= 0; cpu++) {
 		if (!CPU_ISSET(cpu, &allowed))
 			continue;
 		last = cpu;
@@ -235,12 +234,12 @@ static void start_on(struct race *r, int nth)
 /* One word of the log is enough to have its huge page split. */
 static void *clear_thread(void *arg)
 {
-	u64 page, mask = ~0ull;
+	u64 mask = ~0ull;
 	struct race *r = arg;
 
 	start_on(r, 1);
 	spin_ns(r->delay);
-	for (page = 0; page < NR_PAGES; page += PAGES_PER_2M)
+	for (u64 page = 0; page < NR_PAGES; page += PAGES_PER_2M)
 		kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, &mask, page, BITS_PER_WORD);
 	return NULL;
 }
@@ -277,37 +276,28 @@ static void *unmap_thread(void *arg)
  * Needs the CPU as much as the thread that it shares it with; or now and then, but at once, if
  * that is permitted.
  */
-static void compete(struct race *r, int nth)
+static void *compete_thread(void *arg)
 {
 	const struct sched_param priority = { .sched_priority = 1 };
+	struct race *r = arg;
 	bool wakes = r->w->recover && !sched_setscheduler(0, SCHED_FIFO, &priority);
 
-	start_on(r, nth);
+	start_on(r, __atomic_fetch_add(&r->nr_competing, 1, __ATOMIC_RELAXED));
 	while (!READ_ONCE(r->done))
 		if (wakes)
 			usleep(COMPETE_US);
-}
-
-static void *compete_thread(void *arg)
-{
-	compete(arg, 0);
-	return NULL;
-}
-
-static void *compete_stop_thread(void *arg)
-{
-	compete(arg, 1);
 	return NULL;
 }
 
 static void race(struct race *r)
 {
 	pthread_t threads[4];
-	unsigned int i, nr = 3 + r->w->recover;
+	unsigned int nr = 3 + r->w->recover;
 	/* How long what comes first took the last time; huge pages come back late in that. */
 	u64 took = r->w->recover ? (r->stop_ended - r->stop_began) / 2 : r->ended - r->began;
 
 	r->done = false;
+	r->nr_competing = 0;
 	r->stop_began = 0;
 	r->delay = took ? random() % took : 0;
 	pthread_barrier_init(&r->start, NULL, nr);
@@ -315,8 +305,8 @@ static void race(struct race *r)
 	start_thread(&threads[1], compete_thread, r);
 	start_thread(&threads[2], r->w->recover ? stop_thread : clear_thread, r);
 	if (r->w->recover)
-		start_thread(&threads[3], compete_stop_thread, r);
-	for (i = 0; i < nr; i++)
+		start_thread(&threads[3], compete_thread, r);
+	for (unsigned int i = 0; i < nr; i++)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&r->start);
 }
@@ -410,7 +400,6 @@ int main(int argc, char *argv[])
 {
 	struct choice chosen = { ways, sizeof(*ways), ARRAY_SIZE(ways) };
 	u64 nr = DEFAULT_TRIES;
-	unsigned int i;
 	const struct test_option options[] = {
 		{ 'm', "way", "only this one; can be given several times", .choice = &chosen },
 		{ 'n', "tries", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
@@ -427,7 +416,7 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(!pause_us || setting_exists(PARAM_PAUSE_US),
 		       "The kernel has no " PARAM_PAUSE_US);
 	ksft_set_plan(choice_count(&chosen));
-	for (i = 0; i < ARRAY_SIZE(ways); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(ways); i++) {
 		if (!choice_has(&chosen, i))
 			continue;
 		if (ways[i].recover || !is_tdp_mmu())

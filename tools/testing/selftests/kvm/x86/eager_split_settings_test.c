@@ -28,9 +28,7 @@ static bool flipping;
 
 static void *flip_thread(void *unused)
 {
-	unsigned int i;
-
-	for (i = 0; !READ_ONCE(flip_stop); i++) {
+	for (unsigned int i = 0; !READ_ONCE(flip_stop); i++) {
 		setting_set(PARAM_EAGER, i % 2 ? "Y" : "N");
 		usleep(FLIP_PERIOD_US);
 	}
@@ -64,14 +62,13 @@ static void flip_begin(void)
 static void run_flip(struct model_test *t)
 {
 	sigset_t all, old;
-	int i;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	t->unpredictable = true;
 	flip_begin();
 
-	for (i = 0; i < NR_FLIPPED_CYCLES; i++)
+	for (int i = 0; i < NR_FLIPPED_CYCLES; i++)
 		log_cycle(t);
 
 	flip_end();
@@ -91,9 +88,8 @@ static const char *cannot_flip(void)
 static void touch_ballast(struct model_test *t)
 {
 	u64 gpa = BALLAST_BASE;
-	unsigned int i;
 
-	for (i = 0; i < BALLAST_PAGES; i++, gpa += SZ_2M)
+	for (unsigned int i = 0; i < BALLAST_PAGES; i++, gpa += SZ_2M)
 		list_add_gva(t, gpa, WRITE_GPA);
 	guest_run(t, WRITE_GPA);
 }
@@ -145,11 +141,9 @@ static void start_logging_in_vain(struct model_test *t)
 
 static void run_quota(struct model_test *t)
 {
-	int i;
-
 	add_ballast(t);
 	t->unpredictable = true;
-	for (i = 0; i < NR_CYCLES; i++) {
+	for (int i = 0; i < NR_CYCLES; i++) {
 		tighten_quota(t);
 		start_logging_in_vain(t);
 		round_of_writes(t, false);

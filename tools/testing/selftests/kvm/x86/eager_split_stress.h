@@ -27,6 +27,9 @@ extern const char * const log_mode_names[];
 #define MEMORY_RNG		1
 #define SETTING_RNG		2
 
+/* Room for a bit for each page of a region, and for what CLEAR is given too much. */
+#define REGION_WORDS		(NR_PAGES / BITS_PER_WORD + 2)
+
 /* A memslot that is migrated. */
 struct region {
 	u32 slot;
@@ -39,11 +42,11 @@ struct region {
 	/* The destination of the migration. */
 	void *copy;
 	/* What KVM says, what to CLEAR, and what to copy. */
-	unsigned long *log;
-	unsigned long *arg;
-	unsigned long *todo;
+	unsigned long log[REGION_WORDS];
+	unsigned long arg[REGION_WORDS];
+	unsigned long todo[REGION_WORDS];
 	/* Pages that the host itself changed; bits are set once they are changed. */
-	unsigned long *host_dirty;
+	unsigned long host_dirty[REGION_WORDS];
 };
 
 /* One set of pages that can be behind the memslot. */

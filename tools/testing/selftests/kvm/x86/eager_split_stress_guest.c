@@ -97,10 +97,10 @@ static void guest_burst(struct vcpu_state *v)
 /* Use each huge page in each view. */
 static void guest_sweep(struct vcpu_state *v, u64 sweep)
 {
-	u64 chunk, view, page;
+	u64 page;
 
-	for (chunk = FIRST_WHOLE_CHUNK; chunk <= LAST_WHOLE_CHUNK; chunk++)
-		for (view = 0; view < NR_VIEWS; view++) {
+	for (u64 chunk = FIRST_WHOLE_CHUNK; chunk <= LAST_WHOLE_CHUNK; chunk++)
+		for (u64 view = 0; view < NR_VIEWS; view++) {
 			page = chunk * PAGES_PER_2M + below(&v->rng, PAGES_PER_2M) - FIRST_PAGE;
 			if (CTL->views & BIT(view))
 				guest_use(v, page, view_gva(view, page));
@@ -170,9 +170,9 @@ static u64 *window_entry(struct vcpu_state *v, struct window *w, u64 k)
 static void window_fill_table(struct vcpu_state *v, struct window *w)
 {
 	u64 *entry = &guest_table(v, w->table)[w->first];
-	u64 k, gpa = DATA_BASE + w->chunk * SZ_2M;
+	u64 gpa = DATA_BASE + w->chunk * SZ_2M;
 
-	for (k = 0; k < NR_ENTRIES; k++)
+	for (u64 k = 0; k < NR_ENTRIES; k++)
 		WRITE_ONCE(entry[k], (gpa + window_index(w, k) * PAGE_SIZE) | ENTRY_BITS);
 }
 
@@ -186,9 +186,7 @@ static u64 window_new_pde(struct vcpu_state *v, struct window *w)
 
 static bool guest_table_is_used(struct vcpu_state *v, u64 nr)
 {
-	unsigned int i;
-
-	for (i = 0; i < NR_WINDOWS; i++)
+	for (unsigned int i = 0; i < NR_WINDOWS; i++)
 		if (v->windows[i].table == nr)
 			return true;
 	return false;
@@ -402,9 +400,8 @@ static void guest_do_window(struct vcpu_state *v)
 void guest_main(u64 id)
 {
 	struct vcpu_state *v = &CTL->vcpus[id];
-	unsigned int i;
 
-	for (i = 0; i < NR_WINDOWS; i++)
+	for (unsigned int i = 0; i < NR_WINDOWS; i++)
 		guest_map(v, &v->windows[i]);
 
 	for (;;) {

@@ -70,13 +70,11 @@ bool can_fail(void)
 
 void prepare_faults(void)
 {
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(fault_settings); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(fault_settings); i++)
 		if (!setting_exists(fault_settings[i].path))
 			return;
 
-	for (i = 0; i < ARRAY_SIZE(fault_settings); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(fault_settings); i++)
 		setting_set(fault_settings[i].path, fault_settings[i].value);
 	faults.slab_times = FAULT_TIMES;
 	faults.page_times = FAULT_TIMES;

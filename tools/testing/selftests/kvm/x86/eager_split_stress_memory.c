@@ -34,10 +34,8 @@ static u64 *word_in(void *p, u64 page, u64 vcpu)
 
 static void fill_words(void *p, u64 chunk, u64 word)
 {
-	u64 page, vcpu;
-
-	for (page = chunk_first(chunk); page < chunk_end(chunk); page++)
-		for (vcpu = 0; vcpu < MAX_VCPUS; vcpu++)
+	for (u64 page = chunk_first(chunk); page < chunk_end(chunk); page++)
+		for (u64 vcpu = 0; vcpu < MAX_VCPUS; vcpu++)
 			WRITE_ONCE(*word_in(p, page, vcpu), word);
 }
 
@@ -48,10 +46,10 @@ static void poison(struct stress *t, void *p, u64 chunk)
 
 static void check_poison(struct stress *t, void *p, u64 chunk)
 {
-	u64 page, vcpu, seen, expected = tagged(TAG_POISON, chunk);
+	u64 seen, expected = tagged(TAG_POISON, chunk);
 
-	for (page = chunk_first(chunk); page < chunk_end(chunk); page++) {
-		for (vcpu = 0; vcpu < MAX_VCPUS; vcpu++) {
+	for (u64 page = chunk_first(chunk); page < chunk_end(chunk); page++) {
+		for (u64 vcpu = 0; vcpu < MAX_VCPUS; vcpu++) {
 			seen = READ_ONCE(*word_in(p, page, vcpu));
 			CHECK(t, seen == expected,
 			      "gfn 0x%lx (page %lu) was written after it was taken: seen 0x%lx",
@@ -102,9 +100,7 @@ static void replace_chunk(struct stress *t, u64 *rng, u64 chunk)
 
 static void check_jar_poison(struct stress *t)
 {
-	u64 i;
-
-	for (i = 0; t->jar.mapping && i < t->jar.nr_chunks; i++)
+	for (u64 i = 0; t->jar.mapping && i < t->jar.nr_chunks; i++)
 		check_poison(t, t->jar.mapping + i * SZ_2M, t->jar.chunk + i);
 }
 
@@ -118,12 +114,10 @@ static void empty_jar(struct stress *t)
 
 static void fill_jar(struct stress *t, void *mapping, u64 chunk, u64 nr_chunks)
 {
-	u64 i;
-
 	if (mapping == MAP_FAILED)
 		return;
 
-	for (i = 0; i < nr_chunks; i++)
+	for (u64 i = 0; i < nr_chunks; i++)
 		poison(t, mapping + i * SZ_2M, chunk + i);
 	t->jar = (struct jar){ mapping, chunk, nr_chunks };
 }
@@ -203,10 +197,9 @@ static bool wait_for_ticking(struct stress *t)
 void *ticker_main(void *arg)
 {
 	struct stress *t = arg;
-	unsigned int i;
 
 	while (wait_for_ticking(t))
-		for (i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
+		for (unsigned int i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
 			usleep(TICK_US);
 	return NULL;
 }
@@ -275,15 +268,13 @@ void one_memory_op(struct stress *t, u64 *rng)
 
 void delayed_zap(struct stress *t)
 {
-	unsigned int i;
-
 	if (t->shared || below(&t->rng, t->pace->zap_one_in))
 		return;
 
 	pthread_mutex_lock(&t->gate.lock);
 	t->zap_state = ZAP_WANTED;
 	pthread_cond_broadcast(&t->gate.changed);
-	for (i = 0; i < ZAP_WAITS && t->zap_state == ZAP_WANTED; i++)
+	for (unsigned int i = 0; i < ZAP_WAITS && t->zap_state == ZAP_WANTED; i++)
 		gate_wait_us(&t->gate, GATE_WAIT_US);
 	pthread_mutex_unlock(&t->gate.lock);
 	spin_ns(below(&t->rng, ZAP_DELAY_MAX_NS));
@@ -291,11 +282,8 @@ void delayed_zap(struct stress *t)
 
 void check_all_poison(struct stress *t)
 {
-	unsigned int i;
-	u64 chunk;
-
-	for (i = 0; i < NR_BANKS; i++)
-		for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+	for (unsigned int i = 0; i < NR_BANKS; i++)
+		for (u64 chunk = 0; chunk < NR_CHUNKS; chunk++)
 			if (t->banks[i].poisoned[chunk])
 				check_poison(t, bank_chunk(&t->banks[i], chunk), chunk);
 	check_jar_poison(t);

@@ -33,9 +33,7 @@ static u64 *page_in(void *p, u64 page)
 /* The library's memcpy() and memcmp() go byte by byte, as guests need them. */
 static void copy_words(u64 *to, const u64 *from, unsigned int nr)
 {
-	unsigned int i;
-
-	for (i = 0; i < nr; i += 4) {
+	for (unsigned int i = 0; i < nr; i += 4) {
 		WRITE_ONCE(to[i], from[i]);
 		WRITE_ONCE(to[i + 1], from[i + 1]);
 		WRITE_ONCE(to[i + 2], from[i + 2]);
@@ -46,9 +44,8 @@ static void copy_words(u64 *to, const u64 *from, unsigned int nr)
 static bool are_same_words(const u64 *a, const u64 *b, unsigned int nr)
 {
 	u64 different = 0;
-	unsigned int i;
 
-	for (i = 0; i < nr; i += 4)
+	for (unsigned int i = 0; i < nr; i += 4)
 		different |= (a[i] ^ b[i]) | (a[i + 1] ^ b[i + 1]) |
 			     (a[i + 2] ^ b[i + 2]) | (a[i + 3] ^ b[i + 3]);
 	return !different;
@@ -80,9 +77,9 @@ static void copy_page(struct region *r, u64 page)
 
 static void copy_todo(struct region *r)
 {
-	u64 word, page;
+	u64 page;
 
-	for (word = 0; word < nr_words(r); word++) {
+	for (u64 word = 0; word < nr_words(r); word++) {
 		r->todo[word] |= __atomic_exchange_n(&r->host_dirty[word], 0, __ATOMIC_SEQ_CST);
 		while (r->todo[word]) {
 			page = word * BITS_PER_WORD + __builtin_ctzl(r->todo[word]);
@@ -163,16 +160,14 @@ static void clear_range(struct stress *t, struct region *r)
 
 static void harvest_bitmap(struct stress *t, struct region *r, bool last)
 {
-	u64 word, nr;
-
 	kvm_vm_get_dirty_log(t->vm, r->slot, r->log);
 	if (t->log_mode == LOG_GET || last) {
-		for (word = 0; word < nr_words(r); word++)
+		for (u64 word = 0; word < nr_words(r); word++)
 			r->todo[word] |= r->log[word];
 		return;
 	}
 
-	for (nr = 1 + below(&t->rng, 3); nr; nr--)
+	for (u64 nr = 1 + below(&t->rng, 3); nr; nr--)
 		clear_range(t, r);
 }
 
@@ -189,9 +184,8 @@ static void take_ring_entry(struct stress *t, struct kvm_dirty_gfn *entry)
 static void harvest_rings(struct stress *t)
 {
 	struct kvm_dirty_gfn *ring, *entry;
-	unsigned int i;
 
-	for (i = 0; i < t->nr_vcpus; i++) {
+	for (unsigned int i = 0; i < t->nr_vcpus; i++) {
 		ring = vcpu_map_dirty_ring(t->vcpus[i]);
 		for (;; t->ring_index[i]++) {
 			entry = &ring[t->ring_index[i] % (RING_BYTES / sizeof(*entry))];
@@ -206,15 +200,13 @@ static void harvest_rings(struct stress *t)
 
 void harvest(struct stress *t, bool last)
 {
-	unsigned int i;
-
 	if (t->log_mode == LOG_RING)
 		harvest_rings(t);
 	else
-		for (i = 0; i < t->nr_logged; i++)
+		for (unsigned int i = 0; i < t->nr_logged; i++)
 			harvest_bitmap(t, &t->regions[i], last);
 
-	for (i = 0; i < t->nr_logged; i++)
+	for (unsigned int i = 0; i < t->nr_logged; i++)
 		copy_todo(&t->regions[i]);
 }
 
@@ -222,12 +214,11 @@ void harvest(struct stress *t, bool last)
 static void delete_slot(struct stress *t)
 {
 	struct region *r = data_region(t);
-	u64 page;
 
 	set_region(t, r, r->gpa, false, false);
 	usleep(below(&t->rng, 100));
 	set_region(t, r, r->gpa, true, true);
-	for (page = 0; page < r->nr_pages; page++)
+	for (u64 page = 0; page < r->nr_pages; page++)
 		set_host_dirty(r, page);
 }
 
@@ -256,10 +247,10 @@ static void report_lost_write(struct stress *t, struct region *r, u64 page)
 static void check_copy(struct stress *t, struct region *r)
 {
 	bool thorough = !(counters.rounds % THOROUGH_ROUNDS);
-	u64 page, first, nr = thorough ? r->nr_pages : r->nr_used;
+	u64 first, nr = thorough ? r->nr_pages : r->nr_used;
 	unsigned int nr_words = thorough ? WORDS_PER_PAGE : nr_page_words(r);
 
-	for (page = 0; page < nr; page++) {
+	for (u64 page = 0; page < nr; page++) {
 		first = thorough ? 0 : first_word(r, page);
 		if (!are_same_words(page_in(r->copy, page) + first, page_in(r->hva, page) + first,
 				    nr_words))
@@ -272,9 +263,8 @@ static void check_copy(struct stress *t, struct region *r)
 static void look_for(const char *where, const void *p, size_t size, u64 word)
 {
 	const u64 *words = p;
-	u64 i;
 
-	for (i = 0; p && i < size / sizeof(*words); i++)
+	for (u64 i = 0; p && i < size / sizeof(*words); i++)
 		if (words[i] == word)
 			ksft_print_msg("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
 				       i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
@@ -284,12 +274,11 @@ static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, 
 {
 	u64 word = v->last[page], chunk = (FIRST_PAGE + page) / PAGES_PER_2M;
 	char name[20];
-	unsigned int i;
 
 	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
 	look_for("the memory taken last", t->jar.mapping, t->jar.nr_chunks * SZ_2M, word);
 	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
-	for (i = 0; t->shared && i < NR_BANKS; i++) {
+	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
 		snprintf(name, sizeof(name), "bank %u%s", i,
 			 t->current_bank[chunk] == i ? ", in use" : "");
 		look_for(name, t->banks[i].mapping, DATA_SIZE, word);
@@ -301,10 +290,10 @@ static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, 
 
 static void check_words(struct stress *t, struct vcpu_state *v)
 {
-	u64 page, seen, id = v - t->ctl->vcpus;
+	u64 seen, id = v - t->ctl->vcpus;
 	void *hva = data_region(t)->hva;
 
-	for (page = 0; page < NR_PAGES; page++) {
+	for (u64 page = 0; page < NR_PAGES; page++) {
 		seen = READ_ONCE(*(u64 *)(hva + page * PAGE_SIZE + word_offset(page, id)));
 		if (!may_be(t->ctl, page, seen, v->last[page]))
 			report_wrong_word(t, v, page, seen);
@@ -314,15 +303,13 @@ static void check_words(struct stress *t, struct vcpu_state *v)
 
 static void check_round(struct stress *t)
 {
-	unsigned int i;
-
 	harvest(t, true);
-	for (i = 0; i < t->nr_logged; i++)
+	for (unsigned int i = 0; i < t->nr_logged; i++)
 		check_copy(t, &t->regions[i]);
 
 	/* Where a word went to tells more than that it is missing. */
 	check_all_poison(t);
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		check_words(t, &t->ctl->vcpus[i]);
 	memset(t->ctl->taken, 0, sizeof(t->ctl->taken));
 }
@@ -352,9 +339,7 @@ void start_world(struct stress *t)
 
 static void migrate(struct stress *t)
 {
-	u64 nr;
-
-	for (nr = below(&t->rng, 3); nr; nr--) {
+	for (u64 nr = below(&t->rng, 3); nr; nr--) {
 		usleep(below(&t->rng, HARVEST_NAP_US));
 		if (t->log_mode == LOG_INIT_SET)
 			delayed_zap(t);
@@ -369,9 +354,7 @@ static void migrate(struct stress *t)
 
 static bool have_swept(struct stress *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		if (READ_ONCE(t->ctl->vcpus[i].swept) != t->ctl->sweep)
 			return false;
 	return true;
@@ -380,30 +363,24 @@ static bool have_swept(struct stress *t)
 /* Let vCPUs use all huge pages, so that there are some to be split. */
 static void settle(struct stress *t)
 {
-	unsigned int us;
-
 	WRITE_ONCE(t->ctl->sweep, t->ctl->sweep + 1);
-	for (us = 0; us < SETTLE_MAX_US && !have_swept(t); us += SETTLE_STEP_US)
+	for (unsigned int us = 0; us < SETTLE_MAX_US && !have_swept(t); us += SETTLE_STEP_US)
 		usleep(SETTLE_STEP_US);
 }
 
 static void start_all_logging(struct stress *t)
 {
-	unsigned int i;
-
 	choose_faults(t);
 	if (t->log_mode != LOG_INIT_SET)
 		delayed_zap(t);
 	t->nr_logged = below(&t->rng, 4) ? 1 : NR_REGIONS;
-	for (i = 0; i < t->nr_logged; i++)
+	for (unsigned int i = 0; i < t->nr_logged; i++)
 		start_logging(t, &t->regions[i]);
 }
 
 static void stop_all_logging(struct stress *t)
 {
-	struct region *r;
-
-	for (r = t->regions; r < t->regions + t->nr_logged; r++)
+	for (struct region *r = t->regions; r < t->regions + t->nr_logged; r++)
 		set_region(t, r, r->gpa, true, false);
 }
 

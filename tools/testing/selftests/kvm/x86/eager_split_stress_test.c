@@ -310,8 +310,6 @@ struct host_thread {
 	void (*op)(struct stress *t, u64 *rng);
 	u64 rng;
 	u64 nap_us;
-	/* It takes the memory when another thread asks for it. */
-	bool zaps_all;
 	pthread_t thread;
 };
 
@@ -324,7 +322,8 @@ static void *host_main(void *arg)
 		if (READ_ONCE(h->t->quit))
 			return NULL;
 
-		if (h->zaps_all && READ_ONCE(h->t->zap_state) == ZAP_WANTED)
+		/* Of the one that takes memory, another thread may want all of it. */
+		if (h->op == one_memory_op && READ_ONCE(h->t->zap_state) == ZAP_WANTED)
 			remap_all(h->t);
 		else
 			h->op(h->t, &h->rng);
@@ -355,15 +354,12 @@ static void draw_configuration(struct stress *t)
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
-/* What to do at most; 0 if it does not matter. */
-struct bounds {
-	u64 end_ms;
-	u64 rounds;
-};
+/* What to do at most; no rounds: it does not matter. */
+static u64 end_ms, max_rounds;
 
-static bool is_over(const struct bounds *b)
+static bool is_over(void)
 {
-	return now_ms() >= b->end_ms || (b->rounds && counters.rounds >= b->rounds);
+	return now_ms() >= end_ms || (max_rounds && counters.rounds >= max_rounds);
 }
 
 /* The thread that takes memory, and the one that it has to yield to. */
@@ -379,26 +375,25 @@ static void share_cpu(pthread_t memory, pthread_t ticker)
 	pthread_setschedparam(ticker, SCHED_FIFO, &param);
 }
 
-static void run_rounds(struct stress *t, const struct bounds *b)
+static void run_rounds(struct stress *t)
 {
 	struct host_thread host[NR_HOST_THREADS] = {
-		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG), t->pace->memory_nap_us, true },
-		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), t->pace->setting_nap_us, false },
+		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG), t->pace->memory_nap_us },
+		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), t->pace->setting_nap_us },
 	};
 	struct vcpu_thread vcpus[MAX_VCPUS];
 	pthread_t ticker;
-	unsigned int i;
 
-	for (i = 0; i < t->nr_vcpus; i++) {
+	for (unsigned int i = 0; i < t->nr_vcpus; i++) {
 		vcpus[i] = (struct vcpu_thread){ .t = t, .id = i };
 		start_thread(&vcpus[i].thread, vcpu_main, &vcpus[i]);
 	}
-	for (i = 0; i < ARRAY_SIZE(host); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(host); i++)
 		start_thread(&host[i].thread, host_main, &host[i]);
 	start_thread(&ticker, ticker_main, t);
 	share_cpu(host[0].thread, ticker);
 
-	for (i = 0; i < t->pace->nr_rounds && !is_over(b); i++) {
+	for (unsigned int i = 0; i < t->pace->nr_rounds && !is_over(); i++) {
 		alarm(ROUND_MAX_S);
 		one_round(t);
 	}
@@ -406,14 +401,14 @@ static void run_rounds(struct stress *t, const struct bounds *b)
 	stop_world(t);
 	WRITE_ONCE(t->quit, true);
 	start_world(t);
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		pthread_join(vcpus[i].thread, NULL);
-	for (i = 0; i < ARRAY_SIZE(host); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(host); i++)
 		pthread_join(host[i].thread, NULL);
 	pthread_join(ticker, NULL);
 }
 
-static void run_seed(u64 seed, const struct bounds *b)
+static void run_seed(u64 seed)
 {
 	struct stress t = {
 		.seed = seed,
@@ -427,29 +422,27 @@ static void run_seed(u64 seed, const struct bounds *b)
 
 	draw_configuration(&t);
 	create_vm(&t);
-	run_rounds(&t, b);
+	run_rounds(&t);
 	destroy_vm(&t);
 }
 
 /* One line of NAME=NUMBER each, which is what scripts read. */
 static void report(const char *what, u64 seed, u64 nr_seeds)
 {
-	unsigned int i;
-
 	ksft_print_msg("%s: seed=0x%lx seeds=%lu cycles=%lu pages=%lu copied=%lu", what, seed,
 		       nr_seeds, counters.rounds, counters.pages, counters.copied);
 	pr_info(" operations=%lu host_operations=%lu", counters.guest_ops + counters.host_ops,
 		counters.host_ops);
-	for (i = 0; i < NR_LOG_MODES; i++)
+	for (unsigned int i = 0; i < NR_LOG_MODES; i++)
 		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
 	pr_info(" harvested=%lu fast=%lu merged=%lu retries=%lu mmio=%lu",
 		counters.rounds_harvested, counters.rounds_fast, counters.rounds_merged,
 		counters.retries, counters.mmio);
-	for (i = 0; i < NR_STATS; i++)
+	for (unsigned int i = 0; i < NR_STATS; i++)
 		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
 	pr_info(" faults=%lu", faults.failed[SITE_HEADERS] + faults.failed[SITE_DESCS] +
 		faults.failed[SITE_PAGES]);
-	for (i = 0; i < NR_SITES; i++)
+	for (unsigned int i = 0; i < NR_SITES; i++)
 		pr_info(" faults_%s=%lu", site_names[i], faults.failed[i]);
 	pr_info("\n");
 }
@@ -469,7 +462,7 @@ static void give_up(int signal)
 	settings_restore_and_exit(signal);
 }
 
-static void run(u64 seed, const struct bounds *b)
+static void run(u64 seed)
 {
 	u64 next = now_ms() + REPORT_MS, nr = 0;
 
@@ -478,13 +471,13 @@ static void run(u64 seed, const struct bounds *b)
 		/* Each seed for itself: if threads wait for each other, say which. */
 		current_seed = seed + nr;
 		alarm(ROUND_MAX_S);
-		run_seed(seed + nr++, b);
+		run_seed(seed + nr++);
 		count_faults();
 		if (now_ms() >= next) {
 			report("so far", seed, nr);
 			next = now_ms() + REPORT_MS;
 		}
-	} while (!is_over(b));
+	} while (!is_over());
 	report("summary", seed, nr);
 	ksft_test_result_pass("%lu seeds from 0x%lx on\n", nr, seed);
 }
@@ -502,12 +495,11 @@ static void set_harvest(const char *name)
 int main(int argc, char *argv[])
 {
 	u64 seconds = DEFAULT_SECONDS, seed = (u64)time(NULL) << 20 ^ getpid();
-	struct bounds b = { };
 	const struct test_option options[] = {
 		{ 't', "seconds", "for how long", .number = &seconds, .min = 1,
 		  .max = MAX_SECONDS },
 		{ 'n', "rounds", "no more rounds than this (default: no limit)",
-		  .number = &b.rounds, .min = 1, .max = ~0ul },
+		  .number = &max_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
 		{ 'v', "vcpus", "how many vCPUs, up to " __stringify(MAX_VCPUS),
@@ -519,13 +511,13 @@ int main(int argc, char *argv[])
 
 	static_assert(NR_HUGE_NEEDED == 14, "-h says what it needs");
 	parse_test_options(argc, argv, options, "It needs 14 free 2MiB HugeTLB pages.\n\n");
-	b.end_ms = now_ms() + 1000 * seconds;
+	end_ms = now_ms() + 1000 * seconds;
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE_NEEDED, "Too few huge pages are free, see -h");
 	signal(SIGALRM, give_up);
 	prepare_faults();
 	ksft_set_plan(1);
-	run(seed, &b);
+	run(seed);
 	ksft_finished();
 }

@@ -25,14 +25,11 @@ static void *map_file(int fd, size_t size)
 
 static void map_shared_data(struct stress *t)
 {
-	unsigned int i;
-	u64 chunk;
-
-	for (i = 0; i < NR_BANKS; i++) {
+	for (unsigned int i = 0; i < NR_BANKS; i++) {
 		t->banks[i].fd = create_file(DATA_SIZE);
 		t->banks[i].mapping = map_file(t->banks[i].fd, DATA_SIZE);
 	}
-	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+	for (u64 chunk = 0; chunk < NR_CHUNKS; chunk++)
 		map_bank(t, chunk, 0);
 }
 
@@ -48,12 +45,10 @@ static void map_private_data(struct stress *t)
 
 static void free_data(struct stress *t)
 {
-	unsigned int i;
-
 	munmap(t->reserved, DATA_SIZE + SZ_2M);
 	if (t->jar.mapping)
 		munmap(t->jar.mapping, t->jar.nr_chunks * SZ_2M);
-	for (i = 0; t->shared && i < NR_BANKS; i++) {
+	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
 		munmap(t->banks[i].mapping, DATA_SIZE);
 		close(t->banks[i].fd);
 	}
@@ -67,20 +62,7 @@ static void create_region(struct stress *t, struct region *r, u32 slot, u64 gpa,
 	r->nr_pages = nr_pages;
 	r->hva = hva;
 	r->copy = map_anonymous(nr_pages * PAGE_SIZE);
-	r->log = bitmap_zalloc(nr_pages + BITS_PER_WORD);
-	r->arg = bitmap_zalloc(nr_pages + BITS_PER_WORD);
-	r->todo = bitmap_zalloc(nr_pages + BITS_PER_WORD);
-	r->host_dirty = bitmap_zalloc(nr_pages + BITS_PER_WORD);
 	set_region(t, r, gpa, true, false);
-}
-
-static void free_region(struct region *r)
-{
-	munmap(r->copy, r->nr_pages * PAGE_SIZE);
-	free(r->log);
-	free(r->arg);
-	free(r->todo);
-	free(r->host_dirty);
 }
 
 static void create_regions(struct stress *t)
@@ -108,10 +90,10 @@ static void create_regions(struct stress *t)
 /* Entries of other permissions, so that KVM uses other page tables. */
 static void map_alias(struct stress *t)
 {
-	u64 gva = VIEW_GVA(VIEW_ALIAS), chunk;
+	u64 gva = VIEW_GVA(VIEW_ALIAS);
 
 	virt_map_level(t->vm, gva, DATA_BASE, DATA_SIZE, PG_LEVEL_2M);
-	for (chunk = 0; chunk < NR_CHUNKS; chunk++)
+	for (u64 chunk = 0; chunk < NR_CHUNKS; chunk++)
 		vm_vary_entry(t->vm, gva + chunk * SZ_2M, 1 + chunk % 2 * 2);
 }
 
@@ -127,8 +109,6 @@ static void map_windows(struct stress *t, unsigned int id)
 
 static void map_all(struct stress *t)
 {
-	unsigned int i;
-
 	virt_map_level(t->vm, CONTROL_GPA, CONTROL_GPA, CONTROL_SIZE, PG_LEVEL_4K);
 	virt_map_level(t->vm, TABLES_GPA, TABLES_GPA, SZ_2M, PG_LEVEL_2M);
 	virt_map_level(t->vm, VIEW_GVA(VIEW_4K) + FIRST_PAGE * PAGE_SIZE, DATA_GPA,
@@ -137,14 +117,12 @@ static void map_all(struct stress *t)
 	map_alias(t);
 	if (kvm_cpu_has(X86_FEATURE_GBPAGES))
 		virt_map_level(t->vm, VIEW_GVA(VIEW_1G), DATA_BASE, SZ_1G, PG_LEVEL_1G);
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		map_windows(t, i);
 }
 
 static void create_control(struct stress *t)
 {
-	unsigned int i;
-
 	BUILD_BUG_ON(sizeof(*t->ctl) > CONTROL_SIZE);
 	t->ctl = map_anonymous(CONTROL_SIZE);
 	vm_set_user_memory_region(t->vm, CONTROL_SLOT, 0, CONTROL_GPA, CONTROL_SIZE, t->ctl);
@@ -153,7 +131,7 @@ static void create_control(struct stress *t)
 	t->ctl->ops_per_rest = t->pace->ops_per_rest;
 	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
 		t->ctl->views &= ~BIT(VIEW_1G);
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		t->ctl->vcpus[i].rng = seeded(t->seed, VCPU_RNG + i);
 }
 
@@ -186,8 +164,6 @@ static u64 get_stat(struct stress *t, const char *name)
 
 void create_vm(struct stress *t)
 {
-	unsigned int i;
-
 	set_if_there(PARAM_HARVEST, t->harvest ? "on" : "off");
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, t->nr_vcpus, 0);
 	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
@@ -195,22 +171,20 @@ void create_vm(struct stress *t)
 	create_control(t);
 	create_regions(t);
 	map_all(t);
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		create_vcpu(t, i);
 }
 
 void destroy_vm(struct stress *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < t->nr_vcpus; i++)
 		counters.guest_ops += t->ctl->vcpus[i].nr_ops;
-	for (i = 0; i < NR_STATS; i++)
+	for (unsigned int i = 0; i < NR_STATS; i++)
 		counters.stats[i] += get_stat(t, stat_names[i]);
 	kvm_vm_free(t->vm);
 	free_data(t);
 	munmap(tables_region(t)->hva, SZ_2M);
-	for (i = 0; i < NR_REGIONS; i++)
-		free_region(&t->regions[i]);
+	for (unsigned int i = 0; i < NR_REGIONS; i++)
+		munmap(t->regions[i].copy, t->regions[i].nr_pages * PAGE_SIZE);
 	munmap(t->ctl, CONTROL_SIZE);
 }

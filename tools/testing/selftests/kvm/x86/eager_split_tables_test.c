@@ -44,9 +44,7 @@ static void clear_relinked(struct model_test *t)
 
 static void run_relink(struct model_test *t)
 {
-	int i;
-
-	for (i = 0; i < NR_CYCLES; i++) {
+	for (int i = 0; i < NR_CYCLES; i++) {
 		touch_all(t, "all touched");
 		start_logging(t);
 		clear_relinked(t);
@@ -98,9 +96,8 @@ static u64 add_directory(struct model_test *t)
 	u64 directory = vm_alloc_page_table(t->vm);
 	u64 flags = top[0] & ~PHYSICAL_PAGE_MASK;
 	u64 *entries = addr_gpa2hva(t->vm, directory);
-	u64 i;
 
-	for (i = 0; i < PAGES_PER_1G / PAGES_PER_2M; i++)
+	for (u64 i = 0; i < PAGES_PER_1G / PAGES_PER_2M; i++)
 		entries[i] = (t->gpa + i * SZ_2M) | flags | PT_ACCESSED_MASK |
 			     PT_DIRTY_MASK | PT_HUGE_MASK;
 
@@ -112,10 +109,8 @@ static u64 add_directory(struct model_test *t)
 /* Have a vCPU link what maps each 2MiB from one more page directory. */
 static void read_by_directory(struct model_test *t)
 {
-	u64 page;
-
 	enter_cr3(t, add_directory(t));
-	for (page = 0; page < t->npages; page += PAGES_PER_2M) {
+	for (u64 page = 0; page < t->npages; page += PAGES_PER_2M) {
 		list_add_gva(t, DIRECTORY_GVA + page * PAGE_SIZE, READ_GPA);
 		t->list_sum += t->content[page];
 	}
@@ -125,22 +120,18 @@ static void read_by_directory(struct model_test *t)
 
 static void clear_word_of_each_2m(struct model_test *t)
 {
-	u64 word;
-
 	memset(t->arg, 0, log_words(t) * sizeof(*t->arg));
-	for (word = 0; word < log_words(t); word += PAGES_PER_2M / BITS_PER_WORD)
+	for (u64 word = 0; word < log_words(t); word += PAGES_PER_2M / BITS_PER_WORD)
 		t->arg[word] = ~0ul;
 	clear_log(t, 0, t->npages);
 }
 
 static void leave_links(struct model_test *t, unsigned int directories)
 {
-	unsigned int i;
-
 	touch_all(t, "all touched");
 	start_logging(t);
 	clear_word_of_each_2m(t);
-	for (i = 0; i < directories; i++)
+	for (unsigned int i = 0; i < directories; i++)
 		read_by_directory(t);
 	stop_and_leave_links(t);
 }

@@ -55,9 +55,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 /* Fails for a site that isn't in the list: it would never be expected. */
 static unsigned int site_index(const char *name)
 {
-	unsigned int i;
-
-	for (i = 0; i < NR_FORCED_SITES; i++)
+	for (unsigned int i = 0; i < NR_FORCED_SITES; i++)
 		if (!strcmp(name, forced_sites[i].name))
 			return i;
 
@@ -81,11 +79,10 @@ static void read_forced(unsigned long *nr_forced)
 static void expect_forced(struct fault_test *t, const unsigned long *before)
 {
 	unsigned long nr, now[NR_FORCED_SITES];
-	unsigned int i;
 
 	read_forced(now);
 	ksft_print_msg("%-16s forced  ", t->v->name);
-	for (i = 0; i < NR_FORCED_SITES; i++) {
+	for (unsigned int i = 0; i < NR_FORCED_SITES; i++) {
 		nr = now[i] - before[i];
 		if (nr)
 			pr_info(" %s %lu", forced_sites[i].name, nr);
@@ -132,9 +129,7 @@ static void *write_on(void *arg)
 
 static void add_writers(struct fault_test *t)
 {
-	unsigned int i;
-
-	for (i = 0; i < NR_WRITERS; i++)
+	for (unsigned int i = 0; i < NR_WRITERS; i++)
 		writers[i] = (struct writer) {
 			.t = t,
 			.vcpu = i ? vm_vcpu_add(t->vm, i, (void *)CODE_GVA) : t->vcpu,
@@ -145,19 +140,15 @@ static void add_writers(struct fault_test *t)
 
 static void start_writers(void)
 {
-	unsigned int i;
-
 	WRITE_ONCE(writers_stop, false);
-	for (i = 0; i < NR_WRITERS; i++)
+	for (unsigned int i = 0; i < NR_WRITERS; i++)
 		pthread_create(&writers[i].thread, NULL, write_on, &writers[i]);
 }
 
 static void stop_writers(void)
 {
-	unsigned int i;
-
 	WRITE_ONCE(writers_stop, true);
-	for (i = 0; i < NR_WRITERS; i++)
+	for (unsigned int i = 0; i < NR_WRITERS; i++)
 		pthread_join(writers[i].thread, NULL);
 }
 
@@ -165,11 +156,10 @@ static void stop_writers(void)
 static void wait_for_pass(void)
 {
 	u64 until[NR_WRITERS];
-	unsigned int i;
 
-	for (i = 0; i < NR_WRITERS; i++)
+	for (unsigned int i = 0; i < NR_WRITERS; i++)
 		until[i] = READ_ONCE(writers[i].nr_passes) + 2;
-	for (i = 0; i < NR_WRITERS; i++)
+	for (unsigned int i = 0; i < NR_WRITERS; i++)
 		while (READ_ONCE(writers[i].nr_passes) < until[i])
 			usleep(POLL_US);
 }
@@ -177,13 +167,11 @@ static void wait_for_pass(void)
 /* Take what is dirty out of the log, then copy it. */
 static void copy_dirty(struct fault_test *t, void *copy)
 {
-	u64 page;
-
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
 	if (t->v->clear)
 		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, t->npages);
 
-	for (page = 0; page < t->npages; page++)
+	for (u64 page = 0; page < t->npages; page++)
 		if (test_bit(page, t->log))
 			memcpy(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE);
 }
@@ -191,10 +179,8 @@ static void copy_dirty(struct fault_test *t, void *copy)
 /* The same, when not everything is dirty any more. */
 static void copy_written(struct fault_test *t, void *copy)
 {
-	u64 page;
-
 	copy_dirty(t, copy);
-	for (page = 0; page < t->npages; page++)
+	for (u64 page = 0; page < t->npages; page++)
 		CHECK(t, has_writer(page) || !test_bit(page, t->log),
 		      "page %lu is in the log, and was not written", page);
 }
@@ -221,9 +207,7 @@ static void check_all_split(struct fault_test *t)
 
 static void check_copy(struct fault_test *t, const void *copy)
 {
-	u64 page;
-
-	for (page = 0; page < t->npages; page++)
+	for (u64 page = 0; page < t->npages; page++)
 		CHECK(t, !memcmp(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE),
 		      "page %lu was written, and not in the log", page);
 }
@@ -231,9 +215,9 @@ static void check_copy(struct fault_test *t, const void *copy)
 /* Each page has what was written last, so that nothing was written elsewhere. */
 static void check_pages(struct fault_test *t)
 {
-	u64 page, seen, expected;
+	u64 seen, expected;
 
-	for (page = 0; page < t->npages; page++) {
+	for (u64 page = 0; page < t->npages; page++) {
 		expected = TOUCH_VALUE + page;
 		if (has_writer(page))
 			expected = (writers[page % WRITER_STEP].nr_passes << PASS_SHIFT) + page;
@@ -324,21 +308,19 @@ static void try_variant(const struct variant *v, void (*try)(struct fault_test *
 	fault_create_vm(&t, 0);
 	add_writers(&t);
 	try(&t);
-	fault_destroy_vm(&t);
+	kvm_vm_free(t.vm);
 }
 
 /* Return: why nothing could be tried, or NULL. */
 static const char *prove_variants(const char *param, void (*try)(struct fault_test *t))
 {
-	unsigned int i;
-
 	if (!setting_exists(param))
 		return "the kernel has no CONFIG_KVM_PROVE_MMU";
 	if (!setting_exists(PARAM_HARVEST))
 		return "the kernel has no " PARAM_HARVEST;
 
 	setting_set(param, "Y");
-	for (i = 0; i < NR_VARIANTS; i++)
+	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (applies(&variants[i]))
 			try_variant(&variants[i], try);
 	setting_reset(PARAM_HARVEST);

@@ -26,9 +26,8 @@ static void stop_and_flush(struct model_test *t)
 static void run_full(struct model_test *t)
 {
 	u64 faults, pages_2m, pages_4k;
-	int i;
 
-	for (i = 0; i < NR_CYCLES; i++) {
+	for (int i = 0; i < NR_CYCLES; i++) {
 		touch_all(t, "all touched");
 		pages_2m = vm_get_stat(t->vm, pages_2m);
 		pages_4k = vm_get_stat(t->vm, pages_4k);
@@ -59,12 +58,11 @@ static void run_full(struct model_test *t)
 static void run_holes(struct model_test *t)
 {
 	static const unsigned int written[] = { 3, 64, 511 };
-	unsigned int i, j;
 
 	write_all(t);
 	start_and_clear(t);
-	for (i = 0; i < t->c->nr_huge; i++)
-		for (j = 0; j < ARRAY_SIZE(written); j++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		for (unsigned int j = 0; j < ARRAY_SIZE(written); j++)
 			list_write(t, t->c->head + i * PAGES_PER_2M + written[j], 0);
 	write_listed(t);
 	stop_and_flush(t);
@@ -103,13 +101,12 @@ static void run_readonly(struct model_test *t)
 static void run_unlinked(struct model_test *t)
 {
 	u64 pages_4k;
-	unsigned int i;
 
 	touch_all(t, "all read");
 	pages_4k = vm_get_stat(t->vm, pages_4k);
 	start_and_clear(t);
 	read_all(t);
-	for (i = 0; i < t->c->nr_huge; i++)
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		list_write(t, t->c->head + i * PAGES_PER_2M, 0);
 	write_listed(t);
 	stop_logging(t);
@@ -184,7 +181,7 @@ const struct test_case test_cases[] = {
 	  .skip_reason = no_shadow_paging, .nr_huge = 2, .read_first = true },
 	{ "nx", "pages that are executed", enter_long, run_nx,
 	  .skip_reason = no_mitigation, .nr_huge = 2 },
-	{ "nx-tracked", "pages that are executed, tracked for an access", enter_long, run_nx_tracked,
+	{ "nx-tracked", "pages that are executed and tracked", enter_long, run_nx_tracked,
 	  .skip_reason = no_mitigation_or_tdp, .nr_huge = 1 },
 };
 

@@ -57,6 +57,10 @@
 #define PT_HUGE_MASK		BIT_ULL(7)
 #define PT_NX_MASK		BIT_ULL(63)
 
+/* Of an entry that has been used for a write already. */
+#define PT_USED_ENTRY		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
+				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
+
 #define NSEC_PER_USEC		1000ul
 #define NSEC_PER_MSEC		1000000ul
 

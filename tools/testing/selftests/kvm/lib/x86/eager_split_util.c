@@ -27,14 +27,13 @@ void spin_ns(u64 ns)
 bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr)
 {
 	struct kvm_stats_desc *desc;
-	u32 i;
 
 	if (!stats->desc) {
 		read_stats_header(stats->fd, &stats->header);
 		stats->desc = read_stats_descriptors(stats->fd, &stats->header);
 	}
 
-	for (i = 0; i < stats->header.num_desc; i++) {
+	for (u32 i = 0; i < stats->header.num_desc; i++) {
 		desc = get_stats_descriptor(stats->desc, i, &stats->header);
 		if (!strcmp(desc->name, name)) {
 			read_stat_data(stats->fd, &stats->header, desc, values, nr);
@@ -44,23 +43,19 @@ bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u3
 	return false;
 }
 
-static u64 get_stat_or_absent(struct kvm_binary_stats *stats, const char *name)
+u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 {
 	u64 value;
 
-	return read_stat(stats, name, &value, 1) ? value : STAT_ABSENT;
-}
-
-u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
-{
-	return get_stat_or_absent(&vm->stats, name);
+	return read_stat(&vm->stats, name, &value, 1) ? value : STAT_ABSENT;
 }
 
 u64 nr_faults(struct kvm_vcpu *vcpu)
 {
 	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(vcpu) };
-	u64 nr = get_stat_or_absent(&stats, "pf_taken");
+	u64 nr = STAT_ABSENT;
 
+	read_stat(&stats, "pf_taken", &nr, 1);
 	free(stats.desc);
 	close(stats.fd);
 	return nr;
@@ -263,9 +258,8 @@ bool is_tdp_mmu(void)
 u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level)
 {
 	u64 *entry, table = vm->mmu.pgd;
-	int i;
 
-	for (i = vm->mmu.pgtable_levels; ; i--) {
+	for (int i = vm->mmu.pgtable_levels; ; i--) {
 		entry = addr_gpa2hva(vm, PTE_GET_PA(table));
 		entry += (gva >> PG_LEVEL_SHIFT(i)) % (PAGE_SIZE / sizeof(*entry));
 		if (i == level)
