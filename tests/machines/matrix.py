@@ -196,8 +196,7 @@ def race_test(tries: int, *argv: str, name: str = "") -> Selftest:
 
 def fault_test(name: str, *argv: str) -> Selftest:
     """Take something from the splitter. The time limit is for sanitizers on a slow machine."""
-    program = f"x86/eager_split_{name}_test"
-    return selftest(program, *argv, huge_2m=80, eager=("Y",), timeout_s=600)
+    return selftest(f"x86/eager_split_{name}_test", *argv, huge_2m=80, eager=("Y",), timeout_s=600)
 
 
 # Two failures of each kind of allocation, what else the splitter needs, and every drop of mmu_lock.
@@ -267,6 +266,17 @@ WINDOW_WRPROT = selftest(
 # The test itself sets how pages are logged.
 EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
+# What a VM may ask for, which it tries with all parameters of the host that can be set.
+CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
+CANCEL_TDP = selftest("x86/dirty_log_control_test", "-c", name="turned_off", huge_2m=16)
+# The same by dirty_log_perf_test, whose verdict on page sizes has to know.
+CONTROLLED = replace(
+    perf_test("controlled", *SMALL, "--eager", "off", "--chunk", "512", "--log-by", "dirty"),
+    # Not as those that topics before the capability have.
+    name="controlled_perf_test",
+    settings=(("dirty_harvest", "vm"),),
+    eager=("Y",),
+)
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
@@ -319,6 +329,14 @@ VMX_HARVEST_MODE = without("pml")
 # Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
 VMX_TRACKED_MODE = without("eptad")
 
+# With PML, without, and without Dirty bits; it is the test that sets eager_page_split.
+CONTROL_MODES = (*HARVEST_MODES, VMX_MODES[0], VMX_HARVEST_MODE, VMX_TRACKED_MODE)
+CONTROL_CASES = (
+    *(Case(CONTROL, mode, "Y") for mode in CONTROL_MODES),
+    *(Case(CONTROLLED, mode, "Y") for mode in HARVEST_MODES),
+    Case(CANCEL_TDP, VMX_MODES[0], "Y"),
+)
+
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, race_test(20))
 # Sanitizers make each access many times as dear.
@@ -337,14 +355,7 @@ BOTH_MMUS_DEBUG = (
     race_test(3, "-w", "20", name="pauses"),
 )
 # For these one mode will do: with shadow paging there is more to go wrong.
-DEBUG_ONCE = (
-    RECOVER,
-    WINDOW_PAUSES,
-    WINDOW_WRPROT,
-    *MODEL_DEBUG,
-    *FAULT,
-    *BOTH_MMUS_DEBUG,
-)
+DEBUG_ONCE = (RECOVER, WINDOW_PAUSES, WINDOW_WRPROT, *MODEL_DEBUG, *FAULT, *BOTH_MMUS_DEBUG)
 # The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
 DEBUG_TDP = (
     PRIVATE,
@@ -362,9 +373,7 @@ DEBUG_TDP = (
 # Bounds of what a guest can cost, which are those of shadow paging.
 HOSTILE = selftest("x86/eager_split_hostile_test", huge_2m=16, eager=("Y",))
 # For how long mmu_lock is held, in simulated time, for a memslot of 512 gfns with 999 SPTEs each.
-HOLD = selftest(
-    *("x86/dirty_log_hold_test", "-g", "512", "-b", "2000"), eager=("Y",), timeout_s=800
-)
+HOLD = selftest("x86/dirty_log_hold_test", "-g", "512", "-b", "2000", eager=("Y",), timeout_s=800)
 # Short for `make soak`. With NPT the emulator itself fails now and then, see docs/developing.md.
 STRESS = selftest("x86/eager_split_stress_test", "-t", "5", huge_2m=16, eager=("Y",))
 
@@ -396,6 +405,7 @@ def cases() -> Iterator[Case]:
     for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
+    yield from CONTROL_CASES
     yield Case(race_test(20), TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
     # Here no VM looks for Dirty bits.

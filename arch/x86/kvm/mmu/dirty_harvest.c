@@ -58,19 +58,14 @@
  */
 #define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
 
-enum harvest_mode {
-	HARVEST_OFF,
-	HARVEST_ON,
-	HARVEST_AUTO,
-};
-
 static const char * const harvest_modes[] = {
-	[HARVEST_OFF]	= "off",
-	[HARVEST_ON]	= "on",
-	[HARVEST_AUTO]	= "auto",
+	[KVM_HARVEST_OFF]	= "off",
+	[KVM_HARVEST_ON]	= "on",
+	[KVM_HARVEST_AUTO]	= "auto",
+	[KVM_HARVEST_VM]	= "vm",
 };
 
-static int harvest_mode __read_mostly = HARVEST_OFF;
+static int harvest_mode __read_mostly = KVM_HARVEST_OFF;
 
 static int harvest_set_mode(const char *value, const struct kernel_param *kp)
 {
@@ -93,37 +88,74 @@ static const struct kernel_param_ops harvest_ops = {
 	.get = harvest_get_mode,
 };
 
-/* Read when a VM is created. */
+/* Read when a VM is created, and when it asks for what the host has. */
 module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
-MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
+MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on, auto or vm");
 
 /* Code isn't patched more than once a second, however often VMs come and go. */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
 
-/*
+/**
+ * kvm_dirty_harvest_mode - what the parameter is now
+ */
+enum kvm_harvest_mode kvm_dirty_harvest_mode(void)
+{
+	return READ_ONCE(harvest_mode);
+}
+
+/**
+ * kvm_dirty_harvest_is_possible - can a VM log by Dirty bits?
+ * @kvm: the VM, known to the vendor module
+ *
  * SPTEs have Dirty bits that CPUs set, and the CPU doesn't log by itself.  Page tables
  * that KVM doesn't write, but has others write, are left to those.
  */
-static bool harvest_is_possible(struct kvm *kvm)
+bool kvm_dirty_harvest_is_possible(struct kvm *kvm)
 {
 	return kvm_ad_enabled && !kvm->arch.cpu_dirty_log_size && !kvm_has_mirrored_tdp(kvm);
 }
 
-/*
+/**
+ * kvm_dirty_harvest_is_wanted - does a VM log by Dirty bits?
+ * @kvm: the VM, known to the vendor module
+ * @mode: what is chosen for it
+ *
  * Looking for Dirty bits costs time for each page there is, write protection for
  * each page that is written, but to vCPUs, and with shadow paging to all of them,
  * as each fault takes mmu_lock exclusively.
  */
-static bool harvest_is_wanted(void)
+bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode)
 {
-	switch (READ_ONCE(harvest_mode)) {
-	case HARVEST_ON:
-		return true;
-	case HARVEST_AUTO:
-		return !tdp_enabled;
+	switch (mode) {
+	case KVM_HARVEST_ON:
+		return kvm_dirty_harvest_is_possible(kvm);
+	case KVM_HARVEST_AUTO:
+		return !tdp_enabled && kvm_dirty_harvest_is_possible(kvm);
 	default:
 		return false;
 	}
+}
+
+/**
+ * kvm_dirty_harvest_get - before a VM is told how to log
+ * @use: true if by Dirty bits
+ *
+ * It may patch code, so that no lock may be held that is taken with cpus_read_lock().
+ */
+void kvm_dirty_harvest_get(bool use)
+{
+	if (use)
+		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
+}
+
+/**
+ * kvm_dirty_harvest_put - undo kvm_dirty_harvest_get()
+ * @use: as there
+ */
+void kvm_dirty_harvest_put(bool use)
+{
+	if (use)
+		static_branch_slow_dec_deferred(&kvm_dirty_harvest_vms);
 }
 
 /**
@@ -132,10 +164,9 @@ static bool harvest_is_wanted(void)
  */
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
-	kvm->arch.dirty_harvest = harvest_is_wanted() && harvest_is_possible(kvm);
+	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
-	if (kvm->arch.dirty_harvest)
-		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
+	kvm_dirty_harvest_get(kvm->arch.dirty_harvest);
 }
 
 /**
@@ -144,8 +175,7 @@ void kvm_dirty_harvest_init_vm(struct kvm *kvm)
  */
 void kvm_dirty_harvest_uninit_vm(struct kvm *kvm)
 {
-	if (kvm->arch.dirty_harvest)
-		static_branch_slow_dec_deferred(&kvm_dirty_harvest_vms);
+	kvm_dirty_harvest_put(kvm->arch.dirty_harvest);
 }
 
 /**

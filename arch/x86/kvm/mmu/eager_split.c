@@ -80,7 +80,7 @@ struct eager_split {
 	unsigned int batch;
 	unsigned int total;
 
-	/* How often mmu_lock was given up because others wanted it. */
+	/* How often mmu_lock was given up because others wanted it, or should have a chance. */
 	unsigned int yields;
 
 	/* The first huge page was seen, and kvm_eager_split_begin traced. */
@@ -187,12 +187,12 @@ static void eager_split_yield(struct eager_split *es)
 }
 
 /* An error if the result isn't wanted any more. */
-static int eager_split_cancelled(void)
+static int eager_split_cancelled(const struct kvm *kvm)
 {
 	if (fatal_signal_pending(current))
 		return -EINTR;
 
-	return READ_ONCE(eager_page_split) ? 0 : -ECANCELED;
+	return kvm_wants_eager_split(kvm) ? 0 : -ECANCELED;
 }
 
 static bool eager_split_cache_has(struct kvm_mmu_memory_cache *cache, int nr)
@@ -528,7 +528,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (!es->held_since)
 		es->held_since = ktime_get_ns();
 
-	r = eager_split_cancelled();
+	r = eager_split_cancelled(es->kvm);
 	if (!r)
 		r = eager_split_one(es, huge_sptep, gfn, level);
 	if (!r) {

@@ -15,8 +15,7 @@ bool initially_set(const struct test *test)
 
 bool is_hugetlb(enum vm_mem_backing_src_type backing)
 {
-	return is_backing_src_hugetlb(backing) ||
-	       backing == VM_MEM_SRC_SHARED_HUGETLB;
+	return is_backing_src_hugetlb(backing) || backing == VM_MEM_SRC_SHARED_HUGETLB;
 }
 
 u64 slot_bytes(const struct test *test)
@@ -183,9 +182,8 @@ static void run_test(enum vm_guest_mode mode, void *data)
 {
 	const struct options *opts = &perf_options;
 	struct test test;
-	int i;
 
-	for (i = 1; i <= opts->runs; i++) {
+	for (int i = 1; i <= opts->runs; i++) {
 		run_once(&test, mode, opts, i);
 		if (opts->runs > 1 && i == opts->runs)
 			summarize(&test);
@@ -243,6 +241,51 @@ static void take_mode(const char *arg)
 	parse_number("-m", arg, 0, NUM_VM_MODES - 1);
 	guest_modes_cmdline(arg);
 }
+
+/* Headers without the capability come with a library without the hook. */
+#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
+static const char * const asked_eagers[] = { "host", "off", "on" };
+static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto" };
+
+static void take_eager(const char *arg)
+{
+	const struct choice c = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
+
+	perf_options.asked_eager = option_name(arg, &c);
+}
+
+static void take_log_by(const char *arg)
+{
+	const struct choice c = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };
+
+	perf_options.asked_log_by = option_name(arg, &c);
+}
+
+static void ask(struct kvm_vm *vm)
+{
+	const struct options *opts = &perf_options;
+	struct kvm_enable_cap cap = {
+		.cap = KVM_CAP_X86_DIRTY_LOG_CONTROL,
+		.args = { opts->asked_eager, opts->asked_chunk, opts->asked_log_by },
+	};
+
+	__TEST_REQUIRE(!__vm_ioctl(vm, KVM_ENABLE_CAP, &cap),
+		       "KVM doesn't allow --eager %s, --chunk %lu and --log-by %s here",
+		       asked_eagers[opts->asked_eager], opts->asked_chunk,
+		       asked_logs[opts->asked_log_by]);
+}
+
+void asked_json(const struct options *opts)
+{
+	fprintf(json_out, ", \"asked_eager\": \"%s\", \"asked_chunk\": %lu",
+		asked_eagers[opts->asked_eager], opts->asked_chunk);
+	fprintf(json_out, ", \"asked_log_by\": \"%s\"", asked_logs[opts->asked_log_by]);
+}
+#else
+void asked_json(const struct options *opts)
+{
+}
+#endif
 
 /* To pin to, parsed once the number of vCPUs is known. */
 static const char *pcpus;
@@ -303,6 +346,16 @@ static const struct test_option common_options[] = {
 	  .count = &perf_options.runs, .min = 1, .max = MAX_RUNS },
 	{ 0, "sparse", "Access only the first page of every 2 MiB.  All of them are\n"
 	  "     populated.", .flag = &perf_options.sparse },
+#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
+	{ 0, "chunk", "Have KVM split so many 4KiB pages at most in each hold of mmu_lock, a\n"
+	  "     multiple of 512. (x86 only)", .number = &perf_options.asked_chunk,
+	  .max = KVM_X86_EAGER_SPLIT_CHUNK_MAX, .multiple = KVM_X86_EAGER_SPLIT_CHUNK_UNIT },
+	{ 0, "eager", "Have KVM split huge pages eagerly: off, on, or as the host says.\n"
+	  "     (host, off, on; default: host; x86 only)", .take = take_eager },
+	{ 0, "log-by", "Have KVM log pages by write protection, Dirty bits, or whatever it\n"
+	  "     chooses. (host, wrprot, dirty, auto; default: host; x86 only)",
+	  .take = take_log_by },
+#endif
 	{ 0, "stats", "Print what KVM's statistics say about each phase. (x86 only)",
 	  .flag = &perf_options.stats },
 };
@@ -315,6 +368,10 @@ static void check_options(const struct options *opts)
 #endif
 	if (opts->readers > opts->nr_vcpus)
 		usage_error("-R %d is more than the %d vCPUs of -v", opts->readers, opts->nr_vcpus);
+#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
+	if (opts->asked_eager || opts->asked_chunk || opts->asked_log_by)
+		vm_open_hook = ask;
+#endif
 	if (perf_program.check)
 		perf_program.check(opts);
 }
@@ -323,10 +380,9 @@ static void parse_options(int argc, char *argv[])
 {
 	/* The common ones, then the program's own. */
 	struct test_option options[MAX_OPTIONS] = { }, *end = &options[ARRAY_SIZE(common_options)];
-	const struct test_option *own;
 
 	memcpy(options, common_options, sizeof(common_options));
-	for (own = perf_program.options; own->letter; own++)
+	for (const struct test_option *own = perf_program.options; own->letter; own++)
 		*end++ = *own;
 
 	parse_test_options(argc, argv, options, perf_program.purpose);

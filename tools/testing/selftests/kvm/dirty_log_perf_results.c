@@ -135,6 +135,7 @@ void json_dimensions(const struct test *test, const char *record)
 		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
 	fprintf(json_out, ", \"readers\": %d, \"run_while_disabling\": %s, \"verify\": %s",
 		opts->readers, json_bool(opts->run_while_disabling), json_bool(opts->verify));
+	asked_json(opts);
 }
 
 /* What json_out collects. */
@@ -208,9 +209,7 @@ static void summarize_one(struct measured *one, int runs)
 
 void summarize(const struct test *test)
 {
-	int i;
-
 	pr_info("\n");
-	for (i = 0; i < nr_measured; i++)
+	for (int i = 0; i < nr_measured; i++)
 		summarize_one(&measured[i], test->opts->runs);
 }

@@ -78,6 +78,10 @@ extern struct options {
 	bool verify;
 	/* Print what KVM's statistics say about each phase. */
 	bool stats;
+	/* What VMs ask KVM for: arguments of KVM_CAP_X86_DIRTY_LOG_CONTROL. */
+	u64 asked_eager;
+	u64 asked_chunk;
+	u64 asked_log_by;
 	/* File for the results, or NULL. */
 	const char *json;
 } perf_options;
@@ -202,7 +206,9 @@ u64 vcpu_faults_taken(int vcpu);
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
 void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after);
 
-/* Members for KVM's parameters, each with a comma in front of it. */
+/* The members "asked_...", each with a comma in front of it. */
+void asked_json(const struct options *opts);
+/* Members for KVM's parameters, likewise. */
 void kvm_parameters_json(void);
 void kvm_parameters_print(void);
 #else
