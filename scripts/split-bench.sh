@@ -24,6 +24,8 @@
 #   --init-set WHICH   initially-all-set: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
 #   --harvest LIST     values of dirty_harvest: off, on, auto  (default: as it is)
+#   --per-vm           let each VM ask for these two values (KVM_CAP_X86_DIRTY_LOG_CONTROL)
+#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
@@ -64,7 +66,7 @@ harvest_param=$params/dirty_harvest
 unset vcpus_list writes_list init_set backing_list iterations
 preset=quick bytes=4M eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series
-pin=1 dry_run=0 keep_going=0 others_ok=0 quiet=0
+pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0
 # Without --harvest what the kernel has, see check_input.
 harvest_given='' harvest_list=''
 
@@ -136,7 +138,7 @@ parse_options() {
 	while [ $# -gt 0 ]; do
 		case $1 in
 		-h | --help) sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
-		--dry-run | --keep-going | --others-ok | --quiet) eval "$(name_of "$1")=1" ;;
+		--dry-run | --keep-going | --others-ok | --per-vm | --quiet) eval "$(name_of "$1")=1" ;;
 		--no-pin) pin=0 ;;
 		--quick | --full) preset=${1#--} ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
@@ -293,11 +295,22 @@ test_arguments() {
 	arguments="-s $backing -b $size -v $vcpus -w $writes -i $iterations"
 	[ "$init" = yes ] || arguments="$arguments -g"
 	! is_pinned || arguments="$arguments -c $(pin_list)"
+	host_eager=$eager host_harvest=$harvest
+	[ "$per_vm" -eq 0 ] || ask
+}
+
+# With "vm", a VM that doesn't ask logs as with "off".
+ask() {
+	case $eager in N) arguments="$arguments --eager=off" ;; Y) arguments="$arguments --eager=on" ;; esac
+	host_eager=Y
+	[ -n "$harvest_given" ] || return 0
+	case $harvest in on) arguments="$arguments --log-by=dirty" ;; auto) arguments="$arguments --log-by=auto" ;; esac
+	host_harvest=vm
 }
 
 show_run() {
 	test_arguments
-	printf 'eager_page_split=%s %s%s %s\n' "$eager" "${harvest_given:+dirty_harvest=$harvest }" "$test" "$arguments"
+	printf 'eager_page_split=%s %s%s %s\n' "$host_eager" "${harvest_given:+dirty_harvest=$host_harvest }" "$test" "$arguments"
 }
 
 describe_run() {
@@ -569,7 +582,8 @@ read_times() {
 
 # KVM reads dirty_harvest when the test creates its VM.
 set_parameters() {
-	set_one "$eager_param" "$eager" && { [ -z "$harvest_given" ] || set_one "$harvest_param" "$harvest"; }
+	test_arguments
+	set_one "$eager_param" "$host_eager" && { [ -z "$harvest_given" ] || set_one "$harvest_param" "$host_harvest"; }
 }
 
 set_one() {
@@ -582,7 +596,6 @@ set_one() {
 # In the background, because a shell handles no signal while it waits for a
 # command in the foreground.
 run_test() {
-	test_arguments
 	rm -f "$scratch/json"
 	# shellcheck disable=SC2086 # one word per argument is wanted
 	"$test" $arguments -j "$scratch/json" >"$scratch/output" 2>&1 </dev/null &

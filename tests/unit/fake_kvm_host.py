@@ -23,7 +23,7 @@ echo "$eager$suffix ${*% -j *}" >>"$here/calls"
 read -r mode <"$here/mode"
 clear=1
 iterations=2
-while getopts s:b:v:w:i:gc:j: option; do
+while getopts s:b:v:w:i:gc:j:-: option; do
     case $option in
         v) vcpus=$OPTARG ;;
         i) iterations=$OPTARG ;;

@@ -100,6 +100,24 @@ def test_each_run_is_measured_for_each_value_of_dirty_harvest(host: Host) -> Non
     assert host.settings() == before
 
 
+def test_vms_ask_for_what_is_measured(host: Host) -> None:
+    before = host.settings()
+    options = ("--vcpus", "2", "--writes", "100", "--per-vm")
+    done = host.run(*options, "--harvest", "off,on auto")
+    assert (done.returncode, done.stderr) == (0, "")
+    run = "-s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2 -c 1,2,0"
+    asked = [
+        f"{run} --eager={eager}{log_by}"
+        for eager in ("off", "on")
+        for log_by in ("", " --log-by=dirty", " --log-by=auto")
+    ]
+    assert host.calls() == [f"Y,vm {words}" for words in asked]
+    assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "on", "auto"]
+    host.run(*options)
+    assert host.calls()[6:] == [f"Y {words}" for words in asked[::3]]
+    assert host.settings() == before
+
+
 @pytest.mark.parametrize("value", ["on", None])
 def test_dirty_harvest_is_left_alone_and_recorded(host: Host, value: str | None) -> None:
     """A kernel without it is off."""
