@@ -149,9 +149,11 @@ def _runs(boots: Iterable[Boot]) -> int:
     return sum(len(matrix.runs) for boot in boots for matrix in boot.matrices)
 
 
-def announce(machine: Machine, boots: Sequence[Boot]) -> None:
+def announce(
+    machine: Machine, boots: Sequence[Boot], what: str = "eager_page_split=N beside =Y"
+) -> None:
     kind = "simulated time" if machine.lockstep else "wall-clock time, for orientation only"
-    say("bench: build what has changed, then measure eager_page_split=N beside =Y:")
+    say(f"bench: build what has changed, then measure {what}:")
     say(
         f"bench: {_runs(boots)} test runs in {len(boots)} boots of {machine.name} ({kind}),"
         f" about {_estimate(machine, boots)} when all is built"

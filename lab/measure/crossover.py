@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from lab import machines
-from lab.core.steps import duration, say
 from lab.measure import bench
 from lab.measure.plan import MACHINE, Boot, Matrix, bench_boots
 from lab.page import command as page
@@ -38,11 +37,7 @@ def boots() -> list[Boot]:
 def measure_into(file: Path, *, fresh: bool = False) -> None:
     """Measure all of it, FILE being complete or absent. What was interrupted is not repeated."""
     machine, plan = machines.get(MACHINE), boots()
-    runs = sum(len(boot.matrix.runs) for boot in plan)
-    say(
-        f"crossover: {runs} test runs in {len(plan)} boots of {MACHINE} (simulated time), about"
-        f" {duration(sum(boot.estimate_s for boot in plan) / 2)} on two cores when all is built"
-    )
+    bench.announce(machine, plan, "dirty_harvest=on beside off")
     bench.measure_into(file, machine, plan, fresh=fresh)
 
 

@@ -67,9 +67,6 @@ class Load:
     def mib(self) -> int:
         return self.vcpus * self.mib_per_vcpu
 
-    def __str__(self) -> str:
-        return f"{self.vcpus} vCPUs x {self.mib_per_vcpu} MiB"
-
 
 USUAL = Load(vcpus=4, readers=1, mib_per_vcpu=16, window_us=10_000, stretch_ms=400)
 CONTENDED = Load(vcpus=14, readers=13, mib_per_vcpu=74, window_us=5_000, stretch_ms=40)
@@ -233,6 +230,7 @@ def command(ept: str, mib: int, contended: bool, output: Path | None, dry_run: b
             click.echo(f"  eager_page_split={','.join(boot.eager)} {test_command(boot.load)}")
         return
     file = output_file(output, "yield" if contended else "live")
-    say(f"live: {plan[0].load} in {len(plan)} boots of {MACHINE}, simulated time")
+    what = f"{plan[0].load.vcpus} vCPUs x {plan[0].load.mib_per_vcpu} MiB"
+    say(f"live: {what} in {len(plan)} boots of {MACHINE}, simulated time")
     write_records(file, measure(plan))
     page.present("live", [], file, draw=output is None)

@@ -24,10 +24,7 @@ class LiveRun:
 
     @property
     def style(self) -> Style:
-        record = self.timeline.record
-        if record["kernel"] == "peer":
-            return pictures.UNGATED
-        return pictures.EAGER if record["eager"] else pictures.LAZY
+        return pictures.style_of(self.timeline.record)
 
     def phases(self, kind: str) -> list[Line]:
         return [line for line in self.kinds if line.record["kind"] == kind]
@@ -40,7 +37,7 @@ def _runs(source: Source, ept: bool) -> list[LiveRun]:
         if timeline.record["ept"] == ept:
             kinds = [o for o in source.of("kind") if _same_run(o) == _same_run(timeline)]
             found.append(LiveRun(timeline, kinds))
-    order = (pictures.LAZY, pictures.EAGER, pictures.UNGATED)
+    order = (pictures.LAZY, pictures.EAGER, pictures.BITS, pictures.UNGATED)
     return sorted(found, key=lambda run: order.index(run.style))
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The section on live migration: what a guest felt while it was migrated."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import Record, Style, Timeline
+from lab.page.pictures import Record, Timeline
 from lab.results import goals, tables
 from lab.results.sources import Line, Source
 from lab.results.tables import Table
@@ -16,33 +16,8 @@ from lab.results.tables import Table
 GOAL = 5
 RATIOS = ("N/Y", "N/Dirty bits")
 
-
-def _by_bits(record: Record) -> bool:
-    """Whether pages were logged by Dirty bits; older lines don't say that they were not."""
-    return bool(record.get("dirty_harvest", tables.OFF) != tables.OFF)
-
-
-@dataclass(frozen=True)
-class MigrationRecords:
-    """The records of one migration, by name; phases by theirs."""
-
-    records: Mapping[str, Record]
-
-    @classmethod
-    def of(cls, found: Iterable[Record]) -> "MigrationRecords":
-        return cls({one.get("phase", one["record"]): one for one in found})
-
-    @property
-    def style(self) -> Style:
-        one = self.records["migration"]
-        if one["kernel"] == "peer":
-            return pictures.UNGATED
-        if _by_bits(one):
-            return pictures.BITS
-        return pictures.EAGER if one["eager"] else pictures.LAZY
-
-    def at(self, name: str, key: str) -> float:
-        return float(self.records[name][key])
+# The records of one migration, by name; phases by theirs.
+MigrationRecords = Mapping[str, Record]
 
 
 def _same(record: Record) -> tuple[Any, ...]:
@@ -51,13 +26,12 @@ def _same(record: Record) -> tuple[Any, ...]:
 
 def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
     """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
-    groups: dict[tuple[Any, ...], dict[tuple[bool, bool], list[Record]]] = {}
+    groups: dict[tuple[Any, ...], dict[tuple[bool, bool], dict[str, Record]]] = {}
     for one in found:
-        setting = (one["eager"], _by_bits(one))
-        groups.setdefault(_same(one), {}).setdefault(setting, []).append(one)
-    return [
-        [MigrationRecords.of(part) for _, part in sorted(each.items())] for each in groups.values()
-    ]
+        setting = (one["eager"], pictures.by_bits(one))
+        records = groups.setdefault(_same(one), {}).setdefault(setting, {})
+        records[one.get("phase", one["record"])] = one
+    return [[each[setting] for setting in sorted(each)] for each in groups.values()]
 
 
 @dataclass(frozen=True)
@@ -78,14 +52,14 @@ class FigureRow:
     def value(self, migration: MigrationRecords) -> float:
         if self.of == GROWTH:
             # How much one of KVM's statistics grew from before the migration to after it.
-            whole = migration.records["migration"]
+            whole = migration["migration"]
             after, before = (whole[f"kvm_stats_{when}"] for when in ("after", "before"))
             return float(after.get(self.key, 0) - before.get(self.key, 0))
-        value = migration.at(self.of, self.key) * self.scale
+        value = float(migration[self.of][self.key]) * self.scale
         if self.key == LOWEST:
             # In percent of the average before.
-            window_s = migration.at("precopy", "window_us") / 1e6
-            return 100 * value / (migration.at("before", "requests_per_second") * window_s)
+            window_s = migration["precopy"]["window_us"] / 1e6
+            return 100 * value / float(migration["before"]["requests_per_second"] * window_s)
         return value
 
 
@@ -113,17 +87,12 @@ def _title(record: Record) -> str:
     return f"Migration, {record['machine']} ({record['kernel']}), {dimensions.mode(record)}"
 
 
-def _dimensions(record: Record) -> str:
-    """What a picture's runs have in common."""
-    requests = f"{record['rate']} requests a second and vCPU, each reads {record['reads']} pages"
-    return dimensions.of([record], f"{requests} and writes {record['writes']}")
-
-
 def _table(migrations: Sequence[MigrationRecords]) -> Table:
-    record = migrations[0].records["migration"]
+    record = migrations[0]["migration"]
+    styles = [pictures.style_of(migration["migration"]) for migration in migrations]
     table = Table(
         _title(record),
-        ("", *(migration.style.label for migration in migrations), *RATIOS[: len(migrations) - 1]),
+        ("", *(style.label for style in styles), *RATIOS[: len(migrations) - 1]),
     )
     for row in ROWS:
         values = [row.value(migration) for migration in migrations]
@@ -148,20 +117,25 @@ def migration_tables(found: Sequence[Record]) -> list[Table]:
 
 
 def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
-    record = migrations[0].records["migration"]
+    record = migrations[0]["migration"]
     origins = tuple(line for line in lines if _same(line.record) == _same(record))
     paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
     name = f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
     simulated = record["machine"] in dimensions.SIMULATED
-    drawn = [Timeline(m.style, m.records["timeline"], [m.records["migration"]]) for m in migrations]
+    drawn = [
+        Timeline(pictures.style_of(m["migration"]), m["timeline"], [m["migration"]])
+        for m in migrations
+    ]
     svg = pictures.migration_timelines(name, drawn, simulated)
+    requests = f"{record['rate']} requests a second and vCPU, each reads {record['reads']} pages"
+    said = dimensions.of([record], f"{requests} and writes {record['writes']}")
     reading = (
         "Left: how many requests the guest serves; a dip after the migration begins is what it"
         " cannot serve because its pages are being split under it. Right: the longest request in"
         " each window; the lower, the less a guest notices of being migrated. Dotted lines are"
         " passes over the memory, the last line is where it is stopped."
     )
-    picture = Picture(name, _title(record), svg, _dimensions(record), reading, lines[0].file)
+    picture = Picture(name, _title(record), svg, said, reading, lines[0].file)
     table = _table(migrations)
     return [picture, Grid(table, [origins] * len(table.rows))]
 

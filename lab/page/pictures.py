@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from lab.results.tables import OFF
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -101,6 +103,20 @@ class Panel:
 
 
 Record = Mapping[str, Any]
+
+
+def by_bits(record: Record) -> bool:
+    """Whether pages were logged by Dirty bits; older lines don't say that they were not."""
+    return bool(record.get("dirty_harvest", OFF) != OFF)
+
+
+def style_of(record: Record) -> Style:
+    """That of a run, or of a migration."""
+    if record["kernel"] == "peer":
+        return UNGATED
+    if by_bits(record):
+        return BITS
+    return EAGER if record["eager"] else LAZY
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """What both measured. before, after: medians, seconds. spread: None if it is not known."""
+    """What both measured. before, after: medians, seconds. judged: moved is known."""
 
     key: Key
     before: float

@@ -14,28 +14,23 @@ from lab.results import compare, tables
 from lab.results.jsonl import Key, Measurement
 from lab.results.tables import BASE_LIMIT, BASE_VCPUS, Row, Table, Times, headline
 
+# A paging mode, and the value of dirty_harvest.
+Way = tuple[Mode, str]
 
-@dataclass(frozen=True)
-class Way:
-    """A paging mode, and the value of dirty_harvest."""
 
-    mode: Mode
-    harvest: str = tables.OFF
-
-    @classmethod
-    def of(cls, key: Key) -> "Way":
-        return cls(Mode(key.ept, key.tdp_mmu, key.pml), key.dirty_harvest)
+def way_of(key: Key) -> Way:
+    return Mode(key.ept, key.tdp_mmu, key.pml), key.dirty_harvest
 
 
 def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
     """With EPT: by PML, by write protection, by Dirty bits."""
     nopml = Mode(True, tdp_mmu, pml=False)
-    return Way(Mode(True, tdp_mmu)), Way(nopml), Way(nopml, tables.ON)
+    return (Mode(True, tdp_mmu), tables.OFF), (nopml, tables.OFF), (nopml, tables.ON)
 
 
-EPT, SHADOW = Way(Mode(True)), Way(Mode(False))
+EPT, SHADOW = ((Mode(ept), tables.OFF) for ept in (True, False))
 IN_TDP_MMU = _ways(True)
-EVERYWHERE = (*_ways(False), SHADOW, replace(SHADOW, harvest=tables.ON), *IN_TDP_MMU)
+EVERYWHERE = (*_ways(False), SHADOW, (Mode(False), tables.ON), *IN_TDP_MMU)
 # eager_page_split=N in the TDP MMU: by how many percent a phase may take longer than unpatched.
 LAZY_LIMIT = 2.0
 # Two interrupts of the timer, which a phase may meet more often by chance.
@@ -59,7 +54,7 @@ class Goal:
         vm = (self.vcpus, self.mib * tables.MIB, self.write_percent, self.initially_all_set)
         own = (key.vcpus, key.bytes_per_vcpu, key.write_percent, key.initially_all_set)
         phase = (self.row.phase, self.row.iteration)
-        return (self.way, vm, phase) == (Way.of(key), own, (key.phase, key.iteration))
+        return (self.way, vm, phase) == (way_of(key), own, (key.phase, key.iteration))
 
     def judge(self, lazy: float | None, eager: float) -> str | None:
         """The verdict, None if what it needs was not measured."""
@@ -143,7 +138,7 @@ def _lazy_goals(times: Times) -> Iterator[Judged]:
     """For each way of the TDP MMU the phase in which N is worst beside the unpatched kernel."""
     pairs = list(tables.base_pairs(times))
     for way in IN_TDP_MMU:
-        mine = [pair for pair in pairs if Way.of(pair[0]) == way]
+        mine = [pair for pair in pairs if way_of(pair[0]) == way]
         if not mine:
             continue
         key, row, before, now = max(mine, key=lambda pair: _over(pair[0], *pair[2:]))

@@ -92,9 +92,6 @@ class Subject:
         """The work tree for checks, at a commit."""
         return tree.work_tree(self.layout, self.layout.check, commit)
 
-    def title(self, commit: str) -> str:
-        return self.repo.text("log", "-1", "--format=%s", commit)
-
 
 def round_trip(subject: Subject) -> CheckResult:
     """Tree -> save changes nothing, and every whole file belongs to a mail."""
@@ -156,7 +153,7 @@ def in_topics(subject: Subject) -> CheckResult:
 
 def _compile_mail(subject: Subject, commit: str, known: set[tuple[str, str]]) -> list[str]:
     """Compile what a mail changes; returns its problems and adds to KNOWN what it warns of."""
-    title, source = subject.title(commit), subject.at(commit)
+    title, source = subject.repo.text("log", "-1", "--format=%s", commit), subject.at(commit)
     done = _make(subject, source, "W=1", KVM)
     found = diagnostics(done.stderr) - known
     known |= found

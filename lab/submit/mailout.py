@@ -55,14 +55,6 @@ EMULATED = {name for name in machines.NAMES if name != "host"}
 MAINTAINERS = ("--no-git", "--no-git-fallback", "--no-rolestats")
 
 
-@dataclass(frozen=True)
-class Cover:
-    """What the cover letter says. body: with the tables, without the list of mails."""
-
-    subject: str
-    body: str
-
-
 def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
     """The results that the figures are taken from: given, or the committed reference.
 
@@ -86,11 +78,6 @@ def _committed_at(*paths: str) -> float:
     with suppress(GitFailed):
         return float(Repo(ROOT).text("log", "-1", "--format=%ct", "--", *paths) or 0)
     return 0
-
-
-def load_results(file: Path) -> list[Measurement]:
-    """LabError: FILE cannot be read, or is not what `make bench` writes."""
-    return jsonl.parse_all(sources.load(file).data.decode(), file.name)
 
 
 def _narrow(table: Table) -> Table:
@@ -141,13 +128,16 @@ def tables_text(measurements: Iterable[Measurement], name: str) -> str:
     return "\n\n".join([*notes, *map(plain, found)])
 
 
-def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) -> Cover:
-    """The cover letter of a topic that comes after those BEFORE."""
+def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) -> str:
+    """What the cover letter of a topic that comes after those BEFORE says above the list of mails.
+
+    figures: the tables.
+    """
     text = topic.text.strip("\n").replace(TABLES, figures)
     names = [f"  {one.subject}" for one in before]
     order = ["This comes after:", *names] if names else ["This comes after no other topic."]
     parts = ["\n".join(order), *([] if signed else [NOT_SIGNED]), text]
-    return Cover(topic.subject, "\n\n".join(parts))
+    return "\n\n".join(parts)
 
 
 def signed_by(subject: Subject, sender: tuple[str, str]) -> Subject:
@@ -168,10 +158,11 @@ def signed_by(subject: Subject, sender: tuple[str, str]) -> Subject:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A topic to be made. name: of its directory. commits: its mails."""
+    """A topic to be made. name: of its directory. cover: see cover_of(). commits: its mails."""
 
     name: str
-    cover: Cover
+    subject: str
+    cover: str
     commits: tuple[str, ...]
 
 
@@ -180,9 +171,10 @@ def parcels(
 ) -> list[Parcel]:
     """All topics, in order. LabError: they do not fit the series."""
     slices = topics.slices(found, subject.loaded.subjects, subject.commits)
+    covers = [cover_of(topic, found[:n], figures, signed) for n, topic in enumerate(found)]
     return [
-        Parcel(f"{n + 1:02}-{topic.name}", cover_of(topic, found[:n], figures, signed), commits)
-        for n, (topic, commits) in enumerate(zip(found, slices, strict=True))
+        Parcel(f"{n:02}-{topic.name}", topic.subject, cover, commits)
+        for n, (topic, cover, commits) in enumerate(zip(found, covers, slices, strict=True), 1)
     ]
 
 
@@ -201,7 +193,7 @@ def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int)
     subject.repo.run("format-patch", *options, f"{first}^..{last}", env=env)
     mails = sorted(directory.glob("*.patch"))
     text = mails[0].read_text()
-    for place, value in zip(PLACES, (parcel.cover.subject, parcel.cover.body), strict=True):
+    for place, value in zip(PLACES, (parcel.subject, parcel.cover), strict=True):
         if place not in text:
             raise WorkFailed(f"{mails[0]}: git's cover letter has no line '{place}'")
         text = text.replace(place, value, 1)
@@ -299,7 +291,8 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
         words = (sys.executable, "-m", "pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
         return process.run(words, ROOT, sys.stdout, stderr=sys.stderr, env=env)
     file = choose_results(given)
-    figures = tables_text(load_results(file), file.name)
+    results = jsonl.parse_all(sources.load(file).data.decode(), file.name)
+    figures = tables_text(results, file.name)
     # A result is as old as its file, or as the commit that has it: a clone's files are new.
     measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
     if measured < _committed_at("series", *KERNEL_CODE):
@@ -311,7 +304,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     if dry_run:
         for n, topic in enumerate(found):
             cover = cover_of(topic, found[:n], figures, bool(sender))
-            click.echo(f"Subject: {cover.subject}\n\n{cover.body}\n")
+            click.echo(f"Subject: {topic.subject}\n\n{cover}\n")
         return 0
     subject = check.subject_of(LAYOUT.newest, "the mails are those of")
     subject = signed_by(subject, sender) if sender else subject

@@ -22,7 +22,7 @@ from lab.core.steps import now_and_then, run_logged, say, step
 from lab.machines import Job, disk
 from lab.machines.disk import SvmQemuDisk
 from lab.series import tree
-from lab.series.source import KernelSource, current_source
+from lab.series.source import current_source
 
 # Of the package linux-config-VERSION.
 DEBIANS = "/usr/src/linux-config-{}/config.amd64_none_cloud-amd64.xz"
@@ -55,15 +55,11 @@ done
 
 @dataclass(frozen=True)
 class Packages:
-    """What was built. release: what uname -r says. files: all packages, sorted."""
+    """What was built. release: what uname -r says. image: the kernel's. files: all, sorted."""
 
     release: str
+    image: Path
     files: tuple[Path, ...]
-
-    @property
-    def image(self) -> Path:
-        """The package with the kernel itself."""
-        return next(f for f in self.files if f.name.startswith(f"linux-image-{self.release}_"))
 
 
 def directory_of(layout: Layout) -> Path:
@@ -92,17 +88,15 @@ def read_config(file: Path) -> bytes:
     return text
 
 
-def version_of(source: KernelSource) -> str:
-    """The packages' version: the source's, and what is newer about it."""
-    return f"{source.version}+eagersplit"
+def command_of(objects: Path) -> tuple[str, ...]:
+    """The kbuild command; the packages land beside OBJECTS.
 
-
-def command_of(objects: Path, version: str) -> tuple[str, ...]:
-    """The kbuild command; the packages land beside OBJECTS."""
+    Their version is the source's, and what is newer about it.
+    """
     return kernel.make_command(
         str(objects),
         f"LOCALVERSION={LOCALVERSION}",
-        f"KDEB_PKGVERSION={version}",
+        f"KDEB_PKGVERSION={current_source(LAYOUT).version}+eagersplit",
         f"KDEB_CHANGELOG_DIST={SUITE}",
         "bindeb-pkg",
     )
@@ -140,16 +134,16 @@ def compiled(log: Path) -> int:
 
 def found(directory: Path, release: str) -> Packages:
     """What bindeb-pkg left. WorkFailed: no image among it."""
-    packages = Packages(release, tuple(sorted(directory.glob("*.deb"))))
-    if not any(f.name.startswith(f"linux-image-{release}_") for f in packages.files):
+    files = tuple(sorted(directory.glob("*.deb")))
+    image = next((f for f in files if f.name.startswith(f"linux-image-{release}_")), None)
+    if not image:
         raise WorkFailed(f"{directory}: there is no package of linux-image-{release}")
-    return packages
+    return Packages(release, image, files)
 
 
 def build(config: bytes, directory: Path) -> Packages:
     """Make the packages in DIRECTORY. WorkFailed: it does not compile."""
     linux = kernel.source_tree("series")
-    version = version_of(current_source(LAYOUT))
     objects, log = directory / "objects", LAYOUT.log / "deb.log"
     log.unlink(missing_ok=True)
     what = "Building Debian packages"
@@ -159,7 +153,7 @@ def build(config: bytes, directory: Path) -> Packages:
         for old in directory.glob("*.deb"):
             old.unlink()
         tick = now_and_then(lambda: f"deb: {compiled(log)} files compiled so far", SAY_EVERY_S)
-        words = (what, command_of(objects, version), log, linux, env)
+        words = (what, command_of(objects), log, linux, env)
         parallel.for_each([words], lambda each: run_logged(*each), tick, grace_s=process.GRACE_S)
     return found(directory, (objects / "include/config/kernel.release").read_text().strip())
 
@@ -225,9 +219,8 @@ def command(config: Path | None, proving: bool, dry_run: bool) -> None:
     config = config or debians(LAYOUT.version)
     text, directory = read_config(config), directory_of(LAYOUT)
     if dry_run:
-        version = version_of(current_source(LAYOUT))
         click.echo(f"configuration: {config}, {FRAGMENT}")
-        click.echo(f"build:         {' '.join(command_of(directory / 'objects', version))}")
+        click.echo(f"build:         {' '.join(command_of(directory / 'objects'))}")
         click.echo(f"packages:      {directory}/*.deb, about {ESTIMATE}, {NEEDED_GIB} GiB of disk")
         click.echo(f"proof:         {f'boot on svm-qemu, {PROVE_ESTIMATE}' if proving else 'none'}")
         return

@@ -367,13 +367,13 @@ def _paused(kind: Kind, windows: bytes) -> dict[str, int]:
 
 def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> BootRecord:
     """Boot once. Broken: the test failed, the kernel complained, or the machine failed."""
+    broken = partial(_broken, kind, seed, seconds)
     try:
         result = machine.run(job)
     except MachineFailed as failure:
         lines = len(complaints(races.parse(failure.kernel_log)[1]))
-        why = str(failure)
-        raise _broken(kind, seed, seconds, why, failure.kernel_log, lines) from failure
-    output = result.output.decode(errors="replace")
+        raise broken(str(failure), failure.kernel_log, lines) from failure
+    output = result.text
     everything = f"{output}\n--- kernel log\n{result.kernel_log}"
     verdict = races.judge(result.kernel_log, job.kernel)
     if verdict.others:
@@ -381,21 +381,20 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
     if mine := verdict.series:
         why = f"data race of the series: {mine[0].title}"
         everything = "\n".join([*(one.text for one in mine), "--- output", everything])
-        raise _broken(kind, seed, seconds, why, everything, len(mine))
+        raise broken(why, everything, len(mine))
     if found := complaints(verdict.rest):
-        why = f"the kernel complains: {found[0]}"
-        raise _broken(kind, seed, seconds, why, everything, len(found))
+        raise broken(f"the kernel complains: {found[0]}", everything, len(found))
     skipped = result.status == SKIPPED and kind.program.may_skip
     if result.status != 0 and not skipped:
         why = "\n".join([f"exit status {result.status}", *output.strip().splitlines()[-6:]])
-        raise _broken(kind, seed, seconds, why, everything)
+        raise broken(why, everything)
     try:
         counts = {} if skipped else kind.program.parse(output)
         counts |= _watched(kind, result.files.get("kcsan", b""), verdict.others)
         counts |= _paused(kind, result.files.get("windows", b""))
         return BootRecord(kind.name, seed, result.seconds, counts)
     except (ValueError, KeyError) as error:
-        raise _broken(kind, seed, seconds, f"unusable output: {error}", everything) from error
+        raise broken(f"unusable output: {error}", everything) from error
 
 
 def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:

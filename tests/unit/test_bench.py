@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from tempfile import mkdtemp
 from unittest.mock import Mock
@@ -44,21 +45,9 @@ from tests.unit.fake_kvm_host import Host, furnish, set_cpus
 SMALL = ["--vcpus", "2", "--writes", "100"]
 
 
-def booted(root: Path, job: Job) -> Host:
-    """A machine's inside: a made-up host that obeys the job's parameters."""
-    host = Host(root, ["dash"])
-    furnish(host)
-    set_cpus(host, job.cpus)
-    for name in ("kvm_intel.ept", "kvm_intel.pml", "kvm.tdp_mmu"):
-        host.set(name, "Y" if job.parameters.get(name, "1") == "1" else "N")
-    if job.kernel.name in ("bzImage-peer", "bzImage-base"):
-        host.harvest.unlink()
-    return host
-
-
 @dataclass
 class FakeMachine:
-    """Runs a job's command on this host, with a made-up /.
+    """Runs a job's command on this host, with a made-up / that obeys the job's parameters.
 
     spoil: changes the inside of a boot before the command runs. after: changes the result.
     """
@@ -73,14 +62,14 @@ class FakeMachine:
 
     def run(self, job: Job) -> Result:
         self.jobs.append(job)
-        host = booted(Path(mkdtemp(dir=self.directory)), job)
+        host = Host(Path(mkdtemp(dir=self.directory)), ["dash"])
+        furnish(host)
+        set_cpus(host, job.cpus)
+        for name in ("kvm_intel.ept", "kvm_intel.pml", "kvm.tdp_mmu"):
+            host.set(name, "Y" if job.parameters.get(name, "1") == "1" else "N")
+        if job.kernel.name in ("bzImage-peer", "bzImage-base"):
+            host.harvest.unlink()
         self.spoil(host, job)
-        return self.after(job, self._command(host, job))
-
-    def describe(self, job: Job) -> str:
-        return ""
-
-    def _command(self, host: Host, job: Job) -> Result:
         out = host.root / "out"
         out.mkdir()
         lines = host.root / "progress"
@@ -104,7 +93,10 @@ class FakeMachine:
             assert job.on_progress
             job.on_progress(line)
         left = {path.name: path.read_bytes() for path in out.iterdir()}
-        return Result(done.returncode, done.stdout, left, "console", 1.0)
+        return self.after(job, Result(done.returncode, done.stdout, left, "console", 1.0))
+
+    def describe(self, job: Job) -> str:
+        return ""
 
 
 @dataclass
@@ -261,25 +253,22 @@ def test_options_reach_the_script(lab: Lab) -> None:
     assert max(m.iteration or 0 for m in found) == 3
 
 
-def test_without_y_there_is_nothing_beside_the_ungated_baseline(lab: Lab) -> None:
-    lab.bench(*SMALL, "--eager", "N")
-    assert {m.kernel for m in lab.latest()} == {"series", "base"}
-
-
 @pytest.mark.parametrize("kind", jsonl.KERNELS)
 def test_one_kernel_alone(lab: Lab, kind: str) -> None:
     lab.bench(*SMALL, "--kernel", kind)
     assert lab.built == [f"{kind} kvm", "series selftests"]
-    assert {m.kernel for m in lab.latest()} == {kind}
-    assert {m.eager for m in lab.latest()} == {True, False}
+    assert {(m.kernel, m.eager) for m in lab.latest()} == {*product([kind], BOTH)}
 
 
-def test_host_is_measured_as_it_is(lab: Lab) -> None:
-    said = lab.bench(*SMALL, "--machine", "host")
+@for_each_row("words", [], ["--full"])
+def test_host_is_measured_as_it_is(lab: Lab, words: list[str]) -> None:
+    lab.machine.spoil = lambda host, job: host.set("kvm.dirty_harvest", "auto")
+    said = lab.bench(*SMALL, *words, "--machine", "host")
     (job,) = lab.machine.jobs
     assert job.parameters == {}
     assert lab.built == ["series selftests"]
-    assert {(m.machine, m.ept, m.tdp_mmu) for m in lab.latest()} == {("host", True, True)}
+    seen = {(m.machine, m.ept, m.tdp_mmu, m.dirty_harvest) for m in lab.latest()}
+    assert seen == {("host", True, True, "auto")}
     assert "wall-clock time" in said.out
 
 
@@ -342,6 +331,10 @@ def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
         # Where the CPU logs by itself there is nothing to choose.
         matrix = without if mode.ept and mode.pml else FULL
         assert sorted(run for boot in same for run in boot.matrix.runs) == sorted(matrix.runs)
+    # Small boots are not split.
+    boots = plan.bench_boots("vmx-bochs", "all", QUICK)
+    assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK] * 5
+    assert {boot.part for boot in boots} == {""}
 
 
 def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> None:
@@ -352,16 +345,23 @@ def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> 
     assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == set(machines.NAMES)
 
 
-def test_small_boots_are_not_split() -> None:
-    boots = plan.bench_boots("vmx-bochs", "all", QUICK)
-    assert [boot.matrix for boot in boots if boot.kernel == "series"] == [QUICK] * 5
-    assert {boot.part for boot in boots} == {""}
-
-
-def test_modes_are_chosen_by_name(lab: Lab) -> None:
-    lab.bench(*SMALL, "--modes", "tdp,ept0")
-    modes = {(kind, both, both) for kind, both in product(("series", "base"), BOTH)}
-    assert {(m.kernel, m.ept, m.tdp_mmu) for m in lab.latest()} == modes | {("peer", False, False)}
+@for_each_row(
+    "words, keys, wanted",
+    # There is nothing beside the ungated baseline without Y, nor beside dirty_harvest alone.
+    ("--eager N", "kernel", {"series", "base"}),
+    ("--modes ept0,ept1 --harvest auto", "kernel ept dirty_harvest", {("series", False, "auto")}),
+    (
+        "--modes tdp,ept0",
+        "kernel ept tdp_mmu",
+        {(kind, both, both) for kind, both in product(("series", "base"), BOTH)}
+        | {("peer", False, False)},
+    ),
+)
+def test_what_is_chosen_and_what_is_beside_it(
+    lab: Lab, words: str, keys: str, wanted: set[object]
+) -> None:
+    lab.bench(*SMALL, *words.split())
+    assert set(map(attrgetter(*keys.split()), lab.latest())) == wanted
 
 
 def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> None:
@@ -375,17 +375,6 @@ def test_dirty_harvest_is_measured_beside_where_there_is_no_pml(lab: Lab) -> Non
     }
     assert said.count("| D bits |") == 3
     assert "ept=Y, tdp_mmu=Y, pml=N, all writes" in said
-
-
-def test_dirty_harvest_alone_has_nothing_beside_it(lab: Lab) -> None:
-    lab.bench(*SMALL, "--modes", "ept0 ept1", "--harvest", "auto")
-    assert {(m.kernel, m.ept, m.dirty_harvest) for m in lab.latest()} == {("series", False, "auto")}
-
-
-def test_the_host_is_measured_with_the_dirty_harvest_that_it_has(lab: Lab) -> None:
-    lab.machine.spoil = lambda host, job: host.set("kvm.dirty_harvest", "auto")
-    lab.bench(*SMALL, "--full", "--machine", "host")
-    assert {m.dirty_harvest for m in lab.latest()} == {"auto"}
 
 
 def test_overcommitted_counts_are_measured_and_marked(lab: Lab) -> None:
@@ -508,16 +497,13 @@ def test_no_space_at_the_end_leaves_no_file(lab: Lab, monkeypatch: pytest.Monkey
 # ---- what goes wrong ---------------------------------------------------------
 
 
-def test_a_failed_run_is_told_with_what_the_test_said(lab: Lab) -> None:
+def test_a_failed_run_and_a_refusal_inside_are_told(lab: Lab) -> None:
     lab.machine.spoil = lambda host, job: host.mode("fail")
     error = lab.bench(*SMALL, status=1).err
-    assert "Test Assertion Failure" in error
-    assert "lab: series, ept=" in error
-    assert "a test run failed" in error
+    for words in ("Test Assertion Failure", "lab: series, ept=", "a test run failed"):
+        assert words in error
     assert "Traceback" not in error
-
-
-def test_a_refusal_inside_is_bad_input(lab: Lab) -> None:
+    # A refusal inside is bad input.
     lab.machine.spoil = lambda host, job: host.free(5)
     last = lab.bench(status=2).err.splitlines()[-1]
     assert "too little memory for the HugeTLB pool: wanted 34 MiB" in last
@@ -619,49 +605,34 @@ BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())
 LINE = "4 vCPUs, 20% writes, initially-all-set, eager_page_split=N"
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def watch(boots: int, parallel: int) -> tuple[Watch, Clock]:
-    clock = Clock()
+def watch(boots: int, parallel: int) -> tuple[Watch, Mock]:
+    """With the clock that it looks at."""
+    clock = Mock(return_value=0.0)
     return Watch([BOOT] * boots, parallel, clock), clock
 
 
-def started() -> tuple[Watch, Clock]:
-    watched, clock = watch(1, 1)
-    watched.start(0)
-    return watched, clock
-
-
-def test_at_first_the_estimate_counts() -> None:
-    assert watch(2, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
-    assert watch(4, 2)[0].left_s() == pytest.approx(2 * BOOT.estimate_s)
-    assert watch(1, 2)[0].left_s() == pytest.approx(BOOT.estimate_s)
+@for_each_row("boots, parallel, factor", (2, 2, 1), (4, 2, 2), (1, 2, 1))
+def test_at_first_the_estimate_counts(boots: int, parallel: int, factor: int) -> None:
+    assert watch(boots, parallel)[0].left_s() == pytest.approx(factor * BOOT.estimate_s)
 
 
 @pytest.mark.parametrize("slowness", [1, 3])
 def test_what_is_left_takes_as_long_as_what_is_done(slowness: int) -> None:
-    watched, clock = started()
-    clock.now = slowness * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
+    watched, clock = watch(1, 1)
+    watched.start(0)
+    # A boot that hangs does not look done.
+    clock.return_value = 100 * BOOT.estimate_s
+    assert watched.left_s() > 0.9 * BOOT.runs_s
+    clock.return_value = slowness * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
     watched.line(0, f"50% 6/12 {LINE}\n")
     assert watched.left_s() == pytest.approx(slowness * BOOT.runs_s / 2)
-
-
-def test_a_boot_that_hangs_does_not_look_done() -> None:
-    watched, clock = started()
-    clock.now = 100 * BOOT.estimate_s
-    assert watched.left_s() > 0.9 * BOOT.runs_s
 
 
 def test_nothing_is_left_at_the_end() -> None:
     watched, clock = watch(2, 2)
     for index in range(2):
         watched.start(index)
-        clock.now += 10
+        clock.return_value += 10
         watched.end(index)
     assert (watched.left_s(), {task.percentage for task in watched.tasks}) == (0, {100})
 
@@ -678,7 +649,8 @@ def test_lines_of_others_are_ignored() -> None:
     watched.line(0, f"37% 5/12 {LINE}")
     assert state(watched) == (BOOT.boot_s + 0.37 * BOOT.runs_s, f"5/12 {LINE}")
     # What is measured after the matrix is no way back.
-    watched, _ = started()
+    watched, _ = watch(1, 1)
+    watched.start(0)
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
         watched.line(0, line)
     assert state(watched) == (BOOT.estimate_s, f"1/2 {LINE}")
@@ -699,7 +671,7 @@ def shown_on(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
         watched.start(0)
         watched.line(0, f"37% 5/12 {LINE}")
         for _ in range(45):
-            clock.now += 1
+            clock.return_value += 1
             watched.tick()
     return stream.getvalue()
 
@@ -709,5 +681,4 @@ def test_plain_lines_come_now_and_then_or_bars(monkeypatch: pytest.MonkeyPatch) 
     assert len(lines) == 2
     assert all("left; series, ept=Y: 5/12 4 vCPUs, 20% writes" in line for line in lines)
     said = shown_on(monkeypatch, terminal=True)
-    assert "5/12 4 vCPUs" in said
-    assert "time left" in said
+    assert "5/12 4 vCPUs" in said and "time left" in said

@@ -25,7 +25,7 @@ from lab.series.save import save
 from lab.series.topics import Topic
 from lab.submit import mailout
 from lab.submit.check import Subject
-from lab.submit.mailout import choose_results, load_results, tables_text
+from lab.submit.mailout import choose_results, tables_text
 from tests.conftest import _kind
 from tests.machines.matrix import cases
 from tests.rows import for_each_row
@@ -243,9 +243,7 @@ def test_nothing_to_show(found: list[Measurement]) -> None:
     assert re.search("x.jsonl: has no figures .*make bench", refused(tables_text, found, "x.jsonl"))
 
 
-def test_which_results_and_those_that_cannot_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_which_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for base in ("6.12", "7.3"):
         write(tmp_path / "base" / f"{base}.pin", "")
     layout, given = Layout(tmp_path), tmp_path / "given"
@@ -257,18 +255,15 @@ def test_which_results_and_those_that_cannot_be_read(
     write(newer, "")
     assert [choose_results(one, layout) for one in (None, given)] == [newer, given]
     assert not capsys.readouterr().err
-    assert "cannot be read: No such file" in refused(load_results, tmp_path / "none")
-    (tmp_path / "half").write_text("{")
-    assert "half a line" in refused(load_results, tmp_path / "half")
 
 
 def test_the_texts_of_the_cover_letters_have_no_figures_of_their_own() -> None:
     for topic in topics.read(LAYOUT):
         cover = mailout.cover_of(topic, (), "TABLES", signed=False)
-        assert mailout.NOT_SIGNED in cover.body
-        assert len(cover.subject) <= 65
-        assert max(map(len, cover.body.splitlines())) <= mailout.WIDTH
-        assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover.body)
+        assert mailout.NOT_SIGNED in cover
+        assert len(topic.subject) <= 65
+        assert max(map(len, cover.splitlines())) <= mailout.WIDTH
+        assert not re.findall(r"\d+(?:\.\d+)? *(?:ms|us|ns|s\b|%|times)", cover)
     assert sum(topic.text.count("{tables}") for topic in topics.read(LAYOUT)) == 1
 
 
@@ -305,11 +300,9 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
 
 
-def test_without_a_choice_the_letter_has_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Mock(return_value=measured())
-    monkeypatch.setattr(mailout, "load_results", load)
-    assert "230.9" in lab("mail", "--dry-run").out
-    load.assert_called_once_with(choose_results(None))
+def test_without_a_choice_the_letter_has_the_reference() -> None:
+    words = ("mail", "--dry-run")
+    assert lab(*words).out == lab(*words, "--results", str(choose_results(None))).out
 
 
 MAILS = ("KVM: a", "KVM: b", "KVM: c")
@@ -352,10 +345,6 @@ def test_every_topic_has_tests_that_there_are() -> None:
 def test_what_does_not_fit_the_series(found: tuple[Topic, ...], said: str) -> None:
     assert f"docs/topics.toml: {said}" in list(topics.problems(found, MAILS))
     refused(topics.slices, found, MAILS, MAILS)
-
-
-def test_slices() -> None:
-    assert topics.slices(GOOD, MAILS, ("1", "2", "3")) == [("1", "2"), ("3",)]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -117,12 +118,10 @@ def test_modules_of_two_versions_do_not_fit(place: Place) -> None:
         pin = read_pin(Layout(ROOT, version))
         source = KernelSource(pin.package, pin.newest, Path(), "", True)
         filled = modules.Contents(source, pin, 0, "", b"").filled("kvm_init_@SYMBOL@")
-        assert filled.isidentifier()
-        assert len(filled) <= 55
+        assert filled.isidentifier() and len(filled) <= 55
         # Each base names its kernels.
         point = pin.newest.partition("-")[0]
-        assert pin.kernels
-        assert all(release.startswith(f"{point}+deb") for release in pin.kernels)
+        assert {release.startswith(f"{point}+deb") for release in pin.kernels} == {True}
 
 
 def test_what_the_package_needs_and_waits_for(place: Place) -> None:
@@ -186,10 +185,9 @@ def test_what_is_refused(place: Place, name: str) -> None:
     done = place.prepare()
     assert done.returncode == 1
     *more, line = done.stderr.splitlines()
-    assert line.startswith("kvm-eager-split: ")
+    assert line.startswith("kvm-eager-split: ") and line.endswith(": the stock KVM stays in use")
     assert not [each for each in more if "kvm-eager-split" in each]
     assert said.format(common=place.common) in line
-    assert line.endswith(": the stock KVM stays in use")
     assert not (place.build / "arch/x86/kvm/Kbuild").exists()
 
 
@@ -284,6 +282,7 @@ class Installed:
         (sources,) = (self.root / "package/usr/src").iterdir()
         write(self.root / f"usr/src/{sources.name}/proved", (place.build / "proved").read_text())
         (self.root / "usr/sbin").symlink_to(self.root / "package/usr/sbin")
+        self.modules = self.root / "lib/modules" / RELEASE / "updates/dkms"
 
     def run(self, script: str, word: str) -> tuple[str, list[str]]:
         """What it says, and what it tells dkms and depmod to do."""
@@ -311,11 +310,11 @@ def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
     log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
     write(root / log, f"DKMS make.log for kernel {RELEASE} (x\nkvm-eager-split: it is newer\n")
     # Also if dpkg gives up what it has begun.
+    ours = f"-m kvm-eager-split -v {OURS}"
     for word in ("triggered", "abort-remove", "abort-upgrade"):
         said, calls = installed.run("postinst", word)
         assert f"NOT INSTALLED for {RELEASE}: its own KVM stays in use\n" in said
         assert f"\nkvm-eager-split: nothing is installed for {RELEASE}: it is newer\n" in said
-        ours = f"-m kvm-eager-split -v {OURS}"
         assert calls == [f"add {ours}", f"build {ours} -k {RELEASE}"]
 
 
@@ -332,27 +331,23 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     # Also if dkms knows nothing of it.
     for state in ("installed", "built", ""):
         write(installed.root / "known", f"{state}\n")
-        file = write(modules_of(installed) / "kvm.eagersplit.ko", "")
+        file = write(installed.modules / "kvm.eagersplit.ko", "")
         said, calls = installed.run("postinst", "triggered")
         assert ("NOT INSTALLED" in said, file.exists()) == (True, False)
         steps = [call.split()[0] for call in calls if call.split()[0] != "add"]
         assert steps == ["unbuild", "depmod", "build"]
 
 
-def modules_of(installed: Installed) -> Path:
-    return installed.root / "lib/modules" / RELEASE / "updates/dkms"
-
-
 def test_nothing_is_left(installed: Installed) -> None:
     """Even if dkms does not remove it, as a build that was killed. What others have built stays."""
     write(installed.root / f"var/lib/dkms/kvm-eager-split/{OURS}/{RELEASE}/x86_64/log/x", "")
     for name in ("kvm.eagersplit.ko.xz", "kvm-amd.eagersplit.ko", "nvidia.ko"):
-        write(modules_of(installed) / name, "")
+        write(installed.modules / name, "")
     log = write(installed.root / f"var/log/kvm-eager-split-{RELEASE}.log", "")
     _, (first, *rest) = installed.run("prerm", "remove")
     assert not log.exists()
     assert not (installed.root / "var/lib/dkms/kvm-eager-split").exists()
-    assert [file.name for file in modules_of(installed).iterdir()] == ["nvidia.ko"]
+    assert [file.name for file in installed.modules.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}
 
@@ -383,21 +378,15 @@ def built(tmp_path: Path) -> packages.Packages:
 
 
 def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
-    (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
-    (tmp_path / ".config").write_bytes(GIVEN)
-    assert [packages.read_config(tmp_path / one) for one in ("config.xz", ".config")] == 2 * [GIVEN]
-
-
-@for_each_row(
-    "name, content, why",
-    ("missing", None, "no configuration of a kernel"),
-    ("broken.xz", GIVEN, "no configuration of a kernel"),
-    ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
-)
-def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
-    if content is not None:
+    other = {"broken.xz": GIVEN, "other": b"CONFIG_SMP=y\n"}
+    for name, content in {"config.xz": lzma.compress(GIVEN), ".config": GIVEN, **other}.items():
         (tmp_path / name).write_bytes(content)
-    assert why in refused(packages.read_config, tmp_path / name)
+        if name not in other:
+            assert packages.read_config(tmp_path / name) == GIVEN
+    for name in ("missing", "broken.xz"):
+        assert "no configuration of a kernel" in refused(packages.read_config, tmp_path / name)
+    said = refused(packages.read_config, tmp_path / "other")
+    assert "not the .config of a kernel that has KVM" in said
 
 
 def test_the_fragment_has_to_take(tmp_path: Path) -> None:
@@ -414,9 +403,8 @@ def test_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(packages, "build", None)
     (tmp_path / "c").write_bytes(GIVEN)
     said = lab("deb", "--dry-run", "--no-prove", "--config", str(tmp_path / "c")).out
-    assert "bindeb-pkg" in said
-    assert f"configuration: {tmp_path}/c" in said
-    assert "proof:         none" in said
+    for words in ("bindeb-pkg", f"configuration: {tmp_path}/c", "proof:         none"):
+        assert words in said
 
 
 def test_each_base_has_packages_and_a_configuration_of_its_own(
@@ -472,10 +460,7 @@ def test_the_second_disk_has_the_job_and_no_library(tmp_path: Path) -> None:
 def test_a_kernel_that_is_another_is_no_proof(
     built: packages.Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Other:
-        def run(self, job: Job) -> Result:
-            return Result(0, b"6.1.0-debian\n", {}, "", 1.0)
-
-    monkeypatch.setattr(packages, "make_root", lambda *_: Other())
+    other = Mock(**{"run.return_value": Result(0, b"6.1.0-debian\n", {}, "", 1.0)})
+    monkeypatch.setattr(packages, "make_root", lambda *_: other)
     monkeypatch.setattr("lab.build.selftests.build", lambda _: tmp_path)
     assert "is not 6.12.1-eagersplit:\n6.1.0-debian" in failed(packages.prove, built, tmp_path)

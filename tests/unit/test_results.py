@@ -54,6 +54,7 @@ LATER_DIMENSIONS = ("dirty_harvest", "pml")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
+    """A line without them is as it was: dirty_harvest is off, and pml is said only where off."""
     assert set(LATER) == jsonl.LATER
     found = jsonl.parse(line(**LATER))
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
@@ -62,10 +63,6 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert found.key != jsonl.parse(line()).key
     rest = {name: value for name, value in LATER.items() if name not in LATER_DIMENSIONS}
     assert jsonl.parse(line(**rest)).key == jsonl.parse(line()).key
-
-
-def test_a_line_without_a_dimension_that_came_later_is_as_it_was() -> None:
-    """dirty_harvest is off, and pml says something only where it's off."""
     old, new = jsonl.parse(line()), jsonl.parse(line(dirty_harvest="off", pml=True))
     assert old == new
     assert (old.dirty_harvest, old.pml) == ("off", True)
@@ -107,7 +104,6 @@ def test_no_key_may_be_missing(name: str) -> None:
     (line(iteration="2"), "Expected `int | null`, got `str` - at `$.iteration`"),
     (line(phase="enable"), "'iteration' cannot be 2 in phase 'enable'"),
     (line(phase="enable", iteration=0), "Expected `int` >= 1 - at `$.iteration`"),
-    (line(phase="enable", iteration=-1), "Expected `int` >= 1 - at `$.iteration`"),
     (line(seconds="0.1"), "Expected `float`, got `str` - at `$.seconds`"),
     (line(seconds=False), "Expected `float`, got `bool` - at `$.seconds`"),
     (line(seconds=-0.1), "Expected `float` >= 0.0 - at `$.seconds`"),
@@ -142,22 +138,20 @@ def test_errors_name_file_and_line(text: str, said: str) -> None:
     assert len(jsonl.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
 
 
-def test_a_written_file_is_read_back(tmp_path: Path) -> None:
+def test_a_written_file_is_read_back_and_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "new" / "run.jsonl"
     found = [jsonl.parse(line(vcpus=vcpus)) for vcpus in (2, 4)]
     jsonl.write(file, found)
     assert jsonl.parse_all(file.read_text(), "run") == found
     assert [path.name for path in file.parent.iterdir()] == ["run.jsonl"]
 
-
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> Any:
         yield jsonl.parse(line())
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
         jsonl.write(tmp_path / "run.jsonl", failing())
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [file.parent]
 
 
 def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
@@ -165,8 +159,7 @@ def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
         files.name_latest(tmp_path / name)
     assert (tmp_path / "latest.jsonl").readlink() == Path("b.jsonl")
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["a.jsonl", "b.jsonl", "latest.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl", "latest.jsonl"}
 
 
 def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() -> None:
@@ -199,16 +192,14 @@ def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     found = list(bench())
     a = file_of(tmp_path, "a.jsonl", found)
     said = lab("compare", a, a)
-    assert "120 figures, none moved" in said.err
-    assert "moved: " not in said.out
+    assert "120 figures, none moved" in said.err and "moved: " not in said.out
     worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
     worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
     b = file_of(tmp_path, "b.jsonl", worse)
     said = lab("compare", a, b, "--brief", status=1)
-    lines = [line for line in said.out.splitlines() if line.startswith("moved: ")]
-    assert len(lines) == 3
-    assert "peer, ept=Y, 4 vCPUs" in lines[0] and "(+100.00%)" in lines[0]
-    assert "ept=N, 2 vCPUs x 2 MiB, 20% writes, N: dirty 2: 40.0 ms -> 44.0 ms" in lines[2]
+    first, _, last = (line for line in said.out.splitlines() if line.startswith("moved: "))
+    assert "peer, ept=Y, 4 vCPUs" in first and "(+100.00%)" in first
+    assert "ept=N, 2 vCPUs x 2 MiB, 20% writes, N: dirty 2: 40.0 ms -> 44.0 ms" in last
     assert "3 of 120 figures moved" in said.err
 
 
@@ -421,8 +412,7 @@ def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(crossover, "measure_into", lambda file, fresh: jsonl.write(file, rounds))
     file = tmp_path / "x-crossover.jsonl"
     said = lab("crossover", "--output", str(file))
-    assert "from 0.25% on" in said.out
-    assert "| ept=N |   100% |" in said.out
+    assert "from 0.25% on" in said.out and "| ept=N |   100% |" in said.out
     assert str(file) in said.err
     # A dry run measures nothing.
     monkeypatch.setattr(crossover, "measure_into", None)

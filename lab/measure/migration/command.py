@@ -7,7 +7,7 @@ CPU doesn't log by itself one with dirty_harvest=on.
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,13 @@ MORE_CPUS = 3
 
 @dataclass(frozen=True)
 class Default:
-    """What suits a machine. vcpus, mib, rate: see Load. mib_per_s: what a migration may send.
+    """What suits a machine. mib_per_s: what a migration may send.
 
     before_s, after_s: seconds in which the guest works before it is migrated, and after that and
     after being restored. estimate_s: for one paging mode, by the host's clock, two cores.
     """
 
-    vcpus: int
-    mib: int
-    rate: int
+    load: Load
     mib_per_s: int
     before_s: float
     after_s: float
@@ -63,9 +61,9 @@ class Default:
 
 
 DEFAULTS = {
-    "svm-qemu": Default(2, 16, 100, 128, 1, 1, 40),
-    "vmx-bochs": Default(4, 8, 500, 128, 0.5, 0.3, 310),
-    "host": Default(4, 16, 5000, 1024, 1, 1, 15),
+    "svm-qemu": Default(Load(2, 16, 100, 63, 1), 128, 1, 1, 40),
+    "vmx-bochs": Default(Load(4, 8, 500, 63, 1), 128, 0.5, 0.3, 310),
+    "host": Default(Load(4, 16, 5000, 63, 1), 1024, 1, 1, 15),
 }
 
 
@@ -183,10 +181,6 @@ def migration_boots(
     return [MigrationBoot(machine.name, kind, tdp, load, mib_per_s) for tdp in chosen]
 
 
-def _or(given: int | None, usual: int) -> int:
-    return usual if given is None else given
-
-
 @click.command()
 @click.option("--machine", "name", default="svm-qemu", help=", ".join(machines.NAMES))
 @click.option(
@@ -196,8 +190,8 @@ def _or(given: int | None, usual: int) -> int:
 @click.option("--vcpus", type=int, help="Of the guest.")
 @click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
 @click.option("--rate", type=int, help="Requests of each vCPU in a second.")
-@click.option("--reads", type=int, default=63, help="Pages read in a request.")
-@click.option("--writes", type=int, default=1, help="Pages written in one.")
+@click.option("--reads", type=int, help="Pages read in a request.")
+@click.option("--writes", type=int, help="Pages written in one.")
 @click.option("--bandwidth", "mib_per_s", type=int, help="MiB a second for the migration, at most.")
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
@@ -205,14 +199,10 @@ def command(
     name: str,
     tdp: str,
     kind: str,
-    vcpus: int | None,
-    mib_per_vcpu: int | None,
-    rate: int | None,
-    reads: int,
-    writes: int,
     mib_per_s: int | None,
     output: Path | None,
     dry_run: bool,
+    **chosen: int | None,
 ) -> None:
     """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
 
@@ -224,9 +214,9 @@ def command(
     """
     machine = machines.get(name)
     usual = DEFAULTS[name]
-    mib = _or(mib_per_vcpu, usual.mib)
-    load = Load(_or(vcpus, usual.vcpus), mib, _or(rate, usual.rate), reads, writes)
-    plan = migration_boots(machine, kind, EITHER[tdp], load, _or(mib_per_s, usual.mib_per_s))
+    load = replace(usual.load, **{k: v for k, v in chosen.items() if v is not None})
+    most = usual.mib_per_s if mib_per_s is None else mib_per_s
+    plan = migration_boots(machine, kind, EITHER[tdp], load, most)
     if dry_run:
         for boot in plan:
             job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))
