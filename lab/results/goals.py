@@ -28,7 +28,7 @@ def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
     return (Mode(True, tdp_mmu), tables.OFF), (nopml, tables.OFF), (nopml, tables.ON)
 
 
-EPT, SHADOW = ((Mode(ept), tables.OFF) for ept in (True, False))
+EPT, SHADOW = (Mode(True), tables.OFF), (Mode(False), tables.OFF)
 IN_TDP_MMU = _ways(True)
 EVERYWHERE = (*_ways(False), SHADOW, (Mode(False), tables.ON), *IN_TDP_MMU)
 # eager_page_split=N in the TDP MMU: by how many percent a phase may take longer than unpatched.

@@ -68,12 +68,16 @@ def test_a_run_that_did_not_split_everything_is_no_result() -> None:
     (lockprofile.check, ((2,), (101,), 2), "--writes: 101 is not between 0 and 100"),
     (lockprofile.check, ((2,), (100,), 3), "--mib: 3 is not a multiple of 2"),
     *((command.check, words, "from 1 on are wanted") for words in (([0], 1), ([1], 0))),
-    (command.check, ([100000000], 1), "100000000 GiB take"),
 )
 def test_what_cannot_be_measured_is_refused(
     check: Callable[..., None], words: tuple[object, ...], said: str
 ) -> None:
     assert said in refused(check, *words)
+
+
+def test_the_most_that_can_be_measured() -> None:
+    cost.check([Point(14, 4), Point(1, 32)], 15)
+    assert "100000000 GiB take" in refusal("native", "--sizes", "100000000")
 
 
 def test_one_boot_has_memory_and_processors_for_all_runs() -> None:

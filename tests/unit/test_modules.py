@@ -378,15 +378,21 @@ def built(tmp_path: Path) -> packages.Packages:
 
 
 def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
-    other = {"broken.xz": GIVEN, "other": b"CONFIG_SMP=y\n"}
-    for name, content in {"config.xz": lzma.compress(GIVEN), ".config": GIVEN, **other}.items():
+    (tmp_path / "config.xz").write_bytes(lzma.compress(GIVEN))
+    (tmp_path / ".config").write_bytes(GIVEN)
+    assert [packages.read_config(tmp_path / one) for one in ("config.xz", ".config")] == 2 * [GIVEN]
+
+
+@for_each_row(
+    "name, content, why",
+    ("missing", None, "no configuration of a kernel"),
+    ("broken.xz", GIVEN, "no configuration of a kernel"),
+    ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
+)
+def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
+    if content is not None:
         (tmp_path / name).write_bytes(content)
-        if name not in other:
-            assert packages.read_config(tmp_path / name) == GIVEN
-    for name in ("missing", "broken.xz"):
-        assert "no configuration of a kernel" in refused(packages.read_config, tmp_path / name)
-    said = refused(packages.read_config, tmp_path / "other")
-    assert "not the .config of a kernel that has KVM" in said
+    assert why in refused(packages.read_config, tmp_path / name)
 
 
 def test_the_fragment_has_to_take(tmp_path: Path) -> None:
