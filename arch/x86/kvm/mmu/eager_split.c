@@ -186,15 +186,6 @@ static void eager_split_yield(struct eager_split *es)
 	eager_split_lock(es);
 }
 
-/* An error if the result isn't wanted any more. */
-static int eager_split_cancelled(const struct kvm *kvm)
-{
-	if (fatal_signal_pending(current))
-		return -EINTR;
-
-	return kvm_wants_eager_split(kvm) ? 0 : -ECANCELED;
-}
-
 static bool eager_split_cache_has(struct kvm_mmu_memory_cache *cache, int nr)
 {
 	return kvm_mmu_memory_cache_nr_free_objects(cache) >= nr;
@@ -528,7 +519,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (!es->held_since)
 		es->held_since = ktime_get_ns();
 
-	r = eager_split_cancelled(es->kvm);
+	r = kvm_eager_split_cancelled(es->kvm);
 	if (!r)
 		r = eager_split_one(es, huge_sptep, gfn, level);
 	if (!r) {
