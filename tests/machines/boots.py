@@ -10,6 +10,9 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lab import machines
 from lab.machines import Job, Machine, MachineFailed, Result
@@ -21,6 +24,8 @@ CPUS = 3
 BOOT_S = 120
 # Beside a case's own limit, which the machine's clock measures.
 SPARE_S = 60
+# Seconds: the first case of a boot waits for all of them.
+MOST_S = 7200
 PARAMETERS = "/sys/module/kvm/parameters"
 
 # run NAME LIMIT EAGER HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
@@ -97,6 +102,14 @@ class Outcome:
     output: str
     kernel_log: str
 
+    def __str__(self) -> str:
+        return "\n".join([f"exit status {self.status}", self.output, *complaints(self.kernel_log)])
+
+    @property
+    def fine(self) -> bool:
+        """The test passes, and the kernel does not complain."""
+        return self.status == 0 and not complaints(self.kernel_log)
+
 
 def _call(case: Case) -> str:
     test = case.test
@@ -146,6 +159,12 @@ def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
     }
 
 
+def asked_for(request: pytest.FixtureRequest, test: Callable[..., None]) -> list[dict[str, Any]]:
+    """The parameters of each case of TEST that this session has."""
+    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
+    return [item.callspec.params for item in functions if item.function is test]
+
+
 class Boots:
     """Runs cases when the first of those is asked for that share a boot.
 
@@ -178,3 +197,17 @@ class Boots:
         except MachineFailed as failure:
             return {started[-1] if started else cases[0].id: failure}
         return outcomes(cases, result)
+
+    def control_and(self, pair: tuple[Case, Case]) -> tuple[Outcome, Outcome]:
+        """What a control and another case left behind, which others shall not have a part in.
+
+        If the control finds the machine unfit, or it ends, both run in another one, alone.
+        """
+        try:
+            control, other = map(self.outcome, pair)
+            if control.fine:
+                return control, other
+        except MachineFailed:
+            pass
+        alone = Boots(pair, self._job)
+        return alone.outcome(pair[0]), alone.outcome(pair[1])

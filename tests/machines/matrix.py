@@ -12,8 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from lab.build.mutants import Mutant
 from lab.build.selftests import LIVE_TEST, PERF_TEST
 from lab.core.paths import LAYOUT
+from lab.machines.parameters import NAME
 
 
 @dataclass(frozen=True)
@@ -420,3 +422,36 @@ def cases() -> Iterator[Case]:
             yield Case(test, mode, "Y")
     for mode in SHADOW_MODES:
         yield from (Case(test, mode, "Y") for test in SHADOW)
+
+
+def mutant_cases(mutant: Mutant) -> tuple[Case, Case]:
+    """The control, in which only what lets MUTANT show is there, and MUTANT itself."""
+    check = mutant.check
+    words = dict(word.split("=", 1) for word in check.words if NAME.match(word))
+    cmdline = tuple(word for word in check.words if not NAME.match(word))
+    # What can be set in a running kernel needs no boot of its own.
+    later = [name for name in sorted(words) if name.startswith("kvm.") and name != "kvm.tdp_mmu"]
+    settings = {name.removeprefix("kvm."): words.pop(name) for name in later}
+    eager = "N" if settings.pop("eager_page_split", "") == "0" else "Y"
+    mode = Mode("-".join(f"{name}={words[name]}" for name in sorted(words)), check.machine, words)
+
+    def case(what: str, number: int) -> Case:
+        test = Selftest(
+            name=f"{mutant.number:02}-{what}",
+            argv=(check.program, *check.arguments),
+            memory_mib=MEMORY_FOR_1G if "hugepagesz=1G" in cmdline else 1024,
+            # Enough for every test; the pages are fresh for each run.
+            huge_2m=80,
+            cmdline=cmdline,
+            settings=(*settings.items(), ("mutant", str(number))),
+            # It only ends what hangs. With WARNINGs on a busy machine a minute was too little.
+            timeout_s=180,
+        )
+        return Case(test, mode, eager)
+
+    return case("control", -mutant.number), case("mutant", mutant.number)
+
+
+def mutant_id(mutant: Mutant) -> str:
+    """What its case is called."""
+    return f"{mutant.number:02}-{mutant.name}"

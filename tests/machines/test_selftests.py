@@ -14,11 +14,8 @@ from lab.build.kernel import Kernel
 from lab.machines import Job, Result
 from lab.machines.job import complaints
 
-from .boots import Boots, Outcome, make_job
+from .boots import MOST_S, Boots, Outcome, asked_for, make_job
 from .matrix import Case, cases
-
-# Seconds: the first case of a boot waits for all of them.
-MOST_S = 7200
 
 
 @pytest.fixture(scope="session")
@@ -28,15 +25,12 @@ def boots(
     selftests: Callable[[str], Path],
 ) -> Boots:
     """The boots for the cases of this session."""
-    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
-    params = (item.callspec.params for item in functions if item.function is test_selftest)
-    wanted = [case for each in params if isinstance(case := each["case"], Case)]
 
     def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
         image = kernel("series", together[0].config).image
         return make_job(together, image, selftests("series"), note)
 
-    return Boots(wanted, job)
+    return Boots((params["case"] for params in asked_for(request, test_selftest)), job)
 
 
 def assert_silent(result: Outcome | Result) -> None:

@@ -31,10 +31,11 @@ def result(*cases: Case, logs: dict[str, str] | None = None, between: str = "") 
 
 
 class Fake:
-    """A machine that crashes while BAD runs."""
+    """A machine that crashes while BAD runs, and that complains of COMPLAINS after others."""
 
     def __init__(self, bad: Case | None = None) -> None:
         self.bad = bad
+        self.complains: Case | None = None
         self.boots: list[list[Case]] = []
 
     def job(self, cases: Sequence[Case], note: Callable[[str], None]) -> Job:
@@ -47,7 +48,9 @@ class Fake:
             self.note(case.id)
             if case == self.bad:
                 raise MachineFailed("machine crashed", "it ended", "")
-        return result(*self.boots[-1])
+        complains = self.complains if self.boots[-1][0] != self.complains else None
+        logs = {complains.test.name: "BUG: left behind\n"} if complains else None
+        return result(*self.boots[-1], logs=logs)
 
 
 @pytest.fixture
@@ -73,6 +76,20 @@ def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> Non
         boots.outcome(SECOND)
     assert boots.outcome(THIRD).output == "three"
     assert fake.boots == [list(ALL), [FIRST, THIRD]]
+
+
+def test_what_others_left_behind_is_no_fault_of_a_pair(fake: Fake) -> None:
+    assert Boots(ALL, fake.job).control_and((FIRST, SECOND))[1].output == "two"
+    fake.complains = SECOND
+    _control, other = Boots(ALL, fake.job).control_and((FIRST, SECOND))
+    assert not other.fine
+    control, _other = Boots(ALL, fake.job).control_and((SECOND, THIRD))
+    assert control.fine
+    assert fake.boots == [list(ALL)] * 3 + [[SECOND, THIRD]]
+    fake.bad = SECOND
+    with pytest.raises(MachineFailed):
+        Boots(ALL, fake.job).control_and((FIRST, SECOND))
+    assert [FIRST, SECOND] in fake.boots
 
 
 def test_whose_complaint_it_is() -> None:
