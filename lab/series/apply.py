@@ -103,19 +103,24 @@ def _put_whole(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> None:
         index.put(path, Entry(file.mode, index.store(file.content)))
 
 
+def _apply(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> str:
+    """The id of the tree that the mail makes of the index, which has it then."""
+    remove_definitions(index, mail.removes, wanted_by)
+    for path in mail.deletes:
+        _existing(index, path, wanted_by)
+        index.drop(path)
+    _apply_diff(index, mail, wanted_by)
+    _put_whole(index, mail, whole, wanted_by)
+    return index.text("write-tree")
+
+
 def tree_of_mail(repo: Repo, parent: str, mail: Mail, whole: Fetch, wanted_by: str) -> str:
     """The id of the tree that the mail makes of its parent.
 
     wanted_by: what to call the mail in a LabError, which says what does not fit.
     """
     with repo.index_of(parent) as index:
-        remove_definitions(index, mail.removes, wanted_by)
-        for path in mail.deletes:
-            _existing(index, path, wanted_by)
-            index.drop(path)
-        _apply_diff(index, mail, wanted_by)
-        _put_whole(index, mail, whole, wanted_by)
-        return index.text("write-tree")
+        return _apply(index, mail, whole, wanted_by)
 
 
 def commit_mails(repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole: Fetch) -> str:
@@ -125,10 +130,12 @@ def commit_mails(repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole
     No ref, index or work tree changes. LabError: something does not apply.
     """
     parent = base
-    for number, (name, mail) in enumerate(mails, 1):
-        tree = tree_of_mail(repo, parent, mail, whole, name)
-        env = signature(*(mail.author or IDENTITY), number)
-        message = f"{mail.message}\n".encode("utf-8", "surrogateescape")
-        made = repo.run("commit-tree", tree, "-p", parent, "-F", "-", stdin=message, env=env)
-        parent = made.decode().strip()
+    # One for all of them: to fill one with a kernel takes longer than many a mail.
+    with repo.index_of(base) as index:
+        for number, (name, mail) in enumerate(mails, 1):
+            tree = _apply(index, mail, whole, name)
+            env = signature(*(mail.author or IDENTITY), number)
+            message = f"{mail.message}\n".encode("utf-8", "surrogateescape")
+            made = repo.run("commit-tree", tree, "-p", parent, "-F", "-", stdin=message, env=env)
+            parent = made.decode().strip()
     return parent
