@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lab import machines
 from lab.machines import Job, Machine, MachineFailed, Result
 from lab.machines.job import complaints
@@ -159,12 +157,6 @@ def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
     }
 
 
-def asked_for(request: pytest.FixtureRequest, test: Callable[..., None]) -> list[dict[str, Any]]:
-    """The parameters of each case of TEST that this session has."""
-    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
-    return [item.callspec.params for item in functions if item.function is test]
-
-
 class Boots:
     """Runs cases when the first of those is asked for that share a boot.
 
@@ -211,3 +203,8 @@ class Boots:
             pass
         alone = Boots(pair, self._job)
         return alone.outcome(pair[0]), alone.outcome(pair[1])
+
+
+# What the fixture boots_of takes and is, see conftest.py.
+CasesOf = Callable[[dict[str, Any]], Iterable[Case]]
+BootsOf = Callable[[str, Callable[..., None], CasesOf], Boots]

@@ -10,38 +10,24 @@ Mutants of the same machine share a boot. One whose control fails after others h
 """
 
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
 from lab.build import mutants
-from lab.build.kernel import Kernel
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
-from lab.machines import Job
 
-from .boots import MOST_S, Boots, Outcome, asked_for, make_job
-from .matrix import Case, mutant_cases, mutant_id
+from .boots import MOST_S, Boots, BootsOf, Outcome
+from .matrix import mutant_cases, mutant_id
 
 SKIPPED = 4
-
 MUTANTS = mutants.load(LAYOUT).mutants
 
 
 @pytest.fixture(scope="session")
-def boots(
-    request: pytest.FixtureRequest,
-    kernel: Callable[[str, str], Kernel],
-    selftests: Callable[[str], Path],
-) -> Boots:
-    """The boots for the mutants of this session."""
-    asked = (params["mutant"] for params in asked_for(request, test_mutant_is_caught))
-
-    def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
-        return make_job(together, kernel("mutants", "kvm").image, selftests("series"), note)
-
-    return Boots((case for mutant in asked for case in mutant_cases(mutant)), job)
+def boots(boots_of: BootsOf) -> Boots:
+    """The boots for the mutants of this test run."""
+    return boots_of("mutants", test_mutant_is_caught, lambda params: mutant_cases(params["mutant"]))
 
 
 def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of: Outcome) -> None:

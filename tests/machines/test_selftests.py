@@ -4,33 +4,20 @@
 A case fails if the test fails or skips, or if the kernel complains in its log.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
 import pytest
 
 from lab import machines
-from lab.build.kernel import Kernel
 from lab.machines import Job, Result
 from lab.machines.job import complaints
 
-from .boots import MOST_S, Boots, Outcome, asked_for, make_job
+from .boots import MOST_S, Boots, BootsOf, Outcome
 from .matrix import Case, cases
 
 
 @pytest.fixture(scope="session")
-def boots(
-    request: pytest.FixtureRequest,
-    kernel: Callable[[str, str], Kernel],
-    selftests: Callable[[str], Path],
-) -> Boots:
-    """The boots for the cases of this session."""
-
-    def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
-        image = kernel("series", together[0].config).image
-        return make_job(together, image, selftests("series"), note)
-
-    return Boots((params["case"] for params in asked_for(request, test_selftest)), job)
+def boots(boots_of: BootsOf) -> Boots:
+    """The boots for the cases of this test run."""
+    return boots_of("series", test_selftest, lambda params: [params["case"]])
 
 
 def assert_silent(result: Outcome | Result) -> None:
