@@ -17,7 +17,7 @@ from lab.series.mail import Mail, parse
 from lab.series.pin import path_map
 
 KEYS = ("Caught-by", "Machine", "Output", "Kernel-log")
-FILE_NAME = re.compile(r"(\d\d)-([a-z0-9-]+)\.patch")
+FILE_NAME = re.compile(r"(\d\d|[1-9]\d\d)-([a-z0-9-]+)\.patch")
 SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
 
@@ -93,11 +93,16 @@ def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
     """Path and mail of a patch. LabError: it is none, or has more than a diff."""
     path = file.relative_to(layout.root).as_posix()
     if not FILE_NAME.fullmatch(file.name):
-        raise LabError(f"{path}: a mutant is called NN-name.patch")
+        raise LabError(f"{path}: a mutant is called NN-name.patch or NNN-name.patch")
     mail = parse(path, read_text(file))
     if mail.whole or mail.deletes or mail.removes:
         raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
     return path, mail
+
+
+def number_of(name: str) -> int:
+    """The number in the name of a patch."""
+    return int(name.partition("-")[0])
 
 
 def _read(layout: Layout) -> dict[str, tuple[str, Mail]]:
@@ -120,7 +125,7 @@ def _read(layout: Layout) -> dict[str, tuple[str, Mail]]:
             continue
         path, mail = _parse(layout, file)
         found[file.name] = path, completed(mail, found.get(file.name, (path, mail))[1])
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda one: (number_of(one[0]), one[0])))
 
 
 def load(layout: Layout) -> Mutants:
@@ -128,7 +133,7 @@ def load(layout: Layout) -> Mutants:
     switches: list[tuple[str, Mail]] = []
     mutants: dict[int, Mutant] = {}
     for name, (path, mail) in _read(layout).items():
-        number, words = int(name[:2]), name[3:].removesuffix(".patch")
+        number, words = number_of(name), name.partition("-")[2].removesuffix(".patch")
         if number == 0:
             switches.append((path, mail))
             continue

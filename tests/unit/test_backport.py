@@ -293,6 +293,7 @@ def test_mutants_of_a_base(old: FakeKernel) -> None:
     old.put("tests/mutants/01-first.patch", first)
     old.put(f"{BACKPORT}/mutants/01-first.patch", first.replace("/f", f"/{HEADER}"))
     old.put(f"{BACKPORT}/mutants/02-second.patch", first.replace("(1)", "(2)"))
-    assert [one.number for one in mutants.load(old.layout).mutants] == [1, 2]
+    old.put("tests/mutants/100-last.patch", first.replace("(1)", "(100)"))
+    assert [one.number for one in mutants.load(old.layout).mutants] == [1, 2, 100]
     assert HEADER in mutants.load(old.layout).mutants[0].mail.diff
-    assert [one.number for one in mutants.load(old.layout.newest).mutants] == [1]
+    assert [one.number for one in mutants.load(old.layout.newest).mutants] == [1, 100]
