@@ -32,7 +32,6 @@ COMMANDS = {
     "compare": ("lab.results.compare", "command"),
     "reference": ("lab.measure.reference", "command"),
     "lockprofile": ("lab.measure.lockprofile", "command"),
-    "parity": ("lab.verify.parity", "command"),
     "deb": ("lab.submit.packages", "command"),
     "dkms": ("lab.submit.modules", "command"),
     "bpf": ("lab.verify.bpf", "command"),

@@ -18,13 +18,16 @@ from lab.machines.job import complaints
 
 from .matrix import Case
 
-CPUS = 3
 BOOT_S = 120
+# Host seconds for a second of the machine's, at most: when it hangs.
+SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 40}
 # Beside a case's own limit, which the machine's clock measures.
 SPARE_S = 60
 # Seconds: the first case of a boot waits for all of them.
 MOST_S = 7200
 PARAMETERS = "/sys/module/kvm/parameters"
+# Instead of a case's exit status: the machine does not have what it asks for.
+UNFIT = 99
 
 # run NAME LIMIT EAGER HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
 # NAME.output and NAME.log. Every setting that a case changes has been saved by save NAME...
@@ -38,7 +41,7 @@ save() {{
 set_all() {{
     for word in "$@"; do
         [ "$word" != -- ] || return 0
-        echo "${{word#*=}}" >"{PARAMETERS}/${{word%%=*}}" || exit
+        echo "${{word#*=}}" >"{PARAMETERS}/${{word%%=*}}" || exit {UNFIT}
     done
 }}
 
@@ -46,7 +49,7 @@ prepare() {{
     set_all $(cat /saved)
     echo 0 >/proc/sys/vm/nr_hugepages
     echo "$2" >/proc/sys/vm/nr_hugepages
-    [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$2" ] || {{ echo "no $2 huge pages"; exit 99; }}
+    [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$2" ] || {{ echo "no $2 huge pages"; exit {UNFIT}; }}
     set_all "eager_page_split=$1"
     shift 2
     set_all "$@"
@@ -79,9 +82,11 @@ run() {{
         prepare "$@"
         while [ "$1" != -- ]; do shift; done
         shift
-        exec timeout -s KILL "$limit" "./$@"
+        exec setsid sh -c 'echo $$ >/tmp/group; exec timeout -s KILL "$@"' sh "$limit" "./$@"
     ) >"$out.output" 2>&1
     status=$?
+    # The limit ends a test, not its children, and these would take the CPUs from the next test.
+    kill -KILL "-$(cat /tmp/group)" 2>/dev/null
     check_pauses "$before" "$@" >>"$out.output" || status=$?
     echo $status >"$out.status"
     dmesg -c >"$out.log"
@@ -130,10 +135,11 @@ def make_job(
         kernel=kernel,
         command=("sh", "-c", "\n".join(lines)),
         parameters=first.mode.parameters,
-        cpus=CPUS,
+        cpus=first.test.cpus,
         memory_mib=first.test.memory_mib,
         files={f"/selftests/{program}": selftests / program for program in programs},
         timeout_s=BOOT_S + sum(case.test.timeout_s + SPARE_S for case in cases),
+        silent_s=BOOT_S + SLOWNESS[first.mode.machine] * max(c.test.timeout_s for c in cases),
         on_progress=on_progress,
         cmdline=first.test.cmdline,
     )
@@ -207,4 +213,4 @@ class Boots:
 
 # What the fixture boots_of takes and is, see conftest.py.
 CasesOf = Callable[[dict[str, Any]], Iterable[Case]]
-BootsOf = Callable[[str, Callable[..., None], CasesOf], Boots]
+BootsOf = Callable[[str, str, Callable[..., None], CasesOf], Boots]

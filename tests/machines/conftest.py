@@ -27,13 +27,16 @@ def boots_of(
     kernel: Callable[[str, str], Kernel],
     selftests: Callable[[str], Path],
 ) -> BootsOf:
-    """boots_of(kind, test, cases): boots for CASES(parameters) of all of TEST in this test run."""
+    """boots_of(kind, tree, test, cases): boots for CASES(parameters) of all of TEST in this run.
+
+    tree: the kind of kernel whose selftests run on that of KIND.
+    """
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
 
-    def made(kind: str, test: Callable[..., None], cases: CasesOf) -> Boots:
+    def made(kind: str, tree: str, test: Callable[..., None], cases: CasesOf) -> Boots:
         def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
             image = kernel(kind, together[0].config).image
-            return make_job(together, image, selftests("series"), note)
+            return make_job(together, image, selftests(tree), note)
 
         asked = (item.callspec.params for item in items if item.function is test)
         return Boots((case for params in asked for case in cases(params)), job)

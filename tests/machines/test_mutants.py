@@ -27,7 +27,8 @@ MUTANTS = mutants.load(LAYOUT).mutants
 @pytest.fixture(scope="session")
 def boots(boots_of: BootsOf) -> Boots:
     """The boots for the mutants of this test run."""
-    return boots_of("mutants", test_mutant_is_caught, lambda params: mutant_cases(params["mutant"]))
+    test = test_mutant_is_caught
+    return boots_of("mutants", "series", test, lambda params: mutant_cases(params["mutant"]))
 
 
 def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of: Outcome) -> None:

@@ -17,7 +17,7 @@ from .matrix import Case, cases
 @pytest.fixture(scope="session")
 def boots(boots_of: BootsOf) -> Boots:
     """The boots for the cases of this test run."""
-    return boots_of("series", test_selftest, lambda params: [params["case"]])
+    return boots_of("series", "series", test_selftest, lambda params: [params["case"]])
 
 
 def assert_silent(result: Outcome | Result) -> None:

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """tests.machines.boots: who gets what of a boot that several cases share."""
 
+import contextlib
+import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab import machines
 from lab.machines import Job, MachineFailed, Result
-from tests.machines.boots import PARAMETERS, SCRIPT, Boots, make_job, outcomes
-from tests.machines.matrix import SVM_MODES, Case, Selftest, cases
+from tests.machines import test_parity as parity
+from tests.machines.boots import PARAMETERS, SCRIPT, Boots, Outcome, make_job, outcomes
+from tests.machines.matrix import HANGS, SVM_MODES, Case, Selftest, cases, packaged_cases
 from tests.rows import for_each_row
+from tests.unit.files import program
 
 FIRST, SECOND, THIRD = (
     Case(Selftest(name, (name, "-v", "a b"), huge_2m=3, settings=settings), SVM_MODES[0], "Y")
@@ -102,7 +107,10 @@ def test_whose_complaint_it_is() -> None:
 
 
 def test_the_job_has_each_case_with_its_own() -> None:
-    assert make_job(ALL, Path("k"), Path("t"), print).command[2].splitlines()[-4:] == [
+    job = make_job(ALL, Path("k"), Path("t"), print)
+    # Above what one case may take where the machine is slow, not all of them.
+    assert (job.cpus, job.silent_s) == (3, 120 + 5 * 300)
+    assert job.command[2].splitlines()[-4:] == [
         "save nx_huge_pages",
         f"run {FIRST.id} 300 Y 3 -- one -v 'a b'",
         f"run {SECOND.id} 300 Y 3 nx_huge_pages=1 -- two -v 'a b'",
@@ -126,12 +134,93 @@ def test_pauses_have_to_be_made(now: str | None, setting: str, status: int, tmp_
     assert subprocess.run(["sh", "-c", script], check=False).returncode == status
 
 
+def test_a_test_ends_with_its_children(tmp_path: Path) -> None:
+    program(tmp_path / "shout", '#!/bin/sh\necho "$@"\nsleep 600 & echo $! >pid\nexit 4\n')
+    script = SCRIPT[SCRIPT.index("run()") :].replace("/tmp/", f"{tmp_path}/")
+    script = script.replace("/sys/kernel/debug/", f"{tmp_path}/")
+    fakes = 'for name in prepare pauses check_pauses dmesg; do eval "$name() { :; }"; done'
+    command = ("sh", "-c", f"{fakes}\n{script}\nrun name 7 Y 0 -- shout -b 16M")
+    env = {"LAB_OUT": str(tmp_path), "LAB_PROGRESS": str(tmp_path / "progress")}
+    subprocess.run(command, cwd=tmp_path, env=os.environ | env, check=True)
+    assert (tmp_path / "name.output").read_text() == "-b 16M\n"
+    assert (tmp_path / "name.status").read_text() == "4\n"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(5)
+
+
+class Scripted:
+    """A kernel on which cases end as told, one time after the other; None: the machine fails."""
+
+    def __init__(self, *found: Outcome | None) -> None:
+        self.found = list(found)
+        self.limits: list[float] = []
+
+    def outcome(self, case: Case) -> Outcome:
+        self.limits.append(case.test.timeout_s)
+        if (found := self.found.pop(0)) is None:
+            raise MachineFailed("machine crashed", "it ended", "")
+        return found
+
+
+def ends(status: int, log: str = "") -> Outcome:
+    return Outcome(status, "said", log)
+
+
+def warns(text: str) -> Outcome:
+    return ends(0, f"[ {len(text)}.0] WARNING: CPU: 1 PID: {len(text)} {text}\n")
+
+
+@for_each_row(
+    "base, series, said",
+    ([ends(0)], [ends(0)], "pass"),
+    ([ends(4)], [ends(4)], "skip"),
+    ([ends(254)], [ends(1)], "FAIL"),
+    ([ends(137)], [ends(137)], "limit"),
+    ([ends(0), ends(0)], [ends(1), ends(0)], "pass"),
+    ([ends(0), ends(4)], [None, ends(4)], "skip"),
+    ([warns("at x86.c:12")], [warns("at x86.c:7")], "pass, COMPLAINS"),
+)
+def test_verdicts_are_the_same(
+    base: list[Outcome | None], series: list[Outcome | None], said: str
+) -> None:
+    kernels = Scripted(*base), Scripted(*series)
+    # Scripted has of Boots what is called.
+    assert parity.compare(FIRST, kernels) == said  # type: ignore[arg-type]
+    assert kernels[0].limits == kernels[1].limits == [300, 600][: len(base)]
+
+
+@for_each_row(
+    "base, series, said",
+    (ends(0), ends(1), "pass unpatched, FAIL with the series\n.*\nsaid"),
+    (ends(0), None, "pass unpatched, no machine with the series\n.*machine crashed: it ended"),
+    (ends(0), warns("at x86.c:7"), "pass, COMPLAINS with the series\n.*WARNING: CPU: 1"),
+    (warns("at mmu.c:7"), warns("at x86.c:7"), "WARNING.* mmu.*WARNING.* x86"),
+    (None, None, "no machine runs it: .*machine crashed"),
+)
+def test_a_difference_that_stays(base: Outcome | None, series: Outcome | None, said: str) -> None:
+    kernels = Scripted(base, base), Scripted(series, series)
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=f"(?s){said}"):
+        parity.compare(FIRST, kernels)  # type: ignore[arg-type]
+
+
+def test_packaged_selftests_are_those_built_but_for_what_hangs_a_machine(tmp_path: Path) -> None:
+    assert list(packaged_cases(tmp_path)) == []
+    built = tmp_path / "obj-selftests/stripped"
+    for name in (HANGS["vmx-bochs"][1], "dirty_log_test"):
+        program(built / name, "")
+    found = [(case.mode.machine, *case.test.argv) for case in packaged_cases(tmp_path)]
+    small = ("dirty_log_test", "-i", "3", "-M", "clear-log")
+    svm = [("svm-qemu", *small), ("svm-qemu", HANGS["vmx-bochs"][1])]
+    assert found == 3 * svm + 3 * [("vmx-bochs", *small)]
+
+
 def test_cases_of_a_boot_want_the_same_machine() -> None:
     found = {case.boot: case for case in cases()}
     for one in cases():
         same = found[one.boot]
         assert (one.mode, one.config) == (same.mode, same.config)
-        assert (one.test.memory_mib, one.test.cmdline) == (same.test.memory_mib, same.test.cmdline)
+        for word in ("cpus", "memory_mib", "cmdline"):
+            assert getattr(one.test, word) == getattr(same.test, word)
 
 
 def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The packaged KVM selftests have the same verdicts on the unpatched kernel and on the series.
+
+What the kernel complains about while a test runs belongs to its verdict. A test that skips, fails
+or meets its time limit on both kernels is reported as skipped or as an expected failure.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from lab.machines import MachineFailed
+from lab.machines.job import complaints
+
+from .boots import MOST_S, UNFIT, Boots, BootsOf, Outcome
+from .matrix import PACKAGED, Case
+
+# By exit status, the last that of a process that KILL ended.
+VERDICTS = {0: "pass", 4: "skip", 137: "limit", UNFIT: "no machine"}
+# Numbers, addresses and times, of which no two boots have the same.
+VARIES = re.compile(r"^\[[^]]*\] *|\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b")
+
+
+def verdict(found: Outcome) -> tuple[str, set[str]]:
+    """In a word, and the kernel's complaints, without what always differs."""
+    said = {VARIES.sub("", line) for line in complaints(found.kernel_log)}
+    return VERDICTS.get(found.status, "FAIL") + (", COMPLAINS" if said else ""), said
+
+
+def outcome(boots: Boots, case: Case) -> Outcome:
+    """What CASE left behind, or the machine, if that failed."""
+    try:
+        return boots.outcome(case)
+    except MachineFailed as failure:
+        return Outcome(UNFIT, str(failure), failure.kernel_log)
+
+
+def compare(case: Case, kernels: Sequence[Boots]) -> str:
+    """The verdict on both KERNELS, the unpatched one and the series; fails if it differs.
+
+    What differs is run again on both, alone and with twice the limit, which one may just have met.
+    """
+    longer = replace(case.test, name=f"{case.test.name}-again", timeout_s=2 * case.test.timeout_s)
+    for one in (case, replace(case, test=longer)):
+        base, series = (outcome(boots, one) for boots in kernels)
+        (before, _), (now, _) = verdict(base), verdict(series)
+        if verdict(base) == verdict(series):
+            assert base.status != UNFIT, f"no machine runs it: {base}"
+            return now
+    pytest.fail(f"{before} unpatched, {now} with the series\nunpatched: {base}\nseries: {series}")
+
+
+@pytest.fixture(scope="session")
+def kernels(boots_of: BootsOf) -> list[Boots]:
+    return [
+        boots_of(kind, "base", test_same_verdict, lambda params: [params["case"]])
+        for kind in ("base", "series")
+    ]
+
+
+@pytest.mark.parity
+@pytest.mark.timeout(MOST_S)
+@pytest.mark.parametrize("case", PACKAGED, ids=lambda case: case.id)
+def test_same_verdict(case: Case, kernels: list[Boots]) -> None:
+    found = compare(case, kernels)
+    if found != "pass":
+        (pytest.skip if found == "skip" else pytest.xfail)(f"{found} on both kernels")
