@@ -41,8 +41,8 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
         for one, other in mode.pairs:
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
             cells = (*map(tables.milliseconds, times), tables.ratio(one.total, other.total))
-            table.rows.append((tables.paging_of(mode.like), f"{one.write_percent}%", *cells))
-            table.origins.append((*one.keys, *other.keys))
+            label = (tables.paging_of(mode.like), f"{one.write_percent}%")
+            table.add(*label, *cells, origins=one.keys + other.keys)
     return table
 
 
@@ -59,10 +59,9 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
         for one, other in (mode.pairs[0], mode.pairs[-1]):
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
             cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
-            label = tables.paging_of(mode.like)
+            label = (tables.paging_of(mode.like), f"{one.write_percent}%")
             cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
-            table.rows.append((label, f"{one.write_percent}%", *cells, *cheaper))
-            table.origins.append((*one.keys, *other.keys))
+            table.add(*label, *cells, *cheaper, origins=one.keys + other.keys)
     return table
 
 

@@ -99,8 +99,7 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
         cells = [f"{value:.{row.digits}f}" for value in values]
         for value in values[1:]:
             cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
-        table.rows.append((row.label, *cells))
-    table.strong |= {i for i, row in enumerate(ROWS) if row.strong}
+        table.add(row.label, *cells, strong=row.strong)
     simulated = record["machine"] in dimensions.SIMULATED
     table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
     for row in ROWS:

@@ -135,13 +135,11 @@ def table_of(found: Comparison, a: Side, b: Side) -> Table:
     table = Table("What both measured", ("ms", "A", "B", "B - A", ""))
     for name, side in (("A", a), ("B", b)):
         table.notes.append(f"{name}: {side.name}, {', '.join(sorted(side.versions))}")
-    for index, pair in enumerate(found.pairs):
-        if pair.moved:
-            table.strong.add(index)
+    for pair in found.pairs:
         cells = (tables.milliseconds(pair.before), tables.milliseconds(pair.after))
         change = tables.percent(pair.after, pair.before)
         mark = "moved" if pair.moved else "" if pair.judged else "?"
-        table.rows.append((label(pair.key), *cells, change, mark))
+        table.add(label(pair.key), *cells, change, mark, strong=pair.moved)
     return table
 
 

@@ -157,8 +157,7 @@ def table(measurements: Iterable[Measurement]) -> Table | None:
     found = Table("What the series is to reach", ("8 vCPUs x 4 MiB if not said", *names, "goal"))
     found.notes += tables.WHAT_IS_U.values() if "U" in names else []
     for (label, _, said, keys), row in zip(verdicts, rows, strict=True):
-        found.rows.append((label, *(row[name] for name in names), said))
-        found.origins.append(keys)
+        found.add(label, *(row[name] for name in names), said, origins=keys)
     return found if found.rows else None
 
 

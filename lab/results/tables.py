@@ -49,6 +49,12 @@ class Table:
     strong: set[int] = field(default_factory=set)
     origins: list[tuple[Key, ...]] = field(default_factory=list)
 
+    def add(self, *cells: str, strong: bool = False, origins: Iterable[Key] = ()) -> None:
+        """Append a row."""
+        self.strong |= {len(self.rows)} if strong else set()
+        self.rows.append(cells)
+        self.origins.append((*origins,))
+
 
 @dataclass(frozen=True)
 class Row:
@@ -308,11 +314,10 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
     for key, row, before, now in base_pairs(times):
-        if row == headline(key.initially_all_set):
-            table.strong.add(len(table.rows))
         cells = (milliseconds(before), milliseconds(now), percent(now, before))
-        table.rows.append((f"{vm_label(key)}: {row.label}", *cells))
-        table.origins.append((key, replace(key, kernel="series")))
+        strong = row == headline(key.initially_all_set)
+        both = (key, replace(key, kernel="series"))
+        table.add(f"{vm_label(key)}: {row.label}", *cells, strong=strong, origins=both)
     if not table.rows:
         return None
     table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]

@@ -424,9 +424,8 @@ def table_of(soak: Soak) -> Table:
     table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
     runs = list(soak.runs.values())
     for name in dict.fromkeys(run.kind for run in runs):
-        table.rows.append(_row(name, [run for run in runs if run.kind == name]))
-    table.rows.append(_row("all", runs))
-    table.strong.add(len(table.rows) - 1)
+        table.add(*_row(name, [run for run in runs if run.kind == name]))
+    table.add(*_row("all", runs), strong=True)
     return table
 
 
