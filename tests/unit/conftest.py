@@ -13,6 +13,7 @@ import pytest
 
 from lab.core import process
 from lab.core.paths import BASE_VARIABLE
+from lab.results import files
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.processes import OFTEN_IGNORED
 
@@ -28,6 +29,13 @@ def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def default_base(monkeypatch: pytest.MonkeyPatch) -> None:
     """No base is chosen, not even by the make that runs the tests."""
     monkeypatch.delenv(BASE_VARIABLE, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workspaces and results of a test are apart from those of runs going on."""
+    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
+    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
 
 
 @pytest.fixture

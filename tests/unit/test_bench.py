@@ -151,7 +151,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(machines, "get", get)
     monkeypatch.setattr(kernel, "build", build_kernel)
     monkeypatch.setattr(selftests, "build", build_selftests)
-    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
     monkeypatch.setattr(bench, "ROOT", tmp_path)

@@ -232,12 +232,6 @@ class Scripted(EmulatedMachine):
         (directory / "frames").write_bytes(archive_frames(RUN))
 
 
-@pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(process, "TEMPORARY", tmp_path)
-    return tmp_path
-
-
 def job(**parameters: str) -> Job:
     return Job(
         kernel=Path(__file__),
@@ -249,19 +243,19 @@ def job(**parameters: str) -> Job:
     )
 
 
-def assert_nothing_is_left(place: Path) -> None:
-    assert not list(place.glob("machine-*"))
-    if (place / "pid").exists():
-        assert not psutil.pid_exists(int((place / "pid").read_text()))
+def assert_nothing_is_left() -> None:
+    assert not list(process.TEMPORARY.glob("machine-*"))
+    if (pid := process.TEMPORARY / "pid").exists():
+        assert not psutil.pid_exists(int(pid.read_text()))
 
 
 @pytest.mark.parametrize("end", ["", STAY, "printf '[  0.5] reb' >>console"])
-def test_complete_report_is_enough(place: Path, end: str) -> None:
+def test_complete_report_is_enough(end: str) -> None:
     result = Scripted(f"{UP} cat frames >>report; echo 'E 42' >>report; {end}").run(job())
     assert (result.status, result.output) == (42, b"hello\n")
     assert result.kernel_log == "booting\nup\n"
     assert result.seconds < 15
-    assert_nothing_is_left(place)
+    assert_nothing_is_left()
 
 
 @for_each_row(
@@ -276,14 +270,14 @@ def test_complete_report_is_enough(place: Path, end: str) -> None:
     (f"{UP} {STAY}", TIMED_OUT, f"{ENDLESS} without a word", "booting\n"),
     (f"{UP} echo A 0 >>report; {STAY}", TIMED_OUT, "the results did not arrive", "booting\n"),
 )
-def test_a_machine_that_fails(place: Path, script: str, reason: str, detail: str, log: str) -> None:
+def test_a_machine_that_fails(script: str, reason: str, detail: str, log: str) -> None:
     silent = detail.endswith("without a word")
     work = dataclasses.replace(job(), silent_s=1 if silent else 20, timeout_s=20 if silent else 1)
     with pytest.raises(MachineFailed, match=detail) as failure:
         Scripted(script).run(work)
     assert (failure.value.reason, failure.value.kernel_log) == (reason, log)
     assert failure.value.__notes__ == [log]
-    assert_nothing_is_left(place)
+    assert_nothing_is_left()
 
 
 @for_each_row(
@@ -293,10 +287,10 @@ def test_a_machine_that_fails(place: Path, script: str, reason: str, detail: str
     ("X tar: write error: no space", "did not fit into 256 MiB: tar: write error: no space"),
     ("X ", "did not fit into 256 MiB"),
 )
-def test_what_the_machine_finds_wrong(place: Path, frame: str, why: str) -> None:
+def test_what_the_machine_finds_wrong(frame: str, why: str) -> None:
     script = f"{UP} echo {shlex.quote(frame)} >>report; {STAY}"
     assert why in refused(Scripted(script).run, job(**({"tdp-mmuu": "0"} if "M" in frame else {})))
-    assert_nothing_is_left(place)
+    assert_nothing_is_left()
 
 
 def test_progress_is_live_and_is_a_word() -> None:

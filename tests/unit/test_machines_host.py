@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.core import process
 from lab.machines import host
 from lab.machines.host import Host, here, new_messages
 from lab.machines.job import Job, MachineFailed
@@ -37,7 +36,6 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (modules / "kvm/parameters/eager_page_split").chmod(0o644)
     monkeypatch.setattr(host, "MODULES", modules)
     monkeypatch.setattr(host, "KVM", tmp_path)
-    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
     return modules
 
 

@@ -39,13 +39,6 @@ with process.ends_by_exception(), process.workspace() as directory:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Keep the workspaces of a test apart from those of runs going on."""
-    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
-    return tmp_path / "tmp"
-
-
 def test_child_ends_with_all_its_own(tmp_path: Path) -> None:
     command = ["sh", "-c", STUBBORN]
     with pytest.raises(RuntimeError), process.child(command, tmp_path, grace_s=0.1) as child:
@@ -117,7 +110,7 @@ def test_child_of_a_dead_parent_does_not_start() -> None:
     assert (ended.returncode, ended.stdout) == (1, b"")
 
 
-def test_workspaces_in_use_are_kept_and_others_go(own_directory: Path) -> None:
+def test_workspaces_in_use_are_kept_and_others_go() -> None:
     with process.workspace() as one:
         abandoned = one.with_name("machine-abandoned")
         abandoned.mkdir()
@@ -128,7 +121,7 @@ def test_workspaces_in_use_are_kept_and_others_go(own_directory: Path) -> None:
     with pytest.raises(RuntimeError), process.workspace() as directory:
         (directory / "file").write_text("x")
         raise RuntimeError
-    assert not list(own_directory.glob("machine-*"))
+    assert not list(process.TEMPORARY.glob("machine-*"))
 
 
 @for_each_row(
@@ -138,9 +131,9 @@ def test_workspaces_in_use_are_kept_and_others_go(own_directory: Path) -> None:
     (signal.SIGHUP, 128 + signal.SIGHUP),
     (signal.SIGKILL, -signal.SIGKILL),
 )
-def test_run_ended_from_outside(own_directory: Path, number: signal.Signals, code: int) -> None:
+def test_run_ended_from_outside(number: signal.Signals, code: int) -> None:
     with started(
-        [sys.executable, "-c", RUN, own_directory],
+        [sys.executable, "-c", RUN, process.TEMPORARY],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -199,7 +199,6 @@ def test_the_table_judges_simulated_time_only() -> None:
 def test_results_are_written_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", lambda *_: data.records())
     monkeypatch.setattr(command, "QEMU", "/bin/true")
-    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     assert "| longest request before, ms" in lab("migrate").out
     (file,) = files.kept()
     assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()

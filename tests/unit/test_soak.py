@@ -27,7 +27,6 @@ from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
-from lab.results import files
 from lab.verify import races, soak
 from lab.verify.races import Place, Report
 from tests.rows import for_each_row
@@ -273,7 +272,6 @@ Soak = Callable[..., Said]
 
 @pytest.fixture
 def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
-    monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(soak, "LOG", tmp_path / "log")
     monkeypatch.setattr(soak, "LEAST_S", 0.0)
     build = partial(Kernel, image=tmp_path / "bzImage", release="6.12")
