@@ -218,6 +218,7 @@ RACES = (
     ),
 )
 NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
+SOME = f"Of {', '.join(NAMES)}."
 
 
 @dataclass(frozen=True)
@@ -474,24 +475,16 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
 
 
 def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
-    """The kinds of these names, or those AMONG them all. LabError names the right ones."""
-    for name in only:
-        if name not in NAMES:
-            raise LabError(f"--only {name}: no such boot; there are {', '.join(NAMES)}")
+    """The kinds of these names, or those AMONG them all."""
     kinds = [kind for kind in KINDS + RACES if kind.name in only] or among
     return [replace(kind, harvest=harvest) for kind in kinds]
 
 
-def _seed(context: click.Context, option: click.Parameter, text: str | None) -> int:
-    if text is None:
-        return secrets.randbits(SEED_BITS)
-    try:
-        value = int(text, 0)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 1 << 63:
-        raise click.BadParameter(f"{text!r} is not a whole number from 0 to 2^63-1")
-    return value
+def _seed(text: str) -> int:
+    with suppress(ValueError):
+        if 0 <= (value := int(text, 0)) < 1 << 63:
+            return value
+    raise click.BadParameter(f"{text!r} is not a whole number from 0 to 2^63-1")
 
 
 def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
@@ -536,8 +529,8 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     default=60,
     help="For how long, after what has changed was built.",
 )
-@click.option("--seed", callback=_seed, help="Of the first run, instead of a random one.")
-@click.option("--only", multiple=True, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
+@click.option("--seed", type=_seed, metavar="NUMBER", help="Of the first run, not a random one.")
+@click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="NAME", help=SOME)
 @click.option(
     "--dirty-harvest",
     "harvest",
@@ -550,7 +543,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 @click.option("--races", "look_for_races", is_flag=True, help="On a kernel with KCSAN: data races.")
 def command(
     minutes: float,
-    seed: int,
+    seed: int | None,
     only: tuple[str, ...],
     harvest: str,
     output: Path | None,
@@ -569,4 +562,5 @@ def command(
         for kind in kinds:
             click.echo(f"{kind.name}: {kind.seconds} s of {kind.program.path}")
         return 0
+    seed = secrets.randbits(SEED_BITS) if seed is None else seed
     return _run(kinds, seed, minutes, output_file(output, "soak", "json"))
