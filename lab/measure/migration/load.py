@@ -5,8 +5,6 @@ The layout of the notes is that of struct results in guest/load.c.
 """
 
 import struct
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.core.errors import LabError, WorkFailed
+from lab.core.steps import run_logged
 
 GUEST = Path(__file__).parent / "guest"
 SOURCES = (GUEST / "start.S", GUEST / "load.c")
@@ -77,15 +76,6 @@ class Load:
                 raise LabError(f"--{name}: {value} is not between {least} and 1000000")
 
 
-def _run(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise LabError(f"{command[0]}: not installed; run `make setup`") from None
-    if done.returncode:
-        raise WorkFailed(f"the migrated guest cannot be built:\n{done.stderr.strip()}")
-
-
 def build(load: Load, directory: Path) -> Path:
     """Build the image for LOAD below DIRECTORY. WorkFailed: it does not compile or link."""
     load.check()
@@ -93,10 +83,13 @@ def build(load: Load, directory: Path) -> Path:
     script, program, image = (directory / f"load.{end}" for end in ("lds", "elf", "bin"))
     names = ("vcpus", "pages", "rate", "reads", "writes")
     definitions = [f"-D{name.upper()}={getattr(load, name)}" for name in names]
-    _run(("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script)))
-    _run(("gcc", *FLAGS, *definitions, "-T", str(script), *map(str, SOURCES), "-o", str(program)))
     sections = ("-j", ".text", "-j", ".reset")
-    _run(("objcopy", "-O", "binary", *sections, str(program), str(image)))
+    for command in (
+        ("gcc", "-E", "-P", "-x", "c", *definitions, str(SCRIPT), "-o", str(script)),
+        ("gcc", *FLAGS, *definitions, "-T", str(script), *map(str, SOURCES), "-o", str(program)),
+        ("objcopy", "-O", "binary", *sections, str(program), str(image)),
+    ):
+        run_logged("building the migrated guest", command, directory / "load.log", directory)
     return image
 
 
