@@ -14,6 +14,7 @@ import pytest
 from lab.core import process
 from lab.core.paths import BASE_VARIABLE
 from lab.results import files
+from tests.unit.fake_kernel import FakeKernel
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.processes import OFTEN_IGNORED
 
@@ -45,6 +46,12 @@ def terminal_signals() -> Iterator[None]:
     handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
     with process.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
         yield
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    """A small kernel, its tree made."""
+    return FakeKernel.with_tree(tmp_path)
 
 
 @pytest.fixture(scope="session")

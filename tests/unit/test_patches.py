@@ -181,11 +181,6 @@ def patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> FakeKernel:
-    return FakeKernel.with_tree(tmp_path)
-
-
-@pytest.fixture
 def peer(fake: FakeKernel) -> Path:
     """Its tree, made."""
     return kernel.source_tree("peer", fake.layout)

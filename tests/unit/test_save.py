@@ -26,11 +26,6 @@ Signed-off-by: Some One <some@example.org>"""
 Work = Callable[[FakeKernel], None]
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeKernel:
-    return FakeKernel.with_tree(tmp_path)
-
-
 def count(fake: FakeKernel) -> None:
     message = "KVM: count\n\nSigned-off-by: Some One <some@example.org>"
     fake.edit(MMU, "pages[0]", "pages[3]", commit=message)
