@@ -26,11 +26,11 @@ from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import duration, say, step
 from lab.machines import Job
-from lab.machines.bochs import IPS
+from lab.machines.bochs import IPS, VmxBochs
 from lab.machines.paging import Mode
 from lab.measure import locktrace
 from lab.measure.options import numbers, words
-from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes
+from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes, cpus_for
 from lab.page import command as page
 from lab.page import sections
 from lab.results import tables
@@ -134,14 +134,6 @@ def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
         raise LabError(f"--mib: {mib} is not a multiple of {HUGE_MIB}")
 
 
-def cpus_for(vcpus: Sequence[int], wanted: int | None) -> int:
-    """Processors of the machine. LabError: it can't have as many as WANTED."""
-    most = machines.get(MACHINE).max_cpus
-    if wanted is not None and not 1 <= wanted <= most:
-        raise LabError(f"--cpus: {wanted} is not between 1 and {most}")
-    return wanted or min(max(vcpus) + 1, most)
-
-
 def trace_job(
     mode: Mode, runs: Sequence[TracedRun], mib: int, cpus: int, image: Path, test: Path
 ) -> Job:
@@ -242,7 +234,11 @@ def _progress(runs: Sequence[TracedRun]) -> Callable[[str], None]:
     help="vCPU counts; more than 14 share 15 CPUs. 1 is what the others are compared with.",
 )
 @click.option("--writes", callback=numbers, default="100 20", help="Write percentages.")
-@click.option("--cpus", type=int, help="Processors, instead of one more than vCPUs, at most 15.")
+@click.option(
+    "--cpus",
+    type=click.IntRange(1, VmxBochs.max_cpus),
+    help="Processors, instead of one more than vCPUs.",
+)
 @click.option("--mib", default=2, help="Memory of each vCPU, MiB.")
 @click.option("--modes", callback=words, default="ept1 ept0", help=f"Of '{' '.join(MODES)}'.")
 @output_option
@@ -261,8 +257,9 @@ def command(
     Prints a table; writes JSON lines, and draws the report. On the lockstep machine only.
     """
     check(vcpus, writes, mib)
+    machine = machines.get(MACHINE)
     chosen = [MODES[name] for name in check_modes(MACHINE, modes) or ()]
-    cpus = cpus_for(vcpus, cpus)
+    cpus = cpus or cpus_for(machine, vcpus)
     runs = [TracedRun(*values) for values in product(vcpus, writes, (False, True))]
     if dry_run:
         for mode in chosen:
@@ -280,7 +277,7 @@ def command(
         job = trace_job(mode, runs, mib, cpus, built.image, test)
         name = tables.mode_of(MACHINE, mode)
         with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
-            result = machines.get(MACHINE).run(replace(job, on_progress=_progress(runs)))
+            result = machine.run(replace(job, on_progress=_progress(runs)))
         result.check(name)
         records += [profile(mode, run, mib, cpus, result.files, origin) for run in runs]
     write_records(file, records)

@@ -3,7 +3,7 @@
 
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -304,12 +304,12 @@ def without_name(line: str) -> str:
     return line.strip().removeprefix("split-bench: ")
 
 
-def cpus_for(machine: Machine, matrix: Matrix) -> int:
+def cpus_for(machine: Machine, vcpus: Iterable[int]) -> int:
     """One CPU for each vCPU and one for the test's main thread, or all that there are.
 
     split-bench.sh marks the runs of more vCPUs as overcommitted.
     """
-    return min(max(matrix.vcpus) + 1, machine.max_cpus)
+    return min(max(vcpus) + 1, machine.max_cpus)
 
 
 def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
@@ -325,7 +325,7 @@ def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
         kernel=image,
         command=("sh", "-c", script),
         parameters=boot.parameters,
-        cpus=cpus_for(machine, boot.matrix),
+        cpus=cpus_for(machine, boot.matrix.vcpus),
         memory_mib=max(MEMORY_MIB, guest_mib + SPARE_MIB),
         files={f"{INSIDE}/split-bench.sh": SCRIPT, f"{INSIDE}/{PERF_TEST}": test},
         timeout_s=PATIENCE * boot.estimate_s,

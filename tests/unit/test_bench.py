@@ -597,7 +597,7 @@ def test_machines_share_the_cpus(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     wall_clock = FakeMachine(lab.directory, "svm-qemu", lockstep=False)
     assert [bench.parallel_on(one) for one in (lab.machine, wall_clock)] == [2, 1]
     few = FakeMachine(lab.directory, "svm-qemu", max_cpus=4, lockstep=False)
-    assert [plan.cpus_for(few, Matrix(vcpus=(n,))) for n in (8, 2)] == [4, 3]
+    assert [plan.cpus_for(few, (n,)) for n in (8, 2)] == [4, 3]
 
 
 BOOT = Boot("vmx-bochs", "series", Mode(True), Matrix())

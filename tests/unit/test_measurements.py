@@ -440,11 +440,12 @@ def test_a_dry_run_names_each_mode() -> None:
 
 
 def test_every_vcpu_has_a_processor_if_the_machine_can() -> None:
-    found = [lockprofile.cpus_for(*each) for each in (((2, 8), None), ((2, 32), None), ((8,), 4))]
-    assert found == [9, 15, 4]
-    for wanted in (0, 16):
-        said = refused(lockprofile.cpus_for, (2,), wanted)
-        assert said == f"--cpus: {wanted} is not between 1 and 15"
+    for words, cpus in ((("2 8",), 9), (("2 32",), 15), (("8", "--cpus", "4"), 4)):
+        said = lab("lockprofile", "--dry-run", "--vcpus", *words).out
+        assert said.startswith(f"vmx-bochs, {cpus} CPUs, ")
+    for wanted in ("0", "16"):
+        said = refusal("lockprofile", "--dry-run", "--cpus", wanted)
+        assert f"'--cpus': {wanted} is not in the range 1<=x<=15" in said
 
 
 def test_one_boot_has_memory_and_processors_for_all_traced_runs() -> None:

@@ -69,11 +69,6 @@ class Load:
             raise LabError(f"--mib: {self.mib_per_vcpu} is not a power of two, 2 or more")
         if self.mib > MOST_MIB:
             raise LabError(f"--mib: a guest of {self.mib} MiB; {MOST_MIB} can be had")
-        for name in ("rate", "reads", "writes"):
-            least = 0 if name == "reads" else 1
-            if not least <= getattr(self, name) <= 1_000_000:
-                value = getattr(self, name)
-                raise LabError(f"--{name}: {value} is not between {least} and 1000000")
 
 
 def build(load: Load, directory: Path) -> Path:
