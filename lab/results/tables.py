@@ -231,25 +231,24 @@ def filled(rows: Iterable[Mapping[str, str]], *names: str) -> list[str]:
 
 def _table_of(group: Key, counts: Iterable[int], times: Times, crowded: Collection[int]) -> Table:
     """counts: numbers of vCPUs. crowded: those that were overcommitted."""
-    labels: list[tuple[str, str]] = []
-    rows: list[dict[str, str]] = []
-    table = Table(_title(group), (), notes=[REASON[group.initially_all_set]])
+    lines: list[tuple[Row, Key, dict[str, str]]] = []
     for row, vcpus in product(shown_rows(group.initially_all_set), counts):
         key = replace(group, vcpus=vcpus, phase=row.phase, iteration=row.iteration)
         at = measured_of(sides(key), times)
-        if at.keys() <= {"U"}:
-            continue
-        if row == headline(group.initially_all_set):
-            table.strong.add(len(rows))
-        labels.append((row.label, f"{vcpus}*" if vcpus in crowded else str(vcpus)))
-        rows.append(cells(at, unlogged(key, times) if row.phase == "dirty" else None))
-        table.origins.append(tuple(sides(key).values()))
-    names = filled(rows, "N", "Y", BITS, "U", *RATIOS, "N:1", "Y:1", "D:1")
+        if at.keys() - {"U"}:
+            unit = unlogged(key, times) if row.phase == "dirty" else None
+            lines.append((row, key, cells(at, unit)))
+    names = filled(
+        [shown for *_, shown in lines], "N", "Y", BITS, "U", *RATIOS, "N:1", "Y:1", "D:1"
+    )
     ungated = BASELINE[group.tdp_mmu][1]
-    table.columns = ("ms", "vCPUs", *(ungated if name == "U" else name for name in names))
-    table.rows += [
-        (*one, *(row[name] for name in names)) for one, row in zip(labels, rows, strict=True)
-    ]
+    columns = (ungated if name == "U" else name for name in names)
+    table = Table(_title(group), ("ms", "vCPUs", *columns), notes=[REASON[group.initially_all_set]])
+    for row, key, shown in lines:
+        label = (row.label, f"{key.vcpus}{'*' if key.vcpus in crowded else ''}")
+        strong = row == headline(group.initially_all_set)
+        figures = (shown[name] for name in names)
+        table.add(*label, *figures, strong=strong, origins=sides(key).values())
     table.notes += [WHAT_IS_U[ungated]] if "U" in names else []
     table.notes += [WHAT_ARE_BITS] if BITS in names else []
     table.notes += [WHAT_IS_THE_UNIT, *([OVERCOMMITTED] if crowded else [])]
