@@ -82,7 +82,7 @@ help:
 	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
 
 setup:
-	@lab/setup.sh
+	@lab/setup.sh $(PACKAGES)
 
 tree: setup
 	@$(LAB) tree $(if $(SOURCE),--source '$(SOURCE)') $(ARGS)
@@ -149,14 +149,12 @@ _test_leaks: NEEDS := leaks selftests
 _test_pae: NEEDS := pae
 _test_migration: NEEDS := kvm
 _test_modules: NEEDS := selftests
-_test_leaks _test_pae _test_migration _test_modules: _test_%: setup
+_test_bpf: NEEDS := bpf selftests
+_test_bpf: PACKAGES := bpf
+_test_leaks _test_pae _test_migration _test_modules _test_bpf: _test_%: setup
 	@$(LAB) tree
 	@$(LAB) build $(NEEDS)
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
-
-_test_bpf:
-	@lab/setup.sh bpf
-	@$(LAB) bpf $(ARGS)
 
 clean:
 	@if ls -d build/linux build/*/linux >/dev/null 2>&1; then $(LAB) tree --unsaved; fi

@@ -7,6 +7,6 @@ Six floors, from below; imports go down only (pyproject.toml).
     series, machines          mails and commits; what a kernel boots in
     build                     kernels, selftests, `lab run`
     results, page             figures as lines, tables and conclusions; the report
-    measure, verify, submit   benchmarks; soak, races, bpf; checks, mails, packages
+    measure, verify, submit   benchmarks; soak, races; checks, mails, packages
     cli                       the commands
 """

@@ -34,7 +34,6 @@ COMMANDS = {
     "lockprofile": ("lab.measure.lockprofile", "command"),
     "deb": ("lab.submit.packages", "command"),
     "dkms": ("lab.submit.modules", "command"),
-    "bpf": ("lab.verify.bpf", "command"),
     "run": ("lab.build.run", "run"),
 }
 

@@ -72,7 +72,7 @@ def test_the_help_shows_few_targets_all_that_people_use_no_other_and_every_value
     ("test", "pae", "pytest -n 2 tests/machines/test_pae.py -x"),
     ("test", "migration", "pytest -n 2 tests/machines/test_migration.py -x"),
     ("test", "modules", "pytest -n 2 tests/machines/test_modules.py -x"),
-    ("test", "bpf", "lab bpf -x"),
+    ("test", "bpf", "pytest -n 2 tests/machines/test_bpf.py -x"),
 )
 def test_what_is_chosen(goal: str, what: str, last: str) -> None:
     assert what in values(goal)

@@ -2,7 +2,8 @@
 """README.md is one page to enter by, and docs/README.md leads to everything.
 
 What a newcomer looks for first is one link away from README.md; whatever the map has is one
-link away from there, the whole files of the series and every document included.
+link away from there, the whole files of the series and every document included. Each bpftrace tool
+says what it can tell, and has an example.
 """
 
 import re
@@ -103,6 +104,25 @@ def test_the_map_has_every_measurement_and_every_proof() -> None:
         assert {what for g, what in calls if g == goal} >= words
     known_goals = {goal for goal, _ in calls}
     assert {"bench", "soak", "report", "compare", "reference", "mail", "deb"} <= known_goals
+
+
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "tools/bpftrace").glob("*.bt")), ids=lambda script: script.stem
+)
+def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> None:
+    text = script.read_text()
+    assert text.splitlines()[1] == "/* SPDX-License-Identifier: GPL-2.0-only */"
+    assert f" * {script.name} - " in text
+    assert f" * USAGE: bpftrace {script.name}" in text
+    assert f" * {script.stem}_example.txt has output and explains it." in text
+    assert " * Method." in text
+    assert " * Limits." in text
+    # It prints nothing but results, and the example shows them.
+    example = script.with_name(f"{script.stem}_example.txt").read_text()
+    shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
+    # The maps that the script prints at its end.
+    assert shown == set(re.findall(r"print\((@\w+)\)", text))
+    assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))
 
 
 def test_the_repository_is_small_enough_to_be_read() -> None:
