@@ -166,30 +166,24 @@ static void test_destroy(struct test *test)
 	memstress_destroy_vm(test->vm);
 }
 
-static void run_once(struct test *test, enum vm_guest_mode mode,
-		     const struct options *opts, int run)
+static void run_once(enum vm_guest_mode mode, const struct options *opts, int run)
 {
+	struct test test;
+
 	if (opts->runs > 1)
 		pr_info("\nRun %d of %d\n", run, opts->runs);
 
-	test_create(test, mode, opts, run);
-	perf_program.run(test);
-	print_average(test, PHASE_GET);
-	print_average(test, PHASE_CLEAR);
+	test_create(&test, mode, opts, run);
+	perf_program.run(&test);
+	print_average(&test, PHASE_GET);
+	print_average(&test, PHASE_CLEAR);
+	test_destroy(&test);
 }
 
 static void run_test(enum vm_guest_mode mode, void *data)
 {
-	const struct options *opts = &perf_options;
-	struct test test;
-
-	for (int i = 1; i <= opts->runs; i++) {
-		run_once(&test, mode, opts, i);
-		if (opts->runs > 1 && i == opts->runs)
-			summarize(&test);
-		test_destroy(&test);
-	}
-	forget_all();
+	for (int i = 1; i <= perf_options.runs; i++)
+		run_once(mode, &perf_options, i);
 }
 
 /* The command line: what the programs have in common.  Their own is that of struct perf_program. */
@@ -341,8 +335,7 @@ static const struct test_option common_options[] = {
 	  "     chance.", .count = &perf_options.write_percent, .max = 100 },
 	{ 'x', "slots", "Number of memslots to split the memory into.",
 	  .count = &perf_options.slots, .min = 1, .most = max_slots },
-	{ 0, "runs", "Number of VMs, one after another; more than one yields minimum,\n"
-	  "     median, and maximum of each phase.",
+	{ 0, "runs", "Number of VMs, one after another.",
 	  .count = &perf_options.runs, .min = 1, .max = MAX_RUNS },
 	{ 0, "sparse", "Access only the first page of every 2 MiB.  All of them are\n"
 	  "     populated.", .flag = &perf_options.sparse },

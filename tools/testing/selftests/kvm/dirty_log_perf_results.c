@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * Times of phases, and what several runs of the same phase have in common; for
- * people, and as JSON objects, one per line, for programs.
- */
+/* Times of phases, for people, and as JSON objects, one per line, for programs. */
 #include <ctype.h>
 #include <limits.h>
 
@@ -29,49 +26,7 @@ static const struct {
 	[PHASE_DISABLED]	= { "disabled" },
 };
 
-/* A phase of one guest mode, in all VMs so far. */
-struct measured {
-	enum phase phase;
-	int iteration;
-	/* By run. */
-	u64 *ns;
-};
-
-/* In the order of the phases, which is the same for each run. */
-static struct measured *measured;
-static int nr_measured;
-
 FILE *json_out;
-
-/* For the summary of several runs. */
-static void remember(struct test *test, enum phase phase, int iteration, u64 ns)
-{
-	struct measured *one;
-
-	if (test->nr_done == nr_measured) {
-		measured = realloc(measured, ++nr_measured * sizeof(*measured));
-		TEST_ASSERT(measured, "Out of memory");
-		measured[test->nr_done] = (struct measured){
-			.phase = phase,
-			.iteration = iteration,
-			.ns = calloc(test->opts->runs, sizeof(u64)),
-		};
-		TEST_ASSERT(measured[test->nr_done].ns, "Out of memory");
-	}
-
-	one = &measured[test->nr_done++];
-	TEST_ASSERT(one->phase == phase && one->iteration == iteration,
-		    "Run %d has other phases than run 1", test->run);
-	one->ns[test->run - 1] = ns;
-}
-
-void forget_all(void)
-{
-	while (nr_measured)
-		free(measured[--nr_measured].ns);
-	free(measured);
-	measured = NULL;
-}
 
 void phase_done(struct test *test, enum phase phase, int iteration, struct timespec time)
 {
@@ -79,7 +34,6 @@ void phase_done(struct test *test, enum phase phase, int iteration, struct times
 
 	times->sum = timespec_add(times->sum, time);
 	times->count++;
-	remember(test, phase, iteration, timespec_to_ns(time));
 
 	if (iteration)
 		pr_info("Iteration %d ", iteration);
@@ -178,38 +132,4 @@ void json_close(const char *json)
 		TEST_FAIL("%s could not be written", json);
 	}
 	free(json_text);
-}
-
-/* Several runs. */
-
-static int by_size(const void *a, const void *b)
-{
-	u64 first = *(const u64 *)a, second = *(const u64 *)b;
-
-	return first < second ? -1 : first > second;
-}
-
-/* Of sorted values; the mean of the two in the middle if their number is even. */
-static u64 median(const u64 *values, int nr)
-{
-	u64 low = values[(nr - 1) / 2], high = values[nr / 2];
-
-	return low + (high - low) / 2;
-}
-
-static void summarize_one(struct measured *one, int runs)
-{
-	qsort(one->ns, runs, sizeof(*one->ns), by_size);
-	if (one->iteration)
-		pr_info("Iteration %d ", one->iteration);
-	pr_info("%s over %d runs: minimum %.9fs, median %.9fs, maximum %.9fs\n",
-		phase_names[one->phase].text, runs, one->ns[0] / 1e9,
-		median(one->ns, runs) / 1e9, one->ns[runs - 1] / 1e9);
-}
-
-void summarize(const struct test *test)
-{
-	pr_info("\n");
-	for (int i = 0; i < nr_measured; i++)
-		summarize_one(&measured[i], test->opts->runs);
 }

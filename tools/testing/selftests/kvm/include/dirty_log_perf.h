@@ -99,8 +99,6 @@ struct test {
 	/* In units of host pages. */
 	u64 pages_per_slot;
 	struct phase_times times[NR_PHASES];
-	/* Phases that phase_done() took note of. */
-	int nr_done;
 	/* What vCPUs did in the last pass. */
 	struct accesses accesses;
 	/* Right before the current phase; only if statistics are read. */
@@ -152,9 +150,6 @@ void phase_done(struct test *test, enum phase phase, int iteration, struct times
 /* As JSON has it. */
 const char *phase_name(enum phase phase);
 void print_average(const struct test *test, enum phase phase);
-/* Print what the phases of all runs took. */
-void summarize(const struct test *test);
-void forget_all(void);
 
 bool initially_set(const struct test *test);
 bool is_hugetlb(enum vm_mem_backing_src_type backing);
