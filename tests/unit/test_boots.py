@@ -16,6 +16,7 @@ from lab.machines import Job, MachineFailed, Result
 from tests.machines import test_parity as parity
 from tests.machines.boots import PARAMETERS, SCRIPT, Boots, Outcome, make_job, outcomes
 from tests.machines.matrix import HANGS, SVM_MODES, Case, Selftest, cases, packaged_cases
+from tests.machines.test_selftests import assert_silent
 from tests.rows import for_each_row
 from tests.unit.files import program
 
@@ -102,6 +103,9 @@ def test_whose_complaint_it_is() -> None:
     found = outcomes(ALL, result(*ALL, logs=logs))
     assert "WARNING" not in found[FIRST.id].kernel_log + found[THIRD.id].kernel_log
     assert "WARNING: two" in found[SECOND.id].kernel_log
+    assert_silent(found[FIRST.id])
+    with pytest.raises(AssertionError, match="WARNING: two"):
+        assert_silent(found[SECOND.id])
     found = outcomes(ALL, result(*ALL, logs=logs, between="BUG: at boot\n"))
     assert all("BUG: at boot" in found[case.id].kernel_log for case in ALL)
 

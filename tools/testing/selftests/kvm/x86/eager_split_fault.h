@@ -102,9 +102,6 @@ bool applies(const struct variant *v);
 
 /* The command line */
 
-/* Fail if the kernel has complained in its log since the last call. */
-void expect_silence(const char *when);
-
 /* One way to take something away. */
 struct part {
 	const char *name;

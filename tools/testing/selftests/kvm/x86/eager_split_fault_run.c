@@ -2,8 +2,6 @@
 /* Of the tests that take something from the eager splitter: the VM, the log, the command line. */
 #include "eager_split_fault.h"
 
-#define KERNEL_LOG		"/dev/kmsg"
-
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
 #define CODE_MAX		64
@@ -212,39 +210,7 @@ void check_afterwards(struct fault_test *t)
 	check_memory(t);
 }
 
-/* The kernel's log */
-
-static int kernel_log_fd = -1;
-
-static bool is_complaint(const char *message)
-{
-	static const char * const complaints[] = {
-		"WARNING:", "BUG:", "KASAN", "Oops", "Call Trace", "INFO: ",
-		"possible circular",
-	};
-
-	for (unsigned int i = 0; i < ARRAY_SIZE(complaints); i++)
-		if (strstr(message, complaints[i]))
-			return true;
-	return false;
-}
-
-void expect_silence(const char *when)
-{
-	char message[8192];
-	ssize_t n;
-
-	for (;;) {
-		n = read(kernel_log_fd, message, sizeof(message) - 1);
-		if (n < 0 && errno == EPIPE)
-			continue;
-		if (n <= 0)
-			return;
-
-		message[n] = 0;
-		TEST_ASSERT(!is_complaint(message), "%s: the kernel complains: %s", when, message);
-	}
-}
+/* The command line */
 
 static bool run_part(const struct part *part)
 {
@@ -260,7 +226,6 @@ static bool run_part(const struct part *part)
 		reason = too_few;
 	else
 		reason = part->run();
-	expect_silence(part->name);
 
 	if (reason)
 		ksft_test_result_skip("%s: %s\n", part->name, reason);
@@ -296,9 +261,6 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
-	kernel_log_fd = open(KERNEL_LOG, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	TEST_ASSERT(kernel_log_fd >= 0, "Can't open " KERNEL_LOG);
-	lseek(kernel_log_fd, 0, SEEK_END);
 	ksft_set_plan(choice_count(&chosen));
 	for (unsigned int i = 0; i < nr_parts; i++)
 		if (choice_has(&chosen, i))
