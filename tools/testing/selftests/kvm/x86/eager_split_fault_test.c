@@ -68,18 +68,16 @@ static int fail_nth_fd = -1;
 /* Can this one be told from others? */
 static bool can_tell(const struct site *site)
 {
-	return site->all || (setting_exists(FAIL_DESCS) && setting_exists(FAIL_HEADERS));
+	return site->all || setting_exists(FAIL_DESCS);
 }
 
 static void select_site(const struct site *site)
 {
 	setting_set(FAILSLAB "cache-filter", site->all ? "N" : "Y");
-	setting_set(FAIL_PAGE_ALLOC "min-order", site->cache ? NO_PAGE_ORDER : "0");
 	if (site->all)
-		return;
-
-	setting_set(FAIL_DESCS, site->cache && !strcmp(site->cache, FAIL_DESCS) ? "1" : "0");
-	setting_set(FAIL_HEADERS, site->cache && !strcmp(site->cache, FAIL_HEADERS) ? "1" : "0");
+		setting_set(FAIL_PAGE_ALLOC "min-order", "0");
+	else
+		fail_only(site->cache);
 }
 
 static unsigned int fail_nth_read(void)
@@ -329,10 +327,8 @@ static const char *why_no_injection(void)
 	open_fail_nth();
 	if (fail_nth_fd < 0)
 		return "the kernel has no " FAIL_NTH;
-	if (!setting_exists(FAILSLAB "ignore-gfp-wait"))
-		return "the kernel has no " FAILSLAB;
-	if (!setting_exists(FAIL_PAGE_ALLOC "ignore-gfp-wait"))
-		return "the kernel has no " FAIL_PAGE_ALLOC;
+	if (!prepare_injection())
+		return "the kernel lacks " FAILSLAB " or " FAIL_PAGE_ALLOC;
 	/* Tries, which are processes of their own, set it. */
 	return setting_exists(PARAM_EAGER) ? NULL : PARAM_EAGER " can't be written";
 }
@@ -347,11 +343,6 @@ static const char *run_memory(void)
 	outcome = map_memory(sizeof(*outcome), PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
-	/* Let waiting allocations fail too, and say nothing about it in the log. */
-	setting_set(FAILSLAB "ignore-gfp-wait", "N");
-	setting_set(FAILSLAB "verbose", "0");
-	setting_set(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N");
-	setting_set(FAIL_PAGE_ALLOC "verbose", "0");
 	if (!can_tell(&sites[1]))
 		ksft_print_msg("The kernel has no " FAIL_DESCS ": can't tell what failed\n");
 	for (unsigned int i = 0; i < NR_VARIANTS; i++)

@@ -15,33 +15,11 @@
 #include "eager_split_stress.h"
 
 #define MAKE_IT_FAIL		"/proc/thread-self/make-it-fail"
-#define SLAB_INTERVAL		FAILSLAB "interval"
 #define SLAB_TIMES		FAILSLAB "times"
-#define PAGE_ORDER		FAIL_PAGE_ALLOC "min-order"
 #define PAGE_TIMES		FAIL_PAGE_ALLOC "times"
 
 /* More than will ever fail. */
 #define FAULT_TIMES		1000000000
-
-/* Without any of them nothing fails, and with these values nothing does yet. */
-static const struct {
-	const char *path;
-	const char *value;
-} fault_settings[] = {
-	{ FAILSLAB "ignore-gfp-wait", "N" },
-	{ FAILSLAB "verbose", "0" },
-	{ FAILSLAB "cache-filter", "Y" },
-	{ FAILSLAB "task-filter", "Y" },
-	{ FAILSLAB "probability", "100" },
-	{ SLAB_INTERVAL, "1" },
-	{ SLAB_TIMES, __stringify(FAULT_TIMES) },
-	{ FAIL_HEADERS, "0" },
-	{ FAIL_DESCS, "0" },
-	{ FAIL_PAGE_ALLOC "ignore-gfp-wait", "N" },
-	{ FAIL_PAGE_ALLOC "verbose", "0" },
-	{ PAGE_ORDER, NO_PAGE_ORDER },
-	{ PAGE_TIMES, __stringify(FAULT_TIMES) },
-};
 
 void set_if_there(const char *path, const char *value)
 {
@@ -60,6 +38,7 @@ static u64 get_number(const char *path)
 /* Allocations that fail */
 
 const char * const site_names[NR_SITES] = { "headers", "descs", "pages" };
+static const char * const site_caches[NR_SITES] = { FAIL_HEADERS, FAIL_DESCS };
 
 struct faults faults = { NO_FD, NO_FD };
 
@@ -70,12 +49,14 @@ bool can_fail(void)
 
 void prepare_faults(void)
 {
-	for (unsigned int i = 0; i < ARRAY_SIZE(fault_settings); i++)
-		if (!setting_exists(fault_settings[i].path))
-			return;
+	if (!setting_exists(FAIL_DESCS) || !prepare_injection())
+		return;
 
-	for (unsigned int i = 0; i < ARRAY_SIZE(fault_settings); i++)
-		setting_set(fault_settings[i].path, fault_settings[i].value);
+	setting_set(FAILSLAB "cache-filter", "Y");
+	setting_set(FAILSLAB "task-filter", "Y");
+	setting_set(FAILSLAB "probability", "100");
+	setting_set(SLAB_TIMES, __stringify(FAULT_TIMES));
+	setting_set(PAGE_TIMES, __stringify(FAULT_TIMES));
 	faults.slab_times = FAULT_TIMES;
 	faults.page_times = FAULT_TIMES;
 	faults.make_it_fail_fd = open(MAKE_IT_FAIL, O_WRONLY | O_CLOEXEC);
@@ -93,10 +74,8 @@ void select_faults(enum fault_site site, unsigned int every)
 
 	faults.site = site;
 	snprintf(text, sizeof(text), "%u", every);
-	setting_set(FAIL_HEADERS, site == SITE_HEADERS ? "1" : "0");
-	setting_set(FAIL_DESCS, site == SITE_DESCS ? "1" : "0");
-	setting_set(SLAB_INTERVAL, text);
-	setting_set(PAGE_ORDER, site == SITE_PAGES ? "0" : NO_PAGE_ORDER);
+	setting_set(FAILSLAB "interval", text);
+	fail_only(site_caches[site]);
 }
 
 void begin_faults(unsigned int nth)

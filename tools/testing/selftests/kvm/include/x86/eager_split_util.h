@@ -38,9 +38,6 @@
 #define FAIL_DESCS		"/sys/kernel/slab/pte_list_desc/failslab"
 #define FAIL_NTH		"/proc/thread-self/fail-nth"
 
-/* Larger than any order, so that no page fails. */
-#define NO_PAGE_ORDER		"100"
-
 #define PAGES_PER_2M		512ul
 #define PAGES_PER_1G		(512 * PAGES_PER_2M)
 #define BITS_PER_WORD		64ul
@@ -106,6 +103,13 @@ void setting_set(const char *path, const char *value);
 void setting_reset(const char *path);
 /* For handlers of other signals: put everything back, and end. */
 void __noreturn settings_restore_and_exit(int signal);
+/*
+ * Let allocations fail that may wait, too, and have nothing said about it in the kernel's log.
+ * Return: false if the kernel has no fault injection.
+ */
+bool prepare_injection(void);
+/* Let nothing fail but objects of @cache, FAIL_HEADERS or FAIL_DESCS, or pages if it is NULL. */
+void fail_only(const char *cache);
 /*
  * Return: the exit status.  @complete: false if something couldn't run, and has said why.
  * Not in the library: each file that includes kselftest.h has results of its own.

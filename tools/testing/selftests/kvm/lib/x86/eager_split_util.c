@@ -221,6 +221,28 @@ void setting_reset(const char *path)
 	setting_set(path, setting_value(path));
 }
 
+/* Fault injection */
+
+bool prepare_injection(void)
+{
+	if (!setting_exists(FAILSLAB "verbose") || !setting_exists(FAIL_PAGE_ALLOC "verbose"))
+		return false;
+
+	setting_set(FAILSLAB "ignore-gfp-wait", "N");
+	setting_set(FAILSLAB "verbose", "0");
+	setting_set(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N");
+	setting_set(FAIL_PAGE_ALLOC "verbose", "0");
+	return true;
+}
+
+void fail_only(const char *cache)
+{
+	setting_set(FAIL_HEADERS, cache && !strcmp(cache, FAIL_HEADERS) ? "1" : "0");
+	setting_set(FAIL_DESCS, cache && !strcmp(cache, FAIL_DESCS) ? "1" : "0");
+	/* Larger than any order, so that no page fails. */
+	setting_set(FAIL_PAGE_ALLOC "min-order", cache ? "100" : "0");
+}
+
 /* Pauses */
 
 u64 pause_us;
