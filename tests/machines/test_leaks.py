@@ -24,7 +24,7 @@ MODES = [
 # What was allocated in the last five seconds is not suspected yet, and a second look spares
 # what only moved during the first one. The file is empty if nothing was found.
 SCRIPT = """
-set -e
+set -eo pipefail
 echo Y >/sys/module/kvm/parameters/eager_page_split
 echo "$2" >/sys/module/kvm/parameters/dirty_harvest
 echo 4 >/proc/sys/vm/nr_hugepages
