@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Processes and directories that do not outlive the run they were made for.
 
-Whatever way a run ends, its processes are ended and its directory is removed: an
-exception and Ctrl-C through `with`, SIGTERM and SIGHUP by turning them into an
-exception, SIGKILL by the kernel (the child asked to die with its parent; the
-directory goes when the next run starts).
+They end by `with` on an exception or Ctrl-C, SIGTERM and SIGHUP being turned into one; on SIGKILL
+the kernel ends the child, and the directory goes when the next run starts.
 """
 
 import contextlib

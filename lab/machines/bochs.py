@@ -5,8 +5,7 @@ Time is simulated: 50 million instructions are a second, whatever the host does.
 of one job give the same bytes, so one run is a measurement. Everything that the machine
 can see is therefore fixed: the clock's start, the boot medium's dates, the image's bytes;
 what cannot be, RDRAND, the kernel is told not to use. Programs must not use it either.
-Caches, TLB misses and the latency of interrupts between CPUs are not modelled. No interrupt ends
-the run of a VMX guest that has interrupts off: one that doesn't exit by itself keeps its CPU.
+No interrupt ends the run of a VMX guest that has them off: one that doesn't exit keeps its CPU.
 """
 
 import os

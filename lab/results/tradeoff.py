@@ -5,10 +5,9 @@ A round is what comes again and again while a guest is migrated: its vCPUs write
 read (GET), then cleared (CLEAR). The crossing says below which share of pages that are written
 looking at all of them is dearer than the faults.
 
-Taken is the second round, the first that comes after a CLEAR. Its time is the sum of the three
-phases, though they are not spent by the same threads; all vCPUs write side by side, so their
-processor time is a multiple of that phase. What is computed for more memory is the
-time per page, times the pages: with as many vCPUs, and nothing else that grows.
+Taken is the second round, the first after a CLEAR: the sum of the three phases, though they are not
+spent by the same threads; processor time counts that of vCPUs for each. What is computed for more
+memory is the time per page, times the pages.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Find and remove top-level C definitions by name, in the kernel's own layout.
 
-This is no parser. It leans on what the kernel's coding style guarantees: a
-definition begins in column 0, and a function's closing brace stands there too.
-That holds where brace counting would not, in bodies with #ifdef branches. What
-it cannot name it leaves alone.
-
-No library does it better: tree-sitter-c loses the end of functions with __printf()
-or with branches that do not balance; universal-ctags does not say where one begins.
+This is no parser: in the kernel's coding style a definition begins in column 0, and a function's
+closing brace stands there too. What it cannot name it leaves alone. Libraries do worse:
+tree-sitter-c loses the end of functions with __printf() or with branches that do not balance;
+universal-ctags does not say where one begins.
 """
 
 import re

@@ -251,9 +251,9 @@ def window_test(name: str, *argv: str) -> Selftest:
 
 
 def paused(test: Selftest) -> Selftest:
-    """The same, with pauses amid some of the updates of SPTEs; debug kernels make them."""
-    pauses = (("prove_window_every", "20"), ("prove_window_us", "100"))
-    return replace(test, name=f"{test.name}-pauses", settings=(*test.settings, *pauses))
+    """The same, with pauses amid some of the updates of SPTEs, and as if CPUs cached links."""
+    races = {"prove_forget_links": "Y", "prove_window_every": "20", "prove_window_us": "100"}
+    return replace(test, name=f"{test.name}-pauses", settings=(*test.settings, *races.items()))
 
 
 # What is looked at above all where a Dirty bit may go.
@@ -266,6 +266,14 @@ WINDOW_WRPROT = selftest(
     *("x86/dirty_log_window_test", "-e", "log", "-n", "10", "-w", "200"),
     name="wrprot",
     eager=("Y",),
+)
+
+
+# Page tables that are skipped as no CPU has used them.
+IDLE = harvested(selftest("x86/dirty_log_idle_test", huge_2m=66, eager=("Y",)))
+# As if CPUs had links to page tables cached, as emulated ones have not; debug kernels do that.
+IDLE_CACHED = replace(
+    IDLE, name=f"{IDLE.name}-cached", settings=(*IDLE.settings, ("prove_forget_links", "Y"))
 )
 # The test itself sets how pages are logged.
 EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
@@ -368,6 +376,7 @@ DEBUG_TDP = (
     *PAUSED,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
+    IDLE_CACHED,
     fault_test("yield", "-m", "force"),
     *DEBUG,
     *MODEL_DEBUG[:2],
@@ -406,9 +415,9 @@ def cases() -> Iterator[Case]:
     for test, mode in product((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES):
         yield Case(test, mode, "Y")
     yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
-    for test, mode in product((WINDOW, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
+    for test, mode in product((WINDOW, IDLE, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
         yield Case(test, mode, "Y")
-    yield Case(WINDOW_VMX, VMX_HARVEST_MODE, "Y")
+    yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in (WINDOW_VMX, IDLE))
     yield from CONTROL_CASES
     yield Case(race_test(20), TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")

@@ -3,11 +3,9 @@
 
 That holds for vmx-bochs, and for svm-qemu where it counts instructions.
 
-The job shows what differs first when anything of the host's gets in: random numbers,
-counters of interrupts and scheduling, the time at which each of three CPUs that compete gets
-done. The host's CPUs are busy beside the first run and not, or otherwise, beside the second, which
-starts in another second of the host's clock. They run one after the other, as two workers of the
-test run share two CPUs. Short: a difference that needs minutes to show is missed.
+The job shows random numbers, counters of interrupts and scheduling, the time at which each of three
+CPUs that compete gets done. The host is busy otherwise beside the second run. Short: a difference
+that needs minutes to show is missed.
 """
 
 import subprocess

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Do the tests find bugs? Each mutant of tests/mutants is found, by the test that its patch names.
 
-One kernel has all of them, see lab/build/mutants.py. The named test passes with what only lets the
-mutant show (the control), and then it has to fail, in the same boot, with the mutant itself. What
-is expected is said by the patch: what the test says, what the kernel says, or both. It is not
-enough that anything else goes wrong, a machine that crashes included.
-
-Mutants of the same machine share a boot. One whose control fails after others has another, alone.
+The test passes with what only lets the mutant show (the control), and then it has to fail, in the
+same boot, with the mutant itself, and with what the patch says: docs/developing.md, "Mutants". It
+is not enough that anything else goes wrong, a machine that crashes included.
 """
 
 import re

@@ -11,8 +11,7 @@
 # for AFTER_S; take those results. With MIGRATE_KVM the guest goes back before that, by another file, in
 # a third QEMU.
 #
-# Method: QEMU's monitor (QMP) on FIFOs, so that neither sockets nor another program is needed.
-# Every line that QEMU writes there is kept, with the times that QEMU gave its events.
+# Method: QMP on FIFOs, so that neither sockets nor another program is needed.
 #
 # Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats; with
 # MIGRATE_KVM N.back.qmp, N.back.stats, and N.there, its results from before it went back.

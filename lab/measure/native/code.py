@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 MMU = "arch/x86/kvm/mmu"
 # Where a name is looked for, the first place before the others.
 OURS = [f"{MMU}/{name}" for name in ("spte_bulk.h", "rmap_log.h", "rmap_log.c")]
-OURS += [f"{MMU}/{name}" for name in ("eager_split.c", "dirty_harvest.c")]
+OURS += [f"{MMU}/{name}" for name in ("eager_split.c", "dirty_harvest.c", "tdp_harvest.h")]
 KERNEL = [f"{MMU}/{name}" for name in ("mmu.c", "spte.c", "spte.h", "mmu_internal.h")]
 KERNEL += ["arch/x86/kvm/mmu.h", "arch/x86/include/asm/kvm_host.h"]
 BY_PAGE = ("shadow_mmu_split_huge_page", "kvm_mmu_write_protect_pt_masked")

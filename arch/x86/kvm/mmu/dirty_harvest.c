@@ -14,7 +14,8 @@
  *
  * - KVM_GET_DIRTY_LOG finds it and sets the page's bit in the log.  The Dirty bit
  *   stays, hence a CPU that has it cached may go on writing unseen: the page is
- *   in the log.  There is nothing to flush.
+ *   in the log.  There is nothing to flush.  Where it need not look in the TDP
+ *   MMU is said in tdp_harvest.c.
  *
  * - The page is taken out of the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
  *   without manual protection), and the Dirty bit goes along.  CPUs may have it
@@ -37,6 +38,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/bitmap.h>
 #include <linux/bits.h>
 #include <linux/jump_label_ratelimit.h>
 #include <linux/kvm_host.h>
@@ -49,14 +51,11 @@
 #include "rmap_log.h"
 #include "spte.h"
 #include "spte_bulk.h"
-#include "tdp_log.h"
+#include "tdp_harvest.h"
 #include "dirty_harvest.h"
 
-/*
- * What has to be looked at before mmu_lock may be dropped because others want it:
- * pages, or SPTEs where a page has several.
- */
-#define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
+/* Page tables of the TDP MMU that may be looked at in vain before TLBs are flushed for it. */
+#define HARVEST_MAX_PENDING	64
 
 static const char * const harvest_modes[] = {
 	[KVM_HARVEST_OFF]	= "off",
@@ -166,6 +165,7 @@ void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
 	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
+	kvm->arch.nr_flushes = 1;
 	kvm_dirty_harvest_get(kvm->arch.dirty_harvest);
 }
 
@@ -220,21 +220,9 @@ void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned 
 	srcu_read_unlock(&kvm->srcu, idx);
 }
 
-static bool harvest_is_dirty(u64 spte)
-{
-	return spte_ad_enabled(spte) && (spte & shadow_dirty_mask);
-}
-
 static bool harvest_wants(struct kvm *kvm, u64 *sptep)
 {
 	return harvest_is_dirty(READ_ONCE(*sptep));
-}
-
-/* Add what was found to a word of the log. */
-static void harvest_log(unsigned long *word, unsigned long dirty)
-{
-	if (dirty)
-		atomic_long_or(dirty, (atomic_long_t *)word);
 }
 
 /*
@@ -386,136 +374,75 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	write_unlock(&kvm->mmu_lock);
 }
 
-#ifdef CONFIG_X86_64
 /*
- * Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit?  One that
- * is set too late to be found is found the next time, and one that goes meanwhile is
- * told to the log by the thread that takes it.
+ * Hypercalls of Hyper-V flush a range of gfns, or the root that a vCPU uses at the time:
+ * they don't tell when no CPU has a link to a page table cached any more.
  */
-static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
+static bool harvest_counts_flushes(void)
 {
-	unsigned long dirty = 0;
-	u64 any, all;
-	unsigned int i;
-
-	if (nr == BITS_PER_LONG) {
-		any = spte_any(sptep, SPTE_BULK);
-		if (!(any & shadow_dirty_mask))
-			return 0;
-
-		all = spte_all(sptep, SPTE_BULK);
-		if (is_shadow_present_pte(all) && !(any & SPTE_TDP_AD_MASK))
-			return all & shadow_dirty_mask ? ~0ul :
-							 spte_gather_64(sptep, shadow_dirty_mask);
-	}
-
-	for (i = 0; i < nr; i++) {
-		u64 spte = READ_ONCE(sptep[i]);
-
-		if (is_shadow_present_pte(spte) && harvest_is_dirty(spte))
-			dirty |= BIT(i);
-	}
-
-	return dirty;
-}
-
-/*
- * Visit @nr pages of the memslot, from the @rel-th on, all of them mapped by one
- * page table, which may begin in the middle of a word of the log.
- */
-static void harvest_table(struct kvm_memory_slot *slot, const u64 *sptep,
-			  unsigned long rel, unsigned int nr)
-{
-	unsigned int batch, shift;
-
-	for (; nr; nr -= batch, rel += batch, sptep += batch) {
-		shift = rel % BITS_PER_LONG;
-		batch = min(nr, BITS_PER_LONG - shift);
-		harvest_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
-			    harvest_sptes(sptep, batch) << shift);
-	}
-}
-
-/* Pages from @gfn on that one page table maps, @max at most. */
-static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
-{
-	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
-}
-
-/*
- * Invalid roots count: vCPUs may run on one until they are told.  Mirrors don't: no CPU
- * walks them.
- */
-static bool harvest_wants_root(struct kvm_mmu_page *root, const struct kvm_memory_slot *slot)
-{
-	return !is_mirror_sp(root) && kvm_mmu_page_as_id(root) == slot->as_id;
-}
-
-/* Let others have mmu_lock, which is held for read. */
-static void harvest_tdp_cond_resched(struct kvm *kvm)
-{
-	if (!kvm_prove_force_yield(KVM_FORCE_HARVEST_TDP) && !need_resched() &&
-	    !rwlock_is_contended(&kvm->mmu_lock))
-		return;
-
-	kvm_dirty_log_release(kvm);
-	read_unlock(&kvm->mmu_lock);
-	cond_resched();
-	read_lock(&kvm->mmu_lock);
-	kvm_dirty_log_hold(kvm);
-}
-
-/* @nr pages of the memslot, from the @rel-th on, which a page table of level 1 would map. */
-static void harvest_tdp_tables(struct kvm *kvm, struct kvm_memory_slot *slot,
-			       unsigned long rel, unsigned int nr)
-{
-	gfn_t gfn = slot->base_gfn + rel;
-	struct kvm_mmu_page *root;
-	u64 *pt, spte;
-
-	rcu_read_lock();
-	list_for_each_entry_rcu(root, &kvm->arch.tdp_mmu_roots, link) {
-		pt = harvest_wants_root(root, slot) ? kvm_tdp_log_find(root, gfn, &spte) : NULL;
-		if (pt)
-			harvest_table(slot, pt + gfn % SPTE_ENT_PER_PAGE, rel, nr);
-	}
-	rcu_read_unlock();
-}
-
-/*
- * Under the read lock, so that page faults go on.  So do others that zap SPTEs, and a
- * page whose SPTE is gone is in the log only when they have said so, which they do
- * before they release the lock: wait for them by taking it for write, once.
- */
-static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
-{
-	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
-	unsigned long rel;
-	unsigned int nr;
-
-	read_lock(&kvm->mmu_lock);
-	kvm_dirty_log_hold(kvm);
-
-	for (rel = 0; rel < slot->npages; rel += nr) {
-		nr = harvest_table_size(slot->base_gfn + rel, slot->npages - rel);
-		harvest_tdp_tables(kvm, slot, rel, nr);
-		harvest_tdp_cond_resched(kvm);
-	}
-
-	kvm_dirty_log_release(kvm);
-	read_unlock(&kvm->mmu_lock);
-
-	write_lock(&kvm->mmu_lock);
-	kvm_dirty_log_hold(kvm);
-	kvm_prove_harvested_tdp(kvm, slot, slot->npages, nr_exits_before);
-	kvm_dirty_log_release(kvm);
-	write_unlock(&kvm->mmu_lock);
-}
+#if IS_ENABLED(CONFIG_HYPERV)
+	return !kvm_x86_ops.flush_remote_tlbs && !kvm_x86_ops.flush_remote_tlbs_range;
+#elif defined(__KVM_HAVE_ARCH_FLUSH_REMOTE_TLBS_RANGE)
+#error "kvm_flush_remote_tlbs_memslot() is taken to flush all TLBs"
 #else
+	return true;
+#endif
+}
+
+/**
+ * kvm_arch_flush_memslot_begin - all TLBs are about to be flushed
+ * @kvm: the VM
+ */
+void kvm_arch_flush_memslot_begin(struct kvm *kvm)
+{
+	lockdep_assert_held(&kvm->slots_lock);
+
+	if (kvm_dirty_harvest(kvm))
+		kvm_prove_forget_links(kvm);
+}
+
+/**
+ * kvm_arch_flush_memslot_end - all TLBs were flushed
+ * @kvm: the VM
+ *
+ * Whatever was done in an earlier hold of slots_lock was done before the flush began.
+ */
+void kvm_arch_flush_memslot_end(struct kvm *kvm)
+{
+	lockdep_assert_held(&kvm->slots_lock);
+
+	if (harvest_counts_flushes())
+		kvm->arch.nr_flushes++;
+}
+
+/*
+ * Page tables are looked at in vain until there is a flush.  It comes when pages are taken
+ * out of the log.  If there are none, and much is looked at, a flush pays: it is one for
+ * all of that, in every other call at most, also while CPUs use links that they have cached.
+ */
+static bool harvest_wants_flush(const struct kvm_memory_slot *slot, unsigned long nr_pending)
+{
+	if (nr_pending <= HARVEST_MAX_PENDING || !harvest_counts_flushes())
+		return false;
+
+	/* Any answer will do, while faults log pages. */
+	return data_race(bitmap_empty(slot->dirty_bitmap, slot->npages));
+}
+
 static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
+	u64 nr_flushes = kvm->arch.nr_flushes;
+	unsigned long nr_pending;
+	bool flushed;
+
+	/* Since the last time, and after that was over. */
+	flushed = slot->arch.nr_flushes && slot->arch.nr_flushes != nr_flushes;
+	nr_pending = kvm_tdp_harvest(kvm, slot, flushed);
+	slot->arch.nr_flushes = nr_flushes;
+
+	if (harvest_wants_flush(slot, nr_pending))
+		kvm_flush_remote_tlbs_memslot(kvm, slot);
 }
-#endif
 
 /**
  * kvm_arch_harvest_dirty_log - bring a memslot's log up to date

@@ -363,4 +363,39 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	}
 	rcu_read_unlock();
 }
+
+/**
+ * __kvm_prove_idle_table - check the log against a page table that is not looked at
+ * @kvm: the VM
+ * @slot: the memslot that all gfns of the page table belong to
+ * @rel: the first of them, counted from the memslot's first
+ * @link: the SPTE that links to the page table
+ * @link_spte: what it was, without Accessed bit, when that was decided
+ * @pt: the page table
+ *
+ * Before a CPU sets a Dirty bit there it sets the Accessed bit of the link.  And before
+ * the page table goes, so that its Dirty bits are told to the log, the link goes.
+ */
+void __kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			    unsigned long rel, const u64 *link, u64 link_spte, const u64 *pt)
+{
+	unsigned int i;
+	u64 spte;
+
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held(&kvm->mmu_lock);
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		spte = READ_ONCE(pt[i]);
+		if (!is_shadow_present_pte(spte) || !prove_is_dirty(spte) ||
+		    test_bit_le(rel + i, slot->dirty_bitmap))
+			continue;
+
+		/* The SPTE first, then the link. */
+		smp_rmb();
+		WARN_ONCE(READ_ONCE(*link) == link_spte,
+			  "SPTE %llx of gfn %llx is dirty, and its page table was skipped, link %llx\n",
+			  spte, slot->base_gfn + rel + i, link_spte);
+	}
+}
 #endif

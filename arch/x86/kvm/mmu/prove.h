@@ -33,6 +33,15 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			       unsigned long nr, u64 nr_exits_before);
 
+/*
+ * Check that a page table of the TDP MMU in which Dirty bits are not looked for has none
+ * that are not in the log, whether vCPUs run or not.
+ *
+ * Locking: the caller holds mmu_lock, slots_lock, and is in an RCU read section.
+ */
+void __kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			    unsigned long rel, const u64 *link, u64 link_spte, const u64 *pt);
+
 static inline void kvm_prove_shadow_mmu(struct kvm *kvm)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
@@ -65,6 +74,14 @@ static inline void kvm_prove_harvested_tdp(struct kvm *kvm,
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
 		__kvm_prove_harvested_tdp(kvm, slot, nr, nr_exits_before);
+}
+
+static inline void kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
+					unsigned long rel, const u64 *link, u64 link_spte,
+					const u64 *pt)
+{
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
+		__kvm_prove_idle_table(kvm, slot, rel, link, link_spte, pt);
 }
 
 #endif /* __KVM_X86_MMU_PROVE_H */

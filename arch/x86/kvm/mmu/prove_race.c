@@ -4,8 +4,9 @@
  *
  * What a thread meets only if others come at the right moment: mmu_lock that is
  * wanted (enum kvm_force_site), memory that is being invalidated, an SPTE that a
- * CPU changes while KVM does (enum kvm_window).  All of it is off by default, and
- * counted by place, so that a test can tell that each was met.
+ * CPU changes while KVM does (enum kvm_window), a link to a page table that a CPU has
+ * cached.  All of it is off by default, and counted by place, so that a test can tell
+ * that each was met.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -15,7 +16,12 @@
 #include <linux/moduleparam.h>
 #include <linux/sysfs.h>
 
+#include "mmu.h"
+#include "mmu_internal.h"
 #include "prove_race.h"
+#include "spte.h"
+#include "tdp_iter.h"
+#include "tdp_mmu.h"
 
 /* Only ever reached from the kernel's command line. */
 static int prove_read_only(const char *value, const struct kernel_param *kp)
@@ -152,6 +158,7 @@ static const char * const prove_window_names[] = {
 	[KVM_WINDOW_TDP_REMOVE]		= "tdp_remove",
 	[KVM_WINDOW_TDP_REARM]		= "tdp_rearm",
 	[KVM_WINDOW_TDP_RECORD]		= "tdp_record",
+	[KVM_WINDOW_TDP_LINK]		= "tdp_link",
 };
 
 /* How often each place was met while pauses were on, and how often it paused. */
@@ -193,3 +200,108 @@ void __kvm_prove_window(enum kvm_window window)
 	atomic_long_inc(&prove_windows[window]);
 	udelay(us);
 }
+
+static bool prove_forget_links __read_mostly;
+module_param(prove_forget_links, bool, 0644);
+MODULE_PARM_DESC(prove_forget_links, "Have CPUs use links to page tables as if they were cached");
+
+/* Links may be marked, and have to be looked for, though the parameter is off again. */
+static bool prove_links_marked __read_mostly;
+
+/* How often an Accessed bit was taken away that CPUs would not have set. */
+static atomic_long_t prove_forgotten;
+
+static int prove_get_forgotten(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%ld\n", atomic_long_read(&prove_forgotten));
+}
+
+static const struct kernel_param_ops prove_forgotten_ops = {
+	.set = prove_read_only,
+	.get = prove_get_forgotten,
+};
+
+module_param_cb(prove_forgotten, &prove_forgotten_ops, NULL, 0444);
+MODULE_PARM_DESC(prove_forgotten, "How often prove_forget_links had a CPU use a cached link");
+
+/**
+ * __kvm_prove_link_cached - what marks a link that CPUs may have cached
+ *
+ * Return: the mark, or 0 while kvm.prove_forget_links is off.
+ */
+u64 __kvm_prove_link_cached(void)
+{
+	if (!READ_ONCE(prove_forget_links))
+		return 0;
+
+	WRITE_ONCE(prove_links_marked, true);
+	return KVM_PROVE_LINK_CACHED;
+}
+
+/* Take bits away from a link while it is marked.  Return: what it is then. */
+static u64 prove_take_from_link(u64 *link, u64 spte, u64 bits)
+{
+	u64 next;
+
+	/* It may be replaced, or a CPU may use it, at any time. */
+	do {
+		next = spte & ~bits;
+		if (!is_shadow_present_pte(spte) || is_last_spte(spte, PG_LEVEL_2M) ||
+		    !(spte & KVM_PROVE_LINK_CACHED) || next == spte)
+			return spte;
+	} while (!try_cmpxchg64(link, &spte, next));
+
+	if (spte & shadow_accessed_mask)
+		atomic_long_inc(&prove_forgotten);
+	return next;
+}
+
+/**
+ * __kvm_prove_forget_link - do as if a CPU that used a link had it cached
+ * @link: an SPTE of level 2 in the TDP MMU, which may link to a page table
+ * @spte: what it was
+ *
+ * Return: what it is now, without Accessed bit if it is marked.
+ */
+u64 __kvm_prove_forget_link(u64 *link, u64 spte)
+{
+	return prove_take_from_link(link, spte, shadow_accessed_mask);
+}
+
+#ifdef CONFIG_X86_64
+static void prove_forget_root(struct kvm *kvm, struct kvm_mmu_page *root)
+{
+	struct tdp_iter iter;
+
+	for_each_tdp_pte_min_level(iter, kvm, root, PG_LEVEL_2M, 0, kvm_mmu_max_gfn() + 1)
+		if (iter.level == PG_LEVEL_2M)
+			prove_take_from_link(rcu_dereference(iter.sptep), iter.old_spte,
+					     shadow_accessed_mask | KVM_PROVE_LINK_CACHED);
+}
+
+/**
+ * __kvm_prove_forget_links - do as if CPUs had cached links up to a flush
+ * @kvm: the VM, of which all TLBs are about to be flushed
+ *
+ * No link is marked then.  What CPUs do between this and the flush shows in Accessed bits.
+ * Links are compared and exchanged, so that mmu_lock need not be held, as for aging.
+ */
+void __kvm_prove_forget_links(struct kvm *kvm)
+{
+	struct kvm_mmu_page *root;
+
+	/* Without the TDP MMU, the list of its roots is not initialized. */
+	if (!tdp_mmu_enabled || !READ_ONCE(prove_links_marked))
+		return;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(root, &kvm->arch.tdp_mmu_roots, link)
+		if (!is_mirror_sp(root))
+			prove_forget_root(kvm, root);
+	rcu_read_unlock();
+}
+#else
+void __kvm_prove_forget_links(struct kvm *kvm)
+{
+}
+#endif

@@ -2,12 +2,20 @@
 #ifndef __KVM_X86_MMU_PROVE_RACE_H
 #define __KVM_X86_MMU_PROVE_RACE_H
 
+#include <linux/bits.h>
 #include <linux/kvm_types.h>
 
 /*
  * Races that are rare otherwise, made to happen in kernels with
  * CONFIG_KVM_PROVE_MMU_RACES.  Other kernels have nothing of it.
  */
+
+/*
+ * Set in a link of the TDP MMU, i.e. an SPTE that links to a page table of level 1, whose
+ * Accessed bit was taken away: until the next flush it is as if all CPUs had it cached.
+ * Leaves may use the bit for something else.
+ */
+#define KVM_PROVE_LINK_CACHED	BIT_ULL(62)
 
 /*
  * Places where mmu_lock may be dropped on the way, because others want it or memory
@@ -62,12 +70,16 @@ enum kvm_window {
 	KVM_WINDOW_TDP_REMOVE,
 	KVM_WINDOW_TDP_REARM,
 	KVM_WINDOW_TDP_RECORD,
+	KVM_WINDOW_TDP_LINK,
 	KVM_NR_WINDOWS
 };
 
 bool __kvm_prove_force_yield(enum kvm_force_site site);
 bool __kvm_prove_skip_split(gfn_t gfn, int level);
 void __kvm_prove_window(enum kvm_window window);
+u64 __kvm_prove_link_cached(void);
+u64 __kvm_prove_forget_link(u64 *link, u64 spte);
+void __kvm_prove_forget_links(struct kvm *kvm);
 
 /*
  * True if mmu_lock shall be dropped here though no thread waits for it, which is counted.
@@ -96,6 +108,37 @@ static inline void kvm_prove_window(enum kvm_window window)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES))
 		__kvm_prove_window(window);
+}
+
+/*
+ * CPUs cache links to page tables, and don't set the Accessed bit when they use what they
+ * have cached.  Emulators have no such caches.  While kvm.prove_forget_links is on, have
+ * it look as if CPUs had all links cached whose Accessed bit KVM takes away, until the
+ * next flush that counts: the bit is taken away again before anything is decided by it.
+ * That goes by marks in the links, not by what KVM takes links for.
+ */
+
+/* What is to be set in a link whose Accessed bit is taken away. */
+static inline u64 kvm_prove_link_cached(void)
+{
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) ? __kvm_prove_link_cached() : 0;
+}
+
+/*
+ * A link, of which @spte is what was read, is about to be looked at.
+ *
+ * Return: what is to be taken for the link.
+ */
+static inline u64 kvm_prove_forget_link(u64 *link, u64 spte)
+{
+	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) ? __kvm_prove_forget_link(link, spte) : spte;
+}
+
+/* All TLBs of the VM are about to be flushed. */
+static inline void kvm_prove_forget_links(struct kvm *kvm)
+{
+	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES))
+		__kvm_prove_forget_links(kvm);
 }
 
 #endif /* __KVM_X86_MMU_PROVE_RACE_H */

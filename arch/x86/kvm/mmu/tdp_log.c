@@ -33,7 +33,9 @@ static_assert(!(FROZEN_SPTE & (PT_WRITABLE_MASK | PT_DIRTY_MASK | VMX_EPT_DIRTY_
 /* No SPTE that another thread may exchange has this: take bits away by atomic and-not. */
 #define TDP_LOG_SHARED	(~0ull)
 
-u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, u64 *spte)
+/* For a constant level: CLEAR walks for each word of the log. */
+static __always_inline u64 *tdp_log_walk(struct kvm_mmu_page *root, gfn_t gfn, int to_level,
+					 u64 *spte)
 {
 	u64 *pt = root->spt;
 	int level;
@@ -43,7 +45,7 @@ u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, u64 *spte)
 	if ((gfn ^ root->gfn) >> (root->role.level * SPTE_LEVEL_BITS))
 		return NULL;
 
-	for (level = root->role.level; level > PG_LEVEL_4K; level--) {
+	for (level = root->role.level; level > to_level; level--) {
 		*spte = READ_ONCE(pt[SPTE_INDEX(gfn_to_gpa(gfn), level)]);
 		if (!is_shadow_present_pte(*spte) || is_last_spte(*spte, level))
 			return NULL;
@@ -52,6 +54,11 @@ u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, u64 *spte)
 	}
 
 	return pt;
+}
+
+u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte)
+{
+	return tdp_log_walk(root, gfn, to_level, spte);
 }
 
 /* One SPTE after the other. */
@@ -110,7 +117,7 @@ static __always_inline bool tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
 {
 	u64 *sptep, spte;
 
-	sptep = kvm_tdp_log_find(root, gfn, &spte);
+	sptep = tdp_log_walk(root, gfn, PG_LEVEL_4K, &spte);
 	if (!sptep)
 		return !is_shadow_present_pte(spte);
 

@@ -15,11 +15,11 @@ struct tdp_iter;
  */
 
 /*
- * The table of level 1 that maps @gfn below @root, or NULL, in an RCU read section.
- * @spte is the SPTE where the walk ended: the link to the table, a huge one, or one
- * that is not present.
+ * The table of level @to_level on the way from @root to @gfn, or NULL, in an RCU read
+ * section.  @spte is the SPTE where the walk ended: the link to the table, a huge one, or
+ * one that is not present.
  */
-u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, u64 *spte);
+u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte);
 
 /*
  * The gfns are @gfn + i for each bit i in @mask, all in @slot.  mmu_lock is held for write.

@@ -14,12 +14,10 @@
  * A request that is late is served at once, and later ones are not made up for:
  * the load does not become heavier after a stall.
  *
- * What was written is known for every page at every moment, so each access also
- * checks what it finds.  In a guest that was restored from a migration a page
- * whose last write was not sent is found by the first access to it.
+ * What was written is known for every page at every moment, and each access checks what it finds.
  *
- * The guest never stops; the host takes struct results out of its memory.  It has
- * no device but a debug console, on which it says "ready".
+ * It never stops; the host takes struct results out of its memory.  It has no device but a debug
+ * console, on which it says "ready".
  */
 #include "load.h"
 

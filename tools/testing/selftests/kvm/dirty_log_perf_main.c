@@ -375,7 +375,7 @@ static void parse_options(int argc, char *argv[])
 	struct test_option options[MAX_OPTIONS] = { }, *end = &options[ARRAY_SIZE(common_options)];
 
 	memcpy(options, common_options, sizeof(common_options));
-	for (const struct test_option *own = perf_program.options; own->letter; own++)
+	for (const struct test_option *own = perf_program.options; own->letter || own->name; own++)
 		*end++ = *own;
 
 	parse_test_options(argc, argv, options, perf_program.purpose);

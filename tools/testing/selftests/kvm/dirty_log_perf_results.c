@@ -87,8 +87,9 @@ void json_dimensions(const struct test *test, const char *record)
 		json_bool(opts->partition), kvm_random_seed, json_bool(memstress_args.nested));
 	fprintf(json_out, ", \"initially_all_set\": %s, \"manual_protect\": %s, \"iterations\": %d",
 		json_bool(initially_set(test)), json_bool(test->manual_caps), opts->iterations);
-	fprintf(json_out, ", \"readers\": %d, \"run_while_disabling\": %s, \"verify\": %s",
-		opts->readers, json_bool(opts->run_while_disabling), json_bool(opts->verify));
+	fprintf(json_out, ", \"readers\": %d, \"idle\": %d", opts->readers, opts->idle);
+	fprintf(json_out, ", \"run_while_disabling\": %s, \"verify\": %s",
+		json_bool(opts->run_while_disabling), json_bool(opts->verify));
 	asked_json(opts);
 }
 

@@ -27,13 +27,8 @@
  * those of the scheduler.  The access pattern, one word per page, is the worst case for dirty
  * logging, not a workload.
  *
- * The guest counts its reads and writes itself, one addition per write in a
- * register, so that the share of writes is known and not just asked for.
- *
- * -V compares the log with what the guest wrote, and KVM's page sizes with
- * what eager page splitting promises.  It accesses guest memory between the
- * phases, and so changes their times.
- *
+ * -V compares the log with what the guest wrote, and KVM's page sizes with what eager page
+ * splitting promises.  It accesses guest memory between the phases, and so changes their times.
  * The statistics of --stats are read between the phases, never during one.
  */
 #include "ucall_common.h"
@@ -204,9 +199,12 @@ static void set_access(const struct test *test)
 {
 	const struct options *opts = test->opts;
 
-	for (int i = 0; i < opts->nr_vcpus; i++)
+	for (int i = 0; i < opts->nr_vcpus; i++) {
 		set_job(test, i, i < opts->readers ? 0 : opts->write_percent,
 			opts->random_access, page_step(opts));
+		if (i >= opts->nr_vcpus - opts->idle)
+			job_of(test, i)->steps = 0;
+	}
 }
 
 /* Since the last time.  vCPUs must not be running. */
@@ -412,13 +410,23 @@ static const struct test_option own_options[] = {
 	{ 'e', NULL, "Keep vCPUs running while dirty logging is being disabled.  Takes\n"
 	  "     longer, above all if the main thread has no CPU of its own.",
 	  .flag = &perf_options.run_while_disabling },
+	{ 0, "idle", "Number of vCPUs, the last ones, that access nothing once all memory\n"
+	  "     is populated. (default: 0)", .count = &perf_options.idle, .max = INT_MAX },
 	{ }
 };
+
+static void check_idle(const struct options *opts)
+{
+	if (opts->idle >= opts->nr_vcpus)
+		usage_error("--idle %d leaves none of the %d vCPUs of -v",
+			    opts->idle, opts->nr_vcpus);
+}
 
 const struct perf_program perf_program = {
 	.mode = "phases",
 	.purpose = "Time the phases of dirty logging.\n\n",
 	.options = own_options,
+	.check = check_idle,
 	.probe = probe_pages,
 	.run = run_phases,
 };

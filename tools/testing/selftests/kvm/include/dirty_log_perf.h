@@ -67,6 +67,8 @@ extern struct options {
 	int write_percent;
 	/* vCPUs, the first ones, that only read.  At most all of them. */
 	int readers;
+	/* vCPUs, the last ones, that access nothing while pages are logged.  Not all of them. */
+	int idle;
 	bool random_access;
 	/* Access one page out of SPARSE_BYTES. */
 	bool sparse;

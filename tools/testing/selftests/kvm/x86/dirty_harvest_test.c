@@ -2,14 +2,10 @@
 /*
  * Dirty logging by Dirty bits: nothing leaves unseen
  *
- * With kvm.dirty_harvest, KVM doesn't notice when a page is written: the CPU sets
- * the Dirty bit of the SPTE, and KVM_GET_DIRTY_LOG looks for it.  Whatever takes
- * an SPTE or its Dirty bit away in between has to move it into the log.
- *
- * For each way in which that happens: begin with an empty log, let the guest write to some pages,
- * check that KVM took no fault and so wasn't told, let it happen, and then the log has to have
- * exactly these pages, and after KVM_CLEAR_DIRTY_LOG none.  All of it is done by an L1 guest and by
- * an L2 guest (SVM or VMX), with and without manual protection.
+ * For each way in which an SPTE or its Dirty bit goes away: begin with an empty log, let the guest
+ * write to some pages, check that KVM took no fault and so wasn't told, let it happen, and then the
+ * log has to have exactly these pages, and after KVM_CLEAR_DIRTY_LOG none.  All of it is done by an
+ * L1 guest and by an L2 guest (SVM or VMX), with and without manual protection.
  *
  * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
  * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check

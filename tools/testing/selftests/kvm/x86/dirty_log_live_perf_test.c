@@ -3,21 +3,16 @@
  * What running vCPUs feel when dirty logging comes and goes, i.e. how long single
  * accesses stall, and how deep and how long throughput dips.
  *
- * vCPUs access memory, one word per page, from the first phase to the last and
- * never leave the guest for it, while the main thread goes through
+ * vCPUs access memory, one word per page, from the first phase to the last and never leave the
+ * guest for it, while the main thread goes through the phases
  *   populate   each vCPU writes to all of its memory once, then waits
- *   baseline   nothing
- *   enable     dirty logging is enabled on all test slots
- *   enabled    nothing
- *   get        KVM_GET_DIRTY_LOG on all test slots      \
- *   clear      KVM_CLEAR_DIRTY_LOG of all that was set   > -i times
- *   logging    nothing                                  /
- *   disable    dirty logging is disabled on all test slots
- *   disabled   nothing
- * "nothing" lasts as long as -D says, and populate until main looks up and finds
- * it done, i.e. up to some milliseconds too long.  With KVM_DIRTY_LOG_INITIALLY_SET the
- * first clear is where splitting or write-protecting happens, else enable.
- * KVM_CLEAR_DIRTY_LOG is left out if GET clears the log (-g).
+ *   baseline, enable, enabled
+ *   get, clear, logging		-i times
+ *   disable, disabled
+ * Nothing is done in baseline, enabled, logging and disabled, for as long as -D says.  Populate
+ * lasts until main finds it done, up to some milliseconds too long.  With
+ * KVM_DIRTY_LOG_INITIALLY_SET the first clear is where splitting or write-protecting happens, else
+ * enable.  There is no clear if GET clears the log (-g).
  *
  * Clock.  Guests' TSCs are set to the host's, i.e. their offset to zero, so
  * that one instruction reads the clock of all without a VM exit.
@@ -29,13 +24,11 @@
  * between two actions and spent most of its time after the next one had begun: then that stalled
  * it.  All of this is in memory that was touched before.
  *
- * Readers re-read their part of the test memory.  That takes no page fault
- * unless KVM zapped something, so such a reader hardly ever sees mmu_lock.  With
- * -F they read from a slot of their own instead, never logged, whose pages are
- * not mapped by KVM yet, one page every FRESH_PACE_US: each read takes a fault, needs mmu_lock, and
- * so finds out how long it is not to be had.  The pages are 4 KiB whatever -s says, and all of them
- * are the host's zero page, already in the host's page tables: so there are enough of them, and a
- * fault is as much mmu_lock and as little else as possible.
+ * Readers re-read their part of the test memory, and hardly ever see mmu_lock.  With -F they read
+ * from a slot of their own instead, never logged, one page every FRESH_PACE_US that KVM has not
+ * mapped yet: each read takes a fault, and so finds out how long mmu_lock is not to be had.  The
+ * pages are 4 KiB whatever -s says, and all of them are the host's zero page, so that there are
+ * enough of them, and a fault is little else than mmu_lock.
  *
  * Limits.  A stall is seen only by a vCPU that runs into it: what the vCPU's thread waits for
  * outside of memory accesses, e.g. for a CPU, between two of them, shows in the timeline but in no
@@ -49,13 +42,10 @@
  * counted by itself, by reads and writes, by latency, and by window, have to be
  * the same number, and a reader with -F has to have taken a fault per read.
  *
- * -V plays live migration: after each harvest it copies the pages in the log,
- * and before the next one it looks for pages that differ from their copy; each
- * of them has to be in the log then.  This runs beside the vCPUs, within the
- * stretches and in a phase "verify", and changes the figures.
- *
- * --stats reads KVM's statistics just before a phase begins, i.e. within the one
- * before it, and so adds some microseconds to that one.
+ * -V plays live migration: after each harvest it copies the pages in the log, and before the next
+ * one each page that differs from its copy has to be in the log.  This runs beside the vCPUs,
+ * within the stretches and in a phase "verify", and changes the figures.  --stats adds some
+ * microseconds to the phase before the one that it is for.
  */
 #include <sys/mman.h>
 

@@ -2,8 +2,8 @@
 /*
  * Dirty logging: writes that come amid the update of an SPTE
  *
- * KVM reads an SPTE, decides what it shall be, and stores that.  What a CPU does
- * to the SPTE between the two, such as setting its Dirty bit, must get into the log.
+ * What a CPU does to an SPTE between KVM's reading it and storing to it, such as setting its Dirty
+ * bit, must get into the log.
  *
  * One round: with all vCPUs stopped, take every page out of the log and copy it.  Then a vCPU
  * writes to each page once, while something makes KVM change the SPTEs (see events[]).  There is

@@ -2,8 +2,8 @@
 /*
  * Eager page splitting against guests that make it hard
  *
- * A guest decides how often it maps its memory, and when it changes its mind.  None of that may
- * make the splitter hold mmu_lock for longer, use more shadow pages than it may, or go on for ever.
+ * None of what a guest maps may make the splitter hold mmu_lock for longer, use more shadow pages
+ * than it may, or go on for ever.
  *
  *  - alias: map one huge page at very many addresses, with all permissions there
  *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
@@ -15,8 +15,7 @@
  *    is enabled and disabled.  No huge page comes back to be split again: there
  *    are no more splits than guest entries.
  *
- * All but the last are those of shadow paging: with two-dimensional paging there
- * is one mapping, whatever the guest does, and little to see.
+ * All but the last take shadow paging.
  *
  * Limits: times are those of the machine; the bound allows for an interruption by taking the best
  * of some tries.  Those who want the lock need a CPU to do so, which a machine that is itself

@@ -220,7 +220,7 @@ int main(int argc, char *argv[])
 	bool ran = false;
 
 	parse_test_options(argc, argv, options,
-			   "It needs up to 6 free 2MiB HugeTLB pages, with a 1GiB entry a free 1GiB page.\n\n");
+			   "It needs 6 free 2MiB HugeTLB pages, dirty_log_idle_test 65, a 1GiB entry a 1GiB page.\n\n");
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");

@@ -4,16 +4,12 @@
  *
  * When the host takes memory from a guest, KVM zaps what maps it level by level, 4KiB pages first,
  * and lets go of mmu_lock on the way if another thread needs the CPU.  A huge page that is split at
- * this moment moves to the 4KiB level, which the walk has left behind already: it is never zapped,
- * and the guest goes on to use memory that is not its own any more.  Eager page splitting has to
- * leave huge pages alone that are being invalidated.
+ * this moment would never be zapped, so it has to be left alone.
  *
- * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its
- * start, and a thread that competes for the CPU of the one that gives all of the memory back.  KVM
- * looks whether a thread waits wherever something is mapped; here that is nowhere but at the huge
- * pages, so it lets go of the lock after the first of them.  From another CPU, KVM_CLEAR_DIRTY_LOG
- * splits the huge pages meanwhile.  When both are done the guest has to find zeroes, as the memory
- * is fresh; what it wrote before must not be there.
+ * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its start,
+ * after the first of which KVM lets go of the lock, as another thread competes for the CPU.  From
+ * another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages meanwhile.  When both are done the guest
+ * has to find zeroes, as the memory is fresh; what it wrote before must not be there.
  *
  * The same for huge pages that come back when logging ends.  KVM waits for invalidations
  * before it does that, so logging ends first, and takes long: what is mapped is at the

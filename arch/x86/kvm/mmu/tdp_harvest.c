@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Looking for Dirty bits in the TDP MMU, where CPUs have been
+ *
+ * Most memory of most guests is idle.  When a CPU walks through the SPTE that links to a
+ * page table it sets the Accessed bit there, before it sets a Dirty bit in the page table.
+ * So KVM_GET_DIRTY_LOG takes the Accessed bit from links to page tables of level 1, and
+ * doesn't look at page tables whose links have not got it back.
+ *
+ * But CPUs cache links, and what has it cached uses a page table without a look at its
+ * link.  So a link is in one of three states:
+ *
+ *   touched	A		CPUs may have used it.  KVM_GET_DIRTY_LOG takes A away, then
+ *				looks at the page table: the link is pending.  Links are made
+ *				like that, by page faults and by splits.
+ *   pending	!A, PENDING	CPUs may have it cached since A was set.  The page table is
+ *				looked at each time, until all TLBs were flushed, by a flush
+ *				that began after A was taken away.  Then it is looked at
+ *				once more: the link is idle.
+ *   idle	!A, !PENDING	no CPU has it cached.  The page table is skipped.
+ *
+ * Why no write is missed.  All Dirty bits in the page table of an idle link are in the log:
+ *
+ * - When the link became idle, A was clear, in one atomic step.  No CPU had the link cached
+ *   from before A was taken away, because of the flush, nor from later, as it would have
+ *   set A.  What was written before is found by the look at the page table, which is after
+ *   that step.
+ *
+ * - From then on a CPU sets A before it sets a Dirty bit.  So A is looked at first: a bit
+ *   that is set too late to be found leaves the link touched.
+ *
+ * - Where KVM itself makes SPTEs with the Dirty bit, the page is in the log before.  Where
+ *   it takes pages out of the log, it takes their Dirty bits (see dirty_harvest.c), for
+ *   which it doesn't matter what the link is.
+ *
+ * Which flushes count.  Both the walk and each flush that is counted are within a hold of
+ * slots_lock.  So if there was one since the last walk of the memslot, it began after that
+ * had ended, and ended before this one begins.  Flushes of anything less than all TLBs of
+ * the VM don't count, nor do those that others make without slots_lock.  A new memslot has
+ * to be walked once before any flush counts: links may be left of one that was there.
+ *
+ * Each link is judged but once in a walk, or A that this walk took away would pass for what
+ * was clear before the flush: roots share no page tables, and are walked one after the
+ * other, from the first gfn to the last.
+ *
+ * What is shared by two memslots is always looked at, and A stays: it tells about the
+ * other's pages, too.  So is what is below invalid roots, where KVM leaves Dirty bits of
+ * pages that are taken out of the log.
+ *
+ * All of this takes it that CPUs set A before they cache a link.  Intel's manual says so of
+ * ordinary paging; for EPT and NPT it is assumed.
+ *
+ * Links change at any time, as mmu_lock is held for read: CPUs set A, others zap or replace
+ * a link.  So it is compared and exchanged, and judged anew if that fails.  A link that is
+ * gone doesn't come back, and its page table is told to the log by the thread that took it.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/bits.h>
+#include <linux/kvm_host.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "prove.h"
+#include "spte.h"
+#include "spte_bulk.h"
+#include "tdp_harvest.h"
+#include "tdp_log.h"
+#include "tdp_mmu.h"
+
+static_assert(!(KVM_PROVE_LINK_CACHED & (SPTE_LINK_PENDING | SPTE_MMU_PRESENT_MASK |
+					 SPTE_TDP_AD_MASK | FROZEN_SPTE |
+					 EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE |
+					 GENMASK_ULL(51, 0))));
+
+struct tdp_harvest {
+	struct kvm *kvm;
+
+	/* Stable throughout, along with its log. */
+	const struct kvm_memory_slot *slot;
+
+	/* See kvm_tdp_harvest(). */
+	bool flushed;
+
+	/* SPTEs, or links alone, looked at since it was last asked who wants mmu_lock. */
+	unsigned long work;
+
+	/* Links that were pending and are still, and page tables that were skipped. */
+	unsigned long nr_pending;
+	unsigned long nr_idle;
+};
+
+/*
+ * Which of 64 neighbouring SPTEs are leaves with the Dirty bit?  In one pass over them if
+ * all are, or none is.  Whether SPTEs have Dirty bits is the same in all of a page table.
+ *
+ * Return: false if they have to be looked at one by one.
+ */
+static bool harvest_bulk(const u64 *sptep, unsigned long *dirty)
+{
+	bool first = READ_ONCE(*sptep) & shadow_dirty_mask;
+	u64 all = first ? spte_all(sptep, SPTE_BULK) : 0;
+	u64 any;
+
+	if (is_shadow_present_pte(all) && harvest_is_dirty(all)) {
+		*dirty = ~0ul;
+		return true;
+	}
+
+	any = spte_any(sptep, SPTE_BULK);
+	if (!(any & shadow_dirty_mask))
+		return true;
+
+	if (!first)
+		all = spte_all(sptep, SPTE_BULK);
+	if (!is_shadow_present_pte(all) || (any & SPTE_TDP_AD_MASK))
+		return false;
+
+	*dirty = spte_gather_64(sptep, shadow_dirty_mask);
+	return true;
+}
+
+/*
+ * Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit?  One that
+ * is set too late to be found is found the next time, and one that goes meanwhile is
+ * told to the log by the thread that takes it.
+ */
+static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
+{
+	unsigned long dirty = 0;
+	unsigned int i;
+
+	if (nr == BITS_PER_LONG && harvest_bulk(sptep, &dirty))
+		return dirty;
+
+	for (i = 0; i < nr; i++) {
+		u64 spte = READ_ONCE(sptep[i]);
+
+		if (is_shadow_present_pte(spte) && harvest_is_dirty(spte))
+			dirty |= BIT(i);
+	}
+
+	return dirty;
+}
+
+/*
+ * Visit @nr pages of the memslot, from the @rel-th on, all of them mapped by one
+ * page table, which may begin in the middle of a word of the log.
+ */
+static void harvest_table(const struct kvm_memory_slot *slot, const u64 *sptep,
+			  unsigned long rel, unsigned int nr)
+{
+	unsigned int batch, shift;
+
+	for (; nr; nr -= batch, rel += batch, sptep += batch) {
+		shift = rel % BITS_PER_LONG;
+		batch = min(nr, BITS_PER_LONG - shift);
+		harvest_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
+			    harvest_sptes(sptep, batch) << shift);
+	}
+}
+
+/* Pages from @gfn on that one page table maps, @max at most. */
+static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
+{
+	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
+}
+
+/* The page table of level 1 that an SPTE links to, or NULL. */
+static u64 *harvest_linked_table(u64 spte)
+{
+	if (!is_shadow_present_pte(spte) || is_last_spte(spte, PG_LEVEL_2M))
+		return NULL;
+
+	return __va(spte & SPTE_BASE_ADDR_MASK);
+}
+
+/* Does the Accessed bit of a link say whether CPUs use it? */
+static bool harvest_may_judge(u64 spte)
+{
+	return shadow_accessed_mask && spte_ad_enabled(spte);
+}
+
+static bool harvest_is_idle(u64 spte)
+{
+	return !(spte & (shadow_accessed_mask | SPTE_LINK_PENDING));
+}
+
+/* What a link that is touched or pending is to be while its page table is looked at. */
+static u64 harvest_next_link(const struct tdp_harvest *h, u64 spte)
+{
+	u64 idle = spte & ~(shadow_accessed_mask | SPTE_LINK_PENDING);
+
+	if (spte & shadow_accessed_mask)
+		return idle | SPTE_LINK_PENDING | kvm_prove_link_cached();
+
+	return h->flushed ? idle : spte;
+}
+
+/*
+ * Judge a link to a page table all of which is in the memslot, the @rel-th page of which
+ * it begins with.
+ *
+ * Return: the page table if it has to be looked at, after this, or NULL.
+ */
+static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link, unsigned long rel)
+{
+	u64 spte = READ_ONCE(*link);
+	u64 next, *pt;
+
+	do {
+		spte = kvm_prove_forget_link(link, spte);
+		pt = harvest_linked_table(spte);
+		if (!pt || !harvest_may_judge(spte))
+			return pt;
+
+		if (harvest_is_idle(spte)) {
+			kvm_prove_idle_table(h->kvm, h->slot, rel, link, spte, pt);
+			h->nr_idle++;
+			return NULL;
+		}
+
+		next = harvest_next_link(h, spte);
+		kvm_prove_window(KVM_WINDOW_TDP_LINK);
+		/* Fully ordered: what CPUs do to the page table is looked at afterwards. */
+	} while (next != spte && !try_cmpxchg64(link, &spte, next));
+
+	h->nr_pending += next == spte;
+	return pt;
+}
+
+/* Visit the page table behind a link, @nr pages of which, from @gfn on, are the memslot's. */
+static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root, u64 *link,
+			 gfn_t gfn, unsigned int nr)
+{
+	unsigned long rel = gfn - h->slot->base_gfn;
+	u64 *pt;
+
+	if (nr == SPTE_ENT_PER_PAGE && !root->role.invalid)
+		pt = harvest_judge_link(h, link, rel);
+	else
+		pt = harvest_linked_table(READ_ONCE(*link));
+
+	if (pt)
+		harvest_table(h->slot, pt + gfn % SPTE_ENT_PER_PAGE, rel, nr);
+	h->work += pt ? nr : 1;
+}
+
+/* Do others want mmu_lock, or the CPU? */
+static bool harvest_should_yield(struct tdp_harvest *h)
+{
+	if (kvm_prove_force_yield(KVM_FORCE_HARVEST_TDP))
+		return true;
+
+	if (h->work < HARVEST_MIN_WORK)
+		return false;
+
+	h->work = 0;
+	return need_resched() || rwlock_is_contended(&h->kvm->mmu_lock);
+}
+
+/*
+ * Visit what one page table of level 2 links to, from @gfn on, and move @gfn behind what
+ * was visited, which is one link at least.
+ *
+ * Return: true if others are to have mmu_lock.
+ */
+static bool harvest_links(struct tdp_harvest *h, struct kvm_mmu_page *root, gfn_t *gfn)
+{
+	gfn_t end = min(h->slot->base_gfn + h->slot->npages,
+			ALIGN(*gfn + 1, KVM_PAGES_PER_HPAGE(PG_LEVEL_1G)));
+	unsigned int nr;
+	u64 *link, spte;
+
+	link = kvm_tdp_log_find(root, *gfn, PG_LEVEL_2M, &spte);
+	if (!link) {
+		*gfn = end;
+		h->work++;
+		return harvest_should_yield(h);
+	}
+
+	link += SPTE_INDEX(gfn_to_gpa(*gfn), PG_LEVEL_2M);
+	do {
+		nr = harvest_table_size(*gfn, end - *gfn);
+		harvest_link(h, root, link++, *gfn, nr);
+		*gfn += nr;
+		if (harvest_should_yield(h))
+			return true;
+	} while (*gfn < end);
+
+	return false;
+}
+
+static void harvest_tdp_yield(struct kvm *kvm)
+{
+	kvm_dirty_log_release(kvm);
+	read_unlock(&kvm->mmu_lock);
+	cond_resched();
+	read_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
+}
+
+/* The caller has a reference to the root, which may become invalid meanwhile. */
+static void harvest_root(struct tdp_harvest *h, struct kvm_mmu_page *root)
+{
+	gfn_t gfn = h->slot->base_gfn;
+	bool yield;
+
+	while (gfn < h->slot->base_gfn + h->slot->npages) {
+		rcu_read_lock();
+		yield = harvest_links(h, root, &gfn);
+		rcu_read_unlock();
+
+		if (yield)
+			harvest_tdp_yield(h->kvm);
+	}
+}
+
+/*
+ * Under the read lock, so that page faults go on.  So do others that zap SPTEs, and a
+ * page whose SPTE is gone is in the log only when they have said so, which they do
+ * before they release the lock: wait for them by taking it for write, once.
+ *
+ * A root that comes while this goes on is empty at first: what is written by way of it is
+ * found the next time.
+ */
+unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot, bool flushed)
+{
+	struct tdp_harvest h = { .kvm = kvm, .slot = slot, .flushed = flushed };
+	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
+	struct kvm_mmu_page *root = NULL;
+
+	lockdep_assert_held(&kvm->slots_lock);
+
+	read_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
+
+	while ((root = kvm_tdp_mmu_next_root(kvm, root)))
+		if (kvm_mmu_page_as_id(root) == slot->as_id)
+			harvest_root(&h, root);
+
+	kvm_dirty_log_release(kvm);
+	read_unlock(&kvm->mmu_lock);
+
+	write_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
+	kvm_prove_harvested_tdp(kvm, slot, slot->npages, nr_exits_before);
+	kvm_dirty_log_release(kvm);
+	write_unlock(&kvm->mmu_lock);
+
+	kvm->stat.dirty_harvest_idle += h.nr_idle;
+	return h.nr_pending;
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Dirty logging by Dirty bits: page tables that no CPU has used are skipped
+ *
+ * CPUs that have a link to a page table cached write to pages without setting its Accessed bit,
+ * until TLBs are flushed: that has to be in the log, too.  And what is skipped shows in the
+ * statistic dirty_harvest_idle.
+ *
+ * The guest reads and writes single pages between calls of KVM_GET_DIRTY_LOG and
+ * KVM_CLEAR_DIRTY_LOG, each of which has to find exactly the pages that the model says.
+ *
+ * Limits: emulators have no caches of links.  With kvm.prove_forget_links, kernels with
+ * CONFIG_KVM_PROVE_MMU_RACES do as if CPUs had all links cached; then the test fails if they
+ * never did.  CPUs may use links before a guest does, so that on other machines than
+ * emulated ones fewer page tables may be skipped than are counted on.  Without the TDP MMU
+ * nothing is skipped, and only the log is looked at.
+ */
+#include "eager_split_model.h"
+
+#define PARAM_FORGET		KVM_PARAM("prove_forget_links")
+#define PARAM_FORGOTTEN		KVM_PARAM("prove_forgotten")
+
+#define NR_ROUNDS		40u
+#define NR_TABLES		8u
+
+/* Page tables for which KVM_GET_DIRTY_LOG waits for a flush that others make. */
+#define MAX_PENDING		64u
+
+static bool links_are_cached(void)
+{
+	return setting_exists(PARAM_FORGET) && setting_value(PARAM_FORGET)[0] == 'Y';
+}
+
+static u64 nr_forgotten(void)
+{
+	char text[SETTING_MAX];
+
+	return read_file(PARAM_FORGOTTEN, text, sizeof(text)) ? strtoull(text, NULL, 10) : 0;
+}
+
+static void read_page(struct model_test *t, u64 page)
+{
+	list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+}
+
+static void write_page(struct model_test *t, u64 page)
+{
+	list_write(t, page, 0);
+	write_listed(t);
+}
+
+/* A page in each of the first page tables. */
+static void use_tables(struct model_test *t, unsigned int nr, bool write)
+{
+	for (unsigned int i = 0; i < nr; i++)
+		(write ? list_write : list_read)(t, i * PAGES_PER_2M, 0);
+	if (write)
+		write_listed(t);
+	else
+		guest_run(t, READ_GPA);
+}
+
+/* Take out of the log what was last seen there, and no more: other pages may be dirty by now. */
+static void clear_seen(struct model_test *t)
+{
+	memcpy(t->arg, t->seen, log_words(t) * sizeof(*t->arg));
+	clear_log(t, 0, t->npages);
+}
+
+static void look_and_clear(struct model_test *t, unsigned int times)
+{
+	while (times--) {
+		compare_log(t, "nothing happens");
+		clear_seen(t);
+	}
+}
+
+static void expect_skipped(struct model_test *t, u64 expected, const char *when)
+{
+	u64 before = vm_get_stat_or_absent(t->vm, "dirty_harvest_idle"), seen;
+
+	compare_log(t, when);
+	seen = vm_get_stat_or_absent(t->vm, "dirty_harvest_idle") - before;
+	if (!is_tdp_mmu())
+		expected = 0;
+	CHECK(t, seen == expected, "%s: expected %lu page tables to be skipped, seen %lu", when,
+	      expected, seen);
+}
+
+/* Each page has its SPTE then: that it is written shows by the Dirty bit alone. */
+static void populate(struct model_test *t)
+{
+	start_and_clear(t);
+	write_all(t);
+	look_and_clear(t, 1);
+}
+
+/*
+ * A page is read, so that its link can be cached, and written when KVM has taken the
+ * Accessed bit away: before the flush, after it, and between further calls.
+ */
+static void window_round(struct model_test *t, unsigned int i)
+{
+	u64 page = 10 * i, next = page + 50, other = PAGES_PER_2M + page;
+	u64 pages[] = { other, page, next, page + 100 };
+
+	read_page(t, page);
+	read_page(t, next);
+	write_page(t, other);
+	compare_log(t, "the link may be cached");
+	write_page(t, page);
+	/* The flush, for @other. */
+	clear_seen(t);
+	compare_log(t, "written before the flush");
+	clear_seen(t);
+	/* From pending to idle, or to what is before that. */
+	for (unsigned int j = 0; j < i % 4; j++)
+		compare_log(t, "nothing was written");
+	write_page(t, next);
+	compare_log(t, "written after the flush");
+	clear_seen(t);
+
+	for (unsigned int j = 0; j < ARRAY_SIZE(pages); j++) {
+		write_page(t, pages[j]);
+		compare_log(t, "one more is written");
+	}
+	clear_seen(t);
+	write_page(t, page);
+	compare_log(t, "written after all was cleared");
+	clear_seen(t);
+	look_and_clear(t, i % 3);
+}
+
+static void run_window(struct model_test *t)
+{
+	u64 forgotten = nr_forgotten();
+
+	populate(t);
+	for (unsigned int i = 0; i < NR_ROUNDS; i++)
+		window_round(t, i);
+	CHECK(t, !links_are_cached() || !is_tdp_mmu() || nr_forgotten() > forgotten,
+	      "no CPU has used a cached link");
+}
+
+/* Return: a memslot that has the second half of the memory. */
+static struct model_test *cut(struct model_test *t)
+{
+	struct model_test *second = calloc(1, sizeof(*second));
+
+	TEST_ASSERT(second, "Out of memory");
+	vm_set_user_memory_region(t->vm, t->slot, 0, t->gpa, 0, t->hva);
+	t->npages /= 2;
+	*second = *t;
+	second->slot++;
+	second->gpa += t->npages * PAGE_SIZE;
+	second->hva += t->npages * PAGE_SIZE;
+	set_flags(t, 0);
+	set_flags(second, 0);
+	return second;
+}
+
+/* Of a page table each memslot has one half: what one looks at is the other's, too. */
+static void shared_round(struct model_test *first, struct model_test *second, unsigned int i)
+{
+	u64 page = first->npages - 1 - i, next = i;
+
+	read_page(first, page);
+	read_page(second, next);
+	compare_log(first, "the link may be cached");
+	write_page(second, next);
+	/* Two looks at the other half, and the flush between them. */
+	write_page(first, i);
+	compare_log(first, "beside what the other has");
+	clear_seen(first);
+	compare_log(first, "after the flush");
+	compare_log(second, "written by a cached link");
+	write_page(first, page);
+	clear_seen(second);
+	for (unsigned int j = 0; j < i % 4; j++)
+		compare_log(second, "nothing was written");
+	compare_log(first, "written beside the other");
+	clear_seen(first);
+	look_and_clear(first, i % 3);
+	look_and_clear(second, i % 3);
+}
+
+static void run_shared(struct model_test *first)
+{
+	struct model_test *second = cut(first);
+
+	populate(first);
+	populate(second);
+	for (unsigned int i = 0; i < NR_ROUNDS; i++)
+		shared_round(first, second, i);
+
+	/* Pending, then a flush, then idle: all but the one in the middle. */
+	use_tables(first, 2, true);
+	use_tables(second, 2, true);
+	look_and_clear(first, 1);
+	look_and_clear(second, 1);
+	compare_log(first, "flushed");
+	compare_log(second, "flushed");
+	expect_skipped(first, first->npages / PAGES_PER_2M, "first memslot");
+	expect_skipped(second, second->npages / PAGES_PER_2M, "second memslot");
+	free(second);
+}
+
+/* Only what is used is looked at, and what is used again is found. */
+static void run_idle(struct model_test *t)
+{
+	start_and_clear(t);
+	use_tables(t, NR_TABLES, true);
+	expect_skipped(t, 0, "touched");
+	expect_skipped(t, 0, "no flush yet");
+	clear_seen(t);
+	expect_skipped(t, 0, "flushed");
+	expect_skipped(t, NR_TABLES, "idle");
+
+	for (unsigned int i = 0; i < NR_ROUNDS; i++) {
+		write_page(t, i % NR_TABLES * PAGES_PER_2M + i);
+		expect_skipped(t, NR_TABLES - 1, "one touched");
+		clear_seen(t);
+		expect_skipped(t, NR_TABLES - 1, "one flushed");
+		expect_skipped(t, NR_TABLES, "all idle");
+	}
+}
+
+/*
+ * What is read all the time is flushed for in every other call at most: CPUs that have links
+ * cached leave the Accessed bits clear until then.
+ */
+static void read_many(struct model_test *t)
+{
+	u64 before = vm_get_stat(t->vm, remote_tlb_flush_requests), seen;
+
+	for (unsigned int i = 0; i < 6; i++) {
+		use_tables(t, MAX_PENDING + 1, false);
+		compare_log(t, "read");
+	}
+	seen = vm_get_stat(t->vm, remote_tlb_flush_requests) - before;
+	CHECK(t, seen <= 3, "TLBs were flushed %lu times for what is being read", seen);
+}
+
+/*
+ * Nothing is dirty, so that nothing is cleared: it's KVM_GET_DIRTY_LOG that flushes.  HugeTLB
+ * pages that only were read are mapped read-only, so that reading them logs nothing.
+ */
+static void run_many(struct model_test *t)
+{
+	start_and_clear(t);
+	use_tables(t, MAX_PENDING, false);
+	for (unsigned int i = 0; i < 3; i++)
+		expect_skipped(t, 0, "no flush pays");
+
+	read_page(t, MAX_PENDING * PAGES_PER_2M);
+	expect_skipped(t, 0, "one is touched");
+	expect_skipped(t, 0, "a flush pays");
+	expect_skipped(t, 0, "flushed");
+	expect_skipped(t, MAX_PENDING + 1, "idle");
+
+	for (unsigned int i = 0; i < NR_ROUNDS; i++) {
+		u64 page = i % (MAX_PENDING + 1) * PAGES_PER_2M + i;
+
+		write_page(t, page);
+		look_and_clear(t, 1);
+		use_tables(t, MAX_PENDING + 1, false);
+		compare_log(t, "all touched");
+		compare_log(t, "flushed by this call");
+		write_page(t, page);
+		look_and_clear(t, 1);
+	}
+	read_many(t);
+}
+
+static void *get_log(void *arg)
+{
+	struct model_test *t = arg;
+
+	kvm_vm_get_dirty_log(t->vm, t->slot, t->seen);
+	return NULL;
+}
+
+/* A CPU uses a link amid the step that would have it idle, in kernels that can pause there. */
+static void run_link(struct model_test *t)
+{
+	pthread_t thread;
+
+	pause_us = setting_exists(PARAM_PAUSE_US) ? MAX_PAUSE_US : 0;
+	start_and_clear(t);
+	for (unsigned int i = 0; i < NR_ROUNDS; i++) {
+		write_page(t, i);
+		look_and_clear(t, 1);
+		set_pauses(true);
+		start_thread(&thread, get_log, t);
+		spin_ns(MAX_PAUSE_US * NSEC_PER_USEC / 2);
+		read_page(t, i);
+		pthread_join(thread, NULL);
+		set_pauses(false);
+		expect_skipped(t, 0, "used while it was looked at");
+	}
+}
+
+static const char *no_dirty_bits(void)
+{
+	struct kvm_vm *vm = vm_create_barebones();
+	u64 harvests = vm_get_stat_or_absent(vm, "dirty_harvest");
+
+	kvm_vm_free(vm);
+	return harvests == 1 ? NULL : "VMs do not log by Dirty bits";
+}
+
+/* Elsewhere pages get into the log when they are first read, and nothing is skipped. */
+static const char *no_tdp_mmu(void)
+{
+	return is_tdp_mmu() ? no_dirty_bits() : "the guest isn't mapped by the TDP MMU";
+}
+
+const struct test_case test_cases[] = {
+	{ "window", "writes by way of a cached link before and after the flush", enter_long,
+	  run_window, no_dirty_bits, .tail = 2 * PAGES_PER_2M, .manual_only = true },
+	{ "shared", "a page table that two memslots share", enter_long,
+	  run_shared, no_dirty_bits, .tail = 3 * PAGES_PER_2M, .manual_only = true },
+	{ "idle", "page tables are skipped while no CPU uses them", enter_long,
+	  run_idle, no_dirty_bits, .tail = NR_TABLES * PAGES_PER_2M, .manual_only = true },
+	{ "link", "a link is used while it is looked at", enter_long,
+	  run_link, no_dirty_bits, .tail = PAGES_PER_2M, .manual_only = true },
+	{ "many", "many page tables that are only read", enter_long,
+	  run_many, no_tdp_mmu, .tail = (MAX_PENDING + 1) * PAGES_PER_2M, .manual_only = true },
+};
+
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);
