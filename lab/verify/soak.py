@@ -135,7 +135,6 @@ FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
 NAMED = ("modes", "clear", "settings", "tables")
 MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
 DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
-DIRTY_RUNNING = Program("x86/dirty_harvest_test", ("-q", "-m", "migration", "-n", "25"))
 TRIES = _sum("tries", r"^# (\d+) tries, ")
 RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
 
@@ -205,7 +204,7 @@ KINDS = (
 RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
 _watch = partial(Kind, config=RACES_CONFIG, seconds=60)
 _watch_turns = partial(_watch, sharing=Sharing.TURNS)
-WATCHED = {"stress": STRESS, "harvest": DIRTY_BITS, "migration": DIRTY_RUNNING, **MODEL}
+WATCHED = {"stress": STRESS, "harvest": DIRTY_BITS, **MODEL}
 RACES = (
     *(_watch(name, program, "0", "0") for name, program in WATCHED.items()),
     *(_watch("race", RACE_BRIEFLY, npt, "0") for npt in "01"),

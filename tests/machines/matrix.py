@@ -233,9 +233,7 @@ HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", eager=("Y",))
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
 NOTHING_UNSEEN = (harvest_test("-q", "-n", "100"), ENABLE_TLB, HARVEST_PARAM)
-NOTHING_UNSEEN_DEBUG = (
-    harvest_test("-q", "-m", "relink", "-m", "quota", "-m", "migration", "-n", "25"),
-)
+NOTHING_UNSEEN_DEBUG = (harvest_test("-q", "-m", "relink", "-m", "quota", "-m", "tlb", "-n", "40"),)
 # An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more
 # is a second on Bochs.
 VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD", "-g", "L2-noTDP")
@@ -258,6 +256,8 @@ def paused(test: Selftest) -> Selftest:
 
 # What is looked at above all where a Dirty bit may go.
 PAUSED = tuple(map(paused, NOTHING_UNSEEN_DEBUG))
+# Where the stress test, which copies what vCPUs write, is not fit to run.
+PAUSED_TDP = (*PAUSED, paused(harvested(dirty_log_test("clear-log"))))
 WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
@@ -373,7 +373,7 @@ DEBUG_TDP = (
     PRIVATE,
     RECOVER,
     *NOTHING_UNSEEN_DEBUG,
-    *PAUSED,
+    *PAUSED_TDP,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
     IDLE_CACHED,

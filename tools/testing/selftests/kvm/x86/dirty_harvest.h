@@ -58,9 +58,6 @@
 #define EPTP_AD			BIT_ULL(6)
 #define INVEPT_GLOBAL		2ull
 
-/* vCPUs of a migration. */
-#define NR_RANDOM_VCPUS		2u
-
 enum guest_opcode { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN };
 
 /*
@@ -155,8 +152,6 @@ extern const struct entry_bits ept_bits;
 
 /* With one of @svm and @vmx if there is an L2. */
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
-/* Write to pages at random, until told to stop. */
-void guest_write_random(u64 id, u64 seed);
 void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value);
 void send_ops(struct harvest_test *t, bool l2);
 void run_l1(struct harvest_test *t);
@@ -164,7 +159,6 @@ void run_l1(struct harvest_test *t);
 void run_writer(struct harvest_test *t);
 void set_l2_root(struct harvest_test *t, u64 root);
 void set_stop(struct harvest_test *t, u64 value);
-void await_progress(struct harvest_test *t, u64 nr);
 
 /* The VM, its memory and its log */
 

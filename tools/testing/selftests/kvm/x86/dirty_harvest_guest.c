@@ -2,9 +2,6 @@
 /* The guest of the tests of Dirty bits: L1 or L2 does what a list in memory says. */
 #include "dirty_harvest.h"
 
-#define NR_CACHED_PAGES		16u
-#define PROGRESS_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
-
 struct guest_op {
 	u64 op;
 	u64 addr;
@@ -20,7 +17,7 @@ static u64 by_l2;
 /* What maps the memory of L2: nested CR3, EPT pointer, or CR3 if L1 uses neither. */
 static u64 l2_root;
 
-/* Ends OP_SPIN and random writes. */
+/* Ends OP_SPIN. */
 static u64 stop;
 
 /*
@@ -139,30 +136,6 @@ void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
 	}
 }
 
-/* How many writes each vCPU that writes at random has made. */
-static u64 progress[NR_RANDOM_VCPUS];
-
-/* Random pages, half of the time one of a few, whose translations stay cached. */
-static u64 random_page(u64 random)
-{
-	return random % 2 ? random / 2 % NR_CACHED_PAGES : random / 2 % NR_PAGES;
-}
-
-void guest_write_random(u64 id, u64 seed)
-{
-	u64 n = 0;
-
-	guest_may_be_interrupted(true);
-	for (;;) {
-		while (!READ_ONCE(stop)) {
-			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-			WRITE_ONCE(*(u64 *)(DATA_GPA + random_page(seed >> 33) * PAGE_SIZE), ++n);
-			WRITE_ONCE(progress[id], n);
-		}
-		GUEST_SYNC(0);
-	}
-}
-
 /* Running the guest */
 
 void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value)
@@ -204,17 +177,4 @@ void set_stop(struct harvest_test *t, u64 value)
 {
 	stop = value;
 	sync_global_to_guest(t->vm, stop);
-}
-
-void await_progress(struct harvest_test *t, u64 nr)
-{
-	u64 *p = addr_gva2hva(t->vm, (gva_t)progress);
-	u64 end = now_ns() + PROGRESS_TIMEOUT_NS;
-	u64 old[NR_RANDOM_VCPUS];
-
-	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
-		old[i] = READ_ONCE(p[i]);
-	for (unsigned int i = 0; i < NR_RANDOM_VCPUS; i++)
-		while (READ_ONCE(p[i]) < old[i] + nr)
-			CHECK(t, now_ns() < end, "vCPU %u doesn't write", i);
 }
