@@ -84,13 +84,6 @@ def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
     assert tree.unsaved(fake.linux) is None
 
 
-def test_a_hunk_that_does_not_apply(tmp_path: Path) -> None:
-    fake = made(tmp_path, MUTANT.replace("-\treturn kvm->pages[1]", "-\treturn kvm->pages[9]"))
-    fake.make_tree()
-    said = refused(mutants.commit, Repo(fake.linux), mutants.load(fake.layout))
-    assert f"{NAME}: hunk @@ -28,3 +28,3 @@ of {MMU} does not apply" in said
-
-
 WRONG = {
     "Caught-by: x86_64/some_test -m all\n": ("", "has no Caught-by:"),
     "Machine: svm-qemu kvm_amd.npt=0 hugepages=1\n": ("", "has no Machine:"),

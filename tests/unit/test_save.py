@@ -68,28 +68,6 @@ def test_what_is_saved(saved: FakeKernel) -> None:
     )
 
 
-def test_round_trip(saved: FakeKernel, tmp_path: Path) -> None:
-    other = FakeKernel.make(tmp_path / "other")
-    for path, content in saved.repository().items():
-        other.put(path, content.decode())
-    (other.layout.root / "scripts/split.sh").chmod(0o755)
-    other.make_tree()
-    assert other.git("rev-parse", "HEAD^{tree}") == saved.git("rev-parse", "HEAD^{tree}")
-    assert other.git("log", "--format=%B") == saved.git("log", "--format=%B")
-    before = other.repository()
-    assert save(other.layout) == []
-    assert other.repository() == before
-
-
-def test_saved_work_is_in_step(saved: FakeKernel) -> None:
-    assert "up to date" in saved.make_tree()
-    head = saved.git("rev-parse", "HEAD")
-    saved.put(SPLITTER, "int changed;\n")
-    saved.make_tree()
-    assert saved.read(SPLITTER) == "int changed;\n"
-    assert saved.git("rev-parse", "HEAD") != head
-
-
 def test_a_users_configuration_changes_nothing(
     saved: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from lab.core.paths import Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.verify import races, soak
-from lab.verify.races import Place, Report
+from lab.verify.races import Place
 from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said
@@ -217,12 +217,6 @@ def test_a_frame_is_where_the_call_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert output.call_args.args[-3:] == ("0xffffffff8100010f", "0xffffffff81000200", "0x300")
 
 
-def test_a_log_without_reports_needs_no_kernel(tmp_path: Path) -> None:
-    verdict = races.judge("quiet\nWARNING: x\n", tmp_path / "none")
-    assert (verdict.series, verdict.others, verdict.rest) == ([], [], "quiet\nWARNING: x")
-    assert Report("x").race == ()
-
-
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
     " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=4"
@@ -388,12 +382,6 @@ def test_bad_input_refused(run_soak: Soak, tmp_path: Path, arguments: list[str],
     assert says in line
     assert not machine.jobs
     assert not (tmp_path / "results").exists()
-
-
-def test_the_plan_can_be_shown_without_running_it(run_soak: Soak) -> None:
-    machine = FakeMachine()
-    assert "eager_split_stress_test" in run_soak(machine, "--dry-run").out
-    assert not machine.jobs
 
 
 @for_each_row(

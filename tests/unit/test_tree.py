@@ -262,12 +262,3 @@ def test_space_that_runs_out_in_git(fake: FakeKernel, monkeypatch: pytest.Monkey
 def test_a_tree_of_another_user(fake: FakeKernel) -> None:
     fake.linux.mkdir(parents=True)
     assert "move it away" in refused(fake.make_tree)
-
-
-def test_further_work_tree(made: FakeKernel) -> None:
-    base = made.layout.tree_of("base")
-    for _ in range(2):
-        tree.work_tree(made.layout, base, tree.BASE_TAG)
-        assert (base / MMU).read_text() == BASE_FILES[MMU]
-        assert not (base / SPLITTER).exists()
-        (base / MMU).unlink()
