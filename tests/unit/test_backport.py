@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.build import mutants, selftests
+from lab.build import selftests
 from lab.core.paths import Layout
 from lab.series import tree
 from lab.series.mail import parse
@@ -284,16 +284,3 @@ def test_paths_in_the_text_of_a_diff_stay() -> None:
     assert paths.there("a/x86x/n") == "a/x86x/n"
     tests = PathMap({f"{KVM}/x86": f"{KVM}/x86_64"})
     assert selftests.name_of(Path("x86_64/our_test"), tests) == Path("x86/our_test")
-
-
-def test_mutants_of_a_base(old: FakeKernel) -> None:
-    trailers = "Caught-by: x\nMachine: svm-qemu\nOutput: y"
-    first = f"Subject: m\n\n{trailers}\n---\n\n{diff_of('f')}@@ -1 +1 @@\n+if (kvm_mutant(1))\n"
-    old.put("tests/mutants/00-switch.patch", "Subject: switch\n---\n")
-    old.put("tests/mutants/01-first.patch", first)
-    old.put(f"{BACKPORT}/mutants/01-first.patch", first.replace("/f", f"/{HEADER}"))
-    old.put(f"{BACKPORT}/mutants/02-second.patch", first.replace("(1)", "(2)"))
-    old.put("tests/mutants/100-last.patch", first.replace("(1)", "(100)"))
-    assert [one.number for one in mutants.load(old.layout).mutants] == [1, 2, 100]
-    assert HEADER in mutants.load(old.layout).mutants[0].mail.diff
-    assert [one.number for one in mutants.load(old.layout.newest).mutants] == [1, 100]

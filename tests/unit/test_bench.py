@@ -252,13 +252,6 @@ def test_options_reach_the_script(lab: Lab) -> None:
     assert max(m.iteration or 0 for m in found) == 3
 
 
-@pytest.mark.parametrize("kind", jsonl.KERNELS)
-def test_one_kernel_alone(lab: Lab, kind: str) -> None:
-    lab.bench(*SMALL, "--kernel", kind)
-    assert lab.built == [f"{kind} kvm", "series selftests"]
-    assert {(m.kernel, m.eager) for m in lab.latest()} == {*product([kind], BOTH)}
-
-
 @for_each_row("words", [], ["--full"])
 def test_host_is_measured_as_it_is(lab: Lab, words: list[str]) -> None:
     lab.machine.spoil = lambda host, job: host.set("kvm.dirty_harvest", "auto")

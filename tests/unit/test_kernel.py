@@ -4,12 +4,10 @@
 A build that is told to end leaves nothing running, neither make nor what make started.
 """
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -181,54 +179,23 @@ sys.exit(cli.main(["build", sys.argv[2]]))
 """
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    """A tree whose kernel is built, so that no space is asked for, and a make that sleeps."""
-    made = Layout(tmp_path)
-    write(made.pin, PIN)
-    write(made.linux / "obj-kvm/arch/x86/boot/bzImage", "")
-    program(tmp_path / "bin/make", MAKE)
-    return made
-
-
-@contextlib.contextmanager
-def build_of(what: str, layout: Layout) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """`lab build`, busy with make, and the ids of make and its child."""
-    path = f"{layout.root / 'bin'}:{os.environ['PATH']}"
-    with started(
-        [sys.executable, "-c", LAB, layout.root, what],
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
-    ) as running:
-        assert until((layout.linux / "pids").exists)
-        yield running, [int(word) for word in (layout.linux / "pids").read_text().split()]
-
-
-@pytest.mark.parametrize("what", ["kvm", "selftests"])
-@for_each_row(
-    "number, code",
-    (signal.SIGINT, INTERRUPTED),
-    (signal.SIGTERM, 128 + signal.SIGTERM),
-    (signal.SIGHUP, 128 + signal.SIGHUP),
-)
-def test_all_that_make_started_ends(
-    layout: Layout, what: str, number: signal.Signals, code: int
-) -> None:
-    with build_of(what, layout) as (running, pids):
-        assert len(pids) == 2 and not any(map(is_gone, pids))
-        running.send_signal(number)
-        assert running.wait(timeout=20) == code
-        assert all(map(is_gone, pids))
-
-
 # What it starts says that it was told to end, and takes its time.
 SLOW = "(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_being_told_twice_changes_nothing(layout: Layout, number: signal.Signals) -> None:
-    (layout.root / "bin/make").write_text(MAKE.replace("sleep 60 &", SLOW))
-    with build_of("kvm", layout) as (running, pids):
+def test_being_told_twice_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    layout = Layout(tmp_path)
+    write(layout.pin, PIN)
+    # A kernel that is built, so that no space is asked for.
+    write(layout.linux / "obj-kvm/arch/x86/boot/bzImage", "")
+    program(tmp_path / "bin/make", MAKE.replace("sleep 60 &", SLOW))
+    env = {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
+    with started(command, stderr=subprocess.DEVNULL, env=os.environ | env) as running:
+        assert until((layout.linux / "pids").exists)
+        pids = [int(word) for word in (layout.linux / "pids").read_text().split()]
+        assert len(pids) == 2 and not any(map(is_gone, pids))
         running.send_signal(number)
         assert until((layout.linux / "told").exists)
         running.send_signal(number)

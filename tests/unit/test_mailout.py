@@ -300,11 +300,6 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
 
 
-def test_without_a_choice_the_letter_has_the_reference() -> None:
-    words = ("mail", "--dry-run")
-    assert lab(*words).out == lab(*words, "--results", str(choose_results(None))).out
-
-
 MAILS = ("KVM: a", "KVM: b", "KVM: c")
 
 

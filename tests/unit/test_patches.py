@@ -142,7 +142,11 @@ def test_an_older_base_keeps_what_differs_or_leaves_a_mutant_out(tmp_path: Path)
     assert (kept.path, kept.check, kept.mail.message) == (own, same.check, same.mail.message)
     fake.put(own, "")
     assert mutants.load(old).mutants == ()
-    assert mutants.load(fake.layout.of("9.9")).mutants != ()
+    for name in ("tests/mutants/100-last.patch", "backport/6.12/mutants/20-more.patch"):
+        number = name.partition("-")[0].rpartition("/")[2]
+        fake.put(name, MUTANT.replace("(3)", f"({number})"))
+    for base, numbers in ((old, [20, 100]), (fake.layout.of("9.9"), [3, 100])):
+        assert [one.number for one in mutants.load(base).mutants] == numbers
     fake.put("backport/6.12/mutants/04-gone.patch", "")
     assert "04-gone.patch: is empty, and there is no such mutant" in refused(mutants.load, old)
 

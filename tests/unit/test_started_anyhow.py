@@ -29,7 +29,6 @@ PATH = "/usr/bin:/bin"
 INTERRUPTED = "tests/unit/test_split_bench.py::test_interrupted_run_restores_all"
 # Those that send signals, to themselves and to what they start.
 SENDERS = (
-    "tests/unit/test_kernel.py::test_all_that_make_started_ends",
     "tests/unit/test_kernel.py::test_being_told_twice_changes_nothing",
     "tests/unit/test_machines_process.py",
     "tests/unit/test_soak.py::test_a_signal_ends_it_with_the_summary_so_far",
@@ -105,7 +104,7 @@ def test_tests_that_send_signals_have_the_same_verdicts(tmp_path: Path, left: Le
         found.append(verdicts(file))
         assert until(lambda: not left())
     assert found[0] == found[1]
-    assert len(found[0]) > 30
+    assert len(found[0]) > 25
     assert set(found[0].values()) == {"passed"}
 
 
