@@ -2,15 +2,14 @@
 /*
  * Eager page splitting against guests that make it hard
  *
- * None of what a guest maps may make the splitter hold mmu_lock for longer, use more shadow pages
- * than it may, or go on for ever.
+ * None of what a guest maps may make the splitter hold mmu_lock for longer or go on for ever.  That
+ * it uses no more shadow pages than it may is checked by eager_split_settings_test.
  *
  *  - alias: map one huge page at very many addresses, with all permissions there
  *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
  *    bound that does not depend on their number.
  *  - contended: the same while others want mmu_lock all the time.  All mappings
  *    are split nevertheless; how often the lock was given up is shown.
- *  - quota: the same with the smallest quota.  No more children are made than it has shadow pages.
  *  - rewrite: a vCPU takes entries away and puts them back for as long as logging
  *    is enabled and disabled.  No huge page comes back to be split again: there
  *    are no more splits than guest entries.
@@ -270,27 +269,6 @@ static void run_contended(void)
 	kvm_vm_free(t.vm);
 }
 
-static void run_quota(void)
-{
-	struct hostile t = { };
-	u64 pages_4k, recycled;
-
-	create_vm(&t, NR_ALIASES);
-	vm_set_nr_mmu_pages(t.vm, MIN_MMU_PAGES);
-	touch_all(&t);
-	recycled = vm_get_stat(t.vm, mmu_recycled);
-	set_logging(&t, true);
-	pages_4k = vm_get_stat(t.vm, pages_4k);
-	ksft_print_msg("quota: %lu split, %lu x no quota, %lu 4KiB pages, %lu reclaimed\n",
-		       vm_get_stat(t.vm, eager_split_done), vm_get_stat(t.vm, eager_split_noquota),
-		       pages_4k, vm_get_stat(t.vm, mmu_recycled) - recycled);
-	TEST_ASSERT(pages_4k <= MIN_MMU_PAGES * ENTRIES_PER_TABLE,
-		    "%lu 4KiB pages do not fit into %lu shadow pages", pages_4k, MIN_MMU_PAGES);
-	TEST_ASSERT(vm_get_stat(t.vm, mmu_recycled) == recycled,
-		    "Splitting reclaimed shadow pages");
-	kvm_vm_free(t.vm);
-}
-
 static void run_rewrite(void)
 {
 	struct hostile t = { };
@@ -324,7 +302,6 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } parts[] = {
-	{ "quota", run_quota },
 	{ "rewrite", run_rewrite },
 	{ "alias", run_alias },
 	{ "contended", run_contended },
