@@ -67,9 +67,6 @@ def test_rows_hold_n_y_and_their_ratio() -> None:
     assert {row[0] for row in table.rows} == calls | dirty | {"enabling", "disabling"}
     assert table.strong == {0, 1}
     assert "iteration 2 is the first that pays" in table.notes[0]
-    # One value of eager has no ratio.
-    (table,) = tables.main_tables(measured(vcpus=(2,), eager=(True,)))
-    assert table.rows[0][2:5] == ("-", "5.00", "-")
 
 
 def test_without_initially_all_set_iteration_1_pays() -> None:
@@ -104,34 +101,6 @@ def peer(**changes: Any) -> list[Measurement]:
     return measured(kernel="peer", eager=(True,), **{"speedup": 40} | changes)
 
 
-def test_the_ungated_baseline_stands_beside_the_series() -> None:
-    (table,) = tables.main_tables(measured() + peer())
-    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "ungated", "N/Y", "U/Y")
-    assert [row[:7] for row in table.rows[:3]] == [
-        ("dirty, iteration 2", "2", "400.0", "5.00", "10.0", "80.0", "2.00"),
-        ("dirty, iteration 2", "8", "1600.0", "20.0", "40.0", "80.0", "2.00"),
-        ("first CLEAR", "2", "5.18", "0.065", "0.130", "80.0", "2.00"),
-    ]
-    assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
-    # Where it has no row, and where there is no Y.
-    (table,) = tables.main_tables(measured() + peer(vcpus=(8,)))
-    assert table.rows[0][:7] == ("dirty, iteration 2", "2", "400.0", "5.00", "-", "80.0", "-")
-    assert table.rows[1][4:7] == ("40.0", "80.0", "2.00")
-    (table,) = tables.main_tables(measured(eager=(False,)) + peer())
-    assert table.rows[0][2:7] == ("400.0", "-", "10.0", "-", "-")
-
-
-def test_with_the_tdp_mmu_y_of_the_unpatched_kernel_stands_beside_the_series() -> None:
-    in_tdp_mmu = measured(tdp_mmu=True) + measured(tdp_mmu=True, kernel="base", speedup=40)
-    (table,) = tables.main_tables(in_tdp_mmu)
-    assert table.columns[:7] == ("ms", "vCPUs", "N", "Y", "unpatched", "N/Y", "U/Y")
-    assert table.rows[0][2:7] == ("400.0", "5.00", "10.0", "80.0", "2.00")
-    assert tables.WHAT_IS_U["unpatched"] in table.notes
-    # In the shadow MMU it splits nothing eagerly.
-    (table,) = tables.main_tables(measured() + measured(kernel="base", speedup=40))
-    assert "unpatched" not in table.columns
-
-
 def judged(found: list[Measurement]) -> list[tuple[str, str]]:
     """Each goal that was measured, with its verdict."""
     table = goals.table(found)
@@ -143,24 +112,38 @@ def bits(**changes: Any) -> list[Measurement]:
     return measured(eager=(True,), dirty_harvest="on", **{"speedup": 100} | changes)
 
 
-def test_dirty_bits_stand_beside_n_and_y() -> None:
-    (table,) = tables.main_tables(measured() + bits())
-    names = ("N", "Y", "D bits", "N/Y", "Y/D", "N:1", "Y:1", "D:1")
-    assert table.columns == ("ms", "vCPUs", *names)
-    unit = PHASES["dirty", 1] / 100
-    times = [PHASES["dirty", 2] / n for n in (1, 80, 100)]
-    assert table.rows[0] == (
-        *("dirty, iteration 2", "2", "400.0", "5.00", "4.00", "80.0", "1.25"),
-        *(tables.ratio(seconds, unit) for seconds in times),
-    )
-    assert tables.WHAT_ARE_BITS in table.notes
-    assert [key.dirty_harvest for key in table.origins[0]] == ["off", "off", "off", "on"]
-    (table,) = tables.main_tables(measured() + peer() + bits())
-    assert table.columns[2:9] == ("N", "Y", "D bits", "ungated", "N/Y", "Y/D", "U/Y")
-    assert table.rows[0][2:9] == ("400.0", "5.00", "4.00", "10.0", "80.0", "1.25", "2.00")
-    (table,) = tables.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
-    wanted = [("2", "400.0", "5.00", "4.00"), ("8", "-", "-", "16.0")]
-    assert [row[1:5] for row in table.rows[:2]] == wanted
+BESIDE = tables.WHAT_IS_U | {"D bits": tables.WHAT_ARE_BITS}
+BASE = measured(kernel="base", speedup=40)
+
+
+@for_each_row(
+    "found, wanted",
+    (measured(), "N 400.0, Y 5.00, N/Y 80.0"),
+    # One value of eager has no ratio.
+    (measured(eager=(True,)), "N -, Y 5.00, N/Y -"),
+    (measured() + peer(), "N 400.0, Y 5.00, ungated 10.0, N/Y 80.0, U/Y 2.00"),
+    # Where it has no row, and where there is no Y.
+    (measured() + peer(vcpus=(8,)), "N 400.0, Y 5.00, ungated -, N/Y 80.0, U/Y -"),
+    (measured(eager=(False,)) + peer(), "N 400.0, Y -, ungated 10.0, N/Y -, U/Y -"),
+    # The unpatched kernel splits eagerly in the TDP MMU only.
+    (measured() + BASE, "N 400.0, Y 5.00, N/Y 80.0"),
+    (
+        [replace(one, tdp_mmu=True) for one in measured() + BASE],
+        "N 400.0, Y 5.00, unpatched 10.0, N/Y 80.0, U/Y 2.00",
+    ),
+    (measured() + bits(), "N 400.0, Y 5.00, D bits 4.00, N/Y 80.0, Y/D 1.25, D:1 171"),
+    (
+        measured() + peer() + bits(),
+        "N 400.0, Y 5.00, D bits 4.00, ungated 10.0, N/Y 80.0, Y/D 1.25, U/Y 2.00, D:1 171",
+    ),
+)
+def test_what_stands_side_by_side(found: list[Measurement], wanted: str) -> None:
+    (table,) = tables.main_tables(found)
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    shown = [f"{name} {cells[name]}" for name in table.columns[2:] if name not in ("N:1", "Y:1")]
+    assert ", ".join(shown) == wanted
+    assert [note in table.notes for note in BESIDE.values()] == [name in cells for name in BESIDE]
+    assert {key.vcpus for key in table.origins[0]} == {2}
 
 
 def test_what_is_no_column_has_a_table_of_its_own() -> None:
@@ -208,6 +191,10 @@ def test_vcpus_are_in_numeric_order_and_marked_if_overcommitted() -> None:
     assert tables.OVERCOMMITTED in table.notes
     (table,) = tables.main_tables(measured())
     assert tables.OVERCOMMITTED not in table.notes
+    # A number that one side has alone.
+    (table,) = tables.main_tables(measured(vcpus=(2,)) + bits(vcpus=(2, 8)))
+    wanted = [("2", "400.0", "5.00", "4.00"), ("8", "-", "-", "16.0")]
+    assert [row[1:5] for row in table.rows[:2]] == wanted
 
 
 @for_each_row(
