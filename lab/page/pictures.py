@@ -86,8 +86,6 @@ BITS = Style("Y, Dirty bits", "bits", "^", "-.")
 # Where only Y is drawn, by how it logs.
 PROTECTED = Style("write protection", "eager", "D")
 HARVESTED = Style("Dirty bits", "bits", "^", "-.")
-EPT = Style("ept=Y", "eager", "o")
-SHADOW = Style("ept=N", "lazy", "s", "--")
 
 Points = Sequence[tuple[float, float]]
 
@@ -243,12 +241,8 @@ def curves(
     rows: Sequence[Sequence[Panel]],
     y_label: str,
     whole: float | None = None,
-    limit: float | None = None,
 ) -> str:
-    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE.
-
-    limit: a line that is not to be crossed.
-    """
+    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
     figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))
     limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
     for drawn, row in zip(grid, rows, strict=True):
@@ -256,8 +250,6 @@ def curves(
             axes.set_title(panel.title)
             for style, points in panel.curves.items():
                 axes.plot(*zip(*points, strict=True), **style.words())
-            if limit:
-                axes.axhline(limit, color=INK, linestyle=":", label=f"to stay below: {limit:g}")
             if whole is None:
                 axes.set_yscale("log")
                 _log_axis(axes.yaxis)

@@ -154,28 +154,6 @@ def _bench_tables(source: Source) -> list[Block]:
     return [*blocks, *([grid(base, source)] if base else [])]
 
 
-def _cost_panel(title: str, label: str, over: str, records: Sequence[Any]) -> Panel:
-    """Instructions over the value that is called OVER, with EPT and with shadow paging."""
-    drawn: dict[Style, Points] = {}
-    for style, ept in ((pictures.EPT, True), (pictures.SHADOW, False)):
-        own = [one for one in records if one["ept"] == ept]
-        if own:
-            drawn[style] = sorted((one[over], one["instructions"]) for one in own)
-    return Panel(title, label, drawn)
-
-
-def _cost_panels(records: Sequence[Any]) -> list[Panel]:
-    """Over the memory of one vCPU, and over vCPUs with the commonest memory each."""
-    sizes = [one["mib_per_vcpu"] for one in records]
-    common = max(sizes, key=lambda size: (sizes.count(size), -size))
-    single = [one for one in records if one["vcpus"] == 1]
-    many = [one for one in records if one["mib_per_vcpu"] == common]
-    return [
-        _cost_panel("one vCPU", "MiB", "mib_per_vcpu", single),
-        _cost_panel(f"{common} MiB per vCPU", "vCPUs", "vcpus", many),
-    ]
-
-
 def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
@@ -196,23 +174,15 @@ def cost_table(records: Iterable[Any]) -> Table:
 
 def _cost(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
-    whole = 1.1 * max(COST_LIMIT, *(one["instructions"] for one in records))
-    label = "instructions per 2 MiB"
-    picture = Picture(
-        "cost",
-        "Instructions under mmu_lock for each huge page split",
-        pictures.curves("cost", [_cost_panels(records)], label, whole, COST_LIMIT),
-        dimensions.of(
-            records,
-            f"{IPS // 1_000_000} instructions are a microsecond",
-            *("eager_page_split=Y", "tdp_mmu=N", "anonymous_hugetlb_2mb"),
-            "without initially-all-set",
-        ),
-        "A flat line means that a split costs the same however much memory and however many"
-        " vCPUs there are; it is to stay below the dotted line.",
-        source.name,
+    shown = cost_table(records)
+    said = dimensions.of(
+        records,
+        f"{IPS // 1_000_000} instructions are a microsecond",
+        *("eager_page_split=Y", "tdp_mmu=N", "anonymous_hugetlb_2mb"),
+        "without initially-all-set",
     )
-    return [picture, Grid(cost_table(records), [(line,) for line in source.lines])]
+    shown.notes.append(f"{said}; to stay below {COST_LIMIT} however much memory and many vCPUs")
+    return [Grid(shown, [(line,) for line in source.lines])]
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:

@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
     text = (made / render.MARKDOWN).read_text()
     names = re.findall(r"!\[.*\]\((.*)\)\n\n(.*)\n", text)
-    wanted = {"dirty", "clear", "timeline-eptY", "stalls-eptY", "migration-eptY", "cost", "lock"}
+    wanted = {"dirty", "clear", "timeline-eptY", "stalls-eptY", "migration-eptY", "lock"}
     wanted |= {"crossover", "crossover-memory", "native"}
     assert {name for name, _ in names} == {f"{name}.svg" for name in wanted}
     for name, reading in names:
