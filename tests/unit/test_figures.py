@@ -236,7 +236,7 @@ def write(file: Path, gains: dict[int, float]) -> Path:
     return file
 
 
-GOOD = {2: 20.0, 4: 31.0, 8: 60.5, 14: 150.0}
+GOOD = {2: 20.0, 4: 30.0, 8: 60.5, 14: 150.0}
 
 
 def test_each_number_of_vcpus_has_its_own_boots() -> None:
@@ -256,14 +256,6 @@ def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert "8 vCPUs: N/Y is 59.0 instead of at least 60" in failed(reference.check_bounds, bad)
     few = write(tmp_path / "few.jsonl", {n: GOOD[n] for n in GOOD if n > 2})
     assert "2 vCPUs: N/Y was not measured" in failed(reference.check_bounds, few)
-
-
-def test_bounds_are_of_the_issue_and_for_what_they_were_set_for() -> None:
-    both = [measurement(eager=eager) for eager in (False, True)]
-    assert goals.table(both)
-    for change in ({"pml": False}, {"dirty_harvest": "on"}, {"tdp_mmu": True}):
-        assert goals.table([replace(one, **change) for one in both]) is None
-    assert goals.RATIOS == {2: 20, 4: 30, 8: 60, 14: 100}
 
 
 def test_of_an_older_base_only_the_headline_is_measured(

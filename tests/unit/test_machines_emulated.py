@@ -176,15 +176,6 @@ def test_torn_report_is_never_complete(missing: int) -> None:
     assert channel.status is None
 
 
-def test_progress_comes_before_the_end() -> None:
-    progress: list[str] = []
-    channel = Channel(progress.append)
-    channel.feed(b"H 1\nP one\nP tw")
-    assert progress == ["one"]
-    channel.feed(b"o\n")
-    assert progress == ["one", "two"]
-
-
 @for_each_row(
     "report, why",
     (b"H 1\nH 1\n", "a second time"),

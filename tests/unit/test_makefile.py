@@ -130,8 +130,3 @@ def test_other_bases_are_tested_unless_one_is_chosen() -> None:
     assert "lab tree --others" in "".join(commands("test", two)[4:])
     for words in ((two, f"BASE={DEFAULT_BASE}"), ("BASES=6.12",)):
         assert len(commands("test", *words)) == 4
-
-
-def test_old_names_are_gone() -> None:
-    for name in ("live", "cost", "mutants", "parity", "bpf", "peer", "lockprofile", "pae"):
-        assert run("-n", name).returncode == 2

@@ -243,12 +243,6 @@ def test_a_line_that_lacks_something_is_no_traceback(tmp_path: Path) -> None:
     assert "x-live.jsonl" in refused(sections.build, sources.load_bases([file]))
 
 
-def test_lines_of_phases_that_are_not_known_are_left_out(tmp_path: Path) -> None:
-    file = data.write_all(tmp_path)[0]
-    file.write_text(file.read_text() + '{"phase": "teleport"}\n')
-    assert len(sources.load(file).measurements) == len(list(data.bench()))
-
-
 def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> None:
     data.write_all(tmp_path)
     (tmp_path / "latest.jsonl").symlink_to(data.BENCH)

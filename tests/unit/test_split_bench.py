@@ -251,12 +251,6 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
     assert [(r["phase"], r["iteration"]) for r in found] == wanted
 
 
-def test_without_initially_all_set_there_is_no_clear(host: Host) -> None:
-    _, found = measured(host, "--init-set", "no", "--vcpus", "2")
-    assert ({r["initially_all_set"] for r in found}, len(found)) == ({False}, 2 * 2 * 7)
-    assert "clear" not in {r["phase"] for r in found}
-
-
 MODE = ("kvm_intel.ept", "kvm_amd.npt", "kvm.tdp_mmu")
 
 
