@@ -27,9 +27,9 @@
  * those of the scheduler.  The access pattern, one word per page, is the worst case for dirty
  * logging, not a workload.
  *
- * -V compares the log with what the guest wrote, and KVM's page sizes with what eager page
- * splitting promises.  It accesses guest memory between the phases, and so changes their times.
- * The statistics of --stats are read between the phases, never during one.
+ * -V compares the log with what the guest wrote, how much that is with -w, and KVM's page sizes
+ * with what eager page splitting promises.  It accesses guest memory between the phases, and so
+ * changes their times.  The statistics of --stats are read between the phases, never during one.
  */
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
@@ -162,6 +162,25 @@ static void verify_slot(const struct test *test, int slot, int iteration, struct
 	}
 }
 
+static u64 nr_accesses(const struct accesses *accesses)
+{
+	return accesses->reads + accesses->writes;
+}
+
+/*
+ * Each access is a write by chance: with the right share they are off by six standard deviations
+ * once in 10^9 passes.
+ */
+static void verify_share(const struct test *test, int iteration)
+{
+	double percent = test->opts->write_percent, nr = nr_accesses(&test->accesses);
+	double off = 100 * test->accesses.writes - percent * nr;
+
+	TEST_ASSERT(test->opts->readers || off * off <= 36 * nr * percent * (100 - percent),
+		    "Iteration %d: of %.0f accesses %lu were writes instead of %.0f%%", iteration,
+		    nr, test->accesses.writes, percent);
+}
+
 /* To be called between GET and CLEAR. */
 static void verify_log(const struct test *test, int iteration)
 {
@@ -171,6 +190,7 @@ static void verify_log(const struct test *test, int iteration)
 	s64 expected = test->accesses.writes;
 	struct tally sum = {};
 
+	verify_share(test, iteration);
 	for (int slot = 0; slot < opts->slots; slot++)
 		verify_slot(test, slot, iteration, &sum);
 
@@ -220,11 +240,6 @@ static struct accesses take_accesses(const struct test *test)
 		job->done = none;
 	}
 	return sum;
-}
-
-static u64 nr_accesses(const struct accesses *accesses)
-{
-	return accesses->reads + accesses->writes;
 }
 
 static double percent_written(const struct accesses *accesses)
