@@ -115,4 +115,3 @@ CONFIG = LAB / "config"
 BUILD = LAYOUT.build
 LOG = BUILD / "log"
 RESULTS = BUILD / "results"
-PARTIAL = RESULTS / "partial"

@@ -19,12 +19,11 @@ from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import LOG, PARTIAL, ROOT
+from lab.core.paths import LOG, ROOT
 from lab.core.steps import duration, say
 from lab.machines import Job, Machine, MachineFailed, Result
 from lab.measure import plan
 from lab.measure.options import numbers, words
-from lab.measure.partial import Store
 from lab.measure.plan import Boot
 from lab.measure.progress import Watch
 from lab.page import command as page
@@ -90,17 +89,6 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
         raise WorkFailed(f"{boot.label}: {count}, such as {min(differing, key=str)}")
 
 
-def _reused(store: Store | None, boot: Boot, job: Job) -> list[Measurement] | None:
-    """What an earlier invocation found, if it is what this one wants."""
-    found = store.find(boot, job) if store else None
-    try:
-        if found is not None:
-            _check_complete(boot, found)
-    except WorkFailed:
-        return None
-    return found
-
-
 def run_boot(
     machine: Machine, boot: Boot, job: Job, on_progress: Callable[[str], None]
 ) -> list[Measurement]:
@@ -115,29 +103,24 @@ def run_boot(
         raise MachineFailedError(f"{boot.label}: {failure}; its console: {log}") from failure
 
 
-def run_plan(
-    machine: Machine, jobs: Sequence[tuple[Boot, Job]], watch: Watch, store: Store | None
-) -> list[list[Measurement]]:
-    """Run all boots, as many at a time as the watch says; the results have the jobs' order.
+def run_plan(machine: Machine, jobs: Sequence[tuple[Boot, Job]]) -> list[Measurement]:
+    """Run all boots, as many at a time as the machine allows; the results have the jobs' order.
 
-    store: keeps the results of each boot as it ends. The first that fails, or Ctrl-C, ends the
-    others. Raises what run_boot() raises.
+    The first that fails, or Ctrl-C, ends the others. Raises what run_boot() raises.
     """
+    watch = Watch([boot for boot, _ in jobs], parallel_on(machine))
     results: dict[int, list[Measurement]] = {}
 
     def one(index: int) -> None:
         boot, job = jobs[index]
         watch.start(index)
-        found = run_boot(machine, boot, job, lambda line: watch.line(index, line))
-        if store:
-            store.keep(boot, job, found)
-        results[index] = found
+        results[index] = run_boot(machine, boot, job, lambda line: watch.line(index, line))
         watch.end(index)
 
     grace_s = GRACE_S.get(machine.name, parallel.GRACE_S)
     with watch.bars:
         parallel.for_each(range(len(jobs)), one, watch.tick, watch.parallel, grace_s)
-    return [results[index] for index in range(len(jobs))]
+    return [one for index in range(len(jobs)) for one in results[index]]
 
 
 def _estimate(machine: Machine, boots: Sequence[Boot]) -> str:
@@ -175,31 +158,7 @@ def parallel_on(machine: Machine) -> int:
     return parallel.at_once() if machine.lockstep else 1
 
 
-def measure(
-    machine: Machine, jobs: Sequence[tuple[Boot, Job]], store: Store | None, *, fresh: bool = False
-) -> list[Measurement]:
-    """Run the jobs and return their results, in the order of the jobs.
-
-    store: where boots are kept as they end, and found again unless `fresh`.
-    """
-    known = [None if fresh else _reused(store, boot, job) for boot, job in jobs]
-    left = [pair for pair, found in zip(jobs, known, strict=True) if found is None]
-    boots = [boot for boot, _ in left]
-    if reused := len(jobs) - len(left):
-        say(
-            f"bench: {reused} of {len(jobs)} boots were measured before an interruption,"
-            " with the same kernels and programs: reused (--fresh measures them again)"
-        )
-        if left:
-            say(f"bench: {_runs(boots)} test runs are left, about {_estimate(machine, boots)}")
-    watch = Watch(boots, parallel_on(machine))
-    measured = iter(run_plan(machine, left, watch, store) if left else [])
-    return [one for found in known for one in (next(measured) if found is None else found)]
-
-
-def measure_into(
-    file: Path, machine: Machine, boots: Sequence[Boot], *, fresh: bool = False
-) -> list[Measurement]:
+def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Measurement]:
     """Build, measure, and keep the results in FILE, complete or not at all."""
     kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
@@ -207,13 +166,8 @@ def measure_into(
     test = selftests.build("series") / PERF_TEST
     # `host` has no image: it runs the kernel it runs.
     jobs = [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
-    # What another run of the same job would not repeat to the digit is not to be mixed.
-    store = Store(PARTIAL) if machine.lockstep else None
-    found = measure(machine, jobs, store, fresh=fresh)
+    found = run_plan(machine, jobs)
     jsonl.write(file, found)
-    if store:
-        # What is asked for again is measured again.
-        store.drop(jobs)
     return found
 
 
@@ -267,7 +221,6 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
     " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: all.",
 )
-@click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def bench(
     name: str,
@@ -275,13 +228,10 @@ def bench(
     kernels: str,
     output: Path | None,
     modes: tuple[str, ...] | None,
-    fresh: bool,
     dry_run: bool,
     **chosen: Any,
 ) -> None:
     """Measure dirty logging with eager_page_split=N beside =Y and print the tables.
-
-    Interrupted on a machine with simulated time, it goes on where it was when called again.
 
     Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine crashed or timed out,
     130 interrupted.
@@ -304,5 +254,5 @@ def bench(
         return
     file = files.output_file(output, name)
     announce(machine, boots)
-    found = measure_into(file, machine, boots, fresh=fresh)
+    found = measure_into(file, machine, boots)
     show(found, file, machine, latest=output is None)

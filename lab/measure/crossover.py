@@ -34,18 +34,17 @@ def boots() -> list[Boot]:
     return bench_boots(MACHINE, "series", MATRIX, MODES)
 
 
-def measure_into(file: Path, *, fresh: bool = False) -> None:
-    """Measure all of it, FILE being complete or absent. What was interrupted is not repeated."""
+def measure_into(file: Path) -> None:
+    """Measure all of it, FILE being complete or absent."""
     machine, plan = machines.get(MACHINE), boots()
     bench.announce(machine, plan, "dirty_harvest=on beside off")
-    bench.measure_into(file, machine, plan, fresh=fresh)
+    bench.measure_into(file, machine, plan)
 
 
 @click.command()
 @output_option
-@click.option("--fresh", is_flag=True, help="Repeat what was measured before an interruption.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
-def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
+def command(output: Path | None, dry_run: bool) -> None:
     """Measure dirty_harvest=on beside off over write percentages, and print where they cross.
 
     Writes JSON lines, complete or not at all, and draws the report. Simulated time.
@@ -54,6 +53,6 @@ def command(output: Path | None, fresh: bool, dry_run: bool) -> None:
         bench.show_plan(machines.get(MACHINE), boots())
         return
     file = output_file(output, "crossover")
-    measure_into(file, fresh=fresh)
+    measure_into(file)
     found = jsonl.parse_all(file.read_text(), file.name)
     page.present("crossover", dirty_bits.tradeoff_tables(found), file, draw=output is None)

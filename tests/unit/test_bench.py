@@ -151,7 +151,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(machines, "get", get)
     monkeypatch.setattr(kernel, "build", build_kernel)
     monkeypatch.setattr(selftests, "build", build_selftests)
-    monkeypatch.setattr(bench, "PARTIAL", tmp_path / "results" / "partial")
     monkeypatch.setattr(bench, "LOG", tmp_path / "log")
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     monkeypatch.setattr(page, "refresh", lab.drawn.append)
@@ -381,63 +380,6 @@ def test_several_backings(lab: Lab) -> None:
     lab.bench(*SMALL, "--kernel", "series", "--backing", backings, "--modes", "ept1 ept0")
     assert len(lab.machine.jobs) == 4
     assert {m.backing for m in lab.latest()} == set(backings.split(","))
-
-
-# ---- an interrupted one ------------------------------------------------------
-
-# Four boots.
-RESUMED = [*SMALL, "--kernel", "series", "--init-set", "both", "--modes", "ept1 ept0"]
-
-
-def lose_from(lab: Lab, count: int) -> None:
-    lost = MachineFailed("machine crashed", "the emulator ended", "")
-    lab.machine.spoil = Mock(side_effect=[*[None] * (count - 1), lost])
-
-
-def interrupted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The result files of a plan of which two of four boots were measured."""
-    monkeypatch.setattr(bench, "parallel_on", lambda machine: 1)
-    lose_from(lab, 3)
-    lab.bench(*RESUMED, status=3)
-    lab.machine.spoil = lambda host, job: None
-    lab.machine.jobs.clear()
-    return [file.name for file in (lab.results / "partial").iterdir()]
-
-
-def test_boots_that_are_done_are_not_repeated(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(interrupted(lab, monkeypatch)) == 2
-    assert "2 of 4 boots were measured before an interruption" in lab.bench(*RESUMED).err
-    assert len(lab.machine.jobs) == 2
-    resumed = lab.latest()
-    # All is done: what was kept is gone, and the next time starts from the beginning.
-    assert not (lab.results / "partial").exists()
-    lab.machine.jobs.clear()
-    lab.bench(*RESUMED, "--output", str(lab.directory / "all.jsonl"))
-    assert len(lab.machine.jobs) == 4
-    assert resumed == jsonl.parse_all((lab.directory / "all.jsonl").read_text(), "all")
-
-
-@pytest.mark.parametrize("change", ["--fresh", "kernel", "other matrix", "damage"])
-def test_boots_are_repeated_where_anything_changed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    names = interrupted(lab, monkeypatch)
-    options = {"--fresh": ["--fresh"], "other matrix": ["--iterations", "3"]}.get(change, [])
-    if change == "kernel":
-        lab.version = 2
-    if change == "damage":
-        for name in names:
-            file = lab.results / "partial" / name
-            file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    lab.bench(*RESUMED, *options)
-    assert len(lab.machine.jobs) == 4
-
-
-def test_wall_clock_figures_are_never_reused(lab: Lab) -> None:
-    lose_from(lab, 2)
-    words = ["--machine", "svm-qemu", "--modes", "ept1", "--kernel", "series", "--init-set", "both"]
-    lab.bench(*SMALL, *words, status=3)
-    assert not (lab.results / "partial").exists()
 
 
 # ---- bad input ---------------------------------------------------------------
