@@ -21,7 +21,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
-from lab.machines.paging import Mode
+from lab.machines.paging import HARVEST, Mode
 from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
@@ -94,8 +94,8 @@ class LiveBoot:
 
     @property
     def parameters(self) -> dict[str, str]:
-        found = Mode(self.ept, self.tdp_mmu, pml=not self.harvest).parameters(MACHINE)
-        return found | ({"kvm.dirty_harvest": "on"} if self.harvest else {})
+        found = Mode(self.ept, self.tdp_mmu, pml=not self.harvest).parameters(MACHINE, self.kernel)
+        return found | ({HARVEST: "on"} if self.harvest else {})
 
 
 def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:

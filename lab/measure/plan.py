@@ -170,7 +170,7 @@ class Boot:
 
     @property
     def parameters(self) -> dict[str, str]:
-        return self.mode.parameters(self.machine) if self.mode else {}
+        return self.mode.parameters(self.machine, self.kernel) if self.mode else {}
 
     @property
     def _slowness(self) -> float:

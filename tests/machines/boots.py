@@ -26,16 +26,18 @@ SPARE_S = 60
 # Seconds: the first case of a boot waits for all of them.
 MOST_S = 7200
 PARAMETERS = "/sys/module/kvm/parameters"
+HARVEST = f"{PARAMETERS}/dirty_harvest"
 # Instead of a case's exit status: the machine does not have what it asks for.
 UNFIT = 99
 
-# run NAME LIMIT EAGER HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
+# run NAME LIMIT EAGER HARVEST HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
 # NAME.output and NAME.log. Every setting that a case changes has been saved by save NAME...
 SCRIPT = f"""
 cd /selftests
 
 save() {{
     for name in "$@"; do echo "$name=$(cat {PARAMETERS}/$name)"; done >/saved
+    [ ! -e {HARVEST} ] || echo "dirty_harvest=$(cat {HARVEST})" >>/saved
 }}
 
 set_all() {{
@@ -48,10 +50,11 @@ set_all() {{
 prepare() {{
     set_all $(cat /saved)
     echo 0 >/proc/sys/vm/nr_hugepages
-    echo "$2" >/proc/sys/vm/nr_hugepages
-    [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$2" ] || {{ echo "no $2 huge pages"; exit {UNFIT}; }}
+    echo "$3" >/proc/sys/vm/nr_hugepages
+    [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$3" ] || {{ echo "no $3 huge pages"; exit {UNFIT}; }}
     set_all "eager_page_split=$1"
-    shift 2
+    [ -z "$2" ] || [ ! -e {HARVEST} ] || set_all "dirty_harvest=$2"
+    shift 3
     set_all "$@"
 }}
 
@@ -116,11 +119,10 @@ class Outcome:
 
 def _call(case: Case) -> str:
     test = case.test
+    limit, huge = str(int(test.timeout_s)), str(test.huge_2m)
     settings = (f"{name}={value}" for name, value in test.settings)
-    limit = str(int(test.timeout_s))
-    return shlex.join(
-        ("run", case.id, limit, case.eager, str(test.huge_2m), *settings, "--", *test.argv)
-    )
+    words = (case.id, limit, case.eager, test.harvest, huge, *settings, "--", *test.argv)
+    return shlex.join(("run", *words))
 
 
 def make_job(

@@ -29,6 +29,7 @@ class Selftest:
     cmdline: words for the kernel command line.
     settings: files below /sys/module/kvm/parameters to write first.
     eager: values of eager_page_split that it makes sense with.
+    harvest: what dirty_harvest is where there is one; empty: what it is by default.
     timeout_s: for the slowest kernel.
     """
 
@@ -40,6 +41,7 @@ class Selftest:
     cmdline: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     eager: tuple[str, ...] = ("N", "Y")
+    harvest: str = "off"
     timeout_s: float = 300
 
 
@@ -214,8 +216,7 @@ FAULT = (
 
 def harvested(test: Selftest) -> Selftest:
     """The same, with dirty pages logged by Dirty bits instead of write protection."""
-    settings = (*test.settings, ("dirty_harvest", "on"))
-    return replace(test, name=f"{test.name}-harvest", settings=settings)
+    return replace(test, name=f"{test.name}-harvest", harvest="on")
 
 
 HARVEST = tuple(map(harvested, (*MODEL, dirty_log_test("clear-log"), LIVE)))
@@ -228,7 +229,7 @@ def harvest_test(*argv: str, name: str = "") -> Selftest:
 
 # Logging is enabled while a vCPU runs, which -q has only where that leaves all to CLEAR.
 ENABLE_TLB = harvest_test("-g", "L1", "-m", "enable", "-n", "40", name="enable")
-HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", eager=("Y",))
+HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", "-d", "auto", eager=("Y",), harvest="")
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
@@ -286,7 +287,7 @@ CONTROLLED = replace(
     perf_test("controlled", *SMALL, "--eager", "off", "--chunk", "512", "--log-by", "dirty"),
     # Not as those that topics before the capability have.
     name="controlled_perf_test",
-    settings=(("dirty_harvest", "vm"),),
+    harvest="vm",
     eager=("Y",),
 )
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
@@ -470,6 +471,7 @@ def packaged_cases(tree: Path) -> Iterator[Case]:
                 cpus=2,
                 memory_mib=3072,
                 huge_2m=128,
+                harvest="",
                 timeout_s=PACKAGED_S[mode.machine],
             )
             yield Case(test, mode, "Y")

@@ -270,7 +270,9 @@ def test_memory_grows_with_the_guest_and_svm_has_its_own_parameter(lab: Lab) -> 
     small = plan.bench_job(lab.machine, replace(boot, matrix=Matrix()), Path("k"), Path("t"))
     assert small.memory_mib == plan.MEMORY_MIB
     boot = Boot("svm-qemu", "series", Mode(False), Matrix())
-    assert boot.parameters == {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
+    without = {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
+    assert boot.parameters == without | {"kvm.dirty_harvest": "off"}
+    assert replace(boot, kernel="base").parameters == without
     assert boot.label == "series, npt=N"
 
 

@@ -116,9 +116,9 @@ def test_the_job_has_each_case_with_its_own() -> None:
     assert (job.cpus, job.silent_s) == (3, 120 + 5 * 300)
     assert job.command[2].splitlines()[-4:] == [
         "save nx_huge_pages",
-        f"run {FIRST.id} 300 Y 3 -- one -v 'a b'",
-        f"run {SECOND.id} 300 Y 3 nx_huge_pages=1 -- two -v 'a b'",
-        f"run {THIRD.id} 300 Y 3 -- three -v 'a b'",
+        f"run {FIRST.id} 300 Y off 3 -- one -v 'a b'",
+        f"run {SECOND.id} 300 Y off 3 nx_huge_pages=1 -- two -v 'a b'",
+        f"run {THIRD.id} 300 Y off 3 -- three -v 'a b'",
     ]
 
 

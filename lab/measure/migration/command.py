@@ -93,7 +93,7 @@ class MigrationBoot:
 
     @property
     def parameters(self) -> dict[str, str]:
-        return {} if self.tdp is None else Mode(self.tdp).parameters(self.machine)
+        return {} if self.tdp is None else Mode(self.tdp).parameters(self.machine, self.kernel)
 
 
 def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path) -> Job:

@@ -39,6 +39,7 @@
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64, gfn_t, hpa_t, kvm_pfn_t;
+static inline u64 rol64(u64 x, unsigned int n) { return x << (n & 63) | x >> (-n & 63); }
 typedef struct { long counter; } atomic_long_t, atomic64_t;
 #define atomic_long_read(v) READ_ONCE((v)->counter)
 #define atomic_long_set_release(v, new) smp_store_release(&(v)->counter, (long)(new))

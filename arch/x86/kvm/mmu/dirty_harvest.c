@@ -64,7 +64,7 @@ static const char * const harvest_modes[] = {
 	[KVM_HARVEST_VM]	= "vm",
 };
 
-static int harvest_mode __read_mostly = KVM_HARVEST_OFF;
+static int harvest_mode __read_mostly = KVM_HARVEST_AUTO;
 
 static int harvest_set_mode(const char *value, const struct kernel_param *kp)
 {
@@ -106,12 +106,12 @@ enum kvm_harvest_mode kvm_dirty_harvest_mode(void)
  * kvm_dirty_harvest_is_possible - can a VM log by Dirty bits?
  * @kvm: the VM, known to the vendor module
  *
- * SPTEs have Dirty bits that CPUs set, and the CPU doesn't log by itself.  Page tables
- * that KVM doesn't write, but has others write, are left to those.
+ * SPTEs have Dirty bits that CPUs set.  Page tables that KVM doesn't write, but has others
+ * write, are left to those.
  */
 bool kvm_dirty_harvest_is_possible(struct kvm *kvm)
 {
-	return kvm_ad_enabled && !kvm->arch.cpu_dirty_log_size && !kvm_has_mirrored_tdp(kvm);
+	return kvm_ad_enabled && !kvm_has_mirrored_tdp(kvm);
 }
 
 /**
@@ -119,20 +119,16 @@ bool kvm_dirty_harvest_is_possible(struct kvm *kvm)
  * @kvm: the VM, known to the vendor module
  * @mode: what is chosen for it
  *
- * Looking for Dirty bits costs time for each page there is, write protection for
- * each page that is written, but to vCPUs, and with shadow paging to all of them,
- * as each fault takes mmu_lock exclusively.
+ * Not if the CPU logs by itself.  Looking for Dirty bits costs time for each page there is,
+ * write protection for each page that is written, but to vCPUs, and with shadow paging to
+ * all of them, as each fault takes mmu_lock exclusively.
  */
 bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode)
 {
-	switch (mode) {
-	case KVM_HARVEST_ON:
-		return kvm_dirty_harvest_is_possible(kvm);
-	case KVM_HARVEST_AUTO:
-		return !tdp_enabled && kvm_dirty_harvest_is_possible(kvm);
-	default:
+	if (kvm->arch.usual_cpu_dirty_log_size || !kvm_dirty_harvest_is_possible(kvm))
 		return false;
-	}
+
+	return mode == KVM_HARVEST_ON || (mode == KVM_HARVEST_AUTO && !tdp_enabled);
 }
 
 /**
@@ -163,6 +159,7 @@ void kvm_dirty_harvest_put(bool use)
  */
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
+	kvm->arch.usual_cpu_dirty_log_size = kvm->arch.cpu_dirty_log_size;
 	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	kvm->arch.nr_flushes = 1;

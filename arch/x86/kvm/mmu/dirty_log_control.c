@@ -23,15 +23,13 @@ static_assert(KVM_X86_EAGER_SPLIT_CHUNK_UNIT == SPTE_ENT_PER_PAGE);
  */
 int kvm_dirty_log_control_allows(struct kvm *kvm)
 {
-	bool has_pml = kvm ? kvm->arch.cpu_dirty_log_size : kvm_caps.has_pml;
-	bool has_dirty_bits = kvm ? kvm_dirty_harvest_is_possible(kvm) : kvm_ad_enabled && !has_pml;
+	bool has_dirty_bits = kvm ? kvm_dirty_harvest_is_possible(kvm) : kvm_ad_enabled;
 	int r = KVM_X86_ALLOWS_EAGER_SPLIT_HOST | KVM_X86_ALLOWS_EAGER_SPLIT_OFF |
-		KVM_X86_ALLOWS_EAGER_SPLIT_CHUNK | KVM_X86_ALLOWS_DIRTY_LOG_HOST;
+		KVM_X86_ALLOWS_EAGER_SPLIT_CHUNK | KVM_X86_ALLOWS_DIRTY_LOG_HOST |
+		KVM_X86_ALLOWS_DIRTY_LOG_WRPROT;
 
 	if (READ_ONCE(eager_page_split))
 		r |= KVM_X86_ALLOWS_EAGER_SPLIT_ON;
-	if (!has_pml)
-		r |= KVM_X86_ALLOWS_DIRTY_LOG_WRPROT;
 	if (kvm_dirty_harvest_mode() != KVM_HARVEST_OFF)
 		r |= KVM_X86_ALLOWS_DIRTY_LOG_AUTO |
 		     (has_dirty_bits ? KVM_X86_ALLOWS_DIRTY_LOG_DIRTY_BITS : 0);
@@ -49,13 +47,19 @@ static bool control_is_valid(struct kvm *kvm, const __u64 *args)
 	       !(args[1] % KVM_X86_EAGER_SPLIT_CHUNK_UNIT) && !args[3];
 }
 
+/* Where CPUs log by themselves, that is what a VM does that doesn't ask for something else. */
+static bool control_uses_pml(u64 method)
+{
+	return method != KVM_X86_DIRTY_LOG_WRPROT && method != KVM_X86_DIRTY_LOG_DIRTY_BITS;
+}
+
 static bool control_harvests(struct kvm *kvm, u64 method)
 {
 	switch (method) {
 	case KVM_X86_DIRTY_LOG_WRPROT:
 		return false;
 	case KVM_X86_DIRTY_LOG_DIRTY_BITS:
-		return kvm_dirty_harvest_is_wanted(kvm, KVM_HARVEST_ON);
+		return true;
 	case KVM_X86_DIRTY_LOG_AUTO:
 		return kvm_dirty_harvest_is_wanted(kvm, KVM_HARVEST_AUTO);
 	default:
@@ -96,6 +100,8 @@ int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 	} else {
 		kvm->arch.eager_split_off = args[0] == KVM_X86_EAGER_SPLIT_OFF;
 		kvm->arch.max_splits = args[1] / KVM_X86_EAGER_SPLIT_CHUNK_UNIT;
+		kvm->arch.cpu_dirty_log_size = control_uses_pml(args[2]) ?
+					       kvm->arch.usual_cpu_dirty_log_size : 0;
 		swap(kvm->arch.dirty_harvest, harvests);
 		kvm->stat.dirty_harvest = kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 	}

@@ -3,6 +3,7 @@
 #define __KVM_X86_MMU_SPTE_BULK_H
 
 #include <linux/atomic.h>
+#include <linux/bitops.h>
 #include <linux/compiler.h>
 #include <linux/types.h>
 #include <linux/unroll.h>
@@ -85,15 +86,23 @@ static __always_inline u64 spte_run_diff(const u64 *sptep, u64 spte, u64 step, u
 	return diff;
 }
 
-/* Which of 64 SPTEs have the bit @bit? */
+/* Which of 64 SPTEs have the bit @bit?  Most often few have, so that most of eight have none. */
 static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 {
-	unsigned int shift = __builtin_clzll(bit);
-	unsigned int i;
-	u64 mask = 0;
+	unsigned int shift = __builtin_ctzll(bit);
+	unsigned int i, from;
+	u64 found, mask = 0;
 
-	for (i = 0; i < SPTE_BULK; i++) /* they may change */
-		mask = (mask >> 1) | ((data_race(sptep[i]) & bit) << shift);
+	for (from = 0; from < SPTE_BULK; from += 8, sptep += 8) {
+		if (!(spte_any(sptep, 8) & bit))
+			continue;
+
+		found = 0;
+		unrolled_count(8)
+		for (i = 0; i < 8; i++) /* they may change */
+			found |= rol64(data_race(sptep[i]) & bit, i);
+		mask |= rol64(found, from - shift);
+	}
 
 	return mask;
 }

@@ -83,15 +83,25 @@ static __always_inline void tdp_log_each(u64 *sptep, unsigned long mask, u64 bit
 	}
 }
 
-/* 64 SPTEs, which most often are alike, as no other thread changes them. */
+/*
+ * 64 SPTEs, which no other thread changes, but CPUs may.  Most often they are alike, so that
+ * one look at all of them will do: which one, the first tells.
+ */
 static __always_inline void tdp_log_64(u64 *sptep, u64 bit)
 {
-	u64 all = spte_all(sptep, SPTE_BULK);
+	u64 all;
 
+	if (!(READ_ONCE(*sptep) & bit)) {
+		if (spte_any(sptep, SPTE_BULK) & bit)
+			tdp_log_each(sptep, ~0ul, bit, kvm_spte_stable_bits());
+		return;
+	}
+
+	all = spte_all(sptep, SPTE_BULK);
 	kvm_prove_window(KVM_WINDOW_TDP_REARM);
 	if (is_shadow_present_pte(all) && kvm_spte_may_store(all))
 		spte_take_64(sptep, bit);
-	else if (spte_any(sptep, SPTE_BULK) & bit)
+	else
 		tdp_log_each(sptep, ~0ul, bit, kvm_spte_stable_bits());
 }
 

@@ -72,8 +72,19 @@ static void check_parameter(void)
 
 int main(int argc, char *argv[])
 {
+	const char *at_first = NULL;
+	char value[SETTING_MAX];
+	const struct test_option options[] = {
+		{ 'd', "value", "What the parameter has to be at first.", .text = &at_first },
+		{ }
+	};
+
+	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
 	require_harvest();
+	read_file(PARAM_HARVEST, value, sizeof(value));
+	value[strcspn(value, "\n")] = 0;
+	TEST_ASSERT(!at_first || !strcmp(value, at_first), "dirty_harvest is %s at first", value);
 	ksft_set_plan(2);
 	check_parameter();
 	ksft_test_result_pass("values\n");

@@ -50,7 +50,7 @@ static void set_host(bool eager, const char *method)
 static bool is_allowed(struct control c)
 {
 	bool may_choose = strcmp(host_method, "off");
-	bool methods[] = { true, !pml, may_choose && dirty_bits, may_choose };
+	bool methods[] = { true, true, may_choose && dirty_bits, may_choose };
 	bool eagers[] = { true, true, host_eager };
 
 	return c.eager < ARRAY_SIZE(eagers) && eagers[c.eager] &&
@@ -62,7 +62,7 @@ static bool expected_harvest(u64 method)
 {
 	bool of_host = !strcmp(host_method, "on") ||
 		       (!strcmp(host_method, "auto") && !kvm_is_tdp_enabled());
-	bool harvests[] = { of_host, false, true, !kvm_is_tdp_enabled() };
+	bool harvests[] = { !pml && of_host, false, true, !pml && !kvm_is_tdp_enabled() };
 
 	return harvests[method] && dirty_bits;
 }
@@ -85,7 +85,7 @@ static struct control opposite(struct control c)
 {
 	c.eager = c.eager != KVM_X86_EAGER_SPLIT_OFF;
 	c.chunk = c.chunk ? 0 : UNIT;
-	c.method = expected_harvest(c.method) && !pml ? KVM_X86_DIRTY_LOG_WRPROT : 0;
+	c.method = c.method != KVM_X86_DIRTY_LOG_WRPROT ? KVM_X86_DIRTY_LOG_WRPROT : 0;
 	return c;
 }
 
@@ -209,6 +209,23 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 	return vm;
 }
 
+/* A vCPU that comes while pages are logged.  With PML it would exit for every 512 pages. */
+static void check_late_vcpu(struct kvm_vm *vm, bool manual)
+{
+	struct kvm_vcpu *vcpu = vm_vcpu_add(vm, 1, guest_main);
+	u64 exits = 0;
+
+	write_guest_global(vm, stride, 1ull);
+	for (int i = 0; i < 2; i++) {
+		exits = read_vcpu_stat(vcpu, "exits");
+		vcpu_run_to_sync(vcpu, NULL);
+		exits = read_vcpu_stat(vcpu, "exits") - exits;
+		check_log(vm, 1, manual);
+	}
+	TEST_ASSERT(!pml || exits < NR_PAGES / PAGES_PER_2M, "%lu exits for %lu pages", exits,
+		    (u64)NR_PAGES);
+}
+
 /* @manual: splitting is left to CLEAR.  @turn_off: the host changes its mind before. */
 static void check_vm(struct control c, bool manual, bool turn_off)
 {
@@ -253,6 +270,8 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	check_log(vm, STRIDE, manual);
 	TEST_ASSERT(c.method != KVM_X86_DIRTY_LOG_WRPROT || nr_faults(vcpu) > faults,
 		    "no page was write-protected");
+	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS)
+		check_late_vcpu(vm, manual);
 	kvm_vm_free(vm);
 }
 
@@ -338,7 +357,8 @@ int main(int argc, char *argv[])
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
 	setting_set(PARAM_HARVEST, "on");
 	vm = vm_create_barebones();
-	dirty_bits = vm_get_stat(vm, dirty_harvest);
+	/* PML needs Dirty bits. */
+	dirty_bits = pml || vm_get_stat(vm, dirty_harvest);
 	kvm_vm_free(vm);
 
 	for (int i = 0; i < ARRAY_SIZE(methods) * 2; i++) {

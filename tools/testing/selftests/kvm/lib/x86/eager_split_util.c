@@ -50,15 +50,20 @@ u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 	return read_stat(&vm->stats, name, &value, 1) ? value : STAT_ABSENT;
 }
 
-u64 nr_faults(struct kvm_vcpu *vcpu)
+u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name)
 {
 	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(vcpu) };
 	u64 nr = STAT_ABSENT;
 
-	read_stat(&stats, "pf_taken", &nr, 1);
+	read_stat(&stats, name, &nr, 1);
 	free(stats.desc);
 	close(stats.fd);
 	return nr;
+}
+
+u64 nr_faults(struct kvm_vcpu *vcpu)
+{
+	return read_vcpu_stat(vcpu, "pf_taken");
 }
 
 static void on_alarm(int signal)
