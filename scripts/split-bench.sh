@@ -27,6 +27,7 @@
 #   --per-vm           let each VM ask for these two values (KVM_CAP_X86_DIRTY_LOG_CONTROL)
 #                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm
 #   --iterations N     dirty, get and clear rounds, 2-1000
+#   --busy N           vCPUs that access memory after all of it is populated (default: all)
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
 #                      must exec it                     (default: beside this script)
@@ -64,7 +65,7 @@ harvest_param=$params/dirty_harvest
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
 unset vcpus_list writes_list init_set backing_list iterations
-preset=quick bytes=4M eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
+preset=quick bytes=4M busy='' eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series
 pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0
 # Without --harvest what the kernel has, see check_input.
@@ -160,7 +161,7 @@ set_option() {
 		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --harvest ] || harvest_given=yes
 		;;
-	--bytes | --init-set | --iterations | --test | --output | --resume | --machine | --kernel)
+	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --kernel)
 		eval "$(name_of "$1")=\$2"
 		;;
 	*) refuse "unknown option $1; see --help" ;;
@@ -247,6 +248,7 @@ check_input() {
 	[ -n "$harvest_given" ] || harvest_list=$(sed "s/^vm$/off/" "$harvest_param" 2>/dev/null) || harvest_list=off
 	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
+	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
 	option=--init-set one_of 'yes, no, both' "$init_set"
 	init_list=$init_set
@@ -295,6 +297,7 @@ test_arguments() {
 	arguments="-s $backing -b $size -v $vcpus -w $writes -i $iterations"
 	[ "$init" = yes ] || arguments="$arguments -g"
 	! is_pinned || arguments="$arguments -c $(pin_list)"
+	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
 	host_eager=$eager host_harvest=$harvest
 	[ "$per_vm" -eq 0 ] || ask
 }
@@ -504,7 +507,7 @@ json_value='
 # EPT TDP_MMU PML CPUS, since that is what a matrix was interrupted at; the runs that there
 # are of that setting and this memory size, as in done_runs; then the lines of these runs.
 read_results() {
-	awk -v bytes="$size" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
+	awk -v bytes="$size" -v busy="$busy" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
 			value("tdp_mmu") " " value("pml", "true")
@@ -513,7 +516,7 @@ read_results() {
 			exit
 		}
 		had = value("cpus", "-")
-		if (value("bytes_per_vcpu") != bytes) next
+		if (value("bytes_per_vcpu") != bytes || value("idle", 0) != (busy ? value("vcpus") - busy : 0)) next
 		run = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
 			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_harvest", "off")
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
@@ -566,6 +569,7 @@ read_times() {
 		initially_all_set "$(says [ "$init" = yes ])" eager "$(says [ "$eager" = Y ])")
 	tail="\"dirty_harvest\": \"$harvest\", "
 	[ "$pml" = true ] || tail="$tail\"pml\": false, "
+	[ -z "$busy" ] || tail="$tail\"idle\": $((vcpus - busy)), "
 	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
 	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v head="$head" -v tail="$tail" "$json_value"'
 	BEGIN {

@@ -2,10 +2,12 @@
 """`lab crossover`: dirty logging by Dirty bits beside write protection, over what is written.
 
 The matrix of split-bench.sh with dirty_harvest off and on, for every MMU: shadow paging, and
-EPT without PML with either MMU. On the lockstep machine, so that figures repeat; the results have
-the format of `make bench`. What is computed from them is in lab.results.tradeoff.
+EPT without PML with either MMU. PML, which a VM can do without, and what idle memory costs. On the
+lockstep machine, so that figures repeat; the results have the format of `make bench`. What is
+computed from them is in lab.results.tradeoff.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,7 +21,7 @@ from lab.results import jsonl, tradeoff
 from lab.results.files import output_file, output_option
 from lab.results.tables import BASE_VCPUS
 
-MODES = ("ept0", "ept1-nopml", "tdp-nopml")
+MODES = ("ept0", "ept1-nopml", "tdp-nopml", "tdp")
 # Around the crossing, and then up to all.
 MATRIX = Matrix(
     vcpus=(BASE_VCPUS,),
@@ -28,10 +30,22 @@ MATRIX = Matrix(
     iterations=tradeoff.ROUND,
     harvest=("off", "on"),
 )
+# One vCPU writes, and the others' memory is idle: of two sizes. In the TDP MMU it costs less from
+# the fourth GET on.
+IDLE = Matrix(
+    vcpus=(2, 8),
+    writes=(100,),
+    eager=("Y",),
+    bytes_per_vcpu="16M",
+    iterations=5,
+    harvest=("off", "on"),
+    busy=1,
+)
 
 
 def boots() -> list[Boot]:
-    return bench_boots(MACHINE, "series", MATRIX, MODES)
+    used, idle = (bench_boots(MACHINE, "series", matrix, MODES) for matrix in (MATRIX, IDLE))
+    return [*used, *(replace(boot, part="idle memory") for boot in idle)]
 
 
 def measure_into(file: Path) -> None:

@@ -51,6 +51,8 @@ class Matrix:
     iterations: int = 3
     # Of dirty_harvest; none: as the kernel has it, which may lack the parameter.
     harvest: tuple[str, ...] = ()
+    # vCPUs that access memory once all of it is populated, if not all.
+    busy: int | None = None
 
     @property
     def size(self) -> int:
@@ -88,6 +90,7 @@ class Matrix:
             f"--backing={' '.join(self.backing)}",
             f"--iterations={self.iterations}",
             *([f"--harvest={' '.join(self.harvest)}"] if self.harvest else []),
+            *([f"--busy={self.busy}"] if self.busy else []),
         ]
 
     def parts(self) -> "Iterator[tuple[str, Matrix]]":
@@ -348,6 +351,7 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
             phase=phase,
             iteration=iteration,
             dirty_harvest=harvest or seen.dirty_harvest,
+            idle=vcpus - matrix.busy if matrix.busy else 0,
         )
         for matrix in boot.matrices
         for vcpus, writes, init, eager, backing, harvest in matrix.runs

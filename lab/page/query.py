@@ -10,7 +10,7 @@ The first word is a kind of results, the others are keys of its lines (docs/resu
 with their values. Exactly one line may have all of them. "value" names the key that is shown,
 "seconds" if it is not given, in milliseconds. A kernel that is not named is the series. With a
 slash it is a ratio. "crossing" is computed: the percentage of memory written from which on Dirty
-bits are cheaper, by=time or by=cpu.
+bits are cheaper, by=time, by=cpu, or by=idle: by time, of all memory, the rest being idle.
 """
 
 import json
@@ -63,14 +63,17 @@ def _value(text: str) -> Any:
 
 
 def _crossing(sources: Sources, wanted: Mapping[str, Any]) -> float:
-    modes = {"by": "time", "tdp_mmu": False, **wanted}
+    modes = {"tdp_mmu": False, "pml": not wanted["ept"], **wanted}
+    by = modes.pop("by", "time")
     found = [
         one
         for one in tradeoff.find(sources["crossover"].times)
-        if (one.like.ept, one.like.tdp_mmu) == (modes["ept"], modes["tdp_mmu"])
+        if all(getattr(one.like, name) == modes[name] for name in modes)
     ]
-    vcpus = found[0].like.vcpus if modes["by"] == "cpu" and found else 1
-    crossing = found[0].crossing(vcpus) if len(found) == 1 else None
+    crossing = None
+    if len(found) == 1:
+        vcpus = found[0].like.vcpus if by == "cpu" else 1
+        crossing = found[0].crossing_idle() if by == "idle" else found[0].crossing(vcpus)
     if crossing is None:
         raise LabError(f"the reference has no crossing with {dict(wanted)}")
     return crossing

@@ -50,7 +50,8 @@ class Key:
     ept: two-dimensional paging is on (npt on AMD). tdp_mmu: it is in effect.
     iteration: from 1, None for a phase that comes once. dirty_harvest: the parameter, "off"
     for a kernel without it. pml: False only with EPT whose PML is off; True says nothing where
-    there is no EPT. Both have the value of a line that is older than they are.
+    there is no EPT. idle: vCPUs that access nothing once memory is populated. These three have the
+    value of a line that is older than they are.
     """
 
     machine: str
@@ -67,6 +68,7 @@ class Key:
     iteration: Count | None
     dirty_harvest: Annotated[str, _one_of(HARVESTS)] = field(default=HARVESTS[0], kw_only=True)
     pml: bool = field(default=True, kw_only=True)
+    idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,10 @@ def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
-    # Later keys without a value are left out, and so is "pml", which marks an exception.
+    # Later keys without a value are left out, and so are those that mark an exception.
+    usual = {"pml": True, "idle": 0}
     for name in LATER:
-        if record[name] is None or (name == "pml" and record[name]):
+        if record[name] is None or record[name] == usual.get(name):
             del record[name]
     return f'{json.dumps(record)[:-1]}, "seconds": {seconds:.9f}}}\n'
 

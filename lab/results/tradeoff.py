@@ -7,7 +7,7 @@ looking at all of them is dearer than the faults.
 
 Taken is the second round, the first after a CLEAR: the sum of the three phases, though they are not
 spent by the same threads; processor time counts that of vCPUs for each. What is computed for more
-memory is the time per page, times the pages.
+memory, all of it idle, is the time that GET takes for an idle page table, times these.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,8 @@ from lab.results.tables import BASE_VCPUS, OFF, ON, Times
 ROUND = 2
 PHASES = ("dirty", "get", "clear")
 PAGE = 4096
+# What a page table maps.
+TABLE = 512 * PAGE
 # Fewer write percentages are no curve.
 LEAST_POINTS = 3
 
@@ -46,12 +48,14 @@ class Round:
 class Tradeoff:
     """A mode measured both ways: rounds with the same write percentages, ascending.
 
-    like: what their keys have in common, but for dirty_harvest.
+    like: what their keys have in common, but for dirty_harvest. idle: seconds that a GET takes for
+    an idle page table, with write protection and with Dirty bits; None if that wasn't measured.
     """
 
     like: Key
     protected: Sequence[Round]
     bits: Sequence[Round]
+    idle: tuple[float, float] | None = None
 
     @property
     def pages(self) -> int:
@@ -76,9 +80,19 @@ class Tradeoff:
         (low, above), (high, below) = apart[dearer[-1]], apart[dearer[-1] + 1]
         return low + (high - low) * above / (above - below)
 
-    def seconds(self, one: Round, size: int) -> float:
-        """A round like ONE of a VM with SIZE bytes. Computed."""
-        return one.total / self.pages * (size // PAGE)
+    def seconds(self, bits: bool, size: int) -> float:
+        """A round of a VM with SIZE bytes that writes to what the measured VM has. Computed."""
+        assert self.idle
+        one = (self.bits if bits else self.protected)[-1]
+        return one.total + self.idle[bits] * (size // TABLE - self.pages * PAGE // TABLE)
+
+    def crossing_idle(self) -> float | None:
+        """As crossing(), by time that passes, of a VM whose other memory is idle. Computed."""
+        if not self.idle:
+            return None
+        looking = (self.idle[1] - self.idle[0]) * PAGE / TABLE
+        gain = (self.protected[-1].total - self.bits[-1].total) / self.pages
+        return 100 * max(looking, 0) / (looking + gain) if looking + gain > 0 else None
 
 
 def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
@@ -93,6 +107,30 @@ def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
     return found
 
 
+def _side(like: Key, harvest: str) -> Key:
+    """What is measured with this value: a VM that logs by Dirty bits does without PML."""
+    return replace(like, dirty_harvest=harvest, pml=like.pml and (harvest == OFF or not like.ept))
+
+
+def _idle_table(like: Key, times: Times) -> tuple[float, float] | None:
+    """See Tradeoff.idle: by VMs that differ in how many idle vCPUs they have, in the last GET."""
+    found = []
+    for value in (OFF, ON):
+        gets = {}
+        for key, seconds in times.items():
+            one = replace(key, write_percent=0, phase="", iteration=None, vcpus=1, bytes_per_vcpu=1)
+            same = replace(_side(like, value), vcpus=1, bytes_per_vcpu=1, idle=key.idle)
+            if key.idle and key.phase == "get" and one == same:
+                gets[key.idle * key.bytes_per_vcpu // TABLE, key.iteration or 0] = seconds
+        steady = max((iteration for _, iteration in gets), default=0)
+        tables = sorted(tables for tables, iteration in gets if iteration == steady)
+        if len(tables) < 2:
+            return None
+        least, most = tables[0], tables[-1]
+        found.append((gets[most, steady] - gets[least, steady]) / (most - least))
+    return found[0], found[1]
+
+
 def _vm(key: Key) -> tuple[str, int, int, str]:
     return key.machine, key.vcpus, key.bytes_per_vcpu, key.backing
 
@@ -105,18 +143,20 @@ def of_one_vm(found: Sequence[Tradeoff]) -> list[Tradeoff]:
 
 
 def find(times: Times) -> list[Tradeoff]:
-    """Every mode of the series that was measured both ways, over enough write percentages."""
+    """Every mode of the series that was measured both ways, over enough write percentages.
+
+    With PML, that is the other way.
+    """
     mixes: dict[Key, set[int]] = {}
     for key in times:
-        if key.kernel == "series" and key.eager and key.initially_all_set:
+        if key.kernel == "series" and key.eager and key.initially_all_set and not key.idle:
             mode = replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
             mixes.setdefault(mode, set()).add(key.write_percent)
     found = []
     for like, seen in mixes.items():
-        protected, bits = (
-            _rounds(replace(like, dirty_harvest=value), seen, times) for value in (OFF, ON)
-        )
+        protected, bits = (_rounds(_side(like, value), seen, times) for value in (OFF, ON))
         both = [mix for mix in protected if mix in bits]
         if len(both) >= LEAST_POINTS:
-            found.append(Tradeoff(like, [protected[m] for m in both], [bits[m] for m in both]))
+            sides = [protected[mix] for mix in both], [bits[mix] for mix in both]
+            found.append(Tradeoff(like, *sides, _idle_table(like, times)))
     return found

@@ -64,7 +64,10 @@ def bench(version: str = "6.12.117", slower: float = 1) -> Iterator[Measurement]
 
 
 def crossover() -> Iterator[Measurement]:
-    """Two modes with either way of logging, over three mixes: GET, or dirty, is what it costs."""
+    """Two modes with either way of logging, over three mixes: GET, or dirty, is what it costs.
+
+    And with idle memory, 1 ms for each page table by Dirty bits.
+    """
     modes = ((False, True), (True, False))
     for (ept, pml), mix, harvest in product(modes, (0, 10, 100), ("off", "on")):
         seconds = {"dirty": 0.001, "get": 0.0005, "clear": 0.0001 * mix / 100}
@@ -73,6 +76,10 @@ def crossover() -> Iterator[Measurement]:
         for phase, time in seconds.items():
             mode = {"ept": ept, "pml": pml, "write_percent": mix, "dirty_harvest": harvest}
             yield measurement(**mode, vcpus=8, eager=True, phase=phase, seconds=time)
+    for (ept, pml), harvest, idle in product(modes, ("off", "on"), (1, 7)):
+        mode = {"ept": ept, "pml": pml, "dirty_harvest": harvest, "idle": idle, "vcpus": idle + 1}
+        time = idle * 0.001 if harvest == "on" else 0.0
+        yield measurement(**mode, eager=True, phase="get", iteration=5, seconds=time)
 
 
 def live_text(eager: bool, ept: bool = True) -> str:

@@ -48,13 +48,14 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_harvest", "seconds"]
 
 
-LATER = {"dirty_harvest": "on", "pml": False, "cpus": 9, "overcommitted": False, "pinned": True}
+LATER = {"dirty_harvest": "on", "pml": False, "idle": 7, "cpus": 9, "overcommitted": False}
+LATER |= {"pinned": True}
 # Those of them that name what was measured.
-LATER_DIMENSIONS = ("dirty_harvest", "pml")
+LATER_DIMENSIONS = ("dirty_harvest", "pml", "idle")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
-    """A line without them is as it was: dirty_harvest is off, and pml is said only where off."""
+    """A line without them is as it was: dirty_harvest is off, pml is said only where off."""
     assert set(LATER) == jsonl.LATER
     found = jsonl.parse(line(**LATER))
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
@@ -66,11 +67,11 @@ def test_keys_that_came_after_the_first_results() -> None:
     old, new = jsonl.parse(line()), jsonl.parse(line(dirty_harvest="off", pml=True))
     assert old == new
     assert (old.dirty_harvest, old.pml) == ("off", True)
-    for name, value in (("dirty_harvest", "auto"), ("pml", False)):
+    for name, value in (("dirty_harvest", "auto"), ("pml", False), ("idle", 7)):
         other = jsonl.parse(line(**{name: value}))
         assert other.key != old.key
         assert json.loads(jsonl.to_line(other))[name] == value
-    assert "pml" not in json.loads(jsonl.to_line(old))
+    assert not {"pml", "idle"} & set(json.loads(jsonl.to_line(old)))
 
 
 @pytest.mark.parametrize("name", list(GOOD))
@@ -338,9 +339,27 @@ def test_a_round_is_the_sum_of_its_phases_in_order() -> None:
     assert (last.dirty, last.get, last.clear, last.total) == (2.0, 1.0, 1.0, 4.0)
     phases = [(key.phase, key.iteration) for key in last.keys]
     assert phases == [("dirty", 2), ("get", 2), ("clear", 2)]
-    # 8 vCPUs x 2 MiB; a GiB is 64 times that.
+    # 8 vCPUs x 2 MiB.
     assert mode.pages == 4096
-    assert mode.seconds(last, 1 << 30) == pytest.approx(256.0)
+
+
+def test_idle_memory_costs_what_it_adds_to_the_last_get() -> None:
+    used = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
+    get = replace(used[0], phase="get")
+    idle = [
+        replace(one, iteration=iteration, idle=n, seconds=2 + n * each * iteration / 5)
+        for harvest, each in (("off", 0.25), ("on", 0.5))
+        for n in (1, 3)
+        for one in [replace(get, dirty_harvest=harvest, vcpus=n + 1)]
+        for iteration in (4, 5)
+    ]
+    (mode,) = tradeoff.find({one.key: one.seconds for one in used + idle})
+    assert mode.idle == pytest.approx((0.25, 0.5))
+    # What is written takes 2 s; a GiB has 504 tables more than 8 vCPUs x 2 MiB.
+    assert mode.seconds(True, 1 << 30) == pytest.approx(2 + 504 * 0.5)
+    gain, looking = 298 / 4096, 0.25 / 512
+    assert mode.crossing_idle() == pytest.approx(100 * looking / (looking + gain))
+    assert tradeoff.find({one.key: one.seconds for one in used})[0].crossing_idle() is None
 
 
 def test_only_what_was_measured_both_ways_counts() -> None:
@@ -373,17 +392,24 @@ def test_modes_are_told_apart_and_those_of_different_vms_are_not_mixed() -> None
 
 def test_every_mode_that_is_measured_harvests() -> None:
     boots = crossover.boots()
-    modes = ("ept=N", "ept=Y, pml=N", "ept=Y, tdp_mmu=Y, pml=N")
-    assert [boot.label for boot in boots] == [f"series, {mode}" for mode in modes]
-    assert {boot.matrix.harvest for boot in boots} == {("off", "on")}
-    assert boots[1].parameters == {"kvm.tdp_mmu": "0", "kvm_intel.ept": "1", "kvm_intel.pml": "0"}
+    modes = ("ept=N", "ept=Y, pml=N", "ept=Y, tdp_mmu=Y, pml=N", "ept=Y, tdp_mmu=Y")
+    parts = ("", ", idle memory")
+    assert [boot.label for boot in boots] == [f"series, {m}{p}" for p in parts for m in modes]
+    # By PML, and by nothing else.
+    harvests = 2 * [("off", "on"), ("off", "on"), ("off", "on"), ()]
+    assert [boot.matrix.harvest for boot in boots] == harvests
+    assert (boots[1].parameters["kvm_intel.ept"], boots[1].parameters["kvm_intel.pml"]) == (
+        "1",
+        "0",
+    )
     assert {0, 100} <= set(crossover.MATRIX.writes)
-    plan.check_matrix(crossover.MATRIX)
+    for matrix in (crossover.MATRIX, crossover.IDLE):
+        plan.check_matrix(matrix)
 
 
 def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
-    monkeypatch.setattr(crossover, "measure_into", lambda file, fresh: jsonl.write(file, rounds))
+    monkeypatch.setattr(crossover, "measure_into", lambda file: jsonl.write(file, rounds))
     file = tmp_path / "x-crossover.jsonl"
     said = lab("crossover", "--output", str(file))
     assert "from 0.25% on" in said.out and "| ept=N |   100% |" in said.out

@@ -484,6 +484,7 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--eager", "N maybe"], "--eager: 'maybe' is none of N, Y"),
     (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto"),
     (["--harvest="], "--harvest: the list is empty"),
+    (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
     *((["--bytes", bad], f"'{bad}' is not a size") for bad in ("4X", "M")),
     (["--bytes", "9999G"], "'9999G' is more than 1024G"),
@@ -784,6 +785,17 @@ def test_resume_runs_what_is_missing_or_begins_and_prints_all(host: Host) -> Non
     output.write_text("")
     assert host.run(*PART, "--resume", str(output)).returncode == 0
     assert len(records(output)) == 2 * RECORDS
+
+
+def test_idle_vcpus_are_told_and_recorded_and_not_taken_for_others(host: Host) -> None:
+    output = partly(host)
+    matrix = ["--vcpus", "2 4", "--writes", "20", "--eager", "Y", "--busy", "1"]
+    for repeated in (False, True):
+        assert host.run(*matrix, "--resume", str(output)).returncode == 0
+        tests = [call for call in host.calls() if "--idle" in call]
+        assert [call.partition("--idle=")[2].split()[0] for call in tests] == ["1", "3"], repeated
+    found = records(output)[-2 * RECORDS :]
+    assert {(one["vcpus"], one["idle"]) for one in found} == {(2, 1), (4, 3)}
 
 
 def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
