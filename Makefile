@@ -39,7 +39,7 @@ for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines NOT='$(NO
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tree save check mail build test soak bench report compare reference deb dkms clean \
+.PHONY: help setup tree save check mail build test soak bench report compare reference deb dkms qemu clean \
 	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test
 
 help:
@@ -68,6 +68,7 @@ help:
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
 	@echo 'make dkms     a Debian package of KVM alone, as modules for the kernel that Debian has (2 minutes)'
+	@echo 'make qemu     a QEMU that asks KVM for splitting, in build/qemu: qemu/ on Debian'"'"'s (8 minutes)'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
 	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
@@ -98,9 +99,9 @@ build: setup
 	@$(LAB) tree
 	@$(LAB) build $(ARGS)
 
-deb:
-	@lab/setup.sh deb
-	@$(LAB) deb $(ARGS)
+deb qemu:
+	@lab/setup.sh $@
+	@$(LAB) $@ $(ARGS)
 
 dkms: setup
 	@$(LAB) dkms $(ARGS)
@@ -151,9 +152,11 @@ _test_migration: NEEDS := kvm
 _test_modules: NEEDS := selftests
 _test_bpf: NEEDS := bpf selftests
 _test_bpf: PACKAGES := bpf
+_test_migration: PACKAGES := qemu
 _test_leaks _test_pae _test_migration _test_modules _test_bpf: _test_%: setup
 	@$(LAB) tree
 	@$(LAB) build $(NEEDS)
+	$(if $(filter migration,$*),@$(LAB) qemu)
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
 
 clean:

@@ -34,11 +34,12 @@ COMMANDS = {
     "lockprofile": ("lab.measure.lockprofile", "command"),
     "deb": ("lab.submit.packages", "command"),
     "dkms": ("lab.submit.modules", "command"),
+    "qemu": ("lab.build.qemu", "command"),
     "run": ("lab.build.run", "run"),
 }
 
-# What reads results has those of all bases.
-OF_ALL_BASES = {"report", "compare", "mail"}
+# What is about all bases, as are results, or about none.
+OF_ALL_BASES = {"report", "compare", "mail", "qemu"}
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 

@@ -14,7 +14,7 @@ from lab.results.tables import Table
 
 # What the longest request with N is to be of that with Y, at least.
 GOAL = 5
-RATIOS = ("N/Y", "N/Dirty bits")
+RATIOS = {pictures.BITS: "N/Dirty bits", pictures.ASKED: "N/as QEMU asks"}
 
 # The records of one migration, by name; phases by theirs.
 MigrationRecords = Mapping[str, Record]
@@ -26,9 +26,9 @@ def _same(record: Record) -> tuple[Any, ...]:
 
 def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
     """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
-    groups: dict[tuple[Any, ...], dict[tuple[bool, bool], dict[str, Record]]] = {}
+    groups: dict[tuple[Any, ...], dict[tuple[bool, str], dict[str, Record]]] = {}
     for one in found:
-        setting = (one["eager"], pictures.by_bits(one))
+        setting = (one["eager"], one.get("dirty_harvest", tables.OFF))
         records = groups.setdefault(_same(one), {}).setdefault(setting, {})
         records[one.get("phase", one["record"])] = one
     return [[each[setting] for setting in sorted(each)] for each in groups.values()]
@@ -92,7 +92,7 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
     styles = [pictures.style_of(migration["migration"]) for migration in migrations]
     table = Table(
         _title(record),
-        ("", *(style.label for style in styles), *RATIOS[: len(migrations) - 1]),
+        ("", *(s.label for s in styles), *(RATIOS.get(style, "N/Y") for style in styles[1:])),
     )
     for row in ROWS:
         values = [row.value(migration) for migration in migrations]

@@ -83,6 +83,7 @@ UNPATCHED = replace(UNGATED, label="unpatched, Y")
 BASELINE = {"peer": UNGATED, "base": UNPATCHED}
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
+ASKED = Style("Y, as QEMU asks", "ungated", "v", ":")
 # Where only Y is drawn, by how it logs.
 PROTECTED = Style("write protection", "eager", "D")
 HARVESTED = Style("Dirty bits", "bits", "^", "-.")
@@ -113,7 +114,7 @@ def style_of(record: Record) -> Style:
     if record["kernel"] == "peer":
         return UNGATED
     if by_bits(record):
-        return BITS
+        return ASKED if record["dirty_harvest"] == "vm" else BITS
     return EAGER if record["eager"] else LAZY
 
 

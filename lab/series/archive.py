@@ -16,6 +16,7 @@ from lab.core import process
 from lab.core.errors import LabError
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SOURCE = "src:"  # of a source package, as Debian writes it
 # What apt says if so.
 UNVERIFIED = "signatures couldn't be verified"
 _RELEASE = re.compile(r"^'(\S+)/dists/([^/']+)/InRelease' ", re.MULTILINE)
@@ -60,9 +61,11 @@ def _options(root: Path, arch: str) -> list[str]:
 def _download(package: str, arch: str, suite: str, mirror: str, root: Path, log: Path) -> bool:
     for directory in ("lists/partial", "cache/archives/partial"):
         (root / directory).mkdir(parents=True, exist_ok=True)
-    option = f"signed-by={KEYRING} target=Packages"
-    (root / "sources.list").write_text(f"deb [{option}] {mirror} {suite} main\n")
-    for words in (("update", "--error-on=any"), ("download", package)):
+    source = package.startswith(SOURCE)
+    kind, lists, word = ("deb-src Sources source" if source else "deb Packages download").split()
+    option = f"signed-by={KEYRING} target={lists}"
+    (root / "sources.list").write_text(f"{kind} [{option}] {mirror} {suite} main\n")
+    for words in (("update", "--error-on=any"), (word, package.removeprefix(SOURCE))):
         command = ("apt-get", "-q", *_options(root, arch), *words)
         with log.open("a") as output:
             print("+", *command, file=output, flush=True)
@@ -77,14 +80,14 @@ def codename() -> str:
 
 
 def fetch(package: str, suite: str, root: Path, log: Path, arch: str = "amd64") -> Path:
-    """The .deb of a package, below ROOT, which exists. SourceMissing: it cannot be had."""
+    """The .deb, or of an unpacked SOURCE the .dsc, below ROOT. SourceMissing: it cannot be had."""
     if not KEYRING.is_file():
         raise SourceMissing(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
     own = mirrors(codename())
     if any(_download(package, arch, suite, mirror, root, log) for mirror in own):
-        return next(root.glob("*.deb"))
+        return next(root.glob("*.dsc" if package.startswith(SOURCE) else "*.deb"))
     where = ", ".join(own) or "no archive of Debian, as apt's sources name none,"
     if UNVERIFIED in log.read_text():
         raise SourceMissing(f"{suite} of {where} is signed by none of {KEYRING}; see {log}")

@@ -90,12 +90,13 @@ def files(tdp: bool = True) -> dict[str, bytes]:
     """What a boot brings back, of all settings that there may be."""
     host = f"version 6.12.1-series\ntdp {'Y' if tdp else 'N'}\ntdp_mmu N\nqemu QEMU 7.2\n"
     found = {"host": host.encode()}
-    for setting in (*command.EAGER, command.BITS):
+    for setting in (*command.EAGER, command.BITS, command.ASKED):
         found[f"{setting}.qmp"] = QMP.encode()
         found[f"{setting}.source"] = notes()
         found[f"{setting}.restored"] = notes(total=80)
         found[f"{setting}.stats"] = STATS.encode()
-    found[f"{command.BITS}.stats"] += b"before dirty_harvest 1\n"
+    for setting in (command.BITS, command.ASKED):
+        found[f"{setting}.stats"] += b"before dirty_harvest 1\n"
     return found
 
 

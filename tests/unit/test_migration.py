@@ -129,19 +129,22 @@ def test_a_migration_that_went_wrong_is_no_result(change: dict[str, Any], said: 
 
 
 def test_a_boot_gives_both_and_verifies_its_mode() -> None:
-    boot = command.MigrationBoot("svm-qemu", "series", True, data.LOAD, 128)
+    boot = command.MigrationBoot("svm-qemu", "series", True, data.LOAD, 128, Path("qemu"))
     found = list(command.collect(boot, data.files(tdp=True)))
-    assert [one["eager"] for one in found] == [False] * 5 + [True] * 10
-    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5
+    assert [one["eager"] for one in found] == [False] * 5 + [True] * 15
+    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5 + ["vm"] * 5
     assert {one["kernel_version"] for one in found} == {"6.12.1-series"}
     assert "did not take effect" in failed(list, command.collect(boot, data.files(tdp=False)))
     others = {name: text for name, text in data.files().items() if name != "Y.qmp"}
     assert "no file 'Y.qmp'" in failed(list, command.collect(boot, others))
     assert "no file 'host'" in failed(list, command.collect(boot, {}))
-    # A third migration has columns of its own.
+    with_pml = data.files() | {"host": data.files()["host"] + b"pml Y\n"}
+    assert "dirty_harvest did not take effect" in failed(list, command.collect(boot, with_pml))
+    # A third migration has columns of its own, and a fourth.
     (table,) = shown.migration_tables(found)
-    assert table.columns == ("", "N: lazy", "Y: eager", "Y, Dirty bits", "N/Y", "N/Dirty bits")
-    assert {len(row) for row in table.rows} == {6}
+    settings = ("N: lazy", "Y: eager", "Y, Dirty bits", "Y, as QEMU asks")
+    assert table.columns == ("", *settings, "N/Y", "N/Dirty bits", "N/as QEMU asks")
+    assert {len(row) for row in table.rows} == {8}
 
 
 def test_a_machine_has_room_for_guest_stream_and_qemu() -> None:
@@ -186,6 +189,13 @@ def test_a_dry_run_says_what_would_run_or_what_the_machine_cannot_do() -> None:
         assert name in refusal("migrate", "--dry-run", name, value)
     said = lab("migrate", "--dry-run", "--machine", "vmx-bochs", "--tdp", "Y").out
     assert "ept=Y: 7 CPUs" in said and "migrate.sh" in said and "ept=N" not in said
+
+
+def test_another_qemu_is_one_that_asks(tmp_path: Path) -> None:
+    qemu = program(tmp_path / "qemu", "#!/bin/sh\necho dirty-log-method=host")
+    assert lab("migrate", "--dry-run", "--qemu", str(qemu)).out.count(" N Y D V\n") == 2
+    for other in ("/bin/true", str(tmp_path), "/nowhere"):
+        assert f"{other} is no QEMU with" in refusal("migrate", "--dry-run", "--qemu", other)
 
 
 def test_the_table_judges_simulated_time_only() -> None:
@@ -267,6 +277,8 @@ def host(tmp_path: Path) -> Path:
         "sys/module/kvm/parameters/dirty_harvest": "auto",
         "sys/module/kvm/parameters/tdp_mmu": "N",
         "sys/module/kvm_intel/parameters/ept": "N",
+        "sys/module/kvm_intel/parameters/pml": "Y",
+        "sys/module/kvm_amd/parameters/npt": "N",
         "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "7",
         "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "18",
         "sys/kernel/debug/kvm/1-2/pages_2m": "18",
@@ -291,9 +303,10 @@ def run(host: Path, tmp_path: Path) -> Run:
         mib: int = 36,
         limit: float = 30,
         kvm: str = 'echo "kvm $*" >>"$FAKE_LOG"; [ "$FAKE" != "$1" ]',
+        settings: str = "NYD",
     ) -> subprocess.CompletedProcess[str]:
         # TERM after LIMIT seconds, as the lab ends what takes too long.
-        words = ("timeout", limit, "sh", SCRIPT, qemu, "image", 2, mib, 128, 0, 0, "N", "Y", "D")
+        words = ("timeout", limit, "sh", SCRIPT, qemu, "image", 2, mib, 128, 0, 0, *settings)
         return called(
             tmp_path,
             *words,
@@ -333,6 +346,16 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     seen = [log[i + 1 : i + 3] for i, name in enumerate(log) if name == "migrate"]
     assert seen == [["N", "off"], ["Y", "off"], ["Y", "on"]]
     assert_put_back(host, tmp_path)
+
+
+@for_each_row("cpu, method", ("vmx", ""), ("svm", ",dirty-log-method=dirty-bits"))
+def test_qemu_asks_for_it(run: Run, host: Path, tmp_path: Path, cpu: str, method: str) -> None:
+    write(host / "proc/cpuinfo", f"flags : fpu {cpu}\n")
+    assert run(kvm="", settings="NV").returncode == 0
+    log = (tmp_path / "log").read_text()
+    asked = f"kvm,eager-split=on,eager-split-size=2M{method}"
+    assert re.findall(" -accel (\\S+) ", log) == ["kvm", "kvm", asked, asked]
+    assert "\nY\nvm\n" in log and "\npml" in (tmp_path / "out/host").read_text()
 
 
 def test_another_kvm_has_the_guest_in_between(run: Run, host: Path, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 """`lab migrate`: migrate a guest that writes, lazily and eagerly split, and show what it felt.
 
 A boot for each paging mode; in it a migration with eager_page_split=N, one with =Y, and where the
-CPU doesn't log by itself one with dirty_harvest=on.
+CPU doesn't log by itself one with dirty_harvest=on. A QEMU with qemu/*.patch may ask for that.
 """
 
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,9 +37,10 @@ from lab.results.tables import OFF, ON
 CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
 INSIDE = "/migrate"
-# Values of eager_page_split, and Y with dirty_harvest=on.
+# Values of eager_page_split; Y with dirty_harvest=on; with vm, and a QEMU that asks.
 EAGER = ("N", "Y")
-BITS = "D"
+BITS, ASKED = "D", "V"
+HARVEST = {BITS: ON, ASKED: "vm"}
 # A WARN takes half a simulated second on the serial port; it is in the kernel's log all the same.
 QUIET = ("loglevel=4",)
 # Beside one for each vCPU: QEMU's main thread and the one that migrates, and who reads the stream.
@@ -77,6 +79,7 @@ class MigrationBoot:
     tdp: bool | None
     load: Load
     mib_per_s: int
+    qemu: Path = QEMU
 
     @property
     def label(self) -> str:
@@ -86,10 +89,12 @@ class MigrationBoot:
     @property
     def settings(self) -> tuple[str, ...]:
         """What is migrated with. On a host nothing is known of PML: N and Y."""
-        if self.tdp is None or self.kernel != "series":
+        if self.kernel != "series":
             return EAGER
-        pml = logs_by_itself(self.machine, Mode(self.tdp, tdp_mmu=False))
-        return EAGER if pml else (*EAGER, BITS)
+        asked = (ASKED,) if self.qemu != QEMU else ()
+        if self.tdp is None or logs_by_itself(self.machine, Mode(self.tdp, tdp_mmu=False)):
+            return (*EAGER, *asked)
+        return (*EAGER, BITS, *asked)
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -101,7 +106,8 @@ def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
     # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
     mib = 3 * boot.load.mib + SPARE_MIB
-    files = {f"{INSIDE}/migrate.sh": SCRIPT, f"{INSIDE}/qemu": QEMU, f"{INSIDE}/load.bin": load}
+    names = (f"{INSIDE}/{name}" for name in ("migrate.sh", "qemu", "load.bin"))
+    files = dict(zip(names, (SCRIPT, boot.qemu, load), strict=True))
     script, *programs = files
     return Job(
         kernel=image,
@@ -124,7 +130,7 @@ def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) ->
             guest.parse(files[f"{setting}.source"]),
             guest.parse(files[f"{setting}.restored"]),
             parse_stats(files[f"{setting}.stats"].decode()),
-            harvested=setting == BITS,
+            harvested=setting == BITS or (setting == ASKED and b"pml Y" not in files["host"]),
         )
     except KeyError as error:
         raise WorkFailed(f"{boot.label}: no file {error}") from error
@@ -147,7 +153,7 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
         "tdp_mmu": tdp and facts["tdp_mmu"] in TRUE,
     }
     for setting in boot.settings:
-        set_to = {"eager": setting != "N", "dirty_harvest": ON if setting == BITS else OFF}
+        set_to = {"eager": setting != "N", "dirty_harvest": HARVEST.get(setting, OFF)}
         for record in records(_migration(boot, setting, files)):
             yield {"record": record["record"], **origin, **set_to} | record
 
@@ -194,6 +200,7 @@ def migration_boots(
 @click.option(
     "--bandwidth", "mib_per_s", type=SOME, help="MiB a second for the migration, at most."
 )
+@click.option("--qemu", type=click.Path(path_type=Path), help="That of make qemu, which asks.")
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
@@ -201,6 +208,7 @@ def command(
     tdp: str,
     kind: str,
     mib_per_s: int | None,
+    qemu: Path | None,
     output: Path | None,
     dry_run: bool,
     **chosen: int | None,
@@ -218,6 +226,12 @@ def command(
     load = replace(usual.load, **{k: v for k, v in chosen.items() if v is not None})
     most = usual.mib_per_s if mib_per_s is None else mib_per_s
     plan = migration_boots(machine, kind, EITHER[tdp], load, most)
+    if qemu:
+        ask = ("sh", "-c", '"$0" -help', qemu.absolute())
+        said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+        if "dirty-log-method=" not in said:
+            raise LabError(f"--qemu: {qemu} is no QEMU with dirty-log-method; see make qemu")
+        plan = [replace(boot, qemu=qemu) for boot in plan]
     if dry_run:
         for boot in plan:
             job = migration_job(machine, boot, Path("bzImage"), Path("load.bin"))

@@ -3,7 +3,8 @@
 #
 # migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
-# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on): start
+# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on; V: with Y and
+# dirty_harvest=vm, QEMU asks KVM for the same, and for chunks of 2 MiB; without PML for Dirty bits): start
 # IMAGE (lab/measure/migration/guest) in QEMU with VCPUS vCPUs and MIB of memory from HugeTLB, let it
 # work for BEFORE_S seconds, migrate it to a file with at most MIB_PER_S while it works on, then
 # let it go on where it was, for AFTER_S, to see for how long it was stopped. Take its results
@@ -66,8 +67,14 @@ two_dimensional() {
 	fi
 }
 
+# The parameter is there without Intel's processor, too.
+pml() {
+	grep -q '^flags.* svm' "$root/proc/cpuinfo" || cat "$root/sys/module/kvm_intel/parameters/pml"
+}
+
 describe_host() {
 	echo "version $(uname -r)"
+	echo "pml $(pml)"
 	echo "tdp $(two_dimensional)"
 	echo "tdp_mmu $(cat "$params/tdp_mmu")"
 	echo "qemu $("$qemu" --version | head -n 1)"
@@ -94,7 +101,7 @@ start_qemu() {
 	memory=memory-backend-memfd,id=ram,size=${mib}M,hugetlb=on,hugetlbsize=${HUGE_MIB}M,prealloc=on
 	{
 		"$qemu" -nodefaults -no-user-config -display none \
-			-accel kvm -cpu host,vmx=off,svm=off -smp "$vcpus" -m "${mib}M" \
+			-accel "$accel" -cpu host,vmx=off,svm=off -smp "$vcpus" -m "${mib}M" \
 			-M "$machine,auto-kernel-cmdline=off,memory-backend=ram" -object "$memory" \
 			-bios "$image" \
 			-chardev "pipe,id=qmp,path=$work/qmp" -mon chardev=qmp,mode=control \
@@ -150,11 +157,16 @@ save_stats() {
 
 # Only the series' kernel has dirty_harvest.
 set_up() {
+	accel=kvm
 	case $1 in
 	N) eager=N harvest=off ;;
 	Y) eager=Y harvest=off ;;
 	D) eager=Y harvest=on ;;
-	*) die "$1: neither N nor Y nor D" ;;
+	V)
+		eager=Y harvest=vm accel=kvm,eager-split=on,eager-split-size=2M
+		[ "$(pml)" = Y ] || accel=$accel,dirty-log-method=dirty-bits
+		;;
+	*) die "$1: neither N nor Y nor D nor V" ;;
 	esac
 	echo "$eager" >"$eager_param"
 	[ ! -e "$harvest_param" ] || echo "$harvest" >"$harvest_param"
