@@ -3,8 +3,9 @@
  * What the tests share that take something from the eager splitter: VMs, a guest that
  * writes, what the log and memory have to have afterwards, and the command line.
  *
- * Whatever splitting lacks, huge pages may stay, and nothing else may go wrong: KVM's statistics have
- * to account for each huge page, and log and memory have to have exactly what the guest writes.
+ * Whatever splitting lacks, huge pages may stay, and nothing else may go wrong: KVM's statistics
+ * have to account for each huge page, and log and memory have to have exactly what the guest
+ * writes.
  *
  * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
  * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.

@@ -6,10 +6,10 @@
  * and lets go of mmu_lock on the way if another thread needs the CPU.  A huge page that is split at
  * this moment would never be zapped, so it has to be left alone.
  *
- * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its start,
- * after the first of which KVM lets go of the lock, as another thread competes for the CPU.  From
- * another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages meanwhile.  When both are done the guest
- * has to find zeroes, as the memory is fresh; what it wrote before must not be there.
+ * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its
+ * start, after the first of which KVM lets go of the lock, as another thread competes for the
+ * CPU.  From another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages meanwhile.  When both are
+ * done the guest has to find zeroes, as the memory is fresh, not what it wrote before.
  *
  * The same for huge pages that come back when logging ends.  KVM waits for invalidations
  * before it does that, so logging ends first, and takes long: what is mapped is at the

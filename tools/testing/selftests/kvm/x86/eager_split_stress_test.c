@@ -19,11 +19,11 @@
  *  - guest entries have to be dirty after a write, clean after a read, and must
  *    not allow writes when they are read-only.
  *
- * All operations are drawn from generators that are seeded by the number printed (-S), which is good
- * for one VM and some rounds, then it is increased.  How threads interleave is up to the scheduler.
+ * All operations are drawn from generators that are seeded by the number printed (-S), which is
+ * good for one VM and some rounds, then it is increased.  The scheduler interleaves threads.
  *
- * A seed is contended or, three in four, fast.  In a contended one memory is taken so often that most
- * faults of vCPUs are retried; in a fast one logging comes and goes several times as often.
+ * A seed is contended or, three in four, fast.  In a contended one memory is taken so often that
+ * most faults of vCPUs are retried; in a fast one logging comes and goes several times as often.
  *
  * Limits: protection never goes below read-only, as the host reads the memory itself.  Memory that
  * holds page tables is not taken away for good.  Nothing is written but the words of the vCPUs, so
