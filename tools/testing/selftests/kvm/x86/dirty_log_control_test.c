@@ -143,6 +143,18 @@ static void check_too_late(void)
 	kvm_vm_free(vm);
 }
 
+/* It has room for PML's log, also where a VM asked for something else: it may ask again. */
+static void check_small_ring(void)
+{
+	struct kvm_enable_cap cap = { .cap = KVM_CAP_DIRTY_LOG_RING, .args = { PAGE_SIZE } };
+	struct kvm_vm *vm = vm_create_barebones();
+
+	enable(vm, (struct control){ .method = KVM_X86_DIRTY_LOG_WRPROT }, 0, 0);
+	TEST_ASSERT(!__vm_ioctl(vm, KVM_ENABLE_CAP, &cap) == !pml,
+		    "a ring of one page%s", pml ? ", less than PML's log" : " is refused");
+	kvm_vm_free(vm);
+}
+
 /* Its pages are write-protected, whatever is asked for. */
 static void check_ring(void)
 {
@@ -369,6 +381,7 @@ int main(int argc, char *argv[])
 	}
 	check_too_late();
 	check_ring();
+	check_small_ring();
 	ksft_test_result_pass("too late, dirty ring\n");
 	for (int i = 0; i < 2; i++) {
 		set_host(i, i ? "vm" : "off");
