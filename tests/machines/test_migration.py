@@ -26,6 +26,7 @@ LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
 # With dirty_harvest=off, to begin with, there is no choice.
 REFUSED = f"{command.INSIDE}/qemu -M none -display none -accel kvm,dirty-log-method=dirty-bits"
 SAID = "kvm: dirty-log-method=dirty-bits is refused, KVM allows: host write-protect"
+# make test WHAT=migration builds it before; pytest alone must not take minutes for that.
 BUILT = pytest.mark.skipif(not PROGRAM.exists(), reason=f"no {PROGRAM}: make qemu builds it")
 
 

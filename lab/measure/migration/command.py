@@ -106,8 +106,11 @@ def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
     # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
     mib = 3 * boot.load.mib + SPARE_MIB
-    names = (f"{INSIDE}/{name}" for name in ("migrate.sh", "qemu", "load.bin"))
-    files = dict(zip(names, (SCRIPT, boot.qemu, load), strict=True))
+    files = {
+        f"{INSIDE}/migrate.sh": SCRIPT,
+        f"{INSIDE}/qemu": boot.qemu,
+        f"{INSIDE}/load.bin": load,
+    }
     script, *programs = files
     return Job(
         kernel=image,

@@ -77,6 +77,7 @@ void interrupt_after(unsigned int seconds);
 void clear_trace(void);
 /* Page faults that KVM took for the vCPU. */
 u64 nr_faults(struct kvm_vcpu *vcpu);
+/* Return: the statistic of the vCPU, STAT_ABSENT if KVM has none of that name. */
 u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name);
 /* Return: memory, or else the test ends. */
 void *map_memory(size_t size, int prot, int flags, int fd);
