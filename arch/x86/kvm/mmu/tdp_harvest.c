@@ -181,9 +181,13 @@ static bool harvest_may_judge(u64 spte)
 	return shadow_accessed_mask && spte_ad_enabled(spte);
 }
 
+/* Is it a link to a page table, and idle?  There has to be an Accessed bit. */
 static bool harvest_is_idle(u64 spte)
 {
-	return !(spte & (shadow_accessed_mask | SPTE_LINK_PENDING));
+	const u64 mask = SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_MASK | PT_PAGE_SIZE_MASK |
+			 SPTE_LINK_PENDING | shadow_accessed_mask;
+
+	return (spte & mask) == (SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_ENABLED);
 }
 
 /* What a link that is touched or pending is to be while its page table is looked at. */
@@ -198,12 +202,11 @@ static u64 harvest_next_link(const struct tdp_harvest *h, u64 spte)
 }
 
 /*
- * Judge a link to a page table all of which is in the memslot, the @rel-th page of which
- * it begins with.
+ * Judge a link that isn't idle.  All pages behind it are the memslot's.
  *
- * Return: the page table if it has to be looked at, after this, or NULL.
+ * Return: the page table, which has to be looked at after this, or NULL.
  */
-static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link, unsigned long rel)
+static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link)
 {
 	u64 spte = READ_ONCE(*link);
 	u64 next, *pt;
@@ -213,12 +216,6 @@ static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link, unsigned long r
 		pt = harvest_linked_table(spte);
 		if (!pt || !harvest_may_judge(spte))
 			return pt;
-
-		if (harvest_is_idle(spte)) {
-			kvm_prove_idle_table(h->kvm, h->slot, rel, link, spte, pt);
-			h->nr_idle++;
-			return NULL;
-		}
 
 		next = harvest_next_link(h, spte);
 		kvm_prove_window(KVM_WINDOW_TDP_LINK);
@@ -237,13 +234,43 @@ static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root,
 	u64 *pt;
 
 	if (nr == SPTE_ENT_PER_PAGE && !root->role.invalid)
-		pt = harvest_judge_link(h, link, rel);
+		pt = harvest_judge_link(h, link);
 	else
 		pt = harvest_linked_table(READ_ONCE(*link));
 
 	if (pt)
 		harvest_table(h->slot, pt + gfn % SPTE_ENT_PER_PAGE, rel, nr);
 	h->work += pt ? nr : 1;
+}
+
+/*
+ * Count the links in a row, from @link on, that are idle, and whose page tables are all of
+ * the memslot's.  These map what is from @gfn on and before @end.  Most links are idle in
+ * most guests.
+ *
+ * Return: how many page tables are skipped.
+ */
+static unsigned int harvest_skip_idle(struct tdp_harvest *h, const struct kvm_mmu_page *root,
+				      u64 *link, gfn_t gfn, gfn_t end)
+{
+	unsigned int nr = 0;
+	u64 spte;
+
+	if (gfn % SPTE_ENT_PER_PAGE || root->role.invalid || !shadow_accessed_mask)
+		return 0;
+
+	for (; gfn + SPTE_ENT_PER_PAGE <= end; gfn += SPTE_ENT_PER_PAGE, nr++) {
+		spte = kvm_prove_forget_link(&link[nr], READ_ONCE(link[nr]));
+		if (!harvest_is_idle(spte))
+			break;
+
+		kvm_prove_idle_table(h->kvm, h->slot, gfn - h->slot->base_gfn, &link[nr], spte,
+				     harvest_linked_table(spte));
+	}
+
+	h->nr_idle += nr;
+	h->work += nr;
+	return nr;
 }
 
 /* Do others want mmu_lock, or the CPU? */
@@ -281,9 +308,14 @@ static bool harvest_links(struct tdp_harvest *h, struct kvm_mmu_page *root, gfn_
 
 	link += SPTE_INDEX(gfn_to_gpa(*gfn), PG_LEVEL_2M);
 	do {
-		nr = harvest_table_size(*gfn, end - *gfn);
-		harvest_link(h, root, link++, *gfn, nr);
-		*gfn += nr;
+		nr = harvest_skip_idle(h, root, link, *gfn, end);
+		link += nr;
+		*gfn += nr * SPTE_ENT_PER_PAGE;
+		if (*gfn < end) {
+			nr = harvest_table_size(*gfn, end - *gfn);
+			harvest_link(h, root, link++, *gfn, nr);
+			*gfn += nr;
+		}
 		if (harvest_should_yield(h))
 			return true;
 	} while (*gfn < end);
