@@ -74,12 +74,6 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert not {"pml", "idle"} & set(json.loads(jsonl.to_line(old)))
 
 
-@pytest.mark.parametrize("name", list(GOOD))
-def test_no_key_may_be_missing(name: str) -> None:
-    rest = {key: value for key, value in GOOD.items() if key != name}
-    assert f"missing required field `{name}`" in refused(jsonl.parse, json.dumps(rest))
-
-
 @for_each_row(
     "text, said",
     (line(ept=1), "Expected `bool`, got `int` - at `$.ept`"),
@@ -117,16 +111,6 @@ def test_errors_name_file_and_line(text: str, said: str) -> None:
     assert refused(jsonl.parse_all, text, "x.jsonl").startswith(said)
     # Another dimension is another measurement.
     assert len(jsonl.parse_all(f"{line()}\n{line(eager=True)}\n", "x.jsonl")) == 2
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def failing() -> Any:
-        yield jsonl.parse(line())
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        jsonl.write(tmp_path / "run.jsonl", failing())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
