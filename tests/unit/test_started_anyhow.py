@@ -20,9 +20,7 @@ import pytest
 from lab.core.paths import ROOT
 from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import Host
-from tests.unit.files import program, write
 from tests.unit.processes import ignored_signals, is_gone, started, until
-from tests.unit.test_kernel import LAB, MAKE
 
 PR_SET_CHILD_SUBREAPER = 36
 PATH = "/usr/bin:/bin"
@@ -212,14 +210,6 @@ def assert_term_ends(
         running.terminate()
         assert running.wait(timeout=30) == 128 + signal.SIGTERM
         assert until(lambda: not left(), late_s)
-
-
-def test_term_ends_a_build(tmp_path: Path, left: Left) -> None:
-    write(tmp_path / "build/linux/obj-kvm/arch/x86/boot/bzImage", "")
-    program(tmp_path / "make", MAKE)
-    environment = bare_environment(PYTHONPATH=ROOT) | {"PATH": f"{tmp_path}:{PATH}"}
-    command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
-    assert_term_ends(command, lambda: any(tmp_path.rglob("pids")), left, env=environment)
 
 
 # A command that does what it is given, in a directory.
