@@ -342,10 +342,6 @@ def test_what_does_not_fit_the_series(found: tuple[Topic, ...], said: str) -> No
     refused(topics.slices, found, MAILS, MAILS)
 
 
-def test_slices() -> None:
-    assert topics.slices(GOOD, MAILS, ("1", "2", "3")) == [("1", "2"), ("3",)]
-
-
 @pytest.fixture
 def topical(tmp_path: Path) -> FakeKernel:
     made = FakeKernel.with_tree(tmp_path)
