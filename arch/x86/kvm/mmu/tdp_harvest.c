@@ -181,7 +181,7 @@ static bool harvest_may_judge(u64 spte)
 	return shadow_accessed_mask && spte_ad_enabled(spte);
 }
 
-/* Is it a link to a page table, and idle?  There has to be an Accessed bit. */
+/* Is it a link to a page table, and idle?  For hosts that have Accessed bits. */
 static bool harvest_is_idle(u64 spte)
 {
 	const u64 mask = SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_MASK | PT_PAGE_SIZE_MASK |
