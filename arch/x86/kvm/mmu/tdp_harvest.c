@@ -230,7 +230,6 @@ static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link)
 static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root, u64 *link,
 			 gfn_t gfn, unsigned int nr)
 {
-	unsigned long rel = gfn - h->slot->base_gfn;
 	u64 *pt;
 
 	if (nr == SPTE_ENT_PER_PAGE && !root->role.invalid)
@@ -239,38 +238,39 @@ static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root,
 		pt = harvest_linked_table(READ_ONCE(*link));
 
 	if (pt)
-		harvest_table(h->slot, pt + gfn % SPTE_ENT_PER_PAGE, rel, nr);
+		harvest_table(h->slot, pt + gfn % SPTE_ENT_PER_PAGE, gfn - h->slot->base_gfn, nr);
 	h->work += pt ? nr : 1;
 }
 
 /*
- * Count the links in a row, from @link on, that are idle, and whose page tables are all of
- * the memslot's.  These map what is from @gfn on and before @end.  Most links are idle in
- * most guests.
+ * Skip the page tables in a row, from @gfn on and before @end, that are all of the
+ * memslot's and that idle links, from @link on, lead to.  Most links of most guests do.
  *
- * Return: how many page tables are skipped.
+ * Return: how many pages were skipped.
  */
 static unsigned int harvest_skip_idle(struct tdp_harvest *h, const struct kvm_mmu_page *root,
 				      u64 *link, gfn_t gfn, gfn_t end)
 {
-	unsigned int nr = 0;
+	gfn_t first = gfn;
+	unsigned int nr;
 	u64 spte;
 
 	if (gfn % SPTE_ENT_PER_PAGE || root->role.invalid || !shadow_accessed_mask)
 		return 0;
 
-	for (; gfn + SPTE_ENT_PER_PAGE <= end; gfn += SPTE_ENT_PER_PAGE, nr++) {
-		spte = kvm_prove_forget_link(&link[nr], READ_ONCE(link[nr]));
+	for (; gfn + SPTE_ENT_PER_PAGE <= end; gfn += SPTE_ENT_PER_PAGE, link++) {
+		spte = kvm_prove_forget_link(link, READ_ONCE(*link));
 		if (!harvest_is_idle(spte))
 			break;
 
-		kvm_prove_idle_table(h->kvm, h->slot, gfn - h->slot->base_gfn, &link[nr], spte,
+		kvm_prove_idle_table(h->kvm, h->slot, gfn - h->slot->base_gfn, link, spte,
 				     harvest_linked_table(spte));
 	}
 
+	nr = (gfn - first) / SPTE_ENT_PER_PAGE;
 	h->nr_idle += nr;
 	h->work += nr;
-	return nr;
+	return gfn - first;
 }
 
 /* Do others want mmu_lock, or the CPU? */
@@ -309,13 +309,12 @@ static bool harvest_links(struct tdp_harvest *h, struct kvm_mmu_page *root, gfn_
 	link += SPTE_INDEX(gfn_to_gpa(*gfn), PG_LEVEL_2M);
 	do {
 		nr = harvest_skip_idle(h, root, link, *gfn, end);
-		link += nr;
-		*gfn += nr * SPTE_ENT_PER_PAGE;
-		if (*gfn < end) {
+		if (!nr) {
 			nr = harvest_table_size(*gfn, end - *gfn);
-			harvest_link(h, root, link++, *gfn, nr);
-			*gfn += nr;
+			harvest_link(h, root, link, *gfn, nr);
 		}
+		*gfn += nr;
+		link += DIV_ROUND_UP(nr, SPTE_ENT_PER_PAGE);
 		if (harvest_should_yield(h))
 			return true;
 	} while (*gfn < end);
