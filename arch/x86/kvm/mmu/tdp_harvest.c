@@ -202,7 +202,7 @@ static u64 harvest_next_link(const struct tdp_harvest *h, u64 spte)
 }
 
 /*
- * Judge a link that isn't idle.  All pages behind it are the memslot's.
+ * Judge what was no idle link when it was read last.  All pages behind it are the memslot's.
  *
  * Return: the page table, which has to be looked at after this, or NULL.
  */
@@ -244,7 +244,7 @@ static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root,
 
 /*
  * Skip the page tables in a row, from @gfn on and before @end, that are all of the
- * memslot's and that idle links, from @link on, lead to.  Most links of most guests do.
+ * memslot's and that idle links, from @link on, lead to.  Most links are idle.
  *
  * Return: how many pages were skipped.
  */
