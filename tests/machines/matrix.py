@@ -281,7 +281,8 @@ EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", 
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
 # What a VM may ask for, which it tries with all parameters of the host that can be set.
 CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
-CANCEL_TDP = selftest("x86/dirty_log_control_test", "-c", name="turned_off", huge_2m=16)
+# Not called as those that topics before the capability have.
+CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 CONTROLLED = replace(
     perf_test("controlled", *SMALL, "--eager", "off", "--chunk", "512", "--log-by", "dirty"),

@@ -11,7 +11,6 @@
 #define NR_PAGES	(NR_HUGE * PAGES_PER_2M)
 #define STRIDE		3
 #define NR_BUCKETS	32
-#define NR_TRIES	50
 #define UNIT		KVM_X86_EAGER_SPLIT_CHUNK_UNIT
 
 /* The arguments. */
@@ -27,7 +26,6 @@ static bool pml, dirty_bits, host_eager;
 static const char *host_method;
 
 static struct control asked;
-static struct kvm_vm *cancelled_vm;
 static u64 stride = 1;
 
 static void guest_main(void)
@@ -287,42 +285,6 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	kvm_vm_free(vm);
 }
 
-/* Once one of them is split. */
-static void *turn_eager_off(void *nr_huge)
-{
-	u64 nr = *(u64 *)nr_huge;
-
-	WRITE_ONCE(*(u64 *)nr_huge, 0);
-	while (vm_get_stat(cancelled_vm, pages_2m) == nr)
-		;
-	setting_set(PARAM_EAGER, "N");
-	return NULL;
-}
-
-/* When the host changes its mind amid splitting, huge pages are left. */
-static void check_cancel(void)
-{
-	struct kvm_vcpu *vcpu;
-	u64 nr_huge, left = 0;
-	pthread_t thread;
-
-	cancelled_vm = create_vm((struct control){ }, &vcpu);
-	for (int i = 0; i < NR_TRIES && !left; i++) {
-		vcpu_run_to_sync(vcpu, NULL);
-		nr_huge = vm_get_stat(cancelled_vm, pages_2m);
-		start_thread(&thread, turn_eager_off, &nr_huge);
-		while (READ_ONCE(nr_huge))
-			;
-		vm_mem_region_set_flags(cancelled_vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES);
-		left = vm_get_stat(cancelled_vm, pages_2m);
-		pthread_join(thread, NULL);
-		setting_set(PARAM_EAGER, "Y");
-		vm_mem_region_set_flags(cancelled_vm, DATA_SLOT, 0);
-	}
-	TEST_ASSERT(left, "turning eager_page_split off didn't end any of %u splits", NR_TRIES);
-	kvm_vm_free(cancelled_vm);
-}
-
 static void check_vms(void)
 {
 	struct control c;
@@ -344,27 +306,14 @@ static void check_vms(void)
 int main(int argc, char *argv[])
 {
 	static const char * const methods[] = { "off", "vm", "auto", "on" };
-	bool only_cancel = false;
 	struct kvm_vm *vm;
-	const struct test_option options[] = {
-		{ 'c', NULL, "Only turn eager_page_split off amid splitting, which takes CPUs\n"
-		  "     that don't take turns.", .flag = &only_cancel },
-		{ }
-	};
 
-	parse_test_options(argc, argv, options, NULL);
+	parse_test_options(argc, argv, NULL, NULL);
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_X86_DIRTY_LOG_CONTROL));
 	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "too few 2MiB HugeTLB pages are free");
 
 	ksft_print_header();
-	if (only_cancel) {
-		ksft_set_plan(1);
-		set_host(true, "off");
-		check_cancel();
-		ksft_test_result_pass("turned off amid splitting\n");
-		ksft_finished();
-	}
 	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2);
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
 	setting_set(PARAM_HARVEST, "on");

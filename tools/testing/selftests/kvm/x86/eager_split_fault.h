@@ -10,8 +10,8 @@
  * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
  * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
  *
- * Limits: the TDP MMU's own splitter has none of these statistics and is not tested,
- * but by eager_split_yield_test.
+ * Limits: the TDP MMU's own splitter has none of these statistics, and is tested only by
+ * eager_split_yield_test, and by turning the parameter off.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
