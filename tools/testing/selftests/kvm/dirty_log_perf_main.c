@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* From the command line to VM after VM: what both programs do before and after they measure. */
-#include <ctype.h>
 #include <limits.h>
 
 #include "guest_modes.h"
@@ -49,33 +48,11 @@ u64 page_step(const struct options *opts)
 	return opts->sparse ? SPARSE_BYTES / memstress_args.guest_page_size : 1;
 }
 
-/* 0 if the host has no such pool. */
-static long read_pool(size_t page_size, const char *counter)
-{
-	char path[128];
-	long value = 0;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
-		 page_size / SZ_1K, counter);
-	file = fopen(path, "r");
-	if (!file)
-		return 0;
-
-	if (fscanf(file, "%ld", &value) != 1)
-		value = 0;
-	fclose(file);
-	return value;
-}
-
 /* Ask by reserving the pages, as this considers surplus pages and limits. */
 static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 {
 	size_t page_size = get_backing_src_pagesz(backing);
 	u32 flags = vm_mem_backing_src_alias(backing)->flag;
-	/* For the message only, as surplus pages are not taken into account. */
-	long nr_free = read_pool(page_size, "free_hugepages") -
-		       read_pool(page_size, "resv_hugepages");
 	void *mem;
 
 	/* The pool for memfds is that of the default huge page size. */
@@ -83,10 +60,9 @@ static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 		flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
 
 	mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-	__TEST_REQUIRE(mem != MAP_FAILED,
-		       "%s needs %lu huge pages of %zu KiB, but only %ld are free",
-		       vm_mem_backing_src_alias(backing)->name,
-		       bytes / page_size, page_size / SZ_1K, nr_free);
+	__TEST_REQUIRE(mem != MAP_FAILED, "%s needs %lu free huge pages of %zu KiB",
+		       vm_mem_backing_src_alias(backing)->name, bytes / page_size,
+		       page_size / SZ_1K);
 	munmap(mem, bytes);
 }
 
@@ -204,22 +180,9 @@ struct options perf_options = {
 
 static void take_bytes(const char *arg)
 {
-	static const char units[] = "bkmgt";
-	const char *unit = units;
-	unsigned long number;
-	char *end;
-	int shift;
-
-	errno = 0;
-	number = strtoul(arg, &end, 0);
-	if (*end)
-		unit = strchr(units, tolower(*end++));
-	shift = unit ? (unit - units) * 10 : 0;
-
-	if (!isdigit(arg[0]) || !unit || *end || errno || !number ||
-	    number > (unsigned long)LONG_MAX >> shift)
+	perf_options.vcpu_bytes = parse_size(arg);
+	if (!perf_options.vcpu_bytes)
 		usage_error("-b takes a size such as 64M or 1G, not '%s'", arg);
-	perf_options.vcpu_bytes = number << shift;
 }
 
 static void take_backing(const char *arg)
@@ -230,30 +193,13 @@ static void take_backing(const char *arg)
 	perf_options.backing = option_name(arg, &backings);
 }
 
-static void take_mode(const char *arg)
-{
-	parse_number("-m", arg, 0, NUM_VM_MODES - 1);
-	guest_modes_cmdline(arg);
-}
-
 /* Headers without the capability come with a library without the hook. */
 #ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
 static const char * const asked_eagers[] = { "host", "off", "on" };
 static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto" };
 
-static void take_eager(const char *arg)
-{
-	const struct choice c = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
-
-	perf_options.asked_eager = option_name(arg, &c);
-}
-
-static void take_log_by(const char *arg)
-{
-	const struct choice c = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };
-
-	perf_options.asked_log_by = option_name(arg, &c);
-}
+static struct choice eagers = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
+static struct choice logs = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };
 
 static void ask(struct kvm_vm *vm)
 {
@@ -314,7 +260,7 @@ static const struct test_option common_options[] = {
 	  .count = &perf_options.iterations, .min = 2, .max = INT_MAX },
 	{ 'j', "json", "Write the results to this file, too: JSON objects, one per\n"
 	  "     line.  The file is complete or does not come to be.", .text = &perf_options.json },
-	{ 'm', .describe = guest_modes_help, .take = take_mode },
+	{ 'm', .describe = guest_modes_help, .take = guest_modes_cmdline },
 	{ 'n', "nested", "Run the vCPUs' code in L2. (x86 with VMX only)",
 	  .flag = &memstress_args.nested },
 	{ 'o', "overlap", "Let every vCPU access the memory of all vCPUs.",
@@ -344,10 +290,11 @@ static const struct test_option common_options[] = {
 	  "     multiple of 512. (x86 only)", .number = &perf_options.asked_chunk,
 	  .max = KVM_X86_EAGER_SPLIT_CHUNK_MAX, .multiple = KVM_X86_EAGER_SPLIT_CHUNK_UNIT },
 	{ 0, "eager", "Have KVM split huge pages eagerly: off, on, or as the host says.\n"
-	  "     (host, off, on; default: host; x86 only)", .take = take_eager },
+	  "     (host, off, on; default: host; x86 only)",
+	  .number = &perf_options.asked_eager, .choice = &eagers },
 	{ 0, "log-by", "Have KVM log pages by write protection, Dirty bits, or whatever it\n"
 	  "     chooses. (host, wrprot, dirty, auto; default: host; x86 only)",
-	  .take = take_log_by },
+	  .number = &perf_options.asked_log_by, .choice = &logs },
 #endif
 	{ 0, "stats", "Print what KVM's statistics say about each phase. (x86 only)",
 	  .flag = &perf_options.stats },

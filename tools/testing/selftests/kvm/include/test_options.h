@@ -30,7 +30,7 @@ struct test_option {
 	void (*describe)(void);
 	/*
 	 * One of these: set, or cleared if @off; read from the value, or the value; given the
-	 * value; or told what was named.  -h lists the choice of one that is given the value, too.
+	 * value; or told what was named.  A @number with a choice is that of the row.
 	 */
 	bool *flag;
 	bool off;
@@ -49,7 +49,6 @@ struct test_option {
 /* These end the test if they can't.  @more: what -h says besides, or NULL. */
 void parse_test_options(int argc, char *argv[], const struct test_option *options,
 			const char *more);
-u64 parse_number(const char *option, const char *arg, u64 min, u64 max);
 /* Return: the number of the row with this name. */
 unsigned int option_name(const char *arg, const struct choice *c);
 void __printf(1, 2) __noreturn usage_error(const char *fmt, ...);

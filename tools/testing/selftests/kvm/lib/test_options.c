@@ -23,18 +23,6 @@ void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
 	exit(EXIT_USAGE);
 }
 
-u64 parse_number(const char *option, const char *arg, u64 min, u64 max)
-{
-	unsigned long number;
-	char *end;
-
-	errno = 0;
-	number = strtoul(arg, &end, 0);
-	if (!isdigit(arg[0]) || *end || errno || number < min || number > max)
-		usage_error("%s takes a number from %lu to %lu, not '%s'", option, min, max, arg);
-	return number;
-}
-
 bool choice_has(const struct choice *c, unsigned int row)
 {
 	return !c->named || c->named & BIT_ULL(row);
@@ -97,7 +85,7 @@ static void __noreturn print_help(const struct test_option *options, const char 
 	for (const struct test_option *o = options; !is_end(o); o++) {
 		if (o->describe)
 			o->describe();
-		for (unsigned int i = 0; o->choice && i < o->choice->nr; i++)
+		for (unsigned int i = 0; o->choice && !o->number && i < o->choice->nr; i++)
 			printf("  -%c %-10s %s\n", o->letter, row_of(o->choice, i)[0],
 			       row_of(o->choice, i)[1]);
 	}
@@ -106,8 +94,14 @@ static void __noreturn print_help(const struct test_option *options, const char 
 
 static u64 option_number(const struct test_option *o, const char *arg)
 {
-	u64 number = parse_number(typed(o), arg, o->min, o->most ? o->most() : o->max);
+	u64 max = o->most ? o->most() : o->max, number;
+	char *end;
 
+	errno = 0;
+	number = strtoul(arg, &end, 0);
+	if (!isdigit(arg[0]) || *end || errno || number < o->min || number > max)
+		usage_error("%s takes a number from %lu to %lu, not '%s'", typed(o), o->min, max,
+			    arg);
 	if (number % (o->multiple ?: 1))
 		usage_error("%s takes a multiple of %lu, not '%s'", typed(o), o->multiple, arg);
 	return number;
@@ -118,7 +112,7 @@ static void set_option(const struct test_option *o, const char *arg)
 	if (o->flag)
 		*o->flag = !o->off;
 	else if (o->number)
-		*o->number = option_number(o, arg);
+		*o->number = o->choice ? option_name(arg, o->choice) : option_number(o, arg);
 	else if (o->count)
 		*o->count = option_number(o, arg);
 	else if (o->text)
