@@ -207,7 +207,6 @@ void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *afte
 void asked_json(const struct options *opts);
 /* Members for KVM's parameters, likewise. */
 void kvm_parameters_json(void);
-void kvm_parameters_print(void);
 #else
 /* --stats is refused; the parameters exist only on x86. */
 static inline void verify_populated(struct test *test) { }

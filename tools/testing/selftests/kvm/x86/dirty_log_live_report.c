@@ -248,19 +248,6 @@ static void report_actions(const struct live *live)
 	}
 }
 
-static void report_spans(const struct live *live)
-{
-	kvm_parameters_print();
-	pr_info("Timeline, by the TSC at %lu kHz, in windows of %d us:\n",
-		guest_tsc_khz, live_options.window_us);
-	pr_info("%-12s %14s %14s %14s\n", "phase", "begin us", "end us", "length us");
-	for (int i = 0; i < layout.nr_phases; i++)
-		pr_info("%-12s %14.2f %14.2f %14.2f\n", span_name(&live->spans[i]),
-			timeline_us(live, live->spans[i].begin),
-			timeline_us(live, live->spans[i + 1].begin),
-			ticks_to_us(span_ticks(live, i)));
-}
-
 static void report_stats(const struct live *live)
 {
 	pr_info("\n");
@@ -317,21 +304,6 @@ static void report_period(const struct live *live, enum kind kind, const struct 
 		dip.below_half);
 }
 
-static void report_mix(const struct live *live)
-{
-	u64 writes = 0, accesses = 0;
-	struct phase_stats sum;
-
-	for (int i = PHASE_BASELINE; i < layout.nr_phases; i++) {
-		sum = sum_up(live, WRITERS, i);
-		writes += sum.writes;
-		accesses += accesses_of(&sum);
-	}
-	if (accesses)
-		pr_info("Writes of the writers: %lu of %lu accesses (%.2f%%)\n",
-			writes, accesses, writes * 100.0 / accesses);
-}
-
 static void report_overflows(const struct live *live)
 {
 	u64 needed = windows_needed(live), at;
@@ -352,18 +324,13 @@ static void report_overflows(const struct live *live)
 void report(const struct live *live)
 {
 	report_actions(live);
-	report_spans(live);
 	report_table(live);
 	if (live->test->opts->stats)
 		report_stats(live);
 	pr_info("\n");
-	report_mix(live);
 	for (enum kind kind = 0; kind < NR_KINDS; kind++)
 		for (int i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
 			report_period(live, kind, &periods[i]);
-	if (layout.fresh_pages)
-		pr_info("Readers read a page that is not mapped every %d us at most\n",
-			FRESH_PACE_US);
 	report_overflows(live);
 }
 

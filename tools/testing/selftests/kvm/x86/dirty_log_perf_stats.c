@@ -88,12 +88,6 @@ void kvm_parameters_json(void)
 		parameters.eager, parameters.tdp_mmu, parameters.tdp);
 }
 
-void kvm_parameters_print(void)
-{
-	pr_info("\nKVM's parameters: eager_page_split %s, tdp_mmu %s, %s %s\n", parameters.eager,
-		parameters.tdp_mmu, host_cpu_is_intel ? "ept" : "npt", parameters.tdp);
-}
-
 /* KVM's statistics. */
 
 static int find_stat(const char *name)
