@@ -128,9 +128,8 @@ struct stress {
 	bool inject;
 
 	struct kvm_vm *vm;
-	struct kvm_vcpu *vcpus[MAX_VCPUS];
-	u32 ring_index[MAX_VCPUS];
-	unsigned int nr_vcpus;
+	struct kvm_vcpu *vcpus[NR_VCPUS];
+	u32 ring_index[NR_VCPUS];
 	struct control *ctl;
 
 	struct region regions[NR_REGIONS];

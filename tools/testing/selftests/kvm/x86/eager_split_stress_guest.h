@@ -8,7 +8,7 @@
 
 #include "eager_split_util.h"
 
-#define MAX_VCPUS		4
+#define NR_VCPUS		2
 #define WORDS_PER_PAGE		512ul
 
 /* What host and guest share beside the memory under test. */
@@ -98,7 +98,7 @@ struct control {
 	/* May be fresh: set before the page is taken, cleared while vCPUs are parked. */
 	u8 taken[NR_PAGES];
 
-	struct vcpu_state vcpus[MAX_VCPUS];
+	struct vcpu_state vcpus[NR_VCPUS];
 };
 
 static inline u64 rng_next(u64 *rng)
@@ -124,7 +124,7 @@ static inline u64 word_offset(u64 page, u64 vcpu)
 {
 	u64 index = (FIRST_PAGE + page) % PAGES_PER_2M;
 
-	return (index * 131 % (PAGES_PER_2M - MAX_VCPUS) + vcpu) * sizeof(u64);
+	return (index * 131 % (PAGES_PER_2M - NR_VCPUS) + vcpu) * sizeof(u64);
 }
 
 static inline bool is_fresh(u64 word)

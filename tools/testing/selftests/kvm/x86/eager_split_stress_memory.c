@@ -35,7 +35,7 @@ static u64 *word_in(void *p, u64 page, u64 vcpu)
 static void fill_words(void *p, u64 chunk, u64 word)
 {
 	for (u64 page = chunk_first(chunk); page < chunk_end(chunk); page++)
-		for (u64 vcpu = 0; vcpu < MAX_VCPUS; vcpu++)
+		for (u64 vcpu = 0; vcpu < NR_VCPUS; vcpu++)
 			WRITE_ONCE(*word_in(p, page, vcpu), word);
 }
 
@@ -49,7 +49,7 @@ static void check_poison(struct stress *t, void *p, u64 chunk)
 	u64 seen, expected = tagged(TAG_POISON, chunk);
 
 	for (u64 page = chunk_first(chunk); page < chunk_end(chunk); page++) {
-		for (u64 vcpu = 0; vcpu < MAX_VCPUS; vcpu++) {
+		for (u64 vcpu = 0; vcpu < NR_VCPUS; vcpu++) {
 			seen = READ_ONCE(*word_in(p, page, vcpu));
 			CHECK(t, seen == expected,
 			      "gfn 0x%lx (page %lu) was written after it was taken: seen 0x%lx",

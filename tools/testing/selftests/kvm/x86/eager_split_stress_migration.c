@@ -33,22 +33,16 @@ static u64 *page_in(void *p, u64 page)
 /* The library's memcpy() and memcmp() go byte by byte, as guests need them. */
 static void copy_words(u64 *to, const u64 *from, unsigned int nr)
 {
-	for (unsigned int i = 0; i < nr; i += 4) {
+	for (unsigned int i = 0; i < nr; i++)
 		WRITE_ONCE(to[i], from[i]);
-		WRITE_ONCE(to[i + 1], from[i + 1]);
-		WRITE_ONCE(to[i + 2], from[i + 2]);
-		WRITE_ONCE(to[i + 3], from[i + 3]);
-	}
 }
 
 static bool are_same_words(const u64 *a, const u64 *b, unsigned int nr)
 {
-	u64 different = 0;
-
-	for (unsigned int i = 0; i < nr; i += 4)
-		different |= (a[i] ^ b[i]) | (a[i + 1] ^ b[i + 1]) |
-			     (a[i + 2] ^ b[i + 2]) | (a[i + 3] ^ b[i + 3]);
-	return !different;
+	for (unsigned int i = 0; i < nr; i++)
+		if (a[i] != b[i])
+			return false;
+	return true;
 }
 
 /* The first of the words of a page that may change, and how many there are. */
@@ -59,9 +53,7 @@ static u64 first_word(struct region *r, u64 page)
 
 static unsigned int nr_page_words(struct region *r)
 {
-	BUILD_BUG_ON(MAX_VCPUS % 4 || WORDS_PER_PAGE % 4);
-
-	return r->words_only ? MAX_VCPUS : WORDS_PER_PAGE;
+	return r->words_only ? NR_VCPUS : WORDS_PER_PAGE;
 }
 
 static void copy_page(struct region *r, u64 page)
@@ -185,7 +177,7 @@ static void harvest_rings(struct stress *t)
 {
 	struct kvm_dirty_gfn *ring, *entry;
 
-	for (unsigned int i = 0; i < t->nr_vcpus; i++) {
+	for (unsigned int i = 0; i < NR_VCPUS; i++) {
 		ring = vcpu_map_dirty_ring(t->vcpus[i]);
 		for (;; t->ring_index[i]++) {
 			entry = &ring[t->ring_index[i] % (RING_BYTES / sizeof(*entry))];
@@ -309,7 +301,7 @@ static void check_round(struct stress *t)
 
 	/* Where a word went to tells more than that it is missing. */
 	check_all_poison(t);
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		check_words(t, &t->ctl->vcpus[i]);
 	memset(t->ctl->taken, 0, sizeof(t->ctl->taken));
 }
@@ -326,7 +318,7 @@ void stop_world(struct stress *t)
 {
 	WRITE_ONCE(t->ctl->stop, 1);
 	gate_set(&t->gate, true);
-	while (!gate_wait(&t->gate, t->nr_vcpus + NR_HOST_THREADS))
+	while (!gate_wait(&t->gate, NR_VCPUS + NR_HOST_THREADS))
 		if (t->log_mode == LOG_RING)
 			harvest_rings(t);
 }
@@ -354,7 +346,7 @@ static void migrate(struct stress *t)
 
 static bool have_swept(struct stress *t)
 {
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		if (READ_ONCE(t->ctl->vcpus[i].swept) != t->ctl->sweep)
 			return false;
 	return true;

@@ -67,7 +67,6 @@ struct vcpu_thread {
 };
 
 struct counters counters;
-static u64 option_vcpus = 2;
 
 /* Of dirty_harvest; drawn if none was chosen. */
 static const char *option_harvest = "any";
@@ -86,10 +85,9 @@ const char *repeat_hint(struct stress *t)
 	static char text[200];
 
 	snprintf(text, sizeof(text),
-		 "round %lu, log mode %s%s, %s, %s; to repeat: -S 0x%lx -v %u -d %s",
+		 "round %lu, log mode %s%s, %s, %s; to repeat: -S 0x%lx -d %s",
 		 counters.rounds, log_mode_names[t->log_mode], t->harvested ? " by Dirty bits" : "",
-		 t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed, t->nr_vcpus,
-		 option_harvest);
+		 t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed, option_harvest);
 	return text;
 }
 
@@ -379,10 +377,10 @@ static void run_rounds(struct stress *t)
 		{ t, one_memory_op, seeded(t->seed, MEMORY_RNG), t->pace->memory_nap_us },
 		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), t->pace->setting_nap_us },
 	};
-	struct vcpu_thread vcpus[MAX_VCPUS];
+	struct vcpu_thread vcpus[NR_VCPUS];
 	pthread_t ticker;
 
-	for (unsigned int i = 0; i < t->nr_vcpus; i++) {
+	for (unsigned int i = 0; i < NR_VCPUS; i++) {
 		vcpus[i] = (struct vcpu_thread){ .t = t, .id = i };
 		start_thread(&vcpus[i].thread, vcpu_main, &vcpus[i]);
 	}
@@ -399,7 +397,7 @@ static void run_rounds(struct stress *t)
 	stop_world(t);
 	WRITE_ONCE(t->quit, true);
 	start_world(t);
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		pthread_join(vcpus[i].thread, NULL);
 	for (unsigned int i = 0; i < ARRAY_SIZE(host); i++)
 		pthread_join(host[i].thread, NULL);
@@ -410,7 +408,6 @@ static void run_seed(u64 seed)
 {
 	struct stress t = {
 		.seed = seed,
-		.nr_vcpus = option_vcpus,
 		.protection = PTHREAD_RWLOCK_INITIALIZER,
 		.gate = {
 			.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -500,8 +497,6 @@ int main(int argc, char *argv[])
 		  .number = &max_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
-		{ 'v', "vcpus", "how many vCPUs, up to " __stringify(MAX_VCPUS),
-		  .number = &option_vcpus, .min = 1, .max = MAX_VCPUS },
 		{ 'd', "harvest", "on, off, any: log by Dirty bits, if VMs can (default: any)",
 		  .take = set_harvest },
 		{ }

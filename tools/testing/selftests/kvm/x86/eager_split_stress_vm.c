@@ -83,7 +83,7 @@ static void create_regions(struct stress *t)
 	data_region(t)->words_only = true;
 	create_region(t, tables_region(t), TABLES_SLOT, TABLES_GPA, PAGES_PER_2M,
 		      map_file(fd, SZ_2M));
-	tables_region(t)->nr_used = t->nr_vcpus * TABLES_PER_VCPU;
+	tables_region(t)->nr_used = NR_VCPUS * TABLES_PER_VCPU;
 	close(fd);
 }
 
@@ -117,7 +117,7 @@ static void map_all(struct stress *t)
 	map_alias(t);
 	if (kvm_cpu_has(X86_FEATURE_GBPAGES))
 		virt_map_level(t->vm, VIEW_GVA(VIEW_1G), DATA_BASE, SZ_1G, PG_LEVEL_1G);
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		map_windows(t, i);
 }
 
@@ -131,7 +131,7 @@ static void create_control(struct stress *t)
 	t->ctl->ops_per_rest = t->pace->ops_per_rest;
 	if (!kvm_cpu_has(X86_FEATURE_GBPAGES))
 		t->ctl->views &= ~BIT(VIEW_1G);
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		t->ctl->vcpus[i].rng = seeded(t->seed, VCPU_RNG + i);
 }
 
@@ -165,19 +165,19 @@ static u64 get_stat(struct stress *t, const char *name)
 void create_vm(struct stress *t)
 {
 	set_if_there(PARAM_HARVEST, t->harvest ? "on" : "off");
-	t->vm = __vm_create(VM_SHAPE_DEFAULT, t->nr_vcpus, 0);
+	t->vm = __vm_create(VM_SHAPE_DEFAULT, NR_VCPUS, 0);
 	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
 	set_log_mode(t);
 	create_control(t);
 	create_regions(t);
 	map_all(t);
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		create_vcpu(t, i);
 }
 
 void destroy_vm(struct stress *t)
 {
-	for (unsigned int i = 0; i < t->nr_vcpus; i++)
+	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		counters.guest_ops += t->ctl->vcpus[i].nr_ops;
 	for (unsigned int i = 0; i < NR_STATS; i++)
 		counters.stats[i] += get_stat(t, stat_names[i]);
