@@ -61,7 +61,6 @@ struct bank {
 struct jar {
 	void *mapping;
 	u64 chunk;
-	u64 nr_chunks;
 };
 
 /* How much happens beside the migration. */
@@ -74,8 +73,6 @@ struct pace {
 	u64 setting_nap_us;
 	/* One of so many rounds begins when all huge pages are in use. */
 	unsigned int settle_one_in;
-	/* At one of so many chances all memory is taken at once. */
-	unsigned int zap_one_in;
 	/* vCPUs do so many operations, and then rest. */
 	unsigned int ops_per_rest;
 	u64 rest_us;
@@ -111,9 +108,6 @@ struct counters {
 	u64 stats[NR_STATS];
 };
 
-/* That all memory is taken at once is wanted, and is about to happen. */
-enum zap_state { ZAP_NONE, ZAP_WANTED, ZAP_READY };
-
 struct stress {
 	u64 seed;
 	u64 rng;
@@ -144,13 +138,6 @@ struct stress {
 	pthread_rwlock_t protection;
 
 	struct gate gate;
-	/*
-	 * Under the gate's lock: to take all memory at once, to have the ticker start,
-	 * and while it goes on.
-	 */
-	enum zap_state zap_state;
-	bool ticking;
-	bool taking;
 	bool quit;
 };
 
@@ -242,8 +229,6 @@ void count_faults(void);
 /* The gate */
 
 void gate_set(struct gate *g, bool closed);
-/* Wait for a change, but not for ever; to be called with the lock held. */
-void gate_wait_us(struct gate *g, u64 us);
 /* Wait for a while, at most.  Returns true if so many are parked. */
 bool gate_wait(struct gate *g, unsigned int nr);
 
@@ -252,16 +237,6 @@ bool gate_wait(struct gate *g, unsigned int nr);
 void check_all_poison(struct stress *t);
 void map_bank(struct stress *t, u64 chunk, unsigned int nr);
 void one_memory_op(struct stress *t, u64 *rng);
-/*
- * Take everything at once, while a thread that this one has to yield to is
- * ready again and again: KVM gives up mmu_lock on the way, and a thread that
- * splits huge pages meanwhile has to leave those alone that are being taken.
- */
-void remap_all(struct stress *t);
-/* A few times only: on a slow machine it might need the CPU all the time. */
-void *ticker_main(void *arg);
-/* Have all memory taken while the caller goes on to split its huge pages. */
-void delayed_zap(struct stress *t);
 
 /* A round */
 

@@ -5,12 +5,6 @@
 
 #include "eager_split_stress.h"
 
-/* Memory is taken at most so long before its huge pages are split. */
-#define ZAP_DELAY_MAX_NS		100000
-#define ZAP_WAITS		5
-#define TICK_US			50
-#define MAX_TICKS		40
-
 static void *bank_chunk(struct bank *b, u64 chunk)
 {
 	return b->mapping + chunk * SZ_2M;
@@ -100,26 +94,25 @@ static void replace_chunk(struct stress *t, u64 *rng, u64 chunk)
 
 static void check_jar_poison(struct stress *t)
 {
-	for (u64 i = 0; t->jar.mapping && i < t->jar.nr_chunks; i++)
-		check_poison(t, t->jar.mapping + i * SZ_2M, t->jar.chunk + i);
+	if (t->jar.mapping)
+		check_poison(t, t->jar.mapping, t->jar.chunk);
 }
 
 static void empty_jar(struct stress *t)
 {
 	check_jar_poison(t);
 	if (t->jar.mapping)
-		munmap(t->jar.mapping, t->jar.nr_chunks * SZ_2M);
+		munmap(t->jar.mapping, SZ_2M);
 	t->jar.mapping = NULL;
 }
 
-static void fill_jar(struct stress *t, void *mapping, u64 chunk, u64 nr_chunks)
+static void fill_jar(struct stress *t, void *mapping, u64 chunk)
 {
 	if (mapping == MAP_FAILED)
 		return;
 
-	for (u64 i = 0; i < nr_chunks; i++)
-		poison(t, mapping + i * SZ_2M, chunk + i);
-	t->jar = (struct jar){ mapping, chunk, nr_chunks };
+	poison(t, mapping, chunk);
+	t->jar = (struct jar){ mapping, chunk };
 }
 
 /* The page that HugeTLB gives away next is the one that it got back last. */
@@ -134,74 +127,21 @@ static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
 			    SZ_2M), "Can't punch a hole, errno %d", errno);
 	p = mmap(NULL, SZ_2M, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, NO_FD, 0);
-	fill_jar(t, p, chunk, 1);
+	fill_jar(t, p, chunk);
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
-}
-
-static void *move_chunks(struct stress *t, u64 chunk, u64 nr)
-{
-	void *p = mremap(t->data + chunk * SZ_2M, nr * SZ_2M, nr * SZ_2M,
-			 MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
-
-	CHECK(t, p != MAP_FAILED, "Can't move memory, errno %d", errno);
-	return p;
 }
 
 /* The pages move to where they can be poisoned; the guest gets zeroes. */
 static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
-	empty_jar(t);
-	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
-	fill_jar(t, move_chunks(t, chunk, 1), chunk, 1);
-	end_taking(t, chunk_first(chunk), chunk_end(chunk));
-}
-
-static void set_zap_state(struct stress *t, enum zap_state what, bool taking)
-{
-	pthread_mutex_lock(&t->gate.lock);
-	t->zap_state = what;
-	t->ticking = taking;
-	t->taking = taking;
-	pthread_cond_broadcast(&t->gate.changed);
-	pthread_mutex_unlock(&t->gate.lock);
-}
-
-void remap_all(struct stress *t)
-{
 	void *p;
 
 	empty_jar(t);
-	begin_taking(t, 0, NR_PAGES);
-	set_zap_state(t, ZAP_READY, true);
-	p = move_chunks(t, 0, NR_CHUNKS);
-	set_zap_state(t, ZAP_NONE, false);
-	fill_jar(t, p, 0, NR_CHUNKS);
-	end_taking(t, 0, NR_PAGES);
-}
-
-/* Returns false at the end. */
-static bool wait_for_ticking(struct stress *t)
-{
-	struct gate *g = &t->gate;
-	bool quit;
-
-	pthread_mutex_lock(&g->lock);
-	while (!t->ticking && !t->quit)
-		pthread_cond_wait(&g->changed, &g->lock);
-	t->ticking = false;
-	quit = t->quit;
-	pthread_mutex_unlock(&g->lock);
-	return !quit;
-}
-
-void *ticker_main(void *arg)
-{
-	struct stress *t = arg;
-
-	while (wait_for_ticking(t))
-		for (unsigned int i = 0; i < MAX_TICKS && READ_ONCE(t->taking); i++)
-			usleep(TICK_US);
-	return NULL;
+	begin_taking(t, chunk_first(chunk), chunk_end(chunk));
+	p = mremap(t->data + chunk * SZ_2M, SZ_2M, SZ_2M, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	CHECK(t, p != MAP_FAILED, "Can't move memory, errno %d", errno);
+	fill_jar(t, p, chunk);
+	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
 /* Small pages become a huge page again, if it can be had. */
@@ -264,20 +204,6 @@ void one_memory_op(struct stress *t, u64 *rng)
 		shared_ops[below(rng, ARRAY_SIZE(shared_ops))](t, rng, chunk);
 	else
 		private_ops[below(rng, ARRAY_SIZE(private_ops))](t, rng, chunk);
-}
-
-void delayed_zap(struct stress *t)
-{
-	if (t->shared || below(&t->rng, t->pace->zap_one_in))
-		return;
-
-	pthread_mutex_lock(&t->gate.lock);
-	t->zap_state = ZAP_WANTED;
-	pthread_cond_broadcast(&t->gate.changed);
-	for (unsigned int i = 0; i < ZAP_WAITS && t->zap_state == ZAP_WANTED; i++)
-		gate_wait_us(&t->gate, GATE_WAIT_US);
-	pthread_mutex_unlock(&t->gate.lock);
-	spin_ns(below(&t->rng, ZAP_DELAY_MAX_NS));
 }
 
 void check_all_poison(struct stress *t)

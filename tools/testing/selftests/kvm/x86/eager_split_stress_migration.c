@@ -268,7 +268,7 @@ static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, 
 	char name[20];
 
 	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
-	look_for("the memory taken last", t->jar.mapping, t->jar.nr_chunks * SZ_2M, word);
+	look_for("the memory taken last", t->jar.mapping, SZ_2M, word);
 	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
 	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
 		snprintf(name, sizeof(name), "bank %u%s", i,
@@ -333,8 +333,6 @@ static void migrate(struct stress *t)
 {
 	for (u64 nr = below(&t->rng, 3); nr; nr--) {
 		usleep(below(&t->rng, HARVEST_NAP_US));
-		if (t->log_mode == LOG_INIT_SET)
-			delayed_zap(t);
 		harvest(t, false);
 		if (!below(&t->rng, 16))
 			delete_slot(t);
@@ -363,8 +361,6 @@ static void settle(struct stress *t)
 static void start_all_logging(struct stress *t)
 {
 	choose_faults(t);
-	if (t->log_mode != LOG_INIT_SET)
-		delayed_zap(t);
 	t->nr_logged = below(&t->rng, 4) ? 1 : NR_REGIONS;
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		start_logging(t, &t->regions[i]);

@@ -40,8 +40,6 @@
 #define COMPACT			"/proc/sys/vm/compact_memory"
 #define KSM			"/sys/kernel/mm/ksm/"
 
-#define MEMORY_CPU		0
-
 /* More shadow pages than ever used. */
 #define MANY_MMU_PAGES		100000ul
 
@@ -51,8 +49,8 @@
 const char * const log_mode_names[] = { "get", "clear", "init-set", "ring" };
 
 const struct pace paces[NR_PACES] = {
-	[CONTENDED] = { "contended", 25, 8000, 16000, 2, 3, 16, 200 },
-	[FAST] = { "fast", 100, 200000, 200000, 8, 64, 2, 3000 },
+	[CONTENDED] = { "contended", 25, 8000, 16000, 2, 16, 200 },
+	[FAST] = { "fast", 100, 200000, 200000, 8, 2, 3000 },
 };
 
 const char * const stat_names[NR_STATS] = {
@@ -114,7 +112,7 @@ void gate_set(struct gate *g, bool closed)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void gate_wait_us(struct gate *g, u64 us)
+static void gate_wait_us(struct gate *g, u64 us)
 {
 	struct timespec end;
 
@@ -318,11 +316,7 @@ static void *host_main(void *arg)
 		if (READ_ONCE(h->t->quit))
 			return NULL;
 
-		/* Of the one that takes memory, another thread may want all of it. */
-		if (h->op == one_memory_op && READ_ONCE(h->t->zap_state) == ZAP_WANTED)
-			remap_all(h->t);
-		else
-			h->op(h->t, &h->rng);
+		h->op(h->t, &h->rng);
 		count(&counters.host_ops);
 		gate_nap(&h->t->gate, below(&h->rng, h->nap_us));
 	}
@@ -358,19 +352,6 @@ static bool is_over(void)
 	return now_ms() >= end_ms || (max_rounds && counters.rounds >= max_rounds);
 }
 
-/* The thread that takes memory, and the one that it has to yield to. */
-static void share_cpu(pthread_t memory, pthread_t ticker)
-{
-	struct sched_param param = { .sched_priority = 1 };
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(MEMORY_CPU, &cpus);
-	pthread_setaffinity_np(memory, sizeof(cpus), &cpus);
-	pthread_setaffinity_np(ticker, sizeof(cpus), &cpus);
-	pthread_setschedparam(ticker, SCHED_FIFO, &param);
-}
-
 static void run_rounds(struct stress *t)
 {
 	struct host_thread host[NR_HOST_THREADS] = {
@@ -378,7 +359,6 @@ static void run_rounds(struct stress *t)
 		{ t, one_setting_op, seeded(t->seed, SETTING_RNG), t->pace->setting_nap_us },
 	};
 	struct vcpu_thread vcpus[NR_VCPUS];
-	pthread_t ticker;
 
 	for (unsigned int i = 0; i < NR_VCPUS; i++) {
 		vcpus[i] = (struct vcpu_thread){ .t = t, .id = i };
@@ -386,8 +366,6 @@ static void run_rounds(struct stress *t)
 	}
 	for (unsigned int i = 0; i < ARRAY_SIZE(host); i++)
 		start_thread(&host[i].thread, host_main, &host[i]);
-	start_thread(&ticker, ticker_main, t);
-	share_cpu(host[0].thread, ticker);
 
 	for (unsigned int i = 0; i < t->pace->nr_rounds && !is_over(); i++) {
 		alarm(ROUND_MAX_S);
@@ -401,7 +379,6 @@ static void run_rounds(struct stress *t)
 		pthread_join(vcpus[i].thread, NULL);
 	for (unsigned int i = 0; i < ARRAY_SIZE(host); i++)
 		pthread_join(host[i].thread, NULL);
-	pthread_join(ticker, NULL);
 }
 
 static void run_seed(u64 seed)

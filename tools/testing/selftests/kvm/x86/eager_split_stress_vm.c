@@ -47,7 +47,7 @@ static void free_data(struct stress *t)
 {
 	munmap(t->reserved, DATA_SIZE + SZ_2M);
 	if (t->jar.mapping)
-		munmap(t->jar.mapping, t->jar.nr_chunks * SZ_2M);
+		munmap(t->jar.mapping, SZ_2M);
 	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
 		munmap(t->banks[i].mapping, DATA_SIZE);
 		close(t->banks[i].fd);
