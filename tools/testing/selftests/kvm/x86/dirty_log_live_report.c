@@ -204,22 +204,6 @@ static struct dip find_dip(const struct live *live, enum kind kind, const struct
 	return dip;
 }
 
-/* The phase that it was in. */
-static int find_longest(const struct live *live, enum kind kind, const struct period *period)
-{
-	int i, phase = find_phase(live, period->first);
-	u64 longest = 0, one;
-
-	for (i = phase; live->spans[i].phase != period->end; i++) {
-		one = sum_up(live, kind, i).longest;
-		if (one > longest) {
-			longest = one;
-			phase = i;
-		}
-	}
-	return phase;
-}
-
 /* Output for people. */
 
 /* E.g. "clear 1".  Valid until the next call. */
@@ -283,27 +267,6 @@ static void report_table(const struct live *live)
 	}
 }
 
-static void report_period(const struct live *live, enum kind kind, const struct period *period)
-{
-	struct dip dip = find_dip(live, kind, period);
-	int phase = find_longest(live, kind, period);
-
-	pr_info("While %s, longest stall of a %s: %.2f us in phase %s\n", period->name,
-		kind_names[kind], ticks_to_us(sum_up(live, kind, phase).longest),
-		span_name(&live->spans[phase]));
-
-	if (!dip.baseline) {
-		pr_info("While %s, no dip of %ss: no window, or none of the baseline\n",
-			period->name, kind_names[kind]);
-		return;
-	}
-	pr_info("While %s, dip of %ss: %lu of %.1f accesses per window (%.1f%%) at %lu us, %u windows below half\n",
-		period->name, kind_names[kind], dip.lowest, dip.baseline,
-		dip.lowest * 100 / dip.baseline,
-		(u64)dip.lowest_window * live_options.window_us,
-		dip.below_half);
-}
-
 static void report_overflows(const struct live *live)
 {
 	u64 needed = windows_needed(live), at;
@@ -327,10 +290,6 @@ void report(const struct live *live)
 	report_table(live);
 	if (live->test->opts->stats)
 		report_stats(live);
-	pr_info("\n");
-	for (enum kind kind = 0; kind < NR_KINDS; kind++)
-		for (int i = 0; nr_of_kind(live, kind) && i < ARRAY_SIZE(periods); i++)
-			report_period(live, kind, &periods[i]);
 	report_overflows(live);
 }
 
