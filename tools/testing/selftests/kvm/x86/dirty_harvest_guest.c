@@ -146,8 +146,7 @@ void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value)
 
 void send_ops(struct harvest_test *t, bool l2)
 {
-	by_l2 = l2;
-	sync_global_to_guest(t->vm, by_l2);
+	write_guest_global(t->vm, by_l2, l2);
 	sync_global_to_guest(t->vm, guest_ops);
 	sync_global_to_guest(t->vm, nr_guest_ops);
 	nr_guest_ops = 0;
@@ -167,14 +166,12 @@ void run_writer(struct harvest_test *t)
 
 void set_l2_root(struct harvest_test *t, u64 root)
 {
-	l2_root = root;
 	if (t->bits == &ept_bits)
-		l2_root |= EPTP_WRITE_BACK | EPTP_4_LEVELS | (t->writer->no_ad ? 0 : EPTP_AD);
-	sync_global_to_guest(t->vm, l2_root);
+		root |= EPTP_WRITE_BACK | EPTP_4_LEVELS | (t->writer->no_ad ? 0 : EPTP_AD);
+	write_guest_global(t->vm, l2_root, root);
 }
 
 void set_stop(struct harvest_test *t, u64 value)
 {
-	stop = value;
-	sync_global_to_guest(t->vm, stop);
+	write_guest_global(t->vm, stop, value);
 }

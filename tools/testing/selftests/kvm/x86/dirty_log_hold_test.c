@@ -196,8 +196,7 @@ static u64 measure(struct hold_test *t, const struct phase *phase)
 	since = now_ns();
 	phase->run(t, phase->flags);
 	since = now_ns() - since;
-	measuring = false;
-	sync_global_to_guest(t->vm, measuring);
+	write_guest_global(t->vm, measuring, false);
 	pthread_join(thread, NULL);
 	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
 		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, t->longest_ns / NSEC_PER_USEC);

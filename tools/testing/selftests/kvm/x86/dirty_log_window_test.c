@@ -362,10 +362,8 @@ static void *racer_main(void *arg)
 /* Tell the vCPUs what to do, of which so many take part. */
 static void send_works(struct window_test *t, unsigned int nr)
 {
-	nr_ready = 0;
-	nr_racers = nr;
-	sync_global_to_guest(t->vm, nr_ready);
-	sync_global_to_guest(t->vm, nr_racers);
+	write_guest_global(t->vm, nr_ready, 0);
+	write_guest_global(t->vm, nr_racers, nr);
 	sync_global_to_guest(t->vm, works);
 	sync_global_to_guest(t->vm, value);
 }

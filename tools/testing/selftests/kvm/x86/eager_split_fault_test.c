@@ -65,12 +65,6 @@ static struct outcome {
 
 static int fail_nth_fd = -1;
 
-/* Can this one be told from others? */
-static bool can_tell(const struct site *site)
-{
-	return site->all || setting_exists(FAIL_DESCS);
-}
-
 static void select_site(const struct site *site)
 {
 	setting_set(FAILSLAB "cache-filter", site->all ? "N" : "Y");
@@ -314,7 +308,7 @@ static void sweep(const struct variant *v, struct site *site)
 static void expect_all_sites_hit(void)
 {
 	for (unsigned int i = 0; i < ARRAY_SIZE(sites); i++) {
-		if (!can_tell(&sites[i]) || (sites[i].aliased_only && kvm_is_tdp_enabled()))
+		if (sites[i].aliased_only && kvm_is_tdp_enabled())
 			continue;
 
 		TEST_ASSERT(sites[i].nr_nomem, "%u failures of %s, none of which was felt",
@@ -327,8 +321,8 @@ static const char *why_no_injection(void)
 	open_fail_nth();
 	if (fail_nth_fd < 0)
 		return "the kernel has no " FAIL_NTH;
-	if (!prepare_injection())
-		return "the kernel lacks " FAILSLAB " or " FAIL_PAGE_ALLOC;
+	if (!setting_exists(FAIL_DESCS) || !prepare_injection())
+		return "the kernel lacks " FAIL_DESCS ", " FAILSLAB " or " FAIL_PAGE_ALLOC;
 	/* Tries, which are processes of their own, set it. */
 	return setting_exists(PARAM_EAGER) ? NULL : PARAM_EAGER " can't be written";
 }
@@ -343,12 +337,9 @@ static const char *run_memory(void)
 	outcome = map_memory(sizeof(*outcome), PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
-	if (!can_tell(&sites[1]))
-		ksft_print_msg("The kernel has no " FAIL_DESCS ": can't tell what failed\n");
 	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		for (unsigned int j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
-			if (can_tell(&sites[j]))
-				sweep(&variants[i], &sites[j]);
+			sweep(&variants[i], &sites[j]);
 	expect_all_sites_hit();
 	return NULL;
 }

@@ -103,12 +103,9 @@ static void guest_main(void)
 
 static void give_order(struct hostile *t, enum order what)
 {
-	order = what;
-	stop = 0;
-	nr_aliases = t->nr_aliases;
-	sync_global_to_guest(t->vm, order);
-	sync_global_to_guest(t->vm, stop);
-	sync_global_to_guest(t->vm, nr_aliases);
+	write_guest_global(t->vm, order, what);
+	write_guest_global(t->vm, stop, 0);
+	write_guest_global(t->vm, nr_aliases, t->nr_aliases);
 }
 
 static void touch_all(struct hostile *t)
@@ -290,8 +287,7 @@ static void run_rewrite(void)
 		set_logging(&t, false);
 		usleep(2000);
 	}
-	stop = 1;
-	sync_global_to_guest(t.vm, stop);
+	write_guest_global(t.vm, stop, 1);
 	pthread_join(thread, NULL);
 	ksft_print_msg("rewrite: logging enabled %u times, at most %lu splits of %lu entries\n", i,
 		       most, t.nr_aliases);

@@ -121,8 +121,7 @@ static void guest_main(void)
 
 static void run_guest(struct race *r, enum guest_order what, struct ucall *uc)
 {
-	guest_order = what;
-	sync_global_to_guest(r->vm, guest_order);
+	write_guest_global(r->vm, guest_order, what);
 	vcpu_run_to_sync(r->vcpu, uc);
 }
 
@@ -350,11 +349,9 @@ static void create(struct race *r)
 	r->offset = r->w->recover ? SLOT_SIZE - DATA_SIZE : 0;
 	r->vm = vm_create_with_one_vcpu(&r->vcpu, guest_main);
 	vm_enable_manual_protect(r->vm, true);
-	guest_gva = DATA_GVA + r->offset;
-	guest_nr_gone = NR_PAGES - r->w->nr_kept;
-	sync_global_to_guest(r->vm, guest_gva);
-	sync_global_to_guest(r->vm, guest_nr_gone);
-	virt_map_level(r->vm, guest_gva, DATA_GPA + r->offset, DATA_SIZE, PG_LEVEL_2M);
+	write_guest_global(r->vm, guest_gva, DATA_GVA + r->offset);
+	write_guest_global(r->vm, guest_nr_gone, NR_PAGES - r->w->nr_kept);
+	virt_map_level(r->vm, DATA_GVA + r->offset, DATA_GPA + r->offset, DATA_SIZE, PG_LEVEL_2M);
 	if (r->w->flags & MAP_SHARED)
 		r->fd = kvm_memfd_alloc(SLOT_SIZE, true);
 }
