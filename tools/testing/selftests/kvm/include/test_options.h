@@ -19,6 +19,8 @@ struct choice {
 
 bool choice_has(const struct choice *c, unsigned int row);
 unsigned int choice_count(const struct choice *c);
+/* Return: its name, and behind that what it is. */
+const char * const *choice_row(const struct choice *c, unsigned int row);
 
 /* An option of the command line; a list of them ends with an empty one, NULL is none. */
 struct test_option {

@@ -33,8 +33,7 @@ unsigned int choice_count(const struct choice *c)
 	return c->named ? __builtin_popcountll(c->named) : c->nr;
 }
 
-/* Return: its name, and behind that what it is. */
-static const char * const *row_of(const struct choice *c, unsigned int row)
+const char * const *choice_row(const struct choice *c, unsigned int row)
 {
 	return c->rows + row * c->size;
 }
@@ -42,7 +41,7 @@ static const char * const *row_of(const struct choice *c, unsigned int row)
 unsigned int option_name(const char *arg, const struct choice *c)
 {
 	for (unsigned int i = 0; i < c->nr; i++)
-		if (!strcmp(arg, row_of(c, i)[0]))
+		if (!strcmp(arg, choice_row(c, i)[0]))
 			return i;
 	usage_error("there is no '%s', see -h", arg);
 }
@@ -86,8 +85,8 @@ static void __noreturn print_help(const struct test_option *options, const char 
 		if (o->describe)
 			o->describe();
 		for (unsigned int i = 0; o->choice && !o->number && i < o->choice->nr; i++)
-			printf("  -%c %-10s %s\n", o->letter, row_of(o->choice, i)[0],
-			       row_of(o->choice, i)[1]);
+			printf("  -%c %-10s %s\n", o->letter, choice_row(o->choice, i)[0],
+			       choice_row(o->choice, i)[1]);
 	}
 	exit(0);
 }

@@ -10,7 +10,6 @@
 #define NR_HUGE		16u
 #define NR_PAGES	(NR_HUGE * PAGES_PER_2M)
 #define STRIDE		3
-#define NR_BUCKETS	32
 #define UNIT		KVM_X86_EAGER_SPLIT_CHUNK_UNIT
 
 /* The arguments. */
@@ -165,16 +164,6 @@ static void check_ring(void)
 	kvm_vm_free(vm);
 }
 
-static u64 nr_holds(struct kvm_vm *vm)
-{
-	u64 buckets[NR_BUCKETS], all = 0;
-
-	TEST_ASSERT(read_stat(&vm->stats, "dirty_log_hold_hist", buckets, NR_BUCKETS), "no holds");
-	for (int i = 0; i < NR_BUCKETS; i++)
-		all += buckets[i];
-	return all;
-}
-
 /* Every @nr-th page was written. */
 static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 {
@@ -252,12 +241,12 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	if (turn_off)
 		setting_set(PARAM_EAGER, "N");
 	nr_2m = vm_get_stat(vm, pages_2m);
-	holds = nr_holds(vm);
+	holds = sum_stat(&vm->stats, "dirty_log_hold_hist");
 	vm_mem_region_set_flags(vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES);
 	if (manual)
 		check_log(vm, 1, true);
 	nr_2m -= vm_get_stat(vm, pages_2m);
-	holds = nr_holds(vm) - holds;
+	holds = sum_stat(&vm->stats, "dirty_log_hold_hist") - holds;
 	if (turn_off)
 		setting_set(PARAM_EAGER, "Y");
 

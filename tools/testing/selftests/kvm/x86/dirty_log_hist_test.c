@@ -12,7 +12,6 @@
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define DATA_PAGES		(2 * PAGES_PER_2M)
-#define NR_BUCKETS		32
 #define PATIENCE_NS		(20000 * NSEC_PER_MSEC)
 
 struct hist {
@@ -34,15 +33,6 @@ static void guest_main(void)
 	}
 }
 
-static u64 sum(const u64 *buckets)
-{
-	u64 all = 0;
-
-	for (int i = 0; i < NR_BUCKETS; i++)
-		all += buckets[i];
-	return all;
-}
-
 static struct hist read_stats(void)
 {
 	struct hist h;
@@ -55,12 +45,12 @@ static struct hist read_stats(void)
 
 static u64 nr_holds(void)
 {
-	return sum(read_stats().holds);
+	return sum_stat(&vm->stats, "dirty_log_hold_hist");
 }
 
 static u64 nr_waits(void)
 {
-	return sum(read_stats().waits);
+	return sum_stat(&vcpu_stats, "dirty_log_wait_hist");
 }
 
 /* What debugfs has, a line for each bucket. */

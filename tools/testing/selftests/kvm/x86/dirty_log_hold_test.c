@@ -23,7 +23,7 @@
 #define ALIAS_GVA		(2ull << 39)
 
 /* One less than KVM lets be: with more it takes all of a gfn's mappings away. */
-#define MAX_ALIASES		999
+#define NR_ALIASES		999
 #define MMU_PAGES		4000ul
 
 /* A memslot that is logged and never written; user space decides how large it is. */
@@ -37,7 +37,6 @@
 
 /* Written by the host before the vCPU runs. */
 static u64 nr_gfns = MAX_GFNS;
-static u64 nr_aliases = MAX_ALIASES;
 
 /* Set by the vCPU that measures once it begins, cleared by the host for it to end. */
 static bool measuring;
@@ -67,7 +66,7 @@ struct phase {
 static void guest_main(void)
 {
 	for (;;) {
-		for (u64 alias = 0; alias < READ_ONCE(nr_aliases); alias++)
+		for (u64 alias = 0; alias < NR_ALIASES; alias++)
 			for (u64 gfn = 0; gfn < READ_ONCE(nr_gfns); gfn++)
 				WRITE_ONCE(*(u64 *)(ALIAS_GVA + alias * SZ_2M + gfn * PAGE_SIZE),
 					   alias);
@@ -121,14 +120,13 @@ static void create_vm(struct hold_test *t)
 	vm_set_nr_mmu_pages(t->vm, MMU_PAGES);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, nr_gfns, 0);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, TABLES_GPA, TABLES_SLOT,
-				    nr_aliases, 0);
+				    NR_ALIASES, 0);
 	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1);
 	set_clean_slot(t, KVM_MEM_LOG_DIRTY_PAGES);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
-	for (u64 alias = 0; alias < nr_aliases; alias++)
+	for (u64 alias = 0; alias < NR_ALIASES; alias++)
 		map_alias(t, alias);
 	sync_global_to_guest(t->vm, nr_gfns);
-	sync_global_to_guest(t->vm, nr_aliases);
 }
 
 static void set_logging(struct hold_test *t, u32 flags)
@@ -199,7 +197,7 @@ static u64 measure(struct hold_test *t, const struct phase *phase)
 	write_guest_global(t->vm, measuring, false);
 	pthread_join(thread, NULL);
 	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
-		       since / NSEC_PER_USEC, nr_gfns * nr_aliases, t->longest_ns / NSEC_PER_USEC);
+		       since / NSEC_PER_USEC, nr_gfns * NR_ALIASES, t->longest_ns / NSEC_PER_USEC);
 	return t->longest_ns;
 }
 
@@ -221,8 +219,6 @@ int main(int argc, char *argv[])
 	const struct test_option options[] = {
 		{ 'g', "gfns", "gfns, a multiple of 64, " __stringify(MAX_GFNS) " at most",
 		  .number = &nr_gfns, .min = 64, .max = MAX_GFNS, .multiple = 64 },
-		{ 'a', "aliases", "how often each is mapped, " __stringify(MAX_ALIASES) " at most",
-		  .number = &nr_aliases, .min = 1, .max = MAX_ALIASES },
 		{ 'b', "bound", "fail if the vCPU waits for longer, us (default: no bound)",
 		  .number = &bound_us, .min = 1, .max = UINT_MAX },
 		{ }

@@ -212,27 +212,16 @@ void check_afterwards(struct fault_test *t)
 
 /* The command line */
 
-static bool run_part(const struct part *part)
+static const char *run_part(unsigned int row)
 {
-	char too_few[64];
-	const char *reason;
-	u64 start = now_ns();
-
-	snprintf(too_few, sizeof(too_few), "fewer than %u huge pages are free", part->nr_huge);
+	const struct part *part = &parts[row];
+	static char too_few[64];
 
 	if (!part->any_mmu && is_tdp_mmu())
-		reason = "the TDP MMU is on, whose splitter has no statistics";
-	else if (nr_free_2m_pages() < part->nr_huge)
-		reason = too_few;
-	else
-		reason = part->run();
+		return "the TDP MMU is on, whose splitter has no statistics";
 
-	if (reason)
-		ksft_test_result_skip("%s: %s\n", part->name, reason);
-	else
-		ksft_test_result_pass("%s: %lu ms\n", part->name,
-				      (now_ns() - start) / NSEC_PER_MSEC);
-	return !reason;
+	snprintf(too_few, sizeof(too_few), "fewer than %u huge pages are free", part->nr_huge);
+	return nr_free_2m_pages() < part->nr_huge ? too_few : part->run();
 }
 
 static bool has_stats(void)
@@ -254,16 +243,11 @@ int main(int argc, char *argv[])
 		  .number = &max_tries, .min = 1, .max = UINT_MAX },
 		{ }
 	};
-	bool complete = true;
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
-	ksft_set_plan(choice_count(&chosen));
-	for (unsigned int i = 0; i < nr_parts; i++)
-		if (choice_has(&chosen, i))
-			complete &= run_part(&parts[i]);
-	return finish(complete);
+	return finish(run_chosen(&chosen, run_part) == choice_count(&chosen));
 }

@@ -179,33 +179,18 @@ static bool run_logged(const struct test_case *c, bool manual)
 	return can_map;
 }
 
-/* Returns why it couldn't run, or NULL. */
-static const char *run_both(const struct test_case *c)
+static const char *run_case(unsigned int row)
 {
-	const char *reason = c->skip_reason ? c->skip_reason() : NULL;
-
-	if (!reason && !((c->manual_only || run_logged(c, false)) && run_logged(c, true)))
-		reason = "too few huge pages are free";
-	return reason;
-}
-
-static bool run_case(const struct test_case *given)
-{
-	struct test_case c = *given;
-	u64 start = now_ns();
-	const char *reason;
+	struct test_case c = test_cases[row];
+	const char *reason = c.skip_reason ? c.skip_reason() : NULL;
 
 	c.level = c.level ?: PG_LEVEL_2M;
 	c.aliases = c.aliases ?: 1;
 	c.stride = c.stride ?: 1;
 	c.alias_step = c.alias_step ?: c.nr_huge * PG_LEVEL_SIZE(c.level);
-	reason = run_both(&c);
-	if (reason)
-		ksft_test_result_skip("%s: %s\n", c.name, reason);
-	else
-		ksft_test_result_pass("%s: %s, %lu ms\n", c.name, c.what,
-				      (now_ns() - start) / NSEC_PER_MSEC);
-	return !reason;
+	if (!reason && !((c.manual_only || run_logged(&c, false)) && run_logged(&c, true)))
+		reason = "too few huge pages are free";
+	return reason;
 }
 
 /* The command line */
@@ -217,16 +202,11 @@ int main(int argc, char *argv[])
 		{ 'm', "case", "run this case only, or those of several -m", .choice = &cases },
 		{ }
 	};
-	bool ran = false;
 
 	parse_test_options(argc, argv, options,
 			   "It needs 6 free 2MiB HugeTLB pages, dirty_log_idle_test 65, a 1GiB entry a 1GiB page.\n\n");
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	eager = get_kvm_param_bool("eager_page_split");
-	ksft_set_plan(choice_count(&cases));
-	for (unsigned int i = 0; i < nr_cases; i++)
-		if (choice_has(&cases, i))
-			ran |= run_case(&test_cases[i]);
-	return finish(ran);
+	return finish(run_chosen(&cases, run_case));
 }

@@ -356,14 +356,20 @@ static void create(struct race *r)
 		r->fd = kvm_memfd_alloc(SLOT_SIZE, true);
 }
 
-static void run_tries(const struct way *w, unsigned int nr)
+static u64 nr_tries = DEFAULT_TRIES;
+
+static const char *run_tries(unsigned int row)
 {
+	const struct way *w = &ways[row];
 	struct race r = { .w = w, .fd = -1 };
 	unsigned int i, nr_bad = 0;
 	u64 bad, worst = 0, pauses = nr_pauses();
 
+	if (!w->recover && is_tdp_mmu())
+		return "the TDP MMU is on, which has no rmaps";
+
 	create(&r);
-	for (i = 0; i < nr || (!r.nr_between && i < MAX_FACTOR * nr); i++) {
+	for (i = 0; i < nr_tries || (!r.nr_between && i < MAX_FACTOR * nr_tries); i++) {
 		bad = try_once(&r);
 		nr_bad += !!bad;
 		worst = max(worst, bad);
@@ -380,16 +386,16 @@ static void run_tries(const struct way *w, unsigned int nr)
 		close(r.fd);
 
 	__TEST_REQUIRE(r.nr_between, "%s: The race did not happen", w->name);
-	ksft_test_result_pass("%s: %s\n", w->name, w->what);
+	return NULL;
 }
 
 int main(int argc, char *argv[])
 {
 	struct choice chosen = { ways, sizeof(*ways), ARRAY_SIZE(ways) };
-	u64 nr = DEFAULT_TRIES;
 	const struct test_option options[] = {
 		{ 'm', "way", "only this one; can be given several times", .choice = &chosen },
-		{ 'n', "tries", "how many times to try", .number = &nr, .min = 1, .max = UINT_MAX },
+		{ 'n', "tries", "how many times to try", .number = &nr_tries, .min = 1,
+		  .max = UINT_MAX },
 		{ 'w', NULL, "pause within each update of an SPTE, in microseconds",
 		  .number = &pause_us, .min = 1, .max = MAX_PAUSE_US },
 		{ }
@@ -402,15 +408,6 @@ int main(int argc, char *argv[])
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "Too few huge pages are free, see -h");
 	__TEST_REQUIRE(!pause_us || setting_exists(PARAM_PAUSE_US),
 		       "The kernel has no " PARAM_PAUSE_US);
-	ksft_set_plan(choice_count(&chosen));
-	for (unsigned int i = 0; i < ARRAY_SIZE(ways); i++) {
-		if (!choice_has(&chosen, i))
-			continue;
-		if (ways[i].recover || !is_tdp_mmu())
-			run_tries(&ways[i], nr);
-		else
-			ksft_test_result_skip("%s: the TDP MMU is on, which has no rmaps\n",
-					      ways[i].name);
-	}
+	run_chosen(&chosen, run_tries);
 	ksft_finished();
 }

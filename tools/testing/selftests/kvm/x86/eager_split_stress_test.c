@@ -66,8 +66,10 @@ struct vcpu_thread {
 
 struct counters counters;
 
-/* Of dirty_harvest; drawn if none was chosen. */
-static const char *option_harvest = "any";
+/* Of dirty_harvest; drawn if it is the first. */
+static const char * const harvests[] = { "any", "off", "on" };
+static struct choice harvest_choice = { harvests, sizeof(*harvests), ARRAY_SIZE(harvests) };
+static u64 option_harvest;
 
 static const char * const bad_texts[] = {
 	[BAD_WORD] = "a vCPU read a word that is not its last",
@@ -85,7 +87,8 @@ const char *repeat_hint(struct stress *t)
 	snprintf(text, sizeof(text),
 		 "round %lu, log mode %s%s, %s, %s; to repeat: -S 0x%lx -d %s",
 		 counters.rounds, log_mode_names[t->log_mode], t->harvested ? " by Dirty bits" : "",
-		 t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed, option_harvest);
+		 t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed,
+		 harvests[option_harvest]);
 	return text;
 }
 
@@ -339,8 +342,8 @@ static void draw_configuration(struct stress *t)
 		t->log_mode = LOG_CLEAR;
 	t->shared = below(&t->rng, 2) || !thp_configured();
 	t->harvest = below(&t->rng, 2);
-	if (strcmp(option_harvest, "any"))
-		t->harvest = !strcmp(option_harvest, "on");
+	if (option_harvest)
+		t->harvest = option_harvest == 2;
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
@@ -457,13 +460,6 @@ static void run(u64 seed)
 #define DEFAULT_SECONDS		10u
 #define MAX_SECONDS		1000000u
 
-static void set_harvest(const char *name)
-{
-	if (strcmp(name, "on") && strcmp(name, "off") && strcmp(name, "any"))
-		usage_error("-d is on, off or any, not '%s'", name);
-	option_harvest = name;
-}
-
 int main(int argc, char *argv[])
 {
 	u64 seconds = DEFAULT_SECONDS, seed = (u64)time(NULL) << 20 ^ getpid();
@@ -475,7 +471,7 @@ int main(int argc, char *argv[])
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
 		{ 'd', "harvest", "on, off, any: log by Dirty bits, if VMs can (default: any)",
-		  .take = set_harvest },
+		  .number = &option_harvest, .choice = &harvest_choice },
 		{ }
 	};
 

@@ -61,6 +61,9 @@
 #define NSEC_PER_USEC		1000ul
 #define NSEC_PER_MSEC		1000000ul
 
+/* Of dirty_log_hold_hist and dirty_log_wait_hist. */
+#define NR_BUCKETS		32
+
 /* Of vm_get_stat_or_absent(). */
 #define STAT_ABSENT		(~0ul)
 
@@ -70,6 +73,8 @@ u64 now_ns(void);
 void spin_ns(u64 ns);
 /* Return: false if the kernel lacks the statistic, of @stats->fd, with @nr values. */
 bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr);
+/* Return: the sum of a histogram, or else the test ends. */
+u64 sum_stat(struct kvm_binary_stats *stats, const char *name);
 /* Return: the value of a statistic, STAT_ABSENT if the kernel lacks it. */
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
 /* Have a signal, which does nothing else, end what the thread waits for. */
@@ -113,9 +118,33 @@ bool prepare_injection(void);
 /* Let nothing fail but objects of @cache, FAIL_HEADERS or FAIL_DESCS, or pages if it is NULL. */
 void fail_only(const char *cache);
 /*
- * Return: the exit status.  @complete: false if something couldn't run, and has said why.
+ * Run the rows that were chosen.  @run: NULL, or why it can't.  Return: how many could be.
  * Not in the library: each file that includes kselftest.h has results of its own.
  */
+static inline unsigned int run_chosen(const struct choice *c, const char *(*run)(unsigned int row))
+{
+	unsigned int nr = 0;
+
+	ksft_set_plan(choice_count(c));
+	for (unsigned int i = 0; i < c->nr; i++) {
+		u64 start = now_ns();
+		const char *reason;
+
+		if (!choice_has(c, i))
+			continue;
+		reason = run(i);
+		nr += !reason;
+		if (reason)
+			ksft_test_result_skip("%s: %s\n", choice_row(c, i)[0], reason);
+		else
+			ksft_test_result_pass("%s: %s, %lu ms\n", choice_row(c, i)[0],
+					      choice_row(c, i)[1],
+					      (now_ns() - start) / NSEC_PER_MSEC);
+	}
+	return nr;
+}
+
+/* Return: the exit status.  @complete: false if something couldn't run, and has said why. */
 static inline int finish(bool complete)
 {
 	if (complete)

@@ -43,6 +43,16 @@ bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u3
 	return false;
 }
 
+u64 sum_stat(struct kvm_binary_stats *stats, const char *name)
+{
+	u64 buckets[NR_BUCKETS], all = 0;
+
+	TEST_ASSERT(read_stat(stats, name, buckets, NR_BUCKETS), "The kernel has no %s", name);
+	for (int i = 0; i < NR_BUCKETS; i++)
+		all += buckets[i];
+	return all;
+}
+
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 {
 	u64 value;
