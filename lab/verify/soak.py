@@ -132,7 +132,7 @@ STRESS = Program(
 )
 FAILURES = _sum("faults", r" (\d+) failures, ")
 FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
-NAMED = ("modes", "clear", "settings", "tables")
+NAMED = ("modes", "clear", "tables")
 MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
 DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
 TRIES = _sum("tries", r"^# (\d+) tries, ")

@@ -173,7 +173,7 @@ def model_test(name: str, *parts: str) -> Selftest:
 
 # Every way in which a guest can map its memory, what CLEAR splits, what user space sets meanwhile.
 MODES = model_test("modes")
-MODEL = (MODES, model_test("clear"), model_test("settings"))
+MODEL = (MODES, model_test("clear"))
 # Without 1 GiB pages it needs shadow paging.
 TABLES = model_test("tables")
 # Executing what is back in place is another thing with the mitigation for NX huge pages.
@@ -359,7 +359,6 @@ DEBUG = (replace(SPLITTING, argv=(*SPLITTING.argv[:2], "4M", *SPLITTING.argv[3:]
 MODEL_DEBUG = (
     model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
     model_test("clear"),
-    model_test("settings", "quota", "across_q"),
     model_test("tables", "tracked", "tracked_alias"),
 )
 BOTH_MMUS_DEBUG = (

@@ -3,8 +3,9 @@
  * Eager page splitting by KVM_CLEAR_DIRTY_LOG
  *
  * What it refuses, how little it splits and arms when asked for little, words of the
- * log that have pages of two huge pages, memory where there was MMIO before, and that a
- * trace of the TDP MMU's SPTEs has each of the changes that logging makes.
+ * log that have pages of two huge pages, memory where there was MMIO before, a quota of
+ * shadow pages that is too small to split all huge pages, and that a trace of the TDP
+ * MMU's SPTEs has each of the changes that logging makes.
  */
 #include "eager_split_model.h"
 
@@ -13,6 +14,16 @@
 /* More than enough, if vCPUs get on at all. */
 #define MMIO_TIMEOUT_S		20
 #define OPCODE_HLT		0xf4
+
+/* Memory that uses up shadow pages: one page in each 2MiB is touched. */
+#define BALLAST_SLOT		2
+#define BALLAST_BASE		0x10000000ull
+#define BALLAST_PAGES		96u
+
+#define MAX_MMU_PAGES		200ul
+
+/* Room for page tables that are built again, and for one or two splits. */
+#define QUOTA_LEFT		7
 
 static void expect_refused(struct model_test *t, u64 first, u64 nr)
 {
@@ -220,6 +231,93 @@ static void run_trace(struct model_test *t)
 	setting_reset(TRACE_EVENT);
 }
 
+/* The quota */
+
+static void touch_ballast(struct model_test *t)
+{
+	u64 gpa = BALLAST_BASE;
+
+	for (unsigned int i = 0; i < BALLAST_PAGES; i++, gpa += SZ_2M)
+		list_add_gva(t, gpa, WRITE_GPA);
+	guest_run(t, WRITE_GPA);
+}
+
+static void add_ballast(struct model_test *t)
+{
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, BALLAST_BASE,
+				    BALLAST_SLOT, BALLAST_PAGES * PAGES_PER_2M, 0);
+	virt_map_level(t->vm, BALLAST_BASE, BALLAST_BASE, BALLAST_PAGES * SZ_2M, PG_LEVEL_2M);
+}
+
+static void tighten_quota(struct model_test *t)
+{
+	unsigned long quota = MAX_MMU_PAGES;
+	u64 recycled;
+
+	vm_set_nr_mmu_pages(t->vm, quota);
+	touch_ballast(t);
+	touch_all(t, "all touched");
+
+	recycled = vm_get_stat(t->vm, mmu_recycled);
+	while (vm_get_stat(t->vm, mmu_recycled) == recycled && quota > MIN_MMU_PAGES)
+		vm_set_nr_mmu_pages(t->vm, --quota);
+	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages", BALLAST_PAGES);
+
+	/* What went was the oldest, through which others were reached. */
+	vm_set_nr_mmu_pages(t->vm, quota + QUOTA_LEFT);
+	recycled = vm_get_stat(t->vm, mmu_recycled);
+	touch_all(t, "all touched again");
+	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "touching reclaimed shadow pages");
+}
+
+static void start_logging_in_vain(struct model_test *t)
+{
+	u64 recycled = vm_get_stat(t->vm, mmu_recycled);
+	unsigned int nr;
+
+	start_and_clear(t);
+	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "splitting reclaimed shadow pages");
+
+	/* The children of the last cycle are still there. */
+	if (t->cycle)
+		return;
+
+	nr = nr_huge_mapped(t);
+	CHECK(t, eager ? nr && nr < t->c->nr_huge : nr == t->c->nr_huge,
+	      "expected %s huge pages to stay, seen %u", eager ? "some" : "all", nr);
+}
+
+static void run_quota(struct model_test *t)
+{
+	add_ballast(t);
+	t->unpredictable = true;
+	for (int i = 0; i < NR_CYCLES; i++) {
+		tighten_quota(t);
+		start_logging_in_vain(t);
+		round_of_writes(t, false);
+		round_of_writes(t, true);
+		stop_logging(t);
+		check_memory(t);
+		t->cycle++;
+	}
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+	log_cycle(t);
+}
+
+static const char *no_quota(void)
+{
+	return is_tdp_mmu() ? "the TDP MMU has no quota" : NULL;
+}
+
+/* What couldn't be split is write-protected nevertheless. */
+static void run_across_quota(struct model_test *t)
+{
+	add_ballast(t);
+	t->unpredictable = true;
+	tighten_quota(t);
+	clear_across_all(t);
+}
+
 const struct test_case test_cases[] = {
 	{ "api", "CLEAR of little, of nothing, and of a slot that goes", enter_long, run_api,
 	  .nr_huge = 4, .manual_only = true },
@@ -227,6 +325,11 @@ const struct test_case test_cases[] = {
 	  .nr_huge = 3, .head = 61, .tail = 101, .manual_only = true },
 	{ "mmio", "CLEAR of memory where there was none before", enter_long, run_mmio,
 	  .nr_huge = 1, .manual_only = true },
+	{ "quota", "too few shadow pages to split", enter_long, run_quota,
+	  .skip_reason = no_quota, .nr_huge = 4 },
+	{ "across_q", "CLEAR of words that have pages of two huge pages, too few shadow pages",
+	  enter_long, run_across_quota, .skip_reason = no_quota, .nr_huge = 4, .head = 61,
+	  .tail = 101, .manual_only = true },
 	{ "trace", "changes of SPTEs are traced", enter_long, run_trace,
 	  .skip_reason = no_trace, .nr_huge = 3 },
 };

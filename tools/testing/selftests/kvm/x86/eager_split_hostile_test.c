@@ -3,7 +3,7 @@
  * Eager page splitting against guests that make it hard
  *
  * None of what a guest maps may make the splitter hold mmu_lock for longer or go on for ever.  That
- * it uses no more shadow pages than it may is checked by eager_split_settings_test.
+ * it uses no more shadow pages than it may is checked by eager_split_clear_test.
  *
  *  - alias: map one huge page at very many addresses, with all permissions there
  *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a

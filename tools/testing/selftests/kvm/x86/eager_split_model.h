@@ -76,7 +76,7 @@ struct model_test {
 	bool manual;
 	bool logging;
 	unsigned int cycle;
-	/* The parameter changes all the time: huge pages can't be predicted. */
+	/* Huge pages can't be predicted, e.g. as shadow pages run out. */
 	bool unpredictable;
 	/* The slot under test. */
 	u32 slot;
