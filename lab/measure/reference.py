@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 
 from lab import machines
-from lab.core import parallel, process
+from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
-from lab.core.steps import say, step
+from lab.core.steps import run_logged, say, step
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
@@ -62,13 +62,9 @@ def reference_boots() -> list[Boot]:
 def _measure(part: str, file: Path) -> None:
     """Run the command that measures PART into FILE; what it says goes to its log."""
     words = (COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file))
-    LOG.mkdir(parents=True, exist_ok=True)
     log = LOG / f"reference-{part}.log"
-    with log.open("wb") as output:
-        status = process.run((sys.executable, "-m", "lab", *words), ROOT, output)
-    if status:
-        say("\n".join(log.read_text(errors="replace").splitlines()[-5:]))
-        raise WorkFailed(f"`lab {COMMANDS[part]}` failed, see {log}")
+    log.unlink(missing_ok=True)
+    run_logged(f"`lab {COMMANDS[part]}`", (sys.executable, "-m", "lab", *words), log, ROOT)
 
 
 def measure_others(files: Mapping[str, Path]) -> None:
