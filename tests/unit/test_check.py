@@ -33,9 +33,9 @@ tinyconfig olddefconfig:
 headers: ;
 arch/x86/kvm/: $(patsubst %.c,$(O)/%.o,$(wildcard arch/x86/kvm/mmu/*.c))
 $(O)/%.o: %.c
-\t@mkdir -p $(@D) && gcc -Iinclude -Wunused -c -o $@ $<
+\t@mkdir -p $(@D) && cd $(O) && gcc -I../include -Wunused -c -o $*.o ../$<
 %.o: %.c
-\t@grep -n context $< | sed 's,^\\([0-9]*\\):.*,$<:\\1:9: warning: context imbalance,' >&2
+\t@grep -n context $< | sed 's,^\\([0-9]*\\):.*,$<:\\1: warning: context imbalance,' >&2
 vmlinux:
 \t@! grep -rn later arch
 coccicheck:
@@ -133,7 +133,7 @@ def test_a_mail_that_does_not_compile_alone(
     fake.edit(file, old, new, commit="KVM: breaks")
     fake.edit(file, new, old, commit="KVM: repairs")
     (problem,) = check.compiles(subject(fake)).problems
-    assert re.match(f'"KVM: breaks": .*{said}', problem)
+    assert re.match(f'"KVM: breaks": {said}', problem)
 
 
 def test_checkpatch(fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,19 +191,6 @@ def test_a_check_that_cannot_run(
 ) -> None:
     fake.write("Makefile", MAKEFILE.replace(old, new), commit="scripts: break")
     assert re.search(rf"{said}; see .*check\.log", failed(run, subject(fake)))
-
-
-def test_diagnostics() -> None:
-    output = (
-        "../arch/x86/kvm/mmu/mmu.c:12:5: warning: unused variable 'x' [-Wunused]\n"
-        "arch/x86/kvm/x86.c:7: error: no\n"
-        "In file included from ../include/linux/kernel.h:1:\n"
-        "make[2]: *** [x.o] Error 1\n"
-    )
-    assert check.diagnostics(output) == {
-        ("arch/x86/kvm/mmu/mmu.c", "warning: unused variable 'x' [-Wunused]"),
-        ("arch/x86/kvm/x86.c", "error: no"),
-    }
 
 
 def test_scripts(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
