@@ -5,8 +5,9 @@ import faulthandler
 import os
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,22 +97,18 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
 
     Workers of one test run take turns, since make() for one of them is not for two.
     """
-    known: dict[tuple[str, ...], Callable[[], T]] = {}
 
-    def failed(error: Exception) -> T:
-        raise error
+    @cache
+    def made(*arguments: str) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            with locked(BUILD / "tests.lock"):
+                future.set_result(make(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
-    def made(*arguments: str) -> T:
-        if arguments not in known:
-            try:
-                with locked(BUILD / "tests.lock"):
-                    result = make(*arguments)
-                known[arguments] = lambda: result
-            except Exception as error:
-                known[arguments] = partial(failed, error)
-        return known[arguments]()
-
-    return made
+    return lambda *arguments: made(*arguments).result()
 
 
 @pytest.fixture(scope="session")
