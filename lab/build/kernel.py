@@ -115,7 +115,8 @@ def wanted(fragments: Iterable[Path]) -> dict[str, str]:
     for fragment in fragments:
         for line in fragment.read_text().splitlines():
             if match := re.fullmatch(r"(CONFIG_\w+)=(.*)", line):
-                values[match[1]] = match[2]
+                # A text that is empty and one that is not there are the same.
+                values[match[1]] = "n" if match[2] == '""' else match[2]
             elif match := re.fullmatch(r"# (CONFIG_\w+) is not set", line):
                 values[match[1]] = "n"
     return values
@@ -133,19 +134,28 @@ def verify(config: Path, asked: Mapping[str, str]) -> None:
 
 
 def configure(
-    source: Path, objects: str, fragments: Sequence[Path], log: Path, arch: str = ARCH_64
+    source: Path,
+    objects: str,
+    fragments: Sequence[Path],
+    log: Path,
+    arch: str = ARCH_64,
+    first: bytes = b"",
 ) -> None:
     """Make OBJECTS/.config of tinyconfig and the fragments, or bring it up to date.
 
-    LabError: a symbol that a fragment asks for did not take.
+    first: a .config instead of tinyconfig. LabError: a symbol that a fragment asks for did not
+    take.
     """
-    digest = hashlib.sha256(b"".join(fragment.read_bytes() for fragment in fragments)).hexdigest()
+    made_of = b"".join((first, *(fragment.read_bytes() for fragment in fragments)))
+    digest = hashlib.sha256(made_of).hexdigest()
     stamp = source / objects / ".lab-config"
     env = build_environment()
     config = source / objects / ".config"
     if not config.exists() or not stamp.exists() or stamp.read_text() != digest:
         stamp.unlink(missing_ok=True)
         run_logged("tinyconfig", make_command(objects, "tinyconfig", arch=arch), log, source, env)
+        if first:
+            config.write_bytes(first)
         merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", objects, f"{objects}/.config")
         run_logged("merge_config", (*merge, *map(str, fragments)), log, source, env)
     run_logged("olddefconfig", make_command(objects, "olddefconfig", arch=arch), log, source, env)

@@ -102,30 +102,6 @@ def command_of(objects: Path) -> tuple[str, ...]:
     )
 
 
-def check_effect(config: Path) -> None:
-    """LabError: the fragment did not take. A configuration may lack its symbols altogether."""
-    values = kernel.wanted([config])
-    if values.get("CONFIG_DEBUG_INFO", "n") != "n":
-        raise LabError(f"{config}: debug information is still built")
-    if values.get("CONFIG_SYSTEM_TRUSTED_KEYS", '""') != '""':
-        raise LabError(f"{config}: still wants a file of trusted keys")
-
-
-def _configure(linux: Path, objects: Path, config: bytes, log: Path) -> None:
-    """Bring OBJECTS/.config up to date; left alone, nothing is compiled again."""
-    objects.mkdir(parents=True, exist_ok=True)
-    given = objects / ".lab-config"
-    wanted = config + FRAGMENT.read_bytes()
-    env = kernel.build_environment()
-    if not given.exists() or given.read_bytes() != wanted:
-        (objects / ".config").write_bytes(config)
-        merge = ("scripts/kconfig/merge_config.sh", "-m", "-O", str(objects))
-        run_logged("merge_config", (*merge, f"{objects}/.config", str(FRAGMENT)), log, linux, env)
-    run_logged("olddefconfig", kernel.make_command(str(objects), "olddefconfig"), log, linux, env)
-    check_effect(objects / ".config")
-    given.write_bytes(wanted)
-
-
 def compiled(log: Path) -> int:
     """How many files kbuild's output in LOG says were compiled or assembled."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
@@ -149,7 +125,7 @@ def build(config: bytes, directory: Path) -> Packages:
     what = "Building Debian packages"
     env = kernel.build_environment() | {"DEB_BUILD_OPTIONS": "terse"}
     with locked(tree.lock(linux)), step(what, f"{ESTIMATE}, less with a warm ccache"):
-        _configure(linux, objects, config, log)
+        kernel.configure(linux, str(objects), [FRAGMENT], log, first=config)
         for old in directory.glob("*.deb"):
             old.unlink()
         tick = now_and_then(lambda: f"deb: {compiled(log)} files compiled so far", SAY_EVERY_S)

@@ -54,8 +54,15 @@ def configure(tree: Path, text: str) -> str:
 
 
 def test_configuration_that_takes(tree: Path) -> None:
-    text = 'CONFIG_A=y\nCONFIG_TEXT="x y"\n# CONFIG_B is not set\n'
-    assert configure(tree, text) == "CONFIG_TINY=y\n" + text
+    # Nothing is an empty text, too.
+    text = 'CONFIG_A=y\nCONFIG_TEXT="x y"\nCONFIG_GONE=""\n# CONFIG_B is not set\n'
+    taken = text.replace('CONFIG_GONE=""\n', "")
+    assert configure(tree, text) == "CONFIG_TINY=y\n" + taken
+    # Over a configuration that there is, one of another's.
+    for first in ("CONFIG_C=y\n", 'CONFIG_C=m\nCONFIG_GONE="x"\n'):
+        fragments = [tree / "fragment.config"]
+        kernel.configure(tree, "obj", fragments, tree / "log", first=first.encode())
+        assert (tree / "obj/.config").read_text() == first.partition("CONFIG_GONE")[0] + taken
 
 
 @for_each_row(

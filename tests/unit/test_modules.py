@@ -395,16 +395,6 @@ def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why:
     assert why in refused(packages.read_config, tmp_path / name)
 
 
-def test_the_fragment_has_to_take(tmp_path: Path) -> None:
-    config = tmp_path / ".config"
-    for text in ("", '# CONFIG_DEBUG_INFO is not set\nCONFIG_SYSTEM_TRUSTED_KEYS=""\n'):
-        config.write_text(text)
-        packages.check_effect(config)
-    for text in ("CONFIG_DEBUG_INFO=y\n", 'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs"\n'):
-        config.write_text(text)
-        assert "still" in refused(packages.check_effect, config)
-
-
 def test_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "build", None)
     (tmp_path / "c").write_bytes(GIVEN)
