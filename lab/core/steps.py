@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lab.core import process
 from lab.core.errors import WorkFailed
@@ -31,21 +31,33 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min"
 
 
-def now_and_then(
-    text: Callable[[], str],
-    every_s: float = PLAIN_EVERY_S,
+@contextmanager
+def bar(
+    what: str,
+    total: float | None,
+    now: Callable[[], tuple[float, str]],
     clock: Callable[[], float] = time.monotonic,
-) -> Callable[[], None]:
-    """Return a function to be called often, which says text() now and then."""
-    last = clock()
+) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, a line now and then elsewhere; gives a function to be called often.
 
-    def tick() -> None:
-        nonlocal last
-        if clock() - last >= every_s:
+    total: None if it is not known. now: how much of it is done, and how far that is in words.
+    """
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.description}"))
+    plain, last = not console.is_terminal, clock()
+    with Progress(*columns, console=console, transient=True, disable=plain) as progress:
+        task = progress.add_task("", total=total)
+
+        def tick() -> None:
+            nonlocal last
+            if plain and clock() - last < PLAIN_EVERY_S:
+                return
             last = clock()
-            say(text())
+            done, text = now()
+            progress.update(task, completed=done, description=text)
+            if plain:
+                say(f"{what}: {text}")
 
-    return tick
+        yield tick
 
 
 @contextmanager

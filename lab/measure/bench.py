@@ -20,7 +20,7 @@ from lab.build.selftests import PERF_TEST
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import LOG, ROOT
-from lab.core.steps import duration, say
+from lab.core.steps import bar, duration, say
 from lab.machines import Job, Machine, MachineFailed, Result
 from lab.measure import plan
 from lab.measure.options import numbers, words
@@ -108,7 +108,8 @@ def run_plan(machine: Machine, jobs: Sequence[tuple[Boot, Job]]) -> list[Measure
 
     The first that fails, or Ctrl-C, ends the others. Raises what run_boot() raises.
     """
-    watch = Watch([boot for boot, _ in jobs], parallel_on(machine))
+    boots = [boot for boot, _ in jobs]
+    watch = Watch(boots, estimate_s(machine, boots))
     results: dict[int, list[Measurement]] = {}
 
     def one(index: int) -> None:
@@ -118,14 +119,14 @@ def run_plan(machine: Machine, jobs: Sequence[tuple[Boot, Job]]) -> list[Measure
         watch.end(index)
 
     grace_s = GRACE_S.get(machine.name, parallel.GRACE_S)
-    with watch.bars:
-        parallel.for_each(range(len(jobs)), one, watch.tick, watch.parallel, grace_s)
+    with bar("bench", watch.total_s, watch.now) as tick:
+        parallel.for_each(range(len(jobs)), one, tick, parallel_on(machine), grace_s)
     return [one for index in range(len(jobs)) for one in results[index]]
 
 
-def _estimate(machine: Machine, boots: Sequence[Boot]) -> str:
+def estimate_s(machine: Machine, boots: Sequence[Boot]) -> float:
     estimates = [boot.estimate_s for boot in boots]
-    return duration(max(sum(estimates) / parallel_on(machine), *estimates))
+    return max(sum(estimates) / parallel_on(machine), *estimates)
 
 
 def _runs(boots: Iterable[Boot]) -> int:
@@ -139,7 +140,7 @@ def announce(
     say(f"bench: build what has changed, then measure {what}:")
     say(
         f"bench: {_runs(boots)} test runs in {len(boots)} boots of {machine.name} ({kind}),"
-        f" about {_estimate(machine, boots)} when all is built"
+        f" about {duration(estimate_s(machine, boots))} when all is built"
     )
 
 

@@ -10,11 +10,11 @@ overcommitted runs are for.
 import gzip
 import re
 import shlex
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +156,7 @@ def trace_job(
 
 
 def estimate_s(runs: Sequence[TracedRun]) -> float:
-    return BOOT_S + VCPU_S * sum(map(_weight, runs))
-
-
-def _weight(run: TracedRun) -> int:
-    return run.vcpus + 2
+    return BOOT_S + VCPU_S * sum(run.vcpus + 2 for run in runs)
 
 
 def _dirty_ticks(text: str, what: str) -> int:
@@ -211,19 +207,8 @@ def profile(
     }
 
 
-def _progress(runs: Sequence[TracedRun]) -> Callable[[str], None]:
-    """What tells the user how far a boot is, given the name of each run that is done."""
-    weights = {run.name: _weight(run) for run in runs}
-    total, started = sum(weights.values()), time.monotonic()
-
-    def line(name: str) -> None:
-        weights.pop(name, None)
-        left = sum(weights.values())
-        # Booting is done, too.
-        seconds = (time.monotonic() - started) * left / (BOOT_S / VCPU_S + total - left)
-        say(f"lockprofile: {name} done, about {duration(seconds)} left in this boot")
-
-    return line
+def _done(total: int, numbers: Iterator[int], name: str) -> None:
+    say(f"lockprofile: {name} done, {next(numbers)} of {total} runs in this boot")
 
 
 @click.command()
@@ -277,7 +262,7 @@ def command(
         job = trace_job(mode, runs, mib, cpus, built.image, test)
         name = tables.mode_of(MACHINE, mode)
         with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
-            result = machine.run(replace(job, on_progress=_progress(runs)))
+            result = machine.run(replace(job, on_progress=partial(_done, len(runs), count(1))))
         result.check(name)
         records += [profile(mode, run, mib, cpus, result.files, origin) for run in runs]
     write_records(file, records)

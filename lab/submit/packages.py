@@ -18,7 +18,7 @@ from lab.core import parallel, process, space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
 from lab.core.paths import BUILD, CONFIG, DEFAULT_BASE, LAYOUT, Layout
-from lab.core.steps import now_and_then, run_logged, say, step
+from lab.core.steps import bar, run_logged, say, step
 from lab.machines import Job, disk
 from lab.machines.disk import SvmQemuDisk
 from lab.series import tree
@@ -33,7 +33,6 @@ LOCALVERSION = "-eagersplit"
 ESTIMATE = "an hour"
 PROVE_ESTIMATE = "3 min"
 NEEDED_GIB = 8
-SAY_EVERY_S = 60.0
 
 INSIDE = f"/test/{PERF_TEST}"
 # -V is the test's own verdict: pages in the log, and the sizes of pages.
@@ -128,9 +127,9 @@ def build(config: bytes, directory: Path) -> Packages:
         kernel.configure(linux, str(objects), [FRAGMENT], log, first=config)
         for old in directory.glob("*.deb"):
             old.unlink()
-        tick = now_and_then(lambda: f"deb: {compiled(log)} files compiled so far", SAY_EVERY_S)
         words = (what, command_of(objects), log, linux, env)
-        parallel.for_each([words], lambda each: run_logged(*each), tick, grace_s=process.GRACE_S)
+        with bar("deb", None, lambda: (0, f"{compiled(log)} files compiled so far")) as tick:
+            parallel.for_each([words], lambda w: run_logged(*w), tick, grace_s=process.GRACE_S)
     return found(directory, (objects / "include/config/kernel.release").read_text().strip())
 
 

@@ -20,14 +20,13 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from lab import machines
 from lab.build import kernel, selftests
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import for_each
 from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
-from lab.core.steps import console, duration, now_and_then, say
+from lab.core.steps import bar, duration, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
 from lab.machines.job import complaints
 from lab.results import tables
@@ -399,18 +398,6 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
         raise broken(f"unusable output: {error}", everything) from error
 
 
-def _shown(soak: Soak, total_s: float) -> Iterator[Callable[[], None]]:
-    if console.is_terminal:
-        columns = (TextColumn("soak"), BarColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("", total=total_s)
-            yield lambda: progress.update(
-                task, completed=total_s - soak.left_s(), description=soak.text()
-            )
-    else:
-        yield now_and_then(lambda: f"soak: {soak.text()}")
-
-
 def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
     """Rates are those of boots that came to their end: of others the time is not known."""
     sums = [sum(run.counts.get(counter, 0) for run in runs) for counter in COUNTERS]
@@ -506,7 +493,9 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 
     try:
         # Until the time is over. The first failure, or Ctrl-C, ends what is running.
-        for tick in _shown(state, state.left_s()):
+        with bar(
+            "soak", minutes * 60, lambda: (minutes * 60 - state.left_s(), state.text())
+        ) as tick:
             for_each(state.boots(), work, tick)
         status, ended = 0, "nothing was found"
     except KeyboardInterrupt:
