@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.core import parallel
@@ -106,7 +105,7 @@ def check_bounds(file: Path) -> None:
     """Print the goals and how they are met. WorkFailed: a bound is missed."""
     found = sources.load(file).measurements
     if table := goals.table(found):
-        tables.show(table, Console())
+        tables.show(table)
     if lines := [*goals.missed(found)]:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 

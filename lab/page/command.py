@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
@@ -38,7 +37,7 @@ def refresh(results: Path) -> None:
 def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> None:
     """Print tables of the results in FILE, and say where those are. draw: they are the newest."""
     for table in shown:
-        tables.show(table, Console())
+        tables.show(table)
     say(f"{what}: every figure is in {file}")
     if draw:
         refresh(file.parent)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.core.errors import LabError, WorkFailed
@@ -195,7 +194,7 @@ def command(
     before, after = load([a, *again_a]), load([b, *again_b])
     found = compare(before, after)
     if not brief:
-        tables.show(table_of(found, before, after), Console())
+        tables.show(table_of(found, before, after))
     for line in notes(found):
         say(f"compare: {line}")
     for line in moves(found):

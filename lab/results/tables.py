@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
+import click
 
 from lab.machines.paging import Mode
 from lab.results.jsonl import HARVESTS, Key, Measurement
@@ -28,9 +26,6 @@ NOTHING = "-"
 MIB = 1 << 20
 # Of the VM that goals are for, and that kernels are compared with.
 BASE_VCPUS = 8
-
-# Columns of a terminal that no table needs.
-WIDEST = 1000
 
 Times = dict[Key, float]
 
@@ -391,24 +386,9 @@ def markdown(table: Table) -> str:
     return "\n".join([f"### {table.title}", *notes, "", lines[0], f"|{rule}|", *lines[1:], ""])
 
 
-def show(table: Table, console: Console) -> None:
-    """Print a table: drawn on a terminal, Markdown elsewhere."""
-    if not console.is_terminal:
-        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
-        return
-    console.print(table.title, style="bold", markup=False, highlight=False)
-    for note in table.notes:
-        console.print(f"({note})", style="dim", markup=False, highlight=False)
-    drawn, kept = RichTable(box=box.SIMPLE_HEAD), console.width
-    for index, column in enumerate(table.columns):
-        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for index, row in enumerate(table.rows):
-        drawn.add_row(*row, style="bold" if index in table.strong else None)
-    # A terminal that is too narrow breaks lines; rich would cut figures.
-    needed = console.measure(drawn, options=console.options.update(max_width=WIDEST)).maximum
-    console.width = max(kept, needed)
-    console.print(drawn)
-    console.width = kept
+def show(table: Table) -> None:
+    """Print a table. A terminal that is too narrow breaks lines; no figure is cut."""
+    click.echo(markdown(table))
 
 
 def bench_tables(

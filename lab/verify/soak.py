@@ -19,7 +19,6 @@ from itertools import cycle
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from lab import machines
 from lab.build import kernel, selftests
@@ -454,7 +453,7 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
     with complete_or_absent(file) as stream:
         json.dump(content, stream, indent=1)
         stream.write("\n")
-    tables.show(table_of(soak), Console())
+    tables.show(table_of(soak))
     judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
     for line in judge(soak.totals(), minutes):
         say(f"soak: {line}")

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.results.tables: the tables of `make bench`."""
 
-import io
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lab.results import goals, tables
 from lab.results.jsonl import Measurement
@@ -255,22 +253,6 @@ def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
     assert tables.bases_table({"7.3": newer}) is None
 
 
-def shown(table: Table, *, terminal: bool, width: int) -> str:
-    """What is printed, by a console that has the same width afterwards."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
-    with console.capture() as captured:
-        tables.show(table, console)
-    assert console.width == width
-    return captured.get()
-
-
-def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
-    (table,) = tables.main_tables(measured() + peer() + bits())
-    said = shown(table, terminal=True, width=40)
-    assert "\u2026" not in said
-    assert all(cell in said for row in (table.columns, *table.rows) for cell in row)
-
-
 def test_figures_have_about_three_digits() -> None:
     pairs = ((0.185, 0.00259), (1.0, 0.009), (0.00259, 0.0582), (1.0, 0.0))
     assert [tables.ratio(*pair) for pair in pairs] == ["71.4", "111", "0.045", "-"]
@@ -417,13 +399,3 @@ def test_markdown_columns_line_up() -> None:
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert cells[:5] == ["**dirty, iteration 2**", "2", "400.0", "5.00", "80.0"]
     assert set(lines[1]) == set("|-:")
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_drawn_on_a_terminal_markdown_elsewhere(terminal: bool) -> None:
-    (table,) = tables.main_tables(measured())
-    said = shown(table, terminal=terminal, width=100)
-    assert ("\x1b[1m" in said) is terminal
-    assert ("|---" in said) is not terminal
-    assert "dirty, iteration 2" in said
-    assert "1600.0" in said
