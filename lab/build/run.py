@@ -4,6 +4,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -71,23 +72,19 @@ def _run(machine: Machine, job: Job) -> int:
 @click.option("-c", "--config", default="kvm", help="The kernel's.")
 @click.option("-p", "--parameter", multiple=True, metavar="MODULE.NAME=VALUE")
 @click.option("--cpus", type=int, default=2)
-@click.option("--memory", type=int, default=1024, metavar="MIB")
+@click.option("--memory", "memory_mib", type=int, default=1024, metavar="MIB")
 @click.option("--file", "files", multiple=True, metavar="GUEST=HOST", help="File or directory.")
 @click.option("--cmdline", multiple=True, metavar="WORD", help="For the kernel's command line.")
-@click.option("--timeout", type=float, default=300, metavar="S")
+@click.option("--timeout", "timeout_s", type=float, default=300, metavar="S")
 @click.option("--dry-run", is_flag=True, help="Say what would run; build and start nothing.")
 def run(
     machine: str,
-    command: tuple[str, ...],
     kind: str,
     config: str,
     parameter: tuple[str, ...],
-    cpus: int,
-    memory: int,
     files: tuple[str, ...],
-    cmdline: tuple[str, ...],
-    timeout: float,
     dry_run: bool,
+    **given: Any,
 ) -> int:
     """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
 
@@ -101,15 +98,11 @@ def run(
     image, busybox = _built(chosen, kind, config, dry_run)
     job = Job(
         kernel=image,
-        command=command,
         parameters=parameters,
-        cpus=cpus,
-        memory_mib=memory,
         files={inside: Path(file) for inside, file in places.items()},
-        timeout_s=timeout,
         on_progress=say,
-        cmdline=cmdline,
         busybox=busybox,
+        **given,
     )
     if dry_run:
         click.echo(chosen.describe(job))
