@@ -73,14 +73,6 @@ def test_symbol_that_does_not_take(tree: Path, line: str, named: str) -> None:
         assert f"did not take: {named};" in refused(configure, tree, f"CONFIG_A=y\n{line}\n")
 
 
-def test_later_fragment_wins(tree: Path) -> None:
-    first = write(tree / "first.config", "CONFIG_A=y\nCONFIG_NUMBER=1\n")
-    config = write(tree / "obj/.config", "CONFIG_NUMBER=2\n# CONFIG_A is not set\n")
-    second = write(tree / "second.config", "# CONFIG_A is not set\nCONFIG_NUMBER=2\n")
-    kernel.verify(config, kernel.wanted([first, second]))
-    refused(kernel.verify, config, kernel.wanted([second, first]))
-
-
 def test_configured_anew_only_when_a_fragment_changes(tree: Path) -> None:
     for text in ("CONFIG_A=y\n", "CONFIG_A=y\n", "CONFIG_B=y\n"):
         configure(tree, text)
@@ -130,11 +122,13 @@ def test_each_command_has_the_architecture(tree: Path, monkeypatch: pytest.Monke
 
 def test_an_older_base_says_otherwise(tmp_path: Path) -> None:
     layout = Layout(tmp_path, "6.12")
-    text = "# CONFIG_PREEMPT_VOLUNTARY is not set\nCONFIG_PREEMPT_LAZY=y\n"
+    # The later one wins.
+    text = "CONFIG_PREEMPT_VOLUNTARY=y\n# CONFIG_KVM is not set\n"
     write(layout.backport / "config" / "kvm.config", text)
     fragments = kernel.fragments_of("kvm-preempt", layout)
     assert [file.name for file in fragments] == ["kvm.config", "kvm.config", "preempt.config"]
-    assert kernel.wanted(fragments[:2])["CONFIG_PREEMPT_LAZY"] == "y"
+    first, both = kernel.wanted(fragments[:1]), kernel.wanted(fragments[:2])
+    assert (first["CONFIG_KVM"], both["CONFIG_KVM"]) == ("y", "n")
     newest = kernel.fragments_of("kvm-preempt", LAYOUT.newest)
     assert kernel.fragments_of("kvm-preempt", layout.of("7.3")) == newest
 
