@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from lab.core import process
 from lab.core.errors import WorkFailed
@@ -64,16 +64,11 @@ def bar(
 def step(what: str, estimate: str) -> Iterator[None]:
     """Announce WHAT and about how long it takes, then how long it took.
 
-    estimate: for people, as in "3 min". On a terminal a clock runs meanwhile.
+    estimate: for people, as in "3 min".
     """
     started = time.monotonic()
-    if console.is_terminal:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            progress.add_task(f"{what} (about {estimate})")
-            yield
-    else:
-        say(f"{what} (about {estimate})")
+    say(f"{what} (about {estimate})")
+    with console.status(what):
         yield
     say(f"{what}: done in {time.monotonic() - started:.0f} s")
 
