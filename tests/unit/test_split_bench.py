@@ -603,8 +603,8 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
         assert set_to == ("N\n", "on\n", "5\n")
         os.kill(-process.pid if "group" in name else process.pid, number)
         _, said = process.communicate(timeout=10)
+        assert is_gone(int(pid.read_text()))
     assert (process.returncode, host.settings()) == (128 + number, before)
-    assert is_gone(int(pid.read_text()))
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
 
 

@@ -192,26 +192,6 @@ def test_no_file_of_the_lab_is_taken_for_standard_input() -> None:
     assert run_bare([sys.executable, "-c", script]) == (0, "/dev/null\n")
 
 
-def assert_term_ends(
-    command: Sequence[object],
-    is_up: Callable[[], bool],
-    left: Left,
-    *,
-    env: dict[str, str],
-    late_s: float = 0,
-) -> None:
-    """TERM ends COMMAND, started bare, and all that it has started; no other signal does."""
-    with started(command, bare, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as running:
-        assert until(is_up)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-            running.send_signal(number)
-        with pytest.raises(subprocess.TimeoutExpired):
-            running.wait(timeout=0.5)
-        running.terminate()
-        assert running.wait(timeout=30) == 128 + signal.SIGTERM
-        assert until(lambda: not left(), late_s)
-
-
 # A command that does what it is given, in a directory.
 COMMAND = """
 import os, subprocess, sys, click
@@ -237,12 +217,22 @@ sys.exit(cli.main(["check"]))
     ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
 )
 def test_term_ends_what_a_command_awaits(tmp_path: Path, left: Left, work: str, least: int) -> None:
+    """And all that it has started; no other signal does."""
     command = [sys.executable, "-c", COMMAND.format(work=work), tmp_path]
 
     def is_up() -> bool:
         return (tmp_path / "up").exists() and len(left()) >= least
 
-    assert_term_ends(command, is_up, left, env=bare_environment(PYTHONPATH=ROOT))
+    env = bare_environment(PYTHONPATH=ROOT)
+    with started(command, bare, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as running:
+        assert until(is_up)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            running.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(timeout=0.5)
+        running.terminate()
+        assert running.wait(timeout=30) == 128 + signal.SIGTERM
+        assert left() == []
 
 
 # ---- the benchmark's script --------------------------------------------------
@@ -255,13 +245,3 @@ def test_the_script_measures_the_same(host: Host) -> None:
     host.output.unlink()
     assert (status, said) == (0, host.run(*words).stdout)
     assert measured == host.output.read_text()
-
-
-@pytest.mark.parametrize("mode", ["hang", "stubborn"])
-def test_term_ends_the_script_and_restores_the_host(host: Host, left: Left, mode: str) -> None:
-    host.mode(mode)
-    before = host.settings()
-    command = host.command("--vcpus", "2", "--eager", "N")
-    # Of the one that is no program itself, as it ought to be, `sleep 0.1` may end later.
-    assert_term_ends(command, (host.root / "pid").exists, left, env=host.environment, late_s=1)
-    assert host.settings() == before
