@@ -160,10 +160,10 @@ def test_a_program_that_the_tree_has_no_longer_goes(tmp_path: Path) -> None:
 
 # ---- a build that is told to end -----------------------------------------------
 
-# Ends when it is told to, but does not tell its child.
+# Ends when it is told to. What it starts says that it was told as well, and takes its time.
 MAKE = """\
 #!/bin/sh
-sleep 60 &
+(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &
 echo $$ $! > pids.new
 mv pids.new pids
 wait
@@ -180,17 +180,13 @@ sys.exit(cli.main(["build", sys.argv[2]]))
 """
 
 
-# What it starts says that it was told to end, and takes its time.
-SLOW = "(trap 'touch told; sleep 1; exit 1' TERM; while :; do sleep 0.1; done) &"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_being_told_twice_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
     layout = Layout(tmp_path)
     write(layout.pin, PIN)
     # A kernel that is built, so that no space is asked for.
     write(layout.linux / "obj-kvm/arch/x86/boot/bzImage", "")
-    program(tmp_path / "bin/make", MAKE.replace("sleep 60 &", SLOW))
+    program(tmp_path / "bin/make", MAKE)
     env = {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     command = [sys.executable, "-c", LAB, tmp_path, "kvm"]
     with started(command, stderr=subprocess.DEVNULL, env=os.environ | env) as running:
