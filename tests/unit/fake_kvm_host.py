@@ -13,7 +13,7 @@ NOBODY = 65534
 # Appends the value of eager_page_split, behind a comma that of dirty_harvest unless it is
 # off, and its arguments but for the file of -j to "calls", then writes what dirty_log_perf_test
 # writes there. N costs 100 times what Y costs, and either costs 10 times what it does with
-# dirty_harvest. All by the shell itself, as it runs thousands of times.
+# dirty_harvest; iterations differ. All by the shell itself, as it runs thousands of times.
 FAKE_TEST = r"""#!/bin/sh
 here=${0%/*}
 read -r eager <"$here/sys/module/kvm/parameters/eager_page_split"
@@ -52,8 +52,8 @@ phase enable null 0.000123456
 i=1
 while [ $i -le $iterations ]; do
     [ $mode = short ] && [ $i = 2 ] && exit 0
-    phase dirty $i ${dirty}00000001
-    phase get $i 0.000015000
+    phase dirty $i ${dirty}${i}0000001
+    phase get $i 0.00$i
     [ $clear = 0 ] || phase clear $i 0.004000000
     i=$((i + 1))
 done
