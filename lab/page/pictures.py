@@ -2,8 +2,7 @@
 """Plots as SVG: by matplotlib, without dates, the same bytes for the same figures.
 
 Colours are those of Okabe and Ito, which people with any colour vision can tell apart; each
-curve has a marker and a dash pattern of its own as well. The page exchanges each colour for
-its like on a dark ground, so no other colour may be used here than those of COLOURS.
+curve has a marker and a dash pattern of its own as well.
 """
 
 import io
@@ -19,20 +18,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What the page calls a colour -> the colour on white, and on a dark ground.
+# What the page calls a colour.
 COLOURS = {
-    "paper": ("#fffffe", "#14181d"),
-    "ink": ("#1b1f24", "#e4e7eb"),
-    "grid": ("#c9cdd2", "#3c444d"),
-    "lazy": ("#d55e00", "#ff8b3d"),
-    "eager": ("#0072b2", "#56b4e9"),
-    "ungated": ("#009e73", "#3fd0a4"),
-    "enable": ("#f0e442", "#f0e442"),
-    "clear": ("#cc79a7", "#e39cc4"),
-    "disable": ("#56b4e8", "#3a8cc0"),
-    "bits": ("#cc79a8", "#e39cc5"),
+    "paper": "#fffffe",
+    "ink": "#1b1f24",
+    "grid": "#c9cdd2",
+    "lazy": "#d55e00",
+    "eager": "#0072b2",
+    "ungated": "#009e73",
+    "enable": "#f0e442",
+    "clear": "#cc79a7",
+    "disable": "#56b4e8",
+    "bits": "#cc79a8",
 }
-INK, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "grid", "paper"))
+INK, GRID, PAPER = (COLOURS[name] for name in ("ink", "grid", "paper"))
 # GET takes too little time to be seen beside the CLEAR that follows it.
 BANDS = ("enable", "clear", "disable")
 WIDTH = 9.0
@@ -63,7 +62,7 @@ class Style:
     hollow: bool = False
 
     def words(self) -> dict[str, Any]:
-        colour = COLOURS[self.colour][0]
+        colour = COLOURS[self.colour]
         return {
             "label": self.label,
             "color": colour,
@@ -137,7 +136,7 @@ class Timeline:
     def stairs(self, axes: "Axes", values: Sequence[float], width: float, label: str = "") -> None:
         """VALUES of each window."""
         edges = [i * self.window_ms for i in range(len(values) + 1)]
-        colour = COLOURS[self.style.colour][0]
+        colour = COLOURS[self.style.colour]
         axes.stairs(values, edges, baseline=None, color=colour, linewidth=width, label=label)
 
     def rates(self, axes: "Axes", kind: str, width: float, label: str = "") -> None:
@@ -266,7 +265,7 @@ def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
     """Shade what the host does, and draw the rates of a KIND of vCPUs over it."""
     for one in timeline.host:
         if one["phase"] in BANDS:
-            colour, begin = COLOURS[one["phase"]][0], one["begin_us"]
+            colour, begin = COLOURS[one["phase"]], one["begin_us"]
             end = (begin + one["seconds"] * 1e6) / 1e3
             # The edge keeps what is short visible.
             axes.axvspan(begin / 1e3, end, facecolor=colour, alpha=0.45, edgecolor="none")
@@ -290,7 +289,7 @@ def timelines(name: str, found: Sequence[Timeline]) -> str:
     for axes in grid[-1]:
         axes.set_xlabel("ms since the baseline began, simulated")
         axes.set_xlim(0, max((len(t.windows["writer_accesses"]) - 1) * t.window_ms for t in found))
-    handles = [Patch(facecolor=COLOURS[name][0], alpha=0.55, label=name) for name in BANDS]
+    handles = [Patch(facecolor=COLOURS[name], alpha=0.55, label=name) for name in BANDS]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
     )
@@ -313,7 +312,7 @@ def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None
     left.set_title(f"{style.label}; requests per {window_ms:g} ms", loc="left")
     longest = [us / 1e3 or math.nan for us in timeline.windows["longest_request_us"]]
     begins = [i * window_ms for i in range(len(longest))]
-    colour = COLOURS[style.colour][0]
+    colour = COLOURS[style.colour]
     right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
     right.set_yscale("log")
     _log_axis(right.yaxis)

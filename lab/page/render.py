@@ -51,11 +51,9 @@ class Used:
 
 
 def inline(picture: Picture) -> str:
-    """A picture's SVG for use inside a page: ids of its own, and colours that the page sets."""
+    """A picture's SVG for use inside a page, with ids of its own."""
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{picture.name}-", svg)
-    for name, (colour, _) in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{name})")
     for size in ("height", "width"):
         svg = re.sub(rf'<svg ([^>]*?){size}="[^"]*" ?', r"<svg \1", svg, count=1)
     # The figures are in the tables, too; the text is made of outlines.

@@ -211,12 +211,11 @@ def test_neighbouring_lines_are_a_range() -> None:
     assert [(r.file, r.text) for r in model.ranges(lines)] == [("a", "1-3"), ("b", "7")]
 
 
-def test_inlined_pictures_take_the_colours_of_the_page() -> None:
+def test_inlined_pictures_have_ids_of_their_own() -> None:
     svg = '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt">'
-    svg += '<g id="a" style="fill: #fffffe"/><use href="#a" clip-path="url(#a)"/></svg>'
+    svg += '<g id="a"/><use href="#a" clip-path="url(#a)"/></svg>'
     inlined = render.inline(Picture("p", "", svg, "", "", ""))
     assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
-    assert "var(--paper)" in inlined and "#fffffe" not in inlined
     assert "width=" not in inlined and "<?xml" not in inlined
 
 
