@@ -7,6 +7,7 @@ reference for each. A figure agrees if the reference's, rounded to as many digit
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,13 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def step(figure: str) -> float:
-    """What the last digit of a figure counts that is not a zero before the decimal point."""
-    digits = figure.replace(",", "")
-    whole, _, fraction = digits.partition(".")
-    if fraction:
-        return float(10 ** -len(fraction))
-    return float(10 ** (len(whole) - len(whole.rstrip("0"))))
-
-
 def agrees(figure: str, value: float) -> bool:
     """Whether VALUE, rounded as FIGURE is, is FIGURE."""
+    said = Decimal(figure.replace(",", ""))
+    # What the last digit counts that is not a zero before the decimal point.
+    step = said if "." in figure else said.normalize()
     # Half a digit, and a little for what binary fractions cannot be.
-    return abs(float(figure.replace(",", "")) - value) <= step(figure) * (0.5 + 1e-9)
+    return abs(float(said) - value) <= 10.0 ** int(step.as_tuple().exponent) * (0.5 + 1e-9)
 
 
 def wrong_with(pattern: str, claim: Mapping[str, Any], found: Sources, root: Path) -> Iterator[str]:
