@@ -13,16 +13,13 @@ KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "repo
 KEPT |= {"reference", "deb"}
 MOST_TARGETS = 16
 
-# What a make around this one, such as that of `make test WHAT=unit`, hands on to its commands.
-INHERITED = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "WHAT", "ARGS"}
-INHERITED |= {"BASE", "SOURCE", "LAB_BASE", "BASES", "TESTS", "NOT"}
-
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Call make as if from a shell."""
-    ours = {name: value for name, value in os.environ.items() if name not in INHERITED}
+    # Not what a make around this one, as that of `make test WHAT=unit`, hands on.
+    env = {"PATH": os.environ["PATH"]}
     return subprocess.run(
-        ["make", *words], cwd=ROOT, env=ours, capture_output=True, text=True, check=False
+        ["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
 
 
