@@ -342,37 +342,26 @@ def test_what_does_not_fit_the_series(found: tuple[Topic, ...], said: str) -> No
     refused(topics.slices, found, MAILS, MAILS)
 
 
-@pytest.fixture
-def topical(tmp_path: Path) -> FakeKernel:
-    made = FakeKernel.with_tree(tmp_path)
-    for number, mail in enumerate(MAILS):
-        made.edit(MMU, f"pages[{number}]", f"pages[{number + 4}]", commit=mail)
-    save(made.layout)
-    text = "".join(
-        f"[[topic]]\nname = '{one.name}'\nsubject = 'S'\ntext = 'T'\nlast = '{one.last}'\n"
-        "tests = ['*']\n"
-        for one in GOOD
-    )
-    made.put(topics.FILE, text)
-    return made
-
-
 def test_the_kernel_of_a_topic_has_no_later_mail(
-    topical: FakeKernel, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = replace(topical.layout, only="6.12")
-    monkeypatch.setattr(kernel, "current_source", lambda _: topical.source)
-    for name, mails in (("one", MAILS[:2]), ("two", MAILS)):
+    rest = "subject = 'S'\ntext = 'T'\ntests = ['*']\n"
+    named = (f"[[topic]]\nname = '{one.name}'\nlast = '{one.last}'\n{rest}" for one in TOPICS)
+    fake.put(topics.FILE, "".join(named))
+    layout = replace(fake.layout, only="6.12")
+    monkeypatch.setattr(kernel, "current_source", lambda _: fake.source)
+    mails = ["KVM: count", "KVM: split", "KVM: use"]
+    for name, count in (("split", 2), ("use", 3)):
         monkeypatch.setenv(topics.VARIABLE, name)
         path = kernel.source_tree("topic", layout)
-        assert path == topical.layout.build / "topic"
-        assert Repo(path).lines("log", "-3", "--format=%s")[::-1][-len(mails) :] == list(mails)
-        assert ("pages[6]" in (path / MMU).read_text()) == (name == "two")
+        assert path == fake.layout.build / "topic"
+        assert Repo(path).lines("log", "--reverse", "--format=%s", "base..") == mails[:count]
+        assert ("pages[5]" in (path / MMU).read_text()) == (name == "use")
     monkeypatch.setenv(topics.VARIABLE, "three")
-    assert "no topic 'three', but: one two" in refused(kernel.source_tree, "topic", layout)
+    assert "no topic 'three', but: split use" in refused(kernel.source_tree, "topic", layout)
     # A file that cannot be read.
-    topical.put(topics.FILE, "[[topic]]\nname = 'x'\n")
-    assert re.search(r"docs/topics\.toml: .*missing required", refused(topics.read, topical.layout))
+    fake.put(topics.FILE, "[[topic]]\nname = 'x'\n")
+    assert re.search(r"docs/topics\.toml: .*missing required", refused(topics.read, fake.layout))
 
 
 def test_a_topics_tests_run_on_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
