@@ -2,7 +2,6 @@
 """What no unit test may depend on, and what some need."""
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,14 +15,14 @@ from lab.core.paths import BASE_VARIABLE
 from lab.results import files
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.fake_kvm_host import Host, furnish
+from tests.unit.files import leave_free
 from tests.unit.processes import OFTEN_IGNORED
 
 
 @pytest.fixture(autouse=True)
 def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of a few files needs no 4 GiB: the disk of this machine has room."""
-    usage = shutil.disk_usage("/")._replace(free=1 << 40)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage if Path(path).stat() else None)
+    leave_free(monkeypatch, 1 << 40)
 
 
 @pytest.fixture(autouse=True)

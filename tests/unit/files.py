@@ -2,8 +2,11 @@
 """Files that tests make."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 
 def write(file: Path, text: str, mode: int = 0o644) -> Path:
@@ -26,3 +29,9 @@ def called(
     known = {"PATH": f"{root}/bin:{os.environ['PATH']}"} | {k: str(v) for k, v in env.items()}
     command = [str(word) for word in words]
     return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, check=False)
+
+
+def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Have so many bytes free on every disk; what is asked about has to exist."""
+    usage = shutil.disk_usage("/")._replace(free=size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage if Path(path).stat() else None)

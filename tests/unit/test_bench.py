@@ -5,7 +5,6 @@ import _thread
 import io
 import os
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said
 from tests.unit.fake_kvm_host import Host, furnish, set_cpus
+from tests.unit.files import leave_free
 
 # The least of every mode and kernel; without, it is four times as many runs.
 SMALL = ["--vcpus", "2", "--writes", "100"]
@@ -413,8 +413,7 @@ def test_results_are_never_overwritten(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert file.read_text() == "precious"
     assert lab.built == []
     # Nor is anything begun that there is no space for.
-    usage = shutil.disk_usage(lab.directory)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    leave_free(monkeypatch, 1000)
     assert "no space left" in calls.refusal("bench")
     assert lab.built == []
 

@@ -5,19 +5,19 @@ And what a command that failed is told as.
 """
 
 import dataclasses
-import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from lab import machines
-from lab.core import paths, process
+from lab.core import process
 from lab.core.paths import KINDS, LAYOUT
 from lab.machines import emulated, parameters
 from lab.machines.job import TAIL, Job, Result
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
+from tests.unit.files import leave_free
 
 JOB = Job(kernel=Path(__file__), command=("true",), memory_mib=256)
 
@@ -58,8 +58,7 @@ def test_bad_job_is_refused(machine: str, change: dict[str, object], why: str) -
 
 
 def test_full_disk_is_refused_and_missing_package_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(paths.ROOT)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    leave_free(monkeypatch, 1 << 20)
     assert "no space left" in refused(machines.get("svm-qemu").run, JOB)
     monkeypatch.undo()
     monkeypatch.setattr(machines.qemu.SvmQemu, "needs", {Path("/nonexistent"): "qemu-system-x86"})

@@ -15,6 +15,7 @@ from lab.series import tree
 from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PROGRAM, SPLITTER, FakeKernel, diff_of
+from tests.unit.files import leave_free
 
 SPLITTER_TEXT = "// ours\nint eager_split;\n"
 FIRST = "series/0001-kvm-count.patch"
@@ -233,11 +234,6 @@ def test_source_that_is_no_kernel(tmp_path: Path) -> None:
     fake = FakeKernel.make(tmp_path, {"README": "something else\n"})
     assert "no kernel source" in refused(fake.make_tree)
     assert not fake.linux.exists()
-
-
-def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    usage = shutil.disk_usage("/")._replace(free=size)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
 
 
 def test_too_little_space(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
