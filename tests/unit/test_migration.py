@@ -23,6 +23,7 @@ from lab.results import files
 from tests.rows import for_each_row
 from tests.unit import migration_data as data
 from tests.unit.calls import failed, lab, refusal, refused
+from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.files import called, program, write
 
 
@@ -272,22 +273,15 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     """A host with huge pages, of Intel's make."""
-    values = {
-        "sys/module/kvm/parameters/eager_page_split": "Y",
-        "sys/module/kvm/parameters/dirty_harvest": "auto",
-        "sys/module/kvm/parameters/tdp_mmu": "N",
-        "sys/module/kvm_intel/parameters/ept": "N",
-        "sys/module/kvm_intel/parameters/pml": "Y",
-        "sys/module/kvm_amd/parameters/npt": "N",
-        "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "7",
-        "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "18",
-        "sys/kernel/debug/kvm/1-2/pages_2m": "18",
-        "sys/kernel/debug/kvm/1-2/other": "5",
-        "proc/cpuinfo": "flags\t\t: fpu vmx",
-    }
-    for name, value in values.items():
-        write(tmp_path / "root" / name, f"{value}\n")
-    return tmp_path / "root"
+    made = Host(tmp_path / "root", [])
+    furnish(made)
+    made.set("kvm.dirty_harvest", "auto")
+    made.set("kvm_intel.ept", "N")
+    made.pool().write_text("7\n")
+    made.free(18)
+    for name, value in (("pages_2m", 18), ("other", 5)):
+        made.write(f"sys/kernel/debug/kvm/1-2/{name}", f"{value}\n")
+    return made.root
 
 
 @pytest.fixture
