@@ -34,13 +34,13 @@ def duration(seconds: float) -> str:
 @contextmanager
 def bar(
     what: str,
-    total: float,
+    total: float | None,
     now: Callable[[], tuple[float, str]],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[], None]]:
     """A bar on a terminal, a line now and then elsewhere; gives a function to be called often.
 
-    now: how much of TOTAL is done, and how far that is in words.
+    total: None if it is not known. now: how much of it is done, and how far that is in words.
     """
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.description}"))
     plain, last = not console.is_terminal, clock()

@@ -14,11 +14,11 @@ import click
 
 from lab.build import kernel, selftests
 from lab.build.selftests import PERF_TEST
-from lab.core import space
+from lab.core import parallel, process, space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
 from lab.core.paths import BUILD, CONFIG, DEFAULT_BASE, LAYOUT, Layout
-from lab.core.steps import run_logged, say, step
+from lab.core.steps import bar, run_logged, say, step
 from lab.machines import Job, disk
 from lab.machines.disk import SvmQemuDisk
 from lab.series import tree
@@ -101,6 +101,12 @@ def command_of(objects: Path) -> tuple[str, ...]:
     )
 
 
+def compiled(log: Path) -> int:
+    """How many files kbuild's output in LOG says were compiled or assembled."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return sum(line.startswith(("  CC ", "  AS ")) for line in lines)
+
+
 def found(directory: Path, release: str) -> Packages:
     """What bindeb-pkg left. WorkFailed: no image among it."""
     files = tuple(sorted(directory.glob("*.deb")))
@@ -121,7 +127,9 @@ def build(config: bytes, directory: Path) -> Packages:
         kernel.configure(linux, str(objects), [FRAGMENT], log, first=config)
         for old in directory.glob("*.deb"):
             old.unlink()
-        run_logged(what, command_of(objects), log, linux, env)
+        words = (what, command_of(objects), log, linux, env)
+        with bar("deb", None, lambda: (0, f"{compiled(log)} files compiled so far")) as tick:
+            parallel.for_each([words], lambda w: run_logged(*w), tick, grace_s=process.GRACE_S)
     return found(directory, (objects / "include/config/kernel.release").read_text().strip())
 
 

@@ -420,6 +420,13 @@ def test_each_base_has_packages_and_a_configuration_of_its_own(
     assert found == [tmp_path / "build/deb", tmp_path / "build/7.3/deb"]
 
 
+def test_progress_counts_what_was_compiled(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert packages.compiled(log) == 0
+    log.write_text("  HOSTCC x\n  CC      a.o\n  AS      b.o\n  CC [M]  c.o\n  LD [M]  d.ko\n")
+    assert packages.compiled(log) == 3
+
+
 def test_the_image_is_installed_into_the_root(built: packages.Packages, tmp_path: Path) -> None:
     words = packages.root_command(built, tmp_path / "proof")
     hooks = [word.removeprefix("--customize-hook=") for word in words if "hook=" in word]
