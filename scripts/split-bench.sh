@@ -49,7 +49,7 @@
 # Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing changed;
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
 #
-# Needs a POSIX shell and the commands awk, cat, dd, dirname, grep, ls, mktemp,
+# Needs a POSIX shell and the commands awk, cat, date, dd, dirname, grep, ls, mktemp,
 # mv, readlink, rm, sed, tail, tr, uname, wc (busybox's are enough).
 
 set -u
@@ -86,8 +86,14 @@ refuse() { complain "$@"; exit 2; }
 # stderr and LAB_PROGRESS have different readers: a person, and the lab, which
 # makes its own estimate from the percentage (its clock is not the machine's).
 progress() {
-	[ "$quiet" -eq 1 ] || [ ! -t 2 ] || printf '%s: %3d%% %s\n' "$name" "$1" "$2" >&2
+	[ "$quiet" -eq 1 ] || [ ! -t 2 ] || printf '%s: %3d%% %s%s\n' "$name" "$1" "$2" "$(time_left)" >&2
 	[ -z "${LAB_PROGRESS-}" ] || { printf '%s%% %s\n' "$1" "$2" >>"$LAB_PROGRESS"; } 2>/dev/null
+}
+
+time_left() {
+	[ "$work_done" -gt 0 ] && [ "$work_done" -lt "$work_total" ] || return 0
+	elapsed=$(($(date +%s) - started))
+	printf ', about %s s left' $((elapsed * (work_total - work_done) / work_done))
 }
 
 # Every way out leads here. A setting that cannot be put back is the one thing
@@ -699,6 +705,7 @@ main() {
 	count_runs
 	[ "$dry_run" -eq 0 ] || { show_plan; exit; }
 	prepare
+	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))
 	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done"
 	[ ! -s "$scratch/all" ] || { print_caption; print_table; }

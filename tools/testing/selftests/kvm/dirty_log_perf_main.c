@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* From the command line to VM after VM: what both programs do before and after they measure. */
+#include <ctype.h>
 #include <limits.h>
 
 #include "guest_modes.h"
@@ -180,9 +181,22 @@ struct options perf_options = {
 
 static void take_bytes(const char *arg)
 {
-	perf_options.vcpu_bytes = parse_size(arg);
-	if (!perf_options.vcpu_bytes)
+	static const char units[] = "bkmgt";
+	const char *unit = units;
+	unsigned long number;
+	char *end;
+	int shift;
+
+	errno = 0;
+	number = strtoul(arg, &end, 0);
+	if (*end)
+		unit = strchr(units, tolower(*end++));
+	shift = unit ? (unit - units) * 10 : 0;
+
+	if (!isdigit(arg[0]) || !unit || *end || errno || !number ||
+	    number > (unsigned long)LONG_MAX >> shift)
 		usage_error("-b takes a size such as 64M or 1G, not '%s'", arg);
+	perf_options.vcpu_bytes = number << shift;
 }
 
 static void take_backing(const char *arg)
@@ -191,6 +205,14 @@ static void take_backing(const char *arg)
 	const struct choice backings = { rows, sizeof(*rows), NUM_SRC_TYPES };
 
 	perf_options.backing = option_name(arg, &backings);
+}
+
+/* The library's way out is an assertion. */
+static void take_mode(const char *arg)
+{
+	if (!*arg || arg[strspn(arg, "0123456789")] || strtoul(arg, NULL, 10) >= NUM_VM_MODES)
+		usage_error("-m takes a number from 0 to %d, not '%s'", NUM_VM_MODES - 1, arg);
+	guest_modes_cmdline(arg);
 }
 
 /* Headers without the capability come with a library without the hook. */
@@ -260,7 +282,7 @@ static const struct test_option common_options[] = {
 	  .count = &perf_options.iterations, .min = 2, .max = INT_MAX },
 	{ 'j', "json", "Write the results to this file, too: JSON objects, one per\n"
 	  "     line.  The file is complete or does not come to be.", .text = &perf_options.json },
-	{ 'm', .describe = guest_modes_help, .take = guest_modes_cmdline },
+	{ 'm', .describe = guest_modes_help, .take = take_mode },
 	{ 'n', "nested", "Run the vCPUs' code in L2. (x86 with VMX only)",
 	  .flag = &memstress_args.nested },
 	{ 'o', "overlap", "Let every vCPU access the memory of all vCPUs.",
