@@ -32,7 +32,8 @@ int kvm_dirty_log_control_allows(struct kvm *kvm)
 		r |= KVM_X86_ALLOWS_EAGER_SPLIT_ON;
 	if (kvm_dirty_harvest_mode() != KVM_HARVEST_OFF)
 		r |= KVM_X86_ALLOWS_DIRTY_LOG_AUTO |
-		     (has_dirty_bits ? KVM_X86_ALLOWS_DIRTY_LOG_DIRTY_BITS : 0);
+		     (has_dirty_bits ? KVM_X86_ALLOWS_DIRTY_LOG_DIRTY_BITS |
+				       KVM_X86_ALLOWS_DIRTY_LOG_CHECK : 0);
 	return r;
 }
 
@@ -40,7 +41,7 @@ static bool control_is_valid(struct kvm *kvm, const __u64 *args)
 {
 	int allowed = kvm_dirty_log_control_allows(kvm);
 
-	return args[0] <= KVM_X86_EAGER_SPLIT_ON && args[2] <= KVM_X86_DIRTY_LOG_AUTO &&
+	return args[0] <= KVM_X86_EAGER_SPLIT_ON && args[2] <= KVM_X86_DIRTY_LOG_CHECK &&
 	       (allowed & (KVM_X86_ALLOWS_EAGER_SPLIT_HOST << args[0])) &&
 	       (allowed & (KVM_X86_ALLOWS_DIRTY_LOG_HOST << args[2])) &&
 	       args[1] <= KVM_X86_EAGER_SPLIT_CHUNK_MAX &&
@@ -53,17 +54,19 @@ static bool control_uses_pml(u64 method)
 	return method != KVM_X86_DIRTY_LOG_WRPROT && method != KVM_X86_DIRTY_LOG_DIRTY_BITS;
 }
 
-static bool control_harvests(struct kvm *kvm, u64 method)
+static enum kvm_harvest_mode control_mode(u64 method)
 {
 	switch (method) {
 	case KVM_X86_DIRTY_LOG_WRPROT:
-		return false;
+		return KVM_HARVEST_OFF;
 	case KVM_X86_DIRTY_LOG_DIRTY_BITS:
-		return true;
+		return KVM_HARVEST_ON;
 	case KVM_X86_DIRTY_LOG_AUTO:
-		return kvm_dirty_harvest_is_wanted(kvm, KVM_HARVEST_AUTO);
+		return KVM_HARVEST_AUTO;
+	case KVM_X86_DIRTY_LOG_CHECK:
+		return KVM_HARVEST_CHECK;
 	default:
-		return kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
+		return kvm_dirty_harvest_mode();
 	}
 }
 
@@ -79,7 +82,8 @@ static bool control_harvests(struct kvm *kvm, u64 method)
  */
 int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 {
-	bool harvests;
+	enum kvm_harvest_mode mode = control_mode(args[2]);
+	bool harvests, checks;
 	int r = 0;
 
 	if (!control_is_valid(kvm, args))
@@ -89,7 +93,9 @@ int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 	 * It takes cpus_read_lock(), which is taken outside of kvm_lock, and that outside of
 	 * slots_lock.  Hence count the VM before, and afterwards not what it was.
 	 */
-	harvests = control_harvests(kvm, args[2]);
+	harvests = args[2] == KVM_X86_DIRTY_LOG_DIRTY_BITS ||
+		   kvm_dirty_harvest_is_wanted(kvm, mode);
+	checks = harvests && mode == KVM_HARVEST_CHECK;
 	kvm_dirty_harvest_get(harvests);
 
 	mutex_lock(&kvm->lock);
@@ -100,9 +106,10 @@ int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 	} else {
 		kvm->arch.eager_split_off = args[0] == KVM_X86_EAGER_SPLIT_OFF;
 		kvm->arch.max_splits = args[1] / KVM_X86_EAGER_SPLIT_CHUNK_UNIT;
-		kvm->arch.cpu_dirty_log_size = control_uses_pml(args[2]) ?
+		kvm->arch.cpu_dirty_log_size = control_uses_pml(args[2]) && !checks ?
 					       kvm->arch.usual_cpu_dirty_log_size : 0;
 		swap(kvm->arch.dirty_harvest, harvests);
+		kvm->arch.dirty_check = checks;
 		kvm->stat.dirty_harvest = kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 	}
 

@@ -72,6 +72,17 @@ static bool any_selected(bool private)
 	return nr;
 }
 
+bool harvest_checks;
+
+/* KVM compared something, and complained about nothing. */
+static void expect_agreement(struct harvest_test *t)
+{
+	u64 nr = vm_get_stat(t->vm, dirty_check_mismatch);
+
+	CHECK(t, !nr, "%lu pages are in one log, and not in the other", nr);
+	CHECK(t, t->writer->no_ad || vm_get_stat(t->vm, dirty_check_pages), "nothing was compared");
+}
+
 /* All that is selected, by one guest. */
 static void run_with_guest(struct harvest_test *t)
 {
@@ -85,6 +96,8 @@ static void run_with_guest(struct harvest_test *t)
 		t->name = events[i].name;
 		if (can_run(i, t->private))
 			run_event(t, &events[i]);
+		if (can_run(i, t->private) && harvest_checks)
+			expect_agreement(t);
 	}
 	harvest_destroy_vm(t);
 
@@ -181,6 +194,8 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	u64 rounds = DEFAULT_ROUNDS, seed = 1;
 	bool quick = false;
 	const struct test_option options[] = {
+		{ 'c', NULL, "log by write protection as well, and have KVM compare",
+		  .flag = &harvest_checks },
 		{ 'g', "guest", "let only this guest write; more than one may be given",
 		  .choice = &writer_choice },
 		{ 'm', "event", "let only this happen; more than one may be given",
@@ -200,9 +215,9 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 			   "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
 	ksft_print_header();
 	require_harvest();
-	__TEST_REQUIRE(can_harvest(), NO_DIRTY_BITS);
+	__TEST_REQUIRE(harvest_checks ? harvest_of_new_vm("check") : can_harvest(), NO_DIRTY_BITS);
 	srandom(seed);
-	setting_set(PARAM_HARVEST, "on");
+	setting_set(PARAM_HARVEST, harvest_checks ? "check" : "on");
 	require_writers();
 	ksft_set_plan(run_guests(0, quick));
 	run_guests(rounds, quick);

@@ -47,7 +47,8 @@ static void set_host(bool eager, const char *method)
 static bool is_allowed(struct control c)
 {
 	bool may_choose = strcmp(host_method, "off");
-	bool methods[] = { true, true, may_choose && dirty_bits, may_choose };
+	bool bits = may_choose && dirty_bits;
+	bool methods[] = { true, true, bits, may_choose, bits };
 	bool eagers[] = { true, true, host_eager };
 
 	return c.eager < ARRAY_SIZE(eagers) && eagers[c.eager] &&
@@ -59,7 +60,9 @@ static bool expected_harvest(u64 method)
 {
 	bool of_host = !strcmp(host_method, "on") ||
 		       (!strcmp(host_method, "auto") && !kvm_is_tdp_enabled());
-	bool harvests[] = { !pml && of_host, false, true, !pml && !kvm_is_tdp_enabled() };
+	bool host_checks = !strcmp(host_method, "check");
+	bool harvests[] = { (!pml && of_host) || host_checks, false, true,
+			    !pml && !kvm_is_tdp_enabled(), true };
 
 	return harvests[method] && dirty_bits;
 }
@@ -99,14 +102,14 @@ static void enable_asked(struct kvm_vm *vm)
 
 static void check_values(void)
 {
-	static const u64 values[] = { 0, 1, 2, 3, 4, 1ull << 32, ~0ull };
+	static const u64 values[] = { 0, 1, 2, 3, 4, 5, ~0ull };
 	static const u64 chunks[] = { 0, 1, UNIT - 1, UNIT, UNIT + 1, UNIT * 5, UNIT * UNIT,
 				      UNIT * UNIT + UNIT, 1ull << 32, ~0ull };
 	u64 i, may = KVM_X86_ALLOWS_EAGER_SPLIT_CHUNK, harvests;
 	struct kvm_vm *vm = vm_create_barebones();
 	struct control c;
 
-	for (i = 0; i < 4; i++) {
+	for (i = 0; i <= KVM_X86_DIRTY_LOG_CHECK; i++) {
 		may |= is_allowed((struct control){ i }) * KVM_X86_ALLOWS_EAGER_SPLIT_HOST << i;
 		may |= is_allowed((struct control){ 0, 0, i }) * KVM_X86_ALLOWS_DIRTY_LOG_HOST << i;
 	}
@@ -267,9 +270,12 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	faults = nr_faults(vcpu);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE, manual);
-	TEST_ASSERT(c.method != KVM_X86_DIRTY_LOG_WRPROT || nr_faults(vcpu) > faults,
+	TEST_ASSERT((c.method != KVM_X86_DIRTY_LOG_WRPROT &&
+		     c.method != KVM_X86_DIRTY_LOG_CHECK) || nr_faults(vcpu) > faults,
 		    "no page was write-protected");
-	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS)
+	TEST_ASSERT_EQ(!vm_get_stat(vm, dirty_check_pages), c.method != KVM_X86_DIRTY_LOG_CHECK);
+	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_check_mismatch), 0);
+	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS || c.method == KVM_X86_DIRTY_LOG_CHECK)
 		check_late_vcpu(vm, manual);
 	kvm_vm_free(vm);
 }
@@ -283,7 +289,7 @@ static void check_vms(void)
 		if (is_allowed(c))
 			check_vm(c, i / 6, false);
 	}
-	for (int i = 1; i < 4; i++) {
+	for (int i = 1; i <= KVM_X86_DIRTY_LOG_CHECK; i++) {
 		c = (struct control){ .method = i, .chunk = 2 * UNIT };
 		if (is_allowed(c))
 			check_vm(c, i % 2, false);
@@ -294,7 +300,7 @@ static void check_vms(void)
 
 int main(int argc, char *argv[])
 {
-	static const char * const methods[] = { "off", "vm", "auto", "on" };
+	static const char * const methods[] = { "off", "vm", "auto", "on", "check" };
 	struct kvm_vm *vm;
 
 	parse_test_options(argc, argv, NULL, NULL);
