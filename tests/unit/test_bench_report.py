@@ -336,6 +336,16 @@ def test_each_phase_of_n(phase: str, iteration: int | None, ratio: float, verdic
     assert [said for _, said in judged(base + series)] == ["at most 1% apart: reached"]
 
 
+@for_each_row("slow, verdict", (1, "reached"), (2, "missed"))
+def test_enabling_is_judged_by_the_median_of_the_mixes(slow: int, verdict: str) -> None:
+    found: list[Measurement] = []
+    for nth, mix in enumerate((100, 20, 5)):
+        seconds = 0.0021 if nth < slow else 0.0019
+        each = measured(vcpus=(8,), init=False, write_percent=mix)
+        found += [replace(one, seconds=seconds) for one in each if one.phase == "enable"]
+    assert [said for _, said in judged(in_ways(found))] == [f"at most 2 ms: {verdict}"] * 3
+
+
 def test_goals_are_for_the_figures_of_the_issue_only() -> None:
     others: list[dict[str, Any]] = [
         *({"vcpus": (2,)}, {"write_percent": 50}, {"init": False}, {"eager": (False,)}),
