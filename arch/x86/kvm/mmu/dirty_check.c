@@ -4,10 +4,12 @@
  *
  * Logging takes away both Writable and Dirty bits of 4KiB SPTEs.  The write fault that follows
  * makes the SPTE writable, and no more than that: it is the CPU that sets the Dirty bit when it
- * tries again, so whatever loses one with dirty_harvest loses it here, too.  The log by faults
- * is a state of each page, from when it leaves the memslot's log until KVM_GET_DIRTY_LOG puts
- * what has a fault back.  Before and after that a fault goes to the memslot's log, as does,
- * always, what KVM itself writes to; such a page isn't compared.
+ * tries again.  The log by faults is a state of each page, from when it leaves the memslot's log
+ * until KVM_GET_DIRTY_LOG puts what has a fault back.  Before and after that a fault goes to the
+ * memslot's log, as does, always, what KVM itself writes to; such a page isn't compared.
+ *
+ * What isn't tried is a Dirty bit that is set by way of a TLB entry of a page that was only read,
+ * or of a link that was cached before GET took its Accessed bit: the fault has just removed both.
  *
  * Dirty bit, but no fault: the fault is logged before the SPTE becomes writable.
  *
@@ -15,12 +17,13 @@
  * is told from a lost Dirty bit by the page's hash of before the SPTE became writable: if it has
  * another one now, somebody wrote to it.  A CPU sets the Dirty bit before its write is seen, so
  * look for Dirty bits once more after that.  KVM's own writes and their marks are within one
- * section of kvm->srcu: wait for those that are under way.
+ * section of kvm->srcu: wait for those that are under way, if a page is still suspect then.
  *
  * What is reported in vain:
  * - "no Dirty bit", if the instruction that faulted was not tried again yet, and meanwhile user
- *   space, a device, KVM by a mapping that it keeps (nested VMX), or, until KVM_CLEAR_DIRTY_LOG
- *   flushes, a CPU by an old TLB entry wrote to this page;
+ *   space, a device, KVM by a mapping that it keeps (nested VMX, SEV-ES, Xen), a vCPU by another
+ *   memslot of the same memory, or, until KVM_CLEAR_DIRTY_LOG flushes, a CPU by an old TLB entry
+ *   wrote to this page, which a guest can bring about;
  * - "no write fault", by CPUs that set Dirty bits of SPTEs that have just become read-only, for
  *   a write before that flush.
  */
@@ -136,9 +139,13 @@ bool kvm_dirty_check_fault(struct kvm *kvm, const struct kvm_memory_slot *slot, 
  */
 void kvm_dirty_check_forget(const struct kvm_memory_slot *slot, unsigned long rel)
 {
-	/* It may have left the log since, and a vCPU written to it. */
-	if (xchg(&check_states(slot)[rel], CHECK_NONE) > CHECK_ARMED)
-		set_bit(rel, slot->dirty_bitmap);
+	u32 *state = &check_states(slot)[rel], old = READ_ONCE(*state);
+
+	do {
+		/* It may have left the log since, and a vCPU written to it. */
+		if (old > CHECK_ARMED)
+			set_bit(rel, slot->dirty_bitmap);
+	} while (!try_cmpxchg(state, &old, CHECK_NONE));
 }
 
 /* Pages that one log has, and the other lacks.  Others may forget them meanwhile. */
@@ -166,6 +173,26 @@ static bool check_find_suspects(const struct kvm_memory_slot *slot)
 	}
 
 	return found;
+}
+
+/* Of those that were found, are there any for which no Dirty bit or mark came since? */
+static bool check_has_suspects(const struct kvm_memory_slot *slot)
+{
+	const u32 *states = check_states(slot);
+	unsigned long rel;
+	u32 state;
+
+	for (rel = 0; rel < slot->npages; rel++) {
+		if (!(rel % BITS_PER_LONG))
+			cond_resched();
+
+		state = READ_ONCE(states[rel]);
+		if (state == CHECK_NO_FAULT ||
+		    (state == CHECK_NO_DIRTY_BIT && !test_bit(rel, slot->dirty_bitmap)))
+			return true;
+	}
+
+	return false;
 }
 
 /* Make one log of both; one line for all that differs, however much it is. */
@@ -216,9 +243,13 @@ void kvm_arch_check_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
 	if (!kvm_dirty_check(kvm))
 		return;
 
+	/* vCPUs may sleep in such a section: don't wait for what was just written since. */
 	if (check_find_suspects(slot)) {
-		synchronize_srcu(&kvm->srcu);
 		kvm_arch_harvest_dirty_log(kvm, slot);
+		if (check_has_suspects(slot)) {
+			synchronize_srcu(&kvm->srcu);
+			kvm_arch_harvest_dirty_log(kvm, slot);
+		}
 	}
 
 	check_report(kvm, slot);

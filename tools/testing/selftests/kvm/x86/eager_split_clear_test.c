@@ -4,9 +4,12 @@
  *
  * What it refuses, how little it splits and arms when asked for little, words of the
  * log that have pages of two huge pages, memory where there was MMIO before, a quota of
- * shadow pages that is too small to split all huge pages, and that a trace of the TDP
- * MMU's SPTEs has each of the changes that logging makes.
+ * shadow pages that is too small to split all huge pages, a parameter that changes all
+ * the time, and that a trace of the TDP MMU's SPTEs has each of the changes that logging
+ * makes.
  */
+#include <signal.h>
+
 #include "eager_split_model.h"
 
 #define TRACE_LINE		256
@@ -24,6 +27,9 @@
 
 /* Room for page tables that are built again, and for one or two splits. */
 #define QUOTA_LEFT		7
+
+#define NR_FLIPPED_CYCLES	4
+#define FLIP_PERIOD_US		50
 
 static void expect_refused(struct model_test *t, u64 first, u64 nr)
 {
@@ -231,6 +237,69 @@ static void run_trace(struct model_test *t)
 	setting_reset(TRACE_EVENT);
 }
 
+/* The parameter */
+
+static pthread_t flip_id;
+static bool flip_stop;
+static bool flipping;
+
+static void *flip_thread(void *unused)
+{
+	for (unsigned int i = 0; !READ_ONCE(flip_stop); i++) {
+		setting_set(PARAM_EAGER, i % 2 ? "Y" : "N");
+		usleep(FLIP_PERIOD_US);
+	}
+	return NULL;
+}
+
+/* The thread has ended before the parameter gets its old value. */
+static void flip_end(void)
+{
+	if (!flipping)
+		return;
+
+	flipping = false;
+	WRITE_ONCE(flip_stop, true);
+	pthread_join(flip_id, NULL);
+}
+
+static void flip_begin(void)
+{
+	static bool before;
+
+	/* Exit handlers run in the opposite order. */
+	if (!before && setting_exists(PARAM_EAGER))
+		before = !atexit(flip_end);
+	flipping = true;
+	WRITE_ONCE(flip_stop, false);
+	start_thread(&flip_id, flip_thread, NULL);
+}
+
+/* Failures end in exit(), and signals have to wait: the old value comes back. */
+static void run_flip(struct model_test *t)
+{
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	t->unpredictable = true;
+	flip_begin();
+
+	for (int i = 0; i < NR_FLIPPED_CYCLES; i++)
+		log_cycle(t);
+
+	flip_end();
+	setting_reset(PARAM_EAGER);
+	t->unpredictable = false;
+	touch_all(t, "all touched at the end");
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static const char *cannot_flip(void)
+{
+	return access(PARAM_EAGER, W_OK) ? PARAM_EAGER " is read-only" : NULL;
+}
+
 /* The quota */
 
 static void touch_ballast(struct model_test *t)
@@ -327,6 +396,8 @@ const struct test_case test_cases[] = {
 	  .nr_huge = 1, .manual_only = true },
 	{ "quota", "too few shadow pages to split", enter_long, run_quota,
 	  .skip_reason = no_quota, .nr_huge = 4 },
+	{ "flip", "eager_page_split changes while pages are split", enter_long, run_flip,
+	  .skip_reason = cannot_flip, .nr_huge = 4 },
 	{ "across_q", "CLEAR of words that have pages of two huge pages, too few shadow pages",
 	  enter_long, run_across_quota, .skip_reason = no_quota, .nr_huge = 4, .head = 61,
 	  .tail = 101, .manual_only = true },
