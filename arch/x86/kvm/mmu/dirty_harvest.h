@@ -33,7 +33,8 @@ static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 /* And by write protection as well? */
 static __always_inline bool kvm_dirty_check(const struct kvm *kvm)
 {
-	return kvm_dirty_harvest(kvm) && kvm->arch.dirty_check;
+	return static_branch_unlikely(&kvm_dirty_harvest_vms.key) &&
+	       unlikely(kvm->arch.dirty_check) && kvm_dirty_harvest(kvm);
 }
 
 /* The parameter's values, and what a VM may ask for instead unless that is off. */

@@ -211,10 +211,7 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 	return vm;
 }
 
-/*
- * A vCPU that comes while pages are logged.  With PML it would exit for every 512 pages, with
- * write faults for each.
- */
+/* A vCPU that comes while pages are logged.  By PML it would exit once for 512 pages. */
 static void check_late_vcpu(struct kvm_vm *vm, u64 method, bool manual)
 {
 	struct kvm_vcpu *vcpu = vm_vcpu_add(vm, 1, guest_main);
