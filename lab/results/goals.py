@@ -156,13 +156,10 @@ def with_median_enabling(times: Times) -> Times:
     It comes before the writes, so that runs of other mixes repeat it.
     """
     alike = defaultdict(list)
-    for key, seconds in times.items():
-        alike[replace(key, write_percent=0)].append(seconds)
-    enabling = tables.ENABLING.phase
-    return {
-        key: median(alike[replace(key, write_percent=0)]) if key.phase == enabling else seconds
-        for key, seconds in times.items()
-    }
+    enabling = [key for key in times if key.phase == tables.ENABLING.phase]
+    for key in enabling:
+        alike[replace(key, write_percent=0)].append(times[key])
+    return times | {key: median(alike[replace(key, write_percent=0)]) for key in enabling}
 
 
 def table(measurements: Iterable[Measurement]) -> Table | None:

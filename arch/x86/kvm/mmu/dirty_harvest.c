@@ -128,11 +128,11 @@ bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode)
 {
 	if (!kvm_dirty_harvest_is_possible(kvm))
 		return false;
+	if (mode == KVM_HARVEST_CHECK)
+		return true;
 
-	if (mode == KVM_HARVEST_CHECK || kvm->arch.usual_cpu_dirty_log_size)
-		return mode == KVM_HARVEST_CHECK;
-
-	return mode == KVM_HARVEST_ON || (mode == KVM_HARVEST_AUTO && !tdp_enabled);
+	return !kvm->arch.usual_cpu_dirty_log_size &&
+	       (mode == KVM_HARVEST_ON || (mode == KVM_HARVEST_AUTO && !tdp_enabled));
 }
 
 /**
