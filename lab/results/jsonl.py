@@ -29,7 +29,7 @@ PHASES = {
     "disable": False,
 }
 # Values of kvm.dirty_harvest, the one of older lines first.
-HARVESTS = ("off", "on", "auto")
+HARVESTS = ("off", "on", "auto", "check")
 # Where a line begins; the rest has the order of the fields. As split-bench.sh writes them.
 FIRST = ("machine", "kernel", "kernel_version")
 

@@ -21,7 +21,7 @@ LOCKSTEP = (
 )
 WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, varies by run"
 
-OFF, ON, _ = HARVESTS
+OFF, ON, *_ = HARVESTS
 NOTHING = "-"
 MIB = 1 << 20
 # Of the VM that goals are for, and that kernels are compared with.

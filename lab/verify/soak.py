@@ -52,7 +52,7 @@ PAUSED = "pauses"
 
 # What kvm.dirty_harvest is; any: what the stress test draws, or else the seed decides.
 ANY = "any"
-HARVEST = (ANY, "on", "off")
+HARVEST = (ANY, "on", "off", "auto", "check")
 
 SEED_BITS = 40
 MOST_MINUTES = 100_000
@@ -525,7 +525,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     "harvest",
     type=click.Choice(HARVEST),
     default=ANY,
-    help="Whether VMs log by Dirty bits where they can; any: drawn, VM by VM by the stress test.",
+    help="Value of kvm.dirty_harvest; any: on or off, drawn, VM by VM by the stress test.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")

@@ -288,13 +288,12 @@ CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 # Not called as those that topics before the capability have.
 CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
-CONTROLLED = replace(
-    perf_test("controlled", *SMALL, "--eager", "off", "--chunk", "512", "--log-by", "dirty"),
-    # Not as those that topics before the capability have.
-    name="controlled_perf_test",
-    harvest="vm",
-    eager=("Y",),
-)
+ASKS = ("--eager", "off", "--chunk", "512", "--log-by")
+# Not called as those that topics before the capability have.
+CONTROLLED = [
+    replace(perf_test("", *SMALL, *ASKS, by), name=f"controlled_perf_test-{by}", harvest="vm")
+    for by in ("dirty", "check")
+]
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
@@ -351,7 +350,7 @@ VMX_TRACKED_MODE = without("eptad")
 CONTROL_MODES = (*HARVEST_MODES, VMX_MODES[0], VMX_HARVEST_MODE, VMX_TRACKED_MODE)
 CONTROL_CASES = (
     *(Case(CONTROL, mode, "Y") for mode in CONTROL_MODES),
-    *(Case(CONTROLLED, mode, "Y") for mode in HARVEST_MODES),
+    *(Case(test, mode, "Y") for test in CONTROLLED for mode in HARVEST_MODES),
     Case(CANCEL_TDP, VMX_MODES[0], "Y"),
 )
 

@@ -218,7 +218,7 @@ static void take_mode(const char *arg)
 /* Headers without the capability come with a library without the hook. */
 #ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
 static const char * const asked_eagers[] = { "host", "off", "on" };
-static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto" };
+static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto", "check" };
 
 static struct choice eagers = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
 static struct choice logs = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };
@@ -314,8 +314,8 @@ static const struct test_option common_options[] = {
 	{ 0, "eager", "Have KVM split huge pages eagerly: off, on, or as the host says.\n"
 	  "     (host, off, on; default: host; x86 only)",
 	  .number = &perf_options.asked_eager, .choice = &eagers },
-	{ 0, "log-by", "Have KVM log pages by write protection, Dirty bits, or whatever it\n"
-	  "     chooses. (host, wrprot, dirty, auto; default: host; x86 only)",
+	{ 0, "log-by", "Have KVM log pages by write protection, Dirty bits, whatever it\n"
+	  "     chooses, or both. (host, wrprot, dirty, auto, check; default: host; x86 only)",
 	  .number = &perf_options.asked_log_by, .choice = &logs },
 #endif
 	{ 0, "stats", "Print what KVM's statistics say about each phase. (x86 only)",

@@ -116,7 +116,7 @@ struct stress {
 	/* HugeTLB pages of two banks, or else transparent huge pages. */
 	bool shared;
 	/* What kvm.dirty_harvest is for this VM, and whether it logs that way. */
-	bool harvest;
+	const char *harvest;
 	bool harvested;
 	/* Allocations of this round fail. */
 	bool inject;

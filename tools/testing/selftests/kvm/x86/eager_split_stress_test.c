@@ -67,7 +67,7 @@ struct vcpu_thread {
 struct counters counters;
 
 /* Of dirty_harvest; drawn if it is the first. */
-static const char * const harvests[] = { "any", "off", "on" };
+static const char * const harvests[] = { "any", "off", "on", "auto", "check" };
 static struct choice harvest_choice = { harvests, sizeof(*harvests), ARRAY_SIZE(harvests) };
 static u64 option_harvest;
 
@@ -341,9 +341,9 @@ static void draw_configuration(struct stress *t)
 	if (t->log_mode == LOG_RING && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING))
 		t->log_mode = LOG_CLEAR;
 	t->shared = below(&t->rng, 2) || !thp_configured();
-	t->harvest = below(&t->rng, 2);
+	t->harvest = harvests[1 + below(&t->rng, 2)];
 	if (option_harvest)
-		t->harvest = option_harvest == 2;
+		t->harvest = harvests[option_harvest];
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
@@ -470,7 +470,7 @@ int main(int argc, char *argv[])
 		  .number = &max_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
-		{ 'd', "harvest", "on, off, any: log by Dirty bits, if VMs can (default: any)",
+		{ 'd', "harvest", "off, on, auto, check, any of the first two (default: any)",
 		  .number = &option_harvest, .choice = &harvest_choice },
 		{ }
 	};

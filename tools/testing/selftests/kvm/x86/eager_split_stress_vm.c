@@ -164,7 +164,7 @@ static u64 get_stat(struct stress *t, const char *name)
 
 void create_vm(struct stress *t)
 {
-	set_if_there(PARAM_HARVEST, t->harvest ? "on" : "off");
+	set_if_there(PARAM_HARVEST, t->harvest);
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, NR_VCPUS, 0);
 	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
 	set_log_mode(t);
