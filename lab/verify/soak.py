@@ -398,17 +398,13 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
 
 
 def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
-    """Rates are those of boots that came to their end: of others the time is not known."""
     sums = [sum(run.counts.get(counter, 0) for run in runs) for counter in COUNTERS]
-    seconds = sum(run.seconds for run in runs)
-    finished = [run for run in runs if run.finished]
-    done = [sum(run.counts.get(counter, 0) for run in finished) for counter in COUNTERS[:2]]
-    rates = [f"{nr / seconds:,.1f}" if seconds else "-" for nr in done]
-    return (name, str(len(runs)), f"{seconds:.0f}", *(f"{n:,}" for n in sums), *rates)
+    seconds = f"{sum(run.seconds for run in runs):.0f}"
+    return (name, str(len(runs)), seconds, *(f"{n:,}" for n in sums))
 
 
 def table_of(soak: Soak) -> Table:
-    columns = ("boot", "boots", "s", *COUNTERS, "cycles/s", "pages/s")
+    columns = ("boot", "boots", "s", *COUNTERS)
     table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
     runs = list(soak.runs.values())
     for name in dict.fromkeys(run.kind for run in runs):

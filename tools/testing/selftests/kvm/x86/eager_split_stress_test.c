@@ -341,9 +341,7 @@ static void draw_configuration(struct stress *t)
 	if (t->log_mode == LOG_RING && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING))
 		t->log_mode = LOG_CLEAR;
 	t->shared = below(&t->rng, 2) || !thp_configured();
-	t->harvest = harvests[1 + below(&t->rng, 2)];
-	if (option_harvest)
-		t->harvest = harvests[option_harvest];
+	t->harvest = harvests[option_harvest ?: 1 + below(&t->rng, 2)];
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
@@ -470,7 +468,7 @@ int main(int argc, char *argv[])
 		  .number = &max_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
-		{ 'd', "harvest", "off, on, auto, check, any of the first two (default: any)",
+		{ 'd', "harvest", "dirty_harvest: off, on, auto, check, any (on or off; default)",
 		  .number = &option_harvest, .choice = &harvest_choice },
 		{ }
 	};
