@@ -231,18 +231,6 @@ static bool harvest_wants(struct kvm *kvm, u64 *sptep)
 	return harvest_is_dirty(READ_ONCE(*sptep));
 }
 
-/*
- * Are 64 neighbouring SPTEs of one page table all leaves with the Dirty bit?  @any
- * has the bits that at least one of them has.
- */
-static bool harvest_is_full(const u64 *sptep, u64 any)
-{
-	u64 all = spte_all(sptep, SPTE_BULK);
-
-	return (all & shadow_dirty_mask) && is_shadow_present_pte(all) &&
-	       !(any & SPTE_TDP_AD_MASK);
-}
-
 /* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
 static unsigned long harvest_gather(const struct kvm_rmap_head *heads)
 {
@@ -326,7 +314,7 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 	const u64 *block = IS_ENABLED(CONFIG_X86_64) ?
 			   spte_heads_block((u64 *)heads, KVM_RMAP_MANY, &mapped) : NULL;
 	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
-	u64 any;
+	u64 first;
 
 	if (!block && mapped) {
 		harvest_slow(h, heads, rel, BITS_PER_LONG);
@@ -337,16 +325,22 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 	if (!block)
 		return;
 
-	/* A Dirty bit that is set too late to be found is found the next time. */
-	any = spte_any(block, SPTE_BULK);
-	if (!(any & shadow_dirty_mask))
+	/* Whether the SPTEs of a page table have Dirty bits doesn't change. */
+	first = data_race(*block);
+	if (!spte_ad_enabled(first))
 		return;
 
-	/* A Dirty bit, once found, stays while mmu_lock is held. */
-	if (harvest_is_full(block, any))
+	/*
+	 * A Dirty bit, once found, stays while mmu_lock is held; one that is set too late to be
+	 * found is found the next time.  Neighbours are mostly alike, so the first one says
+	 * what they are to be looked at for.
+	 */
+	if (!(first & shadow_dirty_mask) && !(spte_any(block, SPTE_BULK) & shadow_dirty_mask))
+		return;
+
+	if ((first & shadow_dirty_mask) && (spte_all(block, SPTE_BULK) & shadow_dirty_mask))
 		harvest_log(word, ~0ul);
-	/* Whether an SPTE has Dirty bits doesn't change. */
-	else if (spte_ad_enabled(data_race(*block)))
+	else
 		harvest_log(word, harvest_gather(heads));
 }
 

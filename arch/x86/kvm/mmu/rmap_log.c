@@ -120,18 +120,20 @@ static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_l
 {
 	bool mapped;
 	u64 *block = spte_heads_block((u64 *)heads, KVM_RMAP_MANY, &mapped);
-	u64 any, all;
+	u64 first, all;
 
-	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(any));
-	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= SPTE_BULK * sizeof(any));
+	BUILD_BUG_ON(IS_ENABLED(CONFIG_X86_64) && sizeof(*heads) != sizeof(all));
+	BUILD_BUG_ON((KVM_RMAP_MANY | KVM_RMAP_LOCKED) >= SPTE_BULK * sizeof(all));
 
 	if (!block)
 		return !mapped;
 
-	any = spte_any(block, SPTE_BULK);
-	if (mode == RMAP_LOG_CLEAR_DIRTY && (any & SPTE_TDP_AD_MASK))
+	/* How a page table's SPTEs are to be armed is the same for all, and doesn't change. */
+	first = data_race(*block);
+	if (mode == RMAP_LOG_CLEAR_DIRTY && (first & SPTE_TDP_AD_MASK))
 		return false;
-	if (!(any & rmap_log_bit(mode)))
+	if (!(first & rmap_log_bit(mode)) &&
+	    !(spte_any(block, SPTE_BULK) & rmap_log_bit(mode)))
 		return true;
 
 	all = spte_all(block, SPTE_BULK);

@@ -5,6 +5,7 @@
 #include <linux/atomic.h>
 #include <linux/bitops.h>
 #include <linux/compiler.h>
+#include <linux/minmax.h>
 #include <linux/types.h>
 #include <linux/unroll.h>
 
@@ -21,14 +22,15 @@
 /* The bits that any of @nr SPTEs has; each is read once, and may change meanwhile. */
 static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
 {
-	unsigned int i;
+	unsigned int i, step = min(nr, 16);
 	u64 any = 0;
 
 	/* What was read before, to look at all bits, isn't kept in @nr registers. */
 	barrier();
-	unrolled_count(16)
-	for (i = 0; i < nr; i++)
-		any |= data_race(sptep[i]); /* see above */
+	for (; nr; nr -= step, sptep += step)
+		unrolled_count(16)
+		for (i = 0; i < step; i++)
+			any |= data_race(sptep[i]); /* see above */
 
 	return any;
 }
@@ -54,13 +56,14 @@ static __always_inline u64 spte_any_in_table(const u64 *sptep, unsigned int nr)
 /* The bits that all of @nr SPTEs have, likewise. */
 static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
 {
+	unsigned int i, step = min(nr, 16);
 	u64 all = ~0ull;
-	unsigned int i;
 
 	barrier();
-	unrolled_count(16)
-	for (i = 0; i < nr; i++)
-		all &= data_race(sptep[i]); /* see above */
+	for (; nr; nr -= step, sptep += step)
+		unrolled_count(16)
+		for (i = 0; i < step; i++)
+			all &= data_race(sptep[i]); /* see above */
 
 	return all;
 }
@@ -110,11 +113,13 @@ static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 /* Take @bits away from 64 SPTEs that no CPU changes: see kvm_spte_may_store(). */
 static __always_inline void spte_take_64(u64 *sptep, u64 bits)
 {
+	u64 *end = sptep + SPTE_BULK;
 	unsigned int i;
 
-	unrolled_count(16)
-	for (i = 0; i < SPTE_BULK; i++)
-		asm volatile("andq %1, %0" : "+m" (sptep[i]) : "r" (~bits));
+	for (; sptep < end; sptep += 16)
+		unrolled_count(16)
+		for (i = 0; i < 16; i++)
+			asm volatile("andq %1, %0" : "+m" (sptep[i]) : "r" (~bits));
 }
 
 /* Take @bits away from 64 SPTEs, whatever they are or become meanwhile. */
