@@ -397,19 +397,16 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
         raise broken(f"unusable output: {error}", everything) from error
 
 
-def _row(name: str, runs: Sequence[BootRecord]) -> tuple[str, ...]:
-    sums = [sum(run.counts.get(counter, 0) for run in runs) for counter in COUNTERS]
-    seconds = f"{sum(run.seconds for run in runs):.0f}"
-    return (name, str(len(runs)), seconds, *(f"{n:,}" for n in sums))
-
-
 def table_of(soak: Soak) -> Table:
     columns = ("boot", "boots", "s", *COUNTERS)
     table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
     runs = list(soak.runs.values())
-    for name in dict.fromkeys(run.kind for run in runs):
-        table.add(*_row(name, [run for run in runs if run.kind == name]))
-    table.add(*_row("all", runs), strong=True)
+    for name in (*dict.fromkeys(run.kind for run in runs), "all"):
+        found = [run for run in runs if name in (run.kind, "all")]
+        sums = [sum(run.counts.get(counter, 0) for run in found) for counter in COUNTERS]
+        seconds = f"{sum(run.seconds for run in found):.0f}"
+        row = (name, str(len(found)), seconds, *(f"{n:,}" for n in sums))
+        table.add(*row, strong=name == "all")
     return table
 
 

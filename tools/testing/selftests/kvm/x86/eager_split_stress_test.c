@@ -31,7 +31,6 @@
  * flush that is missing while enabling or clearing the log is not seen if the ioctl flushes at its
  * end.
  */
-#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -207,7 +206,8 @@ static void check_no_event(struct stress *t, unsigned int id)
 }
 
 /*
- * Memory that is read-only at the moment can't be written: try again.
+ * Memory that is read-only at the moment can't be written: try again when it can.  Trying
+ * at once kept the thread that ends it from a timer's lock, where emulated CPUs take turns.
  *
  * Return: true if the vCPU is between two operations.  Anywhere else it may hold a
  * word that it read, or have written one without a note of it.
@@ -217,10 +217,10 @@ static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 	struct kvm_run *run = t->vcpus[id]->run;
 
 	if (r) {
-		CHECK(t, error == EFAULT || error == EAGAIN, "KVM_RUN of vCPU %u: errno %d", id,
-		      error);
+		CHECK(t, error == EFAULT || error == EAGAIN, "vCPU %u: errno %d", id, error);
 		count(&counters.retries);
-		sched_yield();
+		pthread_rwlock_rdlock(&t->protection);
+		pthread_rwlock_unlock(&t->protection);
 		return false;
 	}
 
