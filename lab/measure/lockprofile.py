@@ -92,6 +92,8 @@ while [ $# -gt 0 ]; do
     shift 3
 done
 """
+# The release of the kernel that a trace is of, and where that has mmu_lock.
+Origin = tuple[str, locktrace.Areas]
 DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})s$", re.MULTILINE)
 
 
@@ -110,14 +112,6 @@ class TracedRun:
     @property
     def name(self) -> str:
         return "-".join(self.words)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Of which kernel a trace is. areas: where that has mmu_lock."""
-
-    release: str
-    areas: locktrace.Areas
 
 
 def check(vcpus: Sequence[int], writes: Sequence[int], mib: int) -> None:
@@ -188,10 +182,10 @@ def profile(
         locktrace.check_complete(text("stats"))
         ticks = _dirty_ticks(text("traced"), run.name)
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
-        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin[1])
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
-    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
+    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin[0]}
     found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
     found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
     found |= {"write_percent": run.write_percent, "initially_all_set": True, "eager": run.eager}
@@ -256,7 +250,7 @@ def command(
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
-    origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
+    origin = built.release, locktrace.areas_of(built.image.parents[4])
     records: list[dict[str, Any]] = []
     for mode in chosen:
         job = trace_job(mode, runs, mib, cpus, built.image, test)

@@ -22,7 +22,7 @@ from lab.machines.bochs import VmxBochs
 from lab.machines.paging import Mode
 from lab.measure import cost, live, lockprofile, locktrace, plan
 from lab.measure.cost import Point
-from lab.measure.lockprofile import Origin, TracedRun
+from lab.measure.lockprofile import TracedRun
 from lab.measure.locktrace import TraceError, Waiting
 from lab.measure.native import code, command, guest
 from lab.measure.native.guest import Case, Counts
@@ -285,7 +285,7 @@ TRACE = [
 ]
 
 VMALLOC = (locktrace.VMALLOC,)
-TRACED = Origin("7.3.4-series", VMALLOC)
+TRACED = ("7.3.4-series", VMALLOC)
 
 
 def waiting(lines: list[str], areas: locktrace.Areas = VMALLOC) -> Waiting:
