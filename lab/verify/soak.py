@@ -405,8 +405,7 @@ def table_of(soak: Soak) -> Table:
         found = [run for run in runs if name in (run.kind, "all")]
         sums = [sum(run.counts.get(counter, 0) for run in found) for counter in COUNTERS]
         seconds = f"{sum(run.seconds for run in found):.0f}"
-        row = (name, str(len(found)), seconds, *(f"{n:,}" for n in sums))
-        table.add(*row, strong=name == "all")
+        table.add(name, str(len(found)), seconds, *(f"{n:,}" for n in sums), strong=name == "all")
     return table
 
 
@@ -469,8 +468,7 @@ def _seed(text: str) -> int:
 
 def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     machine = machines.get(MACHINE)
-    configs = dict.fromkeys(kind.config for kind in kinds)
-    kernels = {config: kernel.build("series", config) for config in configs}
+    kernels = {c: kernel.build("series", c) for c in dict.fromkeys(kind.config for kind in kinds)}
     images = {config: built.image for config, built in kernels.items()}
     tests = selftests.build("series")
     say(f"soak: {minutes:g} min on {MACHINE}, first seed {seed:#x}")

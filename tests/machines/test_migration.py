@@ -42,8 +42,7 @@ def test_migration(
     boot = replace(command.migration_boots(machine, "series", [npt], LOAD, 128)[0], qemu=qemu)
     image = kernel("series", command.CONFIG).image
     job = command.migration_job(machine, boot, image, load.build(LOAD, tmp_path))
-    asked = [True] if qemu == PROGRAM else []
-    if asked:
+    if asked := [True] * (qemu == PROGRAM):
         job = replace(job, command=("sh", "-c", ASKS, *job.command))
     result = run_silent(machine.name, job)
     assert re.findall("kvm: dirty-log.*", result.text) == [SAID for _ in asked]

@@ -10,6 +10,7 @@
  *
  * What isn't tried is a Dirty bit that is set by way of a TLB entry of a page that was only read,
  * or of a link that was cached before GET took its Accessed bit: the fault has just removed both.
+ * A lost one is logged, but not counted, if GET finds no page there (MADV_DONTNEED, swap).
  *
  * Dirty bit, but no fault: the fault is logged before the SPTE becomes writable.
  *
