@@ -92,8 +92,7 @@ while [ $# -gt 0 ]; do
     shift 3
 done
 """
-# The release of the kernel that a trace is of, and where that has mmu_lock.
-Origin = tuple[str, locktrace.Areas]
+Origin = tuple[str, locktrace.Areas]  # The kernel's release, and where that has mmu_lock.
 DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})s$", re.MULTILINE)
 
 

@@ -16,6 +16,7 @@
 #define BIT_ULL(n) (1ULL << (n))
 #define BITS_PER_LONG 64
 #define __ffs(x) __builtin_ctzl(x)
+#define min(a, b) ((a) < (b) ? (a) : (b))
 #define barrier() asm volatile("" ::: "memory")
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
