@@ -6,7 +6,7 @@ boots with. cases() combines them; each combination is one test case with all of
 Cases that want the same machine share a boot, see boots.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -346,11 +346,20 @@ VMX_HARVEST_MODE = without("pml")
 # Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
 VMX_TRACKED_MODE = without("eptad")
 
+
+def each(
+    tests: Iterable[Selftest], modes: Iterable[Mode], config: str = "kvm", eager: str = "Y"
+) -> Iterator[Case]:
+    """Each of TESTS in each of MODES. EAGER: its value; empty: all that a test makes sense with."""
+    for test, mode in product(tests, modes):
+        yield from (Case(test, mode, value, config) for value in eager or test.eager)
+
+
 # With PML, without, and without Dirty bits; it is the test that sets eager_page_split.
 CONTROL_MODES = (*HARVEST_MODES, VMX_MODES[0], VMX_HARVEST_MODE, VMX_TRACKED_MODE)
 CONTROL_CASES = (
-    *(Case(CONTROL, mode, "Y") for mode in CONTROL_MODES),
-    *(Case(test, mode, "Y") for test in CONTROLLED for mode in HARVEST_MODES),
+    *each((CONTROL,), CONTROL_MODES),
+    *each(CONTROLLED, HARVEST_MODES),
     Case(CANCEL_TDP, VMX_MODES[0], "Y"),
 )
 
@@ -397,48 +406,37 @@ STRESS = selftest("x86/eager_split_stress_test", "-t", "5", huge_2m=16, eager=("
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
-    yield from (Case(test, VMX_MODES[-1], "Y") for test in (HOLD, harvested(HOLD), WINDOW_VMX))
-    for test in (*NOTHING_UNSEEN_DEBUG, *PAUSED, paused(harvested(STRESS)), *DEBUG_ONCE):
-        yield Case(test, SHADOW_MODES[-1], "Y", "debug")
-    yield from (Case(test, mode, "Y", "debug") for test, mode in product(DEBUG, SHADOW_MODES))
-    yield from (Case(test, TDP_MODE, "Y", "debug") for test in DEBUG_TDP)
-    for test, mode in product((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES):
-        yield from (Case(test, mode, eager) for eager in test.eager)
+    shadow = SHADOW_MODES[-1:]
+    yield from each((HOLD, harvested(HOLD), WINDOW_VMX), VMX_MODES[-1:])
+    debug = (*NOTHING_UNSEEN_DEBUG, *PAUSED, paused(harvested(STRESS)), *DEBUG_ONCE)
+    yield from each(debug, shadow, "debug")
+    yield from each(DEBUG, SHADOW_MODES, "debug")
+    yield from each(DEBUG_TDP, (TDP_MODE,), "debug")
+    yield from each((SPLITTING, *DIRTY_LOG_MODES, *OTHERS), SVM_MODES, eager="")
     everywhere = (*PERF, *map(eagerly, MODEL), RECOVER, *PERF_1G, MODES_1G)
-    for test, mode in product(everywhere, DISTINCT_MODES):
-        yield from (Case(test, mode, eager) for eager in test.eager)
+    yield from each(everywhere, DISTINCT_MODES, eager="")
     # That lazily nothing is split early is the same code for each MMU.
-    yield from (Case(test, SHADOW_MODES[-1], "N") for test in (*MODEL, TABLES))
-    yield from (Case(test, TDP_MODE, "N") for test in MODEL)
-    yield Case(STRESS, VMX_HARVEST_MODE, "Y")
+    yield from each((*MODEL, TABLES), shadow, eager="N")
+    yield from each(MODEL, (TDP_MODE,), eager="N")
+    yield from each((STRESS, *NOTHING_UNSEEN_VMX, WINDOW_VMX, IDLE), (VMX_HARVEST_MODE,))
     yield Case(RECOVER, VMX_TRACKED_MODE, "Y")
-    yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (TABLES, harvested(TABLES)))
-    yield from (Case(NESTED_LOG, mode, "Y") for mode in VMX_NESTED_MODES)
-    for test, mode in (*product(VMX_SMOKE, VMX_MODES), *product(VMX_NESTED, VMX_NESTED_MODES)):
-        yield from (Case(test, mode, eager) for eager in test.eager)
-    for test, mode in product((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES):
-        yield Case(test, mode, "Y")
-    yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in NOTHING_UNSEEN_VMX)
-    for test, mode in product((WINDOW, IDLE, EXCESS, HIST, harvested(HIST), SIGNAL), HARVEST_MODES):
-        yield Case(test, mode, "Y")
-    yield from (Case(test, VMX_HARVEST_MODE, "Y") for test in (WINDOW_VMX, IDLE))
+    yield from each((TABLES, harvested(TABLES), HOSTILE, STRESS), shadow)
+    yield from each((NESTED_LOG,), VMX_NESTED_MODES)
+    yield from each(VMX_SMOKE, VMX_MODES, eager="")
+    yield from each(VMX_NESTED, VMX_NESTED_MODES, eager="")
+    yield from each((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES)
+    rest = (WINDOW, IDLE, EXCESS, HIST, harvested(HIST), SIGNAL, HARVEST_RING)
+    yield from each(rest, HARVEST_MODES)
     yield from CONTROL_CASES
     yield Case(race_test(20), TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
     # Here no VM looks for Dirty bits, but to compare.
-    yield Case(CHECKED_SHORT, VMX_MODES[0], "Y")
-    yield from (Case(CHECKED_SHORT, mode, "Y", "debug") for mode in (SHADOW_MODES[-1], TDP_MODE))
-    yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")
-    yield from (Case(test, SHADOW_MODES[-1], "Y") for test in (HOSTILE, STRESS))
-    yield from (
-        Case(test, mode, "Y") for test in PERF_ACCESS for mode in (SHADOW_MODES[0], TDP_MODE)
-    )
-    yield from (Case(HARVEST_RING, mode, "Y") for mode in HARVEST_MODES)
+    yield from each((CHECKED_SHORT, HARVEST_PARAM), VMX_MODES[:1])
+    yield from each((CHECKED_SHORT,), (*shadow, TDP_MODE), "debug")
+    yield from each(PERF_ACCESS, (SHADOW_MODES[0], TDP_MODE))
     if f"/{FOLIO.name}.c\n" in OF_BASE:
-        for test, mode in product((FOLIO, harvested(FOLIO)), HARVEST_MODES):
-            yield Case(test, mode, "Y")
-    for mode in SHADOW_MODES:
-        yield from (Case(test, mode, "Y") for test in SHADOW)
+        yield from each((FOLIO, harvested(FOLIO)), HARVEST_MODES)
+    yield from each(SHADOW, SHADOW_MODES)
 
 
 # The names are those of any base; one that the base lacks is not there to be run. These hang the
