@@ -22,11 +22,8 @@ from lab.results.tables import Table
 
 # Two ticks of the kernel's timer: what waits for grace periods, or starts threads, moves by ticks.
 TICKS_S = 2 * 0.004
-# A difference within either is none: a share of the smaller time, or seconds by phase. From what
-# the unpatched kernel and N, which do the same, differ by: up to 3.5%, and for phases that contain
-# a wait or a start of threads, one tick. A tick's interrupt takes 42 us, and short phases meet one
-# more or less: seen is 53 us, with the same kernel and test in an initramfs of other bytes. See
-# docs/measuring.md.
+# A difference within either is none: a share of the smaller time, or seconds by phase. Why these is
+# in docs/measuring.md.
 SHARE = 0.04
 LIMITS_S = dict.fromkeys(("populate", "enable", "disable"), TICKS_S)
 LIMITS_S |= {"dirty": 100e-6, "get": 5e-6, "clear": 100e-6}

@@ -16,14 +16,7 @@ _PATH = re.compile(r"(?<= )([ab]/)(\S+)")
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One base.
-
-    package, tarball: Debian's package, and where that puts the source. proved: version -> sha256
-    of the tarball, the newest last. suite: fetched from there, not installed. packages: Debian's,
-    which only this base needs. paths: directory or program in the repository -> the same one in
-    this base; the first that fits. kernels: Debian's that are made of the newest, whose KVM
-    modules with the series may replace: release -> sha256 of the configuration.
-    """
+    """One base. What each key says is in docs/developing.md: "Bases"."""
 
     package: str
     tarball: str
