@@ -237,10 +237,7 @@ def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
 
 
 def curves(
-    name: str,
-    rows: Sequence[Sequence[Panel]],
-    y_label: str,
-    whole: float | None = None,
+    name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
 ) -> str:
     """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
     figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))

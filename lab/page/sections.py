@@ -158,18 +158,12 @@ def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
     notes = ["no thread waits for the lock in these runs, so it is not dropped", tables.LOCKSTEP]
-    rows: list[tuple[str, ...]] = [
-        (
-            tables.paging(one["machine"], one["ept"]),
-            str(one["vcpus"]),
-            str(one["vcpus"] * one["mib_per_vcpu"]),
-            str(one["pages"]),
-            str(one["instructions"]),
-            f"{one['longest_ns'] / 1e6:.2f}",
-        )
-        for one in records
-    ]
-    return Table("Cost of a split of 2 MiB", columns, rows, notes=notes)
+    table = Table("Cost of a split of 2 MiB", columns, notes=notes)
+    for one in records:
+        mode, mib = tables.paging(one["machine"], one["ept"]), one["vcpus"] * one["mib_per_vcpu"]
+        counts = (one["vcpus"], mib, one["pages"], one["instructions"])
+        table.add(mode, *map(str, counts), f"{one['longest_ns'] / 1e6:.2f}")
+    return table
 
 
 def _cost(source: Source) -> list[Block]:
@@ -233,22 +227,15 @@ def lock_table(records: Sequence[Any]) -> Table:
         "dirty: the phase without tracing, and with it; all but by times was measured with tracing",
         tables.LOCKSTEP,
     ]
-    rows: list[tuple[str, ...]] = [
-        (
-            f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}",
-            str(one["vcpus"]),
-            str(one["cpus"]),
-            "Y" if one["eager"] else "N",
-            f"{_waiting(one):.1f}%",
-            _by_times(one, records),
-            str(one["waits"]),
-            f"{one['longest_wait_seconds'] * 1e3:.3f}",
-            tables.milliseconds(one["untraced_seconds"]),
-            tables.milliseconds(one["seconds"]),
-        )
-        for one in records
-    ]
-    return Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), rows, notes=notes)
+    table = Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), notes=notes)
+    for one in records:
+        mode = f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}"
+        run = (mode, str(one["vcpus"]), str(one["cpus"]), "Y" if one["eager"] else "N")
+        waits = (f"{_waiting(one):.1f}%", _by_times(one, records), str(one["waits"]))
+        longest = f"{one['longest_wait_seconds'] * 1e3:.3f}"
+        times = map(tables.milliseconds, (one["untraced_seconds"], one["seconds"]))
+        table.add(*run, *waits, longest, *times)
+    return table
 
 
 def _lock(source: Source) -> list[Block]:
