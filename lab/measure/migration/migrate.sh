@@ -4,13 +4,10 @@
 # migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
 # Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on; V: with Y and
-# dirty_harvest=vm, QEMU asks KVM for the same, and for chunks of 2 MiB; without PML for Dirty bits): start
-# IMAGE (lab/measure/migration/guest) in QEMU with VCPUS vCPUs and MIB of memory from HugeTLB, let it
-# work for BEFORE_S seconds, migrate it to a file with at most MIB_PER_S while it works on, then
-# let it go on where it was, for AFTER_S, to see for how long it was stopped. Take its results
-# out of its memory. Restore the file in a second QEMU, where the guest checks all of its memory
-# for AFTER_S; take those results. With MIGRATE_KVM the guest goes back before that, by another file, in
-# a third QEMU.
+# dirty_harvest=vm, QEMU asks KVM for the same, and for chunks of 2 MiB; without PML for Dirty bits): what
+# docs/migration.md says under "What happens". The guest, IMAGE, works for BEFORE_S seconds before it is
+# migrated, and for AFTER_S after that and after being restored; its results are taken out of its memory
+# then. With MIGRATE_KVM it goes back before that, by another file, in a third QEMU.
 #
 # Method: QMP on FIFOs, so that neither sockets nor another program is needed.
 #
