@@ -5,7 +5,6 @@ Made by mmdebstrap, of the release that has the kernel: dkms builds there as it 
 """
 
 import hashlib
-import platform
 import re
 import shlex
 import shutil
@@ -99,7 +98,7 @@ def commands(page: str) -> list[str]:
 
 def _sources(layout: Layout) -> tuple[str, ...]:
     """mmdebstrap's words for the release and its archive; of its own it knows where updates are."""
-    own = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    own = archive.codename()
     suite = read_pin(layout).suite
     if not suite:
         return (own,)

@@ -171,10 +171,7 @@ ONE_VCPU = replace(LOAD, vcpus=1)
 AS_ASKED = "{ [ $2 = N ] && echo off || echo on; } >/sys/module/kvm/parameters/dirty_harvest"
 RELOAD, STOCK_BACK = "kvm-eager-split reload", "kvm-eager-split reload --stock"
 # Kernel whose KVM logs what the guest writes -> what loads that KVM, and what loads the other one.
-MIGRATIONS = {
-    "series": (RELOAD, STOCK_BACK),
-    "base": (STOCK_BACK, f"{RELOAD} && {AS_ASKED}"),
-}
+MIGRATIONS = {"series": (RELOAD, STOCK_BACK), "base": (STOCK_BACK, f"{RELOAD} && {AS_ASKED}")}
 
 
 def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:

@@ -236,10 +236,7 @@ def swap(fake: FakeKernel) -> None:
 
 @for_each_row(
     "work, said",
-    (
-        edit_common("KVM: split"),
-        r"has another .*eager_split\.c than all bases share: .*BASE=7\.3",
-    ),
+    (edit_common("KVM: split"), r"has another .*eager_split\.c than all bases share: .*BASE=7\.3"),
     (edit_common("KVM: selftests: test"), "a whole file that belongs to"),
     (drop_a_mail, "in their order: see kvm-selftests-test"),
     (insert_a_mail, "kvm-amid stands among the mails"),
