@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab compare A B`: two files of results side by side, and what moved between them.
 
-Only what both measured, with the same dimensions, is compared. With simulated time a difference
-counts beyond a limit of its phase (LIMITS_S), with the host's clock beyond what repeated runs of
-one side differ by; docs/measuring.md says why: "Comparing two results".
+What is compared, and which difference counts, is in docs/measuring.md: "Comparing two results".
 """
 
 import statistics

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What of an older base's tree is its own: backport/VERSION as its commits make it.
 
-A mail of series/ is kept there only if it makes another commit here. A whole file is never
-written: its text is common to all bases and comes from the newest one's tree, which it was tried
-in. What only this base needs is an edit after the last mail.
+By which rules is in docs/developing.md: "Bases".
 """
 
 from collections.abc import Sequence

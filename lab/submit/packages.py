@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian packages of a kernel with the series, and the proof that they work.
-
-The kernel's own target makes them, of Debian's configuration for clouds. The proof installs the
-image into a new Debian root file system and boots that with Debian's own initramfs.
-"""
+"""Debian packages of a kernel with the series, and the proof that they work: docs/packages.md."""
 
 import lzma
 import shutil

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The packaged KVM selftests have the same verdicts on the unpatched kernel and on the series.
-
-What the kernel complains about while a test runs belongs to its verdict.
-"""
+"""The packaged KVM selftests have the same verdicts on the unpatched kernel and on the series."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -37,10 +34,7 @@ def outcome(run: Callable[[Case], Outcome], case: Case) -> Outcome:
 
 
 def compare(case: Case, kernels: Sequence[Callable[[Case], Outcome]]) -> str:
-    """The verdict on both KERNELS, the unpatched one and the series; fails if it differs.
-
-    What differs is run again on both, alone and with twice the limit, which one may just have met.
-    """
+    """The verdict on both KERNELS, the unpatched one and the series; fails if it still differs."""
     longer = replace(case.test, name=f"{case.test.name}-again", timeout_s=2 * case.test.timeout_s)
     for one in (case, replace(case, test=longer)):
         base, series = (outcome(run, one) for run in kernels)

@@ -2,8 +2,7 @@
 """One migration, of the guest's notes and QEMU's events: what happened when, as records.
 
 Three phases: "before" the migration, "precopy" while memory is being sent and the guest works
-on, and the "blackout" in which it is stopped. What begins so late in precopy that it may end
-in the blackout only, is left to the blackout: its length is not precopy's doing.
+on, and the "blackout" in which it is stopped: docs/migration.md, "How to read it".
 """
 
 import json

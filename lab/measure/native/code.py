@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""KVM's functions as they are in a tree, with all that they need, to be compiled in user space.
-
-Nothing of the kernel is kept in the repository: a function is looked up by its name, and so is
-whatever its text names, until all that is left are stand-ins (kernel.h).
-"""
+"""KVM's functions as they are in a tree, with all that they need, to be compiled in user space."""
 
 import re
 from collections.abc import Iterator, Sequence

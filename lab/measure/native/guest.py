@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Page tables and rmap heads of a guest whose memory itself isn't there, and passes over them.
-
-A pass goes along gfns, as KVM does, so heads are neighbours, while tables lie in random order.
-All is made anew before each pass, and if "cold", other memory takes its place in the caches.
-"""
+"""Page tables and rmap heads of a guest whose memory itself isn't there, and passes over them."""
 
 import os
 import struct
