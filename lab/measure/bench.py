@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make bench`: eager_page_split=N beside =Y, measured by real kernels that run real guests.
 
-One boot per paging mode (ept/npt is fixed when KVM loads); inside, split-bench.sh runs the
-matrix. The unpatched kernel and the ungated baseline measure a part of it for comparison, with the
-same test program.
+What it runs, and beside what, is in docs/measuring.md: "The matrix".
 """
 
 import re

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report: one self-contained HTML page and its Markdown twin, from files of results.
-
-Only what is there is shown: for what is missing, the page says which command would measure it.
-"""
+"""The report: one self-contained HTML page and its Markdown twin, from files of results."""

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Both pages, from one list of sections: the Markdown page, and the same as HTML.
-
-The HTML page needs nothing beside it: pictures are SVG inside of it, there is no script, and
-nothing is loaded. The Markdown page has its pictures, and the files of results, beside it.
-"""
+"""Both pages, from one list of sections: the Markdown page, and as HTML, with all inside of it."""
 
 import hashlib
 import re

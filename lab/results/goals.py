@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the series is to reach in `make bench`, each paging mode by itself, and whether it does.
 
-BOUNDS are what eager splitting is to gain over the number of vCPUs: N/Y of the dirty memory time.
-For EPT with 2 MiB per vCPU, one huge page each, all writes, initially-all-set.
+BOUNDS, over the number of vCPUs, are those of docs/measuring.md: "The reference".
 """
 
 from collections import defaultdict

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tables of results: N beside Y beside their ratio, as in the mails about eager splitting.
 
-Figures of machines with simulated time and of machines with the host's clock never
-share a table: a table holds one machine, one paging mode, one write mix. It holds one kernel
-too, and beside the series the ungated baseline.
+A table holds one machine, one paging mode, one write mix, one kernel; and beside the series the
+ungated baseline.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The series: mails and whole files in the repository, commits in build/linux, and how to get
-from one to the other.
-"""
+"""The series: mails and whole files in the repository, commits in build/linux, and back."""
