@@ -2,6 +2,7 @@
 """Eager page splitting on a 32-bit host with PAE, by a program of its own: pae_split_test.c."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,8 @@ from .test_selftests import run_silent
 
 TEST = Path(__file__).parent / "pae" / "pae_split_test.c"
 NOT_BUILT = "nothing was run on a 32-bit host: there is no kernel pae; see `make test WHAT=pae`"
-VARIANTS = (
-    "no paging",
-    "no paging, initially all set",
-    "no paging, not eager",
-    "PAE",
-    "PAE, initially all set",
-    "PAE, not eager",
-)
+HOW = ("", ", initially all set", ", not eager")
+VARIANTS = tuple(f"{guest}{how}" for guest, how in product(("no paging", "PAE"), HOW))
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +37,7 @@ def _name(value: str | dict[str, str]) -> str:
 
 @for_each_row(
     "machine, parameters, harvest",
-    ("svm-qemu", {"kvm_amd.npt": "0"}, "off"),
-    ("svm-qemu", {"kvm_amd.npt": "0"}, "on"),
-    ("svm-qemu", {"kvm_amd.npt": "1"}, "off"),
-    ("svm-qemu", {"kvm_amd.npt": "1"}, "on"),
+    *(("svm-qemu", {"kvm_amd.npt": npt}, by) for npt, by in product("01", ("off", "on"))),
     ("vmx-bochs", {"kvm_intel.ept": "0"}, "on"),
     ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "1"}, "off"),
     ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "0"}, "on"),
