@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab cost`: what the split of one huge page costs while mmu_lock is held.
 
-The kernel says it itself: its tracepoint kvm_eager_split_hold has the huge pages that were split
-and the time for which the lock was held. On the lockstep machine that time is a number of
-instructions. Logging is enabled without initially-all-set, so all of the memory is split at once.
+The kernel says it itself, by its tracepoint kvm_eager_split_hold; see docs/design.md: "The cost of
+a split". Logging is enabled without initially-all-set, so all of the memory is split at once.
 """
 
 import re

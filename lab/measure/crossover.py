@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab crossover`: dirty logging by Dirty bits beside write protection, over what is written.
 
-The matrix of split-bench.sh with dirty_harvest off and on, for every MMU: shadow paging, and
-EPT without PML with either MMU. PML, which a VM can do without, and what idle memory costs. On the
-lockstep machine, so that figures repeat; the results have the format of `make bench`. What is
-computed from them is in lab.results.tradeoff.
+What is measured is in docs/measuring.md: "Dirty bits instead of write protection"; what is computed
+from that, in lab.results.tradeoff.
 """
 
 from dataclasses import replace

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Who waited for mmu_lock, read from the text of a kernel trace.
 
-Events: lock:contention_begin and lock:contention_end around each wait, kvm:kvm_userspace_exit
-when KVM_RUN returns, sched:sched_switch. Stamps are ticks of one clock for all processors. How
-a wait for mmu_lock is told apart, and a pass found, is in docs/measuring.md, "Who waits".
+Which events it has, and how a wait for mmu_lock is told apart, and a pass found, is in
+docs/measuring.md, "Who waits".
 """
 
 import re

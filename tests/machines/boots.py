@@ -2,8 +2,7 @@
 """Boots that are shared: cases that want the same machine run in it one after the other.
 
 To boot takes longer than many a case. Each case has settings, HugeTLB pages, time limit, kernel
-log and exit status of its own, as if it had the machine for itself. If the machine crashes, the
-case fails that was running; all others run in a new boot.
+log and exit status of its own, as if it had the machine for itself.
 """
 
 import shlex

@@ -3,7 +3,6 @@
 
 A test names a selftest and its arguments. A mode names a machine and the module parameters that it
 boots with. cases() combines them; each combination is one test case with all of it in its name.
-Cases that want the same machine share a boot, see boots.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Do the tests find bugs? Each mutant of tests/mutants is found, by the test that its patch names.
 
-The test passes with what only lets the mutant show (the control), and then it has to fail, in the
-same boot, with the mutant itself, and with what the patch says: docs/developing.md, "Mutants". It
-is not enough that anything else goes wrong, a machine that crashes included.
+How is in docs/developing.md, "Mutants". It is not enough that anything else goes wrong, a machine
+that crashes included.
 """
 
 import re

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab migrate`: migrate a guest that writes, lazily and eagerly split, and show what it felt.
 
-A boot for each paging mode; in it a migration with eager_page_split=N, one with =Y, and where the
-CPU doesn't log by itself one with dirty_harvest=on. A QEMU with qemu/*.patch may ask for that.
+A boot for each paging mode; what is migrated in it is in docs/migration.md: "What happens".
 """
 
 import shutil
