@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Pins, and the source that they give: installed, fetched by an apt that is faked, or given."""
+"""Pins, and the source that they give: installed, fetched by an apt that is faked, or given.
+
+lab.build.qemu, which is made of such a source, and what qemu/*.patch has of the series.
+"""
 
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from lab.build import qemu
 from lab.core.paths import DEFAULT_BASE, ROOT, Layout
 from lab.series import archive, source, tree
 from lab.series.archive import SourceMissing
 from lab.series.pin import Pin, read_pin
 from tests.rows import for_each_row
 from tests.unit import files
-from tests.unit.calls import refused
+from tests.unit.calls import lab, refused
 from tests.unit.fake_kernel import BASE_FILES, write_tarball
 from tests.unit.files import program
 
@@ -239,3 +243,30 @@ def test_a_tarball_that_is_none_of_this_kernel(
 ) -> None:
     assert said in refused(source.current_source, layout, make(tmp_path))
     assert not layout.source.exists()
+
+
+def test_qemu_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = qemu.PIN.newest
+
+    def fetch(package: str, suite: str, root: Path, log: Path) -> Path:
+        files.write(root / "qemu-7.2/debian/control", "")
+        return files.write(root / "qemu.dsc", f"Source: qemu\nVersion: {version}\nBinary: no\n")
+
+    def run(what: str, words: Sequence[str], log: Path, cwd: Path, env: object) -> None:
+        assert words[-1].endswith(".patch")
+        files.write(cwd / "build/program", version)
+
+    monkeypatch.setattr(archive, "fetch", fetch)
+    monkeypatch.setattr(qemu, "run_logged", run)
+    monkeypatch.setattr(qemu, "PROGRAM", tmp_path / "qemu/program")
+    assert "the pin expects" in lab("qemu", status=2).err
+    version += "+1"
+    assert "is newer than" in lab("qemu").err
+    assert qemu.PROGRAM.exists() and "Building" not in lab("qemu").err
+
+
+def test_definitions_of_the_patch_for_qemu_are_those_of_the_series() -> None:
+    (mail,) = (ROOT / "series").glob("*-let-user-space-steer-dirty-*.patch")
+    (patch,) = (ROOT / "qemu").glob("*.patch")
+    defined = re.findall(r"^\+#define .*", patch.read_text(), re.MULTILINE)
+    assert len(defined) == 20 and set(defined) <= set(mail.read_text().splitlines())
