@@ -326,7 +326,7 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 		return;
 
 	/* Whether the SPTEs of a page table have Dirty bits doesn't change. */
-	first = data_race(*block);
+	first = READ_ONCE(*block);
 	if (!spte_ad_enabled(first))
 		return;
 

@@ -129,7 +129,7 @@ static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_l
 		return !mapped;
 
 	/* How a page table's SPTEs are to be armed is the same for all, and doesn't change. */
-	first = data_race(*block);
+	first = READ_ONCE(*block);
 	if (mode == RMAP_LOG_CLEAR_DIRTY && (first & SPTE_TDP_AD_MASK))
 		return false;
 	if (!(first & rmap_log_bit(mode)) &&

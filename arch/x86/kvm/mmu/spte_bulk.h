@@ -19,7 +19,7 @@
  */
 #define SPTE_BULK	64
 
-/* The bits that any of @nr SPTEs has; each is read once, and may change meanwhile. */
+/* The bits that any of @nr SPTEs has, up to 16 or a multiple; each is read once, and may change. */
 static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
 {
 	unsigned int i, step = min(nr, 16);

@@ -12,9 +12,9 @@
  * that there was a fault for each page that was written.  L1 uses some of the pages
  * as well, so that one gfn may have an SPTE with a Dirty bit and one without.
  *
- * The log may have more than what was written in one case: a guest that turns a
- * read-only entry of its page tables into a writable one has its page logged when
- * KVM synchronizes the entry, as with write protection ("regrant").
+ * The log may have more than what was written in two cases, as with write protection: what
+ * KVM maps writable for a read ("device", "prefault"), and the page of a guest that turns a
+ * read-only entry of its page tables into a writable one ("regrant").
  *
  * Then a vCPU writes to a page all the time and never leaves the guest ("tlb", "enable"): once the
  * page is taken out of the log, the next write has to show, though the vCPU has the translation
@@ -33,6 +33,11 @@
 #define ROUNDS_PER		4u
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
+
+static u64 content(struct harvest_test *t, u64 page)
+{
+	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
+}
 
 /* What can happen: the host */
 
@@ -189,6 +194,44 @@ static void happen_edge(struct harvest_test *t, bool undo)
 	munmap(hva, EDGE_PAGES * PAGE_SIZE);
 }
 
+/* The guest reads what KVM has no SPTEs for any more, and then a device of user space writes. */
+static void happen_device(struct harvest_test *t, bool undo)
+{
+	u64 page;
+
+	happen_mprotect(t, false);
+	happen_mprotect(t, true);
+	for (page = 0; page < NR_PAGES; page++)
+		add_op(t, OP_EXPECT, DATA_GPA + page * PAGE_SIZE, content(t, page));
+	run_writer(t);
+
+	for (page = 0; page < NR_PAGES; page++)
+		if (!test_bit(page, t->log))
+			WRITE_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE), ~content(t, page));
+}
+
+/* As if the vCPU read, also what is mapped.  If writes fault then, KVM has flushed before. */
+static void happen_prefault(struct harvest_test *t, bool undo)
+{
+	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests), faults = nr_faults(t->vcpu);
+	struct kvm_pre_fault_memory range = { .gpa = DATA_GPA, .size = DATA_SIZE };
+
+	vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests) - flushes;
+	for (u64 page = 0; page < NR_PAGES; page++)
+		if (test_bit(page, t->log))
+			add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, t->value);
+	run_writer(t);
+	CHECK(t, flushes || nr_faults(t->vcpu) == faults, "no flush, but %lu write faults",
+	      nr_faults(t->vcpu) - faults);
+}
+
+static const char *no_prefault(void)
+{
+	return kvm_is_tdp_enabled() && kvm_has_cap(KVM_CAP_PRE_FAULT_MEMORY) ? NULL :
+	       "no KVM_PRE_FAULT_MEMORY";
+}
+
 /*
  * What can happen: tables of the guest
  *
@@ -319,11 +362,6 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes", faults);
 }
 
-static u64 content(struct harvest_test *t, u64 page)
-{
-	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
-}
-
 static void check_memory(struct harvest_test *t)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
@@ -362,6 +400,11 @@ static void run_event(struct harvest_test *t, const struct event *e)
 	}
 
 	write_all(t);
+	start_logging(t);
+	/* Again, with pages in each word of the log that were written since, and others. */
+	write_batch(t);
+	memset(t->log, 0, LOG_BYTES);
+	stop_logging(t);
 	start_logging(t);
 	one_round(t, e, true);
 	one_round(t, e, false);
@@ -439,6 +482,9 @@ static const struct event events[] = {
 	{ "move", "the memslot moves", happen_move, .undo = true },
 	{ "nx", "nx_huge_pages changes", happen_nx, .skip_reason = no_nx },
 	{ "reclaim", "the quota of shadow pages is lowered", happen_reclaim },
+	{ "device", "the guest reads, and user space writes", happen_device, .more = true },
+	{ "prefault", "KVM_PRE_FAULT_MEMORY maps what is mapped", happen_prefault,
+	  .skip_reason = no_prefault, .more = true },
 	{ "readonly", "the guest makes entries read-only", happen_readonly, .undo = true },
 	{ "absent", "the guest clears entries", happen_absent, .undo = true },
 	{ "other", "the guest makes entries point to another page", happen_other_gfn,
