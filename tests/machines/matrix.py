@@ -294,6 +294,7 @@ CONTROLLED = [
     for by in ("dirty", "check")
 ]
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
+NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
@@ -424,7 +425,7 @@ def cases() -> Iterator[Case]:
     yield from each(VMX_SMOKE, VMX_MODES, eager="")
     yield from each(VMX_NESTED, VMX_NESTED_MODES, eager="")
     yield from each((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES)
-    rest = (WINDOW, IDLE, EXCESS, HIST, harvested(HIST), SIGNAL, HARVEST_RING)
+    rest = (WINDOW, IDLE, EXCESS, HIST, harvested(HIST), SIGNAL, NOSLOT, HARVEST_RING)
     yield from each(rest, HARVEST_MODES)
     yield from CONTROL_CASES
     yield Case(race_test(20), TDP_MODE, "Y")

@@ -216,7 +216,8 @@ static void happen_prefault(struct harvest_test *t, bool undo)
 	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests), faults = nr_faults(t->vcpu);
 	struct kvm_pre_fault_memory range = { .gpa = DATA_GPA, .size = DATA_SIZE };
 
-	vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
+	if (kvm_is_tdp_enabled())
+		vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
 	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests) - flushes;
 	for (u64 page = 0; page < NR_PAGES; page++)
 		if (test_bit(page, t->log))
@@ -224,12 +225,6 @@ static void happen_prefault(struct harvest_test *t, bool undo)
 	run_writer(t);
 	CHECK(t, flushes || nr_faults(t->vcpu) == faults, "no flush, but %lu write faults",
 	      nr_faults(t->vcpu) - faults);
-}
-
-static const char *no_prefault(void)
-{
-	return kvm_is_tdp_enabled() && kvm_has_cap(KVM_CAP_PRE_FAULT_MEMORY) ? NULL :
-	       "no KVM_PRE_FAULT_MEMORY";
 }
 
 /*
@@ -483,8 +478,7 @@ static const struct event events[] = {
 	{ "nx", "nx_huge_pages changes", happen_nx, .skip_reason = no_nx },
 	{ "reclaim", "the quota of shadow pages is lowered", happen_reclaim },
 	{ "device", "the guest reads, and user space writes", happen_device, .more = true },
-	{ "prefault", "KVM_PRE_FAULT_MEMORY maps what is mapped", happen_prefault,
-	  .skip_reason = no_prefault, .more = true },
+	{ "prefault", "what is mapped is prefaulted (TDP)", happen_prefault, .more = true },
 	{ "readonly", "the guest makes entries read-only", happen_readonly, .undo = true },
 	{ "absent", "the guest clears entries", happen_absent, .undo = true },
 	{ "other", "the guest makes entries point to another page", happen_other_gfn,

@@ -197,6 +197,26 @@ static void ask_in_another_vm(void)
 	sleep(2);
 }
 
+/* Two bitmaps and 32 bits per page: where only killing processes makes room for them. */
+static void check_no_memory(void)
+{
+	struct kvm_vm *vm = vm_create_barebones();
+	/* More than what is free, and less than there is, which is refused without a try. */
+	u64 pages = (sysconf(_SC_AVPHYS_PAGES) + sysconf(_SC_PHYS_PAGES)) / 2;
+	size_t size = pages * PAGE_SIZE * BITS_PER_BYTE / 34 * PAGE_SIZE;
+	void *hva = map_memory(size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	int r;
+
+	enable(vm, (struct control){ .method = KVM_X86_DIRTY_LOG_CHECK }, 0, 0);
+	vm_set_user_memory_region(vm, DATA_SLOT, 0, DATA_GPA, size, hva);
+	r = __vm_set_user_memory_region(vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES, DATA_GPA,
+					size, hva);
+	TEST_ASSERT(r && errno == ENOMEM, "logging %lu bytes: expected ENOMEM, seen %d, errno %d",
+		    size, r, errno);
+	kvm_vm_free(vm);
+	munmap(hva, size);
+}
+
 static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 {
 	struct kvm_vm *vm;
@@ -332,6 +352,9 @@ int main(int argc, char *argv[])
 		set_host(i, i ? "vm" : "off");
 		check_vms();
 	}
+	/* Where the memslot itself doesn't take 8 bytes per page, for rmaps. */
+	if (dirty_bits && is_tdp_mmu())
+		check_no_memory();
 	ksft_test_result_pass("VMs\n");
 	ksft_finished();
 }
