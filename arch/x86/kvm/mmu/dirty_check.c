@@ -107,20 +107,20 @@ void kvm_dirty_check_set(struct kvm *kvm, const struct kvm_memory_slot *slot, gf
  * @kvm: a VM that logs both ways, with mmu_lock held until the SPTE is changed
  * @slot: a memslot that is logged
  * @gfn: the page
- * @spte: what its SPTE is to be, which loses the Dirty bit
+ * @spte: what its SPTE is to be, but for the Dirty bit, which it loses if compared
  *
  * Return: false if the page is not compared, and is to be put into the memslot's log.
  */
 bool kvm_dirty_check_fault(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
-			   u64 *spte)
+			   u64 spte)
 {
 	u32 *state = &check_states(slot)[gfn - slot->base_gfn];
-	kvm_pfn_t pfn = spte_to_pfn(*spte);
+	kvm_pfn_t pfn = spte_to_pfn(spte);
 
 	lockdep_assert_held(&kvm->mmu_lock);
 
 	/* Memory of devices changes at any time. */
-	if (!spte_ad_enabled(*spte) || !pfn_valid(pfn) || PageReserved(pfn_to_page(pfn)))
+	if (!spte_ad_enabled(spte) || !pfn_valid(pfn) || PageReserved(pfn_to_page(pfn)))
 		return false;
 
 	/* Any other vCPU that makes the page writable has left its hash before. */
@@ -129,7 +129,6 @@ bool kvm_dirty_check_fault(struct kvm *kvm, const struct kvm_memory_slot *slot, 
 	if (READ_ONCE(*state) <= CHECK_ARMED)
 		return false;
 
-	*spte &= ~shadow_dirty_mask;
 	return true;
 }
 

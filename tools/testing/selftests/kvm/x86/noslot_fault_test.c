@@ -11,9 +11,8 @@
 #include "kvm_util.h"
 #include "processor.h"
 
-#define DATA_SLOT	10
+#define SLOT		10
 #define DATA_GPA	0x40000000ull
-#define STEP_US		500000
 
 static struct kvm_vm *vm;
 static void *hva;
@@ -32,7 +31,7 @@ static void *run_or_add_slot(void *vcpu)
 	if (vcpu)
 		vcpu_run(vcpu);
 	else
-		vm_set_user_memory_region(vm, DATA_SLOT, KVM_MEM_READONLY, DATA_GPA, PAGE_SIZE, hva);
+		vm_set_user_memory_region(vm, SLOT, KVM_MEM_READONLY, DATA_GPA, PAGE_SIZE, hva);
 	return NULL;
 }
 
@@ -54,7 +53,7 @@ int main(void)
 
 	for (int i = 0; i < 2; i++) {
 		pthread_create(&threads[i], NULL, run_or_add_slot, i ? NULL : writer);
-		usleep(STEP_US);
+		usleep(500000);
 	}
 	vcpu_run(reader);
 	TEST_ASSERT_EQ(get_ucall(reader, NULL), UCALL_SYNC);
