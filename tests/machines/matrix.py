@@ -279,7 +279,6 @@ IDLE = harvested(selftest("x86/dirty_log_idle_test", huge_2m=66, eager=("Y",)))
 IDLE_CACHED = replace(
     IDLE, name=f"{IDLE.name}-cached", settings=(*IDLE.settings, ("prove_forget_links", "Y"))
 )
-# The test itself sets how pages are logged.
 EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
 # What a VM may ask for, which it tries with all parameters of the host that can be set.
@@ -288,7 +287,6 @@ CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 ASKS = ("--eager", "off", "--chunk", "512", "--log-by")
-# Not called as those that topics before the capability have.
 CONTROLLED = [
     replace(perf_test("", *SMALL, *ASKS, by), name=f"controlled_perf_test-{by}", harvest="vm")
     for by in ("dirty", "check")

@@ -195,7 +195,7 @@ def test_questions(root: Path) -> None:
 
 def test_the_crossing_is_that_of_the_report() -> None:
     found = kept()
-    assert query.number("crossing ept=false", found) == pytest.approx(1.16, abs=0.05)
+    assert query.number("crossing ept=false", found) == pytest.approx(1.11, abs=0.05)
     assert query.number("crossing ept=false by=cpu", found) < 1
     assert "no crossing" in refused(query.number, "crossing ept=false tdp_mmu=true", found)
 
