@@ -5,6 +5,7 @@ How one kernel has them all, and the format of a patch, is in docs/developing.md
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from lab.series.files import WholeFile, completed, read_text
 from lab.series.mail import Mail, parse
 from lab.series.pin import path_map
 
-KEYS = ("Caught-by", "Machine", "Output", "Kernel-log")
+KEYS = ("Reverts", "Caught-by", "Machine", "Output", "Kernel-log")
 FILE_NAME = re.compile(r"(\d\d|[1-9]\d\d)-([a-z0-9-]+)\.patch")
 SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
@@ -39,21 +40,31 @@ class Check:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake. number: of the switch. path: as messages name the patch."""
+    """One mistake.
+
+    number: of the switch. path: as messages name the patch. reverts: the subject of the mail that
+    it undoes, which fixes a bug of the kernel; empty if it undoes none.
+    """
 
     number: int
     name: str
     path: str
     mail: Mail
     check: Check
+    reverts: str
 
 
 @dataclass(frozen=True)
 class Mutants:
-    """All of tests/mutants. switch: path and mail of the patch 00."""
+    """All of tests/mutants that a base has.
+
+    switch: path and mail of the patch 00. left_out: why it has no mutant that undoes a mail, by
+    the mail's subject.
+    """
 
     switch: tuple[str, Mail]
     mutants: tuple[Mutant, ...]
+    left_out: Mapping[str, str]
 
 
 def _trailers(path: str, mail: Mail) -> dict[str, str]:
@@ -75,8 +86,7 @@ def _pattern(path: str, key: str, text: str | None) -> re.Pattern[str] | None:
         raise LabError(f"{path}: {key}: {text!r} is no regular expression: {error}") from error
 
 
-def _check(path: str, mail: Mail) -> Check:
-    given = _trailers(path, mail)
+def _check(path: str, given: Mapping[str, str]) -> Check:
     for key in ("Caught-by", "Machine"):
         if key not in given:
             raise LabError(f"{path}: the changelog has no {key}:")
@@ -97,7 +107,20 @@ def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
     mail = parse(path, read_text(file))
     if mail.whole or mail.deletes or mail.removes:
         raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
+    if not mail.diff and layout.mutant_patches in file.parents:
+        raise LabError(f"{path}: has no diff")
     return path, mail
+
+
+def _reason(path: str, text: str, mail: Mail, reverts: str) -> str:
+    """Why a base leaves a mutant out. LabError: it undoes a mail, and no reason is given."""
+    reason = parse(path, text).message.partition("\n\n")[2].strip() if text else ""
+    if reverts and not reason:
+        raise LabError(
+            f"{path}: leaves out {mail.subject!r}, which reverts a fix: the changelog has to say"
+            " why the bug cannot show in this kernel"
+        )
+    return reason
 
 
 def number_of(name: str) -> int:
@@ -105,48 +128,57 @@ def number_of(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _read(layout: Layout) -> dict[str, tuple[str, Mail]]:
-    """Path and mail of each patch by its file name, in order. LabError: one that is none.
+def _read(layout: Layout) -> tuple[dict[str, tuple[str, Mail]], dict[str, str]]:
+    """Path and mail of each patch by its file name, in order, and Mutants.left_out.
 
     One of backport/VERSION/mutants takes the place of that with its name, whose changelog it has
-    if it has none of its own; an empty one leaves it out, as what it breaks is not there.
+    if it has none of its own. One without a diff leaves it out, as what it breaks is not there.
+    LabError: a patch that is none.
     """
     paths = path_map(layout)
     common = sorted(layout.mutant_patches.glob("*.patch"))
     found = {file.name: _parse(layout, file) for file in common}
+    left_out: dict[str, str] = {}
     if not layout.is_newest:
         found = {name: (path, paths.mail(mail)) for name, (path, mail) in found.items()}
     for file in (layout.backport / "mutants").glob("*.patch"):
-        if not file.stat().st_size:
+        text = read_text(file)
+        if not text or not _parse(layout, file)[1].diff:
+            path = file.relative_to(layout.root).as_posix()
             if file.name not in found:
-                path = file.relative_to(layout.root).as_posix()
-                raise LabError(f"{path}: is empty, and there is no such mutant to leave out")
-            del found[file.name]
+                raise LabError(f"{path}: has no diff, and there is no such mutant to leave out")
+            undone = found.pop(file.name)
+            reverts = _trailers(*undone).get("Reverts", "")
+            reason = _reason(path, text, undone[1], reverts)
+            left_out |= {reverts: reason} if reverts else {}
             continue
         path, mail = _parse(layout, file)
         found[file.name] = path, completed(mail, found.get(file.name, (path, mail))[1])
-    return dict(sorted(found.items(), key=lambda one: (number_of(one[0]), one[0])))
+    return dict(sorted(found.items(), key=lambda one: (number_of(one[0]), one[0]))), left_out
 
 
 def load(layout: Layout) -> Mutants:
     """Read tests/mutants. LabError: a patch that is not as docs/developing.md says."""
     switches: list[tuple[str, Mail]] = []
     mutants: dict[int, Mutant] = {}
-    for name, (path, mail) in _read(layout).items():
+    found, left_out = _read(layout)
+    for name, (path, mail) in found.items():
         number, words = number_of(name), name.partition("-")[2].removesuffix(".patch")
         if number == 0:
             switches.append((path, mail))
             continue
         if number in mutants:
             raise LabError(f"{path}: {mutants[number].path} has the number {number:02d} already")
-        used = {int(found) for found in SWITCH.findall(mail.diff)}
+        used = {int(word) for word in SWITCH.findall(mail.diff)}
         if used != {number}:
             numbers = ", ".join(map(str, sorted(used))) or "none"
             raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
-        mutants[number] = Mutant(number, words, path, mail, _check(path, mail))
+        given = _trailers(path, mail)
+        check, reverts = _check(path, given), given.get("Reverts", "")
+        mutants[number] = Mutant(number, words, path, mail, check, reverts)
     if len(switches) != 1:
         raise LabError(f"{layout.mutant_patches}: needs one patch 00, has {len(switches)}")
-    return Mutants(switches[0], tuple(mutants.values()))
+    return Mutants(switches[0], tuple(mutants.values()), left_out)
 
 
 def no_whole_file(path: str) -> WholeFile:

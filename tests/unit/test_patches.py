@@ -14,7 +14,7 @@ from lab.build import kernel, mutants, ungated
 from lab.build.ungated import PATCH
 from lab.core.git import Repo
 from lab.core.paths import LAYOUT
-from lab.series import tree
+from lab.series import files, tree
 from tests.machines.matrix import cases
 from tests.rows import for_each_row
 from tests.unit.calls import refused
@@ -88,7 +88,7 @@ WRONG = {
     "Caught-by: x86_64/some_test -m all\n": ("", "has no Caught-by:"),
     "Machine: svm-qemu kvm_amd.npt=0 hugepages=1\n": ("", "has no Machine:"),
     "Output: gfn 0x\\d+ is wrong\n": ("", "neither Output: nor Kernel-log:"),
-    "Output: ": ("Says: ", "expected one of Caught-by, Machine, Output, Kernel-log"),
+    "Output: ": ("Says: ", "expected one of Reverts, Caught-by, Machine, Output, Kernel-log"),
     "Machine: ": ("Caught-by: ", "more than one Caught-by:"),
     "gfn 0x\\d+": ("gfn (0x", "is no regular expression"),
     "kvm_mutant(3)": ("kvm_mutant(4)", "its switch is kvm_mutant(3), the patch has 4"),
@@ -148,7 +148,42 @@ def test_an_older_base_keeps_what_differs_or_leaves_a_mutant_out(tmp_path: Path)
     for base, numbers in ((old, [20, 100]), (fake.layout.of("9.9"), [3, 100])):
         assert [one.number for one in mutants.load(base).mutants] == numbers
     fake.put("backport/6.12/mutants/04-gone.patch", "")
-    assert "04-gone.patch: is empty, and there is no such mutant" in refused(mutants.load, old)
+    assert "04-gone.patch: has no diff, and there is no such mutant" in refused(mutants.load, old)
+
+
+def test_a_mutant_that_reverts_a_fix_is_left_out_for_a_reason(tmp_path: Path) -> None:
+    reverts = "Reverts: KVM: The right page\nCaught-by:"
+    fake = made(tmp_path, MUTANT.replace("Caught-by:", reverts))
+    fake.put("base/9.9.pin", (fake.layout.root / "base/6.12.pin").read_text())
+    own, old = "backport/6.12/mutants/03-page.patch", fake.layout.of("6.12")
+    assert mutants.load(old).mutants[0].reverts == "KVM: The right page"
+    for text in ("", "Subject: mutant: the wrong page\n---\n"):
+        fake.put(own, text)
+        assert "why the bug cannot show in this kernel" in refused(mutants.load, old)
+    fake.put(own, "Subject: mutant: the wrong page\n\nThere is one page only.\n---\n")
+    found = mutants.load(old)
+    assert (found.mutants, dict(found.left_out)) == (
+        (),
+        {"KVM: The right page": "There is one page only."},
+    )
+    fake.put(NAME, "Subject: mutant: the wrong page\n\nNothing else.\n---\n")
+    assert f"{NAME}: has no diff" in refused(mutants.load, fake.layout.of("9.9"))
+
+
+# Fixes that no test fails without so far.
+UNPROVED = {"KVM: x86/mmu: Keep the MMU-writable bit when CLEAR protects huge pages"}
+
+
+def test_each_fix_has_a_mutant_that_reverts_it() -> None:
+    newest = files.load(LAYOUT.newest).mails
+    for layout in map(LAYOUT.of, LAYOUT.versions):
+        # A mail may say less of an older base, which its own changelog is about.
+        mails = (*newest, *files.load(layout).mails)
+        fixes = {mail.subject for _, mail in mails if "\nFixes: " in mail.message}
+        found = mutants.load(layout)
+        reverted = {mutant.reverts for mutant in found.mutants if mutant.reverts}
+        assert reverted | found.left_out.keys() == fixes - UNPROVED, layout.version
+        assert not reverted & found.left_out.keys(), layout.version
 
 
 # A baseline of FakeKernel's source.
