@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lab.core.git import Repo
 from lab.core.paths import ROOT
 from tests.unit.test_links import KNOWN, links, make_calls, markdown_files
 
@@ -26,9 +25,6 @@ NEWCOMER = (
 )
 # Where whole files of ours are, and which of them a newcomer looks for.
 CODE = {"arch": (".c", ".h"), "tools/bpftrace": (".bt",), "tools/testing": ("_test.c",)}
-# Of what is written to be read: not what was measured, nor diffs that are no part of the series.
-MOST_LINES = 55_000
-DATA = ("docs/reference/", "backport/", "tests/mutants/")
 
 
 def reached(page: Path) -> set[str]:
@@ -123,13 +119,3 @@ def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> Non
     # The maps that the script prints at its end.
     assert shown == set(re.findall(r"print\((@\w+)\)", text))
     assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))
-
-
-def test_the_repository_is_small_enough_to_be_read() -> None:
-    repo = Repo(ROOT)
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git repository: which files are its own is not known")
-    names = [name for name in repo.text("ls-files", "-z").split("\0") if name]
-    ours = (ROOT / name for name in names if not name.startswith(DATA))
-    lines = sum(file.read_bytes().count(b"\n") for file in ours if file.is_file())
-    assert lines <= MOST_LINES
