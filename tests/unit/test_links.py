@@ -118,8 +118,8 @@ def test_there_is_something_to_check() -> None:
     names = {file.name for file in markdown_files(ROOT)}
     assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "design.md"} <= names
     readme = (ROOT / "README.md").read_text()
-    assert len(links(readme)) > 15
-    assert len(links((ROOT / "docs" / "README.md").read_text())) > 60
+    assert "docs/operators.md" in links(readme)
+    assert "developing.md" in links((ROOT / "docs" / "README.md").read_text())
     assert {"bench", "test", "tree", "deb", "help"} <= {goal for goal, _ in make_calls(readme)}
     assert ("bench", "live") in make_calls((ROOT / "docs" / "README.md").read_text())
 

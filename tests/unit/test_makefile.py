@@ -11,7 +11,6 @@ from tests.unit.test_links import KNOWN, RULE
 
 KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
 KEPT |= {"reference", "deb"}
-MOST_TARGETS = 16
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -43,9 +42,9 @@ def help_text() -> str:
     return done.stdout
 
 
-def test_the_help_shows_few_targets_all_that_people_use_no_other_and_every_value() -> None:
+def test_the_help_shows_every_target_once_and_every_value() -> None:
     shown = re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
-    assert len(shown) == len(set(shown)) <= MOST_TARGETS
+    assert len(shown) == len(set(shown))
     assert set(shown) >= KEPT
     rules = RULE.findall((ROOT / "Makefile").read_text())
     assert {goal for goals in rules for goal in goals.split()} - {"help"} == set(shown)

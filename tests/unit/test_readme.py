@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""README.md is one page to enter by, and docs/README.md leads to everything.
+"""README.md leads a newcomer to the first things to read, docs/README.md leads to everything.
 
-What a newcomer looks for first is one link away from README.md; whatever the map has is one
-link away from there, the whole files of the series and every document included. Each bpftrace tool
-says what it can tell, and has an example.
+The map, docs/README.md, links to every document, to all kernel code of the series and to every
+test, and names every measurement. Each bpftrace tool states its method and its limits, and has an
+example of its output.
 """
 
 import re
@@ -16,7 +16,6 @@ from lab.core.paths import ROOT
 from tests.unit.test_links import KNOWN, links, make_calls, markdown_files
 
 README, MAP = ROOT / "README.md", ROOT / "docs" / "README.md"
-MOST_WORDS = 900
 NEWCOMER = (
     "arch/x86/kvm/mmu/eager_split.c",
     "scripts/split-bench.sh",
@@ -42,26 +41,6 @@ def files(page: Path) -> set[str]:
     return {target.partition("#")[0] for target in reached(page)}
 
 
-def test_readme_is_one_page_with_one_picture_two_commands_and_one_table_of_figures() -> None:
-    text = README.read_text()
-    assert len(text.split()) <= MOST_WORDS
-    assert len(re.findall(r"!\[", text)) == 1
-    assert len(re.findall(r"^make ", text, re.MULTILINE)) == 2
-    assert len(re.findall(r"^<!-- figures: ", text, re.MULTILINE)) == 1
-    # Before the first abbreviation there is a paragraph that says what it is about.
-    text = text.partition("\n\n")[2].replace("KiB", "").replace("MiB", "")
-    before = re.split(r"\b[A-Z]{2,}\b", text)[0]
-    assert before.count("\n\n") >= 1
-    assert len(before.split()) > 80
-
-
-def test_readme_has_three_doors_of_a_few_links() -> None:
-    doors = re.findall(r"^## You (.*?)(?=^## |\Z)", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(doors) == 3
-    for door in doors:
-        assert 2 <= len(links(door)) <= 7
-
-
 def test_what_a_newcomer_looks_for_is_one_step_away_and_so_is_the_map_which_has_it_too() -> None:
     found = reached(README)
     assert set(NEWCOMER) <= found
@@ -82,7 +61,7 @@ def test_the_map_has_all_kernel_code_and_every_test() -> None:
         for file in (ROOT / directory).rglob("*")
         if file.name.endswith(endings)
     ]
-    assert len(ours) > 15
+    assert ours
     reachable = files(MAP)
     missing = [
         str(path)
