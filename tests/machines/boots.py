@@ -5,11 +5,16 @@ To boot takes longer than many a case. Each case has settings, HugeTLB pages, ti
 log and exit status of its own, as if it had the machine for itself.
 """
 
+import os
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from lab import machines
 from lab.machines import Job, Machine, MachineFailed, Result
@@ -97,15 +102,63 @@ run() {{
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Time by the host's clock, and processor time of the emulator, in seconds."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: "Spent") -> "Spent":
+        return Spent(self.wall - other.wall, self.cpu - other.cpu)
+
+    @staticmethod
+    def so_far() -> "Spent":
+        """Of this process: the time now, and the processor time of its children so far."""
+        ended = os.times()
+        cpu = ended.children_user + ended.children_system
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                times = child.cpu_times()
+                cpu += times.user + times.system
+        return Spent(time.monotonic(), cpu)
+
+
+class Meter:
+    """Tells what each case of a boot costs, from the lines in which the machine names it."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self._at = [Spent.so_far()]
+
+    def begin(self, name: str) -> None:
+        """The case NAME begins, and the one before it has ended."""
+        self.started.append(name)
+        self._at.append(Spent.so_far())
+
+    def spent(self) -> dict[str, Spent]:
+        """By case, now that the boot has ended. Its first case pays for booting."""
+        begun = [self._at[0], *self._at[2:]]
+        ends = [*self._at[2:], Spent.so_far()]
+        return {
+            name: end - begin for name, begin, end in zip(self.started, begun, ends, strict=True)
+        }
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a case left behind.
 
     kernel_log: what the kernel said meanwhile, and complaints from boot and from in between.
+    spent: its part of what the boot cost.
     """
 
     status: int
     output: str
     kernel_log: str
+    spent: Spent = Spent()
 
     def __str__(self) -> str:
         return "\n".join([f"exit status {self.status}", self.output, *complaints(self.kernel_log)])
@@ -146,8 +199,10 @@ def make_job(
     )
 
 
-def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
-    """What each case left behind, by its id.
+def outcomes(
+    cases: Iterable[Case], result: Result, spent: Mapping[str, Spent]
+) -> dict[str, Outcome]:
+    """What each case left behind, by its id. SPENT: on each.
 
     What the kernel complains about that no case's log has is added to all of them.
     """
@@ -159,7 +214,12 @@ def outcomes(cases: Iterable[Case], result: Result) -> dict[str, Outcome]:
     seen = complaints(f"{text['between.log']}\n{result.kernel_log}")
     everywhere = "".join(f"{line}\n" for line in seen if line not in known)
     return {
-        name: Outcome(int(text[f"{name}.status"]), text[f"{name}.output"], everywhere + log)
+        name: Outcome(
+            status=int(text[f"{name}.status"]),
+            output=text[f"{name}.output"],
+            kernel_log=everywhere + log,
+            spent=spent[name],
+        )
         for name, log in logs.items()
     }
 
@@ -190,12 +250,12 @@ class Boots:
     def _run(
         self, machine: Machine, cases: Sequence[Case]
     ) -> Mapping[str, Outcome | MachineFailed]:
-        started: list[str] = []
+        meter = Meter()
         try:
-            result = machine.run(self._job(cases, started.append))
+            result = machine.run(self._job(cases, meter.begin))
         except MachineFailed as failure:
-            return {started[-1] if started else cases[0].id: failure}
-        return outcomes(cases, result)
+            return {meter.started[-1] if meter.started else cases[0].id: failure}
+        return outcomes(cases, result, meter.spent())
 
     def control_and(self, pair: tuple[Case, Case]) -> tuple[Outcome, Outcome]:
         """What a control and another case left behind, which others shall not have a part in.

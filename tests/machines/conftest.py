@@ -10,8 +10,11 @@ from lab.build.kernel import Kernel
 from lab.machines import Job
 from tests import guards
 
-from .boots import Boots, BootsOf, CasesOf, make_job
+from .boots import Boots, BootsOf, CasesOf, Spent, make_job
 from .matrix import Case
+
+# Of a test's properties, what its cases cost of the boots that they share with others.
+WALL, CPU = "seconds", "emulator_cpu_seconds"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -19,6 +22,29 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     """The bound of a worker's memory is none of the machines that it boots."""
     with guards.more_memory():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test lasts as long as its own cases, not as the boot that the first test waits for."""
+    report = yield
+    own = [value for name, value in item.user_properties if name == WALL]
+    if call.when == "call" and own:
+        report.duration = float(str(own[0]))
+    return report
+
+
+@pytest.fixture
+def cost(record_property: Callable[[str, object], None]) -> Callable[[Spent], None]:
+    """cost(spent): what the test's cases have cost, for reports of it."""
+
+    def record(spent: Spent) -> None:
+        record_property(WALL, round(spent.wall, 3))
+        record_property(CPU, round(spent.cpu, 3))
+
+    return record
 
 
 @pytest.fixture(scope="session")

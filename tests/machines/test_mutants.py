@@ -6,6 +6,7 @@ that crashes included.
 """
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,7 @@ from lab.build import mutants
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
 
-from .boots import MOST_S, Boots, BootsOf, Outcome
+from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import mutant_cases, mutant_id
 
 SKIPPED = 4
@@ -35,8 +36,9 @@ def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of:
 @pytest.mark.mutants
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=mutant_id)
-def test_mutant_is_caught(mutant: Mutant, boots: Boots) -> None:
+def test_mutant_is_caught(mutant: Mutant, boots: Boots, cost: Callable[[Spent], None]) -> None:
     control, found = boots.control_and(mutant_cases(mutant))
+    cost(control.spent + found.spent)
     assert control.fine, f"without the mutant: {control}"
     check = mutant.check
     assert not found.fine, f"no test noticed: {found}"

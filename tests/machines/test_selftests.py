@@ -4,13 +4,15 @@
 A case fails if the test fails or skips, or if the kernel complains in its log.
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from lab import machines
 from lab.machines import Job, Result
 from lab.machines.job import complaints
 
-from .boots import MOST_S, Boots, BootsOf, Outcome
+from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import Case, cases
 
 
@@ -35,7 +37,8 @@ def run_silent(machine: str, job: Job) -> Result:
 
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)
-def test_selftest(case: Case, boots: Boots) -> None:
+def test_selftest(case: Case, boots: Boots, cost: Callable[[Spent], None]) -> None:
     found = boots.outcome(case)
+    cost(found.spent)
     assert_silent(found)
     assert found.status == 0, f"exit status {found.status}\n{found.output}"

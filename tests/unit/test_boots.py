@@ -14,7 +14,16 @@ import pytest
 from lab import machines
 from lab.machines import Job, MachineFailed, Result
 from tests.machines import test_parity as parity
-from tests.machines.boots import PARAMETERS, SCRIPT, Boots, Outcome, make_job, outcomes
+from tests.machines.boots import (
+    PARAMETERS,
+    SCRIPT,
+    Boots,
+    Meter,
+    Outcome,
+    Spent,
+    make_job,
+    outcomes,
+)
 from tests.machines.matrix import HANGS, SVM_MODES, Case, Selftest, cases, packaged_cases
 from tests.machines.test_selftests import assert_silent
 from tests.rows import for_each_row
@@ -100,14 +109,24 @@ def test_what_others_left_behind_is_no_fault_of_a_pair(fake: Fake) -> None:
 
 def test_whose_complaint_it_is() -> None:
     logs = {"two": "fine\nWARNING: two\n"}
-    found = outcomes(ALL, result(*ALL, logs=logs))
+    spent = dict.fromkeys((case.id for case in ALL), Spent())
+    found = outcomes(ALL, result(*ALL, logs=logs), spent)
     assert "WARNING" not in found[FIRST.id].kernel_log + found[THIRD.id].kernel_log
     assert "WARNING: two" in found[SECOND.id].kernel_log
     assert_silent(found[FIRST.id])
     with pytest.raises(AssertionError, match="WARNING: two"):
         assert_silent(found[SECOND.id])
-    found = outcomes(ALL, result(*ALL, logs=logs, between="BUG: at boot\n"))
+    found = outcomes(ALL, result(*ALL, logs=logs, between="BUG: at boot\n"), spent)
     assert all("BUG: at boot" in found[case.id].kernel_log for case in ALL)
+
+
+def test_each_case_has_its_part_of_what_a_boot_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = (Spent(wall, 2 * wall) for wall in (10.0, 13.0, 20.0, 50.0))
+    monkeypatch.setattr(Spent, "so_far", lambda: next(readings))
+    meter = Meter()
+    for name in ("one", "two"):
+        meter.begin(name)
+    assert meter.spent() == {"one": Spent(10, 20), "two": Spent(30, 60)}
 
 
 def test_the_job_has_each_case_with_its_own() -> None:
