@@ -3,6 +3,7 @@
 
 import faulthandler
 import os
+import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 BOOT_OF = {case.id: case.boot for case in (*cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
+# What pytest-repeat appends: the how manieth of how many.
+REPETITION = re.compile(r"-\d+-\d+$")
 # Its report has pictures of every kind, and each worker that has one of its tests would draw them.
 ONE_WORKER = "tests/unit/test_page.py"
 
@@ -45,8 +48,8 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
 
 
 def case_in(name: str) -> str:
-    """The case that a name as pytest's has in brackets."""
-    return name.partition("[")[2].removesuffix("]")
+    """The case that a name as pytest's has in brackets, without the number of its repetition."""
+    return REPETITION.sub("", name.partition("[")[2].removesuffix("]"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
