@@ -3,7 +3,6 @@
 
 import faulthandler
 import os
-import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,36 +26,36 @@ from lab.core.paths import BUILD, LAYOUT
 from lab.series import topics
 from tests import guards
 from tests.machines.matrix import PACKAGED, cases, mutant_cases, mutant_id
+from tests.repeats import case_name
 
 T = TypeVar("T")
 
 BOOT_OF = {case.id: case.boot for case in (*cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
-# What pytest-repeat appends: the how manieth of how many.
-REPETITION = re.compile(r"-\d+-\d+$")
 # Its report has pictures of every kind, and each worker that has one of its tests would draw them.
 ONE_WORKER = "tests/unit/test_page.py"
 
 
 class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
-    """Gives all cases of a boot to the same worker, likewise ONE_WORKER, and others one by one."""
+    """Gives all cases of a boot to the same worker, and all tests of ONE_WORKER.
+
+    All other tests are given to workers one by one. Each repetition (--count) has its own boots.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, name = nodeid.partition("::")
-        alone = file if file == ONE_WORKER else nodeid
-        return BOOT_OF.get(case_in(name), alone)
-
-
-def case_in(name: str) -> str:
-    """The case that a name as pytest's has in brackets, without the number of its repetition."""
-    return REPETITION.sub("", name.partition("[")[2].removesuffix("]"))
+        file = nodeid.partition("::")[0]
+        if file == ONE_WORKER:
+            return file
+        case, repetition = case_name(nodeid, self.config)
+        return f"{BOOT_OF[case]} {repetition}" if case in BOOT_OF else nodeid
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a topic, as `make mail` tests it, nothing but the cases that docs/topics.toml names."""
     if wanted := os.environ.get(topics.VARIABLE):
         patterns = topics.named(topics.read(LAYOUT), wanted).tests
-        chosen = [i for i in items if any(fnmatchcase(case_in(i.name), p) for p in patterns)]
+        names = {item: case_name(item.name, config).case for item in items}
+        chosen = [i for i in items if any(fnmatchcase(names[i], p) for p in patterns)]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
 

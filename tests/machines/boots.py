@@ -8,7 +8,6 @@ log and exit status of its own, as if it had the machine for itself.
 import os
 import shlex
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -228,35 +227,26 @@ def outcomes(
 class Boots:
     """Runs cases when the first of those is asked for that share a boot.
 
-    wanted: all cases that will be asked for, each as often as that will be. A boot runs each of
-        them once, so a case that is asked for again has another boot.
+    wanted: all cases that will be asked for. Their outcomes are remembered: repetitions of a test
+        (--count) need Boots of their own, see boots_of() in conftest.py.
     """
 
     def __init__(
         self, wanted: Iterable[Case], job: Callable[[Sequence[Case], Callable[[str], None]], Job]
     ) -> None:
-        wanted = list(wanted)
-        self._cases = {case.id: case for case in wanted}
-        self._to_run = Counter(case.id for case in wanted)
+        self._wanted = list(wanted)
         self._job = job
-        # What is known of each case and was not asked for yet.
-        self._known: defaultdict[str, deque[Outcome | MachineFailed]] = defaultdict(deque)
+        self._known: dict[str, Outcome | MachineFailed] = {}
 
     def outcome(self, case: Case) -> Outcome:
         """What CASE left behind. MachineFailed: the machine, while it ran."""
-        while not (known := self._known[case.id]):
-            same = [one for one in self._cases.values() if one.boot == case.boot]
-            left = [one for one in same if self._to_run[one.id]]
-            if case.id not in {one.id for one in left}:
-                left = [case]
-            found = self._run(machines.get(case.mode.machine), left)
-            self._to_run -= Counter(found.keys())
-            for name, one in found.items():
-                self._known[name].append(one)
-        found_first = known.popleft()
-        if isinstance(found_first, MachineFailed):
-            raise found_first
-        return found_first
+        while (found := self._known.get(case.id)) is None:
+            same = [one for one in self._wanted if one.boot == case.boot]
+            left = [one for one in same if one.id not in self._known]
+            self._known |= self._run(machines.get(case.mode.machine), left or [case])
+        if isinstance(found, MachineFailed):
+            raise found
+        return found
 
     def _run(
         self, machine: Machine, cases: Sequence[Case]
@@ -285,4 +275,4 @@ class Boots:
 
 # What the fixture boots_of takes and is, see conftest.py.
 CasesOf = Callable[[dict[str, Any]], Iterable[Case]]
-BootsOf = Callable[[str, str, Callable[..., None], CasesOf], Boots]
+BootsOf = Callable[[str, str, CasesOf], Boots]

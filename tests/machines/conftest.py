@@ -3,12 +3,14 @@
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
 from lab.build.kernel import Kernel
 from lab.machines import Job
 from tests import guards
+from tests.repeats import repetition
 
 from .boots import Boots, BootsOf, CasesOf, Spent, make_job
 from .matrix import Case
@@ -48,23 +50,42 @@ def cost(record_property: Callable[[str, object], None]) -> Callable[[Spent], No
 
 
 @pytest.fixture(scope="session")
+def known_boots() -> dict[tuple[object, ...], Boots]:
+    """All boots of this run so far, for boots_of()."""
+    return {}
+
+
+@pytest.fixture
 def boots_of(
     request: pytest.FixtureRequest,
+    known_boots: dict[tuple[object, ...], Boots],
     kernel: Callable[[str, str], Kernel],
     selftests: Callable[[str], Path],
 ) -> BootsOf:
-    """boots_of(kind, tree, test, cases): boots for CASES(parameters) of all of TEST in this run.
+    """boots_of(kind, tree, cases): boots for CASES(parameters) of this test, all its parameters.
 
-    tree: the kind of kernel whose selftests run on that of KIND.
+    tree: the kind of kernel whose selftests run on that of KIND. Tests with the same function share
+    these boots, but not its repetitions (--count): each of them boots again.
     """
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    this = request.node
 
-    def made(kind: str, tree: str, test: Callable[..., None], cases: CasesOf) -> Boots:
+    def is_same(item: pytest.Item) -> TypeGuard[pytest.Function]:
+        return (
+            isinstance(item, pytest.Function)
+            and item.function is this.function
+            and repetition(item) == repetition(this)
+        )
+
+    def made(kind: str, tree: str, cases: CasesOf) -> Boots:
         def job(together: Sequence[Case], note: Callable[[str], None]) -> Job:
             image = kernel(kind, together[0].config).image
             return make_job(together, image, selftests(tree), note)
 
-        asked = (item.callspec.params for item in items if item.function is test)
-        return Boots((case for params in asked for case in cases(params)), job)
+        key = (this.function, repetition(this), kind, tree)
+        if key not in known_boots:
+            same = filter(is_same, request.session.items)
+            wanted = [case for item in same for case in cases(item.callspec.params)]
+            known_boots[key] = Boots(wanted, job)
+        return known_boots[key]
 
     return made

@@ -21,11 +21,10 @@ SKIPPED = 4
 MUTANTS = mutants.load(LAYOUT).mutants
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def boots(boots_of: BootsOf) -> Boots:
     """The boots for the mutants of this test run."""
-    test = test_mutant_is_caught
-    return boots_of("mutants", "series", test, lambda params: mutant_cases(params["mutant"]))
+    return boots_of("mutants", "series", lambda params: mutant_cases(params["mutant"]))
 
 
 def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of: Outcome) -> None:

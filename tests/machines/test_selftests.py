@@ -16,10 +16,10 @@ from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import Case, cases
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def boots(boots_of: BootsOf) -> Boots:
     """The boots for the cases of this test run."""
-    return boots_of("series", "series", test_selftest, lambda params: [params["case"]])
+    return boots_of("series", "series", lambda params: [params["case"]])
 
 
 def assert_silent(result: Outcome | Result) -> None:

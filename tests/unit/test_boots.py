@@ -83,16 +83,6 @@ def test_one_boot_is_enough_for_all_that_were_announced(fake: Fake) -> None:
     assert fake.boots == [list(ALL), [FIRST]]
 
 
-def test_a_case_that_is_wanted_again_has_another_boot(fake: Fake) -> None:
-    boots = Boots((FIRST, FIRST, SECOND), fake.job)
-    for case in (FIRST, FIRST, SECOND):
-        assert boots.outcome(case).status == 0
-    assert fake.boots == [[FIRST, SECOND], [FIRST]]
-    # Nobody had said so.
-    boots.outcome(SECOND)
-    assert fake.boots[2:] == [[SECOND]]
-
-
 def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> None:
     fake.bad = SECOND
     boots = Boots(ALL, fake.job)
