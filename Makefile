@@ -30,6 +30,8 @@ ifneq ($(SOURCE),)
 $(foreach goal,$(or $(MAKECMDGOALS),help),$(if $(filter tree,$(goal)),,\
 	$(error make $(goal) SOURCE=$(SOURCE): only `make tree` has a SOURCE, which it keeps)))
 endif
+# For the summary of a test run: when this make began.
+export LAB_BEGAN := $(shell date +%s)
 TESTS := tests
 NOT := migration or modules or parity
 # `make test` without BASE, once the default's tests have passed.
@@ -123,7 +125,7 @@ _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder --durations=25 -m 'not ($(NOT))' $(TESTS) $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not ($(NOT))' $(TESTS) $(ARGS)
 	$(if $(BASE),,$(if $(word 2,$(BASES)),@$(TEST_OTHERS)))
 
 _test_unit: setup

@@ -27,6 +27,7 @@ from lab.series import topics
 from tests import guards
 from tests.machines.matrix import PACKAGED, cases, mutant_cases, mutant_id
 from tests.repeats import case_name
+from tests.summary import Summary
 
 T = TypeVar("T")
 
@@ -34,6 +35,10 @@ BOOT_OF = {case.id: case.boot for case in (*cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
 # Its report has pictures of every kind, and each worker that has one of its tests would draw them.
 ONE_WORKER = "tests/unit/test_page.py"
+
+
+def is_xdist_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
@@ -69,9 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootSch
     return BootScheduling(config, log)
 
 
-def pytest_configure() -> None:
-    """Bound what the process of a test run, or of one of its workers, takes."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Bound what the process of a test run, or of one of its workers, takes; sum up the run."""
     guards.limit_memory()
+    if not is_xdist_worker(config):
+        config.pluginmanager.register(Summary())
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

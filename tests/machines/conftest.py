@@ -11,12 +11,10 @@ from lab.build.kernel import Kernel
 from lab.machines import Job
 from tests import guards
 from tests.repeats import repetition
+from tests.summary import CPU, WALL
 
 from .boots import Boots, BootsOf, CasesOf, Spent, make_job
 from .matrix import Case
-
-# Of a test's properties, what its cases cost of the boots that they share with others.
-WALL, CPU = "seconds", "emulator_cpu_seconds"
 
 
 @pytest.hookimpl(wrapper=True)

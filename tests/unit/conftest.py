@@ -13,6 +13,7 @@ import pytest
 from lab.core import process
 from lab.core.paths import BASE_VARIABLE
 from lab.results import files
+from tests.summary import BEGAN
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.files import leave_free
@@ -26,9 +27,10 @@ def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def default_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No base is chosen, not even by the make that runs the tests."""
+def without_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The make that runs the tests chooses no base for them, nor has it begun what they begin."""
     monkeypatch.delenv(BASE_VARIABLE, raising=False)
+    monkeypatch.delenv(BEGAN, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -78,7 +78,7 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab tree",
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
-        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder --durations=25"
+        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
         " -m 'not (migration or modules or parity)' tests ",
         "set -e; others=$(build/venv/bin/python -m lab tree --others); for base in $others;"
         " do make test BASE=$base TESTS=tests/machines"
