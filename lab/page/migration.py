@@ -106,7 +106,7 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
         if row.strong and simulated and len(migrations) > 1:
             lazy, eager = (row.value(migration) for migration in migrations[:2])
             what = f"{row.label.removesuffix(', ms')}: N is to be at least {GOAL} times Y"
-            table.notes.append(f"{what}: {goals.verdict(lazy >= GOAL * eager)}")
+            table.notes.append(str(goals.Verdict(what, lazy >= GOAL * eager)))
     return table
 
 

@@ -5,7 +5,7 @@ BOUNDS, over the number of vCPUs, are those of docs/measuring.md: "The reference
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
@@ -13,7 +13,7 @@ from statistics import median
 from lab.machines.paging import Mode
 from lab.results import compare, tables
 from lab.results.jsonl import Key, Measurement
-from lab.results.tables import BASE_LIMIT, BASE_VCPUS, Row, Table, Times, headline
+from lab.results.tables import BASE_LIMIT, BASE_VCPUS, BasePair, Row, Table, Times, headline
 
 # A paging mode, and the value of dirty_harvest.
 Way = tuple[Mode, str]
@@ -38,6 +38,21 @@ LAZY_LIMIT = 2.0
 INTERRUPTS_S = 100e-6
 
 
+# The sides (lab.results.tables.sides()) that a verdict depends on, or that stand beside them.
+JUDGED_BY = ("N", "Y", "U")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a bound is kept."""
+
+    bound: str
+    reached: bool
+
+    def __str__(self) -> str:
+        return f"{self.bound}: {'reached' if self.reached else 'missed'}"
+
+
 @dataclass(frozen=True)
 class Goal:
     """For VCPUS with MIB each: N/Y is at least `ratio`, or Y takes at most `most_ms`."""
@@ -57,13 +72,13 @@ class Goal:
         phase = (self.row.phase, self.row.iteration)
         return (self.way, vm, phase) == (way_of(key), own, (key.phase, key.iteration))
 
-    def judge(self, lazy: float | None, eager: float) -> str | None:
-        """The verdict, None if what it needs was not measured."""
+    def judge(self, lazy: float | None, eager: float) -> Verdict | None:
+        """The verdict, None if what it needs was not measured. lazy, eager: seconds of N and Y."""
         if not self.ratio:
-            return f"at most {self.most_ms:g} ms: {verdict(eager * 1000 <= self.most_ms)}"
+            return Verdict(f"at most {self.most_ms:g} ms", eager * 1000 <= self.most_ms)
         if lazy is None:
             return None
-        return f"at least {self.ratio:g}: {verdict(lazy >= self.ratio * eager)}"
+        return Verdict(f"at least {self.ratio:g}", lazy >= self.ratio * eager)
 
 
 # vCPUs -> N/Y at least.
@@ -92,67 +107,87 @@ GOALS = (
     Goal(SHADOW, tables.DISABLING, most_ms=7),
 )
 
-# A goal that was measured: its label, times by column, verdict, and the keys that it was judged by.
-Judged = tuple[str, dict[str, float], str, tuple[Key, ...]]
+
+@dataclass(frozen=True)
+class Judged:
+    """A goal that was measured.
+
+    times: seconds by the headings of columns. verdict: of its bound. keys: of the measurements that
+    it was judged by.
+    """
+
+    label: str
+    times: Mapping[str, float]
+    verdict: Verdict
+    keys: tuple[Key, ...]
 
 
-def verdict(reached: bool) -> str:
-    return "reached" if reached else "missed"
+def _judged(goal: Goal, key: Key, times: Times) -> Judged | None:
+    """How GOAL is met at KEY; None if what it needs was not measured."""
+    sides = tables.sides(key)
+    at = tables.measured_of(sides, times)
+    verdict = goal.judge(at.get("N"), times[key])
+    if not verdict:
+        return None
+    label = (tables.vm_label if goal in BOUNDS else tables.load_label)(key)
+    what = "dirty" if key.phase == "dirty" else goal.row.label
+    return Judged(f"{label}, {what} ms", at, verdict, tuple(sides[name] for name in JUDGED_BY))
 
 
 def _speed_goals(times: Times, goals: Iterable[Goal] = GOALS) -> Iterator[Judged]:
-    """For each goal that was measured how it was met."""
+    """For each goal that was measured how it is met."""
+    eager = [key for key in times if key.kernel == "series" and key.eager]
     for goal in goals:
-        for key, seconds in times.items():
-            if key.kernel == "series" and key.eager and goal.is_for(key):
-                sides = tables.sides(key)
-                at = tables.measured_of(sides, times)
-                what = "dirty" if key.phase == "dirty" else goal.row.label
-                if said := goal.judge(at.get("N"), seconds):
-                    label = (tables.vm_label if goal in BOUNDS else tables.load_label)(key)
-                    yield f"{label}, {what} ms", at, said, (*sides.values(),)[:3]
+        for key in filter(goal.is_for, eager):
+            if found := _judged(goal, key, times):
+                yield found
 
 
 def _base_goal(times: Times) -> Iterator[Judged]:
-    """N beside the unpatched kernel in the shadow MMU, if measured: the worst dirty time."""
+    """N beside the unpatched kernel in the shadow MMU: the dirty time that differs most, if any."""
     pairs = [
-        (key, before, now)
-        for key, row, before, now in tables.base_pairs(times)
-        if row == headline(key.initially_all_set) and not key.tdp_mmu
+        pair
+        for pair in tables.base_pairs(times)
+        if pair.row == headline(pair.key.initially_all_set) and not pair.key.tdp_mmu
     ]
     if not pairs:
         return
-    key, before, now = max(pairs, key=lambda pair: abs(pair[2] / pair[1] - 1))
-    reached = abs(now / before - 1) * 100 <= BASE_LIMIT
-    said = f"at most {BASE_LIMIT:g}% apart: {verdict(reached)}"
-    label = f"N beside the unpatched kernel, at worst {tables.percent(now, before)}"
-    yield label, {"N": now}, said, (key, replace(key, kernel="series"))
+    worst = max(pairs, key=lambda pair: abs(pair.growth))
+    kept = Verdict(f"at most {BASE_LIMIT:g}% apart", abs(worst.growth) * 100 <= BASE_LIMIT)
+    change = tables.percent(worst.now, worst.before)
+    label = f"N beside the unpatched kernel, at worst {change}"
+    yield Judged(label, {"N": worst.now}, kept, worst.keys)
 
 
-def _over(key: Key, before: float, now: float) -> float:
-    """By what share N takes longer than it may, of what the unpatched kernel takes."""
-    noise = min(compare.LIMITS_S[key.phase], INTERRUPTS_S)
-    return (now - before - max(before * LAZY_LIMIT / 100, noise)) / before
+def _excess(pair: BasePair) -> float:
+    """By how much N exceeds the time that it may take, as a share of the unpatched kernel's time.
+
+    Negative if N keeps within it.
+    """
+    noise = min(compare.LIMITS_S[pair.key.phase], INTERRUPTS_S)
+    allowed = pair.before + max(pair.before * LAZY_LIMIT / 100, noise)
+    return (pair.now - allowed) / pair.before
 
 
 def _lazy_goals(times: Times) -> Iterator[Judged]:
     """For each way of the TDP MMU the phase in which N is worst beside the unpatched kernel."""
     pairs = list(tables.base_pairs(times))
     for way in IN_TDP_MMU:
-        mine = [pair for pair in pairs if way_of(pair[0]) == way]
+        mine = [pair for pair in pairs if way_of(pair.key) == way]
         if not mine:
             continue
-        key, row, before, now = max(mine, key=lambda pair: _over(pair[0], *pair[2:]))
-        label = f"{tables.load_label(key)}: N beside the unpatched kernel, {row.label}"
-        said = f"at most {LAZY_LIMIT:g}% longer: {verdict(_over(key, before, now) <= 0)}"
-        label += f" {tables.percent(now, before)}"
-        yield label, {"N": now}, said, (key, replace(key, kernel="series"))
+        worst = max(mine, key=_excess)
+        kept = Verdict(f"at most {LAZY_LIMIT:g}% longer", _excess(worst) <= 0)
+        change = f"{worst.row.label} {tables.percent(worst.now, worst.before)}"
+        label = f"{tables.load_label(worst.key)}: N beside the unpatched kernel, {change}"
+        yield Judged(label, {"N": worst.now}, kept, worst.keys)
 
 
 def with_median_enabling(times: Times) -> Times:
-    """Enabling, which waits for grace periods, is what it is at the median of all write mixes.
+    """TIMES, with the time of enabling replaced by its median over all write percentages.
 
-    It comes before the writes, so that runs of other mixes repeat it.
+    Enabling waits for grace periods, so single values vary. It comes before the guest's writes, so
+    runs that differ only in the write percentage repeat it.
     """
     alike = defaultdict(list)
     enabling = [key for key in times if key.phase == tables.ENABLING.phase]
@@ -164,14 +199,15 @@ def with_median_enabling(times: Times) -> Times:
 def table(measurements: Iterable[Measurement]) -> Table | None:
     """All goals that were measured; None if none was."""
     times = with_median_enabling({one.key: one.seconds for one in measurements})
-    verdicts = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
-    rows = [tables.cells(at) for _, at, *_ in verdicts]
+    judged = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
+    rows = [tables.cells(one.times) for one in judged]
     names = tables.filled(rows, "N", "Y", "U", "N/Y", "U/Y")
     found = Table("What the series is to reach", ("8 vCPUs x 4 MiB if not said", *names, "goal"))
     found.notes += tables.WHAT_IS_U.values() if "U" in names else []
     found.notes.append("enabling: the median of the runs that differ in what is written later")
-    for (label, _, said, keys), row in zip(verdicts, rows, strict=True):
-        found.add(label, *(row[name] for name in names), said, origins=keys)
+    for one, row in zip(judged, rows, strict=True):
+        shown = (row[name] for name in names)
+        found.add(one.label, *shown, str(one.verdict), origins=one.keys)
     return found if found.rows else None
 
 
@@ -182,6 +218,6 @@ def missed(measurements: Iterable[Measurement]) -> Iterator[str]:
         judged = next(_speed_goals(times, [goal]), None)
         if judged is None:
             yield f"{goal.vcpus} vCPUs: N/Y was not measured"
-        elif not judged[2].endswith(verdict(True)):
-            gain = tables.cells(judged[1])["N/Y"]
+        elif not judged.verdict.reached:
+            gain = tables.cells(judged.times)["N/Y"]
             yield f"{goal.vcpus} vCPUs: N/Y is {gain} instead of at least {goal.ratio:g}"

@@ -8,6 +8,7 @@ ungated baseline.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import NamedTuple
 
 import click
 
@@ -292,13 +293,35 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     return tables
 
 
-def base_pairs(times: Times) -> Iterator[tuple[Key, Row, float, float]]:
-    """What both the unpatched kernel and N measured: its key, its row, the two times."""
+class BasePair(NamedTuple):
+    """One figure of the unpatched kernel, and the same one of the series with N; seconds.
+
+    key: of the unpatched kernel's measurement.
+    """
+
+    key: Key
+    row: Row
+    before: float
+    now: float
+
+    @property
+    def keys(self) -> tuple[Key, Key]:
+        """The measurements that are compared."""
+        return self.key, replace(self.key, kernel="series")
+
+    @property
+    def growth(self) -> float:
+        """By what share of the unpatched kernel's time the series takes longer; negative: less."""
+        return self.now / self.before - 1
+
+
+def base_pairs(times: Times) -> Iterator[BasePair]:
+    """All figures that both the unpatched kernel and the series with N have."""
     for base, before in times.items():
         now = times.get(replace(base, kernel="series"))
         row = _row_for(base)
         if base.kernel == "base" and not base.eager and now is not None and row:
-            yield base, row, before, now
+            yield BasePair(base, row, before, now)
 
 
 def base_table(measurements: Iterable[Measurement]) -> Table | None:
@@ -306,11 +329,15 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     times = {one.key: one.seconds for one in measurements}
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
-    for key, row, before, now in base_pairs(times):
-        cells = (milliseconds(before), milliseconds(now), percent(now, before))
-        strong = row == headline(key.initially_all_set)
-        both = (key, replace(key, kernel="series"))
-        table.add(f"{vm_label(key)}: {row.label}", *cells, strong=strong, origins=both)
+    for pair in base_pairs(times):
+        label = f"{vm_label(pair.key)}: {pair.row.label}"
+        cells = (
+            milliseconds(pair.before),
+            milliseconds(pair.now),
+            percent(pair.now, pair.before),
+        )
+        strong = pair.row == headline(pair.key.initially_all_set)
+        table.add(label, *cells, strong=strong, origins=pair.keys)
     if not table.rows:
         return None
     table.notes += [f"the rows in bold are to agree within {BASE_LIMIT:g}%", TICKS]
@@ -328,7 +355,12 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
             if row and row in (headline(key.initially_all_set), FIRST_CLEAR):
                 shared[key, row] = shared.get((key, row), 0) + 1
     found = [one for one, bases in shared.items() if bases > 1]
-    return sorted(found, key=lambda one: one[1] == FIRST_CLEAR)
+
+    def is_clear(shared_row: tuple[Key, Row]) -> bool:
+        _, row = shared_row
+        return row == FIRST_CLEAR
+
+    return sorted(found, key=is_clear)
 
 
 def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:

@@ -12,6 +12,7 @@ memory, all of it idle, is the time that GET takes for an idle page table, times
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lab.results.jsonl import Key
 from lab.results.tables import BASE_VCPUS, OFF, ON, Times
@@ -44,18 +45,25 @@ class Round:
         return vcpus * self.dirty + self.get + self.clear
 
 
+class IdleTable(NamedTuple):
+    """How long a GET takes for an idle page table, seconds: by write protection, by Dirty bits."""
+
+    protected: float
+    bits: float
+
+
 @dataclass(frozen=True)
 class Tradeoff:
-    """A mode measured both ways: rounds with the same write percentages, ascending.
+    """A mode that was measured with write protection and with Dirty bits.
 
-    like: what their keys have in common, but for dirty_harvest. idle: seconds that a GET takes for
-    an idle page table, with write protection and with Dirty bits; None if that wasn't measured.
+    like: what their keys have in common, but for dirty_harvest. protected, bits: rounds with the
+    same write percentages, ascending. idle: None if it was not measured.
     """
 
     like: Key
     protected: Sequence[Round]
     bits: Sequence[Round]
-    idle: tuple[float, float] | None = None
+    idle: IdleTable | None = None
 
     @property
     def pages(self) -> int:
@@ -83,14 +91,17 @@ class Tradeoff:
     def seconds(self, bits: bool, size: int) -> float:
         """A round of a VM with SIZE bytes that writes to what the measured VM has. Computed."""
         assert self.idle
-        one = (self.bits if bits else self.protected)[-1]
-        return one.total + self.idle[bits] * (size // TABLE - self.pages * PAGE // TABLE)
+        if bits:
+            busiest, idle_s = self.bits[-1], self.idle.bits
+        else:
+            busiest, idle_s = self.protected[-1], self.idle.protected
+        return busiest.total + idle_s * (size // TABLE - self.pages * PAGE // TABLE)
 
     def crossing_idle(self) -> float | None:
         """As crossing(), by time that passes, of a VM whose other memory is idle. Computed."""
         if not self.idle:
             return None
-        looking = (self.idle[1] - self.idle[0]) * PAGE / TABLE
+        looking = (self.idle.bits - self.idle.protected) * PAGE / TABLE
         gain = (self.protected[-1].total - self.bits[-1].total) / self.pages
         return 100 * max(looking, 0) / (looking + gain) if looking + gain > 0 else None
 
@@ -112,9 +123,12 @@ def _side(like: Key, harvest: str) -> Key:
     return replace(like, dirty_harvest=harvest, pml=like.pml and (harvest == OFF or not like.ept))
 
 
-def _idle_table(like: Key, times: Times) -> tuple[float, float] | None:
-    """See Tradeoff.idle: by VMs that differ in how many idle vCPUs they have, in the last GET."""
-    found = []
+def _idle_table(like: Key, times: Times) -> IdleTable | None:
+    """The difference between VMs that have different numbers of idle page tables, in the last GET.
+
+    None unless there are two such VMs for both ways of logging.
+    """
+    found: list[float] = []
     for value in (OFF, ON):
         gets = {}
         for key, seconds in times.items():
@@ -128,7 +142,7 @@ def _idle_table(like: Key, times: Times) -> tuple[float, float] | None:
             return None
         least, most = tables[0], tables[-1]
         found.append((gets[most, steady] - gets[least, steady]) / (most - least))
-    return found[0], found[1]
+    return IdleTable(*found)
 
 
 def _vm(key: Key) -> tuple[str, int, int, str]:
