@@ -7,7 +7,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 BENCH_WHAT := live cost lock crossover migrate native
-TEST_WHAT := unit mutants parity races leaks pae migration modules bpf
+TEST_WHAT := quick unit mutants long parity races leaks pae migration modules bpf
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
 known = $(and $(filter 1,$(words $(WHAT))),$(filter $(1),$(WHAT)))
@@ -32,13 +32,11 @@ $(foreach goal,$(or $(MAKECMDGOALS),help),$(if $(filter tree,$(goal)),,\
 endif
 # For the summary of a test run: when this make began.
 export LAB_BEGAN := $(shell date +%s)
-TESTS := tests
-NOT := migration or modules or parity
-# `make test` without BASE, once the default's tests have passed.
-define TEST_OTHERS
-set -e; others=$$($(LAB) tree --others); \
-for base in $$others; do $(MAKE) test BASE=$$base TESTS=tests/machines NOT='$(NOT) or once'; done
-endef
+DEFAULT_BASE := $(shell sed -n 's/^DEFAULT_BASE = "\(.*\)"$$/\1/p' lab/core/paths.py)
+# What `make test` runs. What is the same for each base is left to the default one.
+OTHER_BASE := $(filter-out $(DEFAULT_BASE),$(BASE))
+TESTS := $(if $(OTHER_BASE),tests/machines,tests)
+LEFT_OUT := $(if $(OTHER_BASE),long or once,long)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tree save check mail build test soak bench report compare reference deb dkms qemu clean \
@@ -53,8 +51,11 @@ help:
 	@echo '              WHAT=migrate    a live migration by QEMU, as the guest sees it'
 	@echo '              WHAT=native     page tables and rmap heads in the caches of this machine, without a guest'
 	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and the lab itself'
+	@echo '              (20 minutes on two cores with a warm ccache, 30 on a bare machine)'
+	@echo '              WHAT=quick      one test of each paging mode in both machines (4 minutes once the kernel is built)'
 	@echo '              WHAT=unit       the lab itself only, without a kernel (a minute or two)'
 	@echo '              WHAT=mutants    only whether the tests find the mutants (about 4 minutes)'
+	@echo '              WHAT=long       what takes more than a minute each: long forms of tests, modules, migrations'
 	@echo '              WHAT=parity     the packaged KVM selftests, unpatched and patched: the same verdicts (25 minutes)'
 	@echo '              WHAT=races      an hour of stress on a kernel that reports data races'
 	@echo '              WHAT=leaks      build a kernel with kmemleak and look for what a thousand VMs leave behind'
@@ -125,8 +126,12 @@ _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not ($(NOT))' $(TESTS) $(ARGS)
-	$(if $(BASE),,$(if $(word 2,$(BASES)),@$(TEST_OTHERS)))
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not ($(LEFT_OUT))' $(TESTS) $(ARGS)
+
+_test_quick: setup
+	@$(LAB) tree
+	@$(LAB) build kvm selftests
+	@$(PYTHON) -m pytest -n 2 -m quick tests/machines/test_selftests.py $(ARGS)
 
 _test_unit: setup
 	@$(PYTHON) -m pytest -n 2 tests/unit $(ARGS)
@@ -136,6 +141,13 @@ _test_mutants: setup
 	@$(LAB) build kvm selftests
 	@$(LAB) build --kind mutants kvm
 	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
+
+# What `make test` leaves out as it takes too long, but for the comparison of verdicts.
+_test_long: setup
+	@$(LAB) tree
+	@$(LAB) build kvm debug selftests
+	@$(LAB) build --kind mutants kvm
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m long --ignore=tests/machines/test_parity.py tests $(ARGS)
 
 # One machine at a time, unless ARGS says more: vCPUs that wait for one that the host does not run
 # would meet the time limit.

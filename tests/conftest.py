@@ -25,13 +25,13 @@ from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT
 from lab.series import topics
 from tests import guards
-from tests.machines.matrix import PACKAGED, cases, mutant_cases, mutant_id
+from tests.machines.matrix import PACKAGED, cases, long_cases, mutant_cases, mutant_id
 from tests.repeats import case_name
 from tests.summary import Summary
 
 T = TypeVar("T")
 
-BOOT_OF = {case.id: case.boot for case in (*cases(), *PACKAGED)}
+BOOT_OF = {case.id: case.boot for case in (*cases(), *long_cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
 # Its report has pictures of every kind, and each worker that has one of its tests would draw them.
 ONE_WORKER = "tests/unit/test_page.py"

@@ -437,6 +437,17 @@ def cases() -> Iterator[Case]:
     yield from each(SHADOW, SHADOW_MODES)
 
 
+def quick_cases() -> Iterator[Case]:
+    """Yield those of cases() that `make test WHAT=quick` runs: each paging mode of each machine."""
+    yield from each((PERF[0], MODES), DISTINCT_MODES)
+    yield from each(VMX_SMOKE[:1], VMX_MODES)
+
+
+def long_cases() -> Iterator[Case]:
+    """Yield what `make test` has shorter forms of, and `make test WHAT=long` runs."""
+    yield from ()
+
+
 # The names are those of any base; one that the base lacks is not there to be run. These hang the
 # machine with the unpatched kernel, too, in every mode. The last only met the limit, and stalled
 # RCU now and then on either kernel.

@@ -32,7 +32,7 @@ SAID = "kvm: dirty-log-method=dirty-bits is refused, KVM allows: host write-prot
 BUILT = pytest.mark.skipif(not PROGRAM.exists(), reason=f"no {PROGRAM}: make qemu builds it")
 
 
-@pytest.mark.migration
+@pytest.mark.long
 @pytest.mark.parametrize("npt", [True, False], ids=["npt1", "npt0"])
 @pytest.mark.parametrize("qemu", [QEMU, pytest.param(PROGRAM, marks=BUILT)], ids=["debian", "asks"])
 def test_migration(

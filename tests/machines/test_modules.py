@@ -71,7 +71,7 @@ wait"""
 PATCHED = Sharing.TURNS
 
 # The other base has one machine in make test, which leaves two-dimensional paging to WHAT=modules.
-LATER = pytest.mark.modules
+LATER = pytest.mark.long
 OTHER_BASE = () if LAYOUT.version == DEFAULT_BASE else (LATER,)
 MODES = [pytest.param(True, marks=LATER), False]
 MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=OTHER_BASE)]

@@ -53,7 +53,7 @@ def kernels(boots_of: BootsOf) -> list[Callable[[Case], Outcome]]:
     ]
 
 
-@pytest.mark.parity
+@pytest.mark.long
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("case", PACKAGED, ids=lambda case: case.id)
 def test_same_verdict(case: Case, kernels: list[Callable[[Case], Outcome]]) -> None:

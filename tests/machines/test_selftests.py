@@ -13,7 +13,13 @@ from lab.machines import Job, Result
 from lab.machines.job import complaints
 
 from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
-from .matrix import Case, cases
+from .matrix import Case, cases, long_cases, quick_cases
+
+QUICK = {case.id for case in quick_cases()}
+CASES = [
+    *(pytest.param(case, marks=[pytest.mark.quick] * (case.id in QUICK)) for case in cases()),
+    *(pytest.param(case, marks=pytest.mark.long) for case in long_cases()),
+]
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def run_silent(machine: str, job: Job) -> Result:
 
 
 @pytest.mark.timeout(MOST_S)
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_selftest(case: Case, boots: Boots, cost: Callable[[Spent], None]) -> None:
     found = boots.outcome(case)
     cost(found.spent)

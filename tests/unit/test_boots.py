@@ -24,7 +24,18 @@ from tests.machines.boots import (
     make_job,
     outcomes,
 )
-from tests.machines.matrix import HANGS, SVM_MODES, Case, Selftest, cases, packaged_cases
+from tests.machines.matrix import (
+    DISTINCT_MODES,
+    HANGS,
+    SVM_MODES,
+    VMX_MODES,
+    Case,
+    Selftest,
+    cases,
+    long_cases,
+    packaged_cases,
+    quick_cases,
+)
 from tests.machines.test_selftests import assert_silent
 from tests.rows import for_each_row
 from tests.unit.files import program
@@ -244,6 +255,13 @@ def test_cases_of_a_boot_want_the_same_machine() -> None:
         assert (one.mode, one.config) == (same.mode, same.config)
         for word in ("cpus", "memory_mib", "cmdline"):
             assert getattr(one.test, word) == getattr(same.test, word)
+
+
+def test_quick_cases_are_among_all_and_have_each_paging_mode() -> None:
+    quick, ordinary = list(quick_cases()), list(cases())
+    assert {case.id for case in quick} <= {case.id for case in ordinary}
+    assert {case.mode for case in quick} == {*DISTINCT_MODES, *VMX_MODES}
+    assert not {case.id for case in long_cases()} & {case.id for case in ordinary}
 
 
 def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:

@@ -3,10 +3,13 @@
 
 import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 from lab.core.paths import DEFAULT_BASE, ROOT
 from tests.rows import for_each_row
+from tests.unit.files import program
 from tests.unit.test_links import KNOWN, RULE
 
 KEPT = {"bench", "test", "tree", "save", "check", "build", "mail", "soak", "report", "compare"}
@@ -60,6 +63,7 @@ def test_the_help_shows_every_target_once_and_every_value() -> None:
     ("bench", "live", "lab live -x"),
     ("bench", "lock", "lab lockprofile -x"),
     ("test", "unit", "pytest -n 2 tests/unit -x"),
+    ("test", "quick", "pytest -n 2 -m quick tests/machines/test_selftests.py -x"),
     ("test", "mutants", "pytest -n 2 -m mutants tests -x"),
     ("test", "parity", "pytest -rsx -k svm-qemu tests/machines/test_parity.py -x"),
     ("test", "races", "lab soak --races -x"),
@@ -79,17 +83,14 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
         "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
-        " -m 'not (migration or modules or parity)' tests ",
-        "set -e; others=$(build/venv/bin/python -m lab tree --others); for base in $others;"
-        " do make test BASE=$base TESTS=tests/machines"
-        " NOT='migration or modules or parity or once'; done",
+        " -m 'not (long)' tests ",
     ]
 
 
 @for_each_row(
     "words, said",
     (("bench", "WHAT=parity"), "no such, but one of: live cost lock crossover migrate native"),
-    (("test", "WHAT=live"), "no such, but one of: unit mutants parity"),
+    (("test", "WHAT=live"), "no such, but one of: quick unit mutants long parity"),
     (("bench", "WHAT=%"), "one of: live cost"),
     (("bench", "WHAT=live cost"), "one of: live cost"),
     (("bench", "soak", "WHAT=live"), "make soak WHAT=live: only `make bench` and `make test`"),
@@ -115,9 +116,23 @@ def test_a_base_and_a_tarball_reach_the_lab() -> None:
     assert line == "build/venv/bin/python -m lab tree --source '/a b.tar.xz' "
 
 
-def test_other_bases_are_tested_unless_one_is_chosen() -> None:
-    """Their tests come last and in a make each, which is not begun here."""
-    two = f"BASES={DEFAULT_BASE} 9.9"
-    assert "lab tree --others" in "".join(commands("test", two)[4:])
-    for words in ((two, f"BASE={DEFAULT_BASE}"), ("BASES=6.12",)):
-        assert len(commands("test", *words)) == 4
+def test_another_base_has_what_depends_on_it() -> None:
+    for words in ((), (f"BASE={DEFAULT_BASE}",)):
+        assert commands("test", *words)[-1].endswith(" -m 'not (long)' tests ")
+    last = commands("test", f"BASES={DEFAULT_BASE} 9.9", "BASE=9.9")[-1]
+    assert last.endswith(" -m 'not (long or once)' tests/machines ")
+
+
+def test_ci_tests_the_default_base_and_then_the_others(tmp_path: Path) -> None:
+    for name, text in (
+        ("make", f'echo "make $*" >>{tmp_path}/calls'),
+        ("build/venv/bin/python", '[ "$*" = "-m lab tree --others" ] && echo 9.9 9.10'),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        program(tmp_path / name, f"#!/bin/sh\n{text}\n")
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([tmp_path / ".ci" / "run"], env=env, check=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == ["make test", "make test BASE=9.9", "make test BASE=9.10"]
