@@ -21,7 +21,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lab import machines
 from lab.core.locks import locked
-from lab.core.paths import BUILD, DEFAULT_BASE, LAYOUT, ROOT
+from lab.core.paths import BUILD, LAYOUT, ROOT
 from lab.machines import Job, Result, Sharing
 from lab.measure.migration import command, load
 from lab.measure.migration.timeline import parse_stats
@@ -70,11 +70,12 @@ wait"""
 # panics. Without KVM a sysctl does it that has a static key, kernel.sched_schedstats.
 PATCHED = Sharing.TURNS
 
-# The other base has one machine in make test, which leaves two-dimensional paging to WHAT=modules.
+# Installing the package takes three minutes, and most of these tests one or two. So `make test` has
+# the installation and one machine, for the default base; `make test WHAT=modules` has all of it.
+pytestmark = pytest.mark.once
 LATER = pytest.mark.long
-OTHER_BASE = () if LAYOUT.version == DEFAULT_BASE else (LATER,)
 MODES = [pytest.param(True, marks=LATER), False]
-MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=OTHER_BASE)]
+MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=LATER)]
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,8 @@ def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:
     return stats["before"].get("dirty_harvest")
 
 
-@pytest.mark.parametrize("tdp", [MODES[0], pytest.param(False, marks=OTHER_BASE)])
+@LATER
+@pytest.mark.parametrize("tdp", [True, False])
 def test_a_guest_moves_between_the_two(
     tdp: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +251,8 @@ def _run_all(
     return re.findall(r"^# (.*)\n((?:.*\n)*?)\? (\d+)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("base", [pytest.param(LAYOUT.version, marks=OTHER_BASE)])
-def test_the_page_for_operators(base: str, installed: Installed) -> None:
+@LATER
+def test_the_page_for_operators(installed: Installed) -> None:
     """Every command of the page, in order; the first was run when the package was installed."""
     first, *rest = modules_proof.commands(modules_proof.PAGE.read_text())
     assert first.startswith("apt-get install")
