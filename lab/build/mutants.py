@@ -14,7 +14,7 @@ from lab.core.git import Repo
 from lab.core.paths import Layout
 from lab.series.apply import commit_mails
 from lab.series.files import WholeFile, completed, read_text
-from lab.series.mail import Mail, parse
+from lab.series.mail import Mail, NamedMail, parse
 from lab.series.pin import path_map
 
 KEYS = ("Reverts", "Caught-by", "Machine", "Output", "Kernel-log")
@@ -58,11 +58,10 @@ class Mutant:
 class Mutants:
     """All of tests/mutants that a base has.
 
-    switch: path and mail of the patch 00. left_out: why it has no mutant that undoes a mail, by
-    the mail's subject.
+    switch: the patch 00. left_out: why it has no mutant that undoes a mail, by the mail's subject.
     """
 
-    switch: tuple[str, Mail]
+    switch: NamedMail
     mutants: tuple[Mutant, ...]
     left_out: Mapping[str, str]
 
@@ -99,8 +98,8 @@ def _check(path: str, given: Mapping[str, str]) -> Check:
     return Check(program, tuple(arguments), machine, tuple(words), output, kernel_log)
 
 
-def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
-    """Path and mail of a patch. LabError: it is none, or has more than a diff."""
+def _parse(layout: Layout, file: Path) -> NamedMail:
+    """A patch, called by its path. LabError: it is no patch, or has more than a diff."""
     path = file.relative_to(layout.root).as_posix()
     if not FILE_NAME.fullmatch(file.name):
         raise LabError(f"{path}: a mutant is called NN-name.patch or NNN-name.patch")
@@ -109,7 +108,7 @@ def _parse(layout: Layout, file: Path) -> tuple[str, Mail]:
         raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
     if not mail.diff and layout.mutant_patches in file.parents:
         raise LabError(f"{path}: has no diff")
-    return path, mail
+    return NamedMail(path, mail)
 
 
 def _reason(path: str, text: str, mail: Mail, reverts: str) -> str:
@@ -128,44 +127,59 @@ def number_of(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _read(layout: Layout) -> tuple[dict[str, tuple[str, Mail]], dict[str, str]]:
-    """Path and mail of each patch by its file name, in order, and Mutants.left_out.
+def _leaves_out(layout: Layout, file: Path) -> bool:
+    """Whether a patch of an older base only says that there is no such mutant: it has no diff."""
+    return not file.stat().st_size or not _parse(layout, file).mail.diff
 
-    One of backport/VERSION/mutants takes the place of that with its name, whose changelog it has
-    if it has none of its own. One without a diff leaves it out, as what it breaks is not there.
-    LabError: a patch that is none.
+
+def _left_out(layout: Layout, file: Path, found: dict[str, NamedMail]) -> dict[str, str]:
+    """Take the mutant that FILE leaves out from FOUND. Returns its part of Mutants.left_out."""
+    path = file.relative_to(layout.root).as_posix()
+    if file.name not in found:
+        raise LabError(f"{path}: has no diff, and there is no such mutant to leave out")
+    undone = found.pop(file.name)
+    reverts = _trailers(*undone).get("Reverts", "")
+    reason = _reason(path, read_text(file), undone.mail, reverts)
+    return {reverts: reason} if reverts else {}
+
+
+def _order(file_name: str) -> tuple[int, str]:
+    return number_of(file_name), file_name
+
+
+def _read(layout: Layout) -> tuple[dict[str, NamedMail], dict[str, str]]:
+    """All patches by file name, in order, and Mutants.left_out.
+
+    A patch of backport/VERSION/mutants replaces the one with its name, and has the changelog of
+    that if it has none of its own. If it has no diff, that mutant is left out: the code that it
+    breaks does not exist in this base. LabError: a file that is not such a patch.
     """
     paths = path_map(layout)
     common = sorted(layout.mutant_patches.glob("*.patch"))
     found = {file.name: _parse(layout, file) for file in common}
     left_out: dict[str, str] = {}
     if not layout.is_newest:
-        found = {name: (path, paths.mail(mail)) for name, (path, mail) in found.items()}
+        found = {key: NamedMail(one.name, paths.mail(one.mail)) for key, one in found.items()}
     for file in (layout.backport / "mutants").glob("*.patch"):
-        text = read_text(file)
-        if not text or not _parse(layout, file)[1].diff:
-            path = file.relative_to(layout.root).as_posix()
-            if file.name not in found:
-                raise LabError(f"{path}: has no diff, and there is no such mutant to leave out")
-            undone = found.pop(file.name)
-            reverts = _trailers(*undone).get("Reverts", "")
-            reason = _reason(path, text, undone[1], reverts)
-            left_out |= {reverts: reason} if reverts else {}
-            continue
-        path, mail = _parse(layout, file)
-        found[file.name] = path, completed(mail, found.get(file.name, (path, mail))[1])
-    return dict(sorted(found.items(), key=lambda one: (number_of(one[0]), one[0]))), left_out
+        if _leaves_out(layout, file):
+            left_out |= _left_out(layout, file, found)
+        else:
+            own = _parse(layout, file)
+            replaced = found.get(file.name, own)
+            found[file.name] = NamedMail(own.name, completed(own.mail, replaced.mail))
+    return {name: found[name] for name in sorted(found, key=_order)}, left_out
 
 
 def load(layout: Layout) -> Mutants:
     """Read tests/mutants. LabError: a patch that is not as docs/developing.md says."""
-    switches: list[tuple[str, Mail]] = []
+    switches: list[NamedMail] = []
     mutants: dict[int, Mutant] = {}
     found, left_out = _read(layout)
-    for name, (path, mail) in found.items():
+    for name, patch in found.items():
+        path, mail = patch
         number, words = number_of(name), name.partition("-")[2].removesuffix(".patch")
         if number == 0:
-            switches.append((path, mail))
+            switches.append(patch)
             continue
         if number in mutants:
             raise LabError(f"{path}: {mutants[number].path} has the number {number:02d} already")

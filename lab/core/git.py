@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from lab.core.errors import WorkFailed
 from lab.core.space import complain_if_full
@@ -15,8 +16,21 @@ from lab.core.space import complain_if_full
 # What a user's own configuration, hooks and templates could change is shut out,
 # so that the same input makes the same commits and the same text everywhere.
 ISOLATED = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
-IDENTITY = ("Kernel lab", "lab@localhost")
 EPOCH = 1_750_000_000
+
+
+class Identity(NamedTuple):
+    """Who makes or signs a commit."""
+
+    name: str
+    email: str
+
+    def __str__(self) -> str:
+        return f"{self.name} <{self.email}>"
+
+
+# Of the lab itself.
+IDENTITY = Identity("Kernel lab", "lab@localhost")
 
 
 class GitFailed(WorkFailed):
@@ -37,18 +51,21 @@ def signature(name: str, email: str, number: int) -> dict[str, str]:
     """Environment of the NUMBERth commit: dates are fixed, so that ids repeat."""
     date = f"@{EPOCH + 60 * number} +0000"
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
-    ours = {"GIT_COMMITTER_NAME": IDENTITY[0], "GIT_COMMITTER_EMAIL": IDENTITY[1]}
+    ours = {"GIT_COMMITTER_NAME": IDENTITY.name, "GIT_COMMITTER_EMAIL": IDENTITY.email}
     return author | ours | {"GIT_COMMITTER_DATE": date}
 
 
-def configured_identity(directory: Path) -> tuple[str, str] | None:
-    """The user's name and address, of git's configuration; None if one of them is not set."""
-    found = []
-    for key in ("user.name", "user.email"):
-        command = ("git", "config", key)
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-        found.append(done.stdout.strip())
-    return (found[0], found[1]) if all(found) else None
+def _configured(key: str, directory: Path) -> str:
+    """A value of the user's configuration of git, empty if it is not set."""
+    command = ("git", "config", key)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def configured_identity(directory: Path) -> Identity | None:
+    """The user's name and address, from git's configuration; None if one of them is not set."""
+    found = Identity(_configured("user.name", directory), _configured("user.email", directory))
+    return found if all(found) else None
 
 
 @dataclass(frozen=True)

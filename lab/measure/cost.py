@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -64,6 +64,13 @@ class Point:
         return self.vcpus * self.mib_per_vcpu
 
 
+class Hold(NamedTuple):
+    """One hold of mmu_lock: how many huge pages were split in it, and how long it lasted."""
+
+    pages: int
+    ns: int
+
+
 def points(sizes: Sequence[int], vcpus: Sequence[int]) -> list[Point]:
     """One vCPU with each size in MiB, and each number of vCPUs with the same memory each."""
     wanted = [Point(1, size) for size in sizes] + [Point(n, PER_VCPU_MIB) for n in vcpus]
@@ -104,20 +111,20 @@ def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
     without a split, or no run.
     """
     point = None
-    holds: dict[Point, list[tuple[int, int]]] = {}
+    holds: dict[Point, list[Hold]] = {}
     for line in text.splitlines():
         if match := POINT.fullmatch(line):
             point = Point(int(match[1]), int(match[2]))
             holds[point] = []
         elif (match := HOLD.fullmatch(line)) and point:
-            holds[point].append((int(match[1]), int(match[2])))
+            holds[point].append(Hold(int(match[1]), int(match[2])))
     if not holds:
         raise WorkFailed(f"nothing was measured:\n{text[-2000:]}")
     for point, found in holds.items():
-        pages = sum(pages for pages, _ in found)
+        pages = sum(hold.pages for hold in found)
         if pages != point.mib // HUGE_MIB:
             raise WorkFailed(f"{point}: {pages} huge pages were split")
-        held = [ns for _, ns in found]
+        held = [hold.ns for hold in found]
         one = {"machine": MACHINE, "ept": ept} | asdict(point)
         one |= {"pages": pages, "held_ns": sum(held), "longest_ns": max(held)}
         instructions = round(sum(held) * IPS / 1e9 / pages)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -92,8 +92,14 @@ while [ $# -gt 0 ]; do
     shift 3
 done
 """
-Origin = tuple[str, locktrace.Areas]  # The kernel's release, and where that has mmu_lock.
 DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})s$", re.MULTILINE)
+
+
+class Origin(NamedTuple):
+    """The kernel that a trace is of. areas: where its mmu_lock can be."""
+
+    release: str
+    areas: locktrace.Areas
 
 
 @dataclass(frozen=True)
@@ -181,10 +187,10 @@ def profile(
         locktrace.check_complete(text("stats"))
         ticks = _dirty_ticks(text("traced"), run.name)
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
-        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin[1])
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
-    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin[0]}
+    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
     found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
     found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
     found |= {"write_percent": run.write_percent, "initially_all_set": True, "eager": run.eager}
@@ -249,7 +255,7 @@ def command(
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
-    origin = built.release, locktrace.areas_of(built.image.parents[4])
+    origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
     records: list[dict[str, Any]] = []
     for mode in chosen:
         job = trace_job(mode, runs, mib, cpus, built.image, test)

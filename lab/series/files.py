@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.core.errors import LabError
 from lab.core.paths import Layout
-from lab.series.mail import Mail, format_mail, parse, slug
+from lab.series.mail import Mail, NamedMail, format_mail, parse, slug
 from lab.series.pin import SAME_PATHS, PathMap, path_map
 
 # Top-level directories of the kernel in which the repository keeps whole files.
@@ -35,7 +35,7 @@ class Series:
     paths: where the whole files, which are the newest base's, lie in this one.
     """
 
-    mails: tuple[tuple[str, Mail], ...]
+    mails: tuple[NamedMail, ...]
     paths: PathMap = SAME_PATHS
 
     @property
@@ -78,11 +78,11 @@ def _check_owners(series: Series) -> None:
             owner[path] = name
 
 
-def read_mails(layout: Layout, directory: Path) -> list[tuple[str, Mail]]:
+def read_mails(layout: Layout, directory: Path) -> list[NamedMail]:
     """The mails of a directory of the repository, in the order of the file names."""
     files = sorted(directory.glob("*.patch"))
     named = ((file.relative_to(layout.root).as_posix(), file) for file in files)
-    return [(name, parse(name, read_text(file))) for name, file in named]
+    return [NamedMail(name, parse(name, read_text(file))) for name, file in named]
 
 
 def title(layout: Layout, name: str, mail: Mail) -> str:
@@ -108,12 +108,14 @@ def shortened(mail: Mail, common: Mail) -> Mail:
     return mail
 
 
-def differing(layout: Layout, common: Mapping[str, Mail]) -> dict[str, tuple[str, Mail]]:
-    """File and mail of an older base in place of some of COMMON, all by what slug() says."""
-    found = {slug(mail): (name, mail) for name, mail in read_mails(layout, layout.backport / SAME)}
+def differing(layout: Layout, common: Mapping[str, Mail]) -> dict[str, NamedMail]:
+    """The mails that an older base has instead of some of COMMON; both by slug()."""
+    found = {slug(one.mail): one for one in read_mails(layout, layout.backport / SAME)}
     for unknown in found.keys() - common.keys():
-        raise LabError(f"{found[unknown][0]}: series/ has no mail of this subject")
-    return {key: (name, completed(mail, common[key])) for key, (name, mail) in found.items()}
+        raise LabError(f"{found[unknown].name}: series/ has no mail of this subject")
+    return {
+        key: NamedMail(one.name, completed(one.mail, common[key])) for key, one in found.items()
+    }
 
 
 def load(layout: Layout) -> Series:
@@ -124,9 +126,9 @@ def load(layout: Layout) -> Series:
     else:
         paths = path_map(layout)
         before, after = (read_mails(layout, layout.backport / name) for name in (BEFORE, AFTER))
-        there = {slug(mail): paths.mail(mail) for _, mail in common}
-        own = differing(layout, there)
-        middle = [own.get(slug(mail), (name, there[slug(mail)])) for name, mail in common]
+        moved = [NamedMail(one.name, paths.mail(one.mail)) for one in common]
+        own = differing(layout, {slug(one.mail): one.mail for one in moved})
+        middle = [own.get(slug(one.mail), one) for one in moved]
         series = Series((*before, *middle, *after), paths)
     _check_owners(series)
     return series

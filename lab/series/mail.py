@@ -3,8 +3,10 @@
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lab.core.errors import LabError
+from lab.core.git import Identity
 
 KEYS = ("Adds", "Replaces", "Deletes", "Removes")
 _SIGNED_OFF = re.compile(r"^Signed-off-by: *(.+?) *<(.+)>$", re.MULTILINE)
@@ -42,14 +44,21 @@ class Mail:
         return self.message.split("\n", 1)[0]
 
     @property
-    def author(self) -> tuple[str, str] | None:
-        """Name and address of the first to sign off: checkpatch wants it so."""
+    def author(self) -> Identity | None:
+        """The first person who signed off; checkpatch requires that this is the author."""
         match = _SIGNED_OFF.search(self.message)
-        return (match[1], match[2]) if match else None
+        return Identity(match[1], match[2]) if match else None
 
     @property
     def whole(self) -> tuple[str, ...]:
         return self.adds + self.replaces
+
+
+class NamedMail(NamedTuple):
+    """A mail, and what messages call it: mostly its path in the repository."""
+
+    name: str
+    mail: Mail
 
 
 def slug(mail: Mail) -> str:

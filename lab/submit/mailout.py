@@ -20,7 +20,7 @@ import click
 from lab import machines
 from lab.core import process
 from lab.core.errors import LabError, WorkFailed
-from lab.core.git import IDENTITY, GitFailed, Repo, configured_identity, signature
+from lab.core.git import IDENTITY, GitFailed, Identity, Repo, configured_identity, signature
 from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
@@ -140,14 +140,14 @@ def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) 
     return "\n\n".join(parts)
 
 
-def signed_by(subject: Subject, sender: tuple[str, str]) -> Subject:
-    """The same mails with a Signed-off-by of the SENDER, whose are those that name no author."""
+def signed_by(subject: Subject, sender: Identity) -> Subject:
+    """The same mails with a Signed-off-by of SENDER, who is also the author of unsigned mails."""
     options = ("--if-exists", "addIfDifferent", "--trailer")
     made, commits = tree.BASE_TAG, []
     pairs = zip(subject.commits, subject.loaded.mails, strict=True)
     for number, (commit, (_, mail)) in enumerate(pairs, 1):
         text = f"{mail.message}\n".encode("utf-8", "surrogateescape")
-        line = f"Signed-off-by: {sender[0]} <{sender[1]}>"
+        line = f"Signed-off-by: {sender}"
         message = subject.repo.run("interpret-trailers", *options, line, stdin=text)
         words = ("commit-tree", f"{commit}^{{tree}}", "-p", made, "-F", "-")
         env = signature(*(mail.author or sender), number)

@@ -18,7 +18,7 @@ import click
 
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
-from lab.core.git import Repo, configured_identity
+from lab.core.git import Identity, Repo, configured_identity
 from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.core.steps import run_logged, say
 from lab.series import tree
@@ -33,6 +33,8 @@ DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards")
 CONTROL = ("control", "triggers", "postinst", "prerm")
 MMU = "arch/x86/kvm/mmu/mmu.c"
+# The package's maintainer, if git's configuration names nobody.
+NOBODY = Identity("nobody", "nobody@localhost")
 PART_GIB = 0.5
 MOST_BYTES = 200 * 1024
 
@@ -132,8 +134,8 @@ def contents(layout: Layout) -> Contents:
         check_guards(repo)
         patch = difference(repo, tip)
     date = int(Repo(layout.root).text("log", "-1", "--format=%ct"))
-    name, address = configured_identity(layout.root) or ("nobody", "nobody@localhost")
-    return Contents(source, pin, date, f"{name} <{address}>", patch)
+    maintainer = configured_identity(layout.root) or NOBODY
+    return Contents(source, pin, date, str(maintainer), patch)
 
 
 def lay_out(what: Contents, root: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from lab import cli
 from lab.build import kernel
-from lab.core.git import Repo, configured_identity
+from lab.core.git import Identity, Repo, configured_identity
 from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.results import jsonl, tables
 from lab.results.jsonl import Measurement
@@ -95,7 +95,7 @@ def test_what_is_written(fake: FakeKernel) -> None:
 
 
 def test_the_sender_signs_off(fake: FakeKernel) -> None:
-    sender = ("A Sender", "sender@example.org")
+    sender = Identity("A Sender", "sender@example.org")
     line = "Signed-off-by: A Sender <sender@example.org>\n"
     found = mailout.signed_by(subject(fake), sender)
     made = mailout.make(found, mailout.parcels(found, TOPICS, FIGURES))
@@ -105,7 +105,7 @@ def test_the_sender_signs_off(fake: FakeKernel) -> None:
     assert f"From: {MAINTAINER}\n" in mails[0]
     assert f"\n\nSigned-off-by: {MAINTAINER}\n{line}---\n" in mails[0]
     assert all("From: A Sender <sender@example.org>\n" in mail for mail in mails[1:])
-    again = mailout.signed_by(subject(fake), ("Some One", "some@example.org"))
+    again = mailout.signed_by(subject(fake), Identity("Some One", "some@example.org"))
     assert again.repo.text("log", "--format=%B", again.tip).count(f"by: {MAINTAINER}\n") == 3
     tips = (found.tip, subject(fake).tip)
     assert found.repo.tree_of(tips[0]) == found.repo.tree_of(tips[1]) and tips[0] != tips[1]
@@ -285,7 +285,7 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     words = ("mail", "--dry-run", "--results", str(file))
     jsonl.write(file, measured())
     monkeypatch.setattr(mailout, "make", None)
-    monkeypatch.setattr(mailout, "configured_identity", lambda _: ("A", "a@b"))
+    monkeypatch.setattr(mailout, "configured_identity", lambda _: Identity("A", "a@b"))
     monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
     printed = lab(*words)
     assert printed.out.startswith("Subject: KVM: ")

@@ -285,7 +285,7 @@ TRACE = [
 ]
 
 VMALLOC = (locktrace.VMALLOC,)
-TRACED = ("7.3.4-series", VMALLOC)
+TRACED = lockprofile.Origin("7.3.4-series", VMALLOC)
 
 
 def waiting(lines: list[str], areas: locktrace.Areas = VMALLOC) -> Waiting:
