@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import click
 
 from lab.core.errors import LabError
+from lab.core.lookup import check_known
 from lab.core.paths import BASE_VARIABLE, DEFAULT_BASE, LAYOUT, LOG
-from lab.core.process import ends_by_exception
+from lab.core.signals import ends_by_exception
 from lab.machines import MachineFailed
 
 # One row per command: its name, the module that holds it, the attribute there.
@@ -20,7 +21,7 @@ COMMANDS = {
     "save": ("lab.series.save", "command"),
     "check": ("lab.submit.check", "command"),
     "mail": ("lab.submit.mailout", "command"),
-    "build": ("lab.build.run", "build"),
+    "build": ("lab.build.command", "command"),
     "bench": ("lab.measure.bench", "bench"),
     "cost": ("lab.measure.cost", "command"),
     "soak": ("lab.verify.soak", "command"),
@@ -35,7 +36,7 @@ COMMANDS = {
     "deb": ("lab.submit.packages", "command"),
     "dkms": ("lab.submit.modules", "command"),
     "qemu": ("lab.build.qemu", "command"),
-    "run": ("lab.build.run", "run"),
+    "run": ("lab.build.run", "command"),
 }
 
 # What is about all bases, as are results, or about none.
@@ -48,10 +49,8 @@ INTERRUPTED = 130
 
 def _choose(context: click.Context, option: click.Parameter, version: str | None) -> None:
     """Have all of this process, and what it starts, work on a base. LabError: there is none."""
-    known = LAYOUT.versions
-    if version and version not in known:
-        raise LabError(f"there is no base {version}, but: {' '.join(known)}")
     if version:
+        check_known(LAYOUT.versions, version, "base")
         os.environ[BASE_VARIABLE] = version
 
 

@@ -58,7 +58,7 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a topic, as `make mail` tests it, nothing but the cases that docs/topics.toml names."""
     if wanted := os.environ.get(topics.VARIABLE):
-        patterns = topics.named(topics.read(LAYOUT), wanted).tests
+        patterns = topics.topic_named(topics.read(LAYOUT), wanted).tests
         names = {item: case_name(item.name, config).case for item in items}
         chosen = [i for i in items if any(fnmatchcase(names[i], p) for p in patterns)]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

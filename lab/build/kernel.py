@@ -17,6 +17,7 @@ from lab.core import space
 from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.core.locks import locked
+from lab.core.lookup import check_known, named
 from lab.core.paths import CONFIG, KINDS, LAYOUT, Layout
 from lab.core.steps import run_logged, step
 from lab.series import topics, tree
@@ -97,8 +98,7 @@ def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.ungated,
     lab.build.mutants and lab.series.topics raise.
     """
-    if kind not in KINDS:
-        raise LabError(f"no kernel {kind!r}; there are {', '.join(KINDS)}")
+    check_known(KINDS, kind, "kernel")
     if kind in ("series", "mutants", "topic") or not layout.linux.exists():
         tree.make(layout, current_source(layout))
     path = layout.tree_of(kind)
@@ -164,14 +164,12 @@ def configure(
 
 
 def fragments_of(config: str, layout: Layout = LAYOUT) -> list[Path]:
-    """The files of a configuration, each followed by what an older base says otherwise.
+    """The files of a configuration, each followed by that of an older base which overrides it.
 
-    LabError names the right ones.
+    LabError: there is no such configuration.
     """
-    if config not in CONFIGS:
-        raise LabError(f"no configuration {config!r}; there are {', '.join(CONFIGS)}")
     places = (CONFIG, layout.backport / "config")
-    found = (place / name for name in CONFIGS[config] for place in places)
+    found = (place / name for name in named(CONFIGS, config, "configuration") for place in places)
     return [file for file in found if file.parent == CONFIG or file.exists()]
 
 

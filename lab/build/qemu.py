@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from lab.build.kernel import build_environment
+from lab.core import workspace
 from lab.core.locks import locked
 from lab.core.paths import BUILD, LOG, ROOT
-from lab.core.process import workspace
 from lab.core.steps import run_logged, say, step
 from lab.series import archive
 from lab.series.pin import Pin
@@ -36,7 +36,7 @@ def make() -> Path:
     with locked(BUILD / ".qemu-lock"):
         if stamp.exists() and stamp.read_text() == made_of:
             return PROGRAM
-        with workspace() as work, step("Building QEMU", "8 min, less with a warm ccache"):
+        with workspace.fresh() as work, step("Building QEMU", "8 min, less with a warm ccache"):
             dsc = archive.fetch(PIN.package, PIN.suite, work, log)
             version = dsc.read_text().partition("\nVersion: ")[2].partition("\n")[0]
             if not find(PIN, version, dsc).proved:

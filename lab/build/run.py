@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab build`: kernels and the KVM selftests. `lab run`: one command in one machine."""
+"""`lab run`: one command in one machine."""
 
 import sys
 from collections.abc import Sequence
@@ -9,26 +9,11 @@ from typing import Any
 import click
 
 from lab import machines
-from lab.build import kernel, programs32, selftests
+from lab.build import kernel, programs32
 from lab.core.errors import LabError
 from lab.core.paths import KINDS, LAYOUT
 from lab.core.steps import say
 from lab.machines.job import Job, Machine, MachineFailed
-
-
-@click.command()
-@click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
-@click.option("--kind", type=click.Choice(KINDS), default="series")
-def build(what: tuple[str, ...], kind: str) -> None:
-    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
-    for name in what or ("kvm", "selftests"):
-        if name == "selftests":
-            say(str(selftests.build(kind)))
-        else:
-            built = kernel.build(kind, name)
-            say(f"{built.image}: {built.release}")
-            if kernel.arch_of(name) != kernel.ARCH_64:
-                say(str(programs32.busybox()))
 
 
 def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
@@ -77,7 +62,7 @@ def _run(machine: Machine, job: Job) -> int:
 @click.option("--cmdline", multiple=True, metavar="WORD", help="For the kernel's command line.")
 @click.option("--timeout", "timeout_s", type=float, default=300, metavar="S")
 @click.option("--dry-run", is_flag=True, help="Say what would run; build and start nothing.")
-def run(
+def command(
     machine: str,
     kind: str,
     config: str,

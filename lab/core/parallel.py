@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from lab.core import process
+from lab.core import process, signals
 
 PARALLEL = 2
 GRACE_S = 0.5
@@ -61,11 +61,11 @@ def for_each(
                 return
             work(*item)
 
-    with process.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
+    with signals.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
         futures: list[Future[None]] = []
         try:
             # An exception in between would leave a thread that nothing ends.
-            with process.signals_wait():
+            with signals.signals_wait():
                 futures += [pool.submit(take) for _ in range(threads)]
             while not all(future.done() for future in futures):
                 done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)

@@ -1,105 +1,37 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Processes and directories that do not outlive the run they were made for.
+"""Processes that do not outlive the run that they were started for.
 
-They end by `with` on an exception or Ctrl-C, SIGTERM and SIGHUP being turned into one; on SIGKILL
-the kernel ends the child, and the directory goes when the next run starts.
+A child is ended when its `with` ends: normally, or by an exception, into which
+lab.core.signals.ends_by_exception() turns SIGTERM and SIGHUP. If SIGKILL ends this process, the
+kernel ends the child.
 """
 
 import contextlib
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 import psutil
 
 from lab.core.errors import LabError
-from lab.core.locks import locked
-from lab.core.paths import BUILD
+from lab.core.signals import ENDING_SIGNALS, ends_by_exception, handled, signals_wait
 
-TEMPORARY = BUILD / "tmp"
-PREFIX = "machine-"
-LOCK = ".lock"
-# Setpriv asks for SIGKILL when the parent dies; if it had died before that, nothing starts.
+# setpriv requests SIGKILL for when the parent dies. If the parent has died before that, start
+# nothing: the process number of the parent is another one then.
 UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
 # Where a child writes its output.
 MESSAGES = "messages"
 
-Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How often processes are asked whether they have ended, seconds.
 POLL_S = 0.02
 # How long a process may take to die of SIGKILL, seconds.
 KILLED_S = 5.0
 # How long run() gives: make removes what it has half made.
 GRACE_S = 10.0
-
-
-@contextlib.contextmanager
-def workspace() -> Iterator[Path]:
-    """Give a directory of its own below build/tmp, for as long as the `with` lasts."""
-    with contextlib.ExitStack() as stack:
-        # Others make and sweep no directories meanwhile.
-        with locked(TEMPORARY / LOCK, aloud=False):
-            # What runs left behind that were killed; those that live hold their locks.
-            for left in TEMPORARY.glob(f"{PREFIX}*"):
-                with contextlib.suppress(OSError), (left / LOCK).open("w") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(left, ignore_errors=True)
-            directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=TEMPORARY))
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            stack.enter_context(locked(directory / LOCK))
-        yield directory
-
-
-@contextlib.contextmanager
-def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Give signals these handlers for as long as the `with` lasts.
-
-    Only the main thread can; elsewhere the signals keep their meaning.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def ends_by_exception() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit, unless they have a handler already."""
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-    with handled(dict.fromkeys(numbers, lambda number, _: sys.exit(128 + number))):
-        yield
-
-
-@contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
-
-    They are neither blocked nor ignored, since a child would inherit that.
-    """
-    came: list[int] = []
-    numbers = [n for n in ENDING_SIGNALS if callable(signal.getsignal(n))]
-    try:
-        with handled(dict.fromkeys(numbers, lambda number, _: came.append(number))):
-            yield
-    finally:
-        for late in came:
-            signal.raise_signal(late)
 
 
 def family(leader: int) -> list[psutil.Process]:

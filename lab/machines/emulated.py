@@ -13,7 +13,7 @@ from typing import IO
 
 import psutil
 
-from lab.core import process
+from lab.core import process, signals, workspace
 from lab.core.errors import LabError
 from lab.machines import initramfs, parameters
 from lab.machines.channel import Channel, ReportBroken
@@ -79,12 +79,12 @@ class EmulatedMachine(ABC):
         cmdline = self._checked_cmdline(job)
         if not job.kernel.is_file():
             raise LabError(f"{job.kernel}: no such kernel image; build it first")
-        with process.ends_by_exception(), process.workspace() as directory:
+        with signals.ends_by_exception(), workspace.fresh() as directory:
             image = initramfs.build(job, self.name, self.levels)
             # Once by itself and once inside a boot medium.
             wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
             if shutil.disk_usage(directory).free // MIB < wanted:
-                raise LabError(f"no space left: it needs {wanted} MiB below {process.TEMPORARY}")
+                raise LabError(f"no space left: it needs {wanted} MiB below {workspace.TEMPORARY}")
             self.prepare(job, cmdline, image, directory)
             argv = self.argv(job, cmdline)
             for name in (CONSOLE, REPORT):

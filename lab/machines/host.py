@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-from lab.core import process
+from lab.core import process, signals, workspace
 from lab.core.errors import LabError
 from lab.machines.job import Job, MachineFailed, Result
 from lab.machines.parameters import check_names, same_value, sysfs_name
@@ -152,7 +152,7 @@ class Host:
         self._check(job)
         started = time.monotonic()
         before = _kernel_messages()
-        with process.ends_by_exception(), process.workspace() as directory:
+        with signals.ends_by_exception(), workspace.fresh() as directory:
             (directory / "out").mkdir()
             status = self._follow(job, directory, before, started + job.timeout_s)
             return Result(

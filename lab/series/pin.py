@@ -37,7 +37,8 @@ def read_pin(layout: Layout) -> Pin:
     try:
         pin = msgspec.toml.decode(file.read_bytes(), type=Pin)
     except FileNotFoundError as error:
-        raise LabError(f"no base {layout.version}, but: {' '.join(layout.versions)}") from error
+        bases = " ".join(layout.versions)
+        raise LabError(f"there is no base {layout.version!r}, but: {bases}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{file}: {error}") from error
     if not pin.proved:

@@ -13,6 +13,7 @@ import msgspec
 
 from lab.core.errors import LabError
 from lab.core.git import Repo
+from lab.core.lookup import named
 from lab.core.paths import Layout
 from lab.series import files, tree
 
@@ -76,12 +77,9 @@ def slices(
     return [tuple(commits[start:end]) for start, end in pairwise([0, *ends])]
 
 
-def named(topics: Sequence[Topic], name: str) -> Topic:
-    """The topic of a name. LabError: there is none."""
-    for topic in topics:
-        if topic.name == name:
-            return topic
-    raise LabError(f"there is no topic '{name}', but: {' '.join(topic.name for topic in topics)}")
+def topic_named(topics: Sequence[Topic], name: str) -> Topic:
+    """The topic with this name. LabError: there is none."""
+    return named({topic.name: topic for topic in topics}, name, "topic")
 
 
 def commit(layout: Layout) -> str:
@@ -90,6 +88,6 @@ def commit(layout: Layout) -> str:
     No work tree changes. LabError: there is no such topic, or they do not fit series/.
     """
     topics, loaded = read(layout), files.load(layout)
-    wanted = named(topics, os.environ.get(VARIABLE, ""))
+    wanted = topic_named(topics, os.environ.get(VARIABLE, ""))
     commits = tree.series_commits(layout, Repo(layout.linux), loaded)
     return slices(topics, loaded.subjects, commits)[topics.index(wanted)][-1]

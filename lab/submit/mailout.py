@@ -286,7 +286,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     found = topics.read(LAYOUT)
     if tested is not None:
         # Builds kernel and selftests with no later mail.
-        name = topics.named(found, tested).name
+        name = topics.topic_named(found, tested).name
         env = os.environ | {topics.VARIABLE: name, BASE_VARIABLE: LAYOUT.newest.version}
         words = (sys.executable, "-m", "pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
         return process.run(words, ROOT, sys.stdout, stderr=sys.stderr, env=env)

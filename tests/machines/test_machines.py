@@ -13,7 +13,7 @@ import pytest
 
 from lab import machines
 from lab.build.kernel import Kernel
-from lab.core import process
+from lab.core import workspace
 from lab.core.errors import LabError
 from lab.machines import Job, MachineFailed, Result
 from tests.rows import for_each_row
@@ -39,7 +39,7 @@ def boot(
 ) -> Iterator[Boot]:
     """boot(machine, *command, **fields of Job). Nothing may be left behind."""
     # Of its own, since other workers of this test run come and go in the usual place.
-    monkeypatch.setattr(process, "TEMPORARY", tmp_path)
+    monkeypatch.setattr(workspace, "TEMPORARY", tmp_path)
     image = kernel("series", "kvm").image
 
     def run(machine: str, *command: str, **more: object) -> Result:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.core import process
+from lab.core import signals, workspace
 from lab.core.paths import BASE_VARIABLE
 from lab.results import files
 from tests.summary import BEGAN
@@ -36,16 +36,16 @@ def without_make(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Workspaces and results of a test are apart from those of runs going on."""
-    monkeypatch.setattr(process, "TEMPORARY", tmp_path / "tmp")
+    monkeypatch.setattr(workspace, "TEMPORARY", tmp_path / "tmp")
     monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
 
 
 @pytest.fixture
 def terminal_signals() -> Iterator[None]:
     """Signals of this process are those of one that a terminal has started; nohup ignores some."""
-    handlers: dict[signal.Signals, process.Handler]
+    handlers: dict[signal.Signals, signals.Handler]
     handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
-    with process.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
+    with signals.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
         yield
 
 

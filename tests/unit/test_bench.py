@@ -133,7 +133,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
     def get(name: str) -> FakeMachine:
         if name not in TDP:
-            raise LabError(f"{name}: no such machine")
+            raise LabError(f"there is no machine {name!r}, but: svm-qemu")
         lab.machine.name = name
         lab.machine.lockstep = name == "vmx-bochs"
         return lab.machine
@@ -388,7 +388,7 @@ def test_several_backings(lab: Lab) -> None:
 
 @for_each_row(
     "arguments, said",
-    (["--machine", "pdp-11"], "pdp-11: no such machine"),
+    (["--machine", "pdp-11"], "there is no machine 'pdp-11', but: "),
     (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
     (["--vcpus", ""], "--vcpus: the list is empty"),
     (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),

@@ -137,9 +137,9 @@ def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Pa
     # A kernel that is wrong on purpose is never measured.
     assert set(KINDS) - {"mutants", "topic"} == set(jsonl.KERNELS)
     assert len({Layout(tmp_path).tree_of(kind) for kind in KINDS}) == len(KINDS)
-    known = "kvm, kvm-preempt, debug"
-    assert f"no configuration 'x'; there are {known}" in refused(kernel.fragments_of, "x")
-    assert "no kernel 'x'; there are series, base, peer" in refused(kernel.source_tree, "x")
+    known = "kvm kvm-preempt debug"
+    assert f"no configuration 'x', but: {known}" in refused(kernel.fragments_of, "x")
+    assert "no kernel 'x', but: series base peer" in refused(kernel.source_tree, "x")
 
 
 @pytest.mark.parametrize("config", kernel.CONFIGS)

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lab.core import process
+from lab.core import workspace
 from lab.machines import bochs, initramfs
 from lab.machines.channel import Channel, ReportBroken
 from lab.machines.emulated import EmulatedMachine
@@ -235,8 +235,8 @@ def job(**parameters: str) -> Job:
 
 
 def assert_nothing_is_left() -> None:
-    assert not list(process.TEMPORARY.glob("machine-*"))
-    if (pid := process.TEMPORARY / "pid").exists():
+    assert not list(workspace.TEMPORARY.glob("machine-*"))
+    if (pid := workspace.TEMPORARY / "pid").exists():
         assert not psutil.pid_exists(int(pid.read_text()))
 
 
@@ -291,7 +291,7 @@ def test_progress_is_live_and_is_a_word() -> None:
 
     def on_progress(line: str) -> None:
         seen.append(line)
-        next(process.TEMPORARY.glob("machine-*/report")).with_name("seen").touch()
+        next(workspace.TEMPORARY.glob("machine-*/report")).with_name("seen").touch()
 
     with pytest.raises(MachineFailed, match="a second time"):
         Scripted(script).run(dataclasses.replace(job(), on_progress=on_progress))

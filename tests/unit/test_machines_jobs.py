@@ -30,7 +30,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_machine_names_the_right_ones() -> None:
-    wanted = "svm: no such machine; there are svm-qemu, vmx-bochs, host"
+    wanted = "there is no machine 'svm', but: svm-qemu vmx-bochs host"
     assert refused(machines.get, "svm") == wanted
 
 

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from lab.core import parallel, process
+from lab.core import parallel, process, signals, workspace
 from lab.core.errors import WorkFailed
 from lab.core.paths import ROOT
 from tests.rows import for_each_row
@@ -30,9 +30,9 @@ STUBBORN = "trap '' TERM; setsid sleep 1000 & echo $! > new; mv new pid; while :
 RUN = """
 import sys
 from pathlib import Path
-from lab.core import process
-process.TEMPORARY = Path(sys.argv[1])
-with process.ends_by_exception(), process.workspace() as directory:
+from lab.core import process, signals, workspace
+workspace.TEMPORARY = Path(sys.argv[1])
+with signals.ends_by_exception(), workspace.fresh() as directory:
     with process.child(["sleep", "1000"], directory) as child:
         print(child.pid, directory, flush=True)
         child.wait()
@@ -76,7 +76,7 @@ def test_a_signal_while_the_child_starts_ends_it(
     monkeypatch.setattr(subprocess, "Popen", Signalled)
     with (
         pytest.raises((SystemExit, KeyboardInterrupt)),
-        process.ends_by_exception(),
+        signals.ends_by_exception(),
         process.child(["sleep", "1000"], tmp_path),
     ):
         raise AssertionError("the signal was lost")
@@ -111,17 +111,17 @@ def test_child_of_a_dead_parent_does_not_start() -> None:
 
 
 def test_workspaces_in_use_are_kept_and_others_go() -> None:
-    with process.workspace() as one:
+    with workspace.fresh() as one:
         abandoned = one.with_name("machine-abandoned")
         abandoned.mkdir()
-        (abandoned / process.LOCK).touch()
-        with process.workspace() as two:
+        (abandoned / workspace.LOCK).touch()
+        with workspace.fresh() as two:
             assert one.exists() and two.exists() and one != two
             assert not abandoned.exists()
-    with pytest.raises(RuntimeError), process.workspace() as directory:
+    with pytest.raises(RuntimeError), workspace.fresh() as directory:
         (directory / "file").write_text("x")
         raise RuntimeError
-    assert not list(process.TEMPORARY.glob("machine-*"))
+    assert not list(workspace.TEMPORARY.glob("machine-*"))
 
 
 @for_each_row(
@@ -133,7 +133,7 @@ def test_workspaces_in_use_are_kept_and_others_go() -> None:
 )
 def test_run_ended_from_outside(number: signal.Signals, code: int) -> None:
     with started(
-        [sys.executable, "-c", RUN, process.TEMPORARY],
+        [sys.executable, "-c", RUN, workspace.TEMPORARY],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -145,7 +145,7 @@ def test_run_ended_from_outside(number: signal.Signals, code: int) -> None:
         assert run.wait(timeout=20) == code
     assert until(lambda: is_gone(int(pid)))
     if number == signal.SIGKILL:
-        with process.workspace():
+        with workspace.fresh():
             pass  # the next run sweeps
     assert not Path(directory).exists()
 

@@ -82,8 +82,7 @@ def test_plain_bench_and_test() -> None:
         "build/venv/bin/python -m lab tree",
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
-        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder"
-        " -m 'not (long)' tests ",
+        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder -m 'not (long)' tests ",
     ]
 
 

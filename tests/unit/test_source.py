@@ -91,7 +91,7 @@ def test_versions_are_no_words(tmp_path: Path) -> None:
     assert layout.versions == ("7.10", "7.9", "6.12")
     assert [layout.of(version).is_newest for version in layout.versions] == [True, False, False]
     assert layout.work == tmp_path / "build/7.9"
-    assert refused(read_pin, layout.of("7.11")).endswith("no base 7.11, but: 7.10 7.9 6.12")
+    assert refused(read_pin, layout.of("7.11")).endswith("no base '7.11', but: 7.10 7.9 6.12")
     assert layout.of(DEFAULT_BASE).linux == tmp_path / "build/linux"
 
 
