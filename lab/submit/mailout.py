@@ -30,8 +30,8 @@ from lab.results.jsonl import Measurement
 from lab.results.tables import Table
 from lab.series import topics, tree
 from lab.series.topics import Topic
-from lab.submit import check
-from lab.submit.check import Subject
+from lab.submit import checkers
+from lab.submit.subject import Subject, run, subject_of
 
 # The line of a topic's text in whose place the tables come.
 TABLES = "{tables}"
@@ -223,7 +223,7 @@ def prove_am(subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]]) ->
 def maintainers(subject: Subject, mails: Sequence[Path]) -> list[str]:
     """Whom get_maintainer.pl names for MAILS. WorkFailed: it does not work."""
     command = ("perl", "scripts/get_maintainer.pl", *MAINTAINERS, *map(str, mails))
-    done = check.run(command, subject.at(subject.tip))
+    done = run(command, subject.at(subject.tip))
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or ["no reason given"])[0]
         raise WorkFailed(f"get_maintainer.pl failed: {reason}")
@@ -247,10 +247,10 @@ def make(
         written = [write_mails(subject, one, fresh / one.name, version) for one in wanted]
         made = [(one, mails[1:]) for one, mails in zip(wanted, written, strict=True)]
         mails = [mail for _, parts in made for mail in parts]
-        ignores = check.CHECKPATCH_IGNORES if signed else check.UNSIGNED
+        ignores = checkers.CHECKPATCH_IGNORES if signed else checkers.UNSIGNED
         with step(f"Checking {len(mails)} mails: git am, checkpatch", "1 min, 3 on a busy machine"):
             problems = prove_am(subject, made)
-            problems += check.checkpatch_problems(subject, mails, ignores)
+            problems += checkers.checkpatch_problems(subject, mails, ignores)
         if problems:
             say("\n".join(problems))
             raise WorkFailed(f"not fit to be sent, see above; the mails are in {fresh}")
@@ -306,7 +306,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
             cover = cover_of(topic, found[:n], figures, bool(sender))
             click.echo(f"Subject: {topic.subject}\n\n{cover}\n")
         return 0
-    subject = check.subject_of(LAYOUT.newest, "the mails are those of")
+    subject = subject_of(LAYOUT.newest, "the mails are those of")
     subject = signed_by(subject, sender) if sender else subject
     wanted = parcels(subject, found, figures, signed=bool(sender))
     say(f"figures: {file.resolve()}")

@@ -15,7 +15,7 @@ from lab.series.mail import parse
 from lab.series.pin import PathMap
 from lab.series.save import save
 from lab.submit import check
-from lab.submit.check import CheckResult, Subject
+from lab.submit.subject import CheckResult, Subject
 from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PIN, SPLITTER, FakeKernel, diff_of

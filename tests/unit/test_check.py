@@ -18,8 +18,8 @@ from rich.console import Console
 from lab.core.paths import BUILD, ROOT
 from lab.series import topics
 from lab.series.save import save
-from lab.submit import check
-from lab.submit.check import CheckResult, Subject
+from lab.submit import check, checkers, compiling
+from lab.submit.subject import CheckResult, Subject
 from tests.rows import for_each_row
 from tests.unit.calls import failed
 from tests.unit.fake_kernel import BASE_FILES, MMU, PROGRAM, SPLITTER, FakeKernel
@@ -101,7 +101,7 @@ def test_round_trip_and_files_edited_by_hand(fake: FakeKernel) -> None:
 
 
 def test_compiles(fake: FakeKernel) -> None:
-    assert check.compiles(subject(fake)) == CheckResult("1 mails, W=1 (1 warnings in base)")
+    assert compiling.compiles(subject(fake)) == CheckResult("1 mails, W=1 (1 warnings in base)")
 
 
 def test_topics(fake: FakeKernel) -> None:
@@ -115,10 +115,10 @@ def test_topics(fake: FakeKernel) -> None:
     assert problem == f"{topics.FILE}: 'KVM: third' is in no topic"
     fake.put(topics.FILE, text.format("one", "KVM: second") + text.format("two", "KVM: third"))
     assert check.in_topics(subject(fake)) == CheckResult("2 topics")
-    (problem,) = check.compiles(subject(fake)).problems
+    (problem,) = compiling.compiles(subject(fake)).problems
     assert problem.startswith("topic one: the kernel does not build; see ")
     fake.put(topics.FILE, text.format("all", "KVM: third"))
-    assert check.compiles(subject(fake)).problems == ()
+    assert compiling.compiles(subject(fake)).problems == ()
 
 
 @for_each_row(
@@ -132,49 +132,53 @@ def test_a_mail_that_does_not_compile_alone(
 ) -> None:
     fake.edit(file, old, new, commit="KVM: breaks")
     fake.edit(file, new, old, commit="KVM: repairs")
-    (problem,) = check.compiles(subject(fake)).problems
+    (problem,) = compiling.compiles(subject(fake)).problems
     assert re.match(f'"KVM: breaks": {said}', problem)
 
 
 def test_checkpatch(fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check.checkpatch(subject(fake)) == CheckResult("1 mails, --strict")
+    assert checkers.checkpatch(subject(fake)) == CheckResult("1 mails, --strict")
     fake.edit(MMU, "pages[3]", "pages[4] /* BAD */", commit="KVM: second")
-    (problem,) = check.checkpatch(subject(fake)).problems
+    (problem,) = checkers.checkpatch(subject(fake)).problems
     assert "0002-KVM-second.patch:1: WARNING:BAD" in problem
     # It finds the Python of Debian.
     program(tmp_path / "python3", "#!/bin/sh\necho BAD module >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     text = "system('python3', '-c', '') == 0 or exit 1;\n"
     fake.write("scripts/checkpatch.pl", text, commit="scripts: run Python")
-    assert check.checkpatch(subject(fake)).problems == ()
+    assert checkers.checkpatch(subject(fake)).problems == ()
 
 
 def test_sparse(fake: FakeKernel, tmp_path: Path) -> None:
-    assert check.sparse(subject(fake)).problems == ()
+    assert checkers.sparse(subject(fake)).problems == ()
     fake.write(SPLITTER, "int eager_split;\nint context;\n")
     fake.git("commit", "-q", "--amend", "-a", "--no-edit")
-    (problem,) = check.sparse(subject(fake)).problems
+    (problem,) = checkers.sparse(subject(fake)).problems
     assert problem == f"{SPLITTER}: warning: context imbalance"
     # Without whole files.
-    assert check.sparse(subject(FakeKernel.with_tree(tmp_path / "bare", FILES))).problems == ()
+    assert checkers.sparse(subject(FakeKernel.with_tree(tmp_path / "bare", FILES))).problems == ()
 
 
 def test_coccicheck(fake: FakeKernel) -> None:
-    assert check.coccicheck(subject(fake)) == CheckResult("1 semantic patches, 1 in OCaml left out")
+    assert checkers.coccicheck(subject(fake)) == CheckResult(
+        "1 semantic patches, 1 in OCaml left out"
+    )
     fake.edit(MMU, "int noisy(void)", "int middle_too(void)")
     fake.edit("virt/kvm/kvm_main.c", "int middle;", "int middle, middling;\nint middle_too;")
     fake.write(PROGRAM, "int middle;\n")
     fake.commit("KVM: say it once more than base, in two files, and in user space")
     wanted = tuple(f"{file}: WARNING: see line N" for file in (MMU, "virt/kvm/kvm_main.c"))
-    assert check.coccicheck(subject(fake)).problems == wanted
+    assert checkers.coccicheck(subject(fake)).problems == wanted
 
 
 def test_docs(fake: FakeKernel) -> None:
-    assert check.docs(subject(fake)) == CheckResult("Documentation/virt/kvm (1 warnings in base)")
+    assert checkers.docs(subject(fake)) == CheckResult(
+        "Documentation/virt/kvm (1 warnings in base)"
+    )
     fake.edit(DOCUMENT, "Text\n", "ERROR: Malformed table.\nWARNING: just text\n")
     fake.write("Documentation/virt/kvm/new.rst", "ERROR: Unknown target\n")
     fake.commit("KVM: documentation")
-    assert check.docs(subject(fake)).problems == (
+    assert checkers.docs(subject(fake)).problems == (
         f"{DOCUMENT}: ERROR: Malformed table.",
         "Documentation/virt/kvm/new.rst: ERROR: Unknown target",
     )
@@ -182,9 +186,9 @@ def test_docs(fake: FakeKernel) -> None:
 
 @for_each_row(
     "run, old, new, said",
-    (check.coccicheck, "test $(MODE) = report", "exit 3", f"could not run {PATCH}"),
+    (checkers.coccicheck, "test $(MODE) = report", "exit 3", f"could not run {PATCH}"),
     # Without sphinx it skips the target.
-    (check.docs, "touch $(O)/Documentation", ": ", "could not be built"),
+    (checkers.docs, "touch $(O)/Documentation", ": ", "could not be built"),
 )
 def test_a_check_that_cannot_run(
     fake: FakeKernel, run: Callable[[Subject], CheckResult], old: str, new: str, said: str
@@ -200,12 +204,12 @@ def test_scripts(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.put("lab/good.py", "X: int = 1\n")
     fake.put("scripts/good", '#!/bin/sh\necho "$1"\n')
     fake.put("scripts/words.txt", "echo $1\n")
-    assert check.scripts(subject(fake)).problems == ()
+    assert checkers.scripts(subject(fake)).problems == ()
     fake.put("scripts/bad", "#!/bin/sh\necho $1\n")
     fake.put("lab/guest/init", "#!/bin/busybox sh\n# shellcheck shell=sh\necho $2\n")
     fake.put("lab/ugly.py", "X: int=1\n")
     fake.put("lab/bad.py", "import os\ndef f(a): return a\n")
-    problems = "\n".join(check.scripts(subject(fake)).problems)
+    problems = "\n".join(checkers.scripts(subject(fake)).problems)
     wanted = ("scripts/bad:2", "lab/guest/init:3", "SC2086", "F401", "[no-untyped-def]", "ugly.py")
     for said in wanted:
         assert said in problems

@@ -24,8 +24,8 @@ from lab.series import files, topics
 from lab.series.save import save
 from lab.series.topics import Topic
 from lab.submit import mailout
-from lab.submit.check import Subject
 from lab.submit.mailout import choose_results, tables_text
+from lab.submit.subject import Subject
 from tests.conftest import _kind
 from tests.machines.matrix import cases
 from tests.rows import for_each_row
@@ -113,7 +113,7 @@ def test_the_sender_signs_off(fake: FakeKernel) -> None:
 
 def test_without_a_sender_mails_say_so(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpatch = Mock(return_value=[])
-    monkeypatch.setattr("lab.submit.check.checkpatch_problems", checkpatch)
+    monkeypatch.setattr("lab.submit.checkers.checkpatch_problems", checkpatch)
     found = subject(fake)
     for signed in (False, True):
         wanted = mailout.parcels(found, TOPICS, FIGURES, signed=signed)

@@ -197,7 +197,7 @@ COMMAND = """
 import os, subprocess, sys, click
 from pathlib import Path
 from lab import cli
-from lab.submit import check
+from lab.submit import subject
 
 @click.command()
 def command():
@@ -212,7 +212,7 @@ sys.exit(cli.main(["check"]))
 @for_each_row(
     "work, least",
     # A checker of `lab check` that has programs of its own.
-    ('check.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path())', 3),
+    ('subject.run(["sh", "-c", "sleep 1000 & sleep 1000 & touch up; wait"], Path())', 3),
     # What a command waits for that is no machine and no build.
     ('subprocess.run(["sh", "-c", "touch up; exec sleep 1000"])', 2),
 )
