@@ -39,7 +39,7 @@ COMMANDS = {
     "run": ("lab.build.run", "command"),
 }
 
-# What is about all bases, as are results, or about none.
+# Commands without --base: they concern all bases, as results do, or none.
 OF_ALL_BASES = {"report", "compare", "mail", "qemu"}
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -48,7 +48,7 @@ INTERRUPTED = 130
 
 
 def _choose(context: click.Context, option: click.Parameter, version: str | None) -> None:
-    """Have all of this process, and what it starts, work on a base. LabError: there is none."""
+    """Choose a base for this process and all that it starts. LabError: there is no such base."""
     if version:
         check_known(LAYOUT.versions, version, "base")
         os.environ[BASE_VARIABLE] = version

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is built of a kernel tree: kernels of every kind, the selftests, 32-bit programs."""
+"""Building kernels of every kind, the KVM selftests, 32-bit programs and QEMU."""

@@ -23,7 +23,7 @@ from lab.core.steps import run_logged, step
 from lab.series import topics, tree
 from lab.series.source import current_source
 
-# What each configuration puts over tinyconfig, later fragments winning.
+# The fragments of each configuration, applied to tinyconfig in this order.
 CONFIGS = {
     "kvm": ("kvm.config",),
     "kvm-preempt": ("kvm.config", "preempt.config"),
@@ -34,15 +34,15 @@ CONFIGS = {
     "leaks": ("kvm.config", "leaks.config"),
     "kcsan": ("kvm.config", "kcsan.config"),
 }
-# kbuild's ARCH, and where a configuration has another.
+# kbuild's ARCH: the usual one, and those of configurations that have another one.
 ARCH_64 = "x86_64"
 ARCHITECTURES = {"pae": "i386"}
 # With two cores and an empty ccache.
 ESTIMATE = "4 to 6 min, less with a warm ccache"
-# The largest of them, debug, takes half of it.
+# The objects of the largest configuration, debug, need half of this.
 NEEDED_GIB = 0.5
 
-# The user's other variables could reach kbuild: MAKEFLAGS, ARCH, KCFLAGS...
+# Variables that may reach kbuild. Others of the user could change the result: MAKEFLAGS, ARCH...
 PASSED_ON = re.compile(r"PATH|HOME|USER|TMPDIR|CCACHE_\w+|XDG_\w+")
 REPRODUCIBLE = {
     "KBUILD_BUILD_TIMESTAMP": "Thu Jan  1 00:00:00 UTC 2026",
@@ -51,7 +51,7 @@ REPRODUCIBLE = {
     "KBUILD_BUILD_VERSION": "1",
     "LC_ALL": "C",
 }
-# Without it ccache preprocesses whatever it has to compile twice.
+# Without depend mode ccache preprocesses a file that it has to compile a second time.
 FASTER = {"CCACHE_DEPEND": "1"}
 
 
@@ -66,7 +66,7 @@ class Kernel:
 
 
 def build_environment() -> dict[str, str]:
-    """Environment for make: of the user's only what does not change the result."""
+    """The environment for make; of the user's variables only those that don't change the result."""
     kept = {key: value for key, value in os.environ.items() if PASSED_ON.fullmatch(key)}
     return FASTER | kept | REPRODUCIBLE
 
@@ -95,8 +95,8 @@ def _commit_of(kind: str, layout: Layout) -> str:
 def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
     """The up-to-date work tree of a kind of kernel, one of KINDS.
 
-    LabError: no such kind, or what lab.series.tree.make() and the commit() of lab.build.ungated,
-    lab.build.mutants and lab.series.topics raise.
+    LabError: no such kind. Also raises what lab.series.tree.make() and the functions commit() of
+    lab.build.ungated, lab.build.mutants and lab.series.topics raise.
     """
     check_known(KINDS, kind, "kernel")
     if kind in ("series", "mutants", "topic") or not layout.linux.exists():
@@ -110,12 +110,12 @@ def source_tree(kind: str, layout: Layout = LAYOUT) -> Path:
 
 
 def wanted(fragments: Iterable[Path]) -> dict[str, str]:
-    """Symbol -> value, "n" when it must be off, as the fragments ask for it."""
+    """The values that FRAGMENTS set, by symbol; "n" for a symbol that they switch off."""
     values: dict[str, str] = {}
     for fragment in fragments:
         for line in fragment.read_text().splitlines():
             if match := re.fullmatch(r"(CONFIG_\w+)=(.*)", line):
-                # A text that is empty and one that is not there are the same.
+                # Kconfig treats an empty string like a symbol that is not set.
                 values[match[1]] = "n" if match[2] == '""' else match[2]
             elif match := re.fullmatch(r"# (CONFIG_\w+) is not set", line):
                 values[match[1]] = "n"
@@ -123,7 +123,7 @@ def wanted(fragments: Iterable[Path]) -> dict[str, str]:
 
 
 def verify(config: Path, asked: Mapping[str, str]) -> None:
-    """Compare a .config with what was asked for. LabError names what did not take."""
+    """LabError: the file CONFIG does not have all values of ASKED. Names those that are missing."""
     took = wanted([config])
     failed = [f"{name}={value}" for name, value in asked.items() if took.get(name, "n") != value]
     if failed:
@@ -143,8 +143,8 @@ def configure(
 ) -> None:
     """Make OBJECTS/.config of tinyconfig and the fragments, or bring it up to date.
 
-    first: a .config instead of tinyconfig. LabError: a symbol that a fragment asks for did not
-    take.
+    first: the text of a .config to begin with instead of tinyconfig. LabError: a value that a
+    fragment sets did not take effect.
     """
     made_of = b"".join((first, *(fragment.read_bytes() for fragment in fragments)))
     digest = hashlib.sha256(made_of).hexdigest()

@@ -24,10 +24,11 @@ SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Check:
-    """What has to notice a mutant.
+    """The selftest that has to catch a mutant, and how that shows.
 
-    program, arguments: the selftest. machine: its name. words: the machine's parameters and
-    words of its command line. output, kernel_log: expected there, None if nothing is.
+    program, arguments: the selftest. machine: the name of the machine it runs in. words: module
+    parameters of the machine, and words of its kernel command line. output, kernel_log: what has to
+    appear in the output of the test and in the kernel's log; None if nothing has to.
     """
 
     program: str
@@ -123,7 +124,7 @@ def _reason(path: str, text: str, mail: Mail, reverts: str) -> str:
 
 
 def number_of(name: str) -> int:
-    """The number in the name of a patch."""
+    """The number at the beginning of a patch's file name."""
     return int(name.partition("-")[0])
 
 

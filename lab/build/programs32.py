@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Static 32-bit programs for machines with a 32-bit kernel: busybox, which Debian has, and tests.
+"""Static 32-bit programs for machines with a 32-bit kernel: Debian's busybox, and tests.
 
-The host has no 32-bit libc, so the only one for tests is the kernel's nolibc: header files.
+The host has no 32-bit libc. Tests use the kernel's nolibc, which consists of header files.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab qemu`: a QEMU with which users choose how KVM logs: qemu/*.patch on Debian's source."""
+"""`lab qemu`: build Debian's QEMU with qemu/*.patch, which add options for dirty logging."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from lab.series.pin import Pin
 from lab.series.source import find
 
 PROGRAM = BUILD / "qemu/qemu-system-x86_64"
-# The sha256 is that of the .dsc, which has those of all files.
+# The sha256 of the .dsc file, which has those of all other files of the source package.
 PROVED = "6b6bd27b947ec89e40a1d6b26d9c9f3c698ca691da13163e0483f6061bbb20b3"
 PIN = Pin("src:qemu", "", {"1:7.2+dfsg-7+deb12u18": PROVED}, suite="bookworm")
-# Its arguments are patches. MICROVM is what is used, and does not link without I440FX.
+# The arguments are the patches. Machines use MICROVM, which does not link without I440FX.
 SCRIPT = r"""
 for file; do patch --batch --fuzz=0 -p1 -i "$file"; done
 printf 'CONFIG_%s=y\n' MICROVM I440FX ISA_DEBUG >configs/devices/x86_64-softmmu/lab.mak
@@ -29,7 +29,10 @@ ninja -C build qemu-system-x86_64
 
 
 def make() -> Path:
-    """The program, up to date. SourceMissing, LabError: its source is not to be had, or older."""
+    """Build the program, or bring it up to date.
+
+    SourceMissing: its source cannot be had. LabError: the source is older than the proved one.
+    """
     patches = sorted((ROOT / "qemu").glob("*.patch"))
     made_of = repr((PIN, SCRIPT, [file.read_text() for file in patches]))
     stamp, log = PROGRAM.with_name("made-of"), LOG / "qemu.log"
@@ -43,7 +46,7 @@ def make() -> Path:
                 say(f"qemu: {version} is newer than {PIN.newest}: used if qemu/*.patch applies")
             source = next(work.glob("*/debian")).parent
             words = ("sh", "-ec", SCRIPT, "sh", *map(str, patches))
-            # Debian's Python and meson, whatever else there is.
+            # Find Debian's Python and meson, not those of the virtual environment.
             env = {"PATH": "/usr/bin:/bin", "CC": "ccache gcc", "CCACHE_BASEDIR": str(work)}
             run_logged("Building QEMU", words, log, source, build_environment() | env)
             PROGRAM.parent.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ def _pairs(words: Sequence[str], form: str) -> dict[str, str]:
 
 
 def _built(machine: Machine, kind: str, config: str, dry_run: bool) -> tuple[Path, Path | None]:
-    """The kernel, and the busybox of one that cannot run the host's."""
+    """The kernel to boot; and a busybox for it if it cannot run the host's, or else None."""
     if machine.name == "host":
         return Path(), None
     if dry_run:

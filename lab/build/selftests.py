@@ -13,7 +13,7 @@ from lab.series import tree
 from lab.series.pin import PathMap, path_map
 
 OBJECTS = "obj-selftests"
-# Those that measure.
+# The selftests that measure.
 PERF_TEST = "dirty_log_perf_test"
 LIVE_TEST = "x86/dirty_log_live_perf_test"
 SELFTESTS = "tools/testing/selftests/kvm"
@@ -42,14 +42,15 @@ def compile_in(source: Path, log: Path) -> Path:
 
 
 def name_of(program: Path, paths: PathMap) -> Path:
-    """What a program of a base is called: as in the repository, whichever base it is."""
+    """What the newest base, and so the repository, calls a program of some base."""
     return Path(paths.back(f"{SELFTESTS}/{program}")).relative_to(SELFTESTS)
 
 
 def strip_new(source: Path, built: Path, stripped: Path, paths: PathMap) -> None:
     """Bring the stripped copies up to date, and drop those of tests that are gone.
 
-    source: the tree, which says which there are: BUILT still has what another commit of it had.
+    source: the kernel tree. Only programs whose source it has count: BUILT may still have others,
+    from when another commit was checked out.
     """
     sources = source / SELFTESTS
     plain = (file for file in built.rglob("*") if file.suffix == "" and file.is_file())

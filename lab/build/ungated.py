@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ungated baseline, kind "peer": the packaged kernel, its own splitter for every shadow page.
+"""The ungated baseline, kind "peer": the packaged kernel whose splitter serves all shadow pages.
 
-What it is measured for, and what it leaves wrong, is in docs/measuring.md.
+docs/measuring.md says what it is compared with, and what it does wrong.
 """
 
 from dataclasses import replace
@@ -19,9 +19,10 @@ PATCH = Path(__file__).with_suffix(".patch")
 
 
 def commit(repo: Repo) -> str:
-    """The id of a commit on top of `base` that holds the baseline; the same base gives the same id.
+    """Make a commit on top of `base` that holds the baseline, and return its id.
 
-    No ref, index or work tree changes. LabError: a hunk does not fit, or in more than one place.
+    The same base gives the same id. No ref, index or work tree changes. LabError: a hunk does not
+    apply, or fits in more than one place.
     """
     name = PATCH.relative_to(ROOT).as_posix()
     mail = replace(parse(name, read_text(PATCH)), from_newest=True)

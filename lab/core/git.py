@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A thin layer over git that no user's configuration can change."""
+"""A thin layer over git, which behaves the same whatever the user's configuration is."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from lab.core.errors import WorkFailed
 from lab.core.space import complain_if_full
 
-# What a user's own configuration, hooks and templates could change is shut out,
-# so that the same input makes the same commits and the same text everywhere.
+# Ignore the user's configuration, hooks and templates, so that the same input makes the same
+# commits and the same text everywhere.
 ISOLATED = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 EPOCH = 1_750_000_000
 
@@ -48,7 +48,7 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def signature(name: str, email: str, number: int) -> dict[str, str]:
-    """Environment of the NUMBERth commit: dates are fixed, so that ids repeat."""
+    """The environment for the NUMBERth commit. Dates are fixed, so that commit ids repeat."""
     date = f"@{EPOCH + 60 * number} +0000"
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
     ours = {"GIT_COMMITTER_NAME": IDENTITY.name, "GIT_COMMITTER_EMAIL": IDENTITY.email}
@@ -99,7 +99,7 @@ class Repo:
         return done.stdout
 
     def text(self, *words: str) -> str:
-        """The same for output that is text, without the last newline."""
+        """Run git and return its stdout as text, without the last newline."""
         return self.run(*words).decode(errors="surrogateescape").removesuffix("\n")
 
     def lines(self, *words: str) -> list[str]:
@@ -124,9 +124,9 @@ class Repo:
 
     @contextmanager
     def index_of(self, commit: str) -> Iterator["Repo"]:
-        """This repository with an index of its own, filled from a commit.
+        """Give this repository with a temporary index that has the files of COMMIT.
 
-        The work tree and its index stay as they are.
+        The work tree and its own index do not change.
         """
         with tempfile.TemporaryDirectory(prefix="lab-index-") as directory:
             index = Repo(self.path, {**self.env, "GIT_INDEX_FILE": f"{directory}/index"})

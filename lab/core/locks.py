@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Locks between commands that run at the same time.
 
-filelock would be no less code, and asks for the lock again and again; flock() waits in the kernel.
+The package filelock would not save code, and it polls. flock() waits in the kernel.
 """
 
 import fcntl
@@ -13,10 +13,11 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path, *, aloud: bool = True) -> Iterator[None]:
-    """Hold the lock file PATH, made when missing, waiting for the process that holds it.
+    """Hold the lock file PATH for as long as the `with` lasts. Creates the file if it is missing.
 
-    The kernel drops the lock when the process ends, however it ends.
-    Not recursive: a second call in one process waits for ever. aloud: say so if it has to wait.
+    aloud: print a line if another process holds the lock, so that this one has to wait. The kernel
+    releases the lock when the process ends, however it ends. Not recursive: a second call in one
+    process waits for ever.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Work that several threads do, each with a machine of its own."""
+"""Let several threads work, each with a machine of its own."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -24,10 +24,11 @@ def at_once() -> int:
 
 
 def end_machines(futures: Iterable[Future[Any]], grace_s: float) -> None:
-    """End every machine. A thread cannot be ended, but its machine can; again and again, because
-    one may just be starting.
+    """End all machines, and so the threads of FUTURES that wait for them.
 
-    grace_s: seconds that a machine has to put things back before it is killed.
+    A thread cannot be ended from outside, but its machine can. Try again until all threads are
+    done, because a thread may just be starting a machine.
+    grace_s: how many seconds a machine has to restore settings before it is killed.
     """
     futures = list(futures)
     for future in futures:
@@ -44,11 +45,11 @@ def for_each(
     threads: int | None = None,
     grace_s: float = GRACE_S,
 ) -> None:
-    """Let several threads do the work for each item: as many as told, or at_once().
+    """Call WORK for each item, in several threads: THREADS of them, by default at_once().
 
-    items: asked for the next one when a thread is free, by one thread at a time. The first failure,
-    or Ctrl-C, ends all: nothing is begun any more, see end_machines(). tick() is called now and
-    then meanwhile.
+    The next item is requested when a thread is free, by one thread at a time. After the first
+    failure, or Ctrl-C, no further work begins, and end_machines() ends what is running. Meanwhile
+    tick() is called every TICK_S seconds, or more often.
     """
     left, turn, stopped = iter(items), Lock(), Event()
     threads = threads or at_once()
@@ -64,7 +65,7 @@ def for_each(
     with signals.ends_by_exception(), ThreadPoolExecutor(threads) as pool:
         futures: list[Future[None]] = []
         try:
-            # An exception in between would leave a thread that nothing ends.
+            # If a signal raised an exception between two calls, no one would end the first thread.
             with signals.signals_wait():
                 futures += [pool.submit(take) for _ in range(threads)]
             while not all(future.done() for future in futures):

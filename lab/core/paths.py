@@ -6,14 +6,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-# The base of whatever is not told another one.
+# The base that commands are for if no other one is chosen.
 DEFAULT_BASE = "6.12"
-# Tells it, to this process and to all that it starts: `--base` sets it.
+# The environment variable that chooses a base, for this process and for all that it starts. The
+# option --base sets it.
 BASE_VARIABLE = "LAB_BASE"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """What to order versions by."""
+    """A key to sort versions by: 7.10 comes after 7.9."""
     return tuple(map(int, re.findall(r"\d+", version)))
 
 
@@ -39,7 +40,7 @@ class Layout:
 
     @property
     def is_newest(self) -> bool:
-        """The series and the whole files are written for this one."""
+        """Whether this is the newest base, for which the series and the whole files are written."""
         return self.version == self.versions[0]
 
     def of(self, version: str) -> "Layout":
@@ -59,7 +60,7 @@ class Layout:
 
     @property
     def backport(self) -> Path:
-        """What this base has instead of, and beside, what is written for the newest."""
+        """Patches of this base that replace, or come in addition to, those for the newest base."""
         return self.root / "backport" / self.version
 
     @property
@@ -68,12 +69,12 @@ class Layout:
 
     @property
     def work(self) -> Path:
-        """All that is made of this base."""
+        """Where everything lies that is built of this base."""
         return self.build if self.version == DEFAULT_BASE else self.build / self.version
 
     @property
     def source(self) -> Path:
-        """The kernel source that was fetched or given, unless the package is installed."""
+        """Where a kernel source is kept that was fetched or given by the user."""
         return self.work / "source"
 
     @property
@@ -91,7 +92,7 @@ class Layout:
 
     @property
     def check(self) -> Path:
-        """A work tree of `linux`, too, in which `make check` builds every mail."""
+        """Another work tree of `linux`, in which `make check` builds every mail."""
         return self.work / "check"
 
     @property
@@ -104,9 +105,12 @@ class Layout:
         return self.build / "mail"
 
 
-# Kinds of kernels: the series; commit `base`; that with the edits of lab.build.ungated; the series
-# with the patches of tests/mutants; the series up to the last mail of a topic, see
-# lab.series.topics.
+# Kinds of kernels:
+# series: the packaged kernel with the series;
+# base: without the series, commit `base`;
+# peer: base with the edits of lab.build.ungated;
+# mutants: the series with the patches of tests/mutants;
+# topic: the series up to the last mail of a topic, see lab.series.topics.
 KINDS = ("series", "base", "peer", "mutants", "topic")
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(ROOT)

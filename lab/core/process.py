@@ -30,15 +30,15 @@ MESSAGES = "messages"
 POLL_S = 0.02
 # How long a process may take to die of SIGKILL, seconds.
 KILLED_S = 5.0
-# How long run() gives: make removes what it has half made.
+# How long run() lets a program end by itself: make removes unfinished files then. Seconds.
 GRACE_S = 10.0
 
 
 def family(leader: int) -> list[psutil.Process]:
-    """Return what lives of a session and below its leader, given the leader's process number.
+    """Return all living processes of a session, and all descendants of its leader.
 
-    The leader itself may be gone: the kernel does not use the number of a session again
-    while it has members.
+    leader: its process number. The leader itself may have ended: the kernel does not reuse the
+    number of a session that still has members.
     """
     members = set()
     for process in psutil.process_iter():
@@ -52,26 +52,29 @@ def family(leader: int) -> list[psutil.Process]:
 
 def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
-        # psutil compares start times, so that a number used again is not hit.
+        # psutil compares start times, so it does not signal another process with the same number.
         try:
             process.send_signal(number)
         except psutil.NoSuchProcess:
             pass
         except psutil.AccessDenied:
-            # Started through sudo by `host`.
+            # The machine `host` starts its commands with sudo.
             argv = ["sudo", "-n", "kill", "-s", number.name.removeprefix("SIG"), str(process.pid)]
             subprocess.run(argv, capture_output=True, check=False)
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; who adopts one in a container may never wait for it."""
+    """Whether a process has not ended.
+
+    Zombies have ended: in a container their new parent may never wait for them.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def _alive_after(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for processes to end, this long at most; returns those that have not."""
+    """Wait until processes have ended, for SECONDS at most. Returns those that are still alive."""
     deadline = time.monotonic() + seconds
     while (alive := list(filter(_lives, processes))) and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -87,7 +90,7 @@ def end(processes: Sequence[psutil.Process], grace_s: float) -> None:
 
 
 def _end_all_of(leader: subprocess.Popen[bytes], grace_s: float) -> None:
-    # What these signals are meant to end is being ended already.
+    # Ignore further signals that would end this run: it is ending.
     with handled(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
         end(family(leader.pid), grace_s)
         leader.wait()
@@ -103,17 +106,18 @@ def child(
     env: Mapping[str, str] | None = None,
     grace_s: float = 0.5,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a session of its own, ended with everything it started when `with` ends.
+    """A program in a session of its own. It and everything it started end when `with` ends.
 
-    argv: the program and its words. directory: where it runs, and where its output goes (file
-    MESSAGES). stdout, stderr: open files for that instead; without stderr it goes where stdout
-    goes. env: its environment, without one this process's. grace_s: seconds it gets to end by
-    itself when it is told to.
+    argv: the program and its arguments.
+    directory: where it runs. Its output goes to the file MESSAGES there.
+    stdout, stderr: open files to write its output to instead. Without STDERR both go to STDOUT.
+    env: its environment; by default that of this process.
+    grace_s: how many seconds it has to end by itself after SIGTERM.
     """
     command = ["setpriv", "--pdeathsig", "KILL", "--"]
     command += ["sh", "-c", UNLESS_ORPHANED, str(os.getpid()), *argv]
     with contextlib.ExitStack() as stack:
-        # An exception before Popen() returns would lose a child that runs already.
+        # If a signal raised an exception inside Popen(), nothing would end the child.
         with signals_wait(), contextlib.ExitStack() as files:
             try:
                 started = subprocess.Popen(
@@ -121,7 +125,7 @@ def child(
                     cwd=directory,
                     env=env,
                     # Bochs waits a millisecond for input whenever its processors are idle, half of
-                    # its time altogether; here there is always something: the end of the file.
+                    # its time altogether. At the end of a file it does not wait.
                     stdin=subprocess.DEVNULL,
                     stdout=stdout or files.enter_context((directory / MESSAGES).open("wb")),
                     stderr=stderr or subprocess.STDOUT,
@@ -141,9 +145,9 @@ def run(
     stderr: IO[Any] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a program to its end; returns its exit code, -n after signal n. See child().
+    """Run a program to its end, and return its exit code, or -n if signal n ended it. See child().
 
-    Ctrl-C, SIGTERM and SIGHUP end it with everything it started before they end this process.
+    Ctrl-C, SIGTERM and SIGHUP first end the program and everything it started, then this process.
     """
     with (
         ends_by_exception(),

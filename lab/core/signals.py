@@ -40,9 +40,9 @@ def ends_by_exception() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP wait until the `with` ends, where they may raise an exception.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the `with` ends; there they may raise an exception.
 
-    They are neither blocked nor ignored, since a child would inherit that.
+    A handler notes them. Blocking or ignoring them would not do: a child would inherit that.
     """
     came: list[int] = []
     numbers = [n for n in ENDING_SIGNALS if callable(signal.getsignal(n))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Room on the disk: asked for beforehand, and looked at when something failed."""
+"""Free space on the disk: checked before work begins, and when something has failed."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from pathlib import Path
 from lab.core.errors import LabError
 
 GIB = 2**30
-# Less than this is as good as nothing: some writer has just failed.
+# With less free space than this, take a failure for that of a full disk.
 FULL_BELOW = 16 * 2**20
 
 
 def need(directory: Path, gib: float, what: str) -> None:
-    """LabError unless DIRECTORY, which exists, has that much room for WHAT."""
+    """LabError unless DIRECTORY, which exists, has GIB GiB of free space for WHAT."""
     free = shutil.disk_usage(directory).free / GIB
     if free < gib:
         raise LabError(f"{what} needs about {gib:g} GiB in {directory}, {free:.1f} GiB are free")
@@ -22,7 +22,10 @@ def need(directory: Path, gib: float, what: str) -> None:
 
 @contextmanager
 def filling(directory: Path) -> Iterator[Path]:
-    """A directory to fill that takes the place of DIRECTORY when it is complete."""
+    """Give a new directory to fill, which replaces DIRECTORY when the `with` ends.
+
+    An exception leaves DIRECTORY as it was.
+    """
     fresh, old = (directory.with_name(f"{directory.name}.{what}") for what in ("new", "old"))
     for rest in (fresh, old):
         shutil.rmtree(rest, ignore_errors=True)
@@ -38,6 +41,6 @@ def filling(directory: Path) -> Iterator[Path]:
 
 
 def complain_if_full(directory: Path) -> None:
-    """LabError if a failure in DIRECTORY, which exists, came from a full disk."""
+    """LabError if the disk of DIRECTORY, which exists, is full, so that a writer failed."""
     if shutil.disk_usage(directory).free < FULL_BELOW:
         raise LabError(f"no space left in {directory}; make room and run it again")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Long steps: shown while they run, their output kept in a log."""
+"""Long steps: what the user sees while they run, and the logs that keep their output."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ console = Console(stderr=True, highlight=False)
 
 
 def say(line: str) -> None:
-    """Tell the user one line, on stderr: stdout belongs to results."""
+    """Print a line for the user, on stderr: stdout is for results."""
     console.print(line, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
-    """For people: "40 s", "3 min"."""
+    """A duration for people, as in "40 s" or "3 min"."""
     if seconds < 90:
         return f"{max(5, 5 * round(seconds / 5))} s"
     return f"{round(seconds / 60)} min"
@@ -38,9 +38,10 @@ def bar(
     now: Callable[[], tuple[float, str]],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, a line now and then elsewhere; gives a function to be called often.
+    """Show progress: as a bar on a terminal, elsewhere as a line every PLAIN_EVERY_S seconds.
 
-    total: None if it is not known. now: how much of it is done, and how far that is in words.
+    Gives a function that updates it, to be called often. total: how much there is to do, None if
+    that is not known. now: returns how much is done, and the same in words.
     """
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.description}"))
     plain, last = not console.is_terminal, clock()
@@ -62,7 +63,7 @@ def bar(
 
 @contextmanager
 def step(what: str, estimate: str) -> Iterator[None]:
-    """Announce WHAT and about how long it takes, then how long it took.
+    """Print WHAT begins and about how long it will take, and at its end how long it took.
 
     estimate: for people, as in "3 min".
     """
