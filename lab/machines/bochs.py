@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """vmx-bochs: Intel's VMX with EPT and PML, all CPUs in lockstep, by Bochs.
 
-Time is simulated: 50 million instructions are a second, whatever the host does. Two runs
-of one job give the same bytes, so one run is a measurement. Everything that the machine
-can see is therefore fixed: the clock's start, the boot medium's dates, the image's bytes;
-what cannot be, RDRAND, the kernel is told not to use. Programs must not use it either.
-No interrupt ends the run of a VMX guest that has them off: one that doesn't exit keeps its CPU.
+Time is simulated: 50 million instructions are a second, whatever the host does. Two runs of one job
+give the same bytes, so one run is a measurement. Therefore everything that the machine can see is
+fixed: the start of its clock, the dates of the boot medium, the bytes of the image. RDRAND cannot
+be fixed, so the kernel is told not to use it, and programs must not use it either.
+
+In this emulator an interrupt does not end the run of a VMX guest that has interrupts disabled: a
+guest that never exits keeps its CPU.
 """
 
 import os
@@ -25,17 +27,18 @@ XORRISO = Path("/usr/bin/xorriso")
 ISOLINUX = Path("/usr/lib/ISOLINUX/isolinux.bin")
 LDLINUX = Path("/usr/lib/syslinux/modules/bios/ldlinux.c32")
 
-# For the display "term", the one that works without a screen, and without a terminal.
+# For the display "term", the only one that works without a screen; this lets it work without a
+# terminal as well.
 TERMINAL = ("TERM=vt100", "LINES=25", "COLUMNS=80")
 
 MEDIUM = "boot.iso"
 CONFIGURATION = "bochsrc"
 DEBUGGER_COMMANDS = "debugger"
 
-# Beyond this Bochs keeps the rest in a file of its own.
+# Bochs keeps memory of the guest beyond this in a file.
 MOST_HOST_MEMORY_MIB = 2048
 
-# Memory below the hole that PCI devices are in, which reaches up to 4 GiB.
+# Memory below the hole for PCI devices, and the size of that hole, which ends at 4 GiB.
 BELOW_HOLE_MIB = 3072
 HOLE_MIB = 1024
 
@@ -44,9 +47,9 @@ IPS = 50_000_000
 EPOCH = 946684800
 
 CMDLINE = (
-    # Without the speed it is 9600 baud, in simulated time.
+    # Without a speed the port has 9600 baud, in simulated time.
     "console=ttyS0,115200",
-    # How a panic starts again: by a triple fault, which ends the emulator.
+    # After a panic the kernel restarts the machine by a triple fault, which ends the emulator.
     "reboot=t",
     "norandmaps",
     # Tickless CPUs that are all halted lose their timers here.
@@ -55,8 +58,8 @@ CMDLINE = (
     # CPUID claims 3.5 GHz; delays would take 70 times the instructions until it is measured.
     f"tsc_early_khz={IPS // 1000}",
     "cpu_init_udelay=0",
-    # The model's CPUID contradicts itself about XSAVE and HT. The kernel would find out, print
-    # two WARNs and go on as it does without them.
+    # The CPUID of this model contradicts itself about XSAVE and HT. The kernel would notice, print
+    # two WARNs, and not use them.
     "noxsave",
     # Bochs seeds RDRAND with the second at which it starts. With it the kernel's random numbers,
     # and so its hash tables and timing, differ between runs.
@@ -65,7 +68,7 @@ CMDLINE = (
 
 
 def _installed_mib(job: Job) -> int:
-    """What lies behind the hole below 4 GiB is installed but not used."""
+    """The memory to install, including the part that the hole below 4 GiB hides, if any."""
     return job.memory_mib + (HOLE_MIB if job.memory_mib > BELOW_HOLE_MIB else 0)
 
 
@@ -141,11 +144,11 @@ class VmxBochs(EmulatedMachine):
         }
     )
     foreign = "kvm_amd"
-    # Up to notices: the boot's other messages take a simulated second on the serial port.
+    # Up to notices: sending the other messages of the boot takes a simulated second.
     levels = "0-5"
 
     def cmdline(self, job: Job) -> list[str]:
-        # The BIOS doesn't tell of memory above 4 GiB.
+        # The BIOS does not report memory above 4 GiB to the kernel.
         above = job.memory_mib - BELOW_HOLE_MIB
         return [*CMDLINE, *COMMON_CMDLINE, *([f"memmap={above}M@4G"] if above > 0 else [])]
 

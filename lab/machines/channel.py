@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report of a machine: what its init writes to the second serial port.
 
-One frame a line: a letter, a space, the rest. guest/init lists the frames. A run is complete with
-its last frame and not before: bytes may be missing, never wrong.
+Each line is a frame: a letter, a space, and the rest. guest/init lists the frames. A run is
+complete when its last frame has arrived. Until then bytes may be missing, but those that are there
+are right.
 """
 
 import base64
@@ -19,7 +20,7 @@ END_OF_ARCHIVE = b"."
 
 
 class ReportBroken(Exception):
-    """The report contradicts itself: the machine cannot be trusted any more."""
+    """The report contradicts itself, so nothing of the machine can be trusted."""
 
 
 @dataclass
@@ -74,11 +75,11 @@ class Channel:
 
     @property
     def is_receiving(self) -> bool:
-        """The command has ended, and what it left is coming."""
+        """Whether the command has ended, and the archive with its results is arriving."""
         return self._digest is not None
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. Raises ReportBroken when they make no sense."""
+        """Read the next bytes. ReportBroken: they are not what init writes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take(line.removesuffix(b"\r"))

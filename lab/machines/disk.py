@@ -32,9 +32,9 @@ def root_command(
         "mmdebstrap",
         "--variant=minbase",
         "--format=ext2",
-        # What outlives apt-get by a moment would keep /dev/pts busy when it is unmounted.
+        # Processes that outlive apt-get for a moment would keep /dev/pts busy when it is unmounted.
         '--aptopt=Dpkg::Use-Pty "false"',
-        # What a crash leaves half-done is made anew.
+        # If a crash leaves it unfinished, it is made anew.
         "--dpkgopt=force-unsafe-io",
         f"--include=busybox-static,initramfs-tools,kmod{include}",
         *(f"--customize-hook={hook}" for hook in both),

@@ -20,7 +20,8 @@ from lab.machines.channel import Channel, ReportBroken
 from lab.machines.job import Job, MachineFailed, Reason, Result
 
 LEAST_MEMORY_MIB = 256
-# What an emulator takes beside the machine's memory, and what its files take beside the image.
+# Memory that an emulator needs in addition to that of the machine, and disk space that its files
+# need in addition to the image.
 SPARE_MEMORY_MIB = 192
 SPARE_DISK_MIB = 64
 MIB = 1 << 20
@@ -51,7 +52,7 @@ class EmulatedMachine(ABC):
     most_memory_mib: what the machine can have, None without a limit of its own.
     needs: file that must be there -> Debian package that holds it. foreign: KVM module for
     the other vendor's processors, whose parameters would change nothing here.
-    levels: of the kernel's messages, those to bring back.
+    levels: the range of log levels of the kernel's messages that come back.
     """
 
     name: str
@@ -81,7 +82,7 @@ class EmulatedMachine(ABC):
             raise LabError(f"{job.kernel}: no such kernel image; build it first")
         with signals.ends_by_exception(), workspace.fresh() as directory:
             image = initramfs.build(job, self.name, self.levels)
-            # Once by itself and once inside a boot medium.
+            # Kernel and image are stored twice: as files, and inside a boot medium.
             wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
             if shutil.disk_usage(directory).free // MIB < wanted:
                 raise LabError(f"no space left: it needs {wanted} MiB below {workspace.TEMPORARY}")
@@ -165,7 +166,7 @@ class _Watch:
     def until_complete(self, emulator: subprocess.Popen[bytes], deadline: float) -> None:
         """Wait for the last frame. Raises MachineFailed and LabError as Machine.run() does."""
         while True:
-            # Asked before reading: what an emulator wrote before it ended is read below.
+            # Poll first, then read: so everything is read that the emulator wrote before it ended.
             code = emulator.poll()
             self._read()
             if self._channel.status is not None:
@@ -181,7 +182,7 @@ class _Watch:
     def result(self, seconds: float) -> Result:
         archive = self._channel.archive
         assert archive is not None and self._channel.status is not None
-        # A machine that has reported is ended, possibly within a line that it shows.
+        # The machine is ended as soon as it has reported, possibly in the middle of a line.
         console = "".join(self._console().rpartition("\n")[:2])
         return Result(
             status=self._channel.status,
@@ -217,7 +218,7 @@ class _Watch:
         return "boot timed out", f"{self._machine}: did not come up within {span}"
 
     def _ended_early(self, code: int) -> MachineFailed:
-        """Tell an emulator that crashed from a machine that restarted or switched itself off."""
+        """Distinguish a crash of the emulator from a machine that restarted or powered off."""
         early = "before the report was complete"
         if code < 0:
             name = signal.Signals(-code).name

@@ -27,7 +27,7 @@ MODULES = Path("/sys/module")
 POLL_S = 0.05
 MIB = 1 << 20
 SIGNALLED = 128
-# A command may have settings of this computer to restore when it is told to end, seconds.
+# How long a command has to restore settings of this computer after SIGTERM, seconds.
 GRACE_S = 10
 
 
@@ -36,7 +36,7 @@ def _is_root() -> bool:
 
 
 def _privileged() -> list[str]:
-    """Return the words before a command that needs root: huge pages and sysfs do, so all do."""
+    """Return the words to put before a command. All run as root, for huge pages and sysfs."""
     return [] if _is_root() else ["sudo", "-n"]
 
 
@@ -124,7 +124,7 @@ def new_messages(before: list[str], after: list[str]) -> str:
 
 
 def _report(progress: IO[bytes], job: Job) -> None:
-    """Pass on the whole lines that have come since the last time."""
+    """Pass on the complete lines that have been written since the last call."""
     while (line := progress.readline()).endswith(b"\n"):
         if job.on_progress:
             job.on_progress(line[:-1].decode(errors="replace"))
@@ -133,7 +133,7 @@ def _report(progress: IO[bytes], job: Job) -> None:
 
 def _collect(out: Path) -> dict[str, bytes]:
     if not _is_root():
-        # The command wrote as root: what it left is the user's now, and can be removed.
+        # The command wrote its files as root. Make them the user's, so that they can be removed.
         owner = f"{os.getuid()}:{os.getgid()}"
         subprocess.run(["sudo", "-n", "chown", "-R", owner, str(out)], check=False)
     found = sorted(path for path in out.rglob("*") if path.is_file() and not path.is_symlink())
@@ -190,7 +190,7 @@ class Host:
     def _follow(self, job: Job, directory: Path, before: list[str], deadline: float) -> int:
         settings = [f"LAB_MACHINE={self.name}", f"LAB_OUT={directory}/out"]
         settings.append(f"LAB_PROGRESS={directory}/progress")
-        # By env, since sudo does not pass variables on.
+        # Set variables by env, since sudo does not pass them on.
         argv = [*_privileged(), "env", "-C", "/", *settings, *here(job.command, job.files)]
         (directory / "progress").touch()
         with (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The root file system of an emulated machine: busybox, the job's files, our init.
 
-The same job gives the same bytes: sorted names, no times, no owners, no inode numbers
-of the host's. Nothing else may get in, since simulated time depends on every byte.
+The same job gives the same bytes: names are sorted, and there are no times, owners or inode numbers
+of the host. Keep it so: simulated time depends on every byte.
 """
 
 import re
@@ -27,8 +27,8 @@ RESERVED = ("/init", "/lab", "/dev", "/proc", "/sys", "/bin/busybox")
 OUT = "/lab/back/out"
 PROGRESS = "/lab/progress"
 
-# What the C library loads when a program calls one of these, and aborts without, so that ldd does
-# not know of it.
+# A library that the C library loads by itself when a program calls one of these functions, and
+# without which it aborts. So ldd does not list it.
 UNWINDER = "libgcc_s.so.1"
 UNWINDING = re.compile(rb"\0pthread_(cancel|exit)\0")
 
@@ -102,7 +102,7 @@ def _common(busybox: Path) -> bytes:
 
 
 def _inside(path: str) -> str:
-    """Return path, which a job names, as an archive has it; raise LabError if it will not do."""
+    """Return the name in the archive of a path that a job gives. LabError: it cannot be used."""
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("/"):
         raise LabError(f"{path}: a path inside the machine must be absolute, as in /test/run")
@@ -138,9 +138,9 @@ def _is_elf(file: Path) -> bool:
 
 
 def libraries(programs: Iterable[Path]) -> list[Path]:
-    """Return what the dynamic ones among programs load: the loader and libraries, by ldd.
+    """Return the loader and the libraries that the dynamic ones among PROGRAMS load, found by ldd.
 
-    And UNWINDER, which lies beside the C library, where one may need it.
+    Includes UNWINDER, from the directory of the C library, if one of them may need it.
     Raises LabError when a library is missing on this host.
     """
     programs = list(programs)
@@ -185,7 +185,7 @@ def _instructions(job: Job, machine: str, levels: str) -> list[ArchiveEntry]:
 
 
 def payload(job: Job, machine: str, levels: str = "0-7") -> bytes:
-    """Return the job's files and instructions for a root file system that has all the rest."""
+    """Return an archive of the job's files and instructions, to add to a root file system."""
     entries = _entries(_host_files(job.files)) + _instructions(job, machine, levels)
     return cpio(_with_parents(entries))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a machine is asked to do, and what it gives back."""
+"""A job for a machine, its result, and how a machine can fail."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from lab.core.errors import WorkFailed
 # How much of a failed command's output is shown, characters.
 TAIL = 2000
 
-# What of a kernel's log means that something is wrong.
+# Lines of a kernel's log that match this report that something is wrong.
 COMPLAINT = re.compile(
     r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu)|KASAN|possible .* detected|Oops|Call Trace"
 )
@@ -25,11 +25,13 @@ Reason = Literal["machine crashed", "emulator crashed", "boot timed out", "comma
 class Sharing(Enum):
     """How the CPUs of a machine share those of the host.
 
-    THREADS: each has a thread of its own. TURNS: they take turns in one thread. Several times
-    as fast where machines share cores, since no CPU waits for one that the host does not run;
-    but they change places at few points, so that few races happen. COUNTED: TURNS, and time is
-    the number of instructions, 2 ns each, and skips what no CPU runs in. The same job then does
-    the same each time, to the instruction; slower, and the host needs some ten seconds for one.
+    THREADS: each CPU has a thread of its own.
+    TURNS: all CPUs take turns in one thread. This is several times as fast if machines share cores,
+        since no CPU waits for another one that the host does not run. But CPUs change places at few
+        points, so few races happen.
+    COUNTED: as TURNS, and the machine's time is the number of executed instructions, 2 ns each.
+        Time in which all CPUs are idle is skipped. The same job then does exactly the same each
+        time. It is slow: the host needs some ten seconds for a second of the machine.
     """
 
     THREADS = ""
@@ -47,7 +49,8 @@ class Job:
     files: absolute path inside the machine -> host file or directory. Shared libraries
         that dynamic programs among them need come along by themselves.
     timeout_s: seconds of the host's clock, boot included.
-    silent_s: the same, without a word from an emulated machine, its boot and progress included.
+    silent_s: seconds of the host's clock in which an emulated machine reports nothing, neither that
+        it is up nor progress.
     on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
     cmdline: further words for the kernel command line.
     busybox: for a kernel that cannot run the host's.
@@ -69,7 +72,7 @@ class Job:
 
     @property
     def shape(self) -> str:
-        """What machine it wants, in a line that says what would be run."""
+        """The machine that it needs, in a few words, for lines that say what would be run."""
         parameters = " ".join(f"{name}={value}" for name, value in self.parameters.items())
         return f"{self.cpus} CPUs, {self.memory_mib} MiB {parameters}"
 
@@ -97,7 +100,7 @@ class Result:
         return self.output.decode(errors="replace")
 
     def check(self, what: str) -> None:
-        """WorkFailed: the command of the run that WHAT names failed; has the end of its output."""
+        """WorkFailed: the command failed. The message has WHAT and the end of its output."""
         if self.status:
             raise WorkFailed(f"{what}: exit status {self.status}:\n{self.text[-TAIL:]}")
 
@@ -118,7 +121,7 @@ class MachineFailed(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason: Reason = reason
         self.kernel_log = kernel_log
-        # What shows the exception shows this, too.
+        # Tracebacks and test reports show notes with the exception.
         self.add_note(kernel_log[-TAIL:])
 
 

@@ -3,18 +3,18 @@
 
 from dataclasses import dataclass
 
-# Vendor parameter that turns two-dimensional paging off; `host` cannot change its own.
+# The parameter of each vendor's module that switches two-dimensional paging off.
 TDP = {"vmx-bochs": "kvm_intel.ept", "svm-qemu": "kvm_amd.npt", "host": None}
 PML = "kvm_intel.pml"
-# Only the series has it.
+# Only kernels with the series have this parameter.
 HARVEST = "kvm.dirty_harvest"
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A paging mode. tdp_mmu: only with ept, which stands for npt as well.
+    """A paging mode. ept: also stands for npt. tdp_mmu: can only be True with ept.
 
-    pml: False where Intel's EPT is to do without.
+    pml: False to switch PML off, which only Intel's EPT has.
     """
 
     ept: bool
@@ -22,9 +22,10 @@ class Mode:
     pml: bool = True
 
     def parameters(self, machine: str, kernel: str = "series") -> dict[str, str]:
-        """What to boot KERNEL on MACHINE with; nothing for one that cannot choose.
+        """The module parameters to boot KERNEL on MACHINE with. `host` boots nothing: none.
 
-        The series' kernel write-protects pages where the CPU doesn't log by itself, as others do.
+        They include dirty_harvest=off for the series, so that it write-protects pages like the
+        other kernels if the CPU does not log by itself (PML).
         """
         vendor = TDP[machine]
         if vendor is None:

@@ -11,7 +11,7 @@ WORD = re.compile(r"[!-~]+")
 TRUE = {"1", "Y", "y"}
 FALSE = {"0", "N", "n"}
 
-# What an init reports for a parameter that may be written but not read.
+# The value that init reports for a parameter that can be written, but not read.
 UNREADABLE = "?"
 
 
@@ -21,7 +21,7 @@ def sysfs_name(parameter: str) -> str:
 
 
 def same_value(wanted: str, found: str) -> bool:
-    """Tell whether found, read in sysfs, is the value asked for: 1 and Y are the same."""
+    """Whether FOUND, as sysfs has it, is the value WANTED: 1 and Y are the same."""
     return any({wanted, found} <= equal for equal in (TRUE, FALSE, {wanted}))
 
 

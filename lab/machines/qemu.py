@@ -14,11 +14,13 @@ from lab.machines.job import Job, Sharing
 
 QEMU = Path("/usr/bin/qemu-system-x86_64")
 INITRAMFS = "initramfs"
-# More than page tables of four levels map. With 52 KVM has none left to mark SPTEs of MMIO by.
+# More address bits than page tables of four levels map. With 52, KVM would have no reserved bit
+# left to mark SPTEs of MMIO with.
 PHYS_BITS = 51
-# On a hypervisor spinlocks aren't fair, and one of two CPUs may find a lock taken each time.
+# If a kernel sees a hypervisor, its spinlocks are not fair: of two CPUs, one might never get a
+# lock.
 FAIR = ("-global", "EPYC-x86_64-cpu.hypervisor=off")
-# Time and random numbers are the same each time: 2^1 ns for an instruction.
+# Time and random numbers repeat: an instruction takes 2^1 ns, and the seed is fixed.
 COUNTED = ("-icount", "shift=1,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-seed", "1", *FAIR)
 
 
