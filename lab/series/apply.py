@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Mail -> commit, without touching a work tree, strictly: all of it or nothing."""
+"""Make commits of mails, without a work tree. A mail applies as a whole, without fuzz, or not."""
 
 import re
 from collections import Counter
@@ -54,7 +54,7 @@ def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
 
 
 def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
-    """Path, header and old text of each hunk that has an old text."""
+    """Path, header and old text of each hunk of DIFF, except those that have no old text."""
     for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]:
         head, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
         path = head.split("\n")[0].rpartition(" b/")[2]
@@ -65,16 +65,16 @@ def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_places(index: Repo, mail: Mail, wanted_by: str) -> None:
-    """LabError: a hunk fits in more than one place, where only its line number would choose.
+    """LabError: a hunk fits in more than one place, so that only its line number would choose one.
 
-    As many hunks alike as places fill them all.
+    That is no error if there are as many equal hunks as places: each place gets one.
     """
     hunks = list(_hunks(mail.diff))
     alike = Counter((path, old) for path, _, old in hunks)
     for path, header, old in hunks:
         entry = _existing(index, path, wanted_by)
         text = "\n" + index.content(entry.blob).decode("utf-8", "surrogateescape")
-        # Places may overlap.
+        # A lookahead finds overlapping places as well.
         count = len(re.findall(rf"(?=\n{re.escape(old)})", text))
         if count > alike[path, old]:
             raise LabError(f"{wanted_by}: hunk {header} of {path} fits in {count} places here")
@@ -104,7 +104,7 @@ def _put_whole(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> None:
 
 
 def _apply(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> str:
-    """The id of the tree that the mail makes of the index, which has it then."""
+    """Apply the mail to the index, and return the id of the resulting tree."""
     remove_definitions(index, mail.removes, wanted_by)
     for path in mail.deletes:
         _existing(index, path, wanted_by)
@@ -130,7 +130,7 @@ def commit_mails(repo: Repo, base: str, mails: Iterable[tuple[str, Mail]], whole
     No ref, index or work tree changes. LabError: something does not apply.
     """
     parent = base
-    # One for all of them: to fill one with a kernel takes longer than many a mail.
+    # Use one index for all mails: filling it with a kernel takes longer than applying most of them.
     with repo.index_of(base) as index:
         for number, (name, mail) in enumerate(mails, 1):
             tree = _apply(index, mail, whole, name)

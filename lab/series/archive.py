@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A package of another suite of Debian's archive, fetched without touching this machine's apt.
+"""Fetch a package of another suite of Debian's archive, without touching this machine's apt.
 
-Apt is given lists, cache and sources of its own. It verifies signatures as it always does, with
-Debian's keys, which those of Debian 12 since its point release 12.11 include for Debian 13.
+Apt gets lists, cache and sources of its own. It verifies signatures as always, with the keys of the
+package debian-archive-keyring. Since Debian 12.11 these include the keys of Debian 13.
 """
 
 import os
@@ -16,20 +16,21 @@ from lab.core import process
 from lab.core.errors import LabError
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SOURCE = "src:"  # of a source package, as Debian writes it
-# What apt says if so.
+# Prefix of the name of a source package, as Debian writes it.
+SOURCE = "src:"
+# Part of apt's message if it cannot verify a signature.
 UNVERIFIED = "signatures couldn't be verified"
 _RELEASE = re.compile(r"^'(\S+)/dists/([^/']+)/InRelease' ", re.MULTILINE)
 
 
 class SourceMissing(LabError):
-    """The source of a base cannot be had; what has to be done is not the lab's to do."""
+    """The source of a base cannot be had. The message says what the user has to do."""
 
 
 def mirrors(codename: str, options: Sequence[str] = ()) -> list[str]:
-    """Where the machine's own sources, in whichever of apt's formats, have a release of Debian.
+    """The URIs from which the machine's own apt gets a release of Debian.
 
-    options: for apt-get.
+    Asks apt itself, so it does not matter which format sources are in. options: of apt-get.
     """
     command = ("apt-get", *options, "update", "--print-uris")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +39,7 @@ def mirrors(codename: str, options: Sequence[str] = ()) -> list[str]:
 
 
 def _options(root: Path, arch: str) -> list[str]:
-    """What makes apt work below ROOT alone, for machines of that architecture."""
+    """Options with which apt reads and writes only below ROOT, for an architecture."""
     settings = {
         "Dir::State::lists": root / "lists",
         "Dir::State::status": "/dev/null",
@@ -49,9 +50,9 @@ def _options(root: Path, arch: str) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "APT::Architecture": arch,
         "APT::Architectures": arch,
-        # The user that apt would download as may not enter ROOT.
+        # Apt would download as a user of its own, who may be unable to enter ROOT.
         "APT::Sandbox::User": "root",
-        # Whatever the machine's own settings permit.
+        # Even if the machine's own settings permit these.
         "Acquire::AllowInsecureRepositories": "false",
         "APT::Get::AllowUnauthenticated": "false",
     }
@@ -80,7 +81,10 @@ def codename() -> str:
 
 
 def fetch(package: str, suite: str, root: Path, log: Path, arch: str = "amd64") -> Path:
-    """The .deb, or of an unpacked SOURCE the .dsc, below ROOT. SourceMissing: it cannot be had."""
+    """Fetch a package below ROOT and return its .deb; or the .dsc of a source package, unpacked.
+
+    SourceMissing: it cannot be had.
+    """
     if not KEYRING.is_file():
         raise SourceMissing(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What of an older base's tree is its own: backport/VERSION as its commits make it.
+"""Write backport/VERSION from the commits of an older base's tree.
 
-By which rules is in docs/developing.md: "Bases".
+The rules are in docs/developing.md: "Bases".
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from lab.series.tree import BASE_TAG
 
 
 class _Extractor(Extractor):
-    """Edits of whole files are diffs once the series is complete."""
+    """Treats edits of whole files as diffs in commits that come after the series."""
 
     part = BEFORE
 
@@ -33,7 +33,10 @@ class _Extractor(Extractor):
 
 
 def _parts(subjects: Sequence[str], common: Sequence[str]) -> list[str]:
-    """BEFORE, SAME or AFTER for each commit. LabError: the mails are not all there, in order."""
+    """Whether each commit comes BEFORE or AFTER the series, or is one of its mails (SAME).
+
+    LabError: the mails of the series are not all there, or in another order.
+    """
     if not common:
         return [AFTER] * len(subjects)
     places = [number for number, subject in enumerate(subjects) if subject in common]
@@ -73,7 +76,7 @@ class _Saver:
         return Series((), self.paths).read_whole(self.layout.root, path)
 
     def _makes(self, mail: Mail | None, commit: str) -> bool:
-        """Whether a mail, applied to the commit's parent, is the commit."""
+        """Whether applying a mail to the parent of a commit makes that commit."""
         if mail is None or mail.message != message_of(self.repo, commit):
             return False
         try:
@@ -83,10 +86,10 @@ class _Saver:
         return made == self.repo.tree_of(commit)
 
     def text_of(self, commit: str, part: str, name: str) -> bytes | None:
-        """The mail of a commit, None if series/ has it. LabError: it cannot be kept."""
+        """The mail to keep for a commit, None if that of series/ fits. LabError: it cannot be kept."""
         self.extractor.part = part
         if part == SAME and self._makes(self.common[name], commit):
-            # Who owns which whole file is known from the mail.
+            # The mail of series/ says which whole files belong to it.
             self.extractor.owner.update((path, name) for path in self.common[name].whole)
             return None
         file, mail = self.own.get((part, name), ("", None))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Find and remove top-level C definitions by name, in the kernel's own layout.
 
-This is no parser: in the kernel's coding style a definition begins in column 0, and a function's
-closing brace stands there too. What it cannot name it leaves alone. Libraries do worse:
-tree-sitter-c loses the end of functions with __printf() or with branches that do not balance;
-universal-ctags does not say where one begins.
+This is no parser. It relies on the kernel's coding style: a definition begins in column 0, and so
+does the closing brace of a function. It ignores definitions whose name it cannot find out.
+
+Libraries do worse. tree-sitter-c does not find the end of functions with __printf(), or with #ifdef
+branches whose braces do not balance. universal-ctags does not report where a definition begins.
 """
 
 import re
@@ -16,10 +17,10 @@ _COMMENT_OR_STRING = re.compile(
 )
 _AGGREGATE = re.compile(r"(struct|union|enum)\s+(\w+)\s*;?$")
 _CALL = re.compile(r"(\w+)\s*\(")
-# Not that of a struct, union or enum without a name.
+# Does not match a struct, union or enum without a name.
 _LAST_WORD = re.compile(r"\b(?!(?:struct|union|enum)\s*$)(\w+)\s*(?:\[[^\]]*\]\s*)*;?$")
 _EXPORT = re.compile(r"EXPORT_(?:\w*_)?SYMBOL\w*\((\w+)[,)]")
-# Words that take arguments in front of or behind the name being declared.
+# Words with arguments in parentheses that may stand before or after the name that is declared.
 _ATTRIBUTES = re.compile(
     r"__(?:attribute__|printf|scanf|aligned|section|alloc_size|must_hold|bpf_kfunc"
     r"|(?:cond_)?acquires?|releases?)$"
@@ -28,7 +29,7 @@ _ATTRIBUTES = re.compile(
 
 @dataclass(frozen=True)
 class Definition:
-    """Lines start..end (end excluded, from 0), the attached comment included."""
+    """Lines start to end - 1, counted from 0, including the comment attached to the definition."""
 
     name: str
     start: int
@@ -45,7 +46,7 @@ def _is_preprocessor(line: str) -> bool:
 
 
 class _Scanner:
-    """A file as lines, once as written and once without comments and strings."""
+    """The lines of a file, as they are, and with comments and strings blanked out."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
@@ -62,7 +63,7 @@ class _Scanner:
         return at + 1
 
     def body_follows(self, at: int) -> bool:
-        """Whether nothing but blank lines stand between AT and the brace of a function."""
+        """Whether the opening brace of a function follows AT, with only blank lines between."""
         following = (line for line in self.lines[at:] if line.strip())
         return next(following, "").startswith("{")
 
@@ -84,12 +85,12 @@ class _Scanner:
         return at
 
     def header(self, start: int, end: int) -> str:
-        """What stands before the body or initializer, on one line."""
+        """The text before the body or initializer, as one line."""
         lines = [line for line in self.code[start:end] if not _is_preprocessor(line)]
         return re.split(r"[{=]", " ".join(lines))[0].strip()
 
     def with_comment(self, start: int) -> int:
-        """The first line of the comments that touch the line START from above."""
+        """The first line of the comments directly above line START, or START if there are none."""
         while start > 0 and start - 1 in self.comment_start and not self.code[start - 1].strip():
             first = self.comment_start[start - 1]
             if self.code[first].strip():
@@ -102,7 +103,7 @@ class _Scanner:
         return end + 1 if match and match[1] == name else end
 
     def items(self) -> Iterator[tuple[str | None, int, int]]:
-        """Name, first line and end of everything at top level."""
+        """Name, first line and end of every item at top level; None for an item without a name."""
         at = 0
         while at < len(self.code):
             line, start = self.code[at], at
@@ -140,7 +141,7 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _function_name(header: str) -> str | None:
-    """The word whose parentheses hold the parameters; FNAME(x) for such a macro."""
+    """The word before the parentheses with the parameters. FNAME(x) counts as a name."""
     at = 0
     while match := _CALL.search(header, at):
         if header.startswith("*", match.end()):  # a pointer to a function
@@ -181,7 +182,7 @@ def definitions(text: str) -> list[Definition]:
 
 
 def _remove_lines(lines: list[str], start: int, end: int) -> None:
-    """Remove a block, and one of the blank lines when it stood between two."""
+    """Remove a block of lines. If blank lines were above and below it, remove one of them, too."""
     blank_before = start == 0 or not lines[start - 1].strip()
     if blank_before and end < len(lines) - 1 and not lines[end].strip():
         end += 1
@@ -189,7 +190,7 @@ def _remove_lines(lines: list[str], start: int, end: int) -> None:
 
 
 def remove(text: str, name: str) -> str:
-    """TEXT without everything at top level that is called NAME.
+    """TEXT without the top-level definitions and declarations of NAME.
 
     Raises KeyError when there is nothing of that name.
     """

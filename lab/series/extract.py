@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commit -> mail: the reverse of lab.series.apply, with as little text of the kernel as can be."""
+"""Make mails of commits, the reverse of lab.series.apply, with little text of the kernel."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ from lab.series.mail import Mail, Removal
 
 UNFINISHED = ("fixup!", "squash!", "amend!")
 REGULAR = ("100644", "100755")
-# Below this share of the lines of `base` that survive, a file is ours.
+# If a smaller share of a file's lines in `base` survives, keep it as a whole file of ours.
 OURS_BELOW = 0.3
-# The same text whatever git's defaults become.
+# Options that fix the text of a diff, even if git's defaults change.
 DIFF = (
     *("--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"),
     *("--diff-algorithm=histogram", "--indent-heuristic", "--inter-hunk-context=0"),
@@ -44,7 +44,7 @@ def changed_lines(repo: Repo, old: str, new: str) -> tuple[int, int]:
 
 
 def message_of(repo: Repo, commit: str) -> str:
-    """The commit's message. LabError: the repository cannot keep it."""
+    """The message of a commit. LabError: a file of series/ cannot have it."""
     message = repo.text("log", "-1", "--format=%B", commit).strip("\n")
     subject, *body = message.split("\n")
     if subject.startswith(UNFINISHED):
@@ -92,7 +92,7 @@ class Extractor:
         return Extract(mail, files)
 
     def _classify(self, subject: str, parent: str, commit: str) -> dict[str, list[str]]:
-        """Paths that a commit touches, by what becomes of them."""
+        """The paths that a commit touches, by what it does to them."""
         change: dict[str, list[str]] = {"adds": [], "replaces": [], "deletes": [], "edits": []}
         fields = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit).split("\0")
         for information, path in zip(fields[0::2], fields[1::2], strict=False):
@@ -113,7 +113,7 @@ class Extractor:
         return change
 
     def check_owner(self, subject: str, path: str) -> None:
-        """LabError: the file is a whole one that another commit has made."""
+        """LabError: the file is a whole file of ours, and an earlier commit has added it."""
         if path in self.owner:
             raise LabError(
                 f'commit "{subject}" changes {path}, a whole file that belongs to'
@@ -122,7 +122,7 @@ class Extractor:
             )
 
     def is_whole(self, path: str, blob: str, *, added: bool) -> bool:
-        """Whether a file is kept whole, and not as a diff."""
+        """Whether the repository keeps a file as a whole, instead of a diff."""
         if added or self.is_ours(path):
             return True
         if not (old := self.repo.entry(self.base, path)):
@@ -137,9 +137,9 @@ class Extractor:
         return entry.blob, self.repo.content(entry.blob).decode("utf-8", "surrogateescape")
 
     def _removals(self, parent: str, commit: str, path: str) -> list[Removal]:
-        """Definitions that are gone, where removing them by name shortens the diff.
+        """The deleted definitions that are worth a Removes: line, because it shortens the diff.
 
-        It does not where a function was only renamed.
+        If a function was only renamed, it does not.
         """
         if PurePosixPath(path).suffix not in (".c", ".h") or not self.repo.entry(parent, path):
             return []
@@ -176,7 +176,7 @@ class Extractor:
 
 
 def line_of(repo: Repo, base: str, head: str) -> list[str]:
-    """The commits of base..head, oldest first. LabError: they are no line."""
+    """The commits of base..head, oldest first. LabError: one of them is a merge."""
     if merges := repo.lines("log", "--merges", "--format=%s", f"{base}..{head}"):
         raise LabError(f'"{merges[0]}" is a merge; a series is a line: git rebase base')
     return repo.lines("rev-list", "--reverse", f"{base}..{head}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The repository's side: series/, the whole files, and what the tree is made from."""
+"""Reading series/, backport/ and the whole files: everything that a tree is made from."""
 
 import hashlib
 import os
@@ -14,9 +14,10 @@ from lab.series.pin import SAME_PATHS, PathMap, path_map
 
 # Top-level directories of the kernel in which the repository keeps whole files.
 WHOLE_FILES = ("Documentation", "arch", "include", "kernel", "lib", "mm", "tools", "virt")
-# Below them, but no part of the kernel.
+# A directory below these that is no part of the kernel.
 OURS = "tools/bpftrace/"
-# Below backport/VERSION: mails before the series, instead of some of its mails, and after it.
+# Directories of backport/VERSION: mails that come before the series; mails that replace some of
+# those of the series; mails that come after it.
 BEFORE, SAME, AFTER = "prereq", "series", "post"
 
 
@@ -30,9 +31,9 @@ class WholeFile:
 
 @dataclass(frozen=True)
 class Series:
-    """All that the repository adds to the source of a base: file and mail, in order.
+    """Everything that the repository adds to the source of a base: its mails, in order.
 
-    paths: where the whole files, which are the newest base's, lie in this one.
+    paths: translates paths of the newest base, as the repository has them, to those of this base.
     """
 
     mails: tuple[NamedMail, ...]
@@ -47,12 +48,12 @@ class Series:
         return tuple(path for _, mail in self.mails for path in mail.whole)
 
     def read_whole(self, root: Path, path: str) -> WholeFile:
-        """What read_whole() has for a path of the base."""
+        """Call read_whole() for a path of this base."""
         return read_whole(root, self.paths.back(path))
 
 
 def read_text(path: Path) -> str:
-    """A file as text; bytes that are no UTF-8 survive a round trip."""
+    """The text of a file. Bytes that are no UTF-8 survive when it is written again."""
     return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
@@ -86,21 +87,27 @@ def read_mails(layout: Layout, directory: Path) -> list[NamedMail]:
 
 
 def title(layout: Layout, name: str, mail: Mail) -> str:
-    """What to call a mail that does not fit: it, and what may take its place in an older base."""
+    """What a message calls a mail that does not apply.
+
+    For an older base it also names the file that could replace the mail there.
+    """
     own = (layout.backport / SAME / f"{slug(mail)}.patch").relative_to(layout.root)
     common = not layout.is_newest and name.startswith("series/")
     return f"{name} (or {own} in its place)" if common else name
 
 
 def completed(mail: Mail, common: Mail) -> Mail:
-    """A mail of an older base with the changelog, and the whole files, of COMMON if it has none."""
+    """MAIL, of an older base, with what it leaves to COMMON, the mail of series/ that it replaces.
+
+    That is the changelog, unless it has one of its own, and likewise the whole files.
+    """
     if mail.message == mail.subject:
         mail = replace(mail, message=common.message)
     return mail if mail.whole else replace(mail, adds=common.adds, replaces=common.replaces)
 
 
 def shortened(mail: Mail, common: Mail) -> Mail:
-    """What completed() makes MAIL of."""
+    """MAIL without the parts that completed() can take from COMMON."""
     if mail.message == common.message:
         mail = replace(mail, message=mail.subject)
     if (set(mail.adds), set(mail.replaces)) == (set(common.adds), set(common.replaces)):
@@ -119,7 +126,7 @@ def differing(layout: Layout, common: Mapping[str, Mail]) -> dict[str, NamedMail
 
 
 def load(layout: Layout) -> Series:
-    """The mails of a base: series/, or what an older base makes of it; none is an empty series."""
+    """The mails of a base: those of series/, for an older base with what backport/ changes."""
     common = read_mails(layout, layout.series)
     if layout.is_newest:
         series = Series(tuple(common))
@@ -135,12 +142,13 @@ def load(layout: Layout) -> Series:
 
 
 def fingerprint(layout: Layout, series: Series) -> str:
-    """A digest of all that the repository puts into the tree."""
+    """A digest of everything that the repository puts into the tree."""
     digest = hashlib.sha256()
     for pair in sorted(series.paths.directories.items()):
         digest.update(repr(pair).encode())
     for name, mail in series.mails:
-        # Not the file: one of an older base may have its changelog from series/.
+        # Digest the complete mail, not its file: a mail of an older base may take its changelog
+        # from series/.
         content = format_mail(mail).encode("utf-8", "surrogateescape")
         digest.update(f"{name.removeprefix('series/')} {len(content)}\n".encode() + content)
     for path in series.whole:

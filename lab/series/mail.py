@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One file of series/: a mail's changelog and what it does to the kernel."""
+"""The files of series/: the changelog of a mail, and what it does to the kernel."""
 
 import re
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Mail:
     removes: definitions removed by name. deletes: kernel files that go.
     diff: edits of kernel files, as `git apply` takes them.
     adds, replaces: files whose whole text is in the repository at that path.
-    from_newest: its line numbers are not those of the base that it is for.
+    from_newest: whether its line numbers may be those of another base than the one it is for.
     """
 
     message: str
@@ -100,7 +100,7 @@ def _split(name: str, text: str) -> tuple[list[str], list[str], str]:
 
 
 def parse(name: str, text: str) -> Mail:
-    """Read a mail. name: of the file, for LabError, which tells line and expectation."""
+    """Read a mail. LabError names NAME, the line, and what was expected there."""
     head, machine, diff = _split(name, text)
     if not head[0].startswith("Subject: "):
         raise _wrong(name, 1, "'Subject: ' and the mail's subject")

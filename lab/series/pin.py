@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""base/VERSION.pin: where the source of a base comes from, and what is called otherwise there."""
+"""base/VERSION.pin: where the source of a base comes from, and which paths differ there."""
 
 import re
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _moved(path: str, directories: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class PathMap:
-    """Paths in the repository, which are the newest base's, and the same ones in a base's tree."""
+    """Translates paths of the repository, which has those of the newest base, to a base's."""
 
     directories: Mapping[str, str]
 
@@ -87,5 +87,5 @@ SAME_PATHS = PathMap({})
 
 
 def path_map(layout: Layout) -> PathMap:
-    """That of the layout's base. LabError: what read_pin() raises."""
+    """The path map of the layout's base. Raises what read_pin() raises."""
     return SAME_PATHS if layout.is_newest else PathMap(read_pin(layout).paths)

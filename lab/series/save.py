@@ -20,7 +20,10 @@ Files = Mapping[str, WholeFile]
 
 
 def present(layout: Layout) -> dict[str, WholeFile]:
-    """The files that a base has in the repository: the newest all, another its own mails."""
+    """The files of the repository that `make save` may write for a base.
+
+    For the newest base those are series/ and the whole files, for another one its backport/VERSION.
+    """
     loaded = files.load(layout)
     paths = [name for name, _ in loaded.mails]
     if layout.is_newest:
@@ -31,7 +34,7 @@ def present(layout: Layout) -> dict[str, WholeFile]:
 
 
 def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, WholeFile]:
-    """The same files as the commits of base..HEAD make them. LabError: what they cannot become."""
+    """The same files, made of the commits of base..HEAD. LabError: a commit cannot be kept."""
     if not layout.is_newest:
         return backport.made_of(layout, repo, head)
     extractor = Extractor(repo, tree.BASE_TAG, old.__contains__)
@@ -45,7 +48,7 @@ def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, Whol
 
 
 def _write_all(root: Path, made: Files) -> None:
-    """All or nothing as far as the disk allows: everything is written, then renamed."""
+    """Write all files, then rename all of them, so that a full disk leaves the old ones."""
     staged = {path: root / f"{path}.lab-new" for path in made}
     try:
         for path, file in made.items():

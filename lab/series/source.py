@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel source of a base: installed, fetched or given, and whether the pin proves it."""
+"""The kernel source of a base: installed, fetched or given; and whether the pin has proved it."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from lab.series import archive
 from lab.series.archive import SourceMissing
 from lab.series.pin import Pin, read_pin
 
-# The package, and what is in it.
+# Free space for a fetched package and the tarball in it.
 NEEDED_GIB = 0.5
 _VERSION = re.compile(r"^VERSION = (\d+)\nPATCHLEVEL = (\d+)\nSUBLEVEL = (\d+)$", re.MULTILINE)
 
@@ -87,7 +87,7 @@ def _describe(directory: Path, version: str, tarball: Path, *, given: bool) -> N
 
 
 def _kept(layout: Layout, pin: Pin) -> KernelSource | None:
-    """What was fetched or given before, None if there is nothing or it is too old."""
+    """The source that was fetched or given before. None if there is none, or it is too old."""
     file = layout.source / "source.json"
     if not file.exists():
         return None
@@ -127,7 +127,7 @@ def _fetch(layout: Layout, pin: Pin) -> None:
 
 
 def _version_in(tarball: Path) -> str:
-    """What the Makefile of a kernel source says. LabError: FILE is none."""
+    """The version in the Makefile of a kernel source. LabError: FILE is no kernel source."""
     try:
         with tarfile.open(tarball, "r|*") as members:
             for member in members:
@@ -141,7 +141,7 @@ def _version_in(tarball: Path) -> str:
 
 
 def _take(layout: Layout, tarball: Path) -> None:
-    """Keep a tarball from elsewhere. LabError: it is no kernel source of this base."""
+    """Copy the tarball that the user gave. LabError: it is no kernel source of this base."""
     if not tarball.is_file():
         raise LabError(f"SOURCE: there is no file {tarball}")
     with step(f"Reading {tarball}", "20 s"):

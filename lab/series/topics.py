@@ -18,7 +18,7 @@ from lab.core.paths import Layout
 from lab.series import files, tree
 
 FILE = "docs/topics.toml"
-# Names the topic that a test run is about, whose kernel has no mail of a later one.
+# The environment variable that names the topic to test. Its kernel has no mails of later topics.
 VARIABLE = "LAB_TOPIC"
 
 
@@ -50,7 +50,7 @@ def read(layout: Layout) -> tuple[Topic, ...]:
 
 
 def problems(topics: Sequence[Topic], subjects: Sequence[str]) -> Iterator[str]:
-    """A line for whatever keeps TOPICS from being slices of the mails with these SUBJECTS."""
+    """A line for each reason why TOPICS do not divide the mails with these SUBJECTS."""
     for name, count in Counter(topic.name for topic in topics).items():
         if count > 1:
             yield f"{FILE}: there are {count} topics '{name}'"
@@ -83,7 +83,7 @@ def topic_named(topics: Sequence[Topic], name: str) -> Topic:
 
 
 def commit(layout: Layout) -> str:
-    """The last commit of the topic that VARIABLE names, below which are all before it.
+    """The last commit of the topic that VARIABLE names, on top of all topics before it.
 
     No work tree changes. LabError: there is no such topic, or they do not fit series/.
     """

@@ -27,16 +27,16 @@ from lab.series.source import KernelSource, current_source
 
 BRANCH = "series"
 BASE_TAG = "refs/tags/base"
-# The source with its git objects, then the objects of a few kernels.
+# Free space for the source with its git objects, and for the objects of a few kernels.
 NEEDED_GIB = 4
-# Another copy of the source without git objects.
+# Free space for another copy of the source, without git objects.
 WORK_TREE_GIB = 2
 
-# Objects are built inside the work trees, see lab.build.kernel.
+# Lines of .git/info/exclude: objects are built inside the work trees, see lab.build.kernel.
 EXCLUDES = "/obj-*/\n"
-# No other tree has its objects: losing it in a crash costs a minute.
+# Prefer speed to safety: if a crash destroys the repository, it takes a minute to make it again.
 SETTINGS = {"core.looseCompression": "1", "core.fsync": "none", "gc.auto": "0"}
-# Most of a kernel, of which the series changes nothing and KVM is not built.
+# Most of a kernel: directories that the series does not change, and that KVM does not need.
 BULK = (
     *("arch/[!x]*", "drivers", "fs", "net", "rust", "samples", "sound"),
     *("Documentation/[!av]*", "tools/[!t]*", "tools/testing/selftests/[!k]*"),
@@ -46,7 +46,7 @@ IN_PROGRESS = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD")
 
 @dataclass(frozen=True)
 class State:
-    """What build/linux was last in step with.
+    """The state in which build/linux and the repository last agreed.
 
     head: the commit. inputs: fingerprint of the repository. sha256: of the source.
     """
@@ -57,7 +57,7 @@ class State:
 
 
 def lock(work_tree: Path) -> Path:
-    """Held while the files of a work tree change or are compiled."""
+    """The lock to hold while the files of a work tree are changed or compiled."""
     return work_tree.parent / f".{work_tree.name}-lock"
 
 
@@ -66,7 +66,7 @@ def _state_file(linux: Path) -> Path:
 
 
 def read_state(linux: Path) -> State:
-    """LabError: this is not a tree that the lab made."""
+    """The state that the lab recorded in a tree. LabError: the lab has not made this tree."""
     try:
         return State(**json.loads(_state_file(linux).read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -89,7 +89,7 @@ def uncommitted(repo: Repo) -> str | None:
 
 
 def unsaved(linux: Path) -> str | None:
-    """What a tree such as build/linux holds that the repository does not, None when nothing."""
+    """What a tree such as build/linux has that was not saved, in words; None if nothing."""
     repo = Repo(linux)
     if reason := uncommitted(repo):
         return reason
@@ -121,13 +121,13 @@ def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
 
 
 def series_commits(layout: Layout, repo: Repo, mails: files.Series) -> list[str]:
-    """What commit_series() makes: a commit for each mail, in order."""
+    """The commits that commit_series() makes, one for each mail, in order."""
     tip = commit_series(layout, repo, mails)
     return repo.lines("rev-list", "--reverse", f"{BASE_TAG}..{tip}")
 
 
 def lay_out(layout: Layout, found: KernelSource, place: Path, without: Sequence[str] = BULK) -> str:
-    """The base, without some of its files, and the series on it at PLACE; returns the tip."""
+    """Commit the base, without some files, and the series in PLACE. Returns the last commit."""
     shutil.rmtree(place, ignore_errors=True)
     repo = Repo(place)
     with step(f"Unpacking {found.package} {found.version}", "1 min"):
@@ -146,7 +146,7 @@ def lay_out(layout: Layout, found: KernelSource, place: Path, without: Sequence[
 
 
 def _check_out(repo: Repo, head: str, discard: bool) -> None:
-    """Move the branch and touch only the files that differ: kbuild goes by mtimes."""
+    """Move the branch, but write only files that differ: kbuild rebuilds by modification time."""
     if discard:
         for name in IN_PROGRESS:
             stale = repo.path / ".git" / name
@@ -161,7 +161,7 @@ def _create(layout: Layout, found: KernelSource, inputs: str) -> None:
         head = lay_out(layout, found, fresh, without=())
         _check_out(Repo(fresh), head, discard=False)
         write_state(fresh, State(head, inputs, found.sha256))
-    # Further work trees belong to the old one.
+    # The other work trees belong to the repository that was replaced.
     for stale in (*map(layout.tree_of, KINDS[1:]), layout.check):
         shutil.rmtree(stale, ignore_errors=True)
 
@@ -215,14 +215,15 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
         repo.run("worktree", "prune")
         repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
     repo = Repo(path)
-    # By itself -f writes every file that looks touched, whatever is in it.
+    # Without this, -f writes every file with another modification time, even if its text is the
+    # same.
     repo.run("update-index", "-q", "--refresh")
     repo.run("checkout", "-q", "-f", "--detach", commit)
     return path
 
 
 def refuse_unsaved_bases(layout: Layout) -> None:
-    """LabError: the tree of some base, even of one that is no longer, has unsaved work."""
+    """LabError: the tree of a base has unsaved work. Checks those of removed bases as well."""
     for linux in (layout.of(DEFAULT_BASE).linux, *sorted(layout.build.glob("*/linux"))):
         if not (linux / ".git").exists():
             continue
@@ -231,7 +232,7 @@ def refuse_unsaved_bases(layout: Layout) -> None:
 
 
 def available(layout: Layout) -> list[str]:
-    """The other bases whose source can be had; says aloud which are skipped."""
+    """The other bases whose source can be had. Prints which bases are skipped."""
     found = []
     for version in layout.versions:
         try:
