@@ -86,7 +86,7 @@ class _Saver:
         return made == self.repo.tree_of(commit)
 
     def text_of(self, commit: str, part: str, name: str) -> bytes | None:
-        """The mail to keep for a commit, None if that of series/ fits. LabError: it cannot be kept."""
+        """The mail to keep for a commit; None if series/ has it. LabError: it cannot be kept."""
         self.extractor.part = part
         if part == SAME and self._makes(self.common[name], commit):
             # The mail of series/ says which whole files belong to it.
