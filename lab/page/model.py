@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a page consists of, whether it becomes HTML or Markdown."""
+"""The parts of a page, which is rendered as HTML and as Markdown."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 
 from lab.results.sources import Line, Source, Sources
 from lab.results.tables import Table
@@ -60,9 +59,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A section that shows results: of the first of KINDS that has something to show.
+    """A kind of section, which shows results of the first of KINDS for which there is something.
 
-    blocks: what a file of these kinds is shown as, perhaps nothing.
+    blocks: makes the blocks of the section from a file of results, perhaps none. missing: what to
+    show if there is nothing else.
     """
 
     anchor: str
@@ -72,13 +72,13 @@ class Part:
     missing: Missing
 
     def section(self, sources: Sources) -> Section:
-        """What there is, or else what would measure it."""
+        """The section with its results, or else with the command that would measure them."""
         shown = (self.blocks(sources[kind]) for kind in self.kinds if kind in sources)
         return Section(self.anchor, self.title, next(filter(None, shown), [self.missing]))
 
 
 def lines_of(sections: Iterable[Section]) -> list[Line]:
-    """Every line that a row of a table comes from, once, by file and number."""
+    """All lines that rows of tables come from, each once, in the order of files and numbers."""
     found: set[Line] = set()
     for section in sections:
         for block in section.blocks:
@@ -101,11 +101,12 @@ class Range:
 
 
 def ranges(lines: Iterable[Line]) -> list[Range]:
-    """LINES as few words: neighbours put together, by file and number."""
-    pairs = sorted({(line.file, line.number) for line in lines})
-    found = []
-    # Numbers less their place in the list are the same for neighbours.
-    for _, run in groupby(enumerate(pairs), lambda item: (item[1][0], item[1][1] - item[0])):
-        members = [pair for _, pair in run]
-        found.append(Range(members[0][0], members[0][1], members[-1][1]))
+    """The ranges that LINES make, in the order of files and numbers."""
+    found: list[Range] = []
+    for file, number in sorted({(line.file, line.number) for line in lines}):
+        last = found[-1] if found else None
+        if last and last.file == file and last.last == number - 1:
+            found[-1] = replace(last, last=number)
+        else:
+            found.append(Range(file, number, number))
     return found

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product, starmap
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.page import pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
@@ -14,13 +14,31 @@ from lab.results.sources import Source
 from lab.results.tables import NOTHING, Table, ratio
 
 TITLE, MEMORY = "Page tables in real caches", "GiB of guest memory"
-# From this much guest memory on no cache holds its tables, and these are to hold.
+# Goals are for guests with at least this much memory, whose page tables fit into no cache.
 GOALS_FROM_GIB = 16
-# How long the one takes in units of the other, what that is to be, and which is the worst.
-GOALS: tuple[tuple[str, str, float, Callable[..., float]], ...] = (
-    ("series", "limit", 1.6, max),
-    ("unpatched", "series", 4.0, min),
-)
+
+
+class Goal(NamedTuple):
+    """A bound for the time of code ONE, in units of the time of code OTHER.
+
+    worst: max if it is an upper bound, min if it is a lower one.
+    """
+
+    one: str
+    other: str
+    bound: float
+    worst: Callable[..., float]
+
+    def verdict(self, ratios: Sequence[float]) -> str:
+        """What RATIOS, one or more, are at worst, and whether the goal is met."""
+        worst = self.worst(ratios)
+        met = "met" if self.worst(worst, self.bound) == self.bound else "MISSED"
+        limit = "most" if self.worst is max else "least"
+        said = f"{self.one} takes {worst:.2f} times as long as {self.other}"
+        return f"{said}; goal: at {limit} {self.bound:g}, {met}"
+
+
+GOALS = (Goal("series", "limit", 1.6, max), Goal("unpatched", "series", 4.0, min))
 BESIDE = ("lowest_ns", "highest_ns", "misses_per_2mib", "instructions_per_2mib")
 CODES = ("limit", "stores", "series", "plain", "unpatched")
 STYLES = {
@@ -34,17 +52,25 @@ WHAT_IS_WHAT = (
 )
 Record = Mapping[str, Any]
 Codes = Mapping[str, Record]
-# By what is done and how much memory there is.
-Cases = Mapping[tuple[str, int], Codes]
 
 
-def _case(one: Record) -> tuple[str, int]:
+class Case(NamedTuple):
+    """What was done, such as "split, cold", for a guest with how much memory."""
+
+    what: str
+    gib: int
+
+
+Cases = Mapping[Case, Codes]
+
+
+def _case(one: Record) -> Case:
     mix = "" if one["write_percent"] == 100 else f", {one['write_percent']}% dirty"
-    return f"{one['phase']}{mix}, {'cold' if one['cold'] else 'warm'}", one["gib"]
+    return Case(f"{one['phase']}{mix}, {'cold' if one['cold'] else 'warm'}", one["gib"])
 
 
 def _cases(found: Iterable[Record]) -> Cases:
-    made: dict[tuple[str, int], dict[str, Record]] = {}
+    made: dict[Case, dict[str, Record]] = {}
     for one in found:
         made.setdefault(_case(one), {})[one["code"]] = one
     return made
@@ -56,28 +82,28 @@ def _ratio(codes: Codes, one: str, other: str) -> float | None:
 
 
 def verdicts(found: Cases) -> Iterator[str]:
-    """Each goal with the worst case from GOALS_FROM_GIB on, where there is any."""
-    large = [(where, codes) for (where, gib), codes in found.items() if gib >= GOALS_FROM_GIB]
-    phases = dict.fromkeys(where.split(",")[0] for where, _ in large)
-    for phase, (one, other, bound, worst) in product(phases, GOALS):
-        mine = (_ratio(codes, one, other) for where, codes in large if where.startswith(phase))
-        if ratios := [one_of for one_of in mine if one_of is not None]:
-            said = f"{phase}: {one} takes {worst(ratios):.2f} times as long as {other}"
-            met = "met" if worst(*ratios, bound) == bound else "MISSED"
-            yield f"{said}; goal: at {'most' if worst is max else 'least'} {bound:g}, {met}"
+    """A line for each phase and goal of which a case with GOALS_FROM_GIB or more was measured."""
+    large = {case: codes for case, codes in found.items() if case.gib >= GOALS_FROM_GIB}
+    phases = dict.fromkeys(case.what.split(",")[0] for case in large)
+    for phase, goal in product(phases, GOALS):
+        mine = [codes for case, codes in large.items() if case.what.startswith(phase)]
+        measured = (_ratio(codes, goal.one, goal.other) for codes in mine)
+        if ratios := [ratio for ratio in measured if ratio is not None]:
+            yield f"{phase}: {goal.verdict(ratios)}"
 
 
-def _row(case: tuple[str, int], codes: Codes) -> tuple[str, ...]:
+def _row(case: Case, codes: Codes) -> tuple[str, ...]:
     series = codes["series"]
     times = [codes[code]["ns_per_2mib"] if code in codes else None for code in CODES]
     shown = [*times, *map(series.get, BESIDE)]
     figures = (NOTHING if value is None else f"{value:,.0f}" for value in shown)
-    return (case[0], str(case[1]), *figures, *(ratio(_ratio(codes, *g[:2]), 1) for g in GOALS))
+    goals = (ratio(_ratio(codes, goal.one, goal.other), 1) for goal in GOALS)
+    return (case.what, str(case.gib), *figures, *goals)
 
 
 def table(found: Sequence[Record]) -> Table:
     """A row for each thing done with each amount of memory."""
-    goals = (f"{one}/{other}" for one, other, *_ in GOALS)
+    goals = (f"{goal.one}/{goal.other}" for goal in GOALS)
     columns = ("what", "GiB", *CODES, "from", "to", "misses", "instructions", *goals)
     cases = _cases(found)
     machine = f"ns per 2 MiB on {found[0]['cpu']}, processor time, medians of the passes"
@@ -91,11 +117,11 @@ def _blocks(source: Source) -> list[Block]:
     origins = [tuple(o for o in source.lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
-    # Over memory: warm above cold.
+    # Curves over memory: a row of panels with warm caches above one with cold caches.
     panels: dict[bool, dict[str, dict[Style, list[tuple[float, float]]]]] = {}
     for one in sorted(found, key=itemgetter("gib")):
         if style := STYLES.get(one["code"]):
-            curves = panels.setdefault(one["cold"], {}).setdefault(_case(one)[0], {})
+            curves = panels.setdefault(one["cold"], {}).setdefault(_case(one).what, {})
             curves.setdefault(style, []).append((one["gib"], one["ns_per_2mib"]))
     rows = [[Panel(where, MEMORY, c) for where, c in row.items()] for row in panels.values()]
     svg = pictures.curves("native", rows, "ns per 2 MiB")

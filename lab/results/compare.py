@@ -18,14 +18,15 @@ from lab.results import sources, tables
 from lab.results.jsonl import Key
 from lab.results.tables import Table
 
-# Two ticks of the kernel's timer: what waits for grace periods, or starts threads, moves by ticks.
+# Two ticks of the kernel's timer: phases that wait for grace periods, or for threads to start, vary
+# by whole ticks.
 TICKS_S = 2 * 0.004
-# A difference within either is none: a share of the smaller time, or seconds by phase. Why these is
-# in docs/measuring.md.
+# A figure has not moved if the difference is within either limit: a share of the smaller time, or
+# seconds, by phase. docs/measuring.md gives the reasons for these values.
 SHARE = 0.04
 LIMITS_S = dict.fromkeys(("populate", "enable", "disable"), TICKS_S)
 LIMITS_S |= {"dirty": 100e-6, "get": 5e-6, "clear": 100e-6}
-# Dirty memory time of an iteration that pays for nothing: short, so one tick shows.
+# The same for the dirty time of an iteration without splitting: it is so short that a tick shows.
 UNPAID_S = TICKS_S
 
 Times = dict[Key, list[float]]
@@ -42,7 +43,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """What both measured. before, after: medians, seconds. judged: moved is known."""
+    """A figure that both have. before, after: medians, seconds. judged: whether MOVED is known."""
 
     key: Key
     before: float
@@ -52,7 +53,7 @@ class Pair:
 
     @property
     def change(self) -> float:
-        """By which factor it grew or shrank, always at least 1."""
+        """The factor by which it grew or shrank, at least 1."""
         low, high = sorted((self.before, self.after))
         return high / low if low > 0 else float("inf") if high > 0 else 1.0
 
@@ -66,7 +67,7 @@ class Comparison:
 
     @property
     def moved(self) -> list[Pair]:
-        """What moved, most first."""
+        """The figures that moved, the largest change first."""
         return sorted((p for p in self.pairs if p.moved), key=lambda p: p.change, reverse=True)
 
 
@@ -98,11 +99,11 @@ def _pair(key: Key, before: Sequence[float], after: Sequence[float], lockstep: b
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Everything that both have, judged. LabError: machines differ, or nothing is common."""
+    """Judge all figures that both have. LabError: machines differ, or there is no such figure."""
     found = sorted({key.machine for key in (*a.times, *b.times)})
     if len(found) != 1:
         raise LabError(f"results of {' and '.join(found)}: times of different machines say nothing")
-    # A label that is none of the lab's machines is a real one.
+    # A name that is no machine of the lab is the label of a real machine.
     lockstep = found[0] in machines.NAMES and machines.get(found[0]).lockstep
     pairs = [_pair(key, a.times[key], b.times[key], lockstep) for key in a.times if key in b.times]
     if not pairs:
@@ -115,7 +116,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def label(key: Key) -> str:
-    """A measurement in a few words, without what all of a table has in common."""
+    """A measurement in a few words, without what all rows of a table have in common."""
     mode = tables.paging_of(key) + tables.harvest_of(key)
     phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
     init = "" if key.initially_all_set else ", without initially-all-set"
@@ -138,7 +139,7 @@ def table_of(found: Comparison, a: Side, b: Side) -> Table:
 
 
 def moves(found: Comparison) -> list[str]:
-    """What moved, most first, one line each."""
+    """A line for each figure that moved, the largest change first."""
     return [
         f"{label(p.key)}: {tables.milliseconds(p.before)} ms -> {tables.milliseconds(p.after)} ms"
         f" ({tables.percent(p.after, p.before)})"
@@ -147,7 +148,7 @@ def moves(found: Comparison) -> list[str]:
 
 
 def notes(found: Comparison) -> list[str]:
-    """What was left out of the comparison, one line each."""
+    """A line for everything that was not compared."""
     lines = []
     for name, keys in found.only.items():
         if keys:
@@ -165,7 +166,7 @@ def notes(found: Comparison) -> list[str]:
 
 
 def summary(found: Comparison) -> str:
-    """One line. Raised as an error when something moved."""
+    """The result in one line, which is that of the error if something moved."""
     count, total = len(found.moved), len(found.pairs)
     return f"{count} of {total} figures moved" if count else f"{total} figures, none moved"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files of results: where they go, complete or absent, and which is the latest."""
+"""Files of results: their names, writing them completely or not at all, and the latest one."""
 
 import json
 import os
@@ -18,16 +18,16 @@ from lab.core.paths import RESULTS
 LATEST = "latest.jsonl"
 FREE_MIB = 4
 
-# Of every command that measures: what output_file() is given.
+# The option of every command that measures; its value is for output_file().
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
 )
 
 
 def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
-    """Where the results go. LabError: they could not, which is better known beforehand.
+    """The file to write results to. Call it before measuring: LabError, if it cannot be written.
 
-    name: of what is measured, the last part of the file's name.
+    name: what is measured; it ends the file's name.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     file = output or RESULTS / f"{stamp}-{name}.{ending}"
@@ -49,7 +49,7 @@ def kept() -> list[Path]:
 
 @contextmanager
 def complete_or_absent(file: Path) -> Iterator[IO[str]]:
-    """A file to write that gets its name when it is complete, and is removed otherwise."""
+    """Give a file to write. It gets its name if the `with` ends normally, or else is removed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -70,7 +70,7 @@ def write_records(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def name_latest(file: Path) -> None:
-    """Make `latest.jsonl` beside FILE a link to it; at no moment is there none."""
+    """Make `latest.jsonl` in the directory of FILE a link to it, by replacing an older link."""
     fresh = file.with_name(f".{LATEST}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(file.name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the series is to reach in `make bench`, each paging mode by itself, and whether it does.
+"""Goals for the figures of `make bench`, by paging mode, and whether the series reaches them.
 
-BOUNDS, over the number of vCPUs, are those of docs/measuring.md: "The reference".
+docs/measuring.md, "The reference", has the BOUNDS over the number of vCPUs.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ def way_of(key: Key) -> Way:
 
 
 def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
-    """With EPT: by PML, by write protection, by Dirty bits."""
+    """The ways to log with EPT: by PML, by write protection, by Dirty bits."""
     nopml = Mode(True, tdp_mmu, pml=False)
     return (Mode(True, tdp_mmu), tables.OFF), (nopml, tables.OFF), (nopml, tables.ON)
 
@@ -32,9 +32,10 @@ def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
 EPT, SHADOW = (Mode(True), tables.OFF), (Mode(False), tables.OFF)
 IN_TDP_MMU = _ways(True)
 EVERYWHERE = (*_ways(False), SHADOW, (Mode(False), tables.ON), *IN_TDP_MMU)
-# eager_page_split=N in the TDP MMU: by how many percent a phase may take longer than unpatched.
+# By how many percent a phase may take longer than in the unpatched kernel, with eager_page_split=N
+# in the TDP MMU.
 LAZY_LIMIT = 2.0
-# Two interrupts of the timer, which a phase may meet more often by chance.
+# Two interrupts of the timer more than in the other run may fall into a phase by chance, seconds.
 INTERRUPTS_S = 100e-6
 
 
@@ -55,7 +56,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Goal:
-    """For VCPUS with MIB each: N/Y is at least `ratio`, or Y takes at most `most_ms`."""
+    """A goal for VCPUS vCPUs with MIB of memory each.
+
+    N/Y is at least RATIO; or, if that is 0, Y takes at most MOST_MS.
+    """
 
     way: Way
     row: Row
@@ -81,7 +85,7 @@ class Goal:
         return Verdict(f"at least {self.ratio:g}", lazy >= self.ratio * eager)
 
 
-# vCPUs -> N/Y at least.
+# The least N/Y, by number of vCPUs.
 RATIOS = {2: 20, 4: 30, 8: 60, 14: 100}
 BOUNDS = tuple(Goal(EPT, headline(True), ratio=r, vcpus=n, mib=2) for n, r in RATIOS.items())
 
@@ -170,7 +174,7 @@ def _excess(pair: BasePair) -> float:
 
 
 def _lazy_goals(times: Times) -> Iterator[Judged]:
-    """For each way of the TDP MMU the phase in which N is worst beside the unpatched kernel."""
+    """For each way to log in the TDP MMU: N beside the unpatched kernel, in the worst phase."""
     pairs = list(tables.base_pairs(times))
     for way in IN_TDP_MMU:
         mine = [pair for pair in pairs if way_of(pair.key) == way]
@@ -197,7 +201,7 @@ def with_median_enabling(times: Times) -> Times:
 
 
 def table(measurements: Iterable[Measurement]) -> Table | None:
-    """All goals that were measured; None if none was."""
+    """A table of all goals that were measured; None if none was."""
     times = with_median_enabling({one.key: one.seconds for one in measurements})
     judged = [*_speed_goals(times), *_base_goal(times), *_lazy_goals(times)]
     rows = [tables.cells(one.times) for one in judged]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Results of scripts/split-bench.sh: one JSON object per line, see docs/results-format.md.
 
-msgspec checks each value by its field's type. It knows nothing of keys that come twice, and of
-values that cannot be beside each other: these are checked here.
+msgspec checks the value of each field by its type. This module also refuses keys that occur twice,
+and combinations of values that cannot be.
 """
 
 import json
@@ -19,7 +19,7 @@ from lab.core.errors import LabError
 from lab.results.files import complete_or_absent
 
 KERNELS = ("series", "peer", "base")
-# Phase -> whether it is repeated, and so has an iteration.
+# For each phase, whether it is repeated and so has an iteration.
 PHASES = {
     "populate": False,
     "enable": False,
@@ -28,9 +28,9 @@ PHASES = {
     "clear": True,
     "disable": False,
 }
-# Values of kvm.dirty_harvest, the one of older lines first.
+# Values of kvm.dirty_harvest. Lines that are older than this key have the first one.
 HARVESTS = ("off", "on", "auto", "check")
-# Where a line begins; the rest has the order of the fields. As split-bench.sh writes them.
+# The first keys of a line, as split-bench.sh writes it. The others have the order of the fields.
 FIRST = ("machine", "kernel", "kernel_version")
 
 
@@ -39,19 +39,22 @@ def _one_of(words: Iterable[str]) -> Meta:
 
 
 Count = Annotated[int, Meta(ge=1)]
-# What JSON has no number for is no time either.
+# JSON has no infinity, and no NaN.
 Seconds = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
 class Key:
-    """What was measured: everything about a measurement but the time and who built the kernel.
+    """What was measured: everything about a measurement except the time and the kernel's version.
 
-    ept: two-dimensional paging is on (npt on AMD). tdp_mmu: it is in effect.
-    iteration: from 1, None for a phase that comes once. dirty_harvest: the parameter, "off"
-    for a kernel without it. pml: False only with EPT whose PML is off; True says nothing where
-    there is no EPT. idle: vCPUs that access nothing once memory is populated. These three have the
-    value of a line that is older than they are.
+    ept: two-dimensional paging is on (npt on AMD).
+    tdp_mmu: the TDP MMU is in use.
+    iteration: from 1; None for a phase that occurs once.
+    dirty_harvest: the parameter; "off" for a kernel that does not have it.
+    pml: False if EPT is on and PML is off. True does not mean that there is PML.
+    idle: the number of vCPUs that access nothing once memory is populated.
+
+    The last three are newer than the others. A line without them gets their defaults.
     """
 
     machine: str
@@ -73,11 +76,14 @@ class Key:
 
 @dataclass(frozen=True)
 class Measurement(Key):
-    """One time with its dimensions; the fields are the keys of a line.
+    """A time with its dimensions. The fields are the keys of a line.
 
-    seconds: 0 or more, by the machine's clock. The others are None where the line is older
-    than the key. cpus: those that the test may use. overcommitted: the vCPUs and the test's
-    main thread have less than a CPU each. pinned: each was pinned to one of its own.
+    seconds: by the machine's clock.
+    cpus: the number of CPUs that the test may use.
+    overcommitted: the vCPUs and the test's main thread have less than a CPU each.
+    pinned: each of them was pinned to a CPU of its own.
+
+    The last three are None if the line is older than these keys.
     """
 
     kernel_version: str
@@ -143,7 +149,7 @@ def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
-    # Later keys without a value are left out, and so are those that mark an exception.
+    # Leave out newer keys that have no value, or the usual one.
     usual = {"pml": True, "idle": 0}
     for name in LATER:
         if record[name] is None or record[name] == usual.get(name):

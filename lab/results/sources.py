@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The files that a report is made of, line by line, so that each figure can name its line."""
+"""Files of results, line by line, so that each figure of a report can name its line."""
 
 import json
 import re
@@ -15,18 +15,19 @@ from lab.core.paths import numbers
 from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
-# What the names of files end in, before ".jsonl"; "bench" is what ends in none of the others.
-# "yield" has no section of the report: its few figures are in docs/measuring.md.
+# The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
+# the file is of kind "bench". The report has no section for "yield": docs/measuring.md has its few
+# figures.
 KINDS = ("bench", "live", "yield", "migrate", "cost", "lock", "crossover", "native")
-# Those with the lines of split-bench.sh.
+# The kinds whose lines split-bench.sh writes.
 MEASURED = ("bench", "crossover")
-# Of lines without "kernel_version", which are older than that key: there was one base then.
+# The base of lines that are older than the key "kernel_version": there was only this one then.
 OLDEST_BASE = "6.12"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file. number: from 1. record: what it says, not to be changed."""
+    """A line of a file. number: counted from 1. record: its JSON object; do not change it."""
 
     file: str
     number: int
@@ -49,7 +50,7 @@ class Source:
         return next(iter(self.bases()), OLDEST_BASE)
 
     def bases(self) -> list[str]:
-        """All that are named, each once; load() refuses more than one."""
+        """The bases that lines name, each once. load() refuses a file with more than one."""
         versions = (line.record.get("kernel_version") for line in self.lines)
         return list(dict.fromkeys(base_of(str(version)) for version in versions if version))
 
@@ -70,7 +71,7 @@ class Source:
 
     @cached_property
     def measured(self) -> dict[Key, tuple[Measurement, Line]]:
-        """The same by what was measured."""
+        """All measurements and their lines, by what was measured."""
         return {one.key: (one, line) for one, line in self.each()}
 
     @property
@@ -91,7 +92,7 @@ class Source:
 
 
 OfBase = TypeVar("OfBase")
-# By kind; and those of every base, the newest first.
+# Sources: by kind. Bases: the sources of each base, the newest base first.
 Sources = Mapping[str, Source]
 Bases = Mapping[str, Sources]
 
@@ -103,7 +104,7 @@ def base_of(version: str) -> str:
 
 
 def kind_of(file: Path) -> str:
-    """What is in FILE, by its name: 20260131T120000Z-live.jsonl and live.jsonl are "live"."""
+    """The kind of FILE by its name: 20260131T120000Z-live.jsonl and live.jsonl are "live"."""
     last = file.resolve().stem.rsplit("-", 1)[-1]
     return last if last in KINDS else KINDS[0]
 
@@ -119,7 +120,7 @@ def _line(name: str, number: int, text: str) -> Line:
 
 
 def check_versions(found: Iterable[Measurement]) -> None:
-    """LabError: a kind of kernel is there in two versions, such as that of another base."""
+    """LabError: a kind of kernel occurs in two versions, for example of two bases."""
     versions: dict[str, str] = {}
     for one in found:
         other = versions.setdefault(one.key.kernel, one.kernel_version)
@@ -153,7 +154,7 @@ def load(file: Path, name: str = "") -> Source:
 
 
 def newest_first(of_base: Mapping[str, OfBase]) -> dict[str, OfBase]:
-    """What there is of each base, in the order in which it is shown."""
+    """OF_BASE in the order in which bases are shown."""
     return {base: of_base[base] for base in sorted(of_base, key=numbers, reverse=True)}
 
 
@@ -163,7 +164,7 @@ def load_bases(files: Iterable[Path]) -> Bases:
     names = [file.resolve().name for file in given]
     found: dict[str, dict[str, Source]] = {}
     for file, name in zip(given, names, strict=True):
-        # As in docs/reference, where a directory tells the base.
+        # In docs/reference two files can have the same name, in the directories of their bases.
         twice = names.count(name) > 1
         source = load(file, f"{file.resolve().parent.name}-{name}" if twice else name)
         mine = found.setdefault(source.base, {})
@@ -183,7 +184,7 @@ def load_all(files: Iterable[Path]) -> Sources:
 
 
 def _base_in(file: Path) -> str:
-    """The base of FILE by its first line; none if load() is to say what is wrong with it."""
+    """The base of FILE by its first line; empty if it has none, so that load() will refuse it."""
     with suppress(OSError, ValueError, AttributeError), file.open() as lines:
         return base_of(json.loads(next(lines, "")).get("kernel_version", OLDEST_BASE))
     return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tables of results: N beside Y beside their ratio, as in the mails about eager splitting.
 
-A table holds one machine, one paging mode, one write mix, one kernel; and beside the series the
-ungated baseline.
+A table is about one machine, paging mode, write mix and kernel. Tables of the series also have
+columns of the ungated baseline.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, 
 OFF, ON, *_ = HARVESTS
 NOTHING = "-"
 MIB = 1 << 20
-# Of the VM that goals are for, and that kernels are compared with.
+# vCPUs of the VM that goals are for, and with which kernels are compared.
 BASE_VCPUS = 8
 
 Times = dict[Key, float]
@@ -68,9 +68,11 @@ ENABLING, DISABLING = Row("enabling", "enable"), Row("disabling", "disable")
 # By how many percent the dirty times may differ between the unpatched kernel and N.
 BASE_LIMIT = 1.0
 UNGATED, UNPATCHED = "ungated", "unpatched"
-# By tdp_mmu, which knows no gates: the kernel whose Y stands beside the series', and its column.
+# By tdp_mmu: the kernel whose Y stands beside that of the series, and the title of its column. In
+# the TDP MMU splitting is not restricted to nested guests, so the unpatched kernel serves as the
+# baseline.
 BASELINE = {False: ("peer", UNGATED), True: ("base", UNPATCHED)}
-# By the name of the column.
+# Explanations of the column U, by its title.
 WHAT_IS_U = {
     UNGATED: "ungated (U), the baseline: the unpatched kernel without what keeps its eager"
     " splitting to nested guests; eager_page_split=Y",
@@ -78,9 +80,9 @@ WHAT_IS_U = {
     " splits eagerly, too",
 }
 BITS = "D bits"
-# Of what stands side by side, by the heading of the column: that over this.
+# Columns with ratios: numerator and denominator.
 RATIOS = {"N/Y": ("N", "Y"), "Y/D": ("Y", BITS), "U/Y": ("U", "Y")}
-# For which of them a column is there.
+# The side that a derived column is about: without figures of that, the column is left out.
 OF_SIDE = {"N/Y": "N", "N:1": "N", "Y:1": "Y", "Y/D": BITS, "D:1": BITS, "U/Y": "U"}
 WHAT_ARE_BITS = (
     "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
@@ -90,7 +92,7 @@ TICKS = "enabling and disabling wait for grace periods, so they move by ticks of
 
 
 def _precision(value: float) -> int:
-    # A little less than 10 and 1, since 9.998 is printed as 10.0.
+    # Not 10 and 1: 9.998 with two decimals would be 10.00.
     return 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
 
 
@@ -110,7 +112,7 @@ def ratio(over: float | None, under: float | None) -> str:
 
 
 def percent(now: float | None, before: float | None) -> str:
-    """How much more NOW is than BEFORE."""
+    """By how many percent NOW exceeds BEFORE, with a sign."""
     if now is None or not before:
         return NOTHING
     return f"{100 * (now / before - 1):+.2f}%"
@@ -132,7 +134,7 @@ def shown_rows(initially_all_set: bool) -> list[Row]:
         *(clears if initially_all_set else []),
         Row("first GET", "get", 1),
         *(SECOND_GET, ENABLING, DISABLING),
-        # The other iteration.
+        # The dirty time of the iteration without splitting.
         headline(not initially_all_set),
     ]
 
@@ -150,12 +152,12 @@ def writes(write_percent: int) -> str:
 
 
 def paging(machine: str, ept: bool) -> str:
-    """The paging mode as people who know the machine say it."""
+    """The paging mode, with the name that it has on the processors of a machine."""
     return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
 
 
 def mode_of(machine: str, mode: Mode | Key) -> str:
-    """The same with what else decides how vCPUs are logged, where it's not as usual."""
+    """The paging mode, with tdp_mmu and pml if they are not as usual."""
     tdp_mmu = ", tdp_mmu=Y" if mode.tdp_mmu else ""
     return f"{paging(machine, mode.ept)}{tdp_mmu}{'' if mode.pml else ', pml=N'}"
 
@@ -165,7 +167,7 @@ def paging_of(key: Key) -> str:
 
 
 def harvest_of(key: Key) -> str:
-    """dirty_harvest, where it's not off."""
+    """dirty_harvest, unless it is off."""
     return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
 
 
@@ -180,11 +182,11 @@ def _title(key: Key) -> str:
 
 
 def _group(key: Key) -> Key:
-    """What all of a table has in common."""
+    """The part of KEY that all figures of a table have in common."""
     return replace(key, vcpus=0, eager=False, phase="", iteration=None)
 
 
-# By initially-all-set.
+# Which iteration pays for splitting, and why, by initially-all-set.
 REASON = {
     True: "iteration 2 is the first that pays for splitting: only CLEAR write-protects",
     False: "iteration 1 is the first that pays for splitting: enabling write-protects everything",
@@ -192,10 +194,10 @@ REASON = {
 
 
 def sides(key: Key) -> dict[str, Key]:
-    """What stands side by side at KEY, whatever its value of eager, by the headings of columns.
+    """The measurements that stand side by side with KEY, by the headings of their columns.
 
-    N and Y; beside the series Y of the ungated baseline (with the TDP MMU, of the unpatched kernel,
-    which has no gates there), and Y with dirty_harvest=on.
+    N and Y. For the series also Y of the ungated baseline, or of the unpatched kernel in the TDP
+    MMU (see BASELINE), and Y with dirty_harvest=on.
     """
     lazy, eager = (replace(key, eager=value) for value in (False, True))
     found = {"N": lazy, "Y": eager}
@@ -207,7 +209,7 @@ def sides(key: Key) -> dict[str, Key]:
 
 
 def measured_of(keys: Mapping[str, Key], times: Times) -> dict[str, float]:
-    """Seconds of those KEYS that were measured."""
+    """The times of those KEYS that were measured."""
     return {name: times[key] for name, key in keys.items() if key in times}
 
 
@@ -219,7 +221,7 @@ def cells(at: Mapping[str, float], unit: float | None = None) -> dict[str, str]:
 
 
 def filled(rows: Iterable[Mapping[str, str]], *names: str) -> list[str]:
-    """Of the NAMES of columns those that have something, or belong to N and Y."""
+    """The NAMES of columns to show: those of N and Y, and others if they have a figure."""
     seen = {name for row in rows for name, cell in row.items() if cell != NOTHING}
     return [name for name in names if OF_SIDE.get(name, name) in seen | {"N", "Y"}]
 
@@ -279,7 +281,7 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     series = [group for group in groups if group.kernel == "series"]
     tables = []
     for group in series or groups:
-        # All of it is a column in another one's table.
+        # Its figures are a column of another group's table.
         beside = group.dirty_harvest == ON and replace(group, dirty_harvest=OFF) in groups
         if beside and all(key.eager for key in groups[group]):
             continue
@@ -345,7 +347,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
 
 
 def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
-    """What pays for splitting, in at least two bases: the key with eager=False, and its row."""
+    """Figures that show what splitting costs, if two bases have them: key with eager=False, row."""
     shared: dict[tuple[Key, Row], int] = {}
     for times in of_base:
         series = (key for key in times if key.kernel == "series")
@@ -364,7 +366,7 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
 
 
 def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
-    """Each base beside the others, with figures of its own; None where they share none."""
+    """Figures that bases have in common, side by side; None if there are none."""
     of_bases = {base: {one.key: one.seconds for one in found} for base, found in of_base.items()}
     shared = _shared_rows(of_bases.values())
     if not shared:
@@ -388,7 +390,7 @@ def _row_for(key: Key) -> Row | None:
 
 
 def load_label(key: Key) -> str:
-    """How vCPUs are logged, and what they write."""
+    """How dirty pages are logged, and what vCPUs write."""
     init = "" if key.initially_all_set else ", without initially-all-set"
     return f"{paging_of(key)}{harvest_of(key)}, {writes(key.write_percent)}{init}"
 
