@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Figures in sentences: of documents, and of the changelogs in series/.
 
-docs/figures.toml quotes the sentence with its figures in brackets, and has the question to the
-reference for each. A figure agrees if the reference's, rounded to as many digits, is the same.
+docs/figures.toml quotes each sentence with its figures in brackets, and has a query for each
+figure. A figure agrees if the result of the query, rounded to as many digits, is the same.
 """
 
 import re
@@ -26,9 +26,9 @@ def _plain(text: str) -> str:
 def agrees(figure: str, value: float) -> bool:
     """Whether VALUE, rounded as FIGURE is, is FIGURE."""
     said = Decimal(figure.replace(",", ""))
-    # What the last digit counts that is not a zero before the decimal point.
+    # The unit of the last significant digit; zeros before the decimal point are not significant.
     step = said if "." in figure else said.normalize()
-    # Half a digit, and a little for what binary fractions cannot be.
+    # Half of that unit, and a little more, since binary fractions are not exact.
     return abs(float(said) - value) <= 10.0 ** int(step.as_tuple().exponent) * (0.5 + 1e-9)
 
 

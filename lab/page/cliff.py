@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The picture of README.md: throughput of a guest while dirty logging begins, lazy and eager.
 
-Drawn of the reference's live runs, ept=Y, all vCPUs that write. Small enough to be committed:
-letters stay text, and nothing is drawn that the sentence below the picture does not name.
+It is drawn from the live runs of the reference, ept=Y, all vCPUs that write. It is committed, so it
+is kept small: letters are text, and it shows nothing that the sentence below it does not name.
 """
 
 import re
@@ -23,7 +23,7 @@ FONT = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
 
 
 def _timeline(sources: Sources, eager: bool, style: Style) -> Timeline:
-    """The timeline of a run and what the host did. LabError: the reference has it not."""
+    """The timeline of a run, and the actions of the host. LabError: the reference has none."""
     if "live" not in sources:
         raise LabError("the reference has no live.jsonl")
     wanted = ("series", True, False, eager)
@@ -66,9 +66,9 @@ def draw(sources: Sources) -> str:
     """The picture as SVG, the same bytes for the same figures."""
     from matplotlib import style
 
-    # Whatever another picture of this process has set.
+    # Reset settings of other pictures that this process has drawn.
     with style.context(pictures.LOOKS | FONT, after_reset=True):
         svg = pictures.to_svg(_figure(sources), PICTURE.stem)
-    # A line for each part of the picture; otherwise each corner of a curve has one.
+    # Break lines between parts of the picture only: otherwise each point of a curve has a line.
     svg = re.sub(r"\s*\n(?! ?<|\Z)\s*", " ", svg)
     return svg.replace("\n", f"\n<!-- {LICENCE} -->\n", 1)

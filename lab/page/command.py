@@ -24,7 +24,7 @@ def write(files: Iterable[Path], directory: Path) -> None:
 
 
 def refresh(results: Path) -> None:
-    """The report of the newest results, beside their directory; what goes wrong is only said."""
+    """Make the report of the newest results, next to their directory. Only print what fails."""
     directory = results.parent / REPORT.name
     try:
         write(sources.newest(results), directory)
@@ -35,7 +35,7 @@ def refresh(results: Path) -> None:
 
 
 def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> None:
-    """Print tables of the results in FILE, and say where those are. draw: they are the newest."""
+    """Print TABLES of the results in FILE, and where it is. draw: make the report, too."""
     for table in shown:
         tables.show(table)
     say(f"{what}: every figure is in {file}")
@@ -60,7 +60,7 @@ def command(files: tuple[Path, ...], output: Path) -> None:
     all others are results of `make bench`. What was not measured is named, with the command
     for it.
     """
-    # It would be lost.
+    # Making the report would remove it.
     if output.exists() and not (output / render.MARKDOWN).exists():
         raise LabError(f"--output: {output} exists and holds no report; name another directory")
     write(files or sources.newest(RESULTS), output)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What sections say about a figure: whose clock it is by, which kernels, in which mode."""
+"""What sections say about figures: the clock that measured them, kernels, modes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ def clock(machine: str) -> str:
 
 
 def simulated(machine: str) -> str:
-    """What stands before a unit of time."""
+    """The word that stands before a unit of time."""
     return "simulated " if machine in SIMULATED else ""
 
 
@@ -24,7 +24,7 @@ def mode(record: Any) -> str:
     return tables.mode_of(record["machine"], of)
 
 
-# What lines of results may have in common, and how that is said.
+# Keys that all lines of a figure may have in common, and the words for their values.
 FACTS: Mapping[str, Callable[[Any], str]] = {
     "qemu": str,
     "vcpus": lambda count: f"{count} vCPUs",
@@ -35,10 +35,10 @@ FACTS: Mapping[str, Callable[[Any], str]] = {
 
 
 def of(records: Sequence[Any], *more: str) -> str:
-    """Whose RECORDS these are, what all of them have in common, and MORE."""
+    """The machine and kernels of RECORDS, everything that they have in common, and MORE."""
     machine = records[0]["machine"]
     found = [f"{machine} ({clock(machine)})"]
-    # Older lines have no version, and those of `lab cost` no kernel.
+    # Old lines have no kernel_version, and lines of `lab cost` have no kernel.
     versions = [one.get("kernel_version", one.get("kernel", "series")) for one in records]
     found.append(f"kernels {', '.join(dict.fromkeys(versions))}")
     if all("tdp_mmu" in one for one in records) and len(modes := {*map(mode, records)}) == 1:

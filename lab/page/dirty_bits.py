@@ -29,7 +29,7 @@ WHAT_IS_CHEAPER = "D cheaper: by elapsed time; by CPU time: of all vCPUs and the
 
 
 def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
-    """A round with write protection beside one with Dirty bits, and what a page costs."""
+    """Tables of rounds with write protection beside Dirty bits, and of the cost of a page."""
     found = tradeoff.of_one_vm(tradeoff.find({one.key: one.seconds for one in measurements}))
     if not found:
         return []
@@ -52,7 +52,7 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
 
 
 def _page_table(found: Sequence[Tradeoff]) -> Table:
-    """What the thread that asks for the log pays, and vCPUs, per page of 4 KiB."""
+    """The time that the thread that reads the log, and vCPUs, spend for a page of 4 KiB."""
     unit = "instructions" if found[0].like.machine in dimensions.SIMULATED else "ns"
     scale = IPS if unit == "instructions" else 1e9
     phases = ROUND_COLUMNS[:-1]
@@ -83,7 +83,7 @@ def _idle_table(found: Sequence[Tradeoff]) -> Table:
 
 
 def _crossing(percent: float | None) -> str:
-    """From which write percentage on Dirty bits are cheaper."""
+    """A table of the write percentages from which on Dirty bits are cheaper."""
     if percent is None:
         return "never"
     return "always" if percent == 0 else f"from {percent:.2g}% on"
@@ -99,7 +99,7 @@ def _dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
 
 
 def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
-    """A round over the write percentage, a panel for each mode."""
+    """A picture of a round's time over the write percentage, with a panel for each mode."""
     panels = []
     for mode in found:
         sides = {PROTECTED: mode.protected, HARVESTED: mode.bits}
@@ -119,7 +119,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
 
 
 def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
-    """A round over the VM's memory, most of it idle: computed."""
+    """A picture of a round's computed time over the memory of a VM that is mostly idle."""
     panels = []
     for mode in found:
         sizes = [(gib, gib * GIB) for gib in SIZES_GIB]

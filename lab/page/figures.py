@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tables of the pages, made of the reference: README.md, docs/*.md, Documentation/**/*.rst.
+"""Put tables with figures of the reference into README.md, docs/*.md and Documentation/**/*.rst.
 
-And the one picture that is committed.
-
-docs/figures.toml says what each table asks for, in the words of lab.page.query; how pages name
-tables is in docs/measuring.md: "The reference".
+docs/figures.toml has the queries of each table, in the language of lab.page.query. How a page says
+which table belongs where is in docs/measuring.md: "The reference". This module also draws the one
+picture that is committed.
 """
 
 import re
@@ -24,17 +23,17 @@ from lab.results.sources import Bases, Sources
 REFERENCE = Path("docs") / "reference"
 SPECIFICATION = Path("docs") / "figures.toml"
 PAGES = ("README.md", "docs/**/*.md", "Documentation/**/*.rst")
-# Ending of a page -> its markers, with the name of the table between the first two parts.
+# Markers by the ending of a page: what stands before and after the name of a table, and at its end.
 MARKERS = {
     ".md": ("<!-- figures: ", " -->\n", "<!-- end -->\n"),
     ".rst": (".. figures: ", "\n", ".. end figures\n"),
 }
-# What a table names as its base that shows all of them side by side.
+# The value of "base" for a table that shows all bases side by side.
 EACH = "each"
 
 
 def _percent(value: float) -> str:
-    # Two digits: a share below one percent still says something.
+    # With two digits, a share below one percent still says something.
     return f"{value:.{0 if value >= 9.95 else 1}f}%" if value >= 0.95 else f"{value:.2g}%"
 
 
@@ -42,7 +41,7 @@ def _share(value: float) -> str:
     return "0" if abs(value) < 0.0005 else f"{100 * value:.1f}%"
 
 
-# How a figure is written, by the word that a column has in "as".
+# Formats of figures: the values of "as" of a column.
 STYLES: Mapping[str, Callable[[float], str]] = {
     "ms": lambda value: tables.milliseconds(value / 1e3) if value else "0",
     "ratio": lambda value: tables.ratio(value, 1),
@@ -55,9 +54,9 @@ STYLES: Mapping[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of a page. columns[0] is above the labels of the rows.
+    """A table of a page. columns[0] is the title above the labels of the rows.
 
-    base: whose figures they are; empty if columns say it.
+    base: the base of all figures; empty if the titles of columns name it.
     """
 
     columns: Sequence[str]
@@ -65,7 +64,7 @@ class Grid:
     base: str = ""
 
     def _titled(self) -> list[Sequence[str]]:
-        """The columns' titles, whose first one says the base, and the rows."""
+        """The titles of the columns, the first of which names the base, and the rows."""
         first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
         return [(first, *self.columns[1:]), *self.rows]
 
@@ -75,7 +74,7 @@ class Grid:
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
 
     def rst(self) -> str:
-        """As a simple table of reStructuredText, an empty line around it."""
+        """A simple table of reStructuredText, with an empty line before and after it."""
         grid = self._titled()
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         rule = "  ".join("=" * width for width in widths)
@@ -84,7 +83,7 @@ class Grid:
 
 
 def specification(root: Path = ROOT) -> dict[str, Any]:
-    """What docs/figures.toml says. LabError: it cannot be read, or names no base."""
+    """The content of docs/figures.toml. LabError: it cannot be read, or names no default base."""
     try:
         found = tomllib.loads((root / SPECIFICATION).read_text())
     except (OSError, ValueError) as error:
@@ -111,7 +110,7 @@ def reference(root: Path = ROOT) -> Bases:
 
 
 def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Sources:
-    """What an entry of the specification asks: the base that it names, or that all of it does.
+    """The reference that an entry of the specification is about: of its base, or the default one.
 
     LabError: there is no reference of that base.
     """
@@ -122,7 +121,7 @@ def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> S
 
 
 def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
-    """One figure. Its query is what the table, the row and the column say, the last one first."""
+    """A figure. Its query consists of the words of the column, the row and the table."""
     if row["name"] in column.get("not", ()):
         return tables.NOTHING
     sides = column["of"].split(" / ")
@@ -132,7 +131,7 @@ def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found:
 
 
 def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Each row; one with "for" stands for a row of each of these values."""
+    """All rows. An entry with "for" makes a row for each of these values."""
     for row in table["rows"]:
         for value in row.get("for", [""]):
             name, figure = value if isinstance(value, list) else (value, value)
@@ -140,9 +139,9 @@ def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Grid:
-    """The table of SPEC: of one base, or with base = "each" all that have results of its kind.
+    """The table of SPEC: of one base, or with base = "each" of all bases with results of its kind.
 
-    LabError: the reference has not what it asks for.
+    LabError: the reference lacks a figure that it needs.
     """
     names, kind = [column["name"] for column in table["columns"]], table["common"].split()[0]
     base = table.get("base", spec["base"])
@@ -160,7 +159,7 @@ def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Gri
 
 
 def replaced(text: str, suffix: str, grids: Mapping[str, Grid]) -> str:
-    """TEXT of a page with its tables made anew. LabError: an unknown name, or no end."""
+    """TEXT of a page with current tables. LabError: a marker has an unknown name, or no end."""
     begin, behind, end = MARKERS[suffix]
     pattern = f"^{re.escape(begin)}(.*?){re.escape(behind)}(.*?)^{re.escape(end)}"
 
@@ -183,9 +182,9 @@ def pages(root: Path) -> Iterator[Path]:
 
 
 def stale(root: Path = ROOT) -> dict[Path, str]:
-    """Pages whose tables are not those of the reference -> what they should say.
+    """The pages, and the picture, that are not up to date; and what they should contain.
 
-    The same for the picture. LabError names the page.
+    LabError names the page.
     """
     found, spec = reference(root), specification(root)
     grids = {name: grid(table, spec, found) for name, table in spec["table"].items()}

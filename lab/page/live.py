@@ -31,7 +31,7 @@ class LiveRun:
 
 
 def _runs(source: Source, ept: bool) -> list[LiveRun]:
-    """N, Y, and the ungated baseline, as far as they are there."""
+    """The runs with N and Y, and of the ungated baseline, as far as they were measured."""
     found = []
     for timeline in source.of("timeline"):
         if timeline.record["ept"] == ept:
@@ -46,7 +46,7 @@ def _same_run(line: Line) -> tuple[Any, ...]:
 
 
 def _exceeding(run: LiveRun, kind: str) -> Points:
-    """Latency in seconds -> share of accesses that took as long or longer, while logging was on.
+    """For each latency in seconds, the share of accesses that took as long or longer.
 
     Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
     """
@@ -92,7 +92,7 @@ def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"stalls-{mode}"
     panels = []
     for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
-        # The ungated baseline first, since it is drawn wider.
+        # Draw the ungated baseline first: its curve is wider, and others would lie below it.
         below = sorted(runs, key=lambda run: run.style is not pictures.UNGATED)
         drawn = {run.style: _exceeding(run, kind) for run in below}
         label = "time that an access takes, simulated"

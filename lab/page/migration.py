@@ -12,11 +12,11 @@ from lab.results import goals, tables
 from lab.results.sources import Line, Source
 from lab.results.tables import Table
 
-# What the longest request with N is to be of that with Y, at least.
+# How many times longer the longest request has to be with N than with Y.
 GOAL = 5
 RATIOS = {pictures.BITS: "N/Dirty bits", pictures.ASKED: "N/as QEMU asks"}
 
-# The records of one migration, by name; phases by theirs.
+# The records of one migration by their kind, or by the name of the phase that they are about.
 MigrationRecords = Mapping[str, Record]
 
 
@@ -25,7 +25,7 @@ def _same(record: Record) -> tuple[Any, ...]:
 
 
 def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
-    """For each machine, kernel and paging mode its migrations: N, then Y, then Dirty bits."""
+    """The migrations of each machine, kernel and paging mode: N, then Y, then Dirty bits."""
     groups: dict[tuple[Any, ...], dict[tuple[bool, str], dict[str, Record]]] = {}
     for one in found:
         setting = (one["eager"], one.get("dirty_harvest", tables.OFF))
@@ -36,9 +36,9 @@ def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A row of the table: a key of the record that is called `of`, times `scale`.
+    """A row of the table. Its figures are the values of KEY in the records OF, times SCALE.
 
-    digits: decimals of a figure in the unit that the label says.
+    digits: decimals of the figures, in the unit that the label names.
     """
 
     label: str
@@ -51,13 +51,13 @@ class FigureRow:
 
     def value(self, migration: MigrationRecords) -> float:
         if self.of == GROWTH:
-            # How much one of KVM's statistics grew from before the migration to after it.
+            # By how much one of KVM's statistics grew during the migration.
             whole = migration["migration"]
             after, before = (whole[f"kvm_stats_{when}"] for when in ("after", "before"))
             return float(after.get(self.key, 0) - before.get(self.key, 0))
         value = float(migration[self.of][self.key]) * self.scale
         if self.key == LOWEST:
-            # In percent of the average before.
+            # In percent of the average before the migration.
             window_s = migration["precopy"]["window_us"] / 1e6
             return 100 * value / float(migration["before"]["requests_per_second"] * window_s)
         return value

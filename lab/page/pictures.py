@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What the page calls a colour.
+# Names of colours for texts of the page.
 COLOURS = {
     "paper": "#fffffe",
     "ink": "#1b1f24",
@@ -32,10 +32,10 @@ COLOURS = {
     "bits": "#cc79a8",
 }
 INK, GRID, PAPER = (COLOURS[name] for name in ("ink", "grid", "paper"))
-# GET takes too little time to be seen beside the CLEAR that follows it.
+# Not GET: it is too short to be visible next to the CLEAR that follows it.
 BANDS = ("enable", "clear", "disable")
 WIDTH = 9.0
-# Of all pictures, the committed one as well.
+# Settings of all pictures, including the committed one.
 LOOKS: Any = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": GRID}
 IN_INK = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color")
 LOOKS_OF_REPORT = dict.fromkeys((*IN_INK, "xtick.color", "ytick.color"), INK) | {
@@ -75,15 +75,15 @@ class Style:
 
 
 LAZY = Style("N: lazy", "lazy", "o")
-# Drawn first and larger, since the series' eager splitting often lies exactly on it.
+# Drawn first, and with larger markers: the curve of the series often lies exactly on it.
 UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
 UNPATCHED = replace(UNGATED, label="unpatched, Y")
-# By the kernel that stands beside the series.
+# Styles of the kernels that are compared with the series.
 BASELINE = {"peer": UNGATED, "base": UNPATCHED}
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
 ASKED = Style("Y, as QEMU asks", "ungated", "v", ":")
-# Where only Y is drawn, by how it logs.
+# Styles of ways to log, in pictures that only show Y.
 PROTECTED = Style("write protection", "eager", "D")
 HARVESTED = Style("Dirty bits", "bits", "^", "-.")
 
@@ -92,7 +92,10 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes of a plot. x_zero: that of x begins with 0, and is logarithmic from 1 on."""
+    """A pair of axes of a plot, and its curves.
+
+    x_zero: the x axis begins with 0, and is logarithmic from 1 on.
+    """
 
     title: str
     x_label: str
@@ -104,12 +107,12 @@ Record = Mapping[str, Any]
 
 
 def by_bits(record: Record) -> bool:
-    """Whether pages were logged by Dirty bits; older lines don't say that they were not."""
+    """Whether pages were logged by Dirty bits. Lines without that key: no."""
     return bool(record.get("dirty_harvest", OFF) != OFF)
 
 
 def style_of(record: Record) -> Style:
-    """That of a run, or of a migration."""
+    """The style of a run, or of a migration."""
     if record["kernel"] == "peer":
         return UNGATED
     if by_bits(record):
@@ -119,10 +122,10 @@ def style_of(record: Record) -> Style:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The timeline of a run or a migrated guest. windows: its record "timeline".
+    """The timeline of a run or a migrated guest.
 
-    host: the records of what the host did meanwhile, microseconds from the first window on: of a
-    run its phases, of a migration that of all of it.
+    windows: its record "timeline". host: the records of what the host did meanwhile, with times in
+    microseconds from the first window on: the phases of a run, or the whole of a migration.
     """
 
     style: Style
@@ -134,22 +137,22 @@ class Timeline:
         return float(self.windows["window_us"]) / 1e3
 
     def stairs(self, axes: "Axes", values: Sequence[float], width: float, label: str = "") -> None:
-        """VALUES of each window."""
+        """Draw VALUES, one for each window, as stairs."""
         edges = [i * self.window_ms for i in range(len(values) + 1)]
         colour = COLOURS[self.style.colour]
         axes.stairs(values, edges, baseline=None, color=colour, linewidth=width, label=label)
 
     def rates(self, axes: "Axes", kind: str, width: float, label: str = "") -> None:
-        """Accesses per millisecond of writers or readers; the last window ends before its time."""
+        """Draw the accesses per millisecond of a KIND of vCPUs, without the last, short window."""
         counts = self.windows[f"{kind}_accesses"][:-1]
         self.stairs(axes, [count / self.window_ms for count in counts], width, label)
-        # Without a value another call would switch it off.
+        # If no value is given, a second call switches the grid off.
         axes.grid(True, axis="y")
 
 
 @cache
 def _set_up() -> None:
-    """The looks of all pictures. Matplotlib is imported late: that takes a second."""
+    """Set up the looks of all pictures. Imports matplotlib late, since that takes a second."""
     import matplotlib
 
     matplotlib.rcdefaults()
@@ -164,7 +167,7 @@ def _grid(
     sharex: bool = False,
     sharey: bool | Literal["col"] = True,
 ) -> tuple["Figure", Any]:
-    """A picture of HEIGHT inches, and its axes by row and column. sharey: "col": by column."""
+    """A picture of HEIGHT inches, and its axes by row and column. sharey: as in matplotlib."""
     from matplotlib.figure import Figure
 
     _set_up()
@@ -173,7 +176,7 @@ def _grid(
 
 
 def to_svg(figure: "Figure", name: str) -> str:
-    """The finished picture. NAME makes the ids in it its own."""
+    """The finished picture as SVG. Its ids are made unique by NAME."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -181,13 +184,13 @@ def to_svg(figure: "Figure", name: str) -> str:
     unset = {"Date": None, "Creator": None}
     canvas: Any = FigureCanvasSVG(figure)
     with rc_context({"svg.hashsalt": name}):
-        # Figure.savefig() would draw everything twice, for formats that need it.
+        # Do not use Figure.savefig(): it draws everything twice, which only other formats need.
         canvas.print_svg(stream, metadata=unset)
     return stream.getvalue()
 
 
 def _plain(value: float, _: object = None) -> str:
-    """VALUE without an exponent."""
+    """VALUE as text without an exponent."""
     return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
@@ -200,14 +203,14 @@ def _log_axis(axis: Any) -> None:
 
 
 def _x_axis(axes: "Axes", panel: Panel) -> None:
-    """Ticks where something was measured."""
+    """Set ticks where something was measured."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlabel(panel.x_label)
     seen = sorted({x for points in panel.curves.values() for x, _ in points})
     if panel.x_zero:
         axes.set_xscale("symlog", linthresh=1)
-        # 50 and 100 are neighbours.
+        # With larger labels, 50 and 100 would touch.
         axes.tick_params(axis="x", labelsize=8)
     else:
         axes.set_xscale("log", base=2)
@@ -218,7 +221,7 @@ def _x_axis(axes: "Axes", panel: Panel) -> None:
 
 
 def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
-    """One for all axes, above them."""
+    """Draw one legend for all axes, above them."""
     found: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
@@ -229,7 +232,7 @@ def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
 
 
 def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
-    """Around all that is drawn; a power of ten that is near becomes the end of the axis."""
+    """The limits of an axis: those of all values, or a power of ten if one is near."""
     seen = [y for panel in panels for points in panel.curves.values() for _, y in points if y > 0]
     low, high = min(seen) / 1.6, max(seen) * 1.6
     below, above = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
@@ -239,7 +242,7 @@ def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
 def curves(
     name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
 ) -> str:
-    """Panels in rows and columns that share an axis: logarithmic, or from 0 to WHOLE."""
+    """Draw panels in rows and columns. Their y axes are logarithmic, or go from 0 to WHOLE."""
     figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))
     limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
     for drawn, row in zip(grid, rows, strict=True):
@@ -264,7 +267,7 @@ def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
         if one["phase"] in BANDS:
             colour, begin = COLOURS[one["phase"]], one["begin_us"]
             end = (begin + one["seconds"] * 1e6) / 1e3
-            # The edge keeps what is short visible.
+            # With an edge, actions that are shorter than a pixel stay visible.
             axes.axvspan(begin / 1e3, end, facecolor=colour, alpha=0.45, edgecolor="none")
             axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
     axes.margins(y=0.08)
@@ -273,7 +276,7 @@ def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
 
 
 def timelines(name: str, found: Sequence[Timeline]) -> str:
-    """For each run a row: accesses per millisecond of the writers, and of the readers."""
+    """Draw a row for each run: accesses per millisecond of writers, and of readers."""
     from matplotlib.patches import Patch
 
     figure, grid = _grid(len(found), 2, 0.7 + 1.9 * len(found), sharex=True, sharey="col")
@@ -294,7 +297,7 @@ def timelines(name: str, found: Sequence[Timeline]) -> str:
 
 
 def _events(axes: "Axes", migration: Record) -> None:
-    """Lines where the migration begins, passes and stops the guest."""
+    """Draw lines where a migration begins, where its passes begin, and where it stops the guest."""
     for end in (migration["begin_us"], migration["stop_us"]):
         axes.axvline(end / 1e3, color=INK, linewidth=1.0)
     for each in migration["pass_us"]:
@@ -302,7 +305,7 @@ def _events(axes: "Axes", migration: Record) -> None:
 
 
 def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None:
-    """Requests per window, and the longest request of each window that has one."""
+    """Draw the requests of each window, and the longest request that began in it, if any."""
     style, window_ms = timeline.style, timeline.window_ms
     timeline.stairs(left, timeline.windows["requests"], 1.0)
     left.set_ylim(bottom=0)
@@ -320,7 +323,7 @@ def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None
 
 
 def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -> str:
-    """A row for each migration: what the guest served, and how long that took."""
+    """Draw a row for each migration: the requests that the guest served, and how long they took."""
     figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
     for (left, right), timeline in zip(grid, found, strict=True):
         _migration_timeline(left, right, timeline)
@@ -331,9 +334,9 @@ def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -
 
 
 def stalls(name: str, panels: Sequence[Panel]) -> str:
-    """For each kind of vCPU the share of accesses that took as long; both axes logarithmic.
+    """Draw for each kind of vCPU the share of accesses that took as long as x, or longer.
 
-    Curves are over seconds.
+    Curves are over seconds. Both axes are logarithmic.
     """
     from matplotlib.ticker import EngFormatter
 

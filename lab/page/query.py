@@ -21,7 +21,7 @@ from lab.core.errors import LabError
 from lab.results import tradeoff
 from lab.results.sources import Sources
 
-# What a figure is multiplied by, by the last word of its key.
+# Factors to multiply a figure with, by the last word of its key.
 SCALES = {"seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 CROSSING = "crossing"
 
@@ -43,7 +43,7 @@ def _figure(text: str, sources: Sources) -> float:
         raise LabError(f"the reference has no {kind}.jsonl")
     shown = str(wanted.pop("value", "seconds"))
     like = {"kernel": "series"} | wanted
-    # A line without a kernel is of the series.
+    # Lines without a kernel are about the series.
     known = [{"kernel": "series", **line.record} for line in sources[kind].lines]
     found = [one for one in known if all(one.get(name) == like[name] for name in like)]
     if len(found) != 1:
@@ -80,7 +80,7 @@ def _crossing(sources: Sources, wanted: Mapping[str, Any]) -> float:
 
 
 def number(text: str, sources: Sources) -> float:
-    """What TEXT asks for: a figure, or the ratio of two. LabError: the reference has it not."""
+    """The result of the query TEXT: a figure, or the ratio of two. LabError: there is none."""
     over, _, under = text.partition(" / ")
     found = _figure(over, sources)
     return found / _figure(under, sources) if under else found

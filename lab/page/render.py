@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Both pages, from one list of sections: the Markdown page, and as HTML, with all inside of it."""
+"""Render sections as a Markdown page, and that as an HTML page that contains its pictures."""
 
 import hashlib
 import re
@@ -20,14 +20,14 @@ from lab.results.sources import Line, Source, Sources
 TEMPLATES = Path(__file__).parent / "templates"
 HTML = "index.html"
 MARKDOWN = "report.md"
-# To a file of results, or to lines of it.
+# Matches links to a file of results, or to lines of it.
 LINK = re.compile(r'href="([^"#]+)(?:#L(\d+)[^"]*)?"')
 TITLE = "Eager page splitting for KVM's shadow MMU"
 
 
 @dataclass(frozen=True)
 class Used:
-    """A file of results at the end of the page, with those of its lines that are shown."""
+    """A file of results, and those of its lines that the page shows at its end."""
 
     source: Source
     lines: list[Line]
@@ -38,7 +38,7 @@ class Used:
 
     @property
     def facts(self) -> str:
-        """Machines and kernel versions in it, as far as its lines name them."""
+        """The machines and kernel versions that the lines of the file name."""
         found: list[str] = []
         for name in ("machine", "kernel_version"):
             seen = dict.fromkeys(str(o.record[name]) for o in self.source.lines if name in o.record)
@@ -52,7 +52,7 @@ def inline(picture: Picture) -> str:
     svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{picture.name}-", svg)
     for size in ("height", "width"):
         svg = re.sub(rf'<svg ([^>]*?){size}="[^"]*" ?', r"<svg \1", svg, count=1)
-    # The figures are in the tables, too; the text is made of outlines.
+    # Hide the picture from screen readers: its text is outlines, and tables have the same figures.
     named = f'<svg id="figure-{picture.name}" role="img" aria-hidden="true" '
     return svg.replace("<svg ", named, 1)
 
@@ -82,9 +82,9 @@ def _environment(html: bool) -> Environment:
 
 
 def _notes_once(section: Section) -> Section:
-    """The section, with what tables have in common said at the first of them only.
+    """The section without notes that an earlier table of it has.
 
-    Tables from elsewhere, beside ours, keep saying where they are from.
+    Tables of other files keep their notes on where they are from.
     """
     said: set[str] = set()
     blocks: list[Block] = []
@@ -98,13 +98,13 @@ def _notes_once(section: Section) -> Section:
 
 
 def _pictures(sections: Iterable[Section]) -> dict[str, Picture]:
-    """By the names of their files."""
+    """All pictures by the names of their files."""
     blocks = (block for section in sections for block in section.blocks)
     return {f"{block.name}.svg": block for block in blocks if isinstance(block, Picture)}
 
 
 def _body(markdown: str, pictures: Mapping[str, Picture]) -> Markup:
-    """The Markdown page as HTML that has its pictures, and links to lines, inside of it."""
+    """The Markdown page as HTML that contains its pictures, with links to lines in the page."""
     parser = MarkdownIt("commonmark").enable("table")
 
     def image(_: object, tokens: Sequence[Token], index: int, *__: object) -> str:
@@ -118,12 +118,12 @@ def _body(markdown: str, pictures: Mapping[str, Picture]) -> Markup:
 
 
 def pages(sources: Sources, sections: Sequence[Section]) -> dict[str, str]:
-    """Both pages, by name."""
+    """Both pages, by the names of their files."""
     lines = lines_of(sections)
     used = [Used(one, [i for i in lines if i.file == one.name]) for one in sources.values()]
     shown = {"title": TITLE, "sections": [_notes_once(section) for section in sections]}
     text = _environment(False).get_template(f"{MARKDOWN}.j2").render(shown, used=used)
-    # What Jinja leaves of empty lines in a row.
+    # Jinja leaves several empty lines in a row.
     text = re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
     parts = {"title": TITLE, "colours": COLOURS, "body": _body(text, _pictures(sections))}
     return {
@@ -133,14 +133,14 @@ def pages(sources: Sources, sections: Sequence[Section]) -> dict[str, str]:
 
 
 def files(sources: Sources, sections: Sequence[Section]) -> dict[str, bytes]:
-    """Everything that a report consists of: name -> bytes."""
+    """All files of a report, by their names."""
     found = {name: text.encode() for name, text in pages(sources, sections).items()}
     found |= {name: picture.svg.encode() for name, picture in _pictures(sections).items()}
     return found | {source.name: source.data for source in sources.values()}
 
 
 def replace_directory(directory: Path, contents: Mapping[str, bytes]) -> None:
-    """Make DIRECTORY hold exactly CONTENTS; it gets its name when all is written."""
+    """Make DIRECTORY contain exactly CONTENTS. It is replaced when all is written."""
     with space.filling(directory) as fresh:
         for name, data in contents.items():
             (fresh / name).write_bytes(data)

@@ -19,32 +19,32 @@ from lab.results.jsonl import Key
 from lab.results.sources import Bases, Source, Sources
 from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
 
-# Where eager splitting does its work.
+# The call in which eager splitting does its work.
 SPLITTING = (FIRST_CLEAR, ENABLING)
-# Instructions under mmu_lock that a split of 2 MiB may take.
+# How many instructions a split of 2 MiB may take with mmu_lock held.
 COST_LIMIT = 5000
 
 
 def _family(key: Key) -> Key:
-    """What the panels of one picture have in common: KEY but for mode, mix and vCPUs.
+    """What the panels of a picture have in common: KEY without paging mode, write mix and vCPUs.
 
-    What is measured without PML is a family of its own.
+    Measurements without PML are a family of their own.
     """
     key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
     return replace(key, dirty_harvest=tables.OFF, write_percent=0, phase="", iteration=None)
 
 
 def _styles(key: Key) -> dict[Style, Key]:
-    """The baseline first: its markers are to lie below."""
+    """The measurements to draw, by style. The baseline comes first, so that others cover it."""
     lazy, eager, ungated, bits = tables.sides(key).values()
     below = pictures.BASELINE[ungated.kernel]
     return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
 
 
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
-    """Times of ROW over the vCPUs for the machine, mode and mix of LIKE, and where from."""
+    """A panel: times of ROW over vCPUs, in the mode and mix of LIKE; and their measurements."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
-    # As if what can be changed at run time had not been.
+    # Ignore settings that can be changed at run time.
     found = [replace(key, eager=False, dirty_harvest=tables.OFF) for key in source.measured]
     counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
     drawn: dict[Style, Points] = {}
@@ -64,7 +64,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
 
 
 def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
-    """How many times longer STYLE takes than Y where there are most vCPUs."""
+    """How many times as long as Y STYLE takes with the largest number of vCPUs."""
     if not {style, pictures.EAGER} <= drawn.keys():
         return ""
     other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
@@ -116,7 +116,7 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
 
 
 def _families(source: Source) -> dict[Key, list[int]]:
-    """What can be drawn over vCPUs, with its write percentages: those of every mode."""
+    """The families to draw over vCPUs, and the write percentages that all of their modes have."""
     found: dict[Key, list[int]] = {}
     for key in source.measured:
         if key.kernel == "series":
@@ -127,7 +127,7 @@ def _families(source: Source) -> dict[Key, list[int]]:
 
 
 def _bench_pictures(source: Source) -> list[Block]:
-    """Dirty time and first CLEAR over vCPUs, N against Y against the ungated baseline."""
+    """Pictures of dirty time and first CLEAR over vCPUs: N, Y and the ungated baseline."""
     found: list[Block] = []
     for number, (family, mixes) in enumerate(_families(source).items()):
         ends = f"-{number}" if number else ""
@@ -144,7 +144,7 @@ def _verdicts(source: Source) -> list[Block]:
 
 
 def _bench_tables(source: Source) -> list[Block]:
-    """Every table of `make bench`."""
+    """All tables of `make bench`."""
     blocks: list[Block] = []
     note = "figures are milliseconds; " + dimensions.clock(source.measurements[0].machine)
     for table in tables.main_tables(source.measurements):
@@ -180,7 +180,7 @@ def _cost(source: Source) -> list[Block]:
 
 
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
-    """The share that waits over vCPUs: a row for each mode, a column for each mix."""
+    """Panels of the share of time that waits: a row for each mode, a column for each mix."""
     found: list[list[Panel]] = []
     for mode in dict.fromkeys(map(dimensions.mode, records)):
         row = []
@@ -206,10 +206,10 @@ def _waiting(record: Any) -> float:
 
 
 def _by_times(one: Any, records: Iterable[Any]) -> str:
-    """The share of the untraced phase that a single vCPU does without.
+    """The share of the phase, without tracing, that a single vCPU does not need.
 
-    Without caches in the machine it is waiting for each other, whatever for. Only if each page is
-    written, and with a CPU for each, do all vCPUs have the same to do.
+    The machine has no caches, so in that time vCPUs wait for each other, for whatever reason. This
+    only holds if each page is written, and each vCPU has a CPU: else vCPUs have different work.
     """
     alone = [other for other in records if _like(other) == (*_like(one)[:3], 1)]
     if not alone or one["write_percent"] != 100 or one["vcpus"] >= one["cpus"]:
@@ -273,7 +273,7 @@ PARTS = (
 
 
 def _named(block: Block, base: str) -> Block:
-    """The block with the name of its base."""
+    """The block with the name of its base in its title."""
     if isinstance(block, Picture):
         return replace(block, name=f"{block.name}-{base}", title=f"Linux {base}: {block.title}")
     if isinstance(block, Missing):
@@ -284,7 +284,7 @@ def _named(block: Block, base: str) -> Block:
 
 
 def _section(part: Part, sources: Sources) -> Section:
-    """LabError: a line that lacks what its kind of file has."""
+    """The section of a part. LabError: a line lacks a key that its kind of file has."""
     try:
         return part.section(sources)
     except (KeyError, TypeError) as error:
@@ -294,9 +294,10 @@ def _section(part: Part, sources: Sources) -> Section:
 
 
 def build(bases: Bases) -> list[Section]:
-    """Every section, in order, with one base after the other. LabError: what _section() raises.
+    """All sections, in order. Each shows one base after the other.
 
-    No figure is made of two of them; the first table has them side by side.
+    No figure is computed from two bases. Only the first table shows them side by side. Raises what
+    _section() raises.
     """
     found = []
     measured = {base: of["bench"] for base, of in bases.items() if "bench" in of}
