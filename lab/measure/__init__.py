@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Everything that measures and writes results: plan says what is run, and bench runs it."""
+"""The commands that measure and write results. For `make bench`, plan says what bench runs."""

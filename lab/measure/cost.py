@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab cost`: what the split of one huge page costs while mmu_lock is held.
 
-The kernel says it itself, by its tracepoint kvm_eager_split_hold; see docs/design.md: "The cost of
-a split". Logging is enabled without initially-all-set, so all of the memory is split at once.
+The kernel's tracepoint kvm_eager_split_hold reports it; see docs/design.md: "The cost of a split".
+Logging is enabled without initially-all-set, so all memory is split at once.
 """
 
 import re
@@ -30,7 +30,7 @@ from lab.results import tables
 from lab.results.files import output_file, output_option, write_records
 
 INSIDE = "/cost"
-# Each vCPU's memory where their number varies.
+# Memory of each vCPU in runs that vary the number of vCPUs.
 PER_VCPU_MIB = 32
 SCRIPT = """
 set -e
@@ -54,7 +54,7 @@ HOLD = re.compile(r"hold pages (\d+) ns (\d+) why \w+")
 
 @dataclass(frozen=True)
 class Point:
-    """A run: so many vCPUs with so much memory each."""
+    """A run: the number of vCPUs, and the memory of each."""
 
     vcpus: int
     mib_per_vcpu: int
@@ -105,10 +105,10 @@ def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
 
 
 def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
-    """A line of the results for each run in what a boot of RELEASE said.
+    """A line of the results for each run, from the output of a boot of the kernel RELEASE.
 
-    instructions: per huge page, holds that found the stock empty included. WorkFailed: a run
-    without a split, or no run.
+    instructions: per huge page, including holds in which the stock of pages was empty. WorkFailed:
+    a run did not split all of its huge pages, or there is no run.
     """
     point = None
     holds: dict[Point, list[Hold]] = {}

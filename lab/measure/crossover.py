@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab crossover`: dirty logging by Dirty bits beside write protection, over what is written.
 
-What is measured is in docs/measuring.md: "Dirty bits instead of write protection"; what is computed
-from that, in lab.results.tradeoff.
+docs/measuring.md, "Dirty bits instead of write protection", says what is measured.
+lab.results.tradeoff computes crossings from that.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from lab.results.files import output_file, output_option
 from lab.results.tables import BASE_VCPUS
 
 MODES = ("ept0", "ept1-nopml", "tdp-nopml", "tdp")
-# Around the crossing, and then up to all.
+# Write percentages around the crossing, and some up to 100.
 MATRIX = Matrix(
     vcpus=(BASE_VCPUS,),
     writes=(0, 1, 2, 5, 10, 20, 50, 100),
@@ -28,8 +28,8 @@ MATRIX = Matrix(
     iterations=tradeoff.ROUND,
     harvest=("off", "on"),
 )
-# One vCPU writes, and the others' memory is idle: of two sizes. In the TDP MMU it costs less from
-# the fourth GET on.
+# One vCPU writes, the memory of the others is idle. Two sizes of it give the cost of an idle page
+# table. Five iterations, since in the TDP MMU that cost falls with the fourth GET.
 IDLE = Matrix(
     vcpus=(2, 8),
     writes=(100,),
@@ -47,7 +47,7 @@ def boots() -> list[Boot]:
 
 
 def measure_into(file: Path) -> None:
-    """Measure all of it, FILE being complete or absent."""
+    """Measure everything, and write FILE completely or not at all."""
     machine, plan = machines.get(MACHINE), boots()
     bench.announce(machine, plan, "dirty_harvest=on beside off")
     bench.measure_into(file, machine, plan)

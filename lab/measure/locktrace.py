@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Who waited for mmu_lock, read from the text of a kernel trace.
 
-Which events it has, and how a wait for mmu_lock is told apart, and a pass found, is in
-docs/measuring.md, "Who waits".
+docs/measuring.md, "Who waits", says which events the trace has, how waits for mmu_lock are told
+from others, and how a pass of the test is found.
 """
 
 import re
@@ -15,13 +15,14 @@ LINE = re.compile(r"-(\d+) +\[\d+\] \S+ +(\d+): (\w+): (.*)")
 BEGIN = re.compile(r"(?:0x)?([0-9a-f]+) \(flags=([A-Z|]+)\)")
 END = re.compile(r"(?:0x)?([0-9a-f]+) \(ret=-?\d+\)")
 SWITCH = re.compile(r"prev_comm=.* prev_pid=(\d+) .* ==> next_comm=.* next_pid=(\d+) .*")
-# Not "restart": that is how the selftests complete an I/O instruction, without entering the guest.
+# This does not match "restart": the selftests complete I/O instructions so, without entering the
+# guest.
 EXIT = "reason KVM_EXIT_"
 LOST = re.compile(r"^(overrun|commit overrun|dropped events): (\d+)$", re.MULTILINE)
 
 RWLOCK = ("SPIN|READ", "SPIN|WRITE")
 PAGE = 4096
-# Of x86-64 with four levels of page tables and without randomisation, as in lab/config.
+# Areas of x86-64 with four levels of page tables and without randomisation, as in lab/config.
 VMALLOC = range(0xFFFFC90000000000, 0xFFFFE90000000000)
 KMALLOC = range(0xFFFF888000000000, 0xFFFFC88000000000)
 HEADER = "arch/x86/include/asm/kvm_host.h"
@@ -70,7 +71,7 @@ class Thread:
 
 @dataclass
 class Waiting:
-    """Of all vCPUs of a pass, in ticks: processor time, the part of it waited, the longest wait."""
+    """Totals of all vCPUs in a pass, in ticks; longest: the longest wait of any of them."""
 
     running: int = 0
     waited: int = 0
@@ -89,7 +90,7 @@ def check_complete(stats: str) -> None:
 
 
 def areas_of(linux: Path) -> Areas:
-    """Where the kernel of a source tree has struct kvm."""
+    """The areas in which the kernel of a source tree allocates struct kvm."""
     either = "kvzalloc(kvm_x86_ops.vm_size" in (linux / HEADER).read_text()
     return (VMALLOC, KMALLOC) if either else (VMALLOC,)
 
@@ -104,7 +105,7 @@ def _begin(thread: Thread, now: int, address: str, flags: str) -> None:
     lock = int(address, 16)
     if flags not in RWLOCK:
         return
-    # Of those that can't be mmu_lock only the beginning is traced.
+    # Only the beginning is traced of waits for locks that cannot be mmu_lock.
     if lock % PAGE == 0 and thread.pending(lock):
         raise TraceError(f"a thread waits twice for the lock at {lock:#x}")
     thread.waits.append(Wait(lock, now))
@@ -118,7 +119,7 @@ def threads(text: str) -> dict[int, Thread]:
             _begin(found[pid], now, *_fields(BEGIN, event, rest))
         elif event == "contention_end":
             (address,) = _fields(END, event, rest)
-            # Of mutexes and the like only the end is traced.
+            # Only the end is traced of waits for mutexes and the like.
             if wait := found[pid].pending(int(address, 16)):
                 wait.end = now
         elif event == "kvm_userspace_exit" and rest.startswith(EXIT):
@@ -142,7 +143,7 @@ def _events(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thread]:
-    """The threads that left KVM_RUN, if that is what so many vCPUs do in so many passes."""
+    """The threads of vCPUs: those that left KVM_RUN. TraceError: not once in each pass."""
     runners = [thread for thread in found.values() if thread.exits]
     if len(runners) != vcpus:
         raise TraceError(f"{len(runners)} threads ran a vCPU instead of {vcpus}")
@@ -152,7 +153,7 @@ def _vcpu_threads(found: dict[int, Thread], vcpus: int, passes: int) -> list[Thr
 
 
 def _add(total: Waiting, thread: Thread, start: int, end: int, areas: Areas) -> set[int]:
-    """Add what a thread did from START to END; returns the locks that it waited for."""
+    """Add what a thread did from START to END to TOTAL. Returns the locks that it waited for."""
     waits = [wait for wait in thread.waits if start <= wait.begin < end]
     spans = [*thread.on_cpu]
     if thread.running_since is not None:
@@ -175,7 +176,7 @@ def _add(total: Waiting, thread: Thread, start: int, end: int, areas: Areas) -> 
 
 
 def waiting_in_pass(text: str, vcpus: int, last: int, ticks: int, areas: Areas) -> Waiting:
-    """How vCPUs waited for mmu_lock in pass LAST, from 1, the last one, which took TICKS.
+    """How vCPUs waited for mmu_lock in the last pass, which is number LAST and took TICKS.
 
     TraceError: the trace does not have all of it, or more than one rwlock was waited for.
     """

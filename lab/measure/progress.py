@@ -12,9 +12,9 @@ PROGRESS_LINE = re.compile(r"(\d+)% (.*)")
 
 
 class Watch:
-    """Of each boot the seconds done of those that were estimated. Machines' threads write.
+    """How many of the estimated seconds of each boot are done. The threads of machines update it.
 
-    first_s: what all of it takes, as long as nothing is done.
+    first_s: the estimate for all boots, as long as nothing is done.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Watch:
         self.total_s = sum(boot.estimate_s for boot in boots)
         self._begun = clock()
         self._done = [0.0] * len(boots)
-        # Of those that run.
+        # The last words of the boots that are running.
         self._said: dict[int, str] = {}
 
     def start(self, index: int) -> None:
@@ -37,7 +37,7 @@ class Watch:
     def line(self, index: int, line: str) -> None:
         """Take a line that split-bench.sh wrote to LAB_PROGRESS.
 
-        What a boot measures after its matrix begins with 0% again, which is no way back.
+        If a boot measures more than its matrix, the script begins with 0% again: ignore that.
         """
         if match := PROGRESS_LINE.fullmatch(line.strip()):
             boot = self._boots[index]
@@ -46,7 +46,7 @@ class Watch:
             self._said[index] = match[2]
 
     def left_s(self) -> float:
-        """Seconds until all is done: the estimate, at the speed seen so far."""
+        """The seconds that are left, if the estimate stays as wrong as it has been so far."""
         done = sum(self._done)
         return (self._clock() - self._begun) * (self.total_s / done - 1) if done else self._first_s
 

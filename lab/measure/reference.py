@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab reference`: measure what docs/reference has of a base, check it, refresh the pages.
 
-Why each number of vCPUs has boots of its own is in docs/measuring.md: "The reference".
+docs/measuring.md, "The reference", says why each number of vCPUs has boots of its own.
 """
 
 import sys
@@ -26,21 +26,21 @@ from lab.results.tables import BASE_VCPUS
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
 PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
-# What an older base has for comparison.
+# The parts that an older base has, for comparison.
 HEADLINE = ("bench",)
-# Those that run two machines at a time by themselves.
+# The parts whose commands run two machines at a time.
 BOTH_CORES = ("bench", "crossover")
 COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofile"}
-# Less than they do by themselves: more makes nothing clearer here, but the run longer.
+# These commands get less to do than by default: more would take longer, and show nothing new.
 ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"), "yield": ("--contended",)}
-# Of the others each is one machine at a time, so that two of them suit two cores.
+# The other parts run one machine at a time, so measure two parts at once on two cores.
 PARALLEL = 2
 GRACE_S = 1.0
 ESTIMATE = "50 to 80 min"
 
 
 def directory(layout: Layout = LAYOUT) -> Path:
-    """Where the reference of a base is."""
+    """The directory with the reference of a base."""
     return ROOT / figures.REFERENCE / layout.version
 
 

@@ -48,7 +48,8 @@ def _same_run(line: Line) -> tuple[Any, ...]:
 def _exceeding(run: LiveRun, kind: str) -> Points:
     """For each latency in seconds, the share of accesses that took as long or longer.
 
-    Latencies are the upper ends of the histogram's buckets, so at most an eighth too long.
+    Only accesses while logging is on count. Latencies are the upper ends of the histogram's
+    buckets, so they are at most an eighth too long.
     """
     ticks: dict[int, int] = {}
     for line in run.phases(kind):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make mail`: the series as it would be sent, in build/mail, by topics. Nothing is sent.
 
-Each mail is proved to apply with `git am` on the packaged source, and each topic to make the tree
-that the series makes up to there. The figures of a cover letter come from results, by the
-functions that `make bench` prints its tables with; its text, in docs/topics.toml, has none.
+It proves that each mail applies with `git am` on the packaged source, and that the mails of each
+topic make the same tree as the series up to there. The text of a cover letter, in docs/topics.toml,
+has no figures. They come from results, by the functions with which `make bench` prints its tables.
 """
 
 import os
@@ -33,19 +33,19 @@ from lab.series.topics import Topic
 from lab.submit import checkers
 from lab.submit.subject import Subject, run, subject_of
 
-# The line of a topic's text in whose place the tables come.
+# The line of a topic's text that the tables replace.
 TABLES = "{tables}"
-# What a cover letter says where git knows no sender.
+# A line of the cover letter if git's configuration names no sender.
 NOT_SIGNED = "Not yet signed: the sender adds a Signed-off-by to each mail."
 PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
 WIDTH = 75
-# What runs the tests of a topic.
+# The file with the tests of topics.
 TESTS = "tests/machines/test_selftests.py"
 
-# Where the repository has whole files that can change a figure.
+# Directories whose whole files can change a figure.
 KERNEL_CODE = ("arch", "include", "virt")
 
-# What of the matrix a cover letter shows; `make report` shows everything.
+# The part of the matrix that a cover letter shows; `make report` shows everything.
 WRITES = (100, 20)
 ROWS = {tables.headline(True).label, tables.FIRST_CLEAR.label, tables.SECOND_CLEAR.label}
 COLUMNS = ("vCPUs", "N", "Y", tables.BITS, tables.UNGATED, "N/Y")
@@ -56,10 +56,10 @@ MAINTAINERS = ("--no-git", "--no-git-fallback", "--no-rolestats")
 
 
 def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
-    """The results that the figures are taken from: given, or the committed reference.
+    """The results to take figures from: GIVEN, or the reference of the newest base with one.
 
-    That of the newest base that has one. Not those that were measured last: a trial with other
-    vCPUs is not what is sent. LabError: there is no reference.
+    Do not take the results that were measured last, which may be a trial with other settings.
+    LabError: there is no reference.
     """
     if given:
         return given
@@ -74,7 +74,7 @@ def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
 
 
 def _committed_at(*paths: str) -> float:
-    """When one of these paths of the repository was changed last; 0 if that is not known."""
+    """The time of the last commit that changed one of these paths; 0 if that is not known."""
     with suppress(GitFailed):
         return float(Repo(ROOT).text("log", "-1", "--format=%ct", "--", *paths) or 0)
     return 0
@@ -95,7 +95,7 @@ def plain(table: Table) -> str:
 
 
 def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
-    """What has to be known of the figures: whose clock they are by, and of which kernel."""
+    """Notes that all figures need: the clock that measured them, and the kernels."""
     clocks = dict.fromkeys((m.machine for m in measurements), "wall-clock time of a real machine")
     for name in EMULATED.intersection(clocks):
         clocks[name] = tables.LOCKSTEP if machines.get(name).lockstep else tables.WALL_CLOCK
@@ -129,9 +129,9 @@ def tables_text(measurements: Iterable[Measurement], name: str) -> str:
 
 
 def cover_of(topic: Topic, before: Sequence[Topic], figures: str, signed: bool) -> str:
-    """What the cover letter of a topic that comes after those BEFORE says above the list of mails.
+    """The text of a topic's cover letter, above the list of mails.
 
-    figures: the tables.
+    before: the topics that come before it. figures: the tables.
     """
     text = topic.text.strip("\n").replace(TABLES, figures)
     names = [f"  {one.subject}" for one in before]
@@ -158,7 +158,7 @@ def signed_by(subject: Subject, sender: Identity) -> Subject:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A topic to be made. name: of its directory. cover: see cover_of(). commits: its mails."""
+    """A topic's mails. name: of their directory. cover: see cover_of(). commits: one per mail."""
 
     name: str
     subject: str
@@ -202,12 +202,12 @@ def write_mails(subject: Subject, parcel: Parcel, directory: Path, version: int)
 
 
 def prove_am(subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]]) -> list[str]:
-    """Apply all mails with `git am` on the packaged source; returns what is wrong with them.
+    """Apply all mails with `git am` on the packaged source, and return a line for each problem.
 
-    The caller holds the lock of the work tree for checks, which is where that happens.
+    It happens in the work tree for checks, whose lock the caller holds.
     """
     repo = Repo(subject.at(tree.BASE_TAG), signature(*IDENTITY, 0))
-    # What an attempt that was interrupted, or failed, has left.
+    # An earlier attempt may have failed, or was interrupted.
     with suppress(GitFailed):
         repo.run("am", "--quit")
     for parcel, mails in made:
@@ -221,7 +221,7 @@ def prove_am(subject: Subject, made: Sequence[tuple[Parcel, Sequence[Path]]]) ->
 
 
 def maintainers(subject: Subject, mails: Sequence[Path]) -> list[str]:
-    """Whom get_maintainer.pl names for MAILS. WorkFailed: it does not work."""
+    """The people whom get_maintainer.pl names for MAILS. WorkFailed: it fails."""
     command = ("perl", "scripts/get_maintainer.pl", *MAINTAINERS, *map(str, mails))
     done = run(command, subject.at(subject.tip))
     if done.returncode != 0:
@@ -285,7 +285,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     """
     found = topics.read(LAYOUT)
     if tested is not None:
-        # Builds kernel and selftests with no later mail.
+        # LAB_TOPIC makes the tests build kernel and selftests without mails of later topics.
         name = topics.topic_named(found, tested).name
         env = os.environ | {topics.VARIABLE: name, BASE_VARIABLE: LAYOUT.newest.version}
         words = (sys.executable, "-m", "pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
@@ -293,7 +293,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     file = choose_results(given)
     results = jsonl.parse_all(sources.load(file).data.decode(), file.name)
     figures = tables_text(results, file.name)
-    # A result is as old as its file, or as the commit that has it: a clone's files are new.
+    # Take the time of the file, or of the commit that has it: files of a new clone are new.
     measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
     if measured < _committed_at("series", *KERNEL_CODE):
         what = "make bench" if given else "make reference"

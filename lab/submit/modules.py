@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`make dkms`: a Debian package from which dkms builds KVM with the series for Debian's own kernel.
 
-It has the difference that the series makes to KVM, not KVM: dkms/prepare takes that from Debian's
-source package on the machine that it is built on.
+The package contains the changes of the series to KVM, but not KVM itself: dkms/prepare takes that
+from Debian's source package on the machine where the modules are built.
 """
 
 import re
@@ -28,7 +28,7 @@ from lab.series.source import KernelSource, current_source
 PARTS = ROOT / "dkms"
 TOOL = "kvm-eager-split"
 PACKAGE = f"{TOOL}-dkms"
-# What KVM is built of; the series changes other directories as well, which no module needs.
+# The directories that KVM is built from. Changes of the series to others do not matter for modules.
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards")
 CONTROL = ("control", "triggers", "postinst", "prerm")
@@ -41,7 +41,7 @@ MOST_BYTES = 200 * 1024
 
 @dataclass(frozen=True)
 class Contents:
-    """What a package is made of. date: its own, in seconds. patch: what difference() gives."""
+    """The parts of a package. date: of the package, seconds. patch: the result of difference()."""
 
     source: KernelSource
     pin: Pin
@@ -69,7 +69,7 @@ class Contents:
 
     @property
     def proved(self) -> str:
-        """What dkms/prepare reads."""
+        """The file from which dkms/prepare reads which kernels it is for."""
         source = self.source
         lines = [
             f"version {self.version}",
@@ -80,12 +80,12 @@ class Contents:
 
 
 def directory_of(layout: Layout) -> Path:
-    """Where the package of a base is made."""
+    """The directory in which the package of a base is made."""
     return layout.work / "dkms"
 
 
 def check_source(layout: Layout, pin: Pin, source: KernelSource) -> None:
-    """LabError: no kernel of Debian's is known that is made of this source."""
+    """LabError: the source is not the newest proved one, or the pin has no Debian kernel of it."""
     if not source.proved or source.version != pin.newest:
         raise LabError(
             f"{source.package} is {source.version}: modules are only for kernels of {pin.newest},"
@@ -96,7 +96,7 @@ def check_source(layout: Layout, pin: Pin, source: KernelSource) -> None:
 
 
 def check_guards(repo: Repo) -> None:
-    """LabError: the base has known holes."""
+    """LabError: the base lacks a fix that dkms/guards looks for."""
     text = repo.run("show", f"{tree.BASE_TAG}:{MMU}")
     command = ("sh", PARTS / "guards", "/dev/stdin")
     done = subprocess.run(command, input=text, capture_output=True, check=False)
@@ -105,14 +105,17 @@ def check_guards(repo: Repo) -> None:
 
 
 def difference(repo: Repo, tip: str) -> bytes:
-    """What the series changes of KVM."""
+    """The changes of the series to KVM, as a diff."""
     words = ("diff", "--no-color", "--no-ext-diff", "--no-renames", "--full-index")
     return repo.run(*words, tree.BASE_TAG, tip, "--", *DIRECTORIES)
 
 
 @contextmanager
 def _tree(layout: Layout, source: KernelSource) -> Iterator[tuple[Repo, str]]:
-    """build/linux and its tip, up to date; or for a moment what KVM needs of it."""
+    """Give a tree with the series, and its last commit: build/linux if it is there.
+
+    Otherwise make a temporary tree with only those files that KVM needs.
+    """
     if layout.linux.exists():
         tree.make(layout, source)
         yield Repo(layout.linux), "HEAD"
@@ -127,7 +130,7 @@ def _tree(layout: Layout, source: KernelSource) -> Iterator[tuple[Repo, str]]:
 
 
 def contents(layout: Layout) -> Contents:
-    """LabError: nothing that it is for, or a base with holes."""
+    """The contents of the package. LabError: what check_source() and check_guards() raise."""
     pin, source = read_pin(layout), current_source(layout)
     check_source(layout, pin, source)
     with _tree(layout, source) as (repo, tip):
@@ -139,7 +142,7 @@ def contents(layout: Layout) -> Contents:
 
 
 def lay_out(what: Contents, root: Path) -> None:
-    """The files of the package below ROOT."""
+    """Write the files of the package below ROOT."""
     shutil.rmtree(root, ignore_errors=True)
     sources = root / "usr/src" / f"{TOOL}-{what.version}"
     parts = {sources: SOURCES, root / "DEBIAN": CONTROL, root / "usr/sbin": (TOOL,)}
@@ -154,7 +157,7 @@ def lay_out(what: Contents, root: Path) -> None:
 
 
 def make(layout: Layout) -> Path:
-    """The package; of the same input the same. LabError: what contents() raises."""
+    """Make the package. The same input gives the same bytes. LabError: what contents() raises."""
     what, directory = contents(layout), directory_of(layout)
     lay_out(what, directory / "root")
     for old in directory.glob("*.deb"):

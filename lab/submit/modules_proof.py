@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The modules in Debian's own kernel: a root file system in which the package was installed.
+"""A root file system with Debian's own kernel in which the package of modules is installed.
 
-Made by mmdebstrap, of the release that has the kernel: dkms builds there as it does on a host.
+mmdebstrap makes it, of the release that has the kernel, so dkms builds in it as it does on a host.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from lab.submit import modules
 
 PAGE = ROOT / "docs" / "operators.md"
 NEEDED_GIB = 3
-# What the tool needs and busybox lacks.
+# Programs that the tool of the package needs, and busybox does not have.
 PROGRAMS = ("/sbin/modprobe", "/sbin/insmod", "/sbin/modinfo", "/usr/bin/find", "/usr/bin/flock")
-# Machine -> its module, and the parameter for two-dimensional paging.
+# For each machine, KVM's vendor module and its parameter for two-dimensional paging.
 VENDORS = {"svm-qemu": ("kvm_amd", "npt"), "vmx-bochs": ("kvm_intel", "ept")}
 # Once the package is installed: the kernel comes again, and is said to be of another source, for
 # which nothing is built. What is said, and what is left; then all is as before.
@@ -58,7 +58,7 @@ depmod "$1"
 
 @dataclass(frozen=True)
 class Installed:
-    """A root file system with the package. release: of its kernel. directory: with all of it."""
+    """A root file system with the package. release: of its kernel. directory: of all its files."""
 
     release: str
     directory: Path
@@ -73,12 +73,12 @@ class Installed:
         return SvmQemuDisk(self.directory / "root.ext2", initrd)
 
     def files(self, vendor: str) -> dict[str, Path]:
-        """For an initramfs: KVM's modules of both kinds, what loads them, the package's tool."""
+        """Files for an initramfs: both kinds of KVM modules, programs to load them, the tool."""
         top = self.directory / "lib/modules" / self.release
         query = ("modprobe", "-d", self.directory, "-S", self.release, "--show-depends", vendor)
         shown = subprocess.run(query, check=True, capture_output=True, text=True).stdout
         wanted = [Path(line.split()[1]) for line in shown.splitlines() if line[:6] == "insmod"]
-        # Those of the other vendor, too: the tool wants all that dkms has put there.
+        # Also those of the other vendor: the tool checks all modules that dkms has installed.
         both = ((top / name).glob("*kvm*") for name in ("kernel/arch/x86/kvm", "updates/dkms"))
         own = list(chain.from_iterable(both))
         index = [file for file in top.glob("modules.*") if file.is_file()]
@@ -91,7 +91,7 @@ class Installed:
 
 
 def commands(page: str) -> list[str]:
-    """The commands of a page, in order."""
+    """The commands that a page of the documentation names, in order."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
@@ -111,7 +111,7 @@ def _sources(layout: Layout) -> tuple[str, ...]:
 
 
 def install_line() -> str:
-    """The page's command that installs the package."""
+    """The command that installs the package, as the page has it."""
     (line,) = (each for each in commands(PAGE.read_text()) if f"./{modules.PACKAGE}" in each)
     return line
 
@@ -138,7 +138,7 @@ def root_command(layout: Layout, release: str, deb: Path, directory: Path) -> tu
 
 
 def _fingerprint(what: modules.Contents) -> str:
-    """Of all that decides what is installed; not of the version, which each commit changes."""
+    """A digest of all input, except the version of the package, which changes with each commit."""
     parts = (*modules.SOURCES, *modules.CONTROL, modules.TOOL)
     files = [*map(Path, (__file__, disk.__file__)), *INSTALLED.values()]
     texts = [file.read_bytes() for file in (*files, *(modules.PARTS / name for name in parts))]

@@ -20,18 +20,18 @@ from lab.machines.disk import SvmQemuDisk
 from lab.series import tree
 from lab.series.source import current_source
 
-# Of the package linux-config-VERSION.
+# Debian's configurations, as the package linux-config-VERSION has them.
 DEBIANS = "/usr/src/linux-config-{}/config.amd64_none_cloud-amd64.xz"
 FRAGMENT = CONFIG / "deb.config"
 SUITE = "bookworm"
 LOCALVERSION = "-eagersplit"
-# With two cores and an empty ccache; objects, then packages and the root file system.
+# On two cores with an empty ccache. And the disk space for objects, packages and root file system.
 ESTIMATE = "an hour"
 PROVE_ESTIMATE = "3 min"
 NEEDED_GIB = 8
 
 INSIDE = f"/test/{PERF_TEST}"
-# -V is the test's own verdict: pages in the log, and the sizes of pages.
+# With -V the test itself verifies the pages in the log, and the sizes of pages.
 PROOF = f"""
 set -e
 export PATH=/bin:/sbin
@@ -50,7 +50,7 @@ done
 
 @dataclass(frozen=True)
 class Packages:
-    """What was built. release: what uname -r says. image: the kernel's. files: all, sorted."""
+    """Built packages. release: as uname -r prints it. image: the kernel's package. files: all."""
 
     release: str
     image: Path
@@ -58,12 +58,12 @@ class Packages:
 
 
 def directory_of(layout: Layout) -> Path:
-    """Where the packages of a base are made."""
+    """The directory in which the packages of a base are made."""
     return layout.work / "deb"
 
 
 def debians(version: str) -> Path:
-    """Debian's configuration for a base; where that is not installed, the default base's."""
+    """Debian's configuration for a base, or for the default base if that is not installed."""
     own = Path(DEBIANS.format(version))
     if version == DEFAULT_BASE or own.exists():
         return own
@@ -84,9 +84,9 @@ def read_config(file: Path) -> bytes:
 
 
 def command_of(objects: Path) -> tuple[str, ...]:
-    """The kbuild command; the packages land beside OBJECTS.
+    """The kbuild command, which writes packages to the parent directory of OBJECTS.
 
-    Their version is the source's, and what is newer about it.
+    Their version is that of the source, with a suffix that makes it newer.
     """
     return kernel.make_command(
         str(objects),
@@ -98,13 +98,13 @@ def command_of(objects: Path) -> tuple[str, ...]:
 
 
 def compiled(log: Path) -> int:
-    """How many files kbuild's output in LOG says were compiled or assembled."""
+    """The number of files that were compiled or assembled, by kbuild's output in LOG."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return sum(line.startswith(("  CC ", "  AS ")) for line in lines)
 
 
 def found(directory: Path, release: str) -> Packages:
-    """What bindeb-pkg left. WorkFailed: no image among it."""
+    """The packages that bindeb-pkg has made. WorkFailed: there is no kernel image among them."""
     files = tuple(sorted(directory.glob("*.deb")))
     image = next((f for f in files if f.name.startswith(f"linux-image-{release}_")), None)
     if not image:
@@ -153,7 +153,10 @@ def make_root(packages: Packages, directory: Path) -> SvmQemuDisk:
 
 
 def prove(packages: Packages, directory: Path) -> str:
-    """Boot what is installed and split pages in it; return what it said. WorkFailed: it did not."""
+    """Boot the installed kernel, split pages in it, and return the output of that.
+
+    WorkFailed: a step fails.
+    """
     machine = make_root(packages, directory)
     job = Job(
         kernel=directory / f"vmlinuz-{packages.release}",
@@ -205,5 +208,5 @@ def command(config: Path | None, proving: bool, dry_run: bool) -> None:
         try:
             click.echo(prove(packages, directory / "proof"))
         finally:
-            # Its root file system goes, the packages stay.
+            # Remove the root file system, keep the packages.
             shutil.rmtree(directory / "proof", ignore_errors=True)

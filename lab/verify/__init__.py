@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What tests in machines and is no part of `make test`."""
+"""Tests in machines that are not part of `make test`: soaking, and data races."""

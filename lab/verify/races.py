@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Data races in the log of a KCSAN kernel: those of the series, and those of the kernel below it.
 
-A report has one or two sides, a stack each. Whose a side is, and why, is in docs/developing.md:
-"Data races". A report that cannot be understood belongs to the series.
+A report has one or two sides, each with a stack. docs/developing.md, "Data races", says which sides
+belong to the series. A report that cannot be understood counts as one of the series.
 """
 
 import os
@@ -27,7 +27,8 @@ _SIDE = re.compile(
     r" to 0x[0-9a-f]+ of \d+ bytes by (?:task \d+|interrupt) on cpu \d+:$"
 )
 _FRAME = re.compile(r" (\S+\+0x[0-9a-f]+/0x[0-9a-f]+)$")
-# Where an interrupt comes in; an exception, such as a page fault, is its cause's doing.
+# Frames below which an interrupted, unrelated stack begins. Exceptions, such as page faults, are
+# not in the list: the code below caused them.
 _INTERRUPT = re.compile(r"asm_(?:sysvec_\w+|common_interrupt|exc_nmi)\+")
 _OTHER = re.compile(
     r"$|value changed: | bits changed: |Reported by Kernel Concurrency Sanitizer on:|CPU: \d"
@@ -36,7 +37,8 @@ _OTHER = re.compile(
 _FILE = re.compile(r"\+\+\+ b/(.+)")
 _HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
-# A line of a file of the kernel; those that a frame is; and all that the series has written.
+# Place: file and line in the kernel. Places: of each frame. Written: lines of the series in each
+# file.
 Place = tuple[str, int]
 Places = Mapping[str, list[Place]]
 Written = Mapping[str, set[int]]
@@ -44,10 +46,10 @@ Written = Mapping[str, set[int]]
 
 @dataclass
 class Report:
-    """What KCSAN says of one race.
+    """KCSAN's report of one race.
 
-    sides: their frames, innermost first, "function+0x1/0x2". lines: as in the log. text: all of
-    it, with places in the source once those are known.
+    sides: frames of each side, innermost first, as "function+0x1/0x2". lines: as in the log.
+    text: the whole report; with places in the source, once they are known.
     """
 
     title: str
@@ -57,11 +59,11 @@ class Report:
 
     @property
     def race(self) -> tuple[str, ...]:
-        """What is the same each time that the same two places race."""
+        """A key that is the same each time that the same two places race."""
         return tuple(sorted(frames[0] for frames in self.sides if frames))
 
     def take(self, line: str) -> bool:
-        """Add a line of the log if it is one of the report's."""
+        """Add a line of the log if it belongs to the report. Returns whether it does."""
         if _SIDE.match(line):
             self.sides.append([])
         elif (frame := _FRAME.match(line)) and self.sides:
@@ -74,7 +76,7 @@ class Report:
 
 @dataclass(frozen=True)
 class SortedLog:
-    """A log that is sorted out. rest: its lines that belong to no report."""
+    """The reports in a log. rest: the lines that belong to none."""
 
     series: list[Report]
     others: list[Report]
@@ -84,8 +86,8 @@ class SortedLog:
 def parse(log: str) -> tuple[list[Report], str]:
     """Return the reports in a log, each once, and the lines that belong to none.
 
-    Lines of other processors can come between those of a report. A message can be in the log
-    twice, and then no more than the end of a report may be left of it, which is ignored.
+    Lines of other processors can come between those of a report. A message can be in the log twice.
+    Of the second copy, only the end may be left: ignore it.
     """
     reports: list[Report] = []
     rest = []
@@ -104,7 +106,7 @@ def parse(log: str) -> tuple[list[Report], str]:
 
 
 def lines_of_series(repo: Repo) -> dict[str, set[int]]:
-    """Path -> numbers of the lines that are not in the unpatched kernel."""
+    """The numbers of the lines that the unpatched kernel does not have, for each file."""
     written: dict[str, set[int]] = {}
     path = ""
     for line in repo.lines("diff", "-U0", *DIFF, tree.BASE_TAG):
@@ -125,9 +127,9 @@ def _output(*command: str) -> str:
 
 
 def _calls(frames: Iterable[str], symbols: str) -> Iterator[tuple[str, int]]:
-    """The frames and their addresses: of the call, not of what follows it.
+    """The frames and their addresses: those of the call instructions, not of the ones after them.
 
-    Static functions may share a name; then each of them counts.
+    Static functions may have the same name. Then each of them counts.
     """
     starts: dict[str, list[int]] = {}
     for line in symbols.splitlines():
@@ -141,7 +143,7 @@ def _calls(frames: Iterable[str], symbols: str) -> Iterator[tuple[str, int]]:
 
 
 def _places(lines: str, source: Path, objects: Path) -> dict[int, list[Place]]:
-    """Address -> place, and the places that it is inlined to, of addr2line's output."""
+    """The place of each address in the output of addr2line, and the places it is inlined into."""
     found: dict[int, list[Place]] = {}
     here: list[Place] = []
     for line in lines.splitlines():
@@ -185,7 +187,7 @@ def _is_of_series(side: Iterable[str], places: Places, written: Written) -> bool
 
 
 def _text(report: Report, places: Places) -> str:
-    """The report, with the lines that its frames belong to."""
+    """The text of a report, with the places of its frames in the source."""
     lines = [f"BUG: KCSAN: {report.title}"]
     for line in report.lines:
         here = places.get(line.strip(), [])
@@ -194,7 +196,7 @@ def _text(report: Report, places: Places) -> str:
 
 
 def sort_out(log: str, places: Places, written: Written) -> SortedLog:
-    """Tell the reports of a log apart."""
+    """Sort the reports of a log: those of the series, and others."""
     reports, rest = parse(log)
     verdict = SortedLog([], [], rest)
     for report in reports:
@@ -205,7 +207,7 @@ def sort_out(log: str, places: Places, written: Written) -> SortedLog:
 
 
 def judge(log: str, image: Path) -> SortedLog:
-    """Tell the reports of a log apart, by the kernel that it is of. WorkFailed: locate() does."""
+    """Sort the reports in the log of the kernel IMAGE. Raises what locate() raises."""
     frames = [frame for report in parse(log)[0] for side in report.sides for frame in side]
     if not frames:
         return sort_out(log, {}, {})
