@@ -28,6 +28,9 @@
 #                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --busy N           vCPUs that access memory after all of it is populated (default: all)
+#   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
+#                      or "no"; each --backing, --init-set, --eager and --harvest once, with the
+#                      fewest --vcpus and the most --writes            (default: first)
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
 #                      must exec it                     (default: beside this script)
@@ -46,7 +49,11 @@
 # eager_page_split changes most, the results have seconds and all times. Progress is
 # appended to the file or FIFO $LAB_PROGRESS, too.
 #
-# Exit status: 0 measured; 1 a test run failed; 2 bad input or refused, nothing changed;
+# A wrong result is no result: with -V the test fails if a page that the guest wrote to is not in
+# the log, or if KVM does not split what it is to split. Then nothing is measured. An unpatched
+# kernel (--kernel base) does not split without the TDP MMU, so that its Y is not verified there.
+#
+# Exit status: 0 measured; 1 a test run failed, or found a wrong result; 2 bad input or refused, nothing changed;
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
 #
 # Needs a POSIX shell and the commands awk, cat, date, dd, dirname, grep, ls, mktemp,
@@ -67,7 +74,7 @@ harvest_param=$params/dirty_harvest
 unset vcpus_list writes_list init_set backing_list iterations
 preset=quick bytes=4M busy='' eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series
-pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0
+pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0 verify=first
 # Without --harvest what the kernel has, see check_input.
 harvest_given='' harvest_list=''
 
@@ -161,7 +168,7 @@ set_option() {
 		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --harvest ] || harvest_given=yes
 		;;
-	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --kernel)
+	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --kernel | --verify)
 		eval "$(name_of "$1")=\$2"
 		;;
 	*) refuse "unknown option $1; see --help" ;;
@@ -254,6 +261,7 @@ check_input() {
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
 	option=--kernel one_of 'series, peer, base' "$kernel"
+	option=--verify one_of 'first, only, no' "$verify"
 	case $machine in
 	'' | *[!A-Za-z0-9._-]*) refuse "--machine: '$machine' is not a name of letters, digits, '.', '_' and '-'" ;;
 	esac
@@ -293,6 +301,29 @@ count_runs() {
 	for_each_run count_run
 }
 
+# Calls $1 for each run that is verified: whatever changes what KVM does, once.
+for_each_verified() {
+	all_vcpus=$vcpus_list all_writes=$writes_list all_done=$done_runs
+	# shellcheck disable=SC2086 # one word per number is wanted
+	vcpus_list=$(fewest $all_vcpus) writes_list=$(most $all_writes) done_runs=''
+	for_each_run "$1"
+	status=$?
+	vcpus_list=$all_vcpus writes_list=$all_writes done_runs=$all_done
+	return "$status"
+}
+
+fewest() {
+	found=$1
+	for item; do [ "$item" -ge "$found" ] || found=$item; done
+	echo "$found"
+}
+
+most() {
+	found=$1
+	for item; do [ "$item" -le "$found" ] || found=$item; done
+	echo "$found"
+}
+
 test_arguments() {
 	arguments="-s $backing -b $size -v $vcpus -w $writes -i $iterations"
 	[ "$init" = yes ] || arguments="$arguments -g"
@@ -313,6 +344,10 @@ ask() {
 
 show_run() {
 	test_arguments
+	show_call
+}
+
+show_call() {
 	printf 'eager_page_split=%s %s%s %s\n' "$host_eager" "${harvest_given:+dirty_harvest=$host_harvest }" "$test" "$arguments"
 }
 
@@ -325,7 +360,15 @@ describe_run() {
 		"$eager" "${harvest_given:+, dirty_harvest=$harvest}" "$behind"
 }
 
+show_verified() {
+	test_arguments
+	arguments="-V $arguments"
+	show_call
+}
+
 show_plan() {
+	[ "$verify" = no ] || { echo 'verified, untimed:'; for_each_verified show_verified; }
+	[ "$verify" != only ] || return 0
 	printf '%s runs:\n' "$runs_total"
 	for_each_run show_run
 	for backing in $backing_list; do
@@ -617,6 +660,21 @@ failed_run() {
 	[ "$keep_going" -eq 1 ]
 }
 
+# It says what the test says: which page is missing from the log, or what is not split.
+verify_run() {
+	# In the unpatched kernel the shadow MMU does not split: it only says that it would.
+	[ "$kernel $tdp_mmu $eager" != 'base false Y' ] || return 0
+	progress 0 "verifying: $(describe_run)"
+	use_memory "$backing" && set_parameters || return 1
+	arguments="-V $arguments"
+	run_test || failed_run "wrong, or not verified: the test with -V ended with status $status"
+}
+
+verify_all() {
+	[ "$verify" != no ] && [ "$runs_total" -gt 0 ] || return 0
+	for_each_verified verify_run && [ "$failures" -eq 0 ]
+}
+
 measure() {
 	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run)"
 	runs_done=$((runs_done + 1))
@@ -705,6 +763,8 @@ main() {
 	count_runs
 	[ "$dry_run" -eq 0 ] || { show_plan; exit; }
 	prepare
+	verify_all || { complain 'nothing was measured: see above'; exit 1; }
+	[ "$verify" != only ] || { progress 100 'verified'; exit; }
 	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))
 	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done"

@@ -42,9 +42,16 @@ set -e
 uname -r > "$LAB_OUT/version"
 echo "$1" > /proc/sys/vm/nr_hugepages
 shift
-for eager; do
+run() {
     echo "$eager" > /sys/module/kvm/parameters/eager_page_split
-    $TEST -j "$LAB_OUT/$eager.json" > "$LAB_OUT/log" 2>&1 || { cat "$LAB_OUT/log"; exit 1; }
+    "$@" > "$LAB_OUT/log" 2>&1 || { cat "$LAB_OUT/log"; exit 1; }
+}
+for eager; do
+    run $TEST -j "$LAB_OUT/$eager.json"
+done
+# Untimed, and once all is measured: what was written is in the log, and what is to be split is.
+for eager; do
+    run $VERIFY
 done
 """
 # Keys of a window's line that differ from window to window.
@@ -67,7 +74,19 @@ class Load:
     def mib(self) -> int:
         return self.vcpus * self.mib_per_vcpu
 
+    @property
+    def verified(self) -> "Load":
+        """The same vCPUs, with less memory and for a shorter time if it is long."""
+        return replace(
+            self,
+            mib_per_vcpu=min(self.mib_per_vcpu, VERIFIED_MIB),
+            stretch_ms=min(self.stretch_ms, VERIFIED_STRETCH_MS),
+        )
 
+
+# Of the verified runs, which measure nothing.
+VERIFIED_MIB = 16
+VERIFIED_STRETCH_MS = 100
 USUAL = Load(vcpus=4, readers=1, mib_per_vcpu=16, window_us=10_000, stretch_ms=400)
 CONTENDED = Load(vcpus=14, readers=13, mib_per_vcpu=74, window_us=5_000, stretch_ms=40)
 
@@ -110,9 +129,9 @@ def contended_boots() -> list[LiveBoot]:
     return [*found, replace(found[-1], harvest=True)]
 
 
-def test_command(load: Load) -> str:
+def test_command(load: Load, *options: str) -> str:
     """How the test is called, but for the file that it writes."""
-    words = [f"{INSIDE}/{LIVE_TEST}", "-s", "anonymous_hugetlb_2mb", "-w", "100"]
+    words = [f"{INSIDE}/{LIVE_TEST}", *options, "-s", "anonymous_hugetlb_2mb", "-w", "100"]
     words += ["-v", str(load.vcpus), "-b", f"{load.mib_per_vcpu}M", "-R", str(load.readers), "-F"]
     words += ["-i", str(ITERATIONS), "-r", str(SEED)]
     words += ["-W", str(load.window_us), "-D", str(load.stretch_ms)]
@@ -122,7 +141,8 @@ def test_command(load: Load) -> str:
 def live_job(boot: LiveBoot, image: Path, test: Path) -> Job:
     """One CPU for each vCPU and one for the test's main thread."""
     load = boot.load
-    script = f"TEST={shlex.quote(test_command(load))}\n{SCRIPT}"
+    test_, verify = test_command(load), test_command(load.verified, "-V")
+    script = f"TEST={shlex.quote(test_)} VERIFY={shlex.quote(verify)}\n{SCRIPT}"
     return Job(
         kernel=image,
         command=("sh", "-c", script, "live", str(load.mib // HUGE_MIB), *boot.eager),

@@ -64,7 +64,8 @@ echo 'prev_comm ~ "dirty_log_perf*" || next_comm ~ "dirty_log_perf*"' \
 echo {IPS} > "$LAB_OUT/speed"
 echo "$1" > /proc/sys/vm/nr_hugepages
 size=$2
-shift 2
+verified=$3
+shift 3
 
 tracing() {{
     for event in lock/contention_begin lock/contention_end kvm/kvm_userspace_exit \
@@ -90,6 +91,13 @@ while [ $# -gt 0 ]; do
     gzip < trace > "$LAB_OUT/$name.trace.gz"
     echo "$name" >> "$LAB_PROGRESS"
     shift 3
+done
+
+# Untimed, and once all is measured: what was written is in the log, and what is to be split is.
+for eager in N Y; do
+    echo "$eager" > /sys/module/kvm/parameters/eager_page_split
+    "$TEST" -V -s {BACKING} -i {ITERATION} -v "$verified" -b "$size" > "$LAB_OUT/verified" 2>&1 ||
+        {{ cat "$LAB_OUT/verified"; exit 1; }}
 done
 """
 DIRTY = re.compile(rf"^Iteration {ITERATION} dirty memory time: (\d+)\.(\d{{9}})s$", re.MULTILINE)
@@ -138,13 +146,15 @@ def trace_job(
 ) -> Job:
     """One boot for all runs of one paging mode."""
     most = max(run.vcpus for run in runs)
+    # The fewest that can be in each other's way.
+    verified = min(most, 2)
     words = [word for run in runs for word in run.words]
     program = f"{INSIDE}/{PERF_TEST}"
     return Job(
         kernel=image,
         command=(
             *("sh", "-c", f"TEST={shlex.quote(program)}\n{SCRIPT}", "lockprofile"),
-            *(str(most * mib // HUGE_MIB), f"{mib}M", *words),
+            *(str(most * mib // HUGE_MIB), f"{mib}M", str(verified), *words),
         ),
         parameters=mode.parameters(MACHINE),
         cpus=cpus,

@@ -22,16 +22,19 @@ read -r eager <"$here/sys/module/kvm/parameters/eager_page_split"
 echo "$eager$suffix ${*% -j *}" >>"$here/calls"
 read -r mode <"$here/mode"
 clear=1
+verify=0
 iterations=2
-while getopts s:b:v:w:i:gc:j:-: option; do
+while getopts Vs:b:v:w:i:gc:j:-: option; do
     case $option in
         v) vcpus=$OPTARG ;;
         i) iterations=$OPTARG ;;
         g) clear=0 ;;
+        V) verify=1 ;;
         j) json=$OPTARG ;;
     esac
 done
 case $mode in
+    wrong) [ "$verify" = 0 ] || { echo "gfn 0x40 is not in the dirty log"; exit 254; } ;;
     fail) echo "==== Test Assertion Failure ===="; echo "  lib/x.c:1: ret == 0"; exit 254 ;;
     fail-second) [ "$(grep -c . "$here/calls")" -ne 2 ] || exit 254 ;;
     hang) echo $$ >"$here/pid"; exec sleep 600 ;;
@@ -69,6 +72,8 @@ class Host:
     shell: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     script: Path = SCRIPT
+    # What --verify is where a test says nothing of it: runs are easier to count without.
+    verify: str = "no"
 
     @property
     def eager(self) -> Path:
@@ -106,7 +111,8 @@ class Host:
         return file.read_text().splitlines() if file.exists() else []
 
     def command(self, *arguments: str) -> list[str]:
-        return [*self.shell, str(self.script), "--test", str(self.root / "fake_test"), *arguments]
+        words = (f"--verify={self.verify}", "--test", str(self.root / "fake_test"))
+        return [*self.shell, str(self.script), *words, *arguments]
 
     def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(  # type: ignore[call-overload, no-any-return]

@@ -284,9 +284,17 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
-    assert said.count("--harvest=on") == 7
-    assert said.count("&& exec sh ") == said.count("'--eager=N Y' --init-set=no") + 2 == 9
+    assert said.count("--harvest=on --output=") == 7
     assert said.count("--writes=5 ") == 5
+    # In each boot whatever was measured is verified afterwards.
+    scripts = [line for line in said.splitlines() if line.startswith("  sh ")]
+    assert len(scripts) == 11
+    for script in scripts:
+        measured, *verified = script.split(" --verify=only ")
+        assert measured.count("--verify=no") == measured.count("--output=") > 0
+        assert not any("--output=" in call for call in verified)
+        for words in ("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--harvest=on"):
+            assert (words in measured) == any(words in call for call in verified)
 
 
 def test_full_is_the_larger_matrix(lab: Lab) -> None:
@@ -563,7 +571,7 @@ def test_what_is_left_takes_as_long_as_what_is_done(slowness: int) -> None:
     assert watched.left_s() == 77
     clock.return_value = slowness * (BOOT_S["vmx-bochs"] + BOOT.runs_s / 2)
     watched.line(0, f"50% 6/12 {LINE}\n")
-    assert watched.left_s() == pytest.approx(slowness * BOOT.runs_s / 2)
+    assert watched.left_s() == pytest.approx(slowness * (BOOT.runs_s / 2 + BOOT.verified_s))
 
 
 def test_nothing_is_left_at_the_end() -> None:
@@ -591,7 +599,7 @@ def test_lines_of_others_are_ignored() -> None:
     # What is measured after the matrix is no way back.
     for line in ("100% 12/12 done", f"0% 1/2 {LINE}"):
         watched.line(0, line)
-    assert state(watched) == (BOOT.estimate_s, f"series, ept=Y: 1/2 {LINE}")
+    assert state(watched) == (BOOT.boot_s + BOOT.runs_s, f"series, ept=Y: 1/2 {LINE}")
 
 
 @for_each_row("seconds, wanted", (0.0, "5 s"), (41.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"))

@@ -200,6 +200,85 @@ def test_the_header_lists_the_commands_that_are_needed(host: Host, tmp_path: Pat
         assert (done.returncode, "not found" in done.stderr) == (0, False)
 
 
+# ---- what is verified --------------------------------------------------------
+
+
+def verified(host: Host) -> list[str]:
+    """The calls with -V, which come first, without it."""
+    calls = [call for call in host.calls() if " -V " in call]
+    assert calls == host.calls()[: len(calls)]
+    return [call.replace(" -V", "") for call in calls]
+
+
+def test_whatever_changes_what_kvm_does_is_verified_before_it_is_measured(host: Host) -> None:
+    before = host.settings()
+    words = ["--vcpus", "8 2 4", "--writes", "20 100 50", "--eager", "N Y"]
+    words += ["--init-set", "both", "--harvest", "off on"]
+    for verify, times in (("first", 1), ("only", 0)):
+        host.verify = verify
+        done = host.run(*words)
+        assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", bool(times))
+        assert verified(host) == [
+            f"{value} -s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2{flag} -c 1,2,0"
+            for flag in ("", " -g")
+            for value in ("N", "N,on", "Y", "Y,on")
+        ]
+        assert len(host.calls()) == 8 + 9 * 8 * times
+        (host.root / "calls").unlink()
+        assert host.settings() == before
+
+
+def test_what_is_wrong_is_not_measured(host: Host) -> None:
+    host.verify = "first"
+    host.mode("wrong")
+    for words in ((), ("--keep-going",)):
+        done, found = measured(host, "--vcpus", "2 8", "--writes", "100", *words, status=1)
+        first, *_, last = done.stderr.splitlines()
+        assert "2 vCPUs, 100% writes, initially-all-set, eager_page_split=N: wrong, or not" in first
+        assert "gfn 0x40 is not in the dirty log" in first
+        assert "nothing was measured" in last
+        assert (done.stdout, found, host.output.exists()) == ("", [], False)
+        assert len(host.calls()) == len(verified(host))
+    assert host.eager.read_text() == "Y\n"
+    # Only the verdict was wrong.
+    host.verify = "no"
+    assert host.run("--vcpus", "2").returncode == 0
+
+
+@for_each_row(
+    "kernel, tdp_mmu, wanted",
+    ("base", "N", "N"),
+    ("base", "Y", "NY"),
+    ("series", "N", "NY"),
+)
+def test_the_unpatched_shadow_mmu_is_not_to_split(
+    host: Host, kernel: str, tdp_mmu: str, wanted: str
+) -> None:
+    host.verify = "only"
+    host.set("kvm.tdp_mmu", tdp_mmu)
+    assert host.run("--vcpus", "2", "--kernel", kernel).returncode == 0
+    assert [call[0] for call in verified(host)] == list(wanted)
+
+
+def test_a_matrix_that_is_complete_is_not_verified_again(host: Host) -> None:
+    host.verify = "first"
+    measured(host, "--vcpus", "2")
+    (host.root / "calls").unlink()
+    assert host.run("--vcpus", "2", "--resume", str(host.output)).returncode == 0
+    assert host.calls() == []
+    assert host.run("--vcpus", "2 8", "--resume", str(host.output)).returncode == 0
+    assert (len(verified(host)), len(host.calls())) == (2, 2 + 4)
+
+
+def test_a_plan_says_what_is_verified(host: Host) -> None:
+    host.verify = "first"
+    first, *lines = host.run("--dry-run", "--vcpus", "2 8").stdout.splitlines()
+    assert (first, lines[2]) == ("verified, untimed:", "8 runs:")
+    assert [line.partition(" -c ")[0].rpartition("/")[2] for line in lines[:2]] == [
+        "fake_test -V -s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2"
+    ] * 2
+
+
 # ---- pinning -----------------------------------------------------------------
 
 
