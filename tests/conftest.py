@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-# Xdist comes without types.
+# xdist has no type annotations.
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 BOOT_OF = {case.id: case.boot for case in (*cases(), *long_cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
-# Its report has pictures of every kind, and each worker that has one of its tests would draw them.
+# Tests that share a report with all kinds of pictures: several workers would each draw it.
 ONE_WORKER = "tests/unit/test_page.py"
 
 
@@ -56,7 +56,7 @@ class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a topic, as `make mail` tests it, nothing but the cases that docs/topics.toml names."""
+    """If a topic is tested, as by `make mail`, run only the cases that docs/topics.toml names."""
     if wanted := os.environ.get(topics.VARIABLE):
         patterns = topics.topic_named(topics.read(LAYOUT), wanted).tests
         names = {item: case_name(item.name, config).case for item in items}
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _kind(kind: str) -> str:
-    """Where a test asks for the series, that of the topic."""
+    """The kind of kernel to build. If a topic is tested, it takes the place of the series."""
     return "topic" if kind == "series" and os.environ.get(topics.VARIABLE) else kind
 
 
@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootSch
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Bound what the process of a test run, or of one of its workers, takes; sum up the run."""
+    """Limit the memory of this process, a test run or one of its workers. Sum up the run."""
     guards.limit_memory()
     if not is_xdist_worker(config):
         config.pluginmanager.register(Summary())
@@ -91,20 +91,20 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
-    """Beside what pytest-timeout does."""
+    """Set a second timer beside that of pytest-timeout, for tests that its exception cannot end."""
     guards.end_without_exception(item, settings.timeout)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_cancel_timer() -> None:
-    """The test has ended in time."""
+    """Cancel that timer: the test has ended in time."""
     faulthandler.cancel_dump_traceback_later()
 
 
 def _once(make: Callable[..., T]) -> Callable[..., T]:
-    """Remember what make gave, or raised: what failed to build is not built for every test again.
+    """Remember the result of MAKE, or its exception: do not repeat a failed build for every test.
 
-    Workers of one test run take turns, since make() for one of them is not for two.
+    The workers of a test run take turns, since two of them must not call MAKE at the same time.
     """
 
     @cache
@@ -130,14 +130,14 @@ def kernel() -> Callable[[str, str], Kernel]:
 def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kernel]:
     """optional_kernel(config, why, *needed): the series with a configuration of its own.
 
-    `make test` has no time to build it: skips, with WHY as a warning, if it was never built, or if
-    a file is not there that is NEEDED besides. Else it is brought up to date.
+    `make test` has no time to build it. If it was built once, it is brought up to date. If not, or
+    if one of the files NEEDED is missing, the test is skipped, with WHY as a warning.
     """
 
     def found(config: str, why: str, *needed: Path) -> Kernel:
         files = (kernels.image_in(LAYOUT.linux, config), *needed)
         if not all(file.exists() for file in files):
-            # Nothing to run on: what `make test` builds does not depend on it.
+            # A missing optional kernel is no failure.
             warnings.warn(why, stacklevel=2)
             pytest.skip(why)
         return kernel("series", config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What keeps a test run within bounds: of memory, of time, and in what it leaves running."""
+"""Limits of a test run: of its memory and time, and on processes that it leaves running."""
 
 import faulthandler
 import resource
@@ -15,17 +15,17 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from lab.core import process
 
 GIB = 1 << 30
-# Of a worker, and of each program that a unit test starts.
+# The memory of a worker, and of each program that a unit test starts.
 MOST_MEMORY = 2 * GIB
-# Where no exception ends a test that is out of time, since something catches it, or since what
-# cleans up waits in its turn, the worker ends this much later, seconds.
+# If a test is out of time, but the exception does not end it (it may be caught, or cleaning up may
+# hang), the whole worker ends this much later, seconds.
 LAST_RESORT_S = 60
-# How long the programs that are left have to end, seconds.
+# How long remaining programs have to end after SIGTERM, seconds.
 GRACE_S = 2.0
 
 
 def limit_memory() -> None:
-    """Let an allocation beyond the bound fail, so that the test fails that needs it."""
+    """Make allocations beyond the limit fail, so that only the test fails that needs them."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = MOST_MEMORY if hard == resource.RLIM_INFINITY else min(MOST_MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
@@ -33,7 +33,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def more_memory() -> Iterator[None]:
-    """Without the bound: emulators and compilers inherit it, and may need more."""
+    """Lift the limit for a while: emulators and compilers would inherit it, and may need more."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (before[1], before[1]))
     try:
@@ -43,15 +43,15 @@ def more_memory() -> Iterator[None]:
 
 
 def end_without_exception(item: pytest.Item, seconds: float) -> None:
-    """End this process a while after a test's time is over, saying where each thread is."""
+    """Set a timer that ends this process LAST_RESORT_S after SECONDS, and prints all stacks."""
     stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(seconds + LAST_RESORT_S, file=stderr, exit=True)
 
 
 class Ending:
-    """SIGTERM and SIGHUP end a test run as Ctrl-C does, its workers and what they started.
+    """Lets SIGTERM and SIGHUP end a test run as Ctrl-C does, with its workers and all they started.
 
-    A signal that was ignored when the run was started stays so.
+    A signal that was ignored when the run was started stays ignored.
     """
 
     def __init__(self, session: pytest.Session) -> None:
@@ -62,12 +62,12 @@ class Ending:
                 signal.signal(number, self._end)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        # Again would be in the way of what ends.
+        # A second signal must not interrupt the end.
         if self._ending:
             return
         self._ending = True
         self._session.shouldstop = f"told to end by {signal.Signals(number).name}"
-        # Workers; in a worker, what its test waits for.
+        # These are the workers; or, in a worker, the programs that its test waits for.
         for child in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):
                 child.terminate()
@@ -76,5 +76,5 @@ class Ending:
 
 
 def end_what_is_left() -> None:
-    """No program that a test started outlives the run."""
+    """End all programs that tests have started and that are still running."""
     process.end(psutil.Process().children(recursive=True), GRACE_S)

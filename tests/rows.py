@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tests whose cases are a table."""
+"""Tests that run once for each row of a table."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Boots that are shared: cases that want the same machine run in it one after the other.
 
-To boot takes longer than many a case. Each case has settings, HugeTLB pages, time limit, kernel
-log and exit status of its own, as if it had the machine for itself.
+Booting takes longer than many cases. Each case has settings, HugeTLB pages, a time limit, a kernel
+log and an exit status of its own, as if it had the machine for itself.
 """
 
 import os
@@ -23,19 +23,20 @@ from lab.machines.job import complaints
 from .matrix import Case
 
 BOOT_S = 120
-# Host seconds for a second of the machine's, at most: when it hangs.
+# A second of the machine takes at most this many seconds of the host, unless it has hung.
 SLOWNESS = {"svm-qemu": 5, "vmx-bochs": 40}
-# Beside a case's own limit, which the machine's clock measures.
+# Host seconds for each case in addition to its own limit, which the machine's clock measures.
 SPARE_S = 60
-# Seconds: the first case of a boot waits for all of them.
+# Time limit of a test, seconds. The first case of a boot waits for all others.
 MOST_S = 7200
 PARAMETERS = "/sys/module/kvm/parameters"
 HARVEST = f"{PARAMETERS}/dirty_harvest"
-# Instead of a case's exit status: the machine does not have what it asks for.
+# Exit status of a case that did not run, because the machine lacks a setting or memory for it.
 UNFIT = 99
 
-# run NAME LIMIT EAGER HARVEST HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]...: leaves NAME.status,
-# NAME.output and NAME.log. Every setting that a case changes has been saved by save NAME...
+# save NAME... saves the settings that cases of this boot change; run restores them for each case.
+# run NAME LIMIT EAGER HARVEST HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]... runs a case, and
+# writes NAME.status, NAME.output and NAME.log.
 SCRIPT = f"""
 cd /selftests
 
@@ -149,10 +150,10 @@ class Meter:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case left behind.
+    """The result of a case.
 
-    kernel_log: what the kernel said meanwhile, and complaints from boot and from in between.
-    spent: its part of what the boot cost.
+    kernel_log: the kernel's messages meanwhile; and complaints from the boot, or between cases.
+    spent: its share of the time of the boot.
     """
 
     status: int
@@ -165,7 +166,7 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """The test passes, and the kernel does not complain."""
+        """Whether the test passed and the kernel did not complain."""
         return self.status == 0 and not complaints(self.kernel_log)
 
 
@@ -202,15 +203,15 @@ def make_job(
 def outcomes(
     cases: Iterable[Case], result: Result, spent: Mapping[str, Spent]
 ) -> dict[str, Outcome]:
-    """What each case left behind, by its id. SPENT: on each.
+    """The outcomes of all cases, by id. spent: the time of each.
 
-    What the kernel complains about that no case's log has is added to all of them.
+    Complaints of the kernel that are in no case's log are added to the logs of all cases.
     """
     result.check("a boot that cases share")
     text = {name: data.decode(errors="replace") for name, data in result.files.items()}
     logs = {case.id: text[f"{case.id}.log"] for case in cases}
     known = set(complaints("\n".join(logs.values())))
-    # The console has what was said after the last case, and repeats what cases have.
+    # The console has messages after the last case, and repeats those of cases.
     seen = complaints(f"{text['between.log']}\n{result.kernel_log}")
     everywhere = "".join(f"{line}\n" for line in seen if line not in known)
     return {
@@ -225,9 +226,9 @@ def outcomes(
 
 
 class Boots:
-    """Runs cases when the first of those is asked for that share a boot.
+    """Runs all cases that share a boot when the outcome of the first one is requested.
 
-    wanted: all cases that will be asked for. Their outcomes are remembered: repetitions of a test
+    wanted: all cases that will be requested. Their outcomes are remembered: repetitions of a test
         (--count) need Boots of their own, see boots_of() in conftest.py.
     """
 
@@ -239,7 +240,7 @@ class Boots:
         self._known: dict[str, Outcome | MachineFailed] = {}
 
     def outcome(self, case: Case) -> Outcome:
-        """What CASE left behind. MachineFailed: the machine, while it ran."""
+        """The outcome of CASE. MachineFailed: the machine failed while CASE ran."""
         while (found := self._known.get(case.id)) is None:
             same = [one for one in self._wanted if one.boot == case.boot]
             left = [one for one in same if one.id not in self._known]
@@ -259,20 +260,19 @@ class Boots:
         return outcomes(cases, result, meter.spent())
 
     def control_and(self, pair: tuple[Case, Case]) -> tuple[Outcome, Outcome]:
-        """What a control and another case left behind, which others shall not have a part in.
+        """The outcomes of a control and a second case, without influence of other cases.
 
-        If the control finds the machine unfit, or it ends, both run in another one, alone.
+        If the control fails, or the machine does, both run again in a boot of their own.
         """
-        try:
-            control, other = map(self.outcome, pair)
-            if control.fine:
-                return control, other
-        except MachineFailed:
-            pass
+        control, second = pair
+        with suppress(MachineFailed):
+            found, other = self.outcome(control), self.outcome(second)
+            if found.fine:
+                return found, other
         alone = Boots(pair, self._job)
-        return alone.outcome(pair[0]), alone.outcome(pair[1])
+        return alone.outcome(control), alone.outcome(second)
 
 
-# What the fixture boots_of takes and is, see conftest.py.
+# Types of the fixture boots_of() in conftest.py, and of its last argument.
 CasesOf = Callable[[dict[str, Any]], Iterable[Case]]
 BootsOf = Callable[[str, str, CasesOf], Boots]

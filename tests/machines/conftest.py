@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What tests need that build kernels and boot them."""
+"""Fixtures of tests that build kernels and boot them."""
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from .matrix import Case
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """The bound of a worker's memory is none of the machines that it boots."""
+    """Do not let the machines that a worker boots inherit the limit of its memory."""
     with guards.more_memory():
         return (yield)
 
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def cost(record_property: Callable[[str, object], None]) -> Callable[[Spent], None]:
-    """cost(spent): what the test's cases have cost, for reports of it."""
+    """cost(spent): record the time that the cases of a test have taken."""
 
     def record(spent: Spent) -> None:
         record_property(WALL, round(spent.wall, 3))

@@ -3,9 +3,9 @@
 
 That holds for vmx-bochs, and for svm-qemu where it counts instructions.
 
-The job shows random numbers, counters of interrupts and scheduling, the time at which each of three
-CPUs that compete gets done. The host is busy otherwise beside the second run. Short: a difference
-that needs minutes to show is missed.
+The output of the job depends on random numbers, counters of interrupts and of scheduling, and the
+times at which three competing CPUs are done. Beside one of the runs, all CPUs of the host are busy.
+The job is short, so it misses differences that need minutes to show.
 """
 
 import subprocess

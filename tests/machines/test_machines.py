@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The emulated machines, really booted: what comes back, and that a crash is no failed test.
 
-Each case is one boot. vmx-bochs has only those that its own emulator decides.
+Each case is a boot. On vmx-bochs only those run that depend on the emulator.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def boot(
     kernel: Callable[[str, str], Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Boot]:
     """boot(machine, *command, **fields of Job). Nothing may be left behind."""
-    # Of its own, since other workers of this test run come and go in the usual place.
+    # Use another directory than usual, in which other workers have theirs.
     monkeypatch.setattr(workspace, "TEMPORARY", tmp_path)
     image = kernel("series", "kvm").image
 

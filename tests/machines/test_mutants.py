@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Do the tests find bugs? Each mutant of tests/mutants is found, by the test that its patch names.
 
-How is in docs/developing.md, "Mutants". It is not enough that anything else goes wrong, a machine
-that crashes included.
+docs/developing.md, "Mutants", says how. The test has to fail as the patch says: other failures do
+not count, not even a crash of the machine.
 """
 
 import re

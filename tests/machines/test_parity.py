@@ -13,20 +13,20 @@ from lab.machines.job import complaints
 from .boots import MOST_S, UNFIT, BootsOf, Outcome
 from .matrix import PACKAGED, Case
 
-# By exit status, the last that of a process that KILL ended.
+# Words for exit statuses. 137 is that of a process that SIGKILL ended, at the time limit.
 VERDICTS = {0: "pass", 4: "skip", 137: "limit", UNFIT: "no machine"}
-# Numbers, addresses and times, of which no two boots have the same.
+# Numbers, addresses and times, which differ between boots.
 VARIES = re.compile(r"^\[[^]]*\] *|\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b")
 
 
 def verdict(found: Outcome) -> tuple[str, set[str]]:
-    """In a word, and the kernel's complaints, without what always differs."""
+    """The verdict in a word, and the kernel's complaints without numbers that always differ."""
     said = {VARIES.sub("", line) for line in complaints(found.kernel_log)}
     return VERDICTS.get(found.status, "FAIL") + (", COMPLAINS" if said else ""), said
 
 
 def outcome(run: Callable[[Case], Outcome], case: Case) -> Outcome:
-    """What CASE left behind, or the machine, if that failed."""
+    """The outcome of CASE, or one that says that its machine failed."""
     try:
         return run(case)
     except MachineFailed as failure:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lockstep figures are still those of docs/reference, of the base that is tested.
 
-Boots one of the reference's own jobs again (docs/measuring.md: "The reference"); what has moved is
-what `lab compare` says. The figures of other jobs move unseen until `make reference`.
+Repeats one job of the reference (docs/measuring.md: "The reference"), and compares figures like
+`lab compare`. `make reference` notices changes in the figures of the other jobs.
 """
 
 from collections.abc import Callable
