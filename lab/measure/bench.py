@@ -30,7 +30,7 @@ from lab.results import files, goals, jsonl, sources, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
-# An emulator has nothing to put in order; split-bench.sh on `host` restores its settings.
+# Seconds to end a machine with. split-bench.sh on `host` has to restore settings; emulators do not.
 GRACE_S = {"host": 10.0}
 
 
@@ -51,8 +51,8 @@ def _save_log(boot: Boot, text: str) -> Path:
 def checked(boot: Boot, result: Result) -> list[Measurement]:
     """The measurements of a boot.
 
-    LabError: split-bench.sh refused. WorkFailed: a run failed, or the results are not
-    those of the plan, as when a module parameter did not take effect.
+    LabError: split-bench.sh refused its options. WorkFailed: a run failed; or the results are not
+    those of the plan, for example because a module parameter did not take effect.
     """
     said = result.output.decode(errors="replace").strip()
     if result.status == 2:
@@ -90,9 +90,10 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
 def run_boot(
     machine: Machine, boot: Boot, job: Job, on_progress: Callable[[str], None]
 ) -> list[Measurement]:
-    """Run one boot and return its measurements. Raises what checked() raises, and
+    """Run a boot and return its measurements.
 
-    MachineFailedError: with the reason and where the console is kept.
+    Raises what checked() raises. MachineFailedError: the machine crashed or timed out. It has the
+    reason, and says where the console is kept.
     """
     try:
         return checked(boot, machine.run(replace(job, on_progress=on_progress)))
@@ -161,9 +162,9 @@ def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Me
     """Build, measure, and keep the results in FILE, complete or not at all."""
     kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
-    # The series' own measures every kernel.
+    # The test of the series measures all kernels.
     test = selftests.build("series") / PERF_TEST
-    # `host` has no image: it runs the kernel it runs.
+    # `host` has no image: its kernel is running.
     jobs = [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
     found = run_plan(machine, jobs)
     jsonl.write(file, found)
@@ -174,7 +175,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     """Print the tables of the results in FILE, and draw them if they are the latest."""
     if latest:
         files.name_latest(file)
-    # And the newest of other bases, kept or committed, that have the same.
+    # Also show the newest results of other bases, kept or committed, that measured the same.
     committed = sorted((ROOT / figures.REFERENCE).glob("*/*.jsonl"))
     others = sources.beside(found, [*files.kept(), *committed])
     bases = {base: other.measurements for base, other in others.items()}
@@ -237,7 +238,7 @@ def bench(
     """
     given = {k: v for k, v in chosen.items() if v is not None}
     if name == "host":
-        # Its kernel may have no dirty_harvest.
+        # The kernel of the host may not have dirty_harvest.
         given.setdefault("harvest", ())
     matrix = replace(plan.FULL if preset == "full" else plan.QUICK, **given)
     machine = machines.get(name)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from lab.build.selftests import PERF_TEST
 from lab.core.errors import LabError
@@ -19,32 +20,42 @@ from lab.results.jsonl import Key
 from lab.results.tables import BASE_VCPUS, MIB, OFF
 
 SCRIPT = ROOT / "scripts" / "split-bench.sh"
-# Where they are inside the machine, and what comes back.
+# The directory of script and test inside the machine, and the file that comes back.
 INSIDE = "/bench"
 OUTPUT = "results.jsonl"
 
-# The machine with simulated time, and the pages behind its guests.
+# The machine with simulated time, the size of huge pages, and the memory of a machine.
 MACHINE = VmxBochs.name
 HUGE_MIB = 2
 MEMORY_MIB = 1024
-# For the kernel, the initramfs and the selftest beside the guest's memory.
+# Memory for the kernel, the initramfs and the selftest, in addition to that of the guest.
 SPARE_MIB = 512
 
-# Host seconds for the first announcement only, seen on two cores: to boot, and for one
-# vCPU of one run. The time left is corrected by how fast the boots really get on.
+# Seconds of the host, measured on two cores: for a boot, and for each vCPU of a run. They are for
+# the first announcement only. Later the remaining time is corrected by the speed so far.
 BOOT_S = {"vmx-bochs": 14.0, "svm-qemu": 2.0, "host": 0.0}
 VCPU_S = {"vmx-bochs": 0.7, "svm-qemu": 0.5, "host": 0.5}
-# A machine that takes this many times as long as announced has hung.
+# A machine that takes this many times as long as estimated has hung.
 PATIENCE = 20
 
 
-# vCPUs, write percentage, initially-all-set, eager_page_split, backing, dirty_harvest.
-Run = tuple[int, int, bool, str, str, str]
+class Run(NamedTuple):
+    """One run of the test. eager, harvest: values of eager_page_split and dirty_harvest.
+
+    harvest: empty to leave the parameter as the kernel has it.
+    """
+
+    vcpus: int
+    write_percent: int
+    initially_all_set: bool
+    eager: str
+    backing: str
+    harvest: str
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """What one boot measures; the values are those of split-bench.sh's options."""
+    """The measurements of a boot, as values of the options of split-bench.sh."""
 
     vcpus: tuple[int, ...] = (2, 4, 8)
     writes: tuple[int, ...] = (100, 20)
@@ -53,14 +64,14 @@ class Matrix:
     bytes_per_vcpu: str = "4M"
     backing: tuple[str, ...] = ("anonymous_hugetlb_2mb",)
     iterations: int = 3
-    # Of dirty_harvest; none: as the kernel has it, which may lack the parameter.
+    # Values of dirty_harvest. None: leave it as the kernel has it, which may lack the parameter.
     harvest: tuple[str, ...] = ()
-    # vCPUs that access memory once all of it is populated, if not all.
+    # The number of vCPUs that access memory after all of it is populated; None: all.
     busy: int | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of each vCPU. For a matrix that check_matrix() has passed."""
+        """Bytes of memory of each vCPU. The matrix must have passed check_matrix()."""
         units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
         text = self.bytes_per_vcpu.upper()
         return int(text.rstrip("KMG")) * units.get(text[-1], 1)
@@ -71,15 +82,15 @@ class Matrix:
 
     @property
     def runs(self) -> list[Run]:
-        """Every run; dirty_harvest is empty for what the kernel has."""
+        """All runs, in the order in which split-bench.sh makes them."""
         harvest = self.harvest or ("",)
         values = (self.vcpus, self.writes, self.inits, self.eager, self.backing, harvest)
-        return list(product(*values))
+        return [Run(*value) for value in product(*values)]
 
     @property
     def weight(self) -> int:
-        """vCPUs of all runs, plus what starting each run costs in that unit."""
-        return sum(vcpus + 2 for vcpus, *_ in self.runs)
+        """How long all runs take: the sum of their vCPUs, and 2 for starting each run."""
+        return sum(run.vcpus + 2 for run in self.runs)
 
     def arguments(self) -> list[str]:
         return [
@@ -95,10 +106,10 @@ class Matrix:
         ]
 
     def parts(self) -> "Iterator[tuple[str, Matrix]]":
-        """The boots that the matrix is spread over, each with what tells it from the others.
+        """The parts of the matrix to measure in boots of their own, each with a name.
 
-        One for each backing and log mode, and for each write percentage if a boot would take
-        long otherwise: a boot is what an interrupted measurement loses.
+        There is a part for each backing and log mode, and also for each write percentage if boots
+        would take long otherwise: an interrupted measurement loses a whole boot.
         """
         long = self.weight > MOST_WEIGHT * len(self.backing) * len(self.inits)
         mixes = [(each,) for each in self.writes] if long else [self.writes]
@@ -113,11 +124,11 @@ class Matrix:
             yield ", ".join(words), part
 
 
-# vCPUs of a boot's runs (see Matrix.weight) from which on it is split further.
+# Split a boot further if its runs have a larger weight.
 MOST_WEIGHT = 400
 
-# Those of split-bench.sh, but for its second backing in --full: that doubles the hours. And
-# for dirty_harvest, which not every kernel has that the script may meet.
+# The presets of split-bench.sh, with two differences in FULL. It has no second backing, which would
+# double its hours. And it has dirty_harvest, which the script must not expect of every kernel.
 QUICK = Matrix(vcpus=(2, 8), iterations=2)
 FULL = Matrix(
     vcpus=(2, 4, 8, 14, 16, 32, 64),
@@ -126,7 +137,7 @@ FULL = Matrix(
     harvest=("off", "on"),
 )
 
-# By the names that --modes takes.
+# Paging modes by the names that the option --modes takes.
 MODES = {
     "ept1": Mode(True),
     "ept0": Mode(False),
@@ -134,28 +145,30 @@ MODES = {
     "ept1-nopml": Mode(True, pml=False),
     "tdp-nopml": Mode(True, True, pml=False),
 }
-# Of the writes, percent: goals for enabling in the TDP MMU are judged by three runs.
+# A third write percentage in the TDP MMU, whose goals for enabling need a median of three runs.
 THIRD_MIX = 5
-# Those that the default has with all of its vCPU counts.
+# The modes that the default measures with all numbers of vCPUs.
 SCALING = (MODES["ept1"], MODES["ept0"])
 
 
 def modes_of(machine: str) -> tuple[str, ...]:
-    """The modes that a machine can boot in: PML is Intel's."""
+    """The modes that a machine can boot in. Only Intel's processors have PML to switch off."""
     return tuple(name for name, mode in MODES.items() if mode.pml or machine == VmxBochs.name)
 
 
 def logs_by_itself(machine: str, mode: Mode) -> bool:
-    """The CPU logs (PML), so dirty_harvest changes nothing."""
+    """Whether the CPU logs dirty pages itself (PML), so that dirty_harvest changes nothing."""
     return machine == VmxBochs.name and mode.ept and mode.pml
 
 
 @dataclass(frozen=True)
 class Boot:
-    """One boot of a machine. mode: None to take the host as it is.
+    """A boot of a machine.
 
-    part: what tells it from other boots of the same kernel and mode, empty if there are none.
-    also: measured after the matrix, which has nothing of it.
+    mode: None for the host, whose mode is not changed.
+    part: a name to distinguish it from other boots of the same kernel and mode, empty if there is
+        none.
+    also: further matrices to measure afterwards. They have no run of the first one.
     """
 
     machine: str
@@ -171,10 +184,10 @@ class Boot:
 
     @property
     def verified(self) -> tuple[Matrix, ...]:
-        """What is run with -V after all that is measured, untimed.
+        """Runs with -V after all measurements, which verify the result and are not timed.
 
-        Whatever changes what KVM does, once: with the most writes, and with two vCPUs, as their
-        number changes nothing of it but for how long it is measured.
+        There is a run for each combination of settings that changes what KVM does. It has the
+        largest write percentage, and two vCPUs: more of them would only take longer.
         """
         vcpus = min(2, *(vcpus for matrix in self.matrices for vcpus in matrix.vcpus))
         writes = max(writes for matrix in self.matrices for writes in matrix.writes)
@@ -198,7 +211,7 @@ class Boot:
 
     @property
     def _slowness(self) -> float:
-        """A lockstep machine executes its CPUs in turn; BOOT_S and VCPU_S are those with nine."""
+        """A lockstep machine executes its CPUs in turn. BOOT_S and VCPU_S are those with nine."""
         if self.machine != VmxBochs.name:
             return 1.0
         return (1 + min(max(self.matrix.vcpus) + 1, VmxBochs.max_cpus)) / 10
@@ -209,7 +222,7 @@ class Boot:
 
     @property
     def runs_s(self) -> float:
-        """The same for the runs, without the boot."""
+        """The estimate for all runs, without the boot."""
         weight = sum(matrix.weight for matrix in self.matrices)
         return VCPU_S[self.machine] * self._slowness * weight
 
@@ -225,9 +238,10 @@ class Boot:
 
 
 def _beside(kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
-    """What is measured of KERNEL beside the series: what the tables compare, no more.
+    """What to measure of another KERNEL for comparison with the series; None for nothing.
 
-    The TDP MMU splits eagerly in the unpatched kernel, too, and knows no gates.
+    In the TDP MMU the unpatched kernel splits eagerly, too, and not only for nested guests. So
+    there it takes the place of the ungated baseline.
     """
     compared = {"base": "NY" if mode.tdp_mmu else "N", "peer": "" if mode.tdp_mmu else "Y"}
     eager = tuple(value for value in matrix.eager if value in compared[kernel])
@@ -239,9 +253,9 @@ def _beside(kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
 
 
 def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
-    """The matrix without dirty_harvest where there is none, or where it changes nothing.
+    """The matrix without values of dirty_harvest if it has no effect in this boot.
 
-    None if nothing is left: then dirty_harvest was not to be off.
+    None if nothing is left to measure, since the matrix does not include dirty_harvest=off.
     """
     if kernel == "series" and not logs_by_itself(machine, mode):
         return matrix
@@ -249,9 +263,9 @@ def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | 
 
 
 def _quick(boot: Boot) -> Boot:
-    """The boot, measuring the other log mode and dirty_harvest=on as well.
+    """The boot with additional runs: without initially-all-set, and with dirty_harvest=on.
 
-    These, and what is not SCALING, where there are most vCPUs only.
+    These have the largest number of vCPUs only, and so do all runs in modes that are not SCALING.
     """
     if boot.kernel == "peer" or not boot.mode:
         return boot
@@ -267,7 +281,10 @@ def _quick(boot: Boot) -> Boot:
 
 
 def quick(boots: Sequence[Boot]) -> list[Boot]:
-    """What is measured of QUICK by default; without PML, nothing beside the shadow MMU."""
+    """The boots of QUICK, changed to those that are the default.
+
+    In the shadow MMU without PML, only the first kernel is measured.
+    """
     first, alone = boots[0].kernel, MODES["ept1-nopml"]
     return [_quick(boot) for boot in boots if boot.kernel == first or boot.mode != alone]
 
@@ -277,9 +294,12 @@ def bench_boots(
 ) -> list[Boot]:
     """The boots for one invocation.
 
-    kernels: a kind of kernel, or "all" for the series with Y of the ungated baseline and N of the
-    base beside it. modes: keys of MODES. `host` has one kernel and one mode only. dirty_harvest is
-    left alone where the CPU logs by itself.
+    kernels: a kind of kernel; or "all" for the series, and for comparison the ungated baseline with
+    Y
+        and the base with N.
+    modes: keys of MODES. The machine `host` has one kernel and one mode only.
+
+    If the CPU logs dirty pages itself, dirty_harvest is not set.
     """
     first = "series" if kernels == "all" else kernels
     if machine == "host":
@@ -295,7 +315,7 @@ def bench_boots(
 
 
 def check_matrix(matrix: Matrix) -> None:
-    """Let split-bench.sh judge its options. LabError: what it found wrong."""
+    """LabError: split-bench.sh refuses the options of the matrix."""
     command = ["sh", str(SCRIPT), "--dry-run", "--test=/bin/true", *matrix.arguments()]
     judged = subprocess.run(command, capture_output=True, text=True, check=False)
     if judged.returncode:
@@ -303,7 +323,10 @@ def check_matrix(matrix: Matrix) -> None:
 
 
 def check_modes(machine: str, modes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The modes asked for, if any. LabError: not of MODES, twice, none, or not to be chosen."""
+    """The value of --modes, if it is given.
+
+    LabError: a mode that MACHINE does not have, a mode twice, none, or a machine without choice.
+    """
     if modes is None:
         return None
     if machine == "host":
@@ -318,7 +341,7 @@ def check_modes(machine: str, modes: tuple[str, ...] | None) -> tuple[str, ...] 
 
 
 def check_harvest(machine: str, kernels: str, modes: Sequence[str], values: Sequence[str]) -> None:
-    """LabError: dirty_harvest is asked for where there is none, or where it changes nothing."""
+    """LabError: --harvest is given for kernels or modes in which dirty_harvest has no effect."""
     if not values:
         raise LabError("--harvest: the list is empty")
     if machine == "host":
@@ -338,9 +361,9 @@ def without_name(line: str) -> str:
 
 
 def cpus_for(machine: Machine, vcpus: Iterable[int]) -> int:
-    """One CPU for each vCPU and one for the test's main thread, or all that there are.
+    """The CPUs of the machine: one for each vCPU and one for the test's main thread, if it can.
 
-    split-bench.sh marks the runs of more vCPUs as overcommitted.
+    split-bench.sh marks runs with more vCPUs than that as overcommitted.
     """
     return min(max(vcpus) + 1, machine.max_cpus)
 
@@ -370,26 +393,26 @@ def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
 
 
 def expected_keys(boot: Boot, seen: Key) -> set[Key]:
-    """What a boot is to deliver, in the mode that SEEN has for what was not asked for."""
+    """All measurements that a boot has to make. Settings that it leaves open are those of SEEN."""
     return {
         replace(
             seen,
             machine=boot.machine,
             kernel=boot.kernel,
-            vcpus=vcpus,
+            vcpus=run.vcpus,
             bytes_per_vcpu=matrix.size,
-            backing=backing,
-            write_percent=writes,
-            initially_all_set=init,
-            eager=eager == "Y",
+            backing=run.backing,
+            write_percent=run.write_percent,
+            initially_all_set=run.initially_all_set,
+            eager=run.eager == "Y",
             phase=phase,
             iteration=iteration,
-            dirty_harvest=harvest or seen.dirty_harvest,
-            idle=vcpus - matrix.busy if matrix.busy else 0,
+            dirty_harvest=run.harvest or seen.dirty_harvest,
+            idle=run.vcpus - matrix.busy if matrix.busy else 0,
         )
         for matrix in boot.matrices
-        for vcpus, writes, init, eager, backing, harvest in matrix.runs
+        for run in matrix.runs
         for phase, repeated in jsonl.PHASES.items()
-        if init or phase != "clear"
+        if run.initially_all_set or phase != "clear"
         for iteration in ([*range(1, matrix.iterations + 1)] if repeated else [None])
     }
