@@ -26,7 +26,7 @@ from lab.measure.plan import Boot
 from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.page import figures
-from lab.results import files, goals, jsonl, sources, tables
+from lab.results import files, goals, jsonl, notation, sources, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
@@ -75,12 +75,12 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
         raise WorkFailed(f"{boot.label}: no results")
     seen = found[0]
     if boot.mode and boot.mode.ept != seen.ept:
-        mode = tables.paging(boot.machine, seen.ept)
+        mode = notation.paging(boot.machine, seen.ept)
         raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
     like = seen.key
     if boot.mode:
         wanted = boot.mode
-        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=tables.OFF)
+        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=notation.OFF)
     differing = plan.expected_keys(boot, like) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"

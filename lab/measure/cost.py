@@ -26,7 +26,7 @@ from lab.measure.options import numbers
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
 from lab.page import sections
-from lab.results import tables
+from lab.results import notation
 from lab.results.files import output_file, output_option, write_records
 
 INSIDE = "/cost"
@@ -152,7 +152,7 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     built, test = kernel.build("series", "kvm"), selftests.build("series") / PERF_TEST
     records: list[dict[str, Any]] = []
     for ept in (True, False):
-        mode = tables.paging(MACHINE, ept)
+        mode = notation.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
             result = machine.run(cost_job(ept, wanted, built.image, test))
         result.check(mode)

@@ -25,7 +25,7 @@ from lab.machines.paging import HARVEST, Mode
 from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
-from lab.results import tables
+from lab.results import notation
 from lab.results.files import output_file, output_option, write_records
 
 CONFIG = "kvm"
@@ -109,7 +109,7 @@ class LiveBoot:
     def label(self) -> str:
         mmu = ", TDP MMU" if self.tdp_mmu else ""
         mmu += ", Dirty bits" if self.harvest else ""
-        return f"{self.kernel}, {tables.paging(MACHINE, self.ept)}{mmu}"
+        return f"{self.kernel}, {notation.paging(MACHINE, self.ept)}{mmu}"
 
     @property
     def parameters(self) -> dict[str, str]:

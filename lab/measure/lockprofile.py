@@ -33,9 +33,9 @@ from lab.measure.options import numbers, words
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes, cpus_for
 from lab.page import command as page
 from lab.page import sections
-from lab.results import tables
+from lab.results import notation
 from lab.results.files import output_file, output_option, write_records
-from lab.results.tables import MIB
+from lab.results.notation import MIB
 
 KERNEL = "series"
 BACKING = "anonymous_hugetlb_2mb"
@@ -199,7 +199,7 @@ def profile(
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
         waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
-        raise WorkFailed(f"{tables.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
+        raise WorkFailed(f"{notation.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
     found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
     found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
     found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
@@ -269,7 +269,7 @@ def command(
     records: list[dict[str, Any]] = []
     for mode in chosen:
         job = trace_job(mode, runs, mib, cpus, built.image, test)
-        name = tables.mode_of(MACHINE, mode)
+        name = notation.mode_of(MACHINE, mode)
         with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
             result = machine.run(replace(job, on_progress=partial(_done, len(runs), count(1))))
         result.check(name)

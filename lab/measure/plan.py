@@ -15,9 +15,10 @@ from lab.core.paths import ROOT
 from lab.machines import Job, Machine
 from lab.machines.bochs import VmxBochs
 from lab.machines.paging import Mode
-from lab.results import jsonl, tables
+from lab.results import jsonl, notation
 from lab.results.jsonl import Key
-from lab.results.tables import BASE_VCPUS, MIB, OFF
+from lab.results.notation import MIB, OFF
+from lab.results.tables import BASE_VCPUS
 
 SCRIPT = ROOT / "scripts" / "split-bench.sh"
 # The directory of script and test inside the machine, and the file that comes back.
@@ -202,7 +203,7 @@ class Boot:
 
     @property
     def label(self) -> str:
-        mode = [tables.mode_of(self.machine, self.mode)] if self.mode else []
+        mode = [notation.mode_of(self.machine, self.mode)] if self.mode else []
         return ", ".join([self.kernel, *mode, *([self.part] if self.part else [])])
 
     @property

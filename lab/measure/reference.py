@@ -20,7 +20,7 @@ from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render
-from lab.results import goals, sources, tables
+from lab.results import goals, sources
 from lab.results.tables import BASE_VCPUS
 
 VCPUS = tuple(goals.RATIOS)
@@ -105,7 +105,7 @@ def check_bounds(file: Path) -> None:
     """Print the goals and how they are met. WorkFailed: a bound is missed."""
     found = sources.load(file).measurements
     if table := goals.table(found):
-        tables.show(table)
+        table.show()
     if lines := [*goals.missed(found)]:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 

@@ -10,8 +10,8 @@ from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
 from lab.page import render, sections
-from lab.results import sources, tables
-from lab.results.tables import Table
+from lab.results import sources
+from lab.results.table import Table
 
 REPORT = BUILD / "report"
 
@@ -37,7 +37,7 @@ def refresh(results: Path) -> None:
 def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> None:
     """Print TABLES of the results in FILE, and where it is. draw: make the report, too."""
     for table in shown:
-        tables.show(table)
+        table.show()
     say(f"{what}: every figure is in {file}")
     if draw:
         refresh(file.parent)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab.machines.paging import Mode
-from lab.results import tables
+from lab.results import notation
 
 SIMULATED = ("vmx-bochs",)
 
@@ -21,14 +21,14 @@ def simulated(machine: str) -> str:
 
 def mode(record: Any) -> str:
     of = Mode(record["ept"], record["tdp_mmu"], record.get("pml", True))
-    return tables.mode_of(record["machine"], of)
+    return notation.mode_of(record["machine"], of)
 
 
 # Keys that all lines of a figure may have in common, and the words for their values.
 FACTS: Mapping[str, Callable[[Any], str]] = {
     "qemu": str,
     "vcpus": lambda count: f"{count} vCPUs",
-    "bytes_per_vcpu": lambda count: f"{tables.size(count)} per vCPU",
+    "bytes_per_vcpu": lambda count: f"{notation.size(count)} per vCPU",
     "backing": str,
     "initially_all_set": lambda on: f"{'' if on else 'without '}initially-all-set",
 }

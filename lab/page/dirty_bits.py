@@ -7,10 +7,10 @@ from lab.machines.bochs import IPS
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Missing, Part, Picture, grid
 from lab.page.pictures import HARVESTED, PROTECTED, Panel
-from lab.results import tables, tradeoff
+from lab.results import notation, tradeoff
 from lab.results.jsonl import Key, Measurement
 from lab.results.sources import Source
-from lab.results.tables import Table
+from lab.results.table import Table
 from lab.results.tradeoff import Tradeoff
 
 GIB = 1 << 30
@@ -45,8 +45,8 @@ def _round_table(found: Sequence[Tradeoff]) -> Table:
     for mode in found:
         for one, other in mode.pairs:
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear, o.total)]
-            cells = (*map(tables.milliseconds, times), tables.ratio(one.total, other.total))
-            label = (tables.paging_of(mode.like), f"{one.write_percent}%")
+            cells = (*map(notation.milliseconds, times), notation.ratio(one.total, other.total))
+            label = (notation.paging_of(mode.like), f"{one.write_percent}%")
             table.add(*label, *cells, origins=one.keys + other.keys)
     return table
 
@@ -64,7 +64,7 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
         for one, other in (mode.pairs[0], mode.pairs[-1]):
             times = [t for o in (one, other) for t in (o.dirty, o.get, o.clear)]
             cells = (f"{seconds * scale / mode.pages:.1f}" for seconds in times)
-            label = (tables.paging_of(mode.like), f"{one.write_percent}%")
+            label = (notation.paging_of(mode.like), f"{one.write_percent}%")
             cheaper = (_crossing(mode.crossing()), _crossing(mode.crossing(mode.like.vcpus)))
             table.add(*label, *cells, *cheaper, origins=one.keys + other.keys)
     return table
@@ -78,7 +78,7 @@ def _idle_table(found: Sequence[Tradeoff]) -> Table:
         times = (f"{seconds * 1e6:.3g}" for seconds in mode.idle or ())
         keys = mode.protected[-1].keys + mode.bits[-1].keys
         cells = (*times, _crossing(mode.crossing_idle()))
-        table.add(tables.paging_of(mode.like), *cells, origins=keys)
+        table.add(notation.paging_of(mode.like), *cells, origins=keys)
     return table
 
 
@@ -90,7 +90,7 @@ def _crossing(percent: float | None) -> str:
 
 
 def _vm(like: Key) -> str:
-    return f"{like.vcpus} vCPUs x {tables.size(like.bytes_per_vcpu)}, {like.backing}"
+    return f"{like.vcpus} vCPUs x {notation.size(like.bytes_per_vcpu)}, {like.backing}"
 
 
 def _dimensions(source: Source, found: Sequence[Tradeoff]) -> str:
@@ -104,7 +104,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     for mode in found:
         sides = {PROTECTED: mode.protected, HARVESTED: mode.bits}
         drawn = {s: [(one.write_percent, one.total * 1e3) for one in sides[s]] for s in sides}
-        title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
+        title = f"{notation.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
         panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
     simulated = dimensions.simulated(found[0].like.machine)
     return Picture(
@@ -128,7 +128,7 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
             for style, bits in ((PROTECTED, False), (HARVESTED, True))
         }
         share = _crossing(mode.crossing_idle())
-        title = f"{tables.paging_of(mode.like)}\nDirty bits cheaper {share}, the rest idle"
+        title = f"{notation.paging_of(mode.like)}\nDirty bits cheaper {share}, the rest idle"
         panels.append(Panel(title, "GiB of memory", drawn))
     simulated = dimensions.simulated(found[0].like.machine)
     return Picture(

@@ -17,7 +17,7 @@ from typing import Any
 from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import cliff, query
-from lab.results import sources, tables
+from lab.results import notation, sources
 from lab.results.sources import Bases, Sources
 
 REFERENCE = Path("docs") / "reference"
@@ -43,8 +43,8 @@ def _share(value: float) -> str:
 
 # Formats of figures: the values of "as" of a column.
 STYLES: Mapping[str, Callable[[float], str]] = {
-    "ms": lambda value: tables.milliseconds(value / 1e3) if value else "0",
-    "ratio": lambda value: tables.ratio(value, 1),
+    "ms": lambda value: notation.milliseconds(value / 1e3) if value else "0",
+    "ratio": lambda value: notation.ratio(value, 1),
     "count": lambda value: f"{value:,.0f}",
     "percent": _percent,
     "share": _share,
@@ -123,7 +123,7 @@ def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> S
 def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
     """A figure. Its query consists of the words of the column, the row and the table."""
     if row["name"] in column.get("not", ()):
-        return tables.NOTHING
+        return notation.NOTHING
     sides = column["of"].split(" / ")
     text = " / ".join(f"{common} {row['of']} {side}" for side in sides)
     style = column.get("as", "ratio" if len(sides) > 1 else "ms")

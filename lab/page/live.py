@@ -8,9 +8,9 @@ from typing import Any
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Panel, Points, Style, Timeline
-from lab.results import tables
+from lab.results import notation
 from lab.results.sources import Line, Source
-from lab.results.tables import Table
+from lab.results.table import Table
 
 STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
 
@@ -127,7 +127,7 @@ def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
             rows.append((f"{kind}, {phase} {iteration or ''}".strip(), *longest))
             origins.append(tuple(lines))
     title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
-    notes = ["an access counts in the phase in which it began", tables.LOCKSTEP]
+    notes = ["an access counts in the phase in which it began", notation.LOCKSTEP]
     return Grid(Table(title, ("", *columns), rows, notes), origins)
 
 

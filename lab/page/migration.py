@@ -8,9 +8,9 @@ from typing import Any
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Record, Timeline
-from lab.results import goals, tables
+from lab.results import goals, notation
 from lab.results.sources import Line, Source
-from lab.results.tables import Table
+from lab.results.table import Table
 
 # How many times longer the longest request has to be with N than with Y.
 GOAL = 5
@@ -28,7 +28,7 @@ def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
     """The migrations of each machine, kernel and paging mode: N, then Y, then Dirty bits."""
     groups: dict[tuple[Any, ...], dict[tuple[bool, str], dict[str, Record]]] = {}
     for one in found:
-        setting = (one["eager"], one.get("dirty_harvest", tables.OFF))
+        setting = (one["eager"], one.get("dirty_harvest", notation.OFF))
         records = groups.setdefault(_same(one), {}).setdefault(setting, {})
         records[one.get("phase", one["record"])] = one
     return [[each[setting] for setting in sorted(each)] for each in groups.values()]
@@ -98,10 +98,10 @@ def _table(migrations: Sequence[MigrationRecords]) -> Table:
         values = [row.value(migration) for migration in migrations]
         cells = [f"{value:.{row.digits}f}" for value in values]
         for value in values[1:]:
-            cells.append(tables.ratio(values[0], value) if row.with_ratio else tables.NOTHING)
+            cells.append(notation.ratio(values[0], value) if row.with_ratio else notation.NOTHING)
         table.add(row.label, *cells, strong=row.strong)
     simulated = record["machine"] in dimensions.SIMULATED
-    table.notes.append(tables.LOCKSTEP if simulated else tables.WALL_CLOCK)
+    table.notes.append(notation.LOCKSTEP if simulated else notation.WALL_CLOCK)
     for row in ROWS:
         if row.strong and simulated and len(migrations) > 1:
             lazy, eager = (row.value(migration) for migration in migrations[:2])
@@ -118,7 +118,7 @@ def migration_tables(found: Sequence[Record]) -> list[Table]:
 def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
     record = migrations[0]["migration"]
     origins = tuple(line for line in lines if _same(line.record) == _same(record))
-    paging = tables.paging(record["machine"], record["ept"]).replace("=", "")
+    paging = notation.paging(record["machine"], record["ept"]).replace("=", "")
     name = f"migration-{paging}{'-tdp' if record['tdp_mmu'] else ''}"
     simulated = record["machine"] in dimensions.SIMULATED
     drawn = [

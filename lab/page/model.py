@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lab.results.sources import Line, Source, Sources
-from lab.results.tables import Table
+from lab.results.table import Table
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from lab.page import pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Panel, Style
+from lab.results.notation import NOTHING, ratio
 from lab.results.sources import Source
-from lab.results.tables import NOTHING, Table, ratio
+from lab.results.table import Table
 
 TITLE, MEMORY = "Page tables in real caches", "GiB of guest memory"
 # Goals are for guests with at least this much memory, whose page tables fit into no cache.

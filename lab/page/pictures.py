@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from lab.results.tables import OFF
+from lab.results.notation import OFF
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

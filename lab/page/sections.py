@@ -14,10 +14,11 @@ from lab.machines.bochs import IPS
 from lab.page import dimensions, dirty_bits, live, migration, native, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
-from lab.results import goals, tables
+from lab.results import goals, notation, tables
 from lab.results.jsonl import Key
 from lab.results.sources import Bases, Source, Sources
-from lab.results.tables import ENABLING, FIRST_CLEAR, Row, Table
+from lab.results.table import Table
+from lab.results.tables import ENABLING, FIRST_CLEAR, Row
 
 # The call in which eager splitting does its work.
 SPLITTING = (FIRST_CLEAR, ENABLING)
@@ -31,7 +32,7 @@ def _family(key: Key) -> Key:
     Measurements without PML are a family of their own.
     """
     key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
-    return replace(key, dirty_harvest=tables.OFF, write_percent=0, phase="", iteration=None)
+    return replace(key, dirty_harvest=notation.OFF, write_percent=0, phase="", iteration=None)
 
 
 def _styles(key: Key) -> dict[Style, Key]:
@@ -45,7 +46,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     """A panel: times of ROW over vCPUs, in the mode and mix of LIKE; and their measurements."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
     # Ignore settings that can be changed at run time.
-    found = [replace(key, eager=False, dirty_harvest=tables.OFF) for key in source.measured]
+    found = [replace(key, eager=False, dirty_harvest=notation.OFF) for key in source.measured]
     counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
     drawn: dict[Style, Points] = {}
     used: list[Key] = []
@@ -55,8 +56,8 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
         if keys:
             drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
             used += keys
-    mode = tables.paging_of(like)
-    mix = tables.writes(like.write_percent)
+    mode = notation.paging_of(like)
+    mix = notation.writes(like.write_percent)
     over = ("N/Y", pictures.LAZY)
     if row in SPLITTING:
         over = ("U/Y", next(iter(_styles(at))))
@@ -69,7 +70,9 @@ def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
         return ""
     other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
     most = max(other.keys() & eager.keys(), default=0)
-    return f": {name} = {tables.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
+    return (
+        f": {name} = {notation.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
+    )
 
 
 WHAT_BITS_DO = " With Dirty bits no write faults, so that curve is the time without logging."
@@ -157,10 +160,10 @@ def _bench_tables(source: Source) -> list[Block]:
 def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
-    notes = ["no thread waits for the lock in these runs, so it is not dropped", tables.LOCKSTEP]
+    notes = ["no thread waits for the lock in these runs, so it is not dropped", notation.LOCKSTEP]
     table = Table("Cost of a split of 2 MiB", columns, notes=notes)
     for one in records:
-        mode, mib = tables.paging(one["machine"], one["ept"]), one["vcpus"] * one["mib_per_vcpu"]
+        mode, mib = notation.paging(one["machine"], one["ept"]), one["vcpus"] * one["mib_per_vcpu"]
         counts = (one["vcpus"], mib, one["pages"], one["instructions"])
         table.add(mode, *map(str, counts), f"{one['longest_ns'] / 1e6:.2f}")
     return table
@@ -191,7 +194,7 @@ def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
                 own = [one for one in records if _like(one)[:3] == wanted]
                 if own:
                     drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
-            row.append(Panel(f"{mode}, {tables.writes(mix)}", "vCPUs", drawn))
+            row.append(Panel(f"{mode}, {notation.writes(mix)}", "vCPUs", drawn))
         if all(panel.curves for panel in row):
             found.append(row)
     return found
@@ -213,7 +216,7 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
     """
     alone = [other for other in records if _like(other) == (*_like(one)[:3], 1)]
     if not alone or one["write_percent"] != 100 or one["vcpus"] >= one["cpus"]:
-        return tables.NOTHING
+        return notation.NOTHING
     return f"{100 * (1 - alone[0]['untraced_seconds'] / one['untraced_seconds']):.1f}%"
 
 
@@ -225,15 +228,15 @@ def lock_table(records: Sequence[Any]) -> Table:
         " phase that is the first to pay for splitting",
         "by times, to compare with: share of the phase that a single vCPU does without",
         "dirty: the phase without tracing, and with it; all but by times was measured with tracing",
-        tables.LOCKSTEP,
+        notation.LOCKSTEP,
     ]
     table = Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), notes=notes)
     for one in records:
-        mode = f"{dimensions.mode(one)}, {tables.writes(one['write_percent'])}"
+        mode = f"{dimensions.mode(one)}, {notation.writes(one['write_percent'])}"
         run = (mode, str(one["vcpus"]), str(one["cpus"]), "Y" if one["eager"] else "N")
         waits = (f"{_waiting(one):.1f}%", _by_times(one, records), str(one["waits"]))
         longest = f"{one['longest_wait_seconds'] * 1e3:.3f}"
-        times = map(tables.milliseconds, (one["untraced_seconds"], one["seconds"]))
+        times = map(notation.milliseconds, (one["untraced_seconds"], one["seconds"]))
         table.add(*run, *waits, longest, *times)
     return table
 

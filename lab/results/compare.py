@@ -14,9 +14,9 @@ import click
 from lab import machines
 from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say
-from lab.results import sources, tables
+from lab.results import notation, sources, tables
 from lab.results.jsonl import Key
-from lab.results.tables import Table
+from lab.results.table import Table
 
 # Two ticks of the kernel's timer: phases that wait for grace periods, or for threads to start, vary
 # by whole ticks.
@@ -117,11 +117,11 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def label(key: Key) -> str:
     """A measurement in a few words, without what all rows of a table have in common."""
-    mode = tables.paging_of(key) + tables.harvest_of(key)
+    mode = notation.paging_of(key) + notation.harvest_of(key)
     phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
     init = "" if key.initially_all_set else ", without initially-all-set"
     return (
-        f"{key.kernel}, {mode}, {key.vcpus} vCPUs x {tables.size(key.bytes_per_vcpu)},"
+        f"{key.kernel}, {mode}, {key.vcpus} vCPUs x {notation.size(key.bytes_per_vcpu)},"
         f" {key.write_percent}% writes{init}, {'Y' if key.eager else 'N'}: {phase}"
     )
 
@@ -131,20 +131,22 @@ def table_of(found: Comparison, a: Side, b: Side) -> Table:
     for name, side in (("A", a), ("B", b)):
         table.notes.append(f"{name}: {side.name}, {', '.join(sorted(side.versions))}")
     for pair in found.pairs:
-        cells = (tables.milliseconds(pair.before), tables.milliseconds(pair.after))
-        change = tables.percent(pair.after, pair.before)
+        cells = (notation.milliseconds(pair.before), notation.milliseconds(pair.after))
+        change = notation.percent(pair.after, pair.before)
         mark = "moved" if pair.moved else "" if pair.judged else "?"
         table.add(label(pair.key), *cells, change, mark, strong=pair.moved)
     return table
 
 
+def _move(pair: Pair) -> str:
+    before, after = map(notation.milliseconds, (pair.before, pair.after))
+    change = notation.percent(pair.after, pair.before)
+    return f"{label(pair.key)}: {before} ms -> {after} ms ({change})"
+
+
 def moves(found: Comparison) -> list[str]:
     """A line for each figure that moved, the largest change first."""
-    return [
-        f"{label(p.key)}: {tables.milliseconds(p.before)} ms -> {tables.milliseconds(p.after)} ms"
-        f" ({tables.percent(p.after, p.before)})"
-        for p in found.moved
-    ]
+    return list(map(_move, found.moved))
 
 
 def notes(found: Comparison) -> list[str]:
@@ -190,7 +192,7 @@ def command(
     before, after = load([a, *again_a]), load([b, *again_b])
     found = compare(before, after)
     if not brief:
-        tables.show(table_of(found, before, after))
+        table_of(found, before, after).show()
     for line in notes(found):
         say(f"compare: {line}")
     for line in moves(found):

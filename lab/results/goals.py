@@ -11,9 +11,10 @@ from itertools import product
 from statistics import median
 
 from lab.machines.paging import Mode
-from lab.results import compare, tables
+from lab.results import compare, notation, tables
 from lab.results.jsonl import Key, Measurement
-from lab.results.tables import BASE_LIMIT, BASE_VCPUS, BasePair, Row, Table, Times, headline
+from lab.results.table import Table
+from lab.results.tables import BASE_LIMIT, BASE_VCPUS, BasePair, Row, Times, headline
 
 # A paging mode, and the value of dirty_harvest.
 Way = tuple[Mode, str]
@@ -26,12 +27,12 @@ def way_of(key: Key) -> Way:
 def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
     """The ways to log with EPT: by PML, by write protection, by Dirty bits."""
     nopml = Mode(True, tdp_mmu, pml=False)
-    return (Mode(True, tdp_mmu), tables.OFF), (nopml, tables.OFF), (nopml, tables.ON)
+    return (Mode(True, tdp_mmu), notation.OFF), (nopml, notation.OFF), (nopml, notation.ON)
 
 
-EPT, SHADOW = (Mode(True), tables.OFF), (Mode(False), tables.OFF)
+EPT, SHADOW = (Mode(True), notation.OFF), (Mode(False), notation.OFF)
 IN_TDP_MMU = _ways(True)
-EVERYWHERE = (*_ways(False), SHADOW, (Mode(False), tables.ON), *IN_TDP_MMU)
+EVERYWHERE = (*_ways(False), SHADOW, (Mode(False), notation.ON), *IN_TDP_MMU)
 # By how many percent a phase may take longer than in the unpatched kernel, with eager_page_split=N
 # in the TDP MMU.
 LAZY_LIMIT = 2.0
@@ -71,7 +72,7 @@ class Goal:
     mib: int = 4
 
     def is_for(self, key: Key) -> bool:
-        vm = (self.vcpus, self.mib * tables.MIB, self.write_percent, self.initially_all_set)
+        vm = (self.vcpus, self.mib * notation.MIB, self.write_percent, self.initially_all_set)
         own = (key.vcpus, key.bytes_per_vcpu, key.write_percent, key.initially_all_set)
         phase = (self.row.phase, self.row.iteration)
         return (self.way, vm, phase) == (way_of(key), own, (key.phase, key.iteration))
@@ -133,7 +134,7 @@ def _judged(goal: Goal, key: Key, times: Times) -> Judged | None:
     verdict = goal.judge(at.get("N"), times[key])
     if not verdict:
         return None
-    label = (tables.vm_label if goal in BOUNDS else tables.load_label)(key)
+    label = (notation.vm_label if goal in BOUNDS else notation.load_label)(key)
     what = "dirty" if key.phase == "dirty" else goal.row.label
     return Judged(f"{label}, {what} ms", at, verdict, tuple(sides[name] for name in JUDGED_BY))
 
@@ -158,7 +159,7 @@ def _base_goal(times: Times) -> Iterator[Judged]:
         return
     worst = max(pairs, key=lambda pair: abs(pair.growth))
     kept = Verdict(f"at most {BASE_LIMIT:g}% apart", abs(worst.growth) * 100 <= BASE_LIMIT)
-    change = tables.percent(worst.now, worst.before)
+    change = notation.percent(worst.now, worst.before)
     label = f"N beside the unpatched kernel, at worst {change}"
     yield Judged(label, {"N": worst.now}, kept, worst.keys)
 
@@ -182,8 +183,8 @@ def _lazy_goals(times: Times) -> Iterator[Judged]:
             continue
         worst = max(mine, key=_excess)
         kept = Verdict(f"at most {LAZY_LIMIT:g}% longer", _excess(worst) <= 0)
-        change = f"{worst.row.label} {tables.percent(worst.now, worst.before)}"
-        label = f"{tables.load_label(worst.key)}: N beside the unpatched kernel, {change}"
+        change = f"{worst.row.label} {notation.percent(worst.now, worst.before)}"
+        label = f"{notation.load_label(worst.key)}: N beside the unpatched kernel, {change}"
         yield Judged(label, {"N": worst.now}, kept, worst.keys)
 
 

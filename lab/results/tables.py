@@ -6,49 +6,18 @@ columns of the ungated baseline.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
-import click
-
-from lab.machines.paging import Mode
+from lab.results import notation
 from lab.results.jsonl import HARVESTS, Key, Measurement
+from lab.results.table import Table
 
-LOCKSTEP = (
-    "simulated time: work, faults and waiting for locks count; caches, TLBs and the time"
-    " an interrupt takes are not modelled"
-)
-WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, varies by run"
-
-OFF, ON, *_ = HARVESTS
-NOTHING = "-"
-MIB = 1 << 20
 # vCPUs of the VM that goals are for, and with which kernels are compared.
 BASE_VCPUS = 8
 
 Times = dict[Key, float]
-
-
-@dataclass
-class Table:
-    """title and notes: lines above. strong: indices of the rows to look at first.
-
-    origins: for each row the keys of the measurements that its figures come from.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    strong: set[int] = field(default_factory=set)
-    origins: list[tuple[Key, ...]] = field(default_factory=list)
-
-    def add(self, *cells: str, strong: bool = False, origins: Iterable[Key] = ()) -> None:
-        """Append a row."""
-        self.strong |= {len(self.rows)} if strong else set()
-        self.rows.append(cells)
-        self.origins.append((*origins,))
 
 
 @dataclass(frozen=True)
@@ -91,33 +60,6 @@ WHAT_ARE_BITS = (
 TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
 
 
-def _precision(value: float) -> int:
-    # Not 10 and 1: 9.998 with two decimals would be 10.00.
-    return 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
-
-
-def milliseconds(seconds: float | None) -> str:
-    """A time in milliseconds, with about three digits."""
-    if seconds is None:
-        return NOTHING
-    return f"{seconds * 1000:.{_precision(seconds * 1000)}f}"
-
-
-def ratio(over: float | None, under: float | None) -> str:
-    """OVER/UNDER with about three digits."""
-    if over is None or not under:
-        return NOTHING
-    value = over / under
-    return f"{value:.0f}" if value >= 100 else f"{value:.{_precision(value)}f}"
-
-
-def percent(now: float | None, before: float | None) -> str:
-    """By how many percent NOW exceeds BEFORE, with a sign."""
-    if now is None or not before:
-        return NOTHING
-    return f"{100 * (now / before - 1):+.2f}%"
-
-
 def headline(initially_all_set: bool) -> Row:
     """The dirty time that is the first to pay for splitting.
 
@@ -139,45 +81,14 @@ def shown_rows(initially_all_set: bool) -> list[Row]:
     ]
 
 
-def _letter(flag: bool) -> str:
-    return "Y" if flag else "N"
-
-
-def size(count: int) -> str:
-    return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // 1024} KiB"
-
-
-def writes(write_percent: int) -> str:
-    return "all writes" if write_percent == 100 else f"{write_percent}% writes"
-
-
-def paging(machine: str, ept: bool) -> str:
-    """The paging mode, with the name that it has on the processors of a machine."""
-    return f"{'npt' if machine == 'svm-qemu' else 'ept'}={_letter(ept)}"
-
-
-def mode_of(machine: str, mode: Mode | Key) -> str:
-    """The paging mode, with tdp_mmu and pml if they are not as usual."""
-    tdp_mmu = ", tdp_mmu=Y" if mode.tdp_mmu else ""
-    return f"{paging(machine, mode.ept)}{tdp_mmu}{'' if mode.pml else ', pml=N'}"
-
-
-def paging_of(key: Key) -> str:
-    return mode_of(key.machine, key)
-
-
-def harvest_of(key: Key) -> str:
-    """dirty_harvest, unless it is off."""
-    return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
-
-
 def _title(key: Key) -> str:
     init = "initially-all-set" if key.initially_all_set else "without initially-all-set"
+    mode = f"{notation.paging(key.machine, key.ept)}, tdp_mmu={notation.letter(key.tdp_mmu)}"
+    pml = "" if key.pml else ", pml=N"
+    memory = f"{notation.size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     return (
-        f"{key.machine} ({key.kernel}), {paging(key.machine, key.ept)}, "
-        f"tdp_mmu={_letter(key.tdp_mmu)}{'' if key.pml else ', pml=N'}{harvest_of(key)}, "
-        f"{writes(key.write_percent)}, {init}, "
-        f"{size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
+        f"{key.machine} ({key.kernel}), {mode}{pml}{notation.harvest_of(key)}, "
+        f"{notation.writes(key.write_percent)}, {init}, {memory}"
     )
 
 
@@ -203,8 +114,8 @@ def sides(key: Key) -> dict[str, Key]:
     found = {"N": lazy, "Y": eager}
     if key.kernel == "series":
         found["U"] = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
-        if key.dirty_harvest == OFF:
-            found[BITS] = replace(eager, dirty_harvest=ON)
+        if key.dirty_harvest == notation.OFF:
+            found[BITS] = replace(eager, dirty_harvest=notation.ON)
     return found
 
 
@@ -215,14 +126,20 @@ def measured_of(keys: Mapping[str, Key], times: Times) -> dict[str, float]:
 
 def cells(at: Mapping[str, float], unit: float | None = None) -> dict[str, str]:
     """Seconds AT the sides as milliseconds, as ratios, and in units of UNIT, by headings."""
-    shown = {name: milliseconds(at.get(name)) for name in ("base", "N", "Y", BITS, "U")}
-    ratios = {name: ratio(at.get(over), at.get(under)) for name, (over, under) in RATIOS.items()}
-    return shown | ratios | {f"{name[0]}:1": ratio(at.get(name), unit) for name in ("N", "Y", BITS)}
+    shown = {name: notation.milliseconds(at.get(name)) for name in ("base", "N", "Y", BITS, "U")}
+    ratios = {
+        name: notation.ratio(at.get(over), at.get(under)) for name, (over, under) in RATIOS.items()
+    }
+    return (
+        shown
+        | ratios
+        | {f"{name[0]}:1": notation.ratio(at.get(name), unit) for name in ("N", "Y", BITS)}
+    )
 
 
 def filled(rows: Iterable[Mapping[str, str]], *names: str) -> list[str]:
     """The NAMES of columns to show: those of N and Y, and others if they have a figure."""
-    seen = {name for row in rows for name, cell in row.items() if cell != NOTHING}
+    seen = {name for row in rows for name, cell in row.items() if cell != notation.NOTHING}
     return [name for name in names if OF_SIDE.get(name, name) in seen | {"N", "Y"}]
 
 
@@ -282,7 +199,10 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     tables = []
     for group in series or groups:
         # Its figures are a column of another group's table.
-        beside = group.dirty_harvest == ON and replace(group, dirty_harvest=OFF) in groups
+        beside = (
+            group.dirty_harvest == notation.ON
+            and replace(group, dirty_harvest=notation.OFF) in groups
+        )
         if beside and all(key.eager for key in groups[group]):
             continue
         crowded = {m.vcpus for m in found if m.overcommitted and _group(m.key) == group}
@@ -332,11 +252,11 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
     for pair in base_pairs(times):
-        label = f"{vm_label(pair.key)}: {pair.row.label}"
+        label = f"{notation.vm_label(pair.key)}: {pair.row.label}"
         cells = (
-            milliseconds(pair.before),
-            milliseconds(pair.now),
-            percent(pair.now, pair.before),
+            notation.milliseconds(pair.before),
+            notation.milliseconds(pair.now),
+            notation.percent(pair.now, pair.before),
         )
         strong = pair.row == headline(pair.key.initially_all_set)
         table.add(label, *cells, strong=strong, origins=pair.keys)
@@ -351,7 +271,9 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
     shared: dict[tuple[Key, Row], int] = {}
     for times in of_base:
         series = (key for key in times if key.kernel == "series")
-        plain = dict.fromkeys(replace(key, eager=False, dirty_harvest=OFF) for key in series)
+        plain = dict.fromkeys(
+            replace(key, eager=False, dirty_harvest=notation.OFF) for key in series
+        )
         for key in plain:
             row = _row_for(key)
             if row and row in (headline(key.initially_all_set), FIRST_CLEAR):
@@ -372,7 +294,7 @@ def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
     if not shared:
         return None
     keys = [{"base": replace(key, kernel="base")} | sides(key) for key, _ in shared]
-    columns = [("ms", *(f"{vm_label(key)}: {row.label}" for key, row in shared))]
+    columns = [("ms", *(f"{notation.vm_label(key)}: {row.label}" for key, row in shared))]
     for base, times in of_bases.items():
         rows = [cells(measured_of(one, times)) for one in keys]
         names = filled(rows, "base", "N", "Y", BITS, "U", "N/Y")
@@ -389,41 +311,6 @@ def _row_for(key: Key) -> Row | None:
     return next((r for r in rows if (r.phase, r.iteration) == (key.phase, key.iteration)), None)
 
 
-def load_label(key: Key) -> str:
-    """How dirty pages are logged, and what vCPUs write."""
-    init = "" if key.initially_all_set else ", without initially-all-set"
-    return f"{paging_of(key)}{harvest_of(key)}, {writes(key.write_percent)}{init}"
-
-
-def vm_label(key: Key) -> str:
-    return f"{load_label(key)}, {key.vcpus} vCPUs x {size(key.bytes_per_vcpu)}"
-
-
-def aligned(table: Table) -> list[list[str]]:
-    """Heading and rows, each column of one width: labels to the left, figures to the right."""
-    grid = [table.columns, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    return [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in grid]
-
-
-def markdown(table: Table) -> str:
-    """The table as Markdown that also reads well as it is."""
-    rows = [
-        (f"**{first}**" if index in table.strong else first, *rest)
-        for index, (first, *rest) in enumerate(table.rows)
-    ]
-    heading, *rest = aligned(replace(table, rows=rows))
-    rule = "|".join("-" * (len(cell) + 1) + (":" if i else "-") for i, cell in enumerate(heading))
-    lines = [f"| {' | '.join(row)} |" for row in (heading, *rest)]
-    notes = [f"({note})" for note in table.notes]
-    return "\n".join([f"### {table.title}", *notes, "", lines[0], f"|{rule}|", *lines[1:], ""])
-
-
-def show(table: Table) -> None:
-    """Print a table. A terminal that is too narrow breaks lines; no figure is cut."""
-    click.echo(markdown(table))
-
-
 def bench_tables(
     measurements: Sequence[Measurement],
     lockstep: bool,
@@ -437,5 +324,5 @@ def bench_tables(
     found = main_tables(measurements)
     found += filter(None, (base_table(measurements), bases_table(of_base or {}), verdicts))
     for table in found:
-        table.notes.append(LOCKSTEP if lockstep else WALL_CLOCK)
+        table.notes.append(notation.LOCKSTEP if lockstep else notation.WALL_CLOCK)
     return found

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lab.results.jsonl import Key
-from lab.results.tables import BASE_VCPUS, OFF, ON, Times
+from lab.results.notation import OFF, ON
+from lab.results.tables import BASE_VCPUS, Times
 
 ROUND = 2
 PHASES = ("dirty", "get", "clear")

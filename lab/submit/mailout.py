@@ -25,9 +25,9 @@ from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
 from lab.page import figures
-from lab.results import jsonl, sources, tables
+from lab.results import jsonl, notation, sources, tables
 from lab.results.jsonl import Measurement
-from lab.results.tables import Table
+from lab.results.table import Table
 from lab.series import topics, tree
 from lab.series.topics import Topic
 from lab.submit import checkers
@@ -90,7 +90,7 @@ def _narrow(table: Table) -> Table:
 
 def plain(table: Table) -> str:
     """The table as text for people who read mail in a terminal."""
-    lines = ["  " + "  ".join(row) for row in tables.aligned(table)]
+    lines = ["  " + "  ".join(row) for row in table.aligned()]
     return "\n".join([*textwrap.wrap(f"{table.title}:", WIDTH), "", *lines])
 
 
@@ -98,14 +98,14 @@ def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
     """Notes that all figures need: the clock that measured them, and the kernels."""
     clocks = dict.fromkeys((m.machine for m in measurements), "wall-clock time of a real machine")
     for name in EMULATED.intersection(clocks):
-        clocks[name] = tables.LOCKSTEP if machines.get(name).lockstep else tables.WALL_CLOCK
+        clocks[name] = notation.LOCKSTEP if machines.get(name).lockstep else notation.WALL_CLOCK
     versions = sorted({one.kernel_version for one in measurements})
     notes = [f"{machine}: {clock}." for machine, clock in clocks.items()]
     if EMULATED.issuperset(clocks):
         notes.append("Nothing of this was measured on real hardware.")
     if any(one.kernel == "peer" for one in measurements):
         notes.append(f"{tables.WHAT_IS_U[tables.UNGATED]}.")
-    if any(one.dirty_harvest == tables.ON for one in measurements):
+    if any(one.dirty_harvest == notation.ON for one in measurements):
         notes.append(f"{tables.WHAT_ARE_BITS}.")
     return [*notes, f"Kernels: {', '.join(versions)}. Times are in milliseconds."]
 

@@ -28,9 +28,9 @@ from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
 from lab.core.steps import bar, duration, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
 from lab.machines.job import complaints
-from lab.results import tables
+from lab.results import notation
 from lab.results.files import complete_or_absent, output_file
-from lab.results.tables import Table
+from lab.results.table import Table
 from lab.verify import races
 
 MACHINE = "svm-qemu"
@@ -399,7 +399,7 @@ def run_one(machine: Machine, kind: Kind, seed: int, seconds: int, job: Job) -> 
 
 def table_of(soak: Soak) -> Table:
     columns = ("boot", "boots", "s", *COUNTERS)
-    table = Table("What the soak did", columns, notes=[tables.WALL_CLOCK])
+    table = Table("What the soak did", columns, notes=[notation.WALL_CLOCK])
     runs = list(soak.runs.values())
     for name in (*dict.fromkeys(run.kind for run in runs), "all"):
         found = [run for run in runs if name in (run.kind, "all")]
@@ -445,7 +445,7 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
     with complete_or_absent(file) as stream:
         json.dump(content, stream, indent=1)
         stream.write("\n")
-    tables.show(table_of(soak))
+    table_of(soak).show()
     judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
     for line in judge(soak.totals(), minutes):
         say(f"soak: {line}")

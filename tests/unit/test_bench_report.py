@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lab.results import goals, tables
+from lab.results import goals, notation, tables
 from lab.results.jsonl import Measurement
-from lab.results.tables import Table
+from lab.results.table import Table
 from tests.rows import for_each_row
 from tests.unit.report_data import measurement
 
@@ -172,7 +172,10 @@ def in_units(table: Table, label: str) -> list[tuple[str, ...]]:
 def test_dirty_times_in_units_of_the_time_without_logging() -> None:
     """It is iteration 1 with initially-all-set, the shorter one of N and Y."""
     base = PHASES["dirty", 1] / 80
-    wanted = (tables.ratio(PHASES["dirty", 2], base), tables.ratio(PHASES["dirty", 2] / 80, base))
+    wanted = (
+        notation.ratio(PHASES["dirty", 2], base),
+        notation.ratio(PHASES["dirty", 2] / 80, base),
+    )
     with_set, without = tables.main_tables(measured() + measured(init=False))
     assert in_units(with_set, "dirty, iteration 2") == [wanted, wanted]
     assert in_units(with_set, "dirty, iteration 1") == [("80.0", "1.00")] * 2
@@ -225,7 +228,7 @@ def test_tables_with_the_ungated_baseline_fit_the_terminal() -> None:
     shadow: dict[str, Any] = {"ept": False, "write_percent": 50, "speedup": 8}
     found += measured(**shadow) + peer(**shadow) + bits(**shadow)
     for table in tables.bench_tables(found + measured(kernel="base", eager=(False,)), True):
-        rows = [row for row in tables.markdown(table).splitlines() if row.startswith("|")]
+        rows = [row for row in table.markdown().splitlines() if row.startswith("|")]
         assert max(map(len, rows)) <= 120
 
 
@@ -255,10 +258,10 @@ def test_bases_stand_side_by_side_with_kernels_of_their_own() -> None:
 
 def test_figures_have_about_three_digits() -> None:
     pairs = ((0.185, 0.00259), (1.0, 0.009), (0.00259, 0.0582), (1.0, 0.0))
-    assert [tables.ratio(*pair) for pair in pairs] == ["71.4", "111", "0.045", "-"]
+    assert [notation.ratio(*pair) for pair in pairs] == ["71.4", "111", "0.045", "-"]
     times = (0.1845, 0.009998, 0.00259, 0.0009997, 0.000015, None)
     wanted = ["184.5", "10.0", "2.59", "1.00", "0.015", "-"]
-    assert [tables.milliseconds(seconds) for seconds in times] == wanted
+    assert [notation.milliseconds(seconds) for seconds in times] == wanted
 
 
 def test_goals_reached_and_missed() -> None:
@@ -331,7 +334,7 @@ def test_each_phase_of_n(phase: str, iteration: int | None, ratio: float, verdic
     series = [replace(m, seconds=m.seconds * (ratio if m in slow else 1)) for m in series]
     ((label, said),) = judged([replace(one, tdp_mmu=True) for one in base + series])
     assert said == f"at most 2% longer: {verdict}"
-    assert verdict == "reached" or tables.percent(ratio, 1) in label
+    assert verdict == "reached" or notation.percent(ratio, 1) in label
     # Elsewhere it is the dirty times that are compared.
     assert [said for _, said in judged(base + series)] == ["at most 1% apart: reached"]
 
@@ -403,7 +406,7 @@ def test_all_tables_say_what_kind_of_time_they_hold() -> None:
 
 def test_markdown_columns_line_up() -> None:
     (table,) = tables.main_tables(measured())
-    lines = [row for row in tables.markdown(table).splitlines() if row.startswith("|")]
+    lines = [row for row in table.markdown().splitlines() if row.startswith("|")]
     assert len({len(row) for row in lines}) == 1
     assert len(lines) == 2 + len(table.rows)
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]

@@ -15,7 +15,7 @@ from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import BITS, Panel
 from lab.results import jsonl, sources
 from lab.results.sources import Line
-from lab.results.tables import Table
+from lab.results.table import Table
 from tests.rows import for_each_row
 from tests.unit import report_data as data
 from tests.unit.calls import refused

@@ -29,9 +29,9 @@ from lab.measure.options import EITHER
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
-from lab.results import tables
+from lab.results import notation
 from lab.results.files import output_file, output_option, write_records
-from lab.results.tables import OFF, ON
+from lab.results.notation import OFF, ON
 
 CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
@@ -82,7 +82,9 @@ class MigrationBoot:
 
     @property
     def label(self) -> str:
-        mode = "its own paging mode" if self.tdp is None else tables.paging(self.machine, self.tdp)
+        mode = (
+            "its own paging mode" if self.tdp is None else notation.paging(self.machine, self.tdp)
+        )
         return f"{self.machine}, {self.kernel}, {mode}"
 
     @property
