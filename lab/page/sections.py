@@ -54,7 +54,8 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
         keys = [_styles(replace(at, vcpus=n))[style] for n in counts]
         keys = [key for key in keys if key in source.measured]
         if keys:
-            drawn[style] = [(key.vcpus, source.measured[key][0].seconds * 1e3) for key in keys]
+            times = [source.measured[key].measurement.seconds for key in keys]
+            drawn[style] = [(key.vcpus, s * 1e3) for key, s in zip(keys, times, strict=True)]
             used += keys
     mode = notation.paging_of(like)
     mix = notation.writes(like.write_percent)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lab.core.errors import LabError
 from lab.core.paths import numbers
@@ -35,6 +35,13 @@ class Line:
     record: Mapping[str, Any] = field(compare=False)
 
 
+class Measured(NamedTuple):
+    """A measurement and the line that it is from."""
+
+    measurement: Measurement
+    line: Line
+
+
 @dataclass(frozen=True)
 class Source:
     """A file of results. name: as the pages call it, without directories and links."""
@@ -54,7 +61,7 @@ class Source:
         versions = (line.record.get("kernel_version") for line in self.lines)
         return list(dict.fromkeys(base_of(str(version)) for version in versions if version))
 
-    def each(self) -> Iterator[tuple[Measurement, Line]]:
+    def each(self) -> Iterator[Measured]:
         """For results of `make bench` and the like: every measurement and its line.
 
         Lines of phases that came later are left out, as docs/results-format.md promises.
@@ -67,24 +74,24 @@ class Source:
                     one = jsonl.parse(line.text)
                 except LabError as error:
                     raise LabError(f"{line.file}, line {line.number}: {error}") from error
-                yield one, line
+                yield Measured(one, line)
 
     @cached_property
-    def measured(self) -> dict[Key, tuple[Measurement, Line]]:
+    def measured(self) -> dict[Key, Measured]:
         """All measurements and their lines, by what was measured."""
-        return {one.key: (one, line) for one, line in self.each()}
+        return {found.measurement.key: found for found in self.each()}
 
     @property
     def times(self) -> dict[Key, float]:
-        return {key: one.seconds for key, (one, _) in self.measured.items()}
+        return {key: found.measurement.seconds for key, found in self.measured.items()}
 
     @property
     def measurements(self) -> list[Measurement]:
-        return [one for one, _ in self.measured.values()]
+        return [found.measurement for found in self.measured.values()]
 
     def at(self, keys: Iterable[Key]) -> tuple[Line, ...]:
         """The lines of those KEYS that were measured."""
-        return tuple(self.measured[key][1] for key in keys if key in self.measured)
+        return tuple(self.measured[key].line for key in keys if key in self.measured)
 
     def of(self, record: str) -> list[Line]:
         """The lines of a live file with this value of "record"."""

@@ -196,7 +196,7 @@ def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     def passes(_: object, gib: int, repeats: int) -> Iterator[tuple[Case, Counts]]:
         for name, factor in product(found, (1, 3, 2)[:repeats]):
             counts = {"ns": factor * found[name] * 512 * gib, "instructions": 512 * gib}
-            yield ("split", 100, True, name), counts
+            yield Case("split", 100, True, name), counts
 
     monkeypatch.setattr(command, "source_tree", lambda _: tmp_path)
     monkeypatch.setattr(code, "build", lambda _: {})

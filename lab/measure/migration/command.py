@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab migrate`: migrate a guest that writes, lazily and eagerly split, and show what it felt.
 
-A boot for each paging mode; what is migrated in it is in docs/migration.md: "What happens".
+There is a boot for each paging mode. docs/migration.md, "What happens", says what is migrated in
+it.
 """
 
 import shutil
@@ -36,23 +37,28 @@ from lab.results.notation import OFF, ON
 CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
 INSIDE = "/migrate"
-# Values of eager_page_split; Y with dirty_harvest=on; with vm, and a QEMU that asks.
+# What is migrated: with eager_page_split=N; with Y; with dirty_harvest=on as well; and with
+# dirty_harvest=vm and a QEMU that requests splitting and Dirty bits.
 EAGER = ("N", "Y")
 BITS, ASKED = "D", "V"
 HARVEST = {BITS: ON, ASKED: "vm"}
-# A WARN takes half a simulated second on the serial port; it is in the kernel's log all the same.
+# Keep WARNs off the serial port, where one takes half a simulated second. The kernel's log has
+# them.
 QUIET = ("loglevel=4",)
-# Beside one for each vCPU: QEMU's main thread and the one that migrates, and who reads the stream.
+# CPUs in addition to those of vCPUs: for QEMU's main thread, the migration thread, and the reader
+# of the stream.
 MORE_CPUS = 3
 SOME = click.IntRange(1, 1_000_000)
 
 
 @dataclass(frozen=True)
 class Default:
-    """What suits a machine. mib_per_s: what a migration may send.
+    """Defaults for a machine.
 
-    before_s, after_s: seconds in which the guest works before it is migrated, and after that and
-    after being restored. estimate_s: for one paging mode, by the host's clock, two cores.
+    mib_per_s: the bandwidth limit of the migration.
+    before_s, after_s: how many seconds the guest works before it is migrated; and after that, and
+        after it is restored.
+    estimate_s: host seconds for a paging mode, on two cores.
     """
 
     load: Load
@@ -71,7 +77,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class MigrationBoot:
-    """What one boot migrates. tdp: the value of ept or npt, None for that of the host."""
+    """A boot and its migrations. tdp: the value of ept or npt; None for that of the host."""
 
     machine: str
     kernel: str
@@ -89,7 +95,7 @@ class MigrationBoot:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What is migrated with. On a host nothing is known of PML: N and Y."""
+        """The settings of its migrations. On `host` only N and Y: it may have PML."""
         if self.kernel != "series":
             return EAGER
         asked = (ASKED,) if self.qemu != QEMU else ()
@@ -105,7 +111,8 @@ class MigrationBoot:
 def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path) -> Job:
     usual = DEFAULTS[machine.name]
     words = (boot.load.vcpus, boot.load.mib, boot.mib_per_s, usual.before_s, usual.after_s)
-    # Its memory, the stream with what is sent again, and QEMU with its libraries, twice.
+    # Three times the guest: its memory, and the stream with pages that are sent again. And QEMU
+    # with its libraries, in archive and file system.
     mib = 3 * boot.load.mib + SPARE_MIB
     files = {
         f"{INSIDE}/migrate.sh": SCRIPT,
@@ -126,7 +133,7 @@ def migration_job(machine: Machine, boot: MigrationBoot, image: Path, load: Path
 
 
 def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) -> Migration:
-    """One migration out of the files that came back. WorkFailed: one is missing, or is wrong."""
+    """A migration, read from files that came back. WorkFailed: one is missing, or wrong."""
     try:
         return Migration(
             boot.load,
@@ -141,7 +148,7 @@ def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) ->
 
 
 def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """The records of a boot. WorkFailed: they are not those of what was asked for."""
+    """The records of a boot. WorkFailed: they do not have the requested settings."""
     if "host" not in files:
         raise WorkFailed(f"{boot.label}: no file 'host'")
     facts = dict(line.split(" ", 1) for line in files["host"].decode().splitlines())

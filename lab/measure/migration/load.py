@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The guest of `make bench WHAT=migrate`: an image for QEMU's -bios, and the notes that it takes.
+"""The guest of `make bench WHAT=migrate`: its image for QEMU's -bios, and the notes that it writes.
 
-The layout of the notes is that of struct results in guest/load.c.
+guest/load.c defines the layout of the notes, struct results.
 """
 
 import struct
@@ -27,11 +27,11 @@ FLAGS = (
 
 MIB = 1 << 20
 PAGE = 4096
-# MEMORY in load.h: page tables, the image, the notes.
+# MEMORY in load.h: memory for page tables, the image and the notes.
 BELOW_MIB = 4
-# As long as the mapping of 2 MiB pages, and the address space below the devices, reach.
+# The limits of the guest's mapping by 2 MiB pages, and of the address space below devices.
 MOST_MIB = 2048
-# Where the stacks and notes of all vCPUs end.
+# The end of the stacks and notes of all vCPUs.
 MOST_VCPUS = 16
 
 MAGIC = 0x3174736F676D6967
@@ -44,7 +44,7 @@ WINDOW = np.dtype(
 
 @dataclass(frozen=True)
 class Load:
-    """What the guest does. rate: requests of a vCPU in a second; reads, writes: pages of each."""
+    """The work of the guest. rate: requests per second of a vCPU. reads, writes: pages of each."""
 
     vcpus: int
     mib_per_vcpu: int
@@ -54,7 +54,7 @@ class Load:
 
     @property
     def pages(self) -> int:
-        """Pages of each vCPU, a power of two."""
+        """The number of pages of each vCPU, which is a power of two."""
         return self.mib_per_vcpu * MIB // PAGE
 
     @property
@@ -90,9 +90,9 @@ def build(load: Load, directory: Path) -> Path:
 
 @dataclass(frozen=True)
 class Vcpu:
-    """What one vCPU has noted. wrong: accesses that did not find what was written last.
+    """The notes of a vCPU. wrong: accesses that did not find the value that was written last.
 
-    windows: of WINDOW, what began in each; the longest ones in ticks.
+    windows: of type WINDOW, the accesses that began in each; the longest ones in ticks.
     """
 
     reads: int
@@ -103,7 +103,7 @@ class Vcpu:
 
 @dataclass(frozen=True)
 class Notes:
-    """The guest's notes. start: when the first window began, seconds of the host's clock."""
+    """The notes of a guest. start: when the first window began, seconds of the host's clock."""
 
     start: float
     window_us: int
@@ -117,21 +117,21 @@ class Notes:
 
 
 def vcpu_size(windows: int) -> int:
-    """Bytes of a vCPU's notes: whole pages. The first one's begin after a page with the header."""
+    """The size of a vCPU's notes, in whole pages. A page with the header comes before all notes."""
     return -(-(VCPU.size + windows * WINDOW.itemsize) // PAGE) * PAGE
 
 
 def _vcpu(data: bytes, offset: int, count: int) -> Vcpu:
     reads, writes, wrong = VCPU.unpack_from(data, offset)
     windows = np.frombuffer(data, WINDOW, count, offset + VCPU.size)
-    # Without those that had not begun yet, in which nothing is noted, and without the last there
-    # is, in which everything later is noted as well.
+    # Leave out windows that have not begun. And leave out the last one that there is memory for:
+    # it also has everything that came later.
     begun = np.flatnonzero(windows["longest_stall"][:-1])
     return Vcpu(reads, writes, wrong, windows[: begun[-1] + 1 if len(begun) else 0])
 
 
 def parse(data: bytes) -> Notes:
-    """Read the guest's notes. WorkFailed: they are not, or the guest did not get to work."""
+    """Read the notes of a guest. WorkFailed: these are none, or the guest did not begin to work."""
     if len(data) < HEADER.size:
         raise WorkFailed("the guest's notes are missing")
     magic, vcpus, pages, windows, window_us, start, *clock = HEADER.unpack_from(data)
@@ -142,6 +142,6 @@ def parse(data: bytes) -> Notes:
     if len(data) < PAGE + vcpus * size:
         raise WorkFailed("the guest's notes are incomplete")
     found = [_vcpu(data, at, windows) for at in range(PAGE, PAGE + vcpus * size, size)]
-    # From the guest's TSC to the host's clock.
+    # Convert the guest's TSC to the host's clock.
     begun = seconds + (ns + since) / 1e9 + (start - then) / khz / 1e3
     return Notes(begun, window_us, khz, pages, found)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One migration, of the guest's notes and QEMU's events: what happened when, as records.
+"""The records of a migration, from the notes of the guest and the events of QEMU.
 
-Three phases: "before" the migration, "precopy" while memory is being sent and the guest works
-on, and the "blackout" in which it is stopped: docs/migration.md, "How to read it".
+There are three phases: "before" the migration; "precopy", in which memory is sent while the guest
+works; and "blackout", in which it is stopped. See docs/migration.md, "How to read it".
 """
 
 import json
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from lab.core.errors import WorkFailed
 from lab.measure.migration.load import WINDOW, Load, Notes
 
-# Windows in which all vCPUs have begun, and are not disturbed by each other's beginning.
+# The first window to count: by then all vCPUs have begun to work, and have settled.
 SETTLED = 5
-# How many windows before and after QEMU says that the guest is stopped it may be: QEMU says so
-# when all vCPUs are, and the clocks of guest and host may differ a little.
+# How many windows the stop of the guest may be away from QEMU's event. QEMU reports it when all
+# vCPUs have stopped, and the clocks of guest and host may differ a little.
 NEAR = 3
 BACKING = "anonymous_hugetlb_2mb"
 
 
 @dataclass(frozen=True)
 class Events:
-    """What QEMU said. begin, stop, resume, end: seconds of the host's clock.
+    """The events of QEMU. begin, stop, resume, end: times by the host's clock, seconds.
 
-    passes: when each pass over the memory began. answer: that of query-migrate.
+    passes: the times at which passes over the memory began. answer: the answer to query-migrate.
     """
 
     begin: float
@@ -60,7 +60,7 @@ def parse_events(text: str) -> Events:
 
 
 def parse_stats(text: str) -> dict[str, dict[str, int]]:
-    """KVM's statistics: "before" and "after" -> name -> value."""
+    """KVM's statistics by name, "before" and "after" the migration."""
     found: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         when, name, value = line.split()
@@ -70,9 +70,10 @@ def parse_stats(text: str) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class Migration:
-    """A migration. source, restored: the notes of the guest that went on, and of its copy.
+    """A migration.
 
-    harvested: its pages were to be logged by Dirty bits.
+    source, restored: the notes of the guest that continued, and of the copy restored from the file.
+    harvested: whether its pages should have been logged by Dirty bits.
     """
 
     load: Load
@@ -94,14 +95,14 @@ class Migration:
         return self.window_at(self.events.stop)
 
     def checked(self, vcpu: int) -> int:
-        """Reads that the restored guest made on this vCPU, at least."""
+        """The least number of reads by each vCPU of the restored guest."""
         before = int(self.source.vcpus[vcpu].windows["accesses"][: self.stop + 1].sum())
         copy = self.restored.vcpus[vcpu]
         share = self.load.reads / (self.load.reads + self.load.writes)
         return int((copy.reads + copy.writes - before) * share)
 
     def check(self) -> None:
-        """WorkFailed: something is not as it was to be, so that figures would mislead."""
+        """WorkFailed: the migration was not as it should be, so its figures would mislead."""
         notes = (self.source, self.restored)
         if any((len(n.vcpus), n.pages) != (self.load.vcpus, self.load.pages) for n in notes):
             raise WorkFailed("the guest that ran is not the guest that was asked for")
@@ -129,9 +130,9 @@ class Migration:
 
 
 def _windows(migration: Migration, first: int, last: int) -> dict[str, NDArray[Any]]:
-    """The windows from FIRST up to LAST, of what ends before LAST, all vCPUs together.
+    """The windows from FIRST to before LAST, of all vCPUs together: sums, longest in microseconds.
 
-    Sums, and the longest of all, microseconds. They were all there: what is missing is empty.
+    Leaves out accesses that end after LAST. Windows that a vCPU has not noted were empty.
     """
     us, khz = migration.source.window_us, migration.source.tsc_khz
     each = np.zeros((len(migration.source.vcpus), last - first), WINDOW)
@@ -147,7 +148,7 @@ def _windows(migration: Migration, first: int, last: int) -> dict[str, NDArray[A
 
 
 def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, Any]:
-    """The record of a phase in which the guest works: windows from FIRST up to LAST."""
+    """The record of a phase in which the guest works: windows from FIRST to before LAST."""
     us = migration.source.window_us
     found = _windows(migration, first, last)
     requests, seconds = found["longest_request"], (last - first) * us / 1e6
@@ -167,7 +168,7 @@ def _phase(migration: Migration, name: str, first: int, last: int) -> dict[str, 
 
 
 def _blackout(migration: Migration) -> dict[str, Any]:
-    """The stall that began when the guest was stopped, the longest of all vCPUs."""
+    """The record of the stop of the guest: the longest stall of any vCPU that began there."""
     us = migration.source.window_us
     near = slice(migration.stop - NEAR, migration.stop + NEAR + 1)
     ticks = max(int(vcpu.windows["longest_stall"][near].max()) for vcpu in migration.source.vcpus)
@@ -201,7 +202,7 @@ def _migration(migration: Migration) -> dict[str, Any]:
 
 
 def _timeline(migration: Migration) -> dict[str, Any]:
-    """Every window up to the one in which the guest is stopped, all vCPUs together."""
+    """The timeline: all windows before the stop of the guest, of all vCPUs together."""
     found = _windows(migration, 0, migration.stop)
     return {
         "record": "timeline",
@@ -212,7 +213,7 @@ def _timeline(migration: Migration) -> dict[str, Any]:
 
 
 def records(migration: Migration) -> Iterator[dict[str, Any]]:
-    """What is kept of a migration. WorkFailed: see Migration.check()."""
+    """The records of a migration. Raises what Migration.check() raises."""
     migration.check()
     load = migration.load
     dimensions = {

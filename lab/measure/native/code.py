@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""KVM's functions as they are in a tree, with all that they need, to be compiled in user space."""
+"""KVM's functions, taken from a kernel tree with all that they need, compiled in user space."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from lab.series import cdefs, tree
 
 HERE = Path(__file__).parent
 MMU = "arch/x86/kvm/mmu"
-# Where a name is looked for, the first place before the others.
+# Files to look for a name, in this order.
 OURS = [f"{MMU}/{name}" for name in ("spte_bulk.h", "rmap_log.h", "rmap_log.c")]
 OURS += [f"{MMU}/{name}" for name in ("eager_split.c", "dirty_harvest.c", "tdp_harvest.h")]
 KERNEL = [f"{MMU}/{name}" for name in ("mmu.c", "spte.c", "spte.h", "mmu_internal.h")]
@@ -23,14 +23,14 @@ BY_PAGE = ("shadow_mmu_split_huge_page", "kvm_mmu_write_protect_pt_masked")
 BULK = ("eager_split_heads_are_empty", "eager_split_fill", "kvm_rmap_log_wrprot", "harvest_64")
 STAND_INS = HERE / "kernel.h"
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-# A prototype, or a variable of elsewhere.
+# Matches a prototype, or the declaration of a variable that is defined elsewhere.
 ELSEWHERE = re.compile(r"(?!#)(extern[^{]*|[^{]*\([^{]*)")
-# A function that other files call, which compilers don't inline there.
+# The attribute of functions that other files call: compilers must not inline them here, either.
 FOR_OTHERS = re.compile(r"(?!static|struct \w+ \{|union|enum|#)[\w\s*]+\(")
-# What the kernel's Makefiles ask for that changes such code.
+# Options of the kernel's Makefiles that change such code.
 KERNEL_FLAGS = ["-std=gnu11", "-mgeneral-regs-only", "-fno-strict-aliasing", "-fwrapv"]
 KERNEL_FLAGS += ["-fno-common", "-fno-stack-protector", "-fno-delete-null-pointer-checks"]
-# Hidden: variables are reached without a table of addresses, as in the kernel.
+# With hidden visibility, variables are accessed without a table of addresses, as in the kernel.
 GCC = ("gcc", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-I", str(HERE))
 
 
@@ -47,7 +47,7 @@ def _definitions(texts: Sequence[str]) -> dict[str, str]:
 
 
 def closure(roots: Sequence[str], texts: Sequence[str], stand_ins: Path = STAND_INS) -> str:
-    """What defines ROOTS, and all that they name but STAND_INS, in C's order. WorkFailed: none."""
+    """The definitions of ROOTS and all that they use, but STAND_INS. WorkFailed: there is none."""
     found = _definitions(texts)
     done = set(_definitions([stand_ins.read_text()]))
     if missing := [root for root in roots if root not in found]:
@@ -65,7 +65,7 @@ def closure(roots: Sequence[str], texts: Sequence[str], stand_ins: Path = STAND_
 
 
 def library(side: str, functions: str, *flags: str, calls: str = '#include "sides.c"') -> CDLL:
-    """Compile and load KVM's functions and what CALLS them. WorkFailed: it can't be."""
+    """Compile and load KVM's functions, and CALLS, which calls them. WorkFailed: that fails."""
     directory = LAYOUT.work / "native"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{side}.c").write_text(f'#include "kernel.h"\n{functions}{calls}\n')
@@ -75,10 +75,10 @@ def library(side: str, functions: str, *flags: str, calls: str = '#include "side
 
 
 def build(linux: Path) -> dict[str, CDLL]:
-    """Compile and load each side's code for a tree. WorkFailed: it can't be."""
+    """Compile and load the code of each side for a tree. WorkFailed: that fails."""
     before = [Repo(linux).text("show", f"{tree.BASE_TAG}:{name}") for name in KERNEL]
     now = [(linux / name).read_text() for name in (*OURS, *KERNEL)]
-    # Each primitive compiles, even those that only the TDP MMU calls.
+    # Compile all primitives, including those that only the TDP MMU calls.
     bulk = (*BULK, *_definitions(now[:1]))
     return {
         "limit": library("limit", "", "-DLIMIT"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab native`: compiles the code, makes passes over each guest, tells how it went."""
+"""`lab native`: compile the code, make passes over guests, and write the results."""
 
 import re
 from collections import defaultdict
@@ -21,7 +21,8 @@ from lab.page import command as page
 from lab.page import native
 from lab.results.files import output_file, output_option, write_records
 
-# A table, its heads, and what goes with them; of one repetition, as measured.
+# Memory for all page tables and rmap heads of a GiB; and the time of a repetition, as it was
+# measured.
 BYTES_PER_GIB = TABLES_PER_GIB * 8600
 SECONDS, SECONDS_PER_GIB = 0.4, 0.06
 CPU = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
@@ -29,7 +30,7 @@ VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
 
 
 def check(sizes: Sequence[int], repeats: int) -> None:
-    """LabError: what cannot be measured, or not here."""
+    """LabError: the options cannot be measured, or this machine has too little memory."""
     if not sizes or min(sizes) < 1 or repeats < 1:
         raise LabError("--sizes and --repeats: numbers from 1 on are wanted")
     needed = max(sizes) * BYTES_PER_GIB + 2 * BYTES_BESIDE
@@ -38,14 +39,13 @@ def check(sizes: Sequence[int], repeats: int) -> None:
 
 
 def record(case: Case, found: Sequence[Counts], gib: int) -> dict[str, Any]:
-    """What the passes of a case say of each 2 MiB."""
+    """A line of the results: the figures of all passes of a case, per 2 MiB."""
     kinds = {name: [one[name] / gib / TABLES_PER_GIB for one in found] for name in found[0]}
     ns = kinds.pop("ns")
     figures = {"ns_per_2mib": median(ns), "lowest_ns": min(ns), "highest_ns": max(ns)}
     figures |= {f"{name}_per_2mib": median(counts) for name, counts in kinds.items()}
-    which = dict(zip(("phase", "write_percent", "cold", "code"), case, strict=True))
     rounded = {key: round(value, 1) for key, value in figures.items()}
-    return {"gib": gib, **which, "passes": len(found), **rounded}
+    return {"gib": gib, **case._asdict(), "passes": len(found), **rounded}
 
 
 def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from ctypes import CDLL, c_ulong, c_void_p
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +15,41 @@ from numpy.typing import NDArray
 from lab.core.errors import WorkFailed
 
 PER_TABLE, TABLES_PER_GIB = 512, 512
-# Of huge pages; and what displaces all else from caches, several times what one CPU has.
+# The size of huge pages; and of memory to displace everything else from caches, several times as
+# large as those of a CPU.
 ALIGN, BYTES_BESIDE = 2 << 20, 256 << 20
-# Bits of SPTEs, as kernel.h has them.
+# Bits of SPTEs, as kernel.h defines them.
 WRITABLE, DIRTY, HUGE = 1 << 1, 1 << 6, 1 << 7
 SMALL = 1 | WRITABLE | 1 << 5 | DIRTY | 1 << 9 | 1 << 10 | 1 << 11
-# What is done with how many percent of pages dirty; codes without such a function are left out.
+# The phases to measure, and the percentages of dirty pages. A code without such a function is left
+# out.
 PHASES = (("split", 100), ("clear", 100), ("harvest", 100), ("harvest", 20))
-# Tables that are looked at in one go, and whose pages are dirty as all others'.
+# Tables that are checked at once. The dirty pages of each block are the same.
 BLOCK = 4096
-# As linux/perf_event.h has them.
+# Hardware events, as linux/perf_event.h defines them.
 EVENTS = {"misses": 3, "instructions": 1}
 PERF_EVENT_OPEN = 298
 
 Libraries = Mapping[str, Any]
-# What is done, with how many percent of pages dirty, whether cold, by which code.
-Case = tuple[str, int, bool, str]
-# Of a pass: "ns" of processor time, and what is counted of EVENTS.
+# Figures of a pass: "ns" of processor time, and counters of those EVENTS that the processor has.
 Counts = dict[str, int]
 
 
+class Case(NamedTuple):
+    """What a pass does.
+
+    phase: the function that is called. write_percent: the share of dirty pages. cold: whether
+    caches are flushed before. code: the side whose function it is.
+    """
+
+    phase: str
+    write_percent: int
+    cold: bool
+    code: str
+
+
 def _words(*shape: int) -> NDArray[np.uint64]:
-    """Zeroes in huge pages, as the kernel's memory is mapped: numpy asks for them from 4 MiB on."""
+    """Zeroes in huge pages, like the kernel's memory. From 4 MiB on numpy requests huge pages."""
     size = int(np.prod(shape))
     found = np.empty(size + 2 * ALIGN // 8, np.uint64)
     found[:] = 0
@@ -45,7 +58,7 @@ def _words(*shape: int) -> NDArray[np.uint64]:
 
 
 class Guest:
-    """Row i of each array: the 2 MiB from gfn 512 * i on; but arena and pages are by place."""
+    """Row i of each array is for the 2 MiB from gfn 512 * i on; arena and pages are by place."""
 
     def __init__(self, gib: int, libraries: Libraries) -> None:
         self.nr = nr = gib * TABLES_PER_GIB
@@ -76,7 +89,7 @@ class Guest:
             self.arena[start : start + BLOCK] &= keep[: self.nr - start]
 
     def check(self, phase: str, code: str) -> None:
-        """WorkFailed: a page isn't as CODE should have left it."""
+        """WorkFailed: a page is not in the state in which CODE should have left it."""
         for start in range(0, self.nr, BLOCK):
             block = slice(start, start + BLOCK)
             sptes = self.arena[self.places[block]]
@@ -95,7 +108,7 @@ class Guest:
 
 
 def _counters() -> dict[str, int]:
-    """Files that count events of this thread, without the kernel's, as far as there are any."""
+    """Files that count the events of this thread in user space, as far as there are any."""
     attributes = (struct.pack("IIQ24xQ16x", 0, 64, event, 1 << 5) for event in EVENTS.values())
     files = (CDLL(None).syscall(PERF_EVENT_OPEN, one, 0, -1, -1, 0) for one in attributes)
     return {name: file for name, file in zip(EVENTS, files, strict=True) if file >= 0}
@@ -107,11 +120,11 @@ def _count(counters: Mapping[str, int]) -> Counts:
 
 
 def passes(libraries: Libraries, gib: int, repeats: int) -> Iterator[tuple[Case, Counts]]:
-    """Each case, REPEATS times. WorkFailed: one hasn't done its work, so is no measurement."""
+    """Run each case REPEATS times. WorkFailed: a pass has not done its work."""
     guest, others, counters = Guest(gib, libraries), _words(BYTES_BESIDE // 8), _counters()
     for repeat, cold, (phase, percent) in product(range(repeats), (False, True), PHASES):
         codes = [code for code in libraries if hasattr(libraries[code], phase)]
-        # No code always comes behind the same other one.
+        # Change the order, so that no code always comes after the same other one.
         for code in codes[repeat % len(codes) :] + codes[: repeat % len(codes)]:
             guest.prepare(phase, percent)
             if cold:
@@ -121,4 +134,4 @@ def passes(libraries: Libraries, gib: int, repeats: int) -> Iterator[tuple[Case,
             counts = {name: n - before[name] for name, n in _count(counters).items()}
             if repeat == 0 and code not in ("limit", "stores"):
                 guest.check(phase, code)
-            yield (phase, percent, cold, code), counts
+            yield Case(phase, percent, cold, code), counts
