@@ -25,8 +25,9 @@ LONGEST = 10
 # A test's properties with the time of its own cases, where several share a boot; see
 # tests/machines/conftest.py.
 WALL, CPU = "seconds", "emulator_cpu_seconds"
-# The stages of a run. What make does before pytest is "build": fetch, set up, compile.
-STAGES = ("build", "unit", "machines", "mutants")
+# The stages in which tests run. Before them are "build", which is all that make does before pytest,
+# and "collect", in which pytest and its workers start and find the tests.
+STAGES = ("unit", "machines", "mutants")
 
 
 @dataclass
@@ -80,9 +81,10 @@ class Summary:
     def as_json(self, now: float, make_began: float | None, exit_status: int) -> dict[str, Any]:
         """What the file says: docs/results-format.md has the keys."""
         tests = sorted(self.tests.values(), key=lambda test: -test.seconds)
-        stages = {stage: covered(self.spans[stage]) for stage in STAGES if stage in self.spans}
-        if make_began is not None:
-            stages = {"build": self.began - make_began, **stages}
+        first = min(begin for spans in self.spans.values() for begin, _ in spans)
+        stages = {"build": self.began - make_began} if make_began is not None else {}
+        stages |= {"collect": first - self.began}
+        stages |= {stage: covered(self.spans[stage]) for stage in STAGES if stage in self.spans}
         skipped = Counter(test.reason for test in tests if test.outcome == "skipped")
         return {
             "base": LAYOUT.version,

@@ -75,15 +75,16 @@ def test_a_case_has_its_own_time_not_that_of_its_boot() -> None:
 
 def test_stages_are_told_apart_and_two_workers_are_not_added_up() -> None:
     done = summed(
-        report(UNIT, start=100.0, stop=110.0),
-        report(f"{UNIT}2", start=105.0, stop=112.0),
-        report(MACHINE, start=112.0, stop=120.0),
+        report(UNIT, start=105.0, stop=110.0),
+        report(f"{UNIT}2", start=108.0, stop=117.0),
+        report(MACHINE, start=117.0, stop=125.0),
         report(f"{MACHINE}2", start=130.0, stop=131.0),
         report(
             "tests/machines/test_mutants.py::x", start=131.0, stop=160.0, keywords={"mutants": 1}
         ),
     )
-    assert done["stages"] == {"build": 10, "unit": 12, "machines": 9, "mutants": 29}
+    stages = {"build": 10, "collect": 5, "unit": 12, "machines": 9, "mutants": 29}
+    assert done["stages"] == stages
     assert (done["base"], done["seconds"], done["exit_status"]) == (DEFAULT_BASE, 70, 1)
     text = "\n".join(lines(done))
     for words in ("Linux 6.12, 70 s: 5 passed", "10.0 s  build", "29.0 s  mutants"):
