@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lab.core import complete
 from lab.core.errors import LabError
 from lab.core.paths import LAYOUT
 from lab.results import files
@@ -151,7 +152,7 @@ def written(done: dict[str, Any]) -> str:
     """Write the file. Returns a line that names it, or says why there is none."""
     try:
         file = files.output_file(None, "tests", "json")
-        with files.complete_or_absent(file) as stream:
+        with complete.file(file) as stream:
             json.dump(done, stream, indent=1)
     except (LabError, OSError) as error:
         return f"this summary was not written: {error}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab.build.kernel import arch_of, build_environment, make_command, source_tree
-from lab.core import space
+from lab.core import complete
 from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT
 from lab.core.steps import run_logged, step
@@ -30,7 +30,7 @@ def busybox() -> Path:
         if not BUSYBOX.exists():
             with (
                 step("Fetching busybox for i386", "10 s"),
-                space.filling(BUSYBOX.parent) as fresh,
+                complete.directory(BUSYBOX.parent) as fresh,
                 TemporaryDirectory(dir=fresh) as directory,
             ):
                 root, log = Path(directory), LAYOUT.log / "busybox32.log"

@@ -2,8 +2,6 @@
 """Free space on the disk: checked before work begins, and when something has failed."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from lab.core.errors import LabError
@@ -18,26 +16,6 @@ def need(directory: Path, gib: float, what: str) -> None:
     free = shutil.disk_usage(directory).free / GIB
     if free < gib:
         raise LabError(f"{what} needs about {gib:g} GiB in {directory}, {free:.1f} GiB are free")
-
-
-@contextmanager
-def filling(directory: Path) -> Iterator[Path]:
-    """Give a new directory to fill, which replaces DIRECTORY when the `with` ends.
-
-    An exception leaves DIRECTORY as it was.
-    """
-    fresh, old = (directory.with_name(f"{directory.name}.{what}") for what in ("new", "old"))
-    for rest in (fresh, old):
-        shutil.rmtree(rest, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    try:
-        yield fresh
-        if directory.exists():
-            directory.rename(old)
-        fresh.rename(directory)
-    finally:
-        for rest in (fresh, old):
-            shutil.rmtree(rest, ignore_errors=True)
 
 
 def complain_if_full(directory: Path) -> None:

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from lab.core import space
+from lab.core import complete
 from lab.page.model import Block, Grid, Picture, Section, lines_of, ranges
 from lab.page.pictures import COLOURS
 from lab.results.sources import Line, Source, Sources
@@ -141,6 +141,6 @@ def files(sources: Sources, sections: Sequence[Section]) -> dict[str, bytes]:
 
 def replace_directory(directory: Path, contents: Mapping[str, bytes]) -> None:
     """Make DIRECTORY contain exactly CONTENTS. It is replaced when all is written."""
-    with space.filling(directory) as fresh:
+    with complete.directory(directory) as fresh:
         for name, data in contents.items():
             (fresh / name).write_bytes(data)

@@ -4,14 +4,14 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
+from lab.core import complete
 from lab.core.errors import LabError
 from lab.core.paths import RESULTS
 
@@ -47,25 +47,9 @@ def kept() -> list[Path]:
     return sorted(RESULTS.glob("*-*.jsonl"), reverse=True)
 
 
-@contextmanager
-def complete_or_absent(file: Path) -> Iterator[IO[str]]:
-    """Give a file to write. It gets its name if the `with` ends normally, or else is removed."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with partial.open("x") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(file)
-    finally:
-        with suppress(FileNotFoundError):
-            partial.unlink()
-
-
 def write_records(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write FILE as JSON lines, complete or not at all."""
-    with complete_or_absent(file) as stream:
+    with complete.file(file) as stream:
         stream.writelines(f"{json.dumps(record)}\n" for record in records)
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from lab.core import complete
 from lab.core.errors import LabError
-from lab.results.files import complete_or_absent
 
 KERNELS = ("series", "peer", "base")
 # For each phase, whether it is repeated and so has an iteration.
@@ -159,5 +159,5 @@ def to_line(found: Measurement) -> str:
 
 def write(file: Path, measurements: Iterable[Measurement]) -> None:
     """Write FILE, replacing it: completely or, when an exception is raised, not at all."""
-    with complete_or_absent(file) as stream:
+    with complete.file(file) as stream:
         stream.writelines(map(to_line, measurements))

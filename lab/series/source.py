@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
 
-from lab.core import space
+from lab.core import complete, space
 from lab.core.errors import LabError
 from lab.core.paths import Layout
 from lab.core.steps import say, step
@@ -104,7 +104,7 @@ def _kept(layout: Layout, pin: Pin) -> KernelSource | None:
 
 def _fetch(layout: Layout, pin: Pin) -> None:
     what = f"Fetching {pin.package} from {pin.suite}"
-    with space.filling(layout.source) as directory, step(what, "1 min"):
+    with complete.directory(layout.source) as directory, step(what, "1 min"):
         space.need(directory, NEEDED_GIB, "a kernel source")
         try:
             deb = archive.fetch(pin.package, pin.suite, directory, layout.log / "source.log")
@@ -149,7 +149,7 @@ def _take(layout: Layout, tarball: Path) -> None:
     if not version.startswith(f"{layout.version}."):
         found = f"Linux {version}" if version else "no kernel source"
         raise LabError(f"SOURCE: {tarball} is {found}, expected Linux {layout.version}")
-    with space.filling(layout.source) as directory:
+    with complete.directory(layout.source) as directory:
         space.need(directory, NEEDED_GIB, "a kernel source")
         _describe(directory, version, Path(shutil.copy2(tarball, directory)), given=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from lab.core import space
+from lab.core import complete, space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.locks import locked
@@ -74,10 +74,8 @@ def read_state(linux: Path) -> State:
 
 
 def write_state(linux: Path, state: State) -> None:
-    file = _state_file(linux)
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(state)) + "\n")
-    fresh.rename(file)
+    with complete.file(_state_file(linux)) as stream:
+        stream.write(json.dumps(asdict(state)) + "\n")
 
 
 def uncommitted(repo: Repo) -> str | None:
@@ -157,7 +155,7 @@ def _check_out(repo: Repo, head: str, discard: bool) -> None:
 
 def _create(layout: Layout, found: KernelSource, inputs: str) -> None:
     space.need(layout.work, NEEDED_GIB, "the kernel tree and its objects")
-    with space.filling(layout.linux) as fresh:
+    with complete.directory(layout.linux) as fresh:
         head = lay_out(layout, found, fresh, without=())
         _check_out(Repo(fresh), head, discard=False)
         write_state(fresh, State(head, inputs, found.sha256))

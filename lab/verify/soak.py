@@ -22,6 +22,7 @@ import click
 
 from lab import machines
 from lab.build import kernel, selftests
+from lab.core import complete
 from lab.core.errors import LabError, WorkFailed
 from lab.core.parallel import for_each
 from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
@@ -29,7 +30,7 @@ from lab.core.steps import bar, duration, say
 from lab.machines import Job, Machine, MachineFailed, Sharing
 from lab.machines.job import complaints
 from lab.results import notation
-from lab.results.files import complete_or_absent, output_file
+from lab.results.files import output_file
 from lab.results.table import Table
 from lab.verify import races
 
@@ -442,7 +443,7 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
         "goals_per_hour": GOALS,
         "runs": [asdict(run) for run in soak.runs.values()],
     }
-    with complete_or_absent(file) as stream:
+    with complete.file(file) as stream:
         json.dump(content, stream, indent=1)
         stream.write("\n")
     table_of(soak).show()
