@@ -2,15 +2,11 @@
 """README.md leads a newcomer to the first things to read, docs/README.md leads to everything.
 
 The map, docs/README.md, links to every document, to all kernel code of the series and to every
-test, and names every measurement. Each bpftrace tool states its method and its limits, and has an
-example of its output.
+test, and names every measurement.
 """
 
-import re
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import pytest
 
 from lab.core.paths import ROOT
 from tests.unit.test_links import KNOWN, links, make_calls, markdown_files
@@ -79,22 +75,3 @@ def test_the_map_has_every_measurement_and_every_proof() -> None:
         assert {what for g, what in calls if g == goal} >= words
     known_goals = {goal for goal, _ in calls}
     assert {"bench", "soak", "report", "compare", "reference", "mail", "deb"} <= known_goals
-
-
-@pytest.mark.parametrize(
-    "script", sorted((ROOT / "tools/bpftrace").glob("*.bt")), ids=lambda script: script.stem
-)
-def test_a_tool_says_how_it_is_used_and_what_it_cannot_tell(script: Path) -> None:
-    text = script.read_text()
-    assert text.splitlines()[1] == "/* SPDX-License-Identifier: GPL-2.0-only */"
-    assert f" * {script.name} - " in text
-    assert f" * USAGE: bpftrace {script.name}" in text
-    assert f" * {script.stem}_example.txt has output and explains it." in text
-    assert " * Method." in text
-    assert " * Limits." in text
-    # It prints nothing but results, and the example shows them.
-    example = script.with_name(f"{script.stem}_example.txt").read_text()
-    shown = set(re.findall(r"^(@\w+)(?:\[.*\])?:", example, re.MULTILINE))
-    # The maps that the script prints at its end.
-    assert shown == set(re.findall(r"print\((@\w+)\)", text))
-    assert set(re.findall(r"(@\w+)", text)) == set(re.findall(r"clear\((@\w+)\)", text))
