@@ -184,15 +184,14 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
     """The records of a boot. WorkFailed: a run's file is missing, or not what was asked for."""
     try:
         version = files["version"].decode().strip()
+        origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
+        origin |= {"dirty_harvest": "on"} if boot.harvest else {}
         for eager in boot.eager:
-            origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
-            if boot.harvest:
-                origin["dirty_harvest"] = "on"
-            for record in condense(files[f"{eager}.json"].decode(), origin):
-                seen = record["ept"], record["tdp_mmu"], record["eager"]
-                if seen != (boot.ept, boot.tdp_mmu, eager == "Y"):
-                    raise WorkFailed(f"{boot.label}: a parameter did not take effect")
-                yield record
+            records = list(condense(files[f"{eager}.json"].decode(), origin))
+            seen = {(one["ept"], one["tdp_mmu"], one["eager"]) for one in records}
+            if seen != {(boot.ept, boot.tdp_mmu, eager == "Y")}:
+                raise WorkFailed(f"{boot.label}: a parameter did not take effect")
+            yield from records
     except KeyError as error:
         raise WorkFailed(f"{boot.label}: no file {error}") from error
 

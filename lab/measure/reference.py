@@ -5,7 +5,7 @@ docs/measuring.md, "The reference", says why each number of vCPUs has boots of i
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -74,6 +74,22 @@ def measure_others(files: Mapping[str, Path]) -> None:
             parallel.for_each(
                 parts, lambda part: _measure(part, files[part]), threads=PARALLEL, grace_s=GRACE_S
             )
+
+
+def measure(parts: Sequence[str], target: Path) -> None:
+    """Measure PARTS, and replace their files in TARGET when all of them are measured."""
+    BUILD.mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
+        files = {part: Path(scratch, f"{part}.jsonl") for part in parts}
+        if "bench" in files:
+            machine, plan = machines.get(MACHINE), reference_boots()
+            bench.announce(machine, plan)
+            bench.measure_into(files["bench"], machine, plan)
+        if "crossover" in files:
+            crossover.measure_into(files["crossover"])
+        measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
+        others = (file for file in target.glob("*.jsonl") if file.stem not in files)
+        keep([*others, *files.values()], target)
 
 
 def check_output(directory: Path) -> None:
@@ -145,18 +161,7 @@ def command(parts: tuple[str, ...], output: Path | None, pages: bool, dry_run: b
         click.echo("\n".join(one.label for one in reference_boots()))
         click.echo(f"parts: {' '.join(wanted)}")
         return
-    BUILD.mkdir(exist_ok=True)
-    with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
-        files = {part: Path(scratch, f"{part}.jsonl") for part in wanted}
-        if "bench" in files:
-            machine, plan = machines.get(MACHINE), reference_boots()
-            bench.announce(machine, plan)
-            bench.measure_into(files["bench"], machine, plan)
-        if "crossover" in files:
-            crossover.measure_into(files["crossover"])
-        measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
-        others = (file for file in target.glob("*.jsonl") if file.stem not in files)
-        keep([*others, *files.values()], target)
+    measure(wanted, target)
     say(f"reference: {target} is new")
     if not (target / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")

@@ -110,21 +110,25 @@ def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     )
 
 
+def _by_phase(runs: Sequence[LiveRun], kind: str) -> dict[str, list[Line]]:
+    """The lines of a kind of vCPUs, one for each run, by phase and iteration."""
+    found: dict[str, list[Line]] = {}
+    for line in (line for run in runs for line in run.phases(kind)):
+        phase, iteration = line.record["phase"], line.record["iteration"]
+        if phase != "populate":
+            found.setdefault(f"{phase} {iteration or ''}".strip(), []).append(line)
+    return found
+
+
 def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
     """The longest stall in each phase of the host's actions, by kind of vCPU."""
     columns = tuple(run.style.label for run in runs)
     rows: list[tuple[str, ...]] = []
     origins: list[tuple[Line, ...]] = []
     for kind in ("writer", "reader"):
-        by_phase: dict[tuple[str, int | None], list[Line]] = {}
-        for run in runs:
-            for line in run.phases(kind):
-                if line.record["phase"] != "populate":
-                    at = line.record["phase"], line.record["iteration"]
-                    by_phase.setdefault(at, []).append(line)
-        for (phase, iteration), lines in by_phase.items():
+        for phase, lines in _by_phase(runs, kind).items():
             longest = (f"{line.record['longest_us'] / 1e3:.3f}" for line in lines)
-            rows.append((f"{kind}, {phase} {iteration or ''}".strip(), *longest))
+            rows.append((f"{kind}, {phase}", *longest))
             origins.append(tuple(lines))
     title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
     notes = ["an access counts in the phase in which it began", notation.LOCKSTEP]

@@ -7,7 +7,7 @@ new kind of file, name that in sources.KINDS as well.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
@@ -183,26 +183,35 @@ def _cost(source: Source) -> list[Block]:
     return [Grid(shown, [(line,) for line in source.lines])]
 
 
+class LockRun(NamedTuple):
+    """What a line of `lab lockprofile` is about, except for the number of vCPUs."""
+
+    mode: str
+    write_percent: int
+    eager: bool
+
+
+def _lock_run(record: Any) -> LockRun:
+    return LockRun(dimensions.mode(record), record["write_percent"], record["eager"])
+
+
+def _lock_panel(records: Sequence[Any], mode: str, mix: int) -> Panel:
+    """The share of time that waits over vCPUs, lazy and eager."""
+    drawn: dict[Style, Points] = {}
+    for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
+        wanted = LockRun(mode, mix, eager)
+        points = [(one["vcpus"], _waiting(one)) for one in records if _lock_run(one) == wanted]
+        if points:
+            drawn[style] = sorted(points)
+    return Panel(f"{mode}, {notation.writes(mix)}", "vCPUs", drawn)
+
+
 def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
-    """Panels of the share of time that waits: a row for each mode, a column for each mix."""
-    found: list[list[Panel]] = []
-    for mode in dict.fromkeys(map(dimensions.mode, records)):
-        row = []
-        for mix in dict.fromkeys(one["write_percent"] for one in records):
-            drawn: dict[Style, Points] = {}
-            for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
-                wanted = (mode, mix, eager)
-                own = [one for one in records if _like(one)[:3] == wanted]
-                if own:
-                    drawn[style] = sorted((one["vcpus"], _waiting(one)) for one in own)
-            row.append(Panel(f"{mode}, {notation.writes(mix)}", "vCPUs", drawn))
-        if all(panel.curves for panel in row):
-            found.append(row)
-    return found
-
-
-def _like(record: Any) -> tuple[str, int, bool, int]:
-    return dimensions.mode(record), record["write_percent"], record["eager"], record["vcpus"]
+    """A row of panels for each mode, a column for each mix."""
+    modes = dict.fromkeys(map(dimensions.mode, records))
+    mixes = dict.fromkeys(one["write_percent"] for one in records)
+    rows = [[_lock_panel(records, mode, mix) for mix in mixes] for mode in modes]
+    return [row for row in rows if all(panel.curves for panel in row)]
 
 
 def _waiting(record: Any) -> float:
@@ -215,7 +224,8 @@ def _by_times(one: Any, records: Iterable[Any]) -> str:
     The machine has no caches, so in that time vCPUs wait for each other, for whatever reason. This
     only holds if each page is written, and each vCPU has a CPU: else vCPUs have different work.
     """
-    alone = [other for other in records if _like(other) == (*_like(one)[:3], 1)]
+    same = (other for other in records if _lock_run(other) == _lock_run(one))
+    alone = [other for other in same if other["vcpus"] == 1]
     if not alone or one["write_percent"] != 100 or one["vcpus"] >= one["cpus"]:
         return notation.NOTHING
     return f"{100 * (1 - alone[0]['untraced_seconds'] / one['untraced_seconds']):.1f}%"

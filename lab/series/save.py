@@ -62,6 +62,15 @@ def _write_all(root: Path, made: Files) -> None:
             new.unlink(missing_ok=True)
 
 
+def _remove(root: Path, path: str) -> None:
+    """Remove a file below ROOT, and directories that are empty then."""
+    (root / path).unlink()
+    for directory in (root / path).parents:
+        if directory == root or any(directory.iterdir()):
+            return
+        directory.rmdir()
+
+
 def differences(old: Files, new: Files) -> tuple[list[str], list[str]]:
     """Paths to write and paths to remove on the way from OLD to NEW."""
     written = [path for path, file in new.items() if old.get(path) != file]
@@ -93,11 +102,7 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
         written, removed = differences(old, new)
         _write_all(layout.root, {path: new[path] for path in written})
         for path in removed:
-            (layout.root / path).unlink()
-            for directory in (layout.root / path).parents:
-                if directory == layout.root or any(directory.iterdir()):
-                    break
-                directory.rmdir()
+            _remove(layout.root, path)
         inputs = files.fingerprint(layout, files.load(layout))
         tree.write_state(layout.linux, tree.State(head, inputs, state.sha256))
         return [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]

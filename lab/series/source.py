@@ -126,18 +126,26 @@ def _fetch(layout: Layout, pin: Pin) -> None:
             shutil.rmtree(directory / rest)
 
 
-def _version_in(tarball: Path) -> str:
-    """The version in the Makefile of a kernel source. LabError: FILE is no kernel source."""
+def _makefile_in(tarball: Path) -> str:
+    """The Makefile in the top directory of a tarball, empty if there is none.
+
+    LabError: it cannot be read as a tarball.
+    """
     try:
         with tarfile.open(tarball, "r|*") as members:
             for member in members:
                 if re.fullmatch(r"(\./)?[^/]+/Makefile", member.name):
                     content = members.extractfile(member)
-                    match = _VERSION.search(content.read().decode() if content else "")
-                    return ".".join(match.groups()) if match else ""
+                    return content.read().decode() if content else ""
     except (OSError, tarfile.TarError, LZMAError, EOFError, UnicodeDecodeError) as error:
         raise LabError(f"{tarball} cannot be read as a tarball: {error}") from error
     return ""
+
+
+def _version_in(tarball: Path) -> str:
+    """The version of a kernel source, empty if it is none. Raises what _makefile_in() raises."""
+    match = _VERSION.search(_makefile_in(tarball))
+    return ".".join(match.groups()) if match else ""
 
 
 def _take(layout: Layout, tarball: Path) -> None:

@@ -103,6 +103,12 @@ class Migration:
 
     def check(self) -> None:
         """WorkFailed: the migration was not as it should be, so its figures would mislead."""
+        self._check_guests()
+        self._check_clocks()
+        self._check_settings()
+
+    def _check_guests(self) -> None:
+        """WorkFailed: another guest ran, or its memory was not restored as it was."""
         notes = (self.source, self.restored)
         if any((len(n.vcpus), n.pages) != (self.load.vcpus, self.load.pages) for n in notes):
             raise WorkFailed("the guest that ran is not the guest that was asked for")
@@ -110,6 +116,12 @@ class Migration:
         for where, wrong in lost.items():
             if wrong:
                 raise WorkFailed(f"{wrong} accesses found a page without its last write, {where}")
+        behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
+        if behind:
+            raise WorkFailed(f"vCPU {behind[0]} of the restored guest did not see all its memory")
+
+    def _check_clocks(self) -> None:
+        """WorkFailed: the notes do not cover the migration."""
         if not SETTLED < self.first < self.stop - NEAR:
             raise WorkFailed("the clocks of guest and host do not agree, or nothing was measured")
         noted = min(len(vcpu.windows) for vcpu in self.source.vcpus)
@@ -119,9 +131,9 @@ class Migration:
                 " migration took too long (run nothing beside it), or the clocks of guest and"
                 " host do not agree"
             )
-        behind = [n for n in range(self.load.vcpus) if self.checked(n) < self.load.pages]
-        if behind:
-            raise WorkFailed(f"vCPU {behind[0]} of the restored guest did not see all its memory")
+
+    def _check_settings(self) -> None:
+        """WorkFailed: KVM did not log as it should have, or did not map huge pages."""
         if bool(self.stats["before"].get("dirty_harvest")) != self.harvested:
             raise WorkFailed(f"dirty_harvest did not take effect: it was to be {self.harvested}")
         huge = self.stats["before"].get("pages_2m", 0)
