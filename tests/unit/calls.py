@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's commands and functions as they are called, and what the caller reads."""
+"""Calls of the lab's commands and functions, and what a user reads of them."""
 
 import io
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Said:
 
 
 def lab(*words: str, status: int = 0) -> Said:
-    """What a command says that ends with STATUS, by itself or by a signal."""
+    """Run a command, which has to end with STATUS, and return its output."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -32,7 +32,7 @@ def lab(*words: str, status: int = 0) -> Said:
 
 
 def refusal(*words: str) -> str:
-    """The line of a command that refuses what it is given; nothing else is said."""
+    """Run a command that has to refuse its arguments, and return the only line that it prints."""
     said = lab(*words, status=2)
     (line,) = said.err.splitlines()
     assert line.startswith("lab: ")
@@ -41,7 +41,7 @@ def refusal(*words: str) -> str:
 
 
 def refused(call: Callable[..., object], *arguments: Any, **words: Any) -> str:
-    """The line that a user reads when CALL is given what it cannot work with."""
+    """Call a function that has to refuse its input, and return the line that a user reads."""
     with pytest.raises(LabError) as error:
         call(*arguments, **words)
     assert error.value.exit_code == 2
@@ -50,7 +50,7 @@ def refused(call: Callable[..., object], *arguments: Any, **words: Any) -> str:
 
 
 def failed(call: Callable[..., object], *arguments: Any, **words: Any) -> str:
-    """What a user reads when the work that CALL does fails."""
+    """Call a function whose work has to fail, and return what a user reads."""
     with pytest.raises(WorkFailed) as error:
         call(*arguments, **words)
     assert error.value.exit_code == 1

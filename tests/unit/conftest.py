@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What no unit test may depend on, and what some need."""
+"""Fixtures that isolate all unit tests, and fixtures that several of them use."""
 
 import os
 import signal
@@ -22,27 +22,27 @@ from tests.unit.processes import OFTEN_IGNORED
 
 @pytest.fixture(autouse=True)
 def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel of a few files needs no 4 GiB: the disk of this machine has room."""
+    """Pretend that the disk has enough room: the kernels of tests are small."""
     leave_free(monkeypatch, 1 << 40)
 
 
 @pytest.fixture(autouse=True)
 def without_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The make that runs the tests chooses no base for them, nor has it begun what they begin."""
+    """Hide the environment of the make that runs the tests: its base, and when it began."""
     monkeypatch.delenv(BASE_VARIABLE, raising=False)
     monkeypatch.delenv(BEGAN, raising=False)
 
 
 @pytest.fixture(autouse=True)
 def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Workspaces and results of a test are apart from those of runs going on."""
+    """Keep workspaces and results of a test apart from those of other runs."""
     monkeypatch.setattr(workspace, "TEMPORARY", tmp_path / "tmp")
     monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
 
 
 @pytest.fixture
 def terminal_signals() -> Iterator[None]:
-    """Signals of this process are those of one that a terminal has started; nohup ignores some."""
+    """Handle signals as if a terminal had started this process: nohup ignores some."""
     handlers: dict[signal.Signals, signals.Handler]
     handlers = dict.fromkeys((*OFTEN_IGNORED, signal.SIGTERM), signal.SIG_DFL)
     with signals.handled(handlers | {signal.SIGINT: signal.default_int_handler}):
@@ -51,7 +51,7 @@ def terminal_signals() -> Iterator[None]:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeKernel:
-    """A small kernel, its tree made."""
+    """A small kernel whose tree has been made."""
     return FakeKernel.with_tree(tmp_path)
 
 
@@ -66,8 +66,8 @@ def applets() -> Iterator[Path]:
 
 @pytest.fixture(params=["dash", "busybox"])
 def host(request: pytest.FixtureRequest, applets: Path) -> Iterator[Host]:
-    """A made-up host for split-bench.sh, with dash, and with busybox's shell and commands alone."""
-    # Not tmp_path, which other users cannot enter: one case runs as nobody.
+    """A fake host for split-bench.sh: with dash, and with busybox's shell and commands only."""
+    # Do not use tmp_path, which other users cannot enter: one case runs as nobody.
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         root.chmod(0o755)

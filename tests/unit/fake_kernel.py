@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A kernel source of a few files and a repository for it, so that tests take no time."""
+"""A kernel source of a few files, and a repository for it, so that tests are fast."""
 
 import hashlib
 import subprocess
@@ -19,7 +19,7 @@ PROGRAM = "tools/testing/selftests/kvm/perf_test.c"
 SPLITTER = "arch/x86/kvm/mmu/eager_split.c"
 
 PIN = 'package = "linux-source"\ntarball = "/none"\n[proved]\n"1.0" = "00"\n'
-# What FakeKernel.repository() leaves out.
+# Directories that FakeKernel.repository() leaves out.
 OTHERS = ("build/", "base/")
 
 MMU_TEXT = """\
@@ -90,12 +90,12 @@ BASE_FILES = {
 
 
 def diff_of(path: str) -> str:
-    """What begins the diff of a file."""
+    """The header of a file's diff."""
     return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
 
 
 def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> Path:
-    """A .tar.xz as Debian's package holds it: one directory with everything below."""
+    """Write a .tar.xz like that of Debian's package: everything lies in one directory."""
     staging = path.parent / "staging"
     for name, text in files.items():
         write(staging / "linux-source" / name, text, 0o755 if text.startswith("#!") else 0o644)
@@ -106,7 +106,7 @@ def write_tarball(path: Path, files: Mapping[str, str] = BASE_FILES) -> Path:
 
 @dataclass(frozen=True)
 class FakeKernel:
-    """A repository below `layout.root` and the source that goes with it."""
+    """A repository in `layout.root`, and its kernel source."""
 
     layout: Layout
     source: KernelSource
@@ -135,7 +135,7 @@ class FakeKernel:
         return tree.make(self.layout, self.source, discard=discard)
 
     def git(self, *arguments: str) -> str:
-        """git as a developer calls it in build/linux."""
+        """Run git in build/linux, as a developer does."""
         command = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", *arguments)
         done = subprocess.run(command, cwd=self.linux, check=True, capture_output=True, text=True)
         return done.stdout.removesuffix("\n")
@@ -144,7 +144,7 @@ class FakeKernel:
         return (self.linux / path).read_text()
 
     def write(self, path: str, text: str, *, commit: str = "") -> None:
-        """commit: the message to commit all with, empty to leave it uncommitted."""
+        """Write a file in build/linux. commit: the message to commit it with; empty: do not."""
         write(self.linux / path, text)
         if commit:
             self.commit(commit)
@@ -163,7 +163,7 @@ class FakeKernel:
         write(self.layout.root / path, text)
 
     def repository(self) -> dict[str, bytes]:
-        """Every file of the repository outside build/ and base/."""
+        """All files of the repository outside build/ and base/."""
         root = self.layout.root
         files = (file for file in root.rglob("*") if file.is_file())
         names = ((file.relative_to(root).as_posix(), file) for file in files)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A made-up host for split-bench.sh: a directory for /, a script for dirty_log_perf_test."""
+"""A fake host for split-bench.sh: a directory for /, and a script for dirty_log_perf_test."""
 
 import subprocess
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ phase disable null 0.080500000
 
 @dataclass
 class Host:
-    """A made-up host below `root`, and a shell to run the script with."""
+    """A fake host with its files below `root`, and a shell to run the script with."""
 
     root: Path
     shell: list[str]
@@ -91,7 +91,7 @@ class Host:
         return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
 
     def free(self, pages: int, size: str = "2048kB") -> None:
-        """Have a pool of which so many pages are free, however many it has."""
+        """Make a pool that always reports this number of free pages, whatever its size."""
         file = self.pool(size).parent / "free_hugepages"
         file.unlink()
         file.write_text(f"{pages}\n")
@@ -100,7 +100,7 @@ class Host:
         return write(self.root / path, text)
 
     def set(self, parameter: str, value: str) -> None:
-        """Give a module's parameter this value: "kvm.tdp_mmu"."""
+        """Set a module parameter, such as "kvm.tdp_mmu"."""
         self.write(f"sys/module/{parameter.replace('.', '/parameters/')}", f"{value}\n")
 
     def mode(self, mode: str) -> None:
@@ -126,14 +126,14 @@ class Host:
         )
 
     def settings(self) -> dict[str, str]:
-        """Every file of the host, temporary ones included, but for the fake's own notes."""
+        """All files of the host, including temporary ones, except the notes of the fake itself."""
         notes = {"calls", "calls.pools", "pid", "progress"}
         files = (f for f in self.root.rglob("*") if f.is_file() and f.name not in notes)
         return {str(f.relative_to(self.root)): f.read_text() for f in files}
 
 
 def make_pool(host: Host, size: str, pages: int) -> None:
-    """A pool of which every page is free, however many are asked for."""
+    """Make a pool that grows to any size, and whose pages are all free."""
     pool = host.pool(size)
     host.write(str(pool.relative_to(host.root)), f"{pages}\n")
     (pool.parent / "free_hugepages").symlink_to("nr_hugepages")
@@ -141,7 +141,7 @@ def make_pool(host: Host, size: str, pages: int) -> None:
 
 
 def set_cpus(host: Host, count: int) -> None:
-    """So many CPUs, all of them on and of use."""
+    """Give the host this number of CPUs, all of them online and usable."""
     last = f"0-{count - 1}" if count > 1 else "0"
     host.write("sys/devices/system/cpu/online", f"{last}\n")
     host.write("proc/self/status", f"Name:\tsed\nCpus_allowed_list:\t{last}\n")

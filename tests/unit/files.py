@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files that tests make."""
+"""Helpers to write files, run programs among them, and fake free space."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 
 def write(file: Path, text: str, mode: int = 0o644) -> Path:
-    """Write FILE, and make the directories that it lies in."""
+    """Write FILE, and create its directories."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     file.chmod(mode)
@@ -18,20 +18,20 @@ def write(file: Path, text: str, mode: int = 0o644) -> Path:
 
 
 def program(file: Path, text: str) -> Path:
-    """The same for a script."""
+    """Write an executable script."""
     return write(file, text, 0o755)
 
 
 def called(
     root: Path, *words: object, cwd: Path | None = None, **env: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that finds the programs in ROOT/bin first."""
+    """Run a command whose PATH begins with ROOT/bin."""
     known = {"PATH": f"{root}/bin:{os.environ['PATH']}"} | {k: str(v) for k, v in env.items()}
     command = [str(word) for word in words]
     return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, check=False)
 
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Have so many bytes free on every disk; what is asked about has to exist."""
+    """Pretend that all disks have SIZE bytes free. The path that is asked about has to exist."""
     usage = shutil.disk_usage("/")._replace(free=size)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage if Path(path).stat() else None)

@@ -12,7 +12,7 @@ from lab.measure.migration.timeline import Migration, parse_events, parse_stats
 
 REAL_WINDOWS = 4096
 LOAD = Load(vcpus=2, mib_per_vcpu=2, rate=1000, reads=63, writes=1)
-# When the first window begins, by the host's clock.
+# The time at which the first window begins, by the host's clock.
 START_S = 1000.25
 KHZ = 50_000
 TICKS_PER_MS = 50_000
@@ -20,7 +20,7 @@ STOP = 40
 
 
 def _window(index: int, requests: int = 10) -> tuple[int, int, int, int]:
-    """Accesses, requests, longest stall, longest request: usual, slow, or across the stop."""
+    """A window: accesses, requests, longest stall, longest request. Some of them are slow."""
     if index == 12:
         return 64, 1, 5000, 25 * TICKS_PER_MS
     if index == STOP - 5:
@@ -31,8 +31,8 @@ def _window(index: int, requests: int = 10) -> tuple[int, int, int, int]:
 
 
 def notes(total: int = 60, start: int = KHZ * 250, wrong: int = 0, spare: int = 4) -> bytes:
-    """A guest that has noted TOTAL windows and has room for some more."""
-    # kvm-clock began at 1000 s, and was read 0.2 s later, when the TSC was that.
+    """The notes of a guest that has noted TOTAL windows, and has memory for some more."""
+    # kvm-clock began at 1000 s. The guest read it 0.2 s later, together with this TSC.
     clock = (KHZ * 200, KHZ, 2, 1000, 0, 0, 0, 200_000_000)
     sizes = (LOAD.vcpus, LOAD.pages, total + spare, 10_000)
     found = load.HEADER.pack(load.MAGIC, *sizes, start, *clock).ljust(load.PAGE, b"\0")
@@ -76,7 +76,7 @@ STATS = "before pages_2m 3\nbefore pages_4k 9\nafter pages_2m 0\nafter pages_4k 
 def migration(
     qmp: str = QMP, source: bytes | None = None, restored: bytes | None = None, stats: str = STATS
 ) -> Migration:
-    """A migration that went well, but for what is given."""
+    """A migration that went well, with other attributes if they are given."""
     return Migration(
         LOAD,
         parse_events(qmp),
@@ -87,7 +87,7 @@ def migration(
 
 
 def files(tdp: bool = True) -> dict[str, bytes]:
-    """What a boot brings back, of all settings that there may be."""
+    """The files that come back from a boot with all settings."""
     host = f"version 6.12.1-series\ntdp {'Y' if tdp else 'N'}\ntdp_mmu N\nqemu QEMU 7.2\n"
     found = {"host": host.encode()}
     for setting in (*command.EAGER, command.BITS, command.ASKED):
@@ -101,7 +101,7 @@ def files(tdp: bool = True) -> dict[str, bytes]:
 
 
 def records() -> list[dict[str, Any]]:
-    """What `lab migrate` keeps of N and Y with EPT on vmx-bochs; Y is what N is before."""
+    """The records of `lab migrate` for N and Y on vmx-bochs. Y has the figures of N before."""
     boot = command.MigrationBoot("vmx-bochs", "series", True, LOAD, 128)
     found = list(command.collect(boot, files()))
     for one in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What tests ask about processes that are not their own children, and how they start some."""
+"""Helpers to start programs, and to check processes that are no children of the test."""
 
 import contextlib
 import signal
@@ -12,19 +12,20 @@ import psutil
 
 from lab.core import process
 
-# Ignored in whatever nohup or a shell without job control has started, this test run included.
-# What is ignored when a program starts stays so: no shell can trap it, Python leaves it alone.
+# Signals that are ignored in programs started by nohup, or by a shell without job control; possibly
+# also in this test run. A signal that is ignored when a program starts stays ignored: shells cannot
+# trap it, and Python does not change it.
 OFTEN_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 def default_signals() -> None:
-    """Let signals do what they do to a program that a terminal starts; for preexec_fn."""
+    """Reset signals as for a program that a terminal starts. For preexec_fn."""
     for number in OFTEN_IGNORED:
         signal.signal(number, signal.SIG_DFL)
 
 
 def ignored_signals() -> None:
-    """Ignore what is ignored where no terminal starts a program; for preexec_fn."""
+    """Ignore the signals that are ignored if no terminal starts a program. For preexec_fn."""
     for number in OFTEN_IGNORED:
         signal.signal(number, signal.SIG_IGN)
 
@@ -33,7 +34,7 @@ def ignored_signals() -> None:
 def started(
     command: Sequence[object], preexec_fn: Callable[[], None] = default_signals, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a session of its own; nothing of it is left when the `with` ends."""
+    """Start a program in a session of its own, which ends completely when the `with` ends."""
     with subprocess.Popen(
         [str(word) for word in command], preexec_fn=preexec_fn, start_new_session=True, **options
     ) as running:
@@ -44,7 +45,7 @@ def started(
 
 
 def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    """Wait for CONDITION; returns whether it came true."""
+    """Wait until CONDITION is true. Returns whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -52,5 +53,5 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, waited for by its parent or not."""
+    """Whether a process has ended, even if its parent has not waited for it."""
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

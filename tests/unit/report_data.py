@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Small made-up files of results, one of each kind, for the tests of the report."""
+"""Small files of results, one of each kind, to test the report with."""
 
 import json
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from lab.results.jsonl import Measurement, write
 from tests.unit import migration_data
 
 MIB = 1 << 20
-# In the order of the report.
+# Names of files, in the order of the report.
 NAMES = tuple(
     f"20260101T000000Z-{what}.jsonl"
     for what in ("vmx-bochs", "live", "migrate", "cost", "lock", "crossover", "native")
 )
 BENCH, LIVE, MIGRATE, COST, LOCK, CROSSOVER, NATIVE = NAMES
 
-# A dirty memory time.
+# The keys of a dirty memory time.
 DIMENSIONS: dict[str, Any] = {
     "machine": "vmx-bochs",
     "kernel": "series",
@@ -40,12 +40,12 @@ DIMENSIONS: dict[str, Any] = {
 
 
 def measurement(**values: Any) -> Measurement:
-    """A dirty memory time, with what VALUES say differently."""
+    """A dirty memory time, with other VALUES for some keys."""
     return Measurement(**(DIMENSIONS | values))
 
 
 def bench(version: str = "6.12.117", slower: float = 1) -> Iterator[Measurement]:
-    """N, Y and the ungated baseline for two numbers of vCPUs, both modes and two mixes."""
+    """Figures of N, Y and the ungated baseline: two numbers of vCPUs, both modes, two mixes."""
     kernels = (("series", False), ("series", True), ("peer", True))
     phases = (("dirty", 2), ("clear", 1), ("clear", 2), ("get", 1), ("enable", None))
     for ept, mix, n, (kernel, eager) in product((True, False), (100, 20), (2, 4), kernels):
@@ -64,9 +64,9 @@ def bench(version: str = "6.12.117", slower: float = 1) -> Iterator[Measurement]
 
 
 def crossover() -> Iterator[Measurement]:
-    """Two modes with either way of logging, over three mixes: GET, or dirty, is what it costs.
+    """Two modes with both ways of logging, over three mixes. GET, or dirty, has the costs.
 
-    And with idle memory, 1 ms for each page table by Dirty bits.
+    Also figures with idle memory: 1 ms for each page table with Dirty bits.
     """
     modes = ((False, True), (True, False))
     for (ept, pml), mix, harvest in product(modes, (0, 10, 100), ("off", "on")):
@@ -83,7 +83,7 @@ def crossover() -> Iterator[Measurement]:
 
 
 def live_text(eager: bool, ept: bool = True) -> str:
-    """What dirty_log_live_perf_test -j writes, with three phases and four windows."""
+    """A file as dirty_log_live_perf_test -j writes it, with three phases and four windows."""
     common: dict[str, Any] = {
         "eager": eager,
         "tdp_mmu": False,
@@ -113,7 +113,7 @@ def live_text(eager: bool, ept: bool = True) -> str:
 
 
 def live_records() -> Iterator[dict[str, Any]]:
-    """A live file with N, Y and the ungated baseline, with EPT only."""
+    """A live file with N, Y and the ungated baseline, only with EPT."""
     for kernel, eager in (("series", False), ("series", True), ("peer", True)):
         origin = {"machine": "vmx-bochs", "kernel": kernel, "kernel_version": f"6.12-{kernel}"}
         yield from live.condense(live_text(eager), origin)
