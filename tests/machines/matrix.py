@@ -293,6 +293,8 @@ CONTROLLED = [
 ]
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
+# Sequences of ioctls whose log is the same in every mode.
+CAPS = selftest("x86/dirty_log_caps_test", huge_2m=4)
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
@@ -431,6 +433,11 @@ def cases() -> Iterator[Case]:
     # Here no VM looks for Dirty bits, but to compare.
     yield from each((CHECKED_SHORT, HARVEST_PARAM), VMX_MODES[:1])
     yield from each((CHECKED_SHORT,), (*shadow, TDP_MODE), "debug")
+    yield from each((CAPS,), DISTINCT_MODES, eager="")
+    yield from each((harvested(CAPS),), HARVEST_MODES)
+    # The CPU's log, and neither Dirty bits nor that.
+    yield from each((CAPS,), VMX_MODES[:1], eager="")
+    yield from each((CAPS,), (VMX_TRACKED_MODE,))
     yield from each(PERF_ACCESS, (SHADOW_MODES[0], TDP_MODE))
     if f"/{FOLIO.name}.c\n" in OF_BASE:
         yield from each((FOLIO, harvested(FOLIO)), HARVEST_MODES)
