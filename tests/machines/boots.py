@@ -132,7 +132,11 @@ class Meter:
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self._at = [Spent.so_far()]
+        self._at: list[Spent] = []
+
+    def boot(self) -> None:
+        """The machine is started."""
+        self._at.append(Spent.so_far())
 
     def begin(self, name: str) -> None:
         """The case NAME begins, and the one before it has ended."""
@@ -253,8 +257,11 @@ class Boots:
         self, machine: Machine, cases: Sequence[Case]
     ) -> Mapping[str, Outcome | MachineFailed]:
         meter = Meter()
+        # Builds what it boots, which is no case's time.
+        job = self._job(cases, meter.begin)
+        meter.boot()
         try:
-            result = machine.run(self._job(cases, meter.begin))
+            result = machine.run(job)
         except MachineFailed as failure:
             return {meter.started[-1] if meter.started else cases[0].id: failure}
         return outcomes(cases, result, meter.spent())

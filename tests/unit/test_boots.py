@@ -135,6 +135,7 @@ def test_each_case_has_its_part_of_what_a_boot_costs(monkeypatch: pytest.MonkeyP
     readings = (Spent(wall, 2 * wall) for wall in (10.0, 13.0, 20.0, 50.0))
     monkeypatch.setattr(Spent, "so_far", lambda: next(readings))
     meter = Meter()
+    meter.boot()
     for name in ("one", "two"):
         meter.begin(name)
     assert meter.spent() == {"one": Spent(10, 20), "two": Spent(30, 60)}
