@@ -220,13 +220,15 @@ static void start_on(struct race *r, int nth)
 	pthread_barrier_wait(&r->start);
 }
 
-/* One word of the log is enough to have its huge page split. */
+/* One word of the log is enough to have its huge page split, once the memory begins to go. */
 static void *clear_thread(void *arg)
 {
 	u64 mask = ~0ull;
 	struct race *r = arg;
 
 	start_on(r, 1);
+	while (!READ_ONCE(r->began))
+		;
 	spin_ns(r->delay);
 	for (u64 page = 0; page < NR_PAGES; page += PAGES_PER_2M)
 		kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, &mask, page, BITS_PER_WORD);
@@ -254,7 +256,7 @@ static void *unmap_thread(void *arg)
 			;
 		spin_ns(r->delay);
 	}
-	r->began = now_ns();
+	WRITE_ONCE(r->began, now_ns());
 	r->w->take(r);
 	r->ended = now_ns();
 	WRITE_ONCE(r->done, true);
@@ -287,6 +289,7 @@ static void race(struct race *r)
 
 	r->done = false;
 	r->nr_competing = 0;
+	r->began = 0;
 	r->stop_began = 0;
 	r->delay = took ? random() % took : 0;
 	pthread_barrier_init(&r->start, NULL, nr);
@@ -369,7 +372,7 @@ static const char *run_tries(unsigned int row)
 		return "the TDP MMU is on, which has no rmaps";
 
 	create(&r);
-	for (i = 0; i < nr_tries || (!r.nr_between && i < MAX_FACTOR * nr_tries); i++) {
+	for (i = 0; i < nr_tries || (!r.nr_between && !nr_bad && i < MAX_FACTOR * nr_tries); i++) {
 		bad = try_once(&r);
 		nr_bad += !!bad;
 		worst = max(worst, bad);
