@@ -33,7 +33,8 @@ endif
 # For the summary of a test run: when this make began.
 export LAB_BEGAN := $(shell date +%s)
 DEFAULT_BASE := $(shell sed -n 's/^DEFAULT_BASE = "\(.*\)"$$/\1/p' lab/core/paths.py)
-# What `make test` runs. What is the same for each base is left to the default one.
+# What `make test` leaves out, and `make test WHAT=long` runs. Other bases than the default one have
+# fewer tests, and none that needs the debug kernel.
 OTHER_BASE := $(filter-out $(DEFAULT_BASE),$(BASE))
 TESTS := $(if $(OTHER_BASE),tests/machines,tests)
 LEFT_OUT := $(if $(OTHER_BASE),long or once,long)
@@ -124,7 +125,7 @@ test: _test$(WHAT:%=_%)
 
 _test: setup
 	@$(LAB) tree
-	@$(LAB) build kvm debug selftests
+	@$(LAB) build kvm $(if $(OTHER_BASE),,debug )selftests
 	@$(LAB) build --kind mutants kvm
 	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not ($(LEFT_OUT))' $(TESTS) $(ARGS)
 
@@ -142,12 +143,12 @@ _test_mutants: setup
 	@$(LAB) build --kind mutants kvm
 	@$(PYTHON) -m pytest -n 2 -m mutants tests $(ARGS)
 
-# What `make test` leaves out as it takes too long, but for the comparison of verdicts.
+# But for the comparison of verdicts.
 _test_long: setup
 	@$(LAB) tree
 	@$(LAB) build kvm debug selftests
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m long --ignore=tests/machines/test_parity.py tests $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m '$(LEFT_OUT)' --ignore=tests/machines/test_parity.py $(TESTS) $(ARGS)
 
 # One machine at a time, unless ARGS says more: vCPUs that wait for one that the host does not run
 # would meet the time limit.

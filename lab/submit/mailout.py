@@ -288,8 +288,8 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
         # LAB_TOPIC makes the tests build kernel and selftests without mails of later topics.
         name = topics.topic_named(found, tested).name
         env = os.environ | {topics.VARIABLE: name, BASE_VARIABLE: LAYOUT.newest.version}
-        words = (sys.executable, "-m", "pytest", "-n", "2", "--no-loadscope-reorder", TESTS)
-        return process.run(words, ROOT, sys.stdout, stderr=sys.stderr, env=env)
+        words = ["-m", "pytest", "-n", "2", "--no-loadscope-reorder", "-m", "not long", TESTS]
+        return process.run((sys.executable, *words), ROOT, sys.stdout, stderr=sys.stderr, env=env)
     file = choose_results(given)
     results = jsonl.parse_all(sources.load(file).data.decode(), file.name)
     figures = tables_text(results, file.name)

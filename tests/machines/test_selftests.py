@@ -7,17 +7,25 @@ A case fails if the test fails or skips, or if the kernel complains in its log.
 from collections.abc import Callable
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from lab import machines
 from lab.machines import Job, Result
 from lab.machines.job import complaints
 
 from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
-from .matrix import Case, cases, long_cases, quick_cases
+from .matrix import Case, cases, is_for_default_base, long_cases, quick_cases
+
+
+def marked(case: Case) -> ParameterSet:
+    """A case of `make test` with its markers."""
+    marks = [pytest.mark.quick] * (case.id in QUICK)
+    return pytest.param(case, marks=marks + [pytest.mark.once] * is_for_default_base(case))
+
 
 QUICK = {case.id for case in quick_cases()}
 CASES = [
-    *(pytest.param(case, marks=[pytest.mark.quick] * (case.id in QUICK)) for case in cases()),
+    *map(marked, cases()),
     *(pytest.param(case, marks=pytest.mark.long) for case in long_cases()),
 ]
 

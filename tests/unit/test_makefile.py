@@ -118,8 +118,13 @@ def test_a_base_and_a_tarball_reach_the_lab() -> None:
 def test_another_base_has_what_depends_on_it() -> None:
     for words in ((), (f"BASE={DEFAULT_BASE}",)):
         assert commands("test", *words)[-1].endswith(" -m 'not (long)' tests ")
-    last = commands("test", f"BASES={DEFAULT_BASE} 9.9", "BASE=9.9")[-1]
-    assert last.endswith(" -m 'not (long or once)' tests/machines ")
+    two = (f"BASES={DEFAULT_BASE} 9.9", "BASE=9.9")
+    lines = commands("test", *two)
+    assert "build/venv/bin/python -m lab build kvm selftests" in lines
+    assert lines[-1].endswith(" -m 'not (long or once)' tests/machines ")
+    # What it leaves out can be had.
+    assert " -m 'long or once' " in commands("test", "WHAT=long", *two)[-1]
+    assert " -m 'long' " in commands("test", "WHAT=long")[-1]
 
 
 def test_ci_tests_the_default_base_and_then_the_others(tmp_path: Path) -> None:

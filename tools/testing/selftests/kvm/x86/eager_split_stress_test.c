@@ -345,8 +345,8 @@ static void draw_configuration(struct stress *t)
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 }
 
-/* What to do at most; no rounds: it does not matter. */
-static u64 end_ms, max_rounds;
+/* What to do at most, altogether and with one VM; no rounds: it does not matter. */
+static u64 end_ms, max_rounds, max_vm_rounds;
 
 static bool is_over(void)
 {
@@ -369,6 +369,8 @@ static void run_rounds(struct stress *t)
 		start_thread(&host[i].thread, host_main, &host[i]);
 
 	for (unsigned int i = 0; i < t->pace->nr_rounds && !is_over(); i++) {
+		if (max_vm_rounds && i >= max_vm_rounds)
+			break;
 		alarm(ROUND_MAX_S);
 		one_round(t);
 	}
@@ -466,6 +468,8 @@ int main(int argc, char *argv[])
 		  .max = MAX_SECONDS },
 		{ 'n', "rounds", "no more rounds than this (default: no limit)",
 		  .number = &max_rounds, .min = 1, .max = ~0ul },
+		{ 'r', "rounds", "no more rounds than this with one VM, so that there are more VMs",
+		  .number = &max_vm_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
 		{ 'd', "harvest", "dirty_harvest: off, on, auto, check, any (on or off; default)",
