@@ -23,7 +23,7 @@
 #                      shared_hugetlb
 #   --init-set WHICH   initially-all-set: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
-#   --harvest LIST     values of dirty_harvest: off, on, auto, check  (default: as it is)
+#   --harvest LIST     values of dirty_harvest: off, on, auto         (default: as it is)
 #   --per-vm           let each VM ask for these two values (KVM_CAP_X86_DIRTY_LOG_CONTROL)
 #                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm
 #   --iterations N     dirty, get and clear rounds, 2-1000
@@ -253,7 +253,7 @@ check_input() {
 	check_list --eager "$eager_list" one_of 'N, Y'
 	# What is not asked for is recorded as it is; a kernel without it is off.
 	[ -n "$harvest_given" ] || harvest_list=$(sed "s/^vm$/off/" "$harvest_param" 2>/dev/null) || harvest_list=off
-	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto, check'
+	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
@@ -338,7 +338,7 @@ ask() {
 	case $eager in N) arguments="$arguments --eager=off" ;; Y) arguments="$arguments --eager=on" ;; esac
 	host_eager=Y
 	[ -n "$harvest_given" ] || return 0
-	case $harvest in on) arguments="$arguments --log-by=dirty" ;; auto | check) arguments="$arguments --log-by=$harvest" ;; esac
+	case $harvest in on) arguments="$arguments --log-by=dirty" ;; auto) arguments="$arguments --log-by=auto" ;; esac
 	host_harvest=vm
 }
 

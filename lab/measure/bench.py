@@ -199,7 +199,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
 @click.option(
     "--harvest",
     callback=words,
-    help="Values of dirty_harvest: 'off on auto check', for the series and where there is no PML."
+    help="Values of dirty_harvest: 'off on auto', for the series and where there is no PML."
     " Default: off, with --full 'off on'.",
 )
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")

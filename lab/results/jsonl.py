@@ -29,7 +29,7 @@ PHASES = {
     "disable": False,
 }
 # Values of kvm.dirty_harvest. Lines that are older than this key have the first one.
-HARVESTS = ("off", "on", "auto", "check")
+HARVESTS = ("off", "on", "auto")
 # The first keys of a line, as split-bench.sh writes it. The others have the order of the fields.
 FIRST = ("machine", "kernel", "kernel_version")
 

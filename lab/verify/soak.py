@@ -53,7 +53,7 @@ PAUSED = "pauses"
 
 # What kvm.dirty_harvest is; any: what the stress test draws, or else the seed decides.
 ANY = "any"
-HARVEST = (ANY, "on", "off", "auto", "check")
+HARVEST = (ANY, "on", "off", "auto")
 
 SEED_BITS = 40
 MOST_MINUTES = 100_000

@@ -229,15 +229,13 @@ def harvest_test(*argv: str, name: str = "") -> Selftest:
 
 # Logging is enabled while a vCPU runs, which -q has only where that leaves all to CLEAR.
 ENABLE_TLB = harvest_test("-g", "L1", "-m", "enable", "-n", "40", name="enable")
-# Logged by write protection as well, and compared by KVM, which earlier topics don't have.
-CHECKED = replace(harvest_test("-c", "-q", "-n", "40"), name="checked_harvest_test")
-SHORT = (*CHECKED.argv, "-m", "relink", "-m", "tlb", "-m", "root")
-CHECKED_SHORT = replace(CHECKED, name="checked_short_test", argv=SHORT)
+# By write protection: the log is the same.
+WRPROT = harvest_test("-w", "-q", "-n", "40", name="wrprot")
 HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", "-d", "auto", eager=("Y",), harvest="")
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
-NOTHING_UNSEEN = (harvest_test("-q", "-n", "100"), ENABLE_TLB, HARVEST_PARAM, CHECKED)
+NOTHING_UNSEEN = (harvest_test("-q", "-n", "100"), ENABLE_TLB, HARVEST_PARAM, WRPROT)
 NOTHING_UNSEEN_DEBUG = (harvest_test("-q", "-m", "relink", "-m", "quota", "-m", "tlb", "-n", "40"),)
 # An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more
 # is a second on Bochs.
@@ -288,10 +286,9 @@ CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 ASKS = ("--eager", "off", "--chunk", "512", "--log-by")
-CONTROLLED = [
-    replace(perf_test("", *SMALL, *ASKS, by), name=f"controlled_perf_test-{by}", harvest="vm")
-    for by in ("dirty", "check")
-]
+CONTROLLED = replace(
+    perf_test("", *SMALL, *ASKS, "dirty"), name="controlled_perf_test-dirty", harvest="vm"
+)
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
 # Sequences of ioctls whose log is the same in every mode.
@@ -360,7 +357,7 @@ def each(
 CONTROL_MODES = (*HARVEST_MODES, VMX_MODES[0], VMX_HARVEST_MODE, VMX_TRACKED_MODE)
 CONTROL_CASES = (
     *each((CONTROL,), CONTROL_MODES),
-    *each(CONTROLLED, HARVEST_MODES),
+    *each((CONTROLLED,), HARVEST_MODES),
     Case(CANCEL_TDP, VMX_MODES[0], "Y"),
 )
 
@@ -463,9 +460,8 @@ def cases() -> Iterator[Case]:
     yield from CONTROL_CASES
     yield Case(race_test(20), TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
-    # Here no VM looks for Dirty bits, but to compare.
-    yield from each((CHECKED_SHORT, HARVEST_PARAM), VMX_MODES[:1])
-    yield from each((CHECKED_SHORT,), (*shadow, TDP_MODE), "debug")
+    # Here no VM looks for Dirty bits.
+    yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
     yield from each((harvested(CAPS),), HARVEST_MODES)
     # The CPU's log, and neither Dirty bits nor that.

@@ -26,7 +26,7 @@ LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
 # With dirty_harvest=off, to begin with, there is no choice; afterwards there is.
 START = f"{command.INSIDE}/qemu -M none -display none -monitor stdio -accel kvm,dirty-log-method="
 ALLOW = "echo vm >/sys/module/kvm/parameters/dirty_harvest"
-ASKS = f'{START}dirty-bits || "$0" "$@" && {ALLOW} && echo quit | {START}check'
+ASKS = f'{START}dirty-bits || "$0" "$@" && {ALLOW} && echo quit | {START}dirty-bits'
 SAID = "kvm: dirty-log-method=dirty-bits is refused, KVM allows: host write-protect"
 # make test WHAT=migration builds it before; pytest alone must not take minutes for that.
 BUILT = pytest.mark.skipif(not PROGRAM.exists(), reason=f"no {PROGRAM}: make qemu builds it")

@@ -401,7 +401,7 @@ def test_several_backings(lab: Lab) -> None:
     (["--vcpus", ""], "--vcpus: the list is empty"),
     (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
     (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is none of ept1, ept0, tdp"),
-    (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto, check"),
+    (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto"),
     (["--harvest", ""], "--harvest: the list is empty"),
     (["--harvest", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
     (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),

@@ -90,7 +90,7 @@ def test_keys_that_came_after_the_first_results() -> None:
     (line(seconds=float("nan")), "Expected `float` >= 0.0 - at `$.seconds`"),
     (line(seconds=float("inf")), "Expected `float` <= 1.7976931348623157e+308"),
     (line(ept=False, tdp_mmu=True), "'tdp_mmu' cannot be True without 'ept'"),
-    (line(dirty_harvest="perhaps"), "regex '^(off|on|auto|check)\\\\Z' - at `$.dirty_harvest`"),
+    (line(dirty_harvest="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
     (line(ept=False, pml=False), "'pml' cannot be False without 'ept'"),
     (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
     ("", "is not JSON"),

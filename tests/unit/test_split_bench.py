@@ -100,18 +100,18 @@ def test_runs_n_beside_y_for_each_combination(
 def test_vms_ask_for_what_is_measured(host: Host) -> None:
     before = host.settings()
     options = ("--vcpus", "2", "--writes", "100", "--per-vm")
-    done = host.run(*options, "--harvest", "off,on auto check")
+    done = host.run(*options, "--harvest", "off,on auto")
     assert (done.returncode, done.stderr) == (0, "")
     run = "-s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2 -c 1,2,0"
     asked = [
         f"{run} --eager={eager}{log_by}"
         for eager in ("off", "on")
-        for log_by in ("", *(f" --log-by={how}" for how in ("dirty", "auto", "check")))
+        for log_by in ("", *(f" --log-by={how}" for how in ("dirty", "auto")))
     ]
     assert host.calls() == [f"Y,vm {words}" for words in asked]
-    assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "on", "auto", "check"]
+    assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "on", "auto"]
     host.run(*options)
-    assert host.calls()[8:] == [f"Y {words}" for words in asked[::4]]
+    assert host.calls()[6:] == [f"Y {words}" for words in asked[::3]]
     assert host.settings() == before
 
 
@@ -550,7 +550,7 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--writes=50%"], "'50%' is not a whole number"),
     (["--eager", "N maybe"], "--eager: 'maybe' is none of N, Y"),
-    (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto, check"),
+    (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto"),
     (["--harvest="], "--harvest: the list is empty"),
     (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),

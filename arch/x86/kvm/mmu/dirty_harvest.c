@@ -62,7 +62,6 @@ static const char * const harvest_modes[] = {
 	[KVM_HARVEST_ON]	= "on",
 	[KVM_HARVEST_AUTO]	= "auto",
 	[KVM_HARVEST_VM]	= "vm",
-	[KVM_HARVEST_CHECK]	= "check",
 };
 
 static int harvest_mode __read_mostly = KVM_HARVEST_AUTO;
@@ -90,7 +89,7 @@ static const struct kernel_param_ops harvest_ops = {
 
 /* Read when a VM is created, and when it asks for what the host has. */
 module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
-MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on, auto, vm or check");
+MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on, auto or vm");
 
 /* Code isn't patched more than once a second, however often VMs come and go. */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
@@ -120,18 +119,13 @@ bool kvm_dirty_harvest_is_possible(struct kvm *kvm)
  * @kvm: the VM, known to the vendor module
  * @mode: what is chosen for it
  *
- * Not if the CPU logs by itself, unless Dirty bits are to be tried.  Looking for them costs
- * time for each page there is, write protection for each page that is written, but to vCPUs,
- * and with shadow paging to all of them, as each fault takes mmu_lock exclusively.
+ * Not if the CPU logs by itself.  Looking for Dirty bits costs time for each page there is,
+ * write protection for each page that is written, but to vCPUs, and with shadow paging to
+ * all of them, as each fault takes mmu_lock exclusively.
  */
 bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode)
 {
-	if (!kvm_dirty_harvest_is_possible(kvm))
-		return false;
-	if (mode == KVM_HARVEST_CHECK)
-		return true;
-
-	return !kvm->arch.usual_cpu_dirty_log_size &&
+	return kvm_dirty_harvest_is_possible(kvm) && !kvm->arch.usual_cpu_dirty_log_size &&
 	       (mode == KVM_HARVEST_ON || (mode == KVM_HARVEST_AUTO && !tdp_enabled));
 }
 
@@ -163,13 +157,8 @@ void kvm_dirty_harvest_put(bool use)
  */
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
-	enum kvm_harvest_mode mode = kvm_dirty_harvest_mode();
-
 	kvm->arch.usual_cpu_dirty_log_size = kvm->arch.cpu_dirty_log_size;
-	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, mode);
-	kvm->arch.dirty_check = kvm->arch.dirty_harvest && mode == KVM_HARVEST_CHECK;
-	if (kvm->arch.dirty_check)
-		kvm->arch.cpu_dirty_log_size = 0;
+	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	kvm->arch.nr_flushes = 1;
 	kvm_dirty_harvest_get(kvm->arch.dirty_harvest);

@@ -30,13 +30,6 @@ static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 	       kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 }
 
-/* And by write protection as well? */
-static __always_inline bool kvm_dirty_check(const struct kvm *kvm)
-{
-	return static_branch_unlikely(&kvm_dirty_harvest_vms.key) &&
-	       unlikely(kvm->arch.dirty_check) && kvm_dirty_harvest(kvm);
-}
-
 /* The parameter's values, and what a VM may ask for instead unless that is off. */
 enum kvm_harvest_mode {
 	KVM_HARVEST_OFF,
@@ -44,8 +37,6 @@ enum kvm_harvest_mode {
 	KVM_HARVEST_AUTO,
 	/* As off, but VMs may ask. */
 	KVM_HARVEST_VM,
-	/* Log by write protection as well, and compare, see dirty_check.c. */
-	KVM_HARVEST_CHECK,
 };
 
 enum kvm_harvest_mode kvm_dirty_harvest_mode(void);

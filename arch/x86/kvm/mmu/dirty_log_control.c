@@ -32,8 +32,7 @@ int kvm_dirty_log_control_allows(struct kvm *kvm)
 		r |= KVM_X86_ALLOWS_EAGER_SPLIT_ON;
 	if (kvm_dirty_harvest_mode() != KVM_HARVEST_OFF)
 		r |= KVM_X86_ALLOWS_DIRTY_LOG_AUTO |
-		     (has_dirty_bits ? KVM_X86_ALLOWS_DIRTY_LOG_DIRTY_BITS |
-				       KVM_X86_ALLOWS_DIRTY_LOG_CHECK : 0);
+		     (has_dirty_bits ? KVM_X86_ALLOWS_DIRTY_LOG_DIRTY_BITS : 0);
 	return r;
 }
 
@@ -41,7 +40,7 @@ static bool control_is_valid(struct kvm *kvm, const __u64 *args)
 {
 	int allowed = kvm_dirty_log_control_allows(kvm);
 
-	return args[0] <= KVM_X86_EAGER_SPLIT_ON && args[2] <= KVM_X86_DIRTY_LOG_CHECK &&
+	return args[0] <= KVM_X86_EAGER_SPLIT_ON && args[2] <= KVM_X86_DIRTY_LOG_AUTO &&
 	       (allowed & (KVM_X86_ALLOWS_EAGER_SPLIT_HOST << args[0])) &&
 	       (allowed & (KVM_X86_ALLOWS_DIRTY_LOG_HOST << args[2])) &&
 	       args[1] <= KVM_X86_EAGER_SPLIT_CHUNK_MAX &&
@@ -63,8 +62,6 @@ static enum kvm_harvest_mode control_mode(u64 method)
 		return KVM_HARVEST_ON;
 	case KVM_X86_DIRTY_LOG_AUTO:
 		return KVM_HARVEST_AUTO;
-	case KVM_X86_DIRTY_LOG_CHECK:
-		return KVM_HARVEST_CHECK;
 	default:
 		return kvm_dirty_harvest_mode();
 	}
@@ -82,8 +79,7 @@ static enum kvm_harvest_mode control_mode(u64 method)
  */
 int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 {
-	enum kvm_harvest_mode mode = control_mode(args[2]);
-	bool harvests, checks;
+	bool harvests;
 	int r = 0;
 
 	if (!control_is_valid(kvm, args))
@@ -94,8 +90,7 @@ int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 	 * slots_lock.  Hence count the VM before, and afterwards not what it was.
 	 */
 	harvests = args[2] == KVM_X86_DIRTY_LOG_DIRTY_BITS ||
-		   kvm_dirty_harvest_is_wanted(kvm, mode);
-	checks = harvests && mode == KVM_HARVEST_CHECK;
+		   kvm_dirty_harvest_is_wanted(kvm, control_mode(args[2]));
 	kvm_dirty_harvest_get(harvests);
 
 	mutex_lock(&kvm->lock);
@@ -106,10 +101,9 @@ int kvm_dirty_log_control_enable(struct kvm *kvm, const __u64 *args)
 	} else {
 		kvm->arch.eager_split_off = args[0] == KVM_X86_EAGER_SPLIT_OFF;
 		kvm->arch.max_splits = args[1] / KVM_X86_EAGER_SPLIT_CHUNK_UNIT;
-		kvm->arch.cpu_dirty_log_size = control_uses_pml(args[2]) && !checks ?
+		kvm->arch.cpu_dirty_log_size = control_uses_pml(args[2]) ?
 					       kvm->arch.usual_cpu_dirty_log_size : 0;
 		swap(kvm->arch.dirty_harvest, harvests);
-		kvm->arch.dirty_check = checks;
 		kvm->stat.dirty_harvest = kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 	}
 

@@ -218,7 +218,7 @@ static void take_mode(const char *arg)
 /* Headers without the capability come with a library without the hook. */
 #ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
 static const char * const asked_eagers[] = { "host", "off", "on" };
-static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto", "check" };
+static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto" };
 
 static struct choice eagers = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
 static struct choice logs = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };

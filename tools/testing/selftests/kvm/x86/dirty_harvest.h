@@ -192,8 +192,8 @@ bool can_harvest(void);
 
 #define NO_DIRTY_BITS		"SPTEs have no Dirty bits, or the CPU logs by itself (PML)"
 
-/* Logging by write-protection faults goes on beside it, and KVM compares: both are to agree. */
-extern bool harvest_checks;
+/* Pages are logged by write-protection faults instead. */
+extern bool harvest_wrprot;
 
 /* What the statistic dirty_harvest of a VM is that is created with this parameter. */
 u64 harvest_of_new_vm(const char *mode);

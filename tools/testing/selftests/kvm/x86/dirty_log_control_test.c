@@ -48,7 +48,7 @@ static bool is_allowed(struct control c)
 {
 	bool may_choose = strcmp(host_method, "off");
 	bool bits = may_choose && dirty_bits;
-	bool methods[] = { true, true, bits, may_choose, bits };
+	bool methods[] = { true, true, bits, may_choose };
 	bool eagers[] = { true, true, host_eager };
 
 	return c.eager < ARRAY_SIZE(eagers) && eagers[c.eager] &&
@@ -60,9 +60,7 @@ static bool expected_harvest(u64 method)
 {
 	bool of_host = !strcmp(host_method, "on") ||
 		       (!strcmp(host_method, "auto") && !kvm_is_tdp_enabled());
-	bool host_checks = !strcmp(host_method, "check");
-	bool harvests[] = { (!pml && of_host) || host_checks, false, true,
-			    !pml && !kvm_is_tdp_enabled(), true };
+	bool harvests[] = { !pml && of_host, false, true, !pml && !kvm_is_tdp_enabled() };
 
 	return harvests[method] && dirty_bits;
 }
@@ -109,7 +107,7 @@ static void check_values(void)
 	struct kvm_vm *vm = vm_create_barebones();
 	struct control c;
 
-	for (i = 0; i <= KVM_X86_DIRTY_LOG_CHECK; i++) {
+	for (i = 0; i <= KVM_X86_DIRTY_LOG_AUTO; i++) {
 		may |= is_allowed((struct control){ i }) * KVM_X86_ALLOWS_EAGER_SPLIT_HOST << i;
 		may |= is_allowed((struct control){ 0, 0, i }) * KVM_X86_ALLOWS_DIRTY_LOG_HOST << i;
 	}
@@ -197,26 +195,6 @@ static void ask_in_another_vm(void)
 	sleep(2);
 }
 
-/* Two bitmaps and 32 bits per page: where only killing processes makes room for them. */
-static void check_no_memory(void)
-{
-	struct kvm_vm *vm = vm_create_barebones();
-	/* More than what is free, and less than there is, which is refused without a try. */
-	u64 pages = (sysconf(_SC_AVPHYS_PAGES) + sysconf(_SC_PHYS_PAGES)) / 2;
-	size_t size = pages * PAGE_SIZE * BITS_PER_BYTE / 34 * PAGE_SIZE;
-	void *hva = map_memory(size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-	int r;
-
-	enable(vm, (struct control){ .method = KVM_X86_DIRTY_LOG_CHECK }, 0, 0);
-	vm_set_user_memory_region(vm, DATA_SLOT, 0, DATA_GPA, size, hva);
-	r = __vm_set_user_memory_region(vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES, DATA_GPA,
-					size, hva);
-	TEST_ASSERT(r && errno == ENOMEM, "logging %lu bytes: expected ENOMEM, seen %d, errno %d",
-		    size, r, errno);
-	kvm_vm_free(vm);
-	munmap(hva, size);
-}
-
 static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 {
 	struct kvm_vm *vm;
@@ -232,7 +210,7 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 }
 
 /* A vCPU that comes while pages are logged.  By PML it would exit once for 512 pages. */
-static void check_late_vcpu(struct kvm_vm *vm, u64 method, bool manual)
+static void check_late_vcpu(struct kvm_vm *vm, bool manual)
 {
 	struct kvm_vcpu *vcpu = vm_vcpu_add(vm, 1, guest_main);
 	u64 exits = 0;
@@ -244,8 +222,7 @@ static void check_late_vcpu(struct kvm_vm *vm, u64 method, bool manual)
 		exits = read_vcpu_stat(vcpu, "exits") - exits;
 		check_log(vm, 1, manual);
 	}
-	TEST_ASSERT(method == KVM_X86_DIRTY_LOG_CHECK ? exits >= NR_PAGES :
-		    !pml || exits < NR_PAGES / PAGES_PER_2M, "%lu exits for %lu pages", exits,
+	TEST_ASSERT(!pml || exits < NR_PAGES / PAGES_PER_2M, "%lu exits for %lu pages", exits,
 		    (u64)NR_PAGES);
 }
 
@@ -291,13 +268,10 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	faults = nr_faults(vcpu);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE, manual);
-	TEST_ASSERT((c.method != KVM_X86_DIRTY_LOG_WRPROT &&
-		     c.method != KVM_X86_DIRTY_LOG_CHECK) || nr_faults(vcpu) > faults,
+	TEST_ASSERT(c.method != KVM_X86_DIRTY_LOG_WRPROT || nr_faults(vcpu) > faults,
 		    "no page was write-protected");
-	TEST_ASSERT_EQ(!vm_get_stat(vm, dirty_check_pages), c.method != KVM_X86_DIRTY_LOG_CHECK);
-	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_check_mismatch), 0);
-	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS || c.method == KVM_X86_DIRTY_LOG_CHECK)
-		check_late_vcpu(vm, c.method, manual);
+	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS)
+		check_late_vcpu(vm, manual);
 	kvm_vm_free(vm);
 }
 
@@ -310,7 +284,7 @@ static void check_vms(void)
 		if (is_allowed(c))
 			check_vm(c, i / 6, false);
 	}
-	for (int i = 1; i <= KVM_X86_DIRTY_LOG_CHECK; i++) {
+	for (int i = 1; i <= KVM_X86_DIRTY_LOG_AUTO; i++) {
 		c = (struct control){ .method = i, .chunk = 2 * UNIT };
 		if (is_allowed(c))
 			check_vm(c, i % 2, false);
@@ -321,7 +295,7 @@ static void check_vms(void)
 
 int main(int argc, char *argv[])
 {
-	static const char * const methods[] = { "off", "vm", "auto", "on", "check" };
+	static const char * const methods[] = { "off", "vm", "auto", "on" };
 	struct kvm_vm *vm;
 
 	parse_test_options(argc, argv, NULL, NULL);
@@ -352,9 +326,6 @@ int main(int argc, char *argv[])
 		set_host(i, i ? "vm" : "off");
 		check_vms();
 	}
-	/* Where the memslot doesn't itself take 8 bytes per page, for rmaps, or end too far up. */
-	if (dirty_bits && is_tdp_mmu() && sysconf(_SC_PHYS_PAGES) < SZ_1G / PAGE_SIZE)
-		check_no_memory();
 	ksft_test_result_pass("VMs\n");
 	ksft_finished();
 }

@@ -66,7 +66,7 @@ struct vcpu_thread {
 struct counters counters;
 
 /* Of dirty_harvest; drawn if it is the first. */
-static const char * const harvests[] = { "any", "off", "on", "auto", "check" };
+static const char * const harvests[] = { "any", "off", "on", "auto" };
 static struct choice harvest_choice = { harvests, sizeof(*harvests), ARRAY_SIZE(harvests) };
 static u64 option_harvest;
 
