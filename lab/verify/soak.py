@@ -91,6 +91,7 @@ COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
 ALL_OF = (
     ("get", "clear", "init-set", "ring", "harvested", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
+    ("tries",),
     (PAUSED,),
 )
 
@@ -109,7 +110,12 @@ def _stress(output: str) -> dict[str, int]:
 
 
 def _sum(name: str, pattern: str) -> Callable[[str], dict[str, int]]:
-    return lambda output: {name: sum(map(int, re.findall(pattern, output, re.MULTILINE)))}
+    def parse(output: str) -> dict[str, int]:
+        if found := re.findall(pattern, output, re.MULTILINE):
+            return {name: sum(map(int, found))}
+        raise ValueError(f"no line counts {name}")
+
+    return parse
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
 NAMED = ("modes", "clear", "tables")
 MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
 DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
-TRIES = _sum("tries", r"^# (\d+) tries, ")
+TRIES = _sum("tries", r"^# .+: (\d+) tries, ")
 RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
 
 
@@ -275,6 +281,11 @@ class Soak:
             counts = _pairs(line.removeprefix("# so far: "))
             self.runs[seed] = replace(self.runs[seed], counts=counts)
 
+    def has_all(self) -> bool:
+        """Whether each of KINDS, as it is, had a boot that came to its end."""
+        done = {run.kind for run in tuple(self.runs.values()) if run.finished}
+        return tuple(self.kinds) == KINDS and done == {kind.name for kind in KINDS}
+
     def totals(self) -> dict[str, int]:
         """Everything that was counted, boots that are running included."""
         total = Counter(dict.fromkeys(COUNTERS, 0))
@@ -410,16 +421,26 @@ def table_of(soak: Soak) -> Table:
     return table
 
 
-def _verdicts(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
+@dataclass(frozen=True)
+class Verdict:
+    """A goal, or kinds of events each of which has to occur, and whether the soak reached it."""
+
+    text: str
+    reached: bool
+
+
+def _verdicts(totals: Mapping[str, int], minutes: float) -> Iterator[Verdict]:
     """The goals, and what has to be met with at all."""
     for name, goal in GOALS.items():
         seen, wanted = totals[name], goal * minutes / 60
-        verdict = "met" if seen >= wanted else "missed"
-        yield f"{seen:,} {name} in {minutes:.1f} min, goal {wanted:,.0f}: {verdict}"
+        reached = seen >= wanted
+        text = f"{seen:,} {name} in {minutes:.1f} min, goal {wanted:,.0f}"
+        yield Verdict(f"{text}: {'met' if reached else 'missed'}", reached)
     for names in ALL_OF:
         text = ", ".join(f"{totals.get(name, 0):,} {name}" for name in names)
         missing = [name for name in names if not totals.get(name)]
-        yield text + (f"; never: {', '.join(missing)}" if missing else "; each was met with")
+        end = f"never: {', '.join(missing)}" if missing else "each was met with"
+        yield Verdict(f"{text}; {end}", not missing)
 
 
 def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
@@ -429,8 +450,12 @@ def _races_found(totals: Mapping[str, int], minutes: float) -> Iterator[str]:
     yield f"{others} data races, each counted once per boot, without the series: {LOG}/soak-*.races"
 
 
-def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> None:
-    """Print the table, judge the goals and keep everything in FILE."""
+def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) -> list[str]:
+    """Print the table, judge the goals and keep everything in FILE. Returns the goals missed.
+
+    The goals are those of a soak of all kinds, so nothing is missed by one that chose among them,
+    or that ended before each kind had a boot.
+    """
     content = {
         "machine": MACHINE,
         "kernel_version": soak.kernel_version,
@@ -447,11 +472,21 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
         json.dump(content, stream, indent=1)
         stream.write("\n")
     table_of(soak).show()
-    judge = _races_found if soak.kinds[0].config == RACES_CONFIG else _verdicts
-    for line in judge(soak.totals(), minutes):
-        say(f"soak: {line}")
+    missed: list[str] = []
+    if soak.kinds[0].config == RACES_CONFIG:
+        for line in _races_found(soak.totals(), minutes):
+            say(f"soak: {line}")
+    else:
+        verdicts = list(_verdicts(soak.totals(), minutes))
+        for verdict in verdicts:
+            say(f"soak: {verdict.text}")
+        if soak.has_all():
+            missed = [verdict.text for verdict in verdicts if not verdict.reached]
+        else:
+            say("soak: not each kind of boot took part, so goals do not count")
     say(f"soak: {lines} lines of kernels' logs are complaints")
     say(f"soak: {ended}; every run is in {file}")
+    return missed
 
 
 def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
@@ -476,6 +511,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     started = time.monotonic()
     state = Soak(kinds, seed, started + minutes * 60, kernels[kinds[0].config].release)
     status, ended, lines = 1, "failed", 0
+    missed: list[str] = []
 
     def work(boot: tuple[Kind, int, int]) -> None:
         kind, seed, seconds = boot
@@ -499,7 +535,9 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
         lines = broken.lines
         raise
     finally:
-        summarise(state, file, (time.monotonic() - started) / 60, ended, lines)
+        missed = summarise(state, file, (time.monotonic() - started) / 60, ended, lines)
+    if status == 0 and missed:
+        raise WorkFailed(f"the soak found nothing, but did too little: {'; '.join(missed)}")
     return status
 
 
@@ -533,8 +571,8 @@ def command(
 ) -> int:
     """Stress the series with new seeds, two machines at a time, until the time is over.
 
-    Exit status: 0 nothing was found, 1 something was, 2 bad input, 130 interrupted; the last with
-    the summary of what was done so far.
+    Exit status: 0 nothing was found, 1 something was, or a soak of all kinds of boots missed one of
+    its goals, 2 bad input, 130 interrupted; the last with the summary of what was done so far.
     """
     if math.isnan(minutes):
         raise LabError("--minutes: not a number")

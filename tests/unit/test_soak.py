@@ -7,6 +7,7 @@ What is read of reports of data races, and whose they are.
 import _thread
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -24,7 +25,7 @@ from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
 from lab.core.git import IDENTITY, Repo, signature
-from lab.core.paths import Layout
+from lab.core.paths import LAYOUT, Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
 from lab.verify import races, soak
@@ -219,14 +220,15 @@ def test_a_frame_is_where_the_call_is(tmp_path: Path, monkeypatch: pytest.Monkey
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
-    " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=4"
-    " faults_descs=1 faults_pages=0"
+    " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=3"
+    " faults_descs=1 faults_pages=1"
 )
 STRESS_OUTPUT = f"# seed 0x1\n# summary: {COUNTS}\n"
-FAULT_OUTPUT = """enable           all        12 failures,   3 of them for want of memory
-clear            descs       4 failures,   3 of them for want of memory
+FAULT_OUTPUT = """\
+# enable           all        12 failures,   3 felt by the splitter, 0 by the ioctl
+# clear            descs       4 failures,   3 felt by the splitter, 1 by the ioctl
 """
-RACE_OUTPUT = "# 40 tries, no stale page, 12 times a huge page was left alone\n"
+RACE_OUTPUT = "# unmap: 40 tries, 12 in between, 3 pauses, 0 back in place\n"
 
 
 def output_of(job: Job) -> str:
@@ -288,8 +290,9 @@ def saved(tmp_path: Path) -> Any:
 def test_all_kinds_run_with_own_seeds_and_are_summed_up(run_soak: Soak, tmp_path: Path) -> None:
     error = run_soak(FakeMachine(), "--seed", "0x10").err
     complaints = "0 lines of kernels' logs are complaints"
-    for words in ("merged; each was met with", "never: faults_pages", complaints):
+    for words in ("merged; each was met with", "faults_pages; each was met with", complaints):
         assert words in error
+    assert "missed" not in error and "never" not in error
     content = saved(tmp_path)
     assert content["kernel_version"] == "6.12"
     runs = content["runs"]
@@ -300,8 +303,57 @@ def test_all_kinds_run_with_own_seeds_and_are_summed_up(run_soak: Soak, tmp_path
     stress = sum(run["kind"].startswith("stress") for run in runs)
     faults = sum(run["kind"].startswith("fault") for run in runs)
     assert (totals["cycles"], totals["faults"]) == (30 * stress, 5 * stress + 16 * faults)
-    assert totals["faults_headers"] == 4 * stress
+    races = sum(run["kind"].startswith("race") for run in runs)
+    assert (totals["faults_headers"], totals["tries"]) == (3 * stress, 40 * races)
     assert (content["ended"], content["complaints"]) == ("nothing was found", 0)
+
+
+def instead(old: str, new: str) -> Callable[[Job, int], Result]:
+    """Results whose output has NEW in place of OLD."""
+
+    def answer(job: Job, nr: int) -> Result:
+        result = passed(job, nr)
+        return replace(result, output=result.output.replace(old.encode(), new.encode()))
+
+    return answer
+
+
+# The goals for 0.02 minutes are 3,333 pages, 33 cycles and 3 failed allocations.
+@for_each_row(
+    "old, new, says",
+    ("pages=50000", "pages=0", r"\b0 pages in 0\.\d min, goal [\d,]+: missed"),
+    ("cycles=30", "cycles=0", r"0 cycles in 0\.\d min, goal \d+: missed"),
+    ("ring=1", "ring=0", r"0 ring, .*; never: ring$"),
+    ("descs=1 faults_pages=1", "descs=0 faults_pages=0", "never: faults_descs, faults_pages$"),
+    ("40 tries", "0 tries", "^lab: .* 0 tries; never: tries$"),
+)
+def test_a_soak_that_did_too_little_fails(
+    run_soak: Soak, tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    error = run_soak(FakeMachine(instead(old, new)), status=1).err
+    assert re.search(says, error, re.MULTILINE)
+    assert "nothing, but did too little" in error.splitlines()[-1]
+    assert saved(tmp_path)["ended"] == "nothing was found"
+
+
+def test_goals_do_not_count_for_some_kinds_of_boots(run_soak: Soak) -> None:
+    error = run_soak(FakeMachine(instead("ring=1", "ring=0")), "--only", "stress-kvm-npt0").err
+    assert "never: ring" in error and "goals do not count" in error
+
+
+def example(source: str, words: str) -> str:
+    """A line as a test prints it: the format in its SOURCE that has WORDS, with 7 for figures."""
+    text = (LAYOUT.root / "tools/testing/selftests/kvm/x86" / source).read_text()
+    (form,) = re.findall(rf'ksft_print_msg\("([^"]*{words}[^"]*)\\n"', text)
+    return "# " + re.sub(r"%-?\d*l?[sud]", lambda one: "x" if "s" in one[0] else "7", form)
+
+
+def test_counts_are_read_of_lines_as_the_tests_print_them() -> None:
+    assert soak.TRIES(example("eager_split_race_test.c", "tries,")) == {"tries": 7}
+    assert soak.FAILURES(example("eager_split_fault_test.c", "failures,")) == {"faults": 7}
+    for parse in (soak.TRIES, soak.FAILURES):
+        with pytest.raises(ValueError, match="no line counts"):
+            parse("# something else\n")
 
 
 def test_kernels_that_can_pause_amid_updates_do_so(run_soak: Soak, tmp_path: Path) -> None:
