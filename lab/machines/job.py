@@ -15,9 +15,7 @@ from lab.core.errors import WorkFailed
 TAIL = 2000
 
 # Lines of a kernel's log that match this report that something is wrong.
-COMPLAINT = re.compile(
-    r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu)|KASAN|possible .* detected|Oops|Call Trace"
-)
+COMPLAINT = re.compile(r"WARNING:|BUG:|INFO: .*(?:lock|task|rcu|key)|KASAN|Oops|Call Trace")
 
 Reason = Literal["machine crashed", "emulator crashed", "boot timed out", "command timed out"]
 

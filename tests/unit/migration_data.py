@@ -70,7 +70,14 @@ def qmp(start: float) -> str:
 
 
 QMP = qmp(START_S)
-STATS = "before pages_2m 3\nbefore pages_4k 9\nafter pages_2m 0\nafter pages_4k 1024\n"
+STATS = """\
+before pages_2m 3
+before pages_4k 9
+before pf_taken 180
+after pages_2m 0
+after pages_4k 1024
+after pf_taken 1000
+"""
 
 
 def migration(

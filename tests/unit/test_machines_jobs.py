@@ -14,7 +14,7 @@ from lab import machines
 from lab.core import process
 from lab.core.paths import KINDS, LAYOUT
 from lab.machines import emulated, parameters
-from lab.machines.job import TAIL, Job, Result
+from lab.machines.job import TAIL, Job, Result, complaints
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.files import leave_free
@@ -92,6 +92,28 @@ def test_a_command_that_failed_is_told_by_the_end_of_its_output() -> None:
     result = Result(139, b"begin " + b"x" * TAIL + b" why \xff\n", {}, "", 1.0)
     assert failed(result.check, "a boot") == f"a boot: exit status 139:\n{result.text[-TAIL:]}"
     assert result.text.endswith(" why \ufffd\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CPU: 1 PID: 88 at arch/x86/kvm/mmu/mmu.c:1234 f+0x1/0x2 [kvm]",
+        "watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [test:88]",
+        "INFO: task kworker/0:1:12 blocked for more than 120 seconds.",
+        "INFO: lockdep is turned off.",
+        "rcu: INFO: rcu_preempt self-detected stall on CPU",
+        "INFO: trying to register non-static key.",
+        "KASAN: null-ptr-deref in range [0x0000000000000008-0x000000000000000f]",
+        "Oops: general protection fault, probably for non-canonical address 0x5: 0000 [#1] SMP",
+        "Call Trace:",
+    ],
+)
+def test_each_kind_of_complaint_is_found_in_a_kernels_log(line: str) -> None:
+    quiet = (
+        "[    1.000000] INFO: NMI handler (f) took too long to run: 1.9 msecs\nLockdep: 8192 keys"
+    )
+    assert complaints(quiet) == []
+    assert complaints(f"{quiet}\n[    2.000000] {line}\n{quiet}") == [f"[    2.000000] {line}"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

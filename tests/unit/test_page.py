@@ -109,6 +109,16 @@ def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
     assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
 
 
+def test_the_longest_stall_of_a_phase_is_told_in_milliseconds(tmp_path: Path) -> None:
+    runs = live._runs(sources.load_all(data.write_all(tmp_path))["live"], True)
+    table = live._longest_table(runs, "eptY").table
+    assert table.columns[0] == "" and len(table.columns) == 4
+    kinds = ("writer", "reader")
+    phases = (("baseline", "0.080"), ("enable", "0.081"), ("logging 1", "0.082"))
+    wanted = [(f"{k}, {phase}", *[longest] * 3) for k in kinds for phase, longest in phases]
+    assert table.rows == wanted
+
+
 Drawn = dict[str, list[Panel]]
 
 
