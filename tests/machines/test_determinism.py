@@ -11,15 +11,15 @@ The job is short, so it misses differences that need minutes to show.
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
 from lab import machines
 from lab.build.kernel import Kernel
+from lab.core.paths import ROOT
 from lab.machines import Job, Result, Sharing
-
-pytestmark = pytest.mark.once
 
 LAST_WORD = "reboot: Power down"
 TELLTALE = """
@@ -45,6 +45,7 @@ def said(result: Result) -> list[str]:
     return [line for line in result.kernel_log.splitlines() if not line.endswith(LAST_WORD)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["vmx-bochs", "svm-qemu"])
 def test_two_runs_are_identical(kernel: Callable[[str, str], Kernel], name: str) -> None:
     machine = machines.get(name)
@@ -62,3 +63,11 @@ def test_two_runs_are_identical(kernel: Callable[[str, str], Kernel], name: str)
     assert one.status == two.status == 0
     assert (one.output, one.files, said(one)) == (two.output, two.files, said(two))
     assert b"a " in one.output and "counters" in one.files
+
+
+def test_no_program_depends_on_where_it_was_built(selftests: Callable[[str], Path]) -> None:
+    """Figures depend on every byte: those of another clone would not be those of the reference."""
+    here = str(ROOT).encode()
+    programs = [file for file in selftests("series").rglob("*") if file.is_file()]
+    assert programs
+    assert not [file for file in programs if here in file.read_bytes()]
