@@ -24,6 +24,10 @@ TICKS_S = 2 * 0.004
 # A figure has not moved if the difference is within either limit: a share of the smaller time, or
 # seconds, by phase. docs/measuring.md gives the reasons for these values.
 SHARE = 0.04
+# Seconds are a limit only as far as they are at most this share of the smaller time: what is short
+# could grow several times over otherwise. PLAIN: phases that no claim is about, and that vary more.
+MOST_SHARE = 1 / 3
+PLAIN = ("populate",)
 LIMITS_S = dict.fromkeys(("populate", "enable", "disable"), TICKS_S)
 LIMITS_S |= {"dirty": 100e-6, "get": 5e-6, "clear": 100e-6}
 # The same for the dirty time of an iteration without splitting: it is so short that a tick shows.
@@ -90,7 +94,10 @@ def _pair(key: Key, before: Sequence[float], after: Sequence[float], lockstep: b
         paying = tables.headline(key.initially_all_set).iteration or 0
         unpaid = key.phase == "dirty" and (key.iteration or 0) < paying
         limit_s = UNPAID_S if unpaid else LIMITS_S[key.phase]
-        allowed = max(limit_s, SHARE * min(first, second))
+        smaller = min(first, second)
+        if key.phase not in PLAIN:
+            limit_s = min(limit_s, MOST_SHARE * smaller)
+        allowed = max(limit_s, SHARE * smaller)
         return Pair(key, first, second, abs(second - first) > allowed)
     if min(len(before), len(after)) < 2:
         return Pair(key, first, second, moved=False, judged=False)

@@ -15,6 +15,7 @@ import pytest
 
 from lab.core.paths import ROOT
 from lab.measure import crossover, plan
+from lab.page import figures
 from lab.results import compare, files, jsonl, tradeoff
 from lab.results.jsonl import Measurement
 from lab.results.tradeoff import Tradeoff
@@ -167,11 +168,17 @@ def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     ("dirty", 2, 0.230, 0.238, False),
     ("dirty", 2, 0.230, 0.240, True),
     ("dirty", 2, 0.230, 0.220, True),
-    # One tick of the timer is nothing in what pays for nothing, but a lot in what does.
-    ("dirty", 1, 0.001, 0.005, False),
-    ("dirty", 2, 0.001, 0.005, True),
-    ("enable", None, 0.0003, 0.0043, False),
-    ("enable", None, 0.0003, 0.0123, True),
+    # One tick of the timer is nothing in what is long, and pays for nothing.
+    ("dirty", 1, 0.013, 0.017, False),
+    ("dirty", 2, 0.013, 0.017, True),
+    ("disable", None, 0.066, 0.072, False),
+    ("populate", None, 0.012, 0.017, False),
+    # What is short is compared with itself, not with a tick.
+    ("dirty", 1, 0.00058, 0.00063, False),
+    ("dirty", 1, 0.001, 0.005, True),
+    ("enable", None, 0.00034, 0.00041, False),
+    ("enable", None, 0.0003, 0.0043, True),
+    ("clear", 2, 0.00019, 0.00024, False),
     ("get", 1, 0.000014, 0.000018, False),
     ("get", 1, 0.000014, 0.000028, True),
     ("clear", 1, 0.0025, 0.00254, False),
@@ -185,6 +192,29 @@ def test_a_lockstep_figure_moves_beyond_the_limit_of_its_phase(
     one = measurement(phase=phase, iteration=iteration, seconds=before)
     sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", before), ("b", after))]
     assert [pair.moved for pair in compare.compare(*sides).pairs] == [moved]
+
+
+@for_each_row(
+    "phase, iterations, factor",
+    ("enable", [None], 1.35),
+    ("disable", [None], 1.35),
+    ("clear", [1, 2, 3], 1.35),
+    ("dirty", [1, 2, 3], 1.35),
+    ("get", [1, 2, 3], 1.35),
+    ("populate", [None], 2),
+)
+@pytest.mark.parametrize("base", [base.name for base in (ROOT / figures.REFERENCE).iterdir()])
+def test_each_figure_of_the_reference_moves_if_it_grows_by_a_third(
+    base: str, phase: str, iterations: list[int | None], factor: float
+) -> None:
+    kept = compare.load([ROOT / figures.REFERENCE / base / "bench.jsonl"])
+    grown = {
+        key: [one * factor for one in found]
+        for key, found in kept.times.items()
+        if key.phase == phase and key.iteration in iterations
+    }
+    found = compare.compare(kept, replace(kept, times=grown))
+    assert found.pairs and found.moved == sorted(found.pairs, key=lambda p: p.change, reverse=True)
 
 
 def test_only_the_same_dimensions_are_compared(tmp_path: Path) -> None:
