@@ -23,7 +23,7 @@ from lab.results.table import Table
 TICKS_S = 2 * 0.004
 # A figure has not moved if the difference is within either limit: a share of the smaller time, or
 # seconds, by phase. docs/measuring.md gives the reasons for these values.
-SHARE = 0.04
+SHARE = tables.NOISE
 # Seconds are a limit only as far as they are at most this share of the smaller time: what is short
 # could grow several times over otherwise. PLAIN: phases that no claim is about, and that vary more.
 MOST_SHARE = 1 / 3

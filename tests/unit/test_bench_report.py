@@ -215,10 +215,13 @@ def test_a_baseline_measured_elsewhere_changes_nothing(elsewhere: list[Measureme
 def test_the_goals_name_the_ungated_baseline_too() -> None:
     table = goals.table(measured(speedup=64) + peer() + measured(kernel="base", eager=(False,)))
     assert table
-    assert table.columns == ("8 vCPUs x 4 MiB if not said", "N", "Y", "U", "N/Y", "U/Y", "goal")
-    goal = ("1600.0", "25.0", "40.0", "64.0", "1.60", "at least 60: reached")
+    columns = ("base", "N", "Y", "U", "base/Y", "N/Y", "U/Y", "goal")
+    assert table.columns == ("8 vCPUs x 4 MiB if not said", *columns)
+    times = ("1600.0", "1600.0", "25.0", "40.0")
+    goal = (*times, "64.0", "64.0", "1.60", "at least 60: reached")
     assert table.rows[0] == ("ept=Y, all writes, dirty ms", *goal)
-    assert table.rows[-1][1:-1] == ("400.0", "-", "-", "-", "-")
+    assert table.rows[-1][1:-1] == ("-", "400.0", *"-----")
+    assert goals.WHAT_IS_BASE in table.notes
     assert any(note.startswith("ungated (U), the baseline: ") for note in table.notes)
 
 
@@ -336,7 +339,7 @@ def test_each_phase_of_n(phase: str, iteration: int | None, ratio: float, verdic
     assert said == f"at most 2% longer: {verdict}"
     assert verdict == "reached" or notation.percent(ratio, 1) in label
     # Elsewhere it is the dirty times that are compared.
-    assert [said for _, said in judged(base + series)] == ["at most 1% apart: reached"]
+    assert [said for _, said in judged(base + series)] == ["at most 4% apart: reached"]
 
 
 @for_each_row("slow, verdict", (1, "reached"), (2, "missed"))
@@ -383,14 +386,21 @@ def test_the_unpatched_kernel_beside_n() -> None:
     assert other.isdisjoint(with_set)
 
 
-@for_each_row("factor, worst, verdict", (1.004, "-0.40%", "reached"), (0.98, "+2.04%", "missed"))
+@for_each_row("factor, verdict", (1.2, "reached"), (0.9, "missed"))
+def test_the_gain_is_that_over_the_faster_of_both_kernels(factor: float, verdict: str) -> None:
+    base = [replace(m, seconds=m.seconds * factor) for m in measured(kernel="base", eager=(False,))]
+    dirty = judged(measured(speedup=64) + base)[0]
+    assert dirty == ("ept=Y, all writes, dirty ms", f"at least 60: {verdict}")
+
+
+@for_each_row("factor, worst, verdict", (0.97, "+3.09%", "reached"), (0.96, "+4.17%", "missed"))
 def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str) -> None:
     close = measured(kernel="base", eager=(False,), vcpus=(2,))
     far = measured(kernel="base", eager=(False,), vcpus=(8,))
     far = [replace(m, seconds=m.seconds * factor) for m in far]
     # Phases that wait for timer ticks are no part of the goal.
     close = [replace(m, seconds=9.0) if m.phase == "enable" else m for m in close]
-    wanted = (f"N beside the unpatched kernel, at worst {worst}", f"at most 1% apart: {verdict}")
+    wanted = (f"N beside the unpatched kernel, at worst {worst}", f"at most 4% apart: {verdict}")
     assert judged(measured() + close + far)[-1] == wanted
 
 
