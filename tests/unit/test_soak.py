@@ -28,8 +28,9 @@ from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import LAYOUT, Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
-from lab.verify import races, soak
+from lab.verify import races, soak_boots, soak_kinds, soak_summary
 from lab.verify.races import Place
+from lab.verify.soak_boots import Boot
 from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said
@@ -268,8 +269,8 @@ Soak = Callable[..., Said]
 
 @pytest.fixture
 def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
-    monkeypatch.setattr(soak, "LOG", tmp_path / "log")
-    monkeypatch.setattr(soak, "LEAST_S", 0.0)
+    monkeypatch.setattr(soak_boots, "LOG", tmp_path / "log")
+    monkeypatch.setattr(soak_kinds, "LEAST_S", 0.0)
     build = partial(Kernel, image=tmp_path / "bzImage", release="6.12")
     monkeypatch.setattr(kernel, "build", build)
     monkeypatch.setattr(selftests, "build", lambda kind: tmp_path)
@@ -296,9 +297,9 @@ def test_all_kinds_run_with_own_seeds_and_are_summed_up(run_soak: Soak, tmp_path
     content = saved(tmp_path)
     assert content["kernel_version"] == "6.12"
     runs = content["runs"]
-    assert {run["kind"] for run in runs} == {kind.name for kind in soak.KINDS}
+    assert {run["kind"] for run in runs} == {kind.name for kind in soak_kinds.KINDS}
     seeds = sorted(run["seed"] for run in runs)
-    assert seeds == [0x10 + i * soak.SEED_STEP for i in range(len(runs))]
+    assert seeds == [0x10 + i * soak_summary.SEED_STEP for i in range(len(runs))]
     totals = content["totals"]
     stress = sum(run["kind"].startswith("stress") for run in runs)
     faults = sum(run["kind"].startswith("fault") for run in runs)
@@ -349,9 +350,9 @@ def example(source: str, words: str) -> str:
 
 
 def test_counts_are_read_of_lines_as_the_tests_print_them() -> None:
-    assert soak.TRIES(example("eager_split_race_test.c", "tries,")) == {"tries": 7}
-    assert soak.FAILURES(example("eager_split_fault_test.c", "failures,")) == {"faults": 7}
-    for parse in (soak.TRIES, soak.FAILURES):
+    assert soak_kinds.TRIES(example("eager_split_race_test.c", "tries,")) == {"tries": 7}
+    assert soak_kinds.FAILURES(example("eager_split_fault_test.c", "failures,")) == {"faults": 7}
+    for parse in (soak_kinds.TRIES, soak_kinds.FAILURES):
         with pytest.raises(ValueError, match="no line counts"):
             parse("# something else\n")
 
@@ -378,7 +379,7 @@ def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
     machine = FakeMachine(lambda job, nr: bad if nr == 3 else passed(job, nr))
     error = run_soak(machine, "--only", "stress-fault-npt0", "--seed", "7", status=1).err
     assert says in error
-    seed = 0x1F if b"-S" in bad.output else 7 + 2 * soak.SEED_STEP
+    seed = 0x1F if b"-S" in bad.output else 7 + 2 * soak_summary.SEED_STEP
     assert f"--only stress-fault-npt0 --seed {seed:#x}" in error
     assert saved(tmp_path)["ended"] == "failed"
 
@@ -466,8 +467,8 @@ def test_what_is_repeatable_is_repeated_whole(run_soak: Soak, name: str, seed: s
 def test_what_is_repeatable_is_never_cut_short(run_soak: Soak) -> None:
     machine = FakeMachine()
     run_soak(machine, "--minutes", "0.01", "--only", "stress-kvm-npt1-counted")
-    (kind,) = soak.chosen(["stress-kvm-npt1-counted"])
-    assert machine.jobs[0].command[-3] == str(kind.seconds // soak.COUNTED_SLOWNESS)
+    (kind,) = soak_kinds.chosen(["stress-kvm-npt1-counted"])
+    assert machine.jobs[0].command[-3] == str(kind.seconds // soak_boots.COUNTED_SLOWNESS)
 
 
 def test_dirty_harvest_reaches_the_module_and_the_stress_test(
@@ -478,8 +479,10 @@ def test_dirty_harvest_reaches_the_module_and_the_stress_test(
     command = machine.jobs[0].command
     assert (command[5], command[-2:]) == ("on", ("-d", "on"))
     assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in error
-    monkeypatch.setattr(soak, "LAYOUT", Layout(tmp_path, "7.3"))
-    assert soak.replay(soak.KINDS[0], 1, 60).startswith("make soak BASE=7.3 ARGS='--only ")
+    monkeypatch.setattr(soak_boots, "LAYOUT", Layout(tmp_path, "7.3"))
+    assert soak_boots.replay(Boot(soak_kinds.KINDS[0], 1, 60)).startswith(
+        "make soak BASE=7.3 ARGS='--only "
+    )
 
 
 def racing(log: str) -> Callable[[Job, int], Result]:
@@ -498,7 +501,7 @@ def test_races_of_others_are_counted_and_kept(run_soak: Soak, tmp_path: Path) ->
     error = run_soak(FakeMachine(racing(UNKNOWN)), "--races").err
     assert "without the series" in error and "goal" not in error
     runs = saved(tmp_path)["runs"]
-    assert {run["kind"] for run in runs} == {kind.name for kind in soak.RACES}
+    assert {run["kind"] for run in runs} == {kind.name for kind in soak_kinds.RACES}
     counts = [(one["counts"]["races_of_others"], one["counts"]["watchpoints"]) for one in runs]
     assert set(counts) == {(1, 700)}
     kept = list((tmp_path / "log").glob("soak-*.races"))
@@ -526,8 +529,8 @@ def test_a_race_of_the_series_is_a_failure_as_others_are(
 
 
 def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
-    assert {kind.config for kind in soak.RACES} == {soak.RACES_CONFIG}
-    shadow = [kind for kind in soak.RACES if kind.npt == "0"]
-    assert {kind.program for kind in shadow} == {kind.program for kind in soak.RACES}
+    assert {kind.config for kind in soak_kinds.RACES} == {soak_kinds.RACES_CONFIG}
+    shadow = [kind for kind in soak_kinds.RACES if kind.npt == "0"]
+    assert {kind.program for kind in shadow} == {kind.program for kind in soak_kinds.RACES}
     assert all(kind.sharing is Sharing.THREADS for kind in shadow)
-    assert [kind.name for kind in soak.chosen(["race-kvm-npt0"])] == ["race-kvm-npt0"]
+    assert [kind.name for kind in soak_kinds.chosen(["race-kvm-npt0"])] == ["race-kvm-npt0"]
