@@ -19,7 +19,7 @@ from lab.core.steps import run_logged, say, step
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
-from lab.page import claims, figures, render
+from lab.page import claims, figures, render, typed
 from lab.results import goals, sources
 from lab.results.tables import BASE_VCPUS
 
@@ -111,8 +111,8 @@ def refresh_pages() -> None:
 
 
 def check_sentences() -> None:
-    """WorkFailed: a sentence of a page, or of a mail, has another figure than the reference."""
-    if wrong := claims.wrong():
+    """WorkFailed: a sentence of a page, or of a mail, has a figure that the reference has not."""
+    if wrong := [*claims.wrong(), *typed.typed()]:
         say("\n".join(wrong))
         raise WorkFailed("sentences have other figures than the reference, see above")
 

@@ -18,7 +18,7 @@ import pytest
 from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.machines.paging import Mode
 from lab.measure import reference
-from lab.page import claims, cliff, figures, query
+from lab.page import claims, cliff, figures, query, typed
 from lab.page.figures import Grid
 from lab.results import goals, jsonl, sources
 from lab.results.sources import Sources
@@ -96,14 +96,62 @@ def test_the_committed_pages_have_every_table_with_the_figures_of_the_reference(
     assert [name for name in tables if f"figures: {name}" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "Documentation/virt/kvm/x86/eager-page-split.rst"])
-def test_no_table_has_figures_of_its_own(name: str) -> None:
-    page = ROOT / name
-    begin, _, end = figures.MARKERS[page.suffix]
-    made = f"^{re.escape(begin)}.*?^{re.escape(end)}"
-    typed = re.sub(made, "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    rows = [line for line in typed.splitlines() if line.startswith("|") or "  " in line.strip()]
-    assert [row for row in rows if re.search(r"(\| *|  +)[\d,]*\.\d+( |$)", row)] == []
+def test_no_page_and_no_changelog_has_figures_of_its_own() -> None:
+    """If it has: a claim, or else an entry of "given" in docs/figures.toml."""
+    assert typed.typed() == []
+
+
+@for_each_row(
+    "page, text, figure",
+    ("docs/a.md", "It took 0.5.", "0.5"),
+    ("docs/a.md", "| row | 12.5 |", "12.5"),
+    ("docs/a.md", "It takes 115 ms\nmore.", "115 ms"),
+    ("docs/a.md", "It takes 3 instructions.", "3 instructions"),
+    ("docs/a.md", "That is 20 times as fast, by 5%.", "20 times"),
+    ("docs/a.md", "some 72,000 of them", "72,000"),
+    ("CHANGELOG.md", "It waits 154 ms.", "154 ms"),
+    ("Documentation/x/a.rst", "It waits 154us.", "154us"),
+    ("series/0001-x.patch", "It waits 154 ms.\n---\n", "154 ms"),
+)
+def test_a_figure_of_its_own_is_noticed(root: Path, page: str, text: str, figure: str) -> None:
+    figures.refresh(root)
+    assert typed.typed(root) == []
+    (root / page).parent.mkdir(exist_ok=True)
+    before = (root / page).read_text() if (root / page).exists() else ""
+    (root / page).write_text(f"{before}\n{text}\n")
+    assert typed.typed(root)[0].startswith(f"{page}: '{figure}' is not bound to a figure of the")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "Linux 6.12 and 7.3.",
+            "`-t 1.5`",
+            "```\ntook 1.5 ms\n```",
+            "4 KiB, 64 gfns, v1.5",
+            "It is 6.12.",
+        ),
+        "takes 115 ms\ninstead of 1.3",
+    ],
+)
+def test_what_is_no_figure_or_bound(root: Path, text: str) -> None:
+    (root / "docs/a.md").write_text(f"{text}\n")
+    (root / "series").mkdir()
+    (root / "series/0001-x.patch").write_text("Subject: a\n\nb\n---\n+took 1.5 ms\n")
+    assert typed.typed(root) == []
+
+
+@pytest.mark.parametrize("listed", typed.LISTS)
+def test_figures_that_are_listed_have_to_be_there(root: Path, listed: str) -> None:
+    (root / "docs/b.md").write_text("A limit is 4 ms.\n")
+    specification = root / figures.SPECIFICATION
+    specification.write_text(f"{SPECIFICATION}\n[{listed}]\n'docs/b.md' = ['limit is 4 ms']\n")
+    assert typed.typed(root) == []
+    (root / "docs/b.md").write_text("A limit is 8 ms.\n")
+    assert "docs/b.md: no longer says 'limit is 4 ms'" in refused(typed.typed, root)
+    (root / "docs/b.md").unlink()
+    assert f"{listed}: there is no docs/b.md" in refused(typed.typed, root)
 
 
 def test_the_picture_depends_on_the_figures_only() -> None:
