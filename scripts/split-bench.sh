@@ -6,8 +6,10 @@
 # Measure KVM's dirty logging with eager_page_split=N beside =Y in one boot: run
 # dirty_log_perf_test for each combination of what follows, print a table of its own times.
 # Both parameters change fastest, so that the host has the same history for what is
-# compared. Needs root, /dev/kvm and no other running VM, since eager_page_split is global;
-# restores all that it changes.
+# compared. Needs root, /dev/kvm and no other running VM, since eager_page_split is global.
+#
+# It restores every setting that it changes. Old values are in /run/kvm-eager-split.journal while it
+# runs; if it is killed, the next start, or "kvm-eager-split restore", restores them from there.
 #
 #   --quick            the default: --vcpus "2 8" --writes "100 20" --init-set yes
 #                      --backing anonymous_hugetlb_2mb --iterations 2
@@ -56,8 +58,9 @@
 # Exit status: 0 measured; 1 a test run failed, or found a wrong result; 2 bad input or refused, nothing changed;
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
 #
-# Needs a POSIX shell and the commands awk, cat, date, dd, dirname, grep, ls, mktemp,
-# mv, readlink, rm, sed, tail, tr, uname, wc (busybox's are enough).
+# Needs a POSIX shell and the commands awk, cat, date, dd, dirname, flock, grep, ls, mkdir, mktemp,
+# mv, readlink, rm, sed, sort, tail, tr, uname, wc (busybox's are enough; flock is util-linux's, and needed
+# only where there is a directory /run).
 
 set -u
 
@@ -80,15 +83,70 @@ harvest_given='' harvest_list=''
 
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
-eager_was='' harvest_was='' pool_was='' pool_file='' lock='' scratch='' output_tmp=''
+eager_was='' harvest_was='' pool_was='' pool_file='' scratch='' output_tmp=''
+# Whether the lock is held, and the lines that the journal has of this process.
+locked='' noted='' unrestored=''
 # $! at the time no test was running; a different $! is a test to be ended.
 last_child=
 
-# Fails, as what is complained of did.
-complain() { printf '%s: %s\n' "$name" "$*" >&2; return 1; }
+say() { printf '%s: %s\n' "$name" "$*" >&2; }
+
+# Fails, as the command that it reports did.
+complain() { say "$@"; return 1; }
 
 # Bad input or an unsuitable host. One line.
 refuse() { complain "$@"; exit 2; }
+
+# ---- The journal. These lines are the same in split-bench.sh and kvm-eager-split. ----
+# Its first line is "by COMMAND PID". Before COMMAND changes a setting of the host it appends
+# "FILE OLD NEW"; it removes the journal once the old values are back. If no process holds
+# /run/COMMAND.lock, COMMAND was killed, and left the new values behind. Only root writes to /run.
+journal=$root/run/kvm-eager-split.journal
+
+# The value of a setting. Surplus pages of a HugeTLB pool do not count: the kernel frees them
+# when their users end, unless their number is written to nr_hugepages.
+value_of() {
+	value=$(cat "$root$1" 2>/dev/null) || return
+	case $1 in
+	*/nr_hugepages) echo $((value - $(cat "$root${1%/*}/surplus_hugepages" 2>/dev/null || echo 0))) ;;
+	*) echo "$value" ;;
+	esac
+}
+
+# "COMMAND (process PID)", if there is a journal.
+journal_writer() { sed -n '1s/^by \([a-z-]*\) \([0-9]*\)$/\1 (process \2)/p' "$journal" 2>/dev/null; }
+
+# "FILE OLD NOW" of each setting that has a new value of the journal. Any other value was
+# set by somebody else since, and must stay.
+left_behind() {
+	grep -E '^/sys/(module/kvm/parameters/[a-z_]+|kernel/mm/hugepages/hugepages-[0-9]+kB/nr_hugepages)( [A-Za-z0-9]+){2}$' \
+		"$journal" 2>/dev/null | while read -r file was new; do
+		now=$(value_of "$file") || continue
+		case $file in
+		# The kernel may have found fewer pages than the pool was to have.
+		*/nr_hugepages) [ "$now" -gt "$was" ] && [ "$now" -le "$new" ] ;;
+		*) [ "$now" != "$was" ] && [ "$now" = "$new" ] ;;
+		esac && echo "$file $was $now"
+	done | awk '{ last[$1] = $0 } END { for (file in last) print last[file] }' | sort
+}
+
+# Only for who holds the lock of the command that wrote the journal.
+restore_left_behind() {
+	[ -e "$journal" ] || return 0
+	left_behind | {
+		failed=0
+		while read -r file was now; do
+			if { echo "$was" >"$root$file"; } 2>/dev/null; then
+				say "restored $file: $was, not $now, which $(journal_writer) left when it was killed"
+			else
+				say "could not restore $file; by hand: echo $was > $file"
+				failed=1
+			fi
+		done
+		[ "$failed" -eq 0 ]
+	} && rm -f "$journal"
+}
+# ---- end of the journal ----
 
 # stderr and LAB_PROGRESS have different readers: a person, and the lab, which
 # makes its own estimate from the percentage (its clock is not the machine's).
@@ -113,7 +171,9 @@ restore() {
 	put_back "$eager_param" "$eager_was" || status=1
 	put_back "$harvest_param" "$harvest_was" || status=1
 	put_back "$pool_file" "$pool_was" || status=1
-	rm -rf ${lock:+"$lock"} ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
+	rm -rf ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
+	# It stays if a setting could not be restored.
+	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
 	[ "$status" -lt 128 ] || complain 'interrupted; the settings of this host are as before'
 	exit "$status"
 }
@@ -121,7 +181,20 @@ restore() {
 put_back() {
 	[ -n "$2" ] || return 0
 	{ printf '%s\n' "$2" >"$1"; } 2>/dev/null && return 0
+	unrestored=yes
 	complain "could not restore $1; by hand: echo $2 > $1"
+}
+
+# note FILE NEW OLD, before FILE is changed: a killed script restores nothing.
+note() {
+	line="${1#"$root"} $3 $2"
+	case $noted in *"$line;"*) return 0 ;; esac
+	[ -n "$locked" ] || return 0
+	[ -n "$noted" ] || line="by $name $$
+$line"
+	noted="$noted$line;"
+	{ printf '%s\n' "$line" >>"$journal"; } 2>/dev/null ||
+		complain "could not write $journal, so ${1##*/} is not changed: no space left?"
 }
 
 # KILL, because the kernel frees all that a test holds (VM, huge pages), and
@@ -452,15 +525,40 @@ is_pinned() { [ "$pin" -eq 1 ] && ! is_overcommitted "$vcpus"; }
 # is the first one, which tends to have the host's interrupts.
 pin_list() { echo "$pin_order" | awk -v n="$vcpus" '{ for (i = 2; i <= n + 1; i++) printf "%s,", $i; print $1 }'; }
 
-# The test splits the host's use of one global parameter: one at a time.
+# The test splits the host's use of one global parameter: one at a time. The kernel drops the lock when
+# the script ends, however it ends, and the test that it has started. Without /run, as in a machine of the
+# lab, nothing else runs.
 take_lock() {
-	[ -d "$root/run" ] || return 0
-	lock_file=$root/run/split-bench.pid
-	holder=$(cat "$lock_file" 2>/dev/null)
-	{ [ -n "$holder" ] && kill -0 "$holder" 2>/dev/null; } || rm -f "$lock_file"
-	(set -C; echo "$$" >"$lock_file") 2>/dev/null ||
-		refuse "another split-bench.sh runs already (process ${holder:-unknown}, $lock_file)"
-	lock=$lock_file
+	[ -z "$locked" ] && [ -d "$root/run" ] || return 0
+	lock_file=$root/run/$name.lock
+	command -v flock >/dev/null || refuse 'no command flock: it is in util-linux'
+	# Not a file that users can open, and lock.
+	(umask 077 && : >>"$lock_file") 2>/dev/null || refuse "$root/run cannot be written: is it mounted read-only?"
+	exec 9>>"$lock_file"
+	# kvm-eager-split status has it for a moment, too.
+	flock -w 1 9 || {
+		writer=$(journal_writer)
+		refuse "another split-bench.sh runs already, or a test that it started: ${writer:-it has changed nothing yet} ($lock_file)"
+	}
+	locked=yes
+}
+
+# Files of root in a directory that is nobody else's, whatever TMPDIR says. One that was killed
+# may have left it.
+make_scratch() {
+	[ -n "$locked" ] || { scratch=$(mktemp -d); return; }
+	scratch=$root/run/$name
+	rm -rf "$scratch" && (umask 077 && mkdir "$scratch") 2>/dev/null
+}
+
+# Restores what was left by one that was killed, before anything is read from the host.
+restore_killed() {
+	[ -e "$journal" ] || return 0
+	[ ! -e "$eager_param" ] || [ -w "$eager_param" ] ||
+		refuse "not root: $(journal_writer) was killed, or runs; see kvm-eager-split status"
+	take_lock
+	! grep -q '^modules ' "$journal" || refuse "$(journal_writer) swaps modules, or was killed: kvm-eager-split status"
+	restore_left_behind || exit 2
 }
 
 # One 2 MiB page to spare, for a test that aligns its mapping; none of 1 GiB.
@@ -480,9 +578,11 @@ grow_pool() {
 	[ -w "$pool_dir/nr_hugepages" ] || { complain "no HugeTLB pool of $page_mib MiB pages on this host"; return; }
 	wanted=$(pool_wanted) had=$(pool_free)
 	[ "$had" -lt "$wanted" ] || return 0
-	pool_file=$pool_dir/nr_hugepages
-	pool_was=$(cat "$pool_file")
-	{ echo $((pool_was + wanted - had)) >"$pool_file"; } 2>/dev/null
+	was=$(cat "$pool_dir/nr_hugepages")
+	pool_new=$((was + wanted - had))
+	note "$pool_dir/nr_hugepages" "$pool_new" "$was" || return 1
+	pool_file=$pool_dir/nr_hugepages pool_was=$was
+	{ echo "$pool_new" >"$pool_file"; } 2>/dev/null
 	had=$(pool_free)
 	[ "$had" -ge "$wanted" ] || too_little $((wanted * page_mib)) $((had * page_mib)) "$page_mib"
 }
@@ -630,10 +730,13 @@ read_times() {
 # KVM reads dirty_harvest when the test creates its VM.
 set_parameters() {
 	test_arguments
-	set_one "$eager_param" "$host_eager" && { [ -z "$harvest_given" ] || set_one "$harvest_param" "$host_harvest"; }
+	set_one "$eager_param" "$host_eager" "$eager_was" &&
+		{ [ -z "$harvest_given" ] || set_one "$harvest_param" "$host_harvest" "$harvest_was"; }
 }
 
+# set_one FILE NEW OLD
 set_one() {
+	note "$@" || return 1
 	taken=
 	{ echo "$2" >"$1" && read -r taken <"$1"; } 2>/dev/null
 	[ "$taken" = "$2" ] && return 0
@@ -739,7 +842,8 @@ prepare() {
 	check_same_setting
 	catch_signals
 	take_lock
-	scratch=$(mktemp -d) || refuse 'no room for a temporary directory (mktemp -d failed)'
+	[ ! -e "$journal" ] || refuse "$(journal_writer) was killed just now: start again"
+	make_scratch || refuse 'no room for a temporary directory'
 	check_output
 	# Every backing is tried before the first run, the first one last: it is better to hear of
 	# too little memory now than hours later.
@@ -755,6 +859,7 @@ prepare() {
 main() {
 	parse_options "$@"
 	use_preset
+	[ "$dry_run" -eq 1 ] || restore_killed
 	check_input
 	read_cpus
 	count_runs

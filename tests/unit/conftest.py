@@ -2,6 +2,7 @@
 """Fixtures that isolate all unit tests, and fixtures that several of them use."""
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -57,10 +58,11 @@ def fake(tmp_path: Path) -> FakeKernel:
 
 @pytest.fixture(scope="session")
 def applets() -> Iterator[Path]:
-    """A directory with busybox's commands."""
+    """A directory with busybox's commands, and flock, which Debian's busybox lacks."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         subprocess.run(["busybox", "--install", "-s", directory], check=True)
+        (Path(directory) / "flock").symlink_to(shutil.which("flock") or "missing")
         yield Path(directory)
 
 

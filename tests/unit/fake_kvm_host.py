@@ -87,6 +87,10 @@ class Host:
     def harvest(self) -> Path:
         return self.root / "sys/module/kvm/parameters/dirty_harvest"
 
+    @property
+    def journal(self) -> Path:
+        return self.root / "run/kvm-eager-split.journal"
+
     def pool(self, size: str = "2048kB") -> Path:
         return self.root / "sys/kernel/mm/hugepages" / f"hugepages-{size}" / "nr_hugepages"
 
@@ -127,7 +131,8 @@ class Host:
 
     def settings(self) -> dict[str, str]:
         """All files of the host, including temporary ones, except the notes of the fake itself."""
-        notes = {"calls", "calls.pools", "pid", "progress"}
+        # The file of a lock stays: to remove it would let two processes hold it.
+        notes = {"calls", "calls.pools", "pid", "progress", "split-bench.lock"}
         files = (f for f in self.root.rglob("*") if f.is_file() and f.name not in notes)
         return {str(f.relative_to(self.root)): f.read_text() for f in files}
 

@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lab.submit.modules import PARTS, TOOL
 from tests.rows import for_each_row
+from tests.unit.fake_kvm_host import SCRIPT
 from tests.unit.files import called, program, write
 
 RELEASE = "6.12.1+deb12-cloud-amd64"
@@ -164,7 +165,7 @@ def test_status(host: Host) -> None:
     assert said["cve-2026-46113"] == said["cve-2026-53359"] == "guard present"
     assert said["next"] == "nothing to do"
     host.write("sys/module/kvm/parameters/eager_page_split", "N\n")
-    said = host.status(0)
+    said = host.status(6)
     assert said["eager_split"] == "not active: eager_page_split=N"
     assert said["next"].startswith("echo Y >/sys/module/kvm/parameters/eager_page_split;")
     host.write("sys/module/kvm/parameters/eager_page_split", "Y\n")
@@ -508,7 +509,10 @@ def test_metrics(host: Host) -> None:
     # with neither its sum nor its count.
     known = ("counter", "gauge")
     assert all(line.endswith(known) for line in done.stdout.splitlines() if " TYPE " in line)
-    status, loaded, *of_vms, hold, wait = text_string_to_metric_families(done.stdout)
+    families = text_string_to_metric_families(done.stdout)
+    status, loaded, parameter, lazy, left, *of_vms, hold, wait = families
+    assert parameter.samples[0].labels == {"name": "eager_page_split", "value": "Y"}
+    assert [family.samples[0].value for family in (lazy, left)] == [0, 0]
     assert [sample.value for sample in status.samples] == [0]
     assert loaded.samples[0].labels == {"kvm": "series", "version": VERSION}
     types = [(family.name.removeprefix("kvm_vm_"), family.type) for family in of_vms]
@@ -534,6 +538,112 @@ def test_metrics(host: Host) -> None:
     host.write("sys/kernel/debug/kvm/x", "")
     host.write("sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
     assert host.run("metrics").stderr == ""
+
+
+PARAMETERS = "/sys/module/kvm/parameters"
+POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+BENCHMARK = f"by split-bench 77\n{POOL} 3 17\n{PARAMETERS}/eager_page_split Y N\n"
+
+
+def gauges(host: Host) -> dict[str, float]:
+    """Of the tool itself, those without labels."""
+    families = text_string_to_metric_families(host.run("metrics").stdout)
+    samples = [sample for family in families for sample in family.samples if not sample.labels]
+    return {sample.name.removeprefix("kvm_eager_split_"): sample.value for sample in samples}
+
+
+def test_what_a_killed_benchmark_has_left(host: Host) -> None:
+    """It is named, an alert fires, and it is restored from the journal."""
+    host.load("series")
+    assert gauges(host) == {"status": 0, "loaded_but_lazy": 0, "left_behind": 0}
+    host.write_all({POOL[1:]: "17\n", f"{PARAMETERS[1:]}/eager_page_split": "N\n"})
+    journal = host.write("run/kvm-eager-split.journal", BENCHMARK)
+    said = host.status(6)
+    changed = "hugepages-2048kB/nr_hugepages=17, was 3; eager_page_split=N, was Y"
+    # No benchmark holds the lock.
+    assert said["changed_by"] == f"split-bench (process 77) killed: {changed}"
+    assert said["next"].startswith("kvm-eager-split restore; ")
+    assert gauges(host) == {"status": 6, "loaded_but_lazy": 1, "left_behind": 2}
+    done = host.run("restore")
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 2)
+    assert f"restored {POOL}: 3, not 17, which split-bench (process 77) left" in done.stderr
+    assert ((host.root / POOL[1:]).read_text(), journal.exists()) == ("3\n", False)
+    assert (host.status(0)["eager_split"], host.status(0)["changed_by"]) == ("active", "")
+    assert host.does("restore") == (0, "")
+    # All was restored by hand.
+    journal.write_text(BENCHMARK)
+    assert host.status(0)["changed_by"] == ""
+    # By a reload, too, before it takes away what the setting is of.
+    host.write(POOL[1:], "17\n")
+    changed = host.status(6)["changed_by"]
+    assert changed.endswith(" killed: hugepages-2048kB/nr_hugepages=17, was 3")
+    assert host.does("reload")[0] == 0
+    assert ((host.root / POOL[1:]).read_text(), journal.exists()) == ("3\n", False)
+
+
+def test_what_cannot_be_restored_stays_in_the_journal(host: Host) -> None:
+    host.load("series")
+    host.write("sys/module/kvm/parameters/eager_page_split", "N\n")
+    journal = host.write("run/kvm-eager-split.journal", BENCHMARK)
+    parameter = host.root / f"{PARAMETERS[1:]}/eager_page_split"
+    # A reader gets the value, a writer an error.
+    program(
+        host.root / "bin/cat",
+        f"#!/bin/sh\n[ $# = 0 ] || [ $1 != {parameter} ] || exec echo N\nexec /bin/cat $*\n",
+    )
+    parameter.unlink()
+    parameter.mkdir()
+    for word in ("restore", "reload"):
+        said = f"could not restore {PARAMETERS}/eager_page_split; by hand: echo Y > {PARAMETERS}/"
+        assert said in host.run(word).stderr
+        assert (host.run(word).returncode, journal.read_text()) == (1, BENCHMARK)
+    assert host.calls == []
+
+
+def test_a_benchmark_that_runs(host: Host) -> None:
+    """Nothing is restored or swapped below it."""
+    host.load("series")
+    host.write("sys/module/kvm/parameters/eager_page_split", "N\n")
+    host.write("run/kvm-eager-split.journal", BENCHMARK)
+    with host.write("run/split-bench.lock", "").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        said = host.status(6)
+        assert said["changed_by"] == "split-bench (process 77) running: eager_page_split=N, was Y"
+        assert said["next"] == "wait: split-bench (process 77) running"
+        assert gauges(host)["left_behind"] == 0
+        why = "a benchmark runs, or a test that it started: split-bench (process 77)"
+        for words in (["reload"], ["reload", "--stock"], ["restore"]):
+            assert host.does(*words) == (5, f"nothing was changed: {why}\n")
+    assert host.calls == []
+
+
+@for_each_row("before, after", ("series", "active"), ("stock", "NOT ACTIVE: the kernel's own KVM"))
+def test_a_reload_that_was_killed(host: Host, before: str, after: str) -> None:
+    """It has left nothing loaded, and says in the journal what was there."""
+    host.load(before)
+    journal = host.root / "run/kvm-eager-split.journal"
+    modprobe = (host.root / "bin/modprobe").read_text()
+    program(host.root / "bin/modprobe", f"{modprobe}\n[ $2 != kvm ] || kill -KILL $PPID\n")
+    assert host.run("reload", *["--stock"][: before == "series"]).returncode == -9
+    program(host.root / "bin/modprobe", modprobe)
+    to = "stock" if before == "series" else "series"
+    by, line = journal.read_text().splitlines()
+    assert (by.rpartition(" ")[0], line) == ("by kvm-eager-split", f"modules {before} {to}")
+    said = host.status(3)
+    assert said["changed_by"].endswith(f" killed: a reload from {before} to {to}")
+    assert said["next"].startswith("kvm-eager-split restore; ")
+    assert host.does("restore") == (0, f"loaded: {before}\n")
+    assert not journal.exists()
+    assert host.run("status").stdout.partition(":")[2].strip().startswith(after)
+    # Nothing is noted any more once a reload has ended, whatever came of it.
+    host.write("refused", "series stock")
+    assert (host.does("reload")[0], journal.exists()) == (1, False)
+
+
+def test_both_commands_have_the_same_journal() -> None:
+    begin, end = "# ---- The journal.", "# ---- end of the journal"
+    texts = [file.read_text().partition(begin)[2].partition(end) for file in (SCRIPT, PARTS / TOOL)]
+    assert texts[0][:2] == texts[1][:2] and texts[0][1] == end
 
 
 @pytest.mark.parametrize("words", [[], ["reload", "--json"], ["status", "x"], ["a", "b", "c"]])

@@ -13,8 +13,8 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def keys(file: Path) -> list[str]:
 
 def needed() -> list[str]:
     """The commands that the script's header lists."""
-    text = " ".join(line.lstrip("# ") for line in SCRIPT.read_text().splitlines()[:60])
+    text = " ".join(line.lstrip("# ") for line in SCRIPT.read_text().splitlines()[:70])
     return text.partition("and the commands ")[2].partition(" (busybox")[0].split(", ")
 
 
@@ -593,7 +593,6 @@ def having(path: str, text: str) -> Change:
     return lambda host: host.write(path, text)
 
 
-LOCKED = having("run/split-bench.pid", f"{os.getpid()}\n")
 NO_THP = having("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
 NO_HARVEST = f"--harvest: no parameter dirty_harvest in /{KVM}: "
 TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --vcpus=1"
@@ -610,7 +609,6 @@ TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --
     (lambda host: host.free(5), "", "wanted 34 MiB in 2 MiB pages, had 10 MiB"),
     (lambda host: host.free(0, "1048576kB"), TWO_POOLS, "1024 MiB in 1024 MiB pages, had 0 MiB"),
     (lambda host: shutil.rmtree(host.pool().parent), "", "no HugeTLB pool of 2 MiB pages"),
-    (LOCKED, "", "another split-bench.sh runs already (process "),
     (NO_THP, "--backing=anonymous_thp", "transparent huge pages are off"),
     # Not /dev/null: a script that forgets to look would replace the real one.
     (lambda host: os.mkfifo(host.root / "fifo"), "--output=fifo", "is not a regular file"),
@@ -632,23 +630,124 @@ def test_not_root(host: Host) -> None:
     assert "not root" in line
 
 
-def test_no_space_at_the_output(host: Host) -> None:
-    def limit_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+def limit_files(size: int) -> Callable[[], None]:
+    """For preexec_fn: the disk is full once a file has this size."""
 
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+def test_no_space_at_the_output(host: Host) -> None:
     output = host.root / "out.jsonl"
-    assert "no room for" in refusal(host, "--output", str(output), preexec_fn=limit_files)
+    assert "no room for" in refusal(host, "--output", str(output), preexec_fn=limit_files(4096))
     assert not output.exists()
 
 
-def test_others_are_ok_and_a_lock_left_by_a_dead_process_is_taken_over(host: Host) -> None:
+def test_others_are_ok(host: Host) -> None:
     with_a_vm(host)
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    lock = host.write("run/split-bench.pid", f"{dead.pid}\n")
     assert host.run("--vcpus", "2", "--others-ok").returncode == 0
-    assert not lock.exists()
+
+
+# ---- one at a time, and what a killed one leaves -------------------------------
+
+
+@contextmanager
+def hanging(host: Host, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A benchmark whose test does not end."""
+    host.mode("hang")
+    pid = host.root / "pid"
+    pid.unlink(missing_ok=True)
+    command = host.command("--vcpus", "2", "--eager", "N", *arguments)
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        assert until(lambda: pid.exists() and pid.read_text().endswith("\n"), 20)
+        yield process
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+        assert until(lambda: is_gone(int(pid.read_text())))
+    host.mode("ok")
+
+
+def test_one_benchmark_at_a_time(host: Host) -> None:
+    """Whatever process ids say, and even if a test outlives the benchmark that started it."""
+    with hanging(host) as process:
+        (line,) = host.run("--vcpus", "2").stderr.splitlines()
+        assert "another split-bench.sh runs already, or a test that it started: " in line
+        assert f": split-bench (process {process.pid}) (" in line
+        process.kill()
+        process.wait()
+        again = host.run("--vcpus", "2")
+        assert (again.returncode, len(host.calls())) == (2, 1)
+    # The number of a process that is alive is no lock.
+    host.write("run/split-bench.pid", f"{os.getpid()}\n")
+    assert host.run("--vcpus", "2").returncode == 0
+
+
+SYS_KVM = "/sys/module/kvm/parameters"
+POOL_2M = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+
+
+def test_a_killed_benchmark_leaves_a_journal_from_which_the_next_restores(host: Host) -> None:
+    host.pool().write_text("3\n")
+    before = host.settings()
+    with hanging(host, "--harvest", "on", "--output", str(host.output)) as process:
+        assert host.journal.read_text().splitlines() == [
+            f"by split-bench {process.pid}",
+            f"{POOL_2M} 3 5",
+            f"{SYS_KVM}/eager_page_split Y N",
+            f"{SYS_KVM}/dirty_harvest off on",
+        ]
+        process.kill()
+    changed = (host.eager.read_text(), host.harvest.read_text(), host.pool().read_text())
+    assert changed == ("N\n", "on\n", "5\n")
+    done, found = measured(host, "--vcpus", "2")
+    left = f"which split-bench (process {process.pid}) left when it was killed"
+    assert done.stderr.splitlines() == [
+        f"split-bench: restored {file}: {was}, not {now}, {left}"
+        for file, was, now in (
+            (POOL_2M, "3", "5"),
+            (f"{SYS_KVM}/dirty_harvest", "off", "on"),
+            (f"{SYS_KVM}/eager_page_split", "Y", "N"),
+        )
+    ]
+    assert {r["dirty_harvest"] for r in found} == {"off"}
+    host.output.unlink()
+    assert host.settings() == before | {"mode": "ok\n"}
+
+
+@for_each_row(
+    "pool, eager, restored",
+    # Set by somebody else since the benchmark was killed.
+    ("100", "Y", ["100", "Y"]),
+    ("2", "Y", ["2", "Y"]),
+    # The kernel found fewer pages than were wanted.
+    ("4", "N", ["3", "Y"]),
+)
+def test_only_values_of_the_benchmark_are_restored(
+    host: Host, pool: str, eager: str, restored: list[str]
+) -> None:
+    journal = f"by split-bench 7\n{POOL_2M} 3 5\n{SYS_KVM}/eager_page_split Y N\n"
+    # Neither half a line nor another file.
+    host.write("etc/shadow", "on\n")
+    host.journal.write_text(f"{journal}/etc/shadow off on\n{SYS_KVM}/../../x off on\n{POOL_2M} 0")
+    host.pool().write_text(f"{pool}\n")
+    host.eager.write_text(f"{eager}\n")
+    assert host.run(*PART).returncode == 0
+    assert [host.pool().read_text().strip(), host.eager.read_text().strip()] == restored
+    assert ((host.root / "etc/shadow").read_text(), host.journal.exists()) == ("on\n", False)
+
+
+def test_no_setting_is_changed_that_cannot_be_noted(host: Host) -> None:
+    said = refusal(host, *PART, preexec_fn=limit_files(0))
+    assert f"could not write {host.journal}, so nr_hugepages is not changed" in said
+
+
+def test_a_plan_restores_nothing(host: Host) -> None:
+    host.journal.write_text(f"by split-bench 7\n{SYS_KVM}/eager_page_split Y N\n")
+    before = host.settings()
+    assert host.run(*PART, "--dry-run").returncode == 0
+    assert host.settings() == before
 
 
 # ---- interruption ------------------------------------------------------------
