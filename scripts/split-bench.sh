@@ -36,7 +36,8 @@
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
 #                      must exec it                     (default: beside this script)
-#   --output FILE      append results as JSON lines, whole test runs only
+#   --output FILE      append results as JSON lines, whole test runs only; owner and mode of FILE stay,
+#                      a symbolic link is refused
 #   --resume FILE      like --output, but without the runs that FILE holds, on the machine,
 #                      kernel and paging mode of its last line
 #   --machine NAME     label of the results       (default: $LAB_MACHINE, else host)
@@ -58,8 +59,8 @@
 # Exit status: 0 measured; 1 a test run failed, or found a wrong result; 2 bad input or refused, nothing changed;
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
 #
-# Needs a POSIX shell and the commands awk, cat, date, dd, dirname, flock, grep, ls, mkdir, mktemp,
-# mv, readlink, rm, sed, sort, tail, tr, uname, wc (busybox's are enough; flock is util-linux's, and needed
+# Needs a POSIX shell and the commands awk, cat, chmod, chown, date, dd, dirname, flock, grep, ls, mkdir,
+# mktemp, mv, rm, sed, sort, stat, tail, tr, uname, wc (busybox's are enough; flock is util-linux's, and needed
 # only where there is a directory /run).
 
 set -u
@@ -604,33 +605,67 @@ use_memory() {
 	memory_of=$1
 }
 
-# Results are worth nothing when they cannot be kept: the room is taken beforehand.
-check_output() {
+# The results may go to a directory of another user, who can put a link in the place of any name there, at
+# any moment. So the directory is opened once, a new file has a name that nobody knows and may not be there, and
+# whatever is done to a file is done to one that is open.
+directory=/proc/self/fd/7
+open_directory() {
 	[ -n "$output" ] || return 0
+	output_name=${output##*/}
+	[ ! -L "$output" ] || refuse "--output: '$output' is a symbolic link; name the file itself"
 	[ ! -d "$output" ] || refuse "--output: '$output' is a directory"
 	[ ! -e "$output" ] || [ -f "$output" ] || refuse "--output: '$output' is not a regular file"
 	[ -d "$(dirname "$output")" ] || refuse "--output: there is no directory '$(dirname "$output")'"
-	# Through a symbolic link: the file is replaced, the link must stay.
-	[ ! -L "$output" ] || output=$(readlink -f "$output")
-	[ ! -s "$output" ] || [ -z "$(tail -c 1 "$output")" ] ||
+	exec 7<"$(dirname "$output")"
+}
+
+# Runs a command whose input are the results so far, descriptor 6. Fails if their name is that of another file.
+from_output() (
+	[ -f "$directory/$output_name" ] && exec 6<"$directory/$output_name" || exit 1
+	[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/6)" ] || exit 1
+	"$@" <&6
+)
+
+# Sets output_tmp.
+name_new() { output_tmp=$(mktemp -u "$directory/.$name.XXXXXX"); }
+
+# Runs a command whose output is the new file, descriptor 8. With -C the shell opens no file that is there.
+to_new() (
+	[ ! -e "$directory/$output_name" ] || umask 077
+	set -C
+	exec 8>"$output_tmp"
+	"$@" >&8
+)
+
+# Results are worth nothing when they cannot be kept: the room is taken beforehand.
+check_output() {
+	[ -n "$output" ] || return 0
+	[ ! -s "$output" ] || [ -z "$(from_output tail -c 1)" ] ||
 		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
 	# 450 bytes hold a line; the old content is copied, see append_results.
 	kib=$((runs_total * (3 + 3 * iterations) * 450 / 1024 + 1))
-	[ ! -f "$output" ] || kib=$((kib + $(wc -c <"$output") / 1024 + 1))
-	output_tmp=$output.tmp.$$
-	dd if=/dev/zero of="$output_tmp" bs=1024 count="$kib" 2>/dev/null ||
+	[ ! -f "$output" ] || kib=$((kib + $(from_output wc -c || echo 0) / 1024 + 1))
+	{ name_new && to_new dd if=/dev/zero bs=1024 count="$kib"; } 2>/dev/null ||
 		refuse "--output: no room for $kib KiB beside '$output', or not writable"
 	rm -f "$output_tmp"
 }
+
+# The owner and the mode stay, as well.
+copy_results() {
+	cat && chown "$(stat -L -c %u:%g /proc/self/fd/6)" /proc/self/fd/8 &&
+		chmod "$(stat -L -c %a /proc/self/fd/6)" /proc/self/fd/8
+}
+
+all_results() { { [ ! -e "$directory/$output_name" ] || from_output copy_results; } && cat "$scratch/new"; }
 
 # A copy that replaces the file: there are whole test runs only in it, whatever happens.
 append_results() {
 	cat "$scratch/new" >>"$scratch/all"
 	[ -n "$output" ] || return 0
-	{ { [ ! -e "$output" ] || cat "$output"; } && cat "$scratch/new"; } >"$output_tmp" 2>/dev/null &&
-		mv -f "$output_tmp" "$output" && return 0
+	# Not into a directory that has taken the name.
+	name_new && { to_new all_results && mv -fT "$output_tmp" "$directory/$output_name"; } 2>/dev/null && return 0
 	rm -f "$output_tmp"
-	complain "could not write '$output': no space left?"
+	complain "could not write '$output': no space left, or is another file there?"
 }
 
 # For awk: what a line of JSON has for a key, MISSING if it has no such key.
@@ -654,7 +689,8 @@ read_results() {
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
 			value("tdp_mmu") " " value("pml", "true")
-		if ($0 !~ /^[{].*[}]$/ || split(setting, words, " ") != 6 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
+		# The table shows what it has: nothing that a terminal obeys.
+		if ($0 !~ /^[{].*[}]$/ || /[[:cntrl:]]/ || split(setting, words, " ") != 6 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
 			wrong = "is of another kind: line " NR " of it is no result of this script"
 			exit
 		}
@@ -677,16 +713,16 @@ read_results() {
 		if (!wrong && other[setting]) wrong = "holds runs with other --iterations or pinning, or a run twice"
 		print wrong "\n" setting, had "\n" done
 		for (i = 1; i <= NR; i++) if (of[i] == setting) print line[i]
-	}' "$output"
+	}'
 }
 
 # Sets done_runs, resumed, and the last line's setting.
 read_resumed() {
 	[ -n "$resume" ] || return 0
-	[ -f "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
+	[ -e "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
 	[ -r "$output" ] || refuse "--resume: '$output' cannot be read"
 	{ IFS= read -r wrong; IFS= read -r last_setting; IFS= read -r done_runs; resumed=$(cat); } <<END
-$(read_results)
+$(from_output read_results || echo 'is another file now')
 END
 	[ -z "$wrong" ] || refuse "--resume: '$output' $wrong"
 }
@@ -864,6 +900,7 @@ main() {
 	read_cpus
 	count_runs
 	runs_wanted=$runs_total
+	open_directory
 	read_resumed
 	count_runs
 	[ "$dry_run" -eq 0 ] || { show_plan; exit; }

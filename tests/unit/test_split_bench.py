@@ -359,12 +359,52 @@ def test_records_the_paging_mode_of_this_cpu(
     assert {(r["ept"], r["tdp_mmu"], r.get("pml")) for r in found} == {wanted}
 
 
-def test_appends_to_what_is_there_and_keeps_a_link(host: Host) -> None:
-    real = host.write("data.jsonl", '{"old": 1}\n')
-    host.output.symlink_to(real)
+def test_appends_to_what_is_there_and_keeps_its_owner(host: Host) -> None:
+    host.write("out.jsonl", '{"old": 1}\n').chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(host.output, NOBODY, NOBODY)
+    before = host.output.stat()
     _, found = measured(host, "--vcpus", "2")
-    assert host.output.is_symlink() and found == records(real)
     assert (found[0], len(found)) == ({"old": 1}, 1 + 4 * RECORDS)
+    after = host.output.stat()
+    kept = ("st_mode", "st_uid", "st_gid")
+    assert [getattr(before, one) for one in kept] == [getattr(after, one) for one in kept]
+    # As for any new file, if there is none.
+    host.output.unlink()
+    measured(host, *PART)
+    assert host.output.stat().st_mode & 0o777 == 0o644
+
+
+# By one who owns the directory, once the benchmark runs.
+LINK = "rm -f {out}; ln -s {secret} {out}"
+GUESS = "ln -sf {secret} {out}.tmp.$PPID"
+
+
+@for_each_row("attack", GUESS, f"{GUESS}; {LINK}", LINK)
+def test_results_overwrite_no_other_file_and_show_none(host: Host, attack: str) -> None:
+    secret = host.write("secret", "root's own\n")
+    secret.chmod(0o600)
+    host.write("out.jsonl", "")
+    steps = attack.format(out=host.output, secret=secret)
+    (host.root / "fake_test").write_text(FAKE_TEST + f"\n{steps}\n")
+    done = host.run(*PART, "--output", str(host.output))
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("root's own\n", 0o600)
+    assert done.returncode == (1 if LINK in attack else 0)
+    if done.returncode:
+        assert "is another file there?" in done.stderr
+    else:
+        assert len(records(host.output)) == 2 * RECORDS
+    left = {"out.jsonl", f"out.jsonl.tmp.{os.getpid()}"}
+    assert {file.name for file in host.root.glob("*jsonl*") if not file.is_symlink()} <= left
+    assert not [*host.root.glob(".split-bench*")]
+
+
+@for_each_row("option", "--output", "--resume")
+def test_a_link_is_refused(host: Host, option: str) -> None:
+    for target in (host.write("data.jsonl", ""), host.root / "nothing", host.root / "run"):
+        host.output.unlink(missing_ok=True)
+        host.output.symlink_to(target)
+        assert "is a symbolic link; name the file itself" in refusal(host, option, str(host.output))
 
 
 @pytest.mark.parametrize(("words", "calls", "whole"), [((), 2, 1), (("--keep-going",), 4, 3)])
@@ -396,10 +436,12 @@ def test_a_failure_is_told_in_one_line(host: Host, mode: str, said: str) -> None
 def test_output_that_fails_midway_keeps_what_was_there(host: Host) -> None:
     before = "x" * 20000 + "\n"
     host.output.write_text(before)
-    # The room is there at the start and gone when the first run is done.
-    (host.root / "fake_test").write_text(FAKE_TEST + f"\nmkdir {host.output}.tmp.$PPID\n")
+    # The name is a directory's when the first run is done.
+    kept = host.root / "kept"
+    steps = f"mv {host.output} {kept}; mkdir {host.output}"
+    (host.root / "fake_test").write_text(f"{FAKE_TEST}\n{steps}\n")
     done = host.run("--vcpus", "2", "--output", str(host.output))
-    assert (done.returncode, host.output.read_text()) == (1, before)
+    assert (done.returncode, kept.read_text(), [*host.output.iterdir()]) == (1, before, [])
     assert "could not write" in done.stderr
 
 
@@ -971,6 +1013,7 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
     (lambda host: edit(host, RELEASE, "5"), [], f"was interrupted on Linux 5, this is {RELEASE}"),
     (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], "line 1 of "),
     (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
 )
 def test_resume_is_refused(host: Host, change: Change, arguments: list[str], said: str) -> None:
