@@ -568,10 +568,19 @@ pool_wanted() { echo $((largest * size / (page_mib * 1048576) + (page_mib < 1024
 # Pages that are free and not promised to another process.
 pool_free() { echo $(($(cat "$pool_dir/free_hugepages") - $(cat "$pool_dir/resv_hugepages"))); }
 
-# In: MiB that are wanted, and that there are; of a HugeTLB pool the size of its pages.
+# In: MiB that are wanted and that there are of a HugeTLB pool, and the size of its pages.
 too_little() {
-	complain "too little memory${3:+ for the HugeTLB pool}: wanted $1 MiB${3:+ in $3 MiB pages}, had $2 MiB;" \
+	complain "too little memory for the HugeTLB pool: wanted $1 MiB in $3 MiB pages, had $2 MiB;" \
 		"take fewer --vcpus or smaller --bytes"
+}
+
+# In: MiB that are to be taken. The reserve is for the test itself, KVM's page tables and the host's other
+# processes. A pool that takes the last pages has the host reclaim for minutes, and kill processes.
+check_memory() {
+	needed=$(($1 + 64 + $1 / 128))
+	available=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
+	[ "$needed" -le "$available" ] || complain "too little memory: wanted $needed MiB, a reserve of" \
+		"$((needed - $1)) MiB included, had $available MiB available; take fewer --vcpus or smaller --bytes"
 }
 
 grow_pool() {
@@ -579,6 +588,7 @@ grow_pool() {
 	[ -w "$pool_dir/nr_hugepages" ] || { complain "no HugeTLB pool of $page_mib MiB pages on this host"; return; }
 	wanted=$(pool_wanted) had=$(pool_free)
 	[ "$had" -lt "$wanted" ] || return 0
+	check_memory $(((wanted - had) * page_mib)) || return 1
 	was=$(cat "$pool_dir/nr_hugepages")
 	pool_new=$((was + wanted - had))
 	note "$pool_dir/nr_hugepages" "$pool_new" "$was" || return 1
@@ -588,12 +598,6 @@ grow_pool() {
 	[ "$had" -ge "$wanted" ] || too_little $((wanted * page_mib)) $((had * page_mib)) "$page_mib"
 }
 
-check_memory() {
-	wanted=$((largest * size / 1048576))
-	had=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
-	[ "$wanted" -lt "$had" ] || too_little "$wanted" "$had"
-}
-
 # Makes the memory of one backing available, and gives back that of the last one.
 memory_of=
 use_memory() {
@@ -601,7 +605,7 @@ use_memory() {
 	put_back "$pool_file" "$pool_was" || return 1
 	pool_was=
 	page_mib=$(page_mib_of "$1")
-	if [ "$page_mib" -gt 0 ]; then grow_pool; else check_memory; fi || return 1
+	if [ "$page_mib" -gt 0 ]; then grow_pool; else check_memory $((largest * size / 1048576)); fi || return 1
 	memory_of=$1
 }
 

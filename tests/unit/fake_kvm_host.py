@@ -158,7 +158,7 @@ def furnish(host: Host) -> None:
     (host.root / "tmp").mkdir()
     host.write("proc/cpuinfo", "processor : 0\nflags : fpu vmx\n")
     set_cpus(host, 9)
-    host.write("proc/meminfo", "MemAvailable: 1048576 kB\nHugepagesize: 2048 kB\n")
+    host.write("proc/meminfo", "MemAvailable: 4194304 kB\nHugepagesize: 2048 kB\n")
     host.set("kvm.eager_page_split", "Y")
     host.set("kvm.dirty_harvest", "off")
     host.set("kvm.tdp_mmu", "N")

@@ -162,6 +162,24 @@ def test_the_pool_while_a_test_runs(
     assert (host.pool(size).stat().st_mtime_ns == stamp) == (wanted[0] == str(pages))
 
 
+@for_each_row(
+    "available, status",
+    # 17 pages of 2 MiB, and the reserve.
+    (34 + 64, 0),
+    (34 + 63, 2),
+)
+def test_the_pool_leaves_memory_to_the_host(host: Host, available: int, status: int) -> None:
+    host.write("proc/meminfo", f"MemAvailable: {available * 1024} kB\nHugepagesize: 2048 kB\n")
+    if status:
+        said = refusal(host, "--vcpus", "8")
+        assert "too little memory: wanted 98 MiB, a reserve of 64 MiB included, had 97 MiB" in said
+    else:
+        assert host.run("--vcpus", "8").returncode == 0
+    # Pages that are there already are no new ones.
+    host.pool().write_text("17\n")
+    assert host.run("--vcpus", "8").returncode == 0
+
+
 def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
     seen = seen_pools(host, "2048kB", "1048576kB")
     backings = "anonymous_hugetlb_2mb anonymous_hugetlb_1gb anonymous"
@@ -612,7 +630,10 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--test", "/nowhere/test"], "'/nowhere/test' is not an executable file"),
     (["--output", "/nowhere/x.jsonl"], "there is no directory '/nowhere'"),
     (["--output", "run"], "is a directory"),
-    (["--backing", "anonymous", "--bytes", "128M"], "wanted 1024 MiB, had 1024 MiB"),
+    (
+        ["--backing", "anonymous", "--bytes", "512M"],
+        "wanted 4192 MiB, a reserve of 96 MiB included, had 4096 MiB",
+    ),
     (["extra"], "unexpected argument 'extra'"),
 )
 def test_bad_input(host: Host, arguments: list[str], said: str) -> None:
