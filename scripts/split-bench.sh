@@ -589,8 +589,10 @@ grow_pool() {
 	wanted=$(pool_wanted) had=$(pool_free)
 	[ "$had" -lt "$wanted" ] || return 0
 	check_memory $(((wanted - had) * page_mib)) || return 1
-	was=$(cat "$pool_dir/nr_hugepages")
-	pool_new=$((was + wanted - had))
+	# What is written is the number of pages without surplus ones. The kernel makes those permanent
+	# before it allocates others, so they are part of the new number, but not of the old one.
+	was=$(value_of "${pool_dir#"$root"}/nr_hugepages") || return 1
+	pool_new=$(($(cat "$pool_dir/nr_hugepages") + wanted - had))
 	note "$pool_dir/nr_hugepages" "$pool_new" "$was" || return 1
 	pool_file=$pool_dir/nr_hugepages pool_was=$was
 	{ echo "$pool_new" >"$pool_file"; } 2>/dev/null

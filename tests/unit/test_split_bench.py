@@ -180,6 +180,17 @@ def test_the_pool_leaves_memory_to_the_host(host: Host, available: int, status: 
     assert host.run("--vcpus", "8").returncode == 0
 
 
+def test_surplus_pages_of_others_do_not_become_permanent(host: Host) -> None:
+    host.pool().write_text("33\n")
+    host.write(str((host.pool().parent / "surplus_hugepages").relative_to(host.root)), "30\n")
+    # All are in use.
+    host.write(str((host.pool().parent / "resv_hugepages").relative_to(host.root)), "33\n")
+    seen = seen_pools(host, "2048kB")
+    # The kernel makes 30 permanent, and allocates 17.
+    assert host.run("--vcpus", "8", "--eager", "N", "--writes", "100").returncode == 0
+    assert (seen.read_text().split(), host.pool().read_text()) == (["50"], "3\n")
+
+
 def test_each_backing_has_its_memory_while_it_is_measured(host: Host) -> None:
     seen = seen_pools(host, "2048kB", "1048576kB")
     backings = "anonymous_hugetlb_2mb anonymous_hugetlb_1gb anonymous"
