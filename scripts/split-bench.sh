@@ -27,7 +27,8 @@
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
 #   --harvest LIST     values of dirty_harvest: off, on, auto         (default: as it is)
 #   --per-vm           let each VM ask for these two values (KVM_CAP_X86_DIRTY_LOG_CONTROL)
-#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm
+#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm; VMs of
+#                      others then never get a setting that is measured: best where a scheduler may start some
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --busy N           vCPUs that access memory after all of it is populated (default: all)
 #   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
@@ -43,7 +44,8 @@
 #   --machine NAME     label of the results       (default: $LAB_MACHINE, else host)
 #   --kernel WHICH     label of the results: series, peer or base  (default: series)
 #   --keep-going       measure the rest after a test run that failed
-#   --others-ok        measure although other VMs run, which disturbs them
+#   --others-ok        measure although other VMs run, which disturbs them; without it a run is discarded,
+#                      and nothing more is measured, if another VM has started meanwhile
 #   --dry-run          print what would be run and change nothing; needs no root
 #   --quiet            no progress on stderr; table and errors only
 #   -h, --help         this text
@@ -471,6 +473,16 @@ check_host() {
 # shellcheck disable=SC2010,SC2012 # thousands of links: one ls, not a readlink each
 count_others() { ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'; }
 
+# Counted before and after each run, as a VM can start at any moment. The parameters are global: it has those
+# of the benchmark, dirty_harvest for as long as it runs. So nothing more is measured, and they are restored.
+check_alone() {
+	[ "$others_ok" -eq 0 ] || return 0
+	others=$(count_others)
+	[ "$others" -ne 0 ] || return 0
+	complain "$others other VM(s) started meanwhile: the run '$(describe_run)' is discarded, the settings of this host are" \
+		"restored${harvest_given:+; a VM keeps the dirty_harvest that it started with}; later: --resume, or --others-ok"
+}
+
 # A kernel with both vendors built in has both parameters, whatever the CPU is.
 # The TDP MMU needs TDP: its parameter keeps saying Y with ept=N or npt=N.
 read_mode() {
@@ -810,9 +822,11 @@ verify_run() {
 	# In the unpatched kernel the shadow MMU does not split: it only says that it would.
 	[ "$kernel $tdp_mmu $eager" != 'base false Y' ] || return 0
 	progress 0 "verifying: $(describe_run)"
-	use_memory "$backing" && set_parameters || return 1
+	check_alone && use_memory "$backing" && set_parameters || return 1
 	arguments="-V $arguments"
-	run_test || failed_run "wrong, or not verified: the test with -V ended with status $status"
+	run_test
+	check_alone || return 1
+	[ "$status" -eq 0 ] || failed_run "wrong, or not verified: the test with -V ended with status $status"
 }
 
 verify_all() {
@@ -824,8 +838,10 @@ measure() {
 	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run)"
 	runs_done=$((runs_done + 1))
 	work_done=$((work_done + vcpus + 2))
-	use_memory "$backing" && set_parameters || return 1
-	if ! run_test; then
+	check_alone && use_memory "$backing" && set_parameters || return 1
+	run_test
+	check_alone || return 1
+	if [ "$status" -ne 0 ]; then
 		failed_run "the test ended with status $status"
 	elif ! read_times; then
 		failed_run "the test's times are not those of $iterations iterations"

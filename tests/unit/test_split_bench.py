@@ -725,6 +725,33 @@ def test_others_are_ok(host: Host) -> None:
     assert host.run("--vcpus", "2", "--others-ok").returncode == 0
 
 
+@for_each_row("verify, runs", ("no", 1), ("first", 0))
+def test_a_vm_that_starts_meanwhile(host: Host, verify: str, runs: int) -> None:
+    """Its run is discarded, nothing more is measured, and the host is as before, at once."""
+    host.verify = verify
+    before = host.settings()
+    vm = host.root / "proc/123/fd"
+    # During the second run, or the second one that is verified.
+    came = f"mkdir -p {vm}; ln -sf anon_inode:kvm-vm {vm}/9"
+    came = f'[ "$(grep -c . "$here/calls")" -ne 2 ] || {{ {came}; }}'
+    (host.root / "fake_test").write_text(FAKE_TEST + f"\n{came}\n")
+    before["fake_test"] = (host.root / "fake_test").read_text()
+    words = ("--vcpus", "2 4", "--writes", "20", "--harvest", "on", "--keep-going")
+    done, found = measured(host, *words, status=1)
+    line = done.stderr.splitlines()[0]
+    assert "1 other VM(s) started meanwhile: the run '2 vCPUs, 20% writes" in line
+    assert "eager_page_split=Y, dirty_harvest=on' is discarded" in line
+    assert "; a VM keeps the dirty_harvest that it started with; later: --resume" in line
+    assert (len(found), len(host.calls())) == (runs * RECORDS, 2)
+    host.output.unlink(missing_ok=True)
+    (host.root / "calls").unlink()
+    assert host.settings() == before
+    # Before the next one, if it has started since.
+    assert "1 other VM(s) run here" in refusal(host, *words)
+    done = host.run(*words, "--others-ok")
+    assert done.returncode == 0
+
+
 # ---- one at a time, and what a killed one leaves -------------------------------
 
 
