@@ -97,6 +97,14 @@ say() { printf '%s: %s\n' "$name" "$*" >&2; }
 # Fails, as the command that it reports did.
 complain() { say "$@"; return 1; }
 
+# Prints what a command prints, or ends the script: nobody has got what was asked for.
+print() {
+	text=$("$@")
+	{ printf '%s\n' "$text"; } 2>/dev/null && return 0
+	complain 'could not write to standard output'
+	exit 1
+}
+
 # Bad input or an unsuitable host. One line.
 refuse() { complain "$@"; exit 2; }
 
@@ -221,7 +229,7 @@ catch_signals() {
 parse_options() {
 	while [ $# -gt 0 ]; do
 		case $1 in
-		-h | --help) sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
+		-h | --help) print sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
 		--dry-run | --keep-going | --others-ok | --per-vm | --quiet) eval "$(name_of "$1")=1" ;;
 		--no-pin) pin=0 ;;
 		--quick | --full) preset=${1#--} ;;
@@ -891,6 +899,8 @@ print_table() {
 	}' "$scratch/all"
 }
 
+show_results() { print_caption; print_table; }
+
 prepare() {
 	{ [ -f "$test" ] && [ -x "$test" ]; } || refuse "--test: '$test' is not an executable file"
 	# Without a slash the shell would look for it in PATH.
@@ -925,14 +935,14 @@ main() {
 	open_directory
 	read_resumed
 	count_runs
-	[ "$dry_run" -eq 0 ] || { show_plan; exit; }
+	[ "$dry_run" -eq 0 ] || { print show_plan; exit; }
 	prepare
 	verify_all || { complain 'nothing was measured: see above'; exit 1; }
 	[ "$verify" != only ] || { progress 100 'verified'; exit; }
 	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))
 	[ "$failures" -gt 0 ] || progress 100 "$runs_total/$runs_total done"
-	[ ! -s "$scratch/all" ] || { print_caption; print_table; }
+	[ ! -s "$scratch/all" ] || print show_results
 	[ "$failures" -eq 0 ]
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """make dkms, and its package on other hosts: sources are laid out, or refused with one line."""
 
+import fcntl
 import hashlib
 import random
 import re
@@ -343,6 +344,21 @@ def test_nothing_is_left(installed: Installed) -> None:
     assert [file.name for file in installed.modules.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}
+
+
+def test_a_removal_says_what_it_waits_for(installed: Installed) -> None:
+    lock = write(installed.root / "run/kvm-eager-split.lock", "")
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        command = ("timeout", "3", "sh", installed.root / "package/DEBIAN/prerm", "remove")
+        done = called(installed.root, *command, DPKG_ROOT=installed.root)
+    said = f"kvm-eager-split: waits for a reload or install, which has {lock}\n"
+    assert (done.returncode, done.stdout) == (124, said)
+    lock.unlink()
+    lock.mkdir()
+    said, calls = installed.run("prerm", "remove")
+    assert "run cannot be written: the modules are removed without a lock\n" in said
+    assert calls[0].startswith("remove ")
 
 
 @for_each_row(

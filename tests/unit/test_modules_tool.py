@@ -465,7 +465,9 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert host.does("reload") == (5, "nothing was changed: another reload or install runs\n")
         # An installation waits.
-        assert host.called("timeout", "0.5", "dash", host.script, "install").returncode == 124
+        done = host.called("timeout", "3", "dash", host.script, "install")
+        said = f"kvm-eager-split: waits for another reload or install, which has {lock}\n"
+        assert (done.returncode, done.stderr) == (124, said)
     assert host.calls == []
     host.write("hangup", "")
     assert host.run("reload").returncode == 0
@@ -638,6 +640,22 @@ def test_a_reload_that_was_killed(host: Host, before: str, after: str) -> None:
     # Nothing is noted any more once a reload has ended, whatever came of it.
     host.write("refused", "series stock")
     assert (host.does("reload")[0], journal.exists()) == (1, False)
+
+
+@for_each_row("words", "status", "status --json", "metrics", "--help")
+def test_output_that_fails_is_a_failure(host: Host, words: str) -> None:
+    host.load("series")
+    done = host.called("sh", "-c", f"exec dash {host.script} {words} >/dev/full")
+    said = "kvm-eager-split: could not write to standard output\n"
+    assert (done.returncode, done.stderr.endswith(said)) == (1, True)
+
+
+@for_each_row("word", "install", "reload", "restore")
+def test_a_directory_for_locks_that_cannot_be_written(host: Host, word: str) -> None:
+    host.load("stock")
+    (host.root / "run/kvm-eager-split.lock").mkdir(parents=True)
+    why = f"nothing was changed: {host.root}/run cannot be written, is it mounted read-only?\n"
+    assert (host.does(word), host.calls) == ((1, why), [])
 
 
 def test_both_commands_have_the_same_journal() -> None:

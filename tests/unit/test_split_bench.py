@@ -752,6 +752,24 @@ def test_a_vm_that_starts_meanwhile(host: Host, verify: str, runs: int) -> None:
     assert done.returncode == 0
 
 
+@for_each_row("words", "--vcpus=2", "--help", "--dry-run")
+def test_output_that_fails_is_a_failure(host: Host, words: str) -> None:
+    before = host.settings()
+    with Path("/dev/full").open("w") as full:
+        command = host.command(words)
+        done = subprocess.run(
+            command, env=host.environment, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    said = b"split-bench: could not write to standard output\n"
+    assert (done.returncode, done.stderr, host.settings()) == (1, said, before)
+
+
+def test_a_directory_for_locks_that_cannot_be_written(host: Host) -> None:
+    (host.root / "run/split-bench.lock").mkdir()
+    said = refusal(host, "--vcpus", "2")
+    assert said.endswith("/run cannot be written: is it mounted read-only?")
+
+
 # ---- one at a time, and what a killed one leaves -------------------------------
 
 
