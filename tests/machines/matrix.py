@@ -260,7 +260,7 @@ def paused(test: Selftest) -> Selftest:
 # What is looked at above all where a Dirty bit may go.
 PAUSED = tuple(map(paused, NOTHING_UNSEEN_DEBUG))
 # Where the stress test, which copies what vCPUs write, is not fit to run.
-PAUSED_TDP = (*PAUSED, paused(harvested(dirty_log_test("clear-log"))))
+PAUSED_TDP = (paused(harvested(dirty_log_test("clear-log"))),)
 WINDOW = window_test("chance", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "30")
 WINDOW_PAUSES = window_test("pauses", "-n", "10", "-w", "200")
@@ -353,8 +353,10 @@ def each(
         yield from (Case(test, mode, value, config) for value in eager or test.eager)
 
 
-# With PML, without, and without Dirty bits; it is the test that sets eager_page_split.
-CONTROL_MODES = (*HARVEST_MODES, VMX_MODES[0], VMX_HARVEST_MODE, VMX_TRACKED_MODE)
+# Without PML, and without Dirty bits; it is the test that sets eager_page_split.
+CONTROL_MODES = (TDP_MODE, VMX_HARVEST_MODE, VMX_TRACKED_MODE)
+# With shadow paging, and with PML: the controls of mutants run it there.
+CONTROL_MODES_LONG = (SHADOW_MODES[-1], VMX_MODES[0])
 CONTROL_CASES = (
     *each((CONTROL,), CONTROL_MODES),
     *each((CONTROLLED,), HARVEST_MODES),
@@ -363,7 +365,6 @@ CONTROL_CASES = (
 
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, race_test(20))
-DEBUG = (SPLITTING,)
 # One of each way in which a split differs from others. The plain kernel has all of them.
 MODEL_DEBUG = (
     model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
@@ -374,24 +375,33 @@ BOTH_MMUS_DEBUG = (
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     race_test(3),
-    race_test(3, "-w", "20", name="pauses"),
 )
-# For these one mode will do: with shadow paging there is more to go wrong.
-DEBUG_ONCE = (RECOVER, WINDOW_PAUSES, WINDOW_WRPROT, *MODEL_DEBUG, *FAULT, *BOTH_MMUS_DEBUG)
-# The same for the TDP MMU; what takes something from the splitter is about the shadow MMU's.
-DEBUG_TDP = (
-    PRIVATE,
+PAUSED_RACE = race_test(3, "-w", "20", name="pauses")
+# The locks and the memory of what is ours, which the debug kernel checks at each step. With shadow
+# paging there is more to go wrong.
+DEBUG_SHADOW = (
     RECOVER,
+    WINDOW_PAUSES,
+    *MODEL_DEBUG,
+    *FAULT,
+    PAUSED_RACE,
     *NOTHING_UNSEEN_DEBUG,
-    *PAUSED_TDP,
+    *PAUSED,
+)
+# What takes something from the splitter is about the shadow MMU's.
+DEBUG_TDP = (
+    RECOVER,
+    *PAUSED,
     WINDOW_PAUSES,
     WINDOW_WRPROT,
     IDLE_CACHED,
     fault_test("yield", "-m", "force"),
-    *DEBUG,
     *MODEL_DEBUG[:2],
-    *BOTH_MMUS_DEBUG,
+    PAUSED_RACE,
 )
+# Upstream's tests, those that measure, and what others do with pauses or in the other MMU.
+DEBUG_LONG = (SPLITTING, *BOTH_MMUS_DEBUG)
+DEBUG_TDP_LONG = (*DEBUG_LONG, PRIVATE, *NOTHING_UNSEEN_DEBUG, *PAUSED_TDP)
 
 # Bounds of what a guest can cost, which are those of shadow paging.
 HOSTILE = selftest("x86/eager_split_hostile_test", huge_2m=16, eager=("Y",))
@@ -429,10 +439,8 @@ STRESS_SLOW = stress_test(3)
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     shadow = SHADOW_MODES[-1:]
-    yield from each((HOLD, harvested(HOLD), WINDOW_VMX), VMX_MODES[-1:])
-    debug = (*NOTHING_UNSEEN_DEBUG, *PAUSED, paused(harvested(STRESS_SLOW)), *DEBUG_ONCE)
-    yield from each(debug, shadow, "debug")
-    yield from each(DEBUG, SHADOW_MODES, "debug")
+    yield from each((WINDOW_VMX, HOLD, harvested(HOLD)), VMX_MODES[-1:])
+    yield from each((paused(harvested(STRESS_SLOW)), *DEBUG_SHADOW), shadow, "debug")
     yield from each(DEBUG_TDP, (TDP_MODE,), "debug")
     everywhere = (
         SPLITTING,
@@ -496,10 +504,14 @@ def is_for_default_base(case: Case) -> bool:
 
 
 def long_cases() -> Iterator[Case]:
-    """Yield what `make test` has shorter forms of, and `make test WHAT=long` runs."""
+    """Yield what `make test` has a shorter or other form of, and `make test WHAT=long` runs."""
     yield from each((HOLD_LONG, harvested(HOLD_LONG)), VMX_MODES[-1:])
     yield from each((stress_test(50, name="long"),), SHADOW_MODES[-1:])
     yield from each((stress_test(25, name="long"),), (VMX_HARVEST_MODE,))
+    yield from each((CONTROL,), CONTROL_MODES_LONG)
+    yield from each((*DEBUG_LONG, WINDOW_WRPROT), SHADOW_MODES[-1:], "debug")
+    yield from each((SPLITTING,), SHADOW_MODES[:1], "debug")
+    yield from each(DEBUG_TDP_LONG, (TDP_MODE,), "debug")
 
 
 # The names are those of any base; one that the base lacks is not there to be run. These hang the
