@@ -358,7 +358,7 @@ def test_a_round_is_the_sum_of_its_phases_in_order() -> None:
 
 
 def test_idle_memory_costs_what_it_adds_to_the_last_get() -> None:
-    used = measured({0: 1.0, 1: 5.0, 100: 300.0}, FLAT)
+    used = measured({0: 1.0, 1: 5.0, 100: 300.0}, {0: 1.5, 1: 1.75, 100: 2.0})
     get = replace(used[0], phase="get")
     idle = [
         replace(one, iteration=iteration, idle=n, seconds=2 + n * each * iteration / 5)
@@ -371,9 +371,13 @@ def test_idle_memory_costs_what_it_adds_to_the_last_get() -> None:
     assert mode.idle == pytest.approx((0.25, 0.5))
     # What is written takes 2 s; a GiB has 504 tables more than 8 vCPUs x 2 MiB.
     assert mode.seconds(True, 1 << 30) == pytest.approx(2 + 504 * 0.5)
+    # A part of a table is none.
+    assert mode.seconds(False, (1 << 30) + tradeoff.PAGE) == pytest.approx(300 + 504 * 0.25)
     gain, looking = 298 / 4096, 0.25 / 512
     assert mode.crossing_idle() == pytest.approx(100 * looking / (looking + gain))
     assert tradeoff.find({one.key: one.seconds for one in used})[0].crossing_idle() is None
+    # Where Dirty bits are dearer even if everything is written.
+    assert replace(mode, bits=mode.protected, protected=mode.bits).crossing_idle() is None
 
 
 def test_only_what_was_measured_both_ways_counts() -> None:
