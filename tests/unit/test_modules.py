@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import random
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,7 +149,6 @@ def test_a_package_that_is_too_large(place: Place, monkeypatch: pytest.MonkeyPat
 
 # A file that is another one, below Place.root or in the kernel's source, and what it has.
 WHOSE = f", whose source is {VERSION}"
-NEWER = f"case $4 in *image*) echo {VERSION} ;; *) echo 6.12.2 ;; esac\n"
 NO_ROLE = MMU.replace(f"{GUARD}role.word ==", "")
 TWO_HOLES = f"has known holes ({modules.MMU} has no guard against CVE-2026-46113 and CVE-"
 REFUSALS = {
@@ -158,7 +158,6 @@ REFUSALS = {
     "no headers": ("headers/.config", None, "there are no headers in"),
     "no source": (TARBALL, None, "apt install linux-source-6.12"),
     "built again": ("bin/dpkg-query", "echo 6.12.1-2\n", f"{RELEASE} 6.12.1-2 is made of another"),
-    "newer source": ("bin/dpkg-query", NEWER, f"6.12.2 is newer than the kernel{WHOSE}"),
     "other source": (TARBALL, "x", f"({VERSION}) is not the source {VERSION} of the kernel"),
     "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
     "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
@@ -183,6 +182,33 @@ def test_what_is_refused(place: Place, name: str) -> None:
     assert not [each for each in more if "kvm-eager-split" in each]
     assert said.format(common=place.common) in line
     assert not (place.build / "arch/x86/kvm/Kbuild").exists()
+
+
+NEWER = f"case $4 in *image*) echo {VERSION} ;; *) echo 6.12.2 ;; esac\n"
+
+
+def test_a_source_that_is_newer_than_the_kernel(place: Place) -> None:
+    """As after an upgrade of linux-source. One that fits is kept, or may lie beside it."""
+    good, kept = place.tarball.read_bytes(), place.root / "kvm-eager-split"
+    place.change("bin/dpkg-query", NEWER)
+    place.tarball.write_bytes(b"newer")
+    done = place.prepare()
+    assert (done.returncode, kept.exists()) == (1, False)
+    assert f"linux-source-6.12 6.12.2 is newer than the kernel{WHOSE}; its " in done.stderr
+    beside = place.root / "linux-source-6.12.1.tar.xz"
+    beside.write_bytes(good)
+    assert place.prepare().returncode == 0
+    # From then on it is there by a second name.
+    beside.unlink()
+    (only,) = kept.iterdir()
+    assert (only.name, only.read_bytes()) == (f"{hashlib.sha256(good).hexdigest()}.tar.xz", good)
+    for file in place.build.glob("arch/x86/kvm/*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    assert place.prepare().returncode == 0
+    assert (place.build / HEADER).read_text() == "struct kvm;\nstruct split;\n"
+    # What only has its name is not taken.
+    only.write_bytes(b"forged")
+    assert "is newer than the kernel" in place.prepare().stderr
 
 
 MAIL = f"""\
@@ -330,6 +356,42 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
         assert ("NOT INSTALLED" in said, file.exists()) == (True, False)
         steps = [call.split()[0] for call in calls if call.split()[0] != "add"]
         assert steps == ["unbuild", "depmod", "build"]
+
+
+@for_each_row("word", "upgrade", "failed-upgrade")
+def test_an_upgrade_keeps_the_modules(installed: Installed, word: str) -> None:
+    """dkms forgets them: without their source it would fail over any other package and kernel."""
+    tree = installed.root / "var/lib/dkms/kvm-eager-split"
+    write(tree / OURS / RELEASE / "x86_64/module/kvm.eagersplit.ko.xz", "")
+    (tree / OURS / "source").symlink_to(installed.root / "usr/src")
+    (tree / f"kernel-{RELEASE}-x86_64").symlink_to(f"{OURS}/{RELEASE}/x86_64")
+    (tree / "kernel-6.13-x86_64").symlink_to("2+eagersplit/6.13/x86_64")
+    names = ["kvm-amd.eagersplit.ko", "kvm.eagersplit.ko.xz"]
+    for name in names:
+        write(installed.modules / name, "")
+    kept = write(installed.root / "usr/src/kvm-eager-split/0.tar.xz", "")
+    _, calls = installed.run("prerm", word)
+    assert (calls, sorted(file.name for file in installed.modules.iterdir())) == ([], names)
+    assert [file.name for file in tree.iterdir()] == ["kernel-6.13-x86_64"]
+    assert kept.exists()
+    # Also if the other version is for other kernels.
+    (installed.root / "lib/modules" / RELEASE / "kernel").mkdir()
+    proved = next(installed.root.glob("usr/src/kvm-eager-split-*/proved"))
+    proved.write_text(proved.read_text().replace("kernel 6.12.1", "kernel 6.12.9"))
+    said, _ = installed.run("postinst", "configure")
+    assert f"{RELEASE} is none of the kernels that it is for: modules of another version" in said
+    assert sorted(file.name for file in installed.modules.iterdir()) == names
+    installed.run("prerm", "remove")
+    assert not kept.exists() and not [*installed.modules.iterdir()]
+
+
+def test_an_upgrade_whose_build_fails_says_what_stays(installed: Installed) -> None:
+    write(installed.root / "lib/modules" / RELEASE / "build/.config", CONFIG)
+    (installed.root / "lib/modules" / RELEASE / "kernel").mkdir()
+    program(installed.root / "bin/modinfo", f"#!/bin/sh\necho {VERSION}+eagersplit0\n")
+    said, _ = installed.run("postinst", "configure")
+    assert f"{VERSION}+eagersplit0 stays\n" in said
+    assert f"NOT INSTALLED for {RELEASE}: modules of another version stay in use\n" in said
 
 
 def test_nothing_is_left(installed: Installed) -> None:

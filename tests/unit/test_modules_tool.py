@@ -34,7 +34,12 @@ FAKES = {
     *) if grep -qsx "$5" "$H/torn"; then cat "$H/instead" 2>/dev/null; else cat "$H/next"; fi ;;
     esac
     """,
-    "depmod": 'echo "depmod $*" >>"$H/calls"; grep -ls . "$H$UPDATES"/* || : >"$H/next"',
+    "depmod": 'echo "depmod $*" >>"$H/calls"; index "$1"',
+    # What is in place is what modprobe finds, and depmod has found it before it writes its index.
+    "index": """
+    set -- "$H/lib/modules/$1/updates/dkms"
+    cat "$1/kvm.eagersplit.ko.xz" "$1/kvm.eagersplit.ko" 2>/dev/null | head -n 1 >"$H/next"
+    """,
     "dkms": """
     echo "dkms $*" >>"$H/calls"
     [ ! -e "$H/hangup" ] || for s in HUP INT QUIT; do kill -$s $PPID; done
@@ -45,11 +50,8 @@ FAKES = {
         mkdir -p "$tree/build" "$tree/$7/x86_64/module"
         echo "DKMS make.log for kvm-eager-split-1 for kernel $7 (x86_64)" >"$tree/build/make.log"
         cat "$H/error" >>"$tree/build/make.log" 2>/dev/null && rm -r "$tree/$7" && exit 10
-        for m in kvm kvm-amd kvm-intel; do echo >"$tree/$7/x86_64/module/$m.eagersplit.ko.xz"; done
-        ;;
-    install)
-        [ ! -e "$tree/../kernel-$7-x86_64" ] || exit 0
-        mkdir -p "$H$UPDATES" && tee "$H$UPDATES/kvm.eagersplit.ko" "$H/next" <"$H/module"
+        cd "$tree/$7/x86_64/module"
+        for m in kvm kvm-amd kvm-intel; do cat "$H/module" >$m.eagersplit.ko.xz; done
         ;;
     esac
     """,
@@ -100,7 +102,7 @@ class Host:
         self.write_all(dict.fromkeys(("next", "module"), f"{VERSION}\n"))
 
     def build(self) -> None:
-        self.write_all({f"{BUILT}/{each}.eagersplit.ko.xz": "" for each in MODULES})
+        self.write_all({f"{BUILT}/{each}.eagersplit.ko.xz": f"{VERSION}\n" for each in MODULES})
 
     def write(self, name: str, text: str) -> Path:
         return write(self.root / name, text)
@@ -245,7 +247,9 @@ def test_only_what_the_kernel_takes(host: Host, files: dict[str, str], refused: 
     for _ in range(2):
         assert host.does("install") == (0, f"installed for {RELEASE}\n")
     ours = f"-m kvm-eager-split -v {VERSION} -k {RELEASE}"
-    assert host.calls == [f"dkms build {ours}", f"dkms install {ours}"]
+    assert host.calls == [f"dkms build {ours}", f"depmod {RELEASE}"]
+    # By which dkms knows it.
+    assert (host.root / LINK).readlink() == Path(VERSION, RELEASE, "x86_64")
     assert host.status(3)["secure_boot"] == ("on, key enrolled" if refused else "off")
     assert host.does("reload") == (0, "loaded: series\n")
 
@@ -295,6 +299,70 @@ def test_what_dkms_has_in_pieces_is_made_anew(host: Host, left: str) -> None:
     host.build()
     host.write_all({"next": "", "hangup": "", left: ""})
     assert host.does("install") == (0, f"installed for {RELEASE}\n")
+
+
+OLD = "6.12.1-1+eagersplit0"
+
+
+def put(host: Host, version: str, suffix: str = "ko.xz") -> None:
+    """Modules that are installed."""
+    files = {f"{UPDATES[1:]}/{each}.eagersplit.{suffix}": f"{version}\n" for each in MODULES}
+    host.write_all({**files, "next": f"{version}\n"})
+
+
+def in_place(host: Host) -> dict[str, str]:
+    files = (host.root / UPDATES[1:]).iterdir()
+    return {file.name: file.read_text().strip() for file in files}
+
+
+@for_each_row(
+    "spoil, why",
+    ({"error": "make: no\nkvm-eager-split: it is newer\n"}, "it is newer"),
+    ({"bin/cp": "#!/bin/sh\nexit 1\n"}, "the modules are built, but cannot be copied to "),
+    ({ENFORCE: "Y\n", "sig_key": KEY}, "the kernel refuses the modules: "),
+)
+def test_an_upgrade_that_fails_keeps_what_is_installed(
+    host: Host, spoil: dict[str, str], why: str
+) -> None:
+    host.load("older")
+    for module in ("kvm", "kvm_amd"):
+        host.write(f"sys/module/{module}/version", f"{OLD}\n")
+    put(host, OLD)
+    (host.root / "var/log").mkdir(parents=True)
+    before = in_place(host)
+    for name, text in spoil.items():
+        host.write(name, text).chmod(0o755)
+    if ENFORCE in spoil:
+        # Only what is installed is signed by the key that the kernel knows.
+        (host.root / "var/lib/dkms").mkdir(parents=True)
+        sign(host)
+        host.write_all(SECURE_BOOT)
+        modinfo = (host.root / "bin/modinfo").read_text()
+        unsigned = 'case "$*" in *sig_key*" /"*) exit ;; esac'
+        program(host.root / "bin/modinfo", modinfo.replace("\n", f"\n{unsigned}\n", 1))
+    status, said = host.does("install")
+    assert (status, in_place(host)) == (1, before)
+    assert said.startswith(f"{VERSION} is not installed for {RELEASE}: {why}")
+    assert said.endswith(f"; {OLD} stays\n")
+    found = host.status(0)
+    assert (found["version"], found["after_reload"]) == (OLD, "series")
+    assert found["next"] == f"kvm-eager-split install, as {VERSION} is not installed"
+
+
+def test_an_upgrade_replaces_only_whole_modules(host: Host) -> None:
+    """However the earlier ones are compressed, and also if the build was killed once."""
+    put(host, OLD, "ko")
+    host.write(f"{BUILT}/kvm.eagersplit.ko.xz", "of a build that was killed")
+    # A copy that was not finished, as on a full disk.
+    host.write(f"{UPDATES[1:]}/eagersplit-kvm.eagersplit.ko.xz.new", "half")
+    dkms = (host.root / "bin/dkms").read_text()
+    look = f'cat "$H{UPDATES}"/kvm*.ko >>"$H/seen"'
+    program(host.root / "bin/dkms", dkms.replace("\n", f"\n{look}\n", 1))
+    assert host.does("install") == (0, f"installed for {RELEASE}\n")
+    # While it was built, and at the end.
+    assert (host.root / "seen").read_text().split() == [OLD] * 3
+    assert in_place(host) == {f"{each}.eagersplit.ko.xz": VERSION for each in MODULES}
+    assert host.calls[1:] == [f"depmod {RELEASE}"]
 
 
 def test_secure_boot(host: Host) -> None:
