@@ -31,7 +31,7 @@ PACKAGE = f"{TOOL}-dkms"
 # The directories that KVM is built from. Changes of the series to others do not matter for modules.
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards")
-CONTROL = ("control", "triggers", "postinst", "prerm")
+CONTROL = ("control", "triggers", "preinst", "postinst", "prerm")
 MMU = "arch/x86/kvm/mmu/mmu.c"
 # The package's maintainer, if git's configuration names nobody.
 NOBODY = Identity("nobody", "nobody@localhost")

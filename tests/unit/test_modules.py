@@ -318,6 +318,26 @@ def installed(place: Place) -> Installed:
     return Installed(place)
 
 
+@for_each_row(
+    "releases, word, refused",
+    (["6.12.9+deb12-amd64", "6.1.0-30-rt-amd64"], "install", True),
+    (["6.12.9+deb12-amd64"], "upgrade", False),
+    (["6.12.9+deb12-amd64", "6.1.0-30-cloud-amd64"], "install", False),
+    # Where an image is made.
+    ([], "install", False),
+)
+def test_a_flavour_that_nothing_is_for(
+    installed: Installed, releases: list[str], word: str, refused: bool
+) -> None:
+    """Before dpkg unpacks anything."""
+    for release in releases:
+        (installed.root / "lib/modules" / release / "kernel").mkdir(parents=True)
+    file = installed.root / "package/DEBIAN/preinst"
+    done = called(installed.root, "sh", file, word, DPKG_ROOT=installed.root)
+    said = f"kvm-eager-split: this package is for {RELEASE}, and not for the flavours that are inst"
+    assert (done.returncode, done.stderr.startswith(said)) == (int(refused), refused)
+
+
 def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
     """What dpkg runs when a kernel comes that has no headers, or that it is not for."""
     root = installed.root
