@@ -159,6 +159,11 @@ REFUSALS = {
     "no source": (TARBALL, None, "apt install linux-source-6.12"),
     "built again": ("bin/dpkg-query", "echo 6.12.1-2\n", f"{RELEASE} 6.12.1-2 is made of another"),
     "other source": (TARBALL, "x", f"({VERSION}) is not the source {VERSION} of the kernel"),
+    "little room": (
+        "bin/df",
+        "printf '%s\\n' h 'x 1 1 524287 1% /'",
+        "512 MiB in {build}, and 511 ",
+    ),
     "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
     "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
     "no header": ("common/arch", None, "its source (diff: {common}/arch/x86/include: No such file"),
@@ -180,7 +185,7 @@ def test_what_is_refused(place: Place, name: str) -> None:
     *more, line = done.stderr.splitlines()
     assert line.startswith("kvm-eager-split: ") and line.endswith(": the stock KVM stays in use")
     assert not [each for each in more if "kvm-eager-split" in each]
-    assert said.format(common=place.common) in line
+    assert said.format(common=place.common, build=place.build) in line
     assert not (place.build / "arch/x86/kvm/Kbuild").exists()
 
 
@@ -348,13 +353,13 @@ def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
     assert "6.12.2-cloud-amd64 is none of the kernels that it is for" in said
     write(root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
-    write(root / log, f"DKMS make.log for kernel {RELEASE} (x\nkvm-eager-split: it is newer\n")
     # Also if dpkg gives up what it has begun.
     ours = f"-m kvm-eager-split -v {OURS}"
     for word in ("triggered", "abort-remove", "abort-upgrade"):
+        write(root / log, f"DKMS make.log for kernel {RELEASE} (x\nkvm-eager-split: it is newer\n")
         said, calls = installed.run("postinst", word)
         assert f"NOT INSTALLED for {RELEASE}: its own KVM stays in use\n" in said
-        assert f"\nkvm-eager-split: nothing is installed for {RELEASE}: it is newer\n" in said
+        assert f"kvm-eager-split: nothing is installed for {RELEASE}: it is newer\n" in said
         assert calls == [f"add {ours}", f"build {ours} -k {RELEASE}"]
 
 

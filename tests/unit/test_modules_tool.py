@@ -46,6 +46,7 @@ FAKES = {
     tree=$H/var/lib/dkms/kvm-eager-split/$VERSION
     case $1 in
     build)
+        echo "$(nice) $(ionice)" >>"$H/nice"
         [ ! -e "$tree/$7/x86_64" ] || exit 3
         mkdir -p "$tree/build" "$tree/$7/x86_64/module"
         echo "DKMS make.log for kvm-eager-split-1 for kernel $7 (x86_64)" >"$tree/build/make.log"
@@ -411,8 +412,17 @@ def test_install(host: Host) -> None:
     (host.root / "var/log").mkdir(parents=True)
     host.write("error", "make: no\nkvm-eager-split: it is newer\n")
     assert host.does("install") == (4, f"nothing is installed for {RELEASE}: it is newer\n")
-    shutil.rmtree(host.root / f"var/lib/dkms/kvm-eager-split/{VERSION}/build")
     assert host.status(4)["after_reload"] == "STOCK: it is newer"
+    # Nothing else of it is left, and a full disk is named.
+    tree = host.root / f"var/lib/dkms/kvm-eager-split/{VERSION}"
+    assert [*tree.iterdir()] == []
+    host.write("error", "ld: final link failed: No space left on device\n")
+    why = f"no space left in {host.root}/var/lib/dkms"
+    assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {why}\n")
+    assert [*tree.iterdir()] == []
+    # The processors and disks of the host are for its guests first.
+    nice = (host.root / "nice").read_text().split()
+    assert nice == ["19", "idle", "19", "idle"]
     (host.root / "error").unlink()
     host.write(f"{BUILT}/kvm.eagersplit.ko.xz", "of a build that was killed")
     assert host.does("install")[0] == 0
@@ -424,7 +434,7 @@ def test_install(host: Host) -> None:
     other = "nothing is installed for 6.14: the package is for other kernels than 6.14\n"
     assert host.does("install", "6.14") == (4, other)
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
-    assert (host.does("install")[0], len(host.calls)) == (2, 5)
+    assert (host.does("install")[0], len(host.calls)) == (2, 6)
 
 
 @for_each_row("way", "2>/dev/full", "3<>$H/pipe 2>$H/pipe 3>&-")
