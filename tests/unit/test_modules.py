@@ -410,6 +410,19 @@ def test_an_upgrade_keeps_the_modules(installed: Installed, word: str) -> None:
     assert not kept.exists() and not [*installed.modules.iterdir()]
 
 
+def test_an_initramfs_forgets_the_modules(installed: Installed) -> None:
+    """That would be loaded at each boot after the package is gone."""
+    root = installed.root
+    program(root / "bin/lsinitramfs", '#!/bin/sh\ncat "$1"\n')
+    program(root / "bin/update-initramfs", 'echo "image $*" >>"$DPKG_ROOT/calls"; exit 1\n')
+    image = write(root / "boot/initrd.img-6.13", "usr/lib/updates/dkms/kvm-amd.eagersplit.ko.xz\n")
+    write(root / "boot/initrd.img-6.14", "usr/lib/kernel/kvm-amd.ko.xz\n")
+    assert "image" not in " ".join(installed.run("prerm", "upgrade")[1])
+    said, calls = installed.run("prerm", "remove")
+    assert calls[1:] == ["image -u -k 6.13"]
+    assert f"{image} STILL HAS ITS MODULES: update-initramfs -u -k 6.13\n" in said
+
+
 def test_an_upgrade_whose_build_fails_says_what_stays(installed: Installed) -> None:
     write(installed.root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     (installed.root / "lib/modules" / RELEASE / "kernel").mkdir()

@@ -78,6 +78,13 @@ FAKES = {
     case ${1##*/} in *amd*) module=kvm_amd ;; *) module=kvm ;; esac
     [ ! -d "$H/sys/module/$module" ] && load stock $module
     """,
+    # An image is a list of what is in it.
+    "lsinitramfs": 'cat "$1"',
+    "update-initramfs": """
+    echo "update-initramfs $*" >>"$H/calls"
+    [ ! -e "$H/no_image" ] || exit 1
+    (cd "$H/lib/modules/$3" && find updates kernel -name 'kvm*.ko*') >"$H/boot/initrd.img-$3"
+    """,
     "mokutil": 'echo "$3 is already enrolled"',
 }
 
@@ -372,6 +379,46 @@ def test_an_upgrade_replaces_only_whole_modules(host: Host) -> None:
     assert (host.root / "seen").read_text().split() == [OLD] * 3
     assert in_place(host) == {f"{each}.eagersplit.ko.xz": VERSION for each in MODULES}
     assert host.calls[1:] == [f"depmod {RELEASE}"]
+
+
+IMAGE = f"boot/initrd.img-{RELEASE}"
+STOCK_KVM = "usr/lib/modules/x/kernel/arch/x86/kvm/kvm-amd.ko.xz\n"
+UPDATE = f"update-initramfs -u -k {RELEASE}"
+
+
+def test_an_initramfs_with_kvm_gets_what_is_installed(host: Host) -> None:
+    """Without, a boot would load its copies whatever modprobe finds."""
+    host.load("series")
+    host.write("next", "")
+    host.write("etc/initramfs-tools/modules", "# passthrough\nkvm_amd\n")
+    image = host.write(IMAGE, STOCK_KVM)
+    host.write("no_image", "")
+    status, said = host.does("install")
+    assert (status, host.calls[-1]) == (1, UPDATE)
+    assert f"{image} STILL HAS OTHER MODULES, which a boot loads: {UPDATE}\n" in said
+    found = host.status(4)
+    assert found["after_reload"] == f"series, but a boot gives the modules that {image} has"
+    assert found["next"].startswith(f"{UPDATE}; ")
+    (host.root / "no_image").unlink()
+    assert host.does("install")[0] == 0
+    assert "updates/dkms/kvm.eagersplit.ko.xz" in image.read_text()
+    assert (host.status(0)["after_reload"], host.calls.count(UPDATE)) == ("series", 2)
+    # Once.
+    assert host.does("install")[0] == 0
+    assert host.calls.count(UPDATE) == 2
+    # What is taken away is taken away there, too.
+    host.write_all({"torn": "kvm\n", "bin/cp": "#!/bin/sh\nexit 1\n"})
+    (host.root / "bin/cp").chmod(0o755)
+    assert host.does("install")[0] == 4
+    assert (host.calls[-1], "eagersplit" in image.read_text()) == (UPDATE, False)
+
+
+def test_an_initramfs_without_kvm_is_left_alone(host: Host) -> None:
+    host.write("next", "")
+    host.write(IMAGE, "usr/lib/modules/x/kernel/fs/ext4/ext4.ko\n")
+    assert host.does("install")[0] == 0
+    assert UPDATE not in host.calls
+    assert host.status(3)["after_reload"] == "series"
 
 
 def test_secure_boot(host: Host) -> None:
