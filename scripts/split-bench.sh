@@ -41,6 +41,8 @@
 #                      a symbolic link is refused
 #   --resume FILE      like --output, but without the runs that FILE holds, on the machine,
 #                      kernel and paging mode of its last line
+#   --mode MODE        refuse unless KVM was loaded in this paging mode: ept1, ept0, tdp, ept1-nopml or
+#                      tdp-nopml; ept stands for AMD's npt, too
 #   --machine NAME     label of the results       (default: $LAB_MACHINE, else host)
 #   --kernel WHICH     label of the results: series, peer or base  (default: series)
 #   --keep-going       measure the rest after a test run that failed
@@ -79,7 +81,7 @@ harvest_param=$params/dirty_harvest
 # the environment may set them.
 unset vcpus_list writes_list init_set backing_list iterations
 preset=quick bytes=4M busy='' eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
-machine=${LAB_MACHINE:-host} kernel=series
+machine=${LAB_MACHINE:-host} kernel=series mode=''
 pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0 verify=first
 # Without --harvest what the kernel has, see check_input.
 harvest_given='' harvest_list=''
@@ -252,7 +254,7 @@ set_option() {
 		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --harvest ] || harvest_given=yes
 		;;
-	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --kernel | --verify)
+	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
 		eval "$(name_of "$1")=\$2"
 		;;
 	*) refuse "unknown option $1; see --help" ;;
@@ -345,6 +347,7 @@ check_input() {
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
 	option=--kernel one_of 'series, peer, base' "$kernel"
+	[ -z "$mode" ] || option=--mode one_of 'ept1, ept0, tdp, ept1-nopml, tdp-nopml' "$mode"
 	option=--verify one_of 'first, only, no' "$verify"
 	case $machine in
 	'' | *[!A-Za-z0-9._-]*) refuse "--machine: '$machine' is not a name of letters, digits, '.', '_' and '-'" ;;
@@ -506,6 +509,13 @@ read_mode() {
 	pml_file=$root/sys/module/kvm_intel/parameters/pml
 	[ "$tdp_name $ept" != 'ept true' ] || [ ! -r "$pml_file" ] || pml=$(says grep -q "^[Yy1]" "$pml_file")
 	release=$(uname -r)
+	case $ept$tdp_mmu in
+	truetrue) is=tdp ;;
+	true*) is=ept1 ;;
+	*) is=ept0 ;;
+	esac
+	[ "$pml" = true ] || is=$is-nopml
+	[ "${mode:-$is}" = "$is" ] || refuse "--mode: KVM was loaded as $is, not as $mode: $tdp_name=$ept, tdp_mmu=$tdp_mmu, pml=$pml"
 }
 
 # For JSON: whether a command succeeds.

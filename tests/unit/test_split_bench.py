@@ -636,6 +636,7 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--resume", "a", "--output", "b"], "results go to 'a', so --output 'b' cannot be"),
     (["--init-set", "perhaps"], "'perhaps' is none of yes, no, both"),
     (["--kernel", "mine"], "'mine' is none of series, peer, base"),
+    (["--mode", "npt"], "'npt' is none of ept1, ept0, tdp, ept1-nopml, tdp-nopml"),
     (["--machine", 'a"b'], "is not a name of letters"),
     (["--speed", "9"], "unknown option --speed"),
     (["--test", "/nowhere/test"], "'/nowhere/test' is not an executable file"),
@@ -768,6 +769,32 @@ def test_a_directory_for_locks_that_cannot_be_written(host: Host) -> None:
     (host.root / "run/split-bench.lock").mkdir()
     said = refusal(host, "--vcpus", "2")
     assert said.endswith("/run cannot be written: is it mounted read-only?")
+
+
+@for_each_row(
+    "flags, values, mode",
+    # kvm_intel.ept, kvm_amd.npt, kvm.tdp_mmu, kvm_intel.pml
+    ("vmx", "YNNY", "ept1"),
+    ("vmx", "NYYN", "ept0"),
+    ("vmx", "YNYY", "tdp"),
+    ("vmx", "YNNN", "ept1-nopml"),
+    ("vmx", "YNYN", "tdp-nopml"),
+    ("svm", "NYNN", "ept1"),
+    ("svm", "YNYN", "ept0"),
+    ("svm", "NYYN", "tdp"),
+)
+def test_only_the_paging_mode_that_is_asked_for(
+    host: Host, flags: str, values: str, mode: str
+) -> None:
+    """As after a modprobe that failed, and left KVM as it was."""
+    host.write("proc/cpuinfo", f"processor : 0\nflags : fpu {flags}\n")
+    for name, value in zip((*MODE, "kvm_intel.pml"), values, strict=True):
+        host.set(name, value)
+    for other in ("ept1", "ept0", "tdp", "ept1-nopml", "tdp-nopml"):
+        if other != mode:
+            said = f"--mode: KVM was loaded as {mode}, not as {other}: "
+            assert said in refusal(host, *PART, "--mode", other)
+    assert host.run(*PART, "--mode", mode).returncode == 0
 
 
 # ---- one at a time, and what a killed one leaves -------------------------------
