@@ -360,7 +360,7 @@ check_input() {
 
 # The matrix: the largest number of vCPUs in it, and the runs that --resume found complete,
 # " INIT WRITES VCPUS EAGER BACKING HARVEST; ...", with resumed, their lines of results.
-largest=0 runs_done=0 work_done=0 failures=0 done_runs='' resumed=''
+largest=0 verified=0 runs_done=0 work_done=0 failures=0 done_runs='' resumed=''
 
 # Calls $1, in order, for each run that is not done, whose values are in the loops'
 # variables; stops when it fails.
@@ -839,6 +839,7 @@ failed_run() {
 verify_run() {
 	# In the unpatched kernel the shadow MMU does not split: it only says that it would.
 	[ "$kernel $tdp_mmu $eager" != 'base false Y' ] || return 0
+	verified=$((verified + 1))
 	progress 0 "verifying: $(describe_run)"
 	check_alone && use_memory "$backing" && set_parameters || return 1
 	arguments="-V $arguments"
@@ -948,6 +949,7 @@ main() {
 	[ "$dry_run" -eq 0 ] || { print show_plan; exit; }
 	prepare
 	verify_all || { complain 'nothing was measured: see above'; exit 1; }
+	[ "$verify$verified" != only0 ] || { complain 'nothing was verified: no run is left, or this kernel splits nothing'; exit 1; }
 	[ "$verify" != only ] || { progress 100 'verified'; exit; }
 	started=$(date +%s)
 	for_each_run measure || failures=$((failures + 1))

@@ -289,6 +289,13 @@ def test_the_unpatched_shadow_mmu_is_not_to_split(
     assert [call[0] for call in verified(host)] == list(wanted)
 
 
+def test_nothing_to_verify_is_no_success(host: Host) -> None:
+    host.verify = "only"
+    done = host.run("--vcpus", "2", "--kernel", "base", "--eager", "Y")
+    said = "split-bench: nothing was verified: no run is left, or this kernel splits nothing\n"
+    assert (done.returncode, done.stderr, host.calls()) == (1, said, [])
+
+
 def test_a_matrix_that_is_complete_is_not_verified_again(host: Host) -> None:
     host.verify = "first"
     measured(host, "--vcpus", "2")
