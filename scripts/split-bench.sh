@@ -694,12 +694,17 @@ copy_results() {
 
 all_results() { { [ ! -e "$directory/$output_name" ] || from_output copy_results; } && cat "$scratch/new"; }
 
+# Not into a directory that has taken the name; and the new file, not one that has taken its place.
+replace_results() {
+	all_results && mv -fT "$output_tmp" "$directory/$output_name" &&
+		[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/8)" ]
+}
+
 # A copy that replaces the file: there are whole test runs only in it, whatever happens.
 append_results() {
 	cat "$scratch/new" >>"$scratch/all"
 	[ -n "$output" ] || return 0
-	# Not into a directory that has taken the name.
-	name_new && { to_new all_results && mv -fT "$output_tmp" "$directory/$output_name"; } 2>/dev/null && return 0
+	{ name_new && to_new replace_results; } 2>/dev/null && return 0
 	rm -f "$output_tmp"
 	complain "could not write '$output': no space left, or is another file there?"
 }

@@ -435,6 +435,16 @@ def test_results_overwrite_no_other_file_and_show_none(host: Host, attack: str) 
     assert not [*host.root.glob(".split-bench*")]
 
 
+@pytest.mark.parametrize("host", ["dash"], indirect=True)
+def test_results_that_were_exchanged_are_a_failure(host: Host) -> None:
+    """By who owns the directory, after they were written and before they are renamed."""
+    mv = 'for new; do [ "${new##*/.split-bench}" = "$new" ] || { rm "$new"; echo >"$new"; }; done'
+    program(host.root / "bin/mv", f'#!/bin/dash\n{mv}\nexec /bin/mv "$@"\n')
+    host.environment["PATH"] = f"{host.root}/bin:{host.environment['PATH']}"
+    done = host.run(*PART, "--output", str(host.output))
+    assert (done.returncode, "or is another file there?" in done.stderr) == (1, True)
+
+
 @for_each_row("option", "--output", "--resume")
 def test_a_link_is_refused(host: Host, option: str) -> None:
     for target in (host.write("data.jsonl", ""), host.root / "nothing", host.root / "run"):
