@@ -297,6 +297,7 @@ CAPS = selftest("x86/dirty_log_caps_test", huge_2m=4)
 ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
 )
+ENABLE_LONG = replace(ENABLE, name=f"{ENABLE.name}-long", argv=(*ENABLE.argv, "-n", "32"))
 
 # Of a base that marks folios dirty when SPTEs go: newer ones do when they map them.
 FOLIO = selftest("x86/dirty_folio_test", eager=("Y",))
@@ -508,6 +509,7 @@ def long_cases() -> Iterator[Case]:
     yield from each((HOLD_LONG, harvested(HOLD_LONG)), VMX_MODES[-1:])
     yield from each((stress_test(50, name="long"),), SHADOW_MODES[-1:])
     yield from each((stress_test(25, name="long"),), (VMX_HARVEST_MODE,))
+    yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
     yield from each((*DEBUG_LONG, WINDOW_WRPROT), SHADOW_MODES[-1:], "debug")
     yield from each((SPLITTING,), SHADOW_MODES[:1], "debug")

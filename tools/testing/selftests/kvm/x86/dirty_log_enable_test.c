@@ -15,8 +15,8 @@
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
-#define NR_ROUNDS		32
-#define HUGE_SIZE		(NR_ROUNDS * SZ_2M)
+#define MAX_ROUNDS		32
+#define HUGE_SIZE		(MAX_ROUNDS * SZ_2M)
 #define DATA_SIZE		(HUGE_SIZE + SZ_32M)
 #define ROUND_S			5
 #define CODE_OFFSET		(5 * PAGE_SIZE + 64)
@@ -27,6 +27,7 @@ static pthread_barrier_t barrier;
 static struct kvm_vm *vm;
 static void *mem;
 static u64 delay_ns;
+static u64 nr_rounds = 16;
 
 /* At the beginning of pages, the only address that some emulators log as they should. */
 static void guest_write_range(u64 gva, u64 size)
@@ -57,7 +58,7 @@ static void guest_execute(void)
 /* One thread for all rounds: KVM_RUN by another one than before waits for RCU first. */
 static void *execute_later(void *arg)
 {
-	for (unsigned int round = 0; round < NR_ROUNDS; round++) {
+	for (unsigned int round = 0; round < nr_rounds; round++) {
 		pthread_barrier_wait(&barrier);
 		spin_ns(delay_ns);
 		vcpu_run_to_sync(executor, NULL);
@@ -109,8 +110,13 @@ int main(int argc, char *argv[])
 	u64 enabling_ns = ~0ull, since;
 	pthread_t thread;
 	void *huge;
+	const struct test_option options[] = {
+		{ 'n', "rounds", "rounds, " __stringify(MAX_ROUNDS) " at most",
+		  .number = &nr_rounds, .min = 1, .max = MAX_ROUNDS },
+		{ }
+	};
 
-	parse_test_options(argc, argv, NULL, NULL);
+	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
 	ksft_set_plan(1);
 	if (!nr_free_2m_pages())
@@ -127,12 +133,12 @@ int main(int argc, char *argv[])
 	 * The first one begins at once.  Of the others a third begin while the shortest
 	 * ioctl so far would last, and some of the rest will while one that is held up does.
 	 */
-	for (round = 0; round < NR_ROUNDS; round++) {
+	for (round = 0; round < nr_rounds; round++) {
 		alarm(ROUND_S);
 		huge = mem + round * SZ_2M;
 		*(u8 *)(huge + CODE_OFFSET) = OPCODE_RET;
 		vcpu_run_to_sync(writer, NULL);
-		delay_ns = enabling_ns * round * round / 128;
+		delay_ns = enabling_ns * round * round * 8 / (nr_rounds * nr_rounds);
 		pthread_barrier_wait(&barrier);
 		since = now_ns();
 		set_flags(KVM_MEM_LOG_DIRTY_PAGES);
