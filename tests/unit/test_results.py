@@ -21,6 +21,7 @@ from lab.results.jsonl import Measurement
 from lab.results.tradeoff import Tradeoff
 from tests.rows import for_each_row
 from tests.unit.calls import lab, refusal, refused
+from tests.unit.files import leave_free
 from tests.unit.report_data import DIMENSIONS, bench, measurement
 
 GOOD: dict[str, Any] = DIMENSIONS | {
@@ -120,6 +121,17 @@ def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:
         files.name_latest(tmp_path / name)
     assert (tmp_path / "latest.jsonl").readlink() == Path("b.jsonl")
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl", "latest.jsonl"}
+
+
+def test_a_file_of_results_ends_as_one_and_needs_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = files.FREE_MIB << 20
+    leave_free(monkeypatch, need)
+    assert files.output_file(None, "x").name.endswith("Z-x.jsonl")
+    leave_free(monkeypatch, need - 1)
+    said = refused(files.output_file, None, "x")
+    assert said == f"no space left in {tmp_path}/results: {files.FREE_MIB} MiB are needed"
 
 
 def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() -> None:
