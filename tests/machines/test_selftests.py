@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """KVM selftests inside the emulated machines, on the kernel with the series.
 
-A case fails if the test fails or skips, or if the kernel complains in its log.
+A case fails if the test fails or skips, if it skips a part that skips.py does not expect, or if the
+kernel complains in its log.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from lab.machines.job import complaints
 
 from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import Case, cases, is_for_default_base, long_cases, quick_cases
+from .skips import unexpected
 
 
 def marked(case: Case) -> ParameterSet:
@@ -56,3 +58,4 @@ def test_selftest(case: Case, boots: Boots, cost: Callable[[Spent], None]) -> No
     cost(found.spent)
     assert_silent(found)
     assert found.status == 0, f"exit status {found.status}\n{found.output}"
+    assert not [*unexpected(case, found.output)]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which parts of a selftest may be skipped, and in which cases.
+
+A selftest that skips everything ends with KSFT_SKIP, so its case fails. One that skips some of its
+parts passes, and only its output says so: such lines are compared with EXPECTED.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .matrix import MEMORY_FOR_1G, Case
+
+# KSFT's line, and that of print_skip() in tests of the kernel.
+SKIP = re.compile(r"^.*# SKIP .*$|^.*, skipping test$", re.MULTILINE)
+PART = re.compile(r"ok \d+ # SKIP (\S+): (.*)")
+
+
+def is_known(case: Case) -> bool:
+    """Whether EXPECTED is about CASE: so far about the fast kernel on svm-qemu only."""
+    return case.mode.machine == "svm-qemu" and case.config == "kvm"
+
+
+def has_tdp(case: Case) -> bool:
+    """Whether guests' page tables are not shadowed: there is two-dimensional paging."""
+    parameters = case.mode.parameters
+    return "1" in (parameters.get("kvm_amd.npt"), parameters.get("kvm_intel.ept"))
+
+
+def has_tdp_mmu(case: Case) -> bool:
+    return has_tdp(case) and case.mode.parameters.get("kvm.tdp_mmu") == "1"
+
+
+def _no_tdp(case: Case) -> bool:
+    return not has_tdp(case)
+
+
+def _no_tdp_mmu(case: Case) -> bool:
+    return not has_tdp_mmu(case)
+
+
+def _no_1g_page(case: Case) -> bool:
+    return case.test.memory_mib < MEMORY_FOR_1G
+
+
+@dataclass(frozen=True)
+class MaySkip:
+    """A reason to skip PARTS, a regular expression, in the cases WHERE it holds."""
+
+    reason: str
+    parts: str
+    where: Callable[[Case], bool]
+
+    def allows(self, case: Case, part: str, reason: str) -> bool:
+        return (
+            reason == self.reason
+            and re.fullmatch(self.parts, part) is not None
+            and self.where(case)
+        )
+
+
+OF_1G = "1g|relink|links|many_links"
+EXPECTED = (
+    MaySkip("too few huge pages are free", OF_1G, _no_1g_page),
+    MaySkip("the guest's page tables are not shadowed", ".*", has_tdp),
+    MaySkip("the guest's page tables are shadowed", ".*", _no_tdp),
+    MaySkip("the TDP MMU is on, which has no rmaps", "split|moved", has_tdp_mmu),
+    MaySkip("the TDP MMU has no quota", ".*", has_tdp_mmu),
+    MaySkip("no TDP MMU", ".*", _no_tdp_mmu),
+    MaySkip("the guest isn't mapped by the TDP MMU", ".*", _no_tdp_mmu),
+    MaySkip("all is split eagerly", ".*", lambda case: case.eager == "Y"),
+    MaySkip("no page tables of the guest are shadowed", ".*", has_tdp),
+    MaySkip("no nested EPT", "L2-noAD", is_known),
+    MaySkip("no nested NPT or EPT", "L2-noTDP", _no_tdp),
+)
+
+
+def unexpected(case: Case, output: str) -> Iterator[str]:
+    """The lines of OUTPUT that say that something was skipped that may not be skipped in CASE.
+
+    None if nothing is known about CASE.
+    """
+    if not is_known(case):
+        return
+    for line in SKIP.findall(output):
+        match = PART.fullmatch(line)
+        if not match or not any(one.allows(case, match[1], match[2]) for one in EXPECTED):
+            yield line
