@@ -377,8 +377,11 @@ def test_idle_memory_costs_what_it_adds_to_the_last_get() -> None:
         for harvest, each in (("off", 0.25), ("on", 0.5))
         for n in (1, 3)
         for one in [replace(get, dirty_harvest=harvest, vcpus=n + 1)]
-        for iteration in (4, 5)
+        for iteration in (5, 4)
     ]
+    # In between, and in an earlier GET only: neither counts.
+    idle += [replace(one, idle=2, vcpus=3, seconds=99.0) for one in idle if one.idle == 1]
+    idle += [replace(one, idle=9, vcpus=10) for one in idle if one.iteration == 4]
     (mode,) = tradeoff.find({one.key: one.seconds for one in used + idle})
     assert mode.idle == pytest.approx((0.25, 0.5))
     # What is written takes 2 s; a GiB has 504 tables more than 8 vCPUs x 2 MiB.
@@ -418,6 +421,15 @@ def test_modes_are_told_apart_and_those_of_different_vms_are_not_mixed() -> None
     assert chosen == [(8, False), (8, True)]
     assert tradeoff.of_one_vm(everything[:1]) == everything[:1]
     assert tradeoff.of_one_vm([]) == []
+
+
+def test_the_cpus_own_log_is_the_other_way_where_there_is_one() -> None:
+    """A VM with EPT that logs by Dirty bits does without PML, so its keys say so."""
+    both = [replace(m, ept=True, pml=m.dirty_harvest == "off") for m in measured(FLAT, FLAT)]
+    (mode,) = tradeoff.find({m.key: m.seconds for m in both})
+    assert mode.like.pml
+    assert {key.pml for one in mode.protected for key in one.keys} == {True}
+    assert {key.pml for one in mode.bits for key in one.keys} == {False}
 
 
 def test_every_mode_that_is_measured_harvests() -> None:
