@@ -175,6 +175,26 @@ def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     assert "3 of 120 figures moved" in said.err
 
 
+def test_both_sides_stand_beside_each_other() -> None:
+    key = measurement(phase="dirty", iteration=2).key
+    pairs = [
+        compare.Pair(key, 0.004, 0.006, moved=True),
+        compare.Pair(key, 0.004, 0.0041, moved=False),
+        compare.Pair(key, 0.004, 0.003, moved=False, judged=False),
+    ]
+    a, b = (compare.Side(f, {}, frozenset(v)) for f, v in (("x", {"7.3", "7.3-z"}), ("y", {"7.3"})))
+    table = compare.table_of(compare.Comparison(pairs), a, b)
+    assert (table.title, table.columns) == ("What both measured", ("ms", "A", "B", "B - A", ""))
+    assert table.notes == ["A: x, 7.3, 7.3-z", "B: y, 7.3"]
+    assert [row[1:] for row in table.rows] == [
+        ("4.00", "6.00", "+50.00%", "moved"),
+        ("4.00", "4.10", "+2.50%", ""),
+        ("4.00", "3.00", "-25.00%", "?"),
+    ]
+    assert {row[0] for row in table.rows} == {compare.label(key)}
+    assert table.strong == {0}
+
+
 @for_each_row(
     "phase, iteration, before, after, moved",
     ("dirty", 2, 0.230, 0.238, False),
