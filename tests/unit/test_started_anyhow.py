@@ -100,7 +100,7 @@ def test_tests_that_send_signals_have_the_same_verdicts(tmp_path: Path, left: Le
         with started(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, **kind) as running:
             running.wait(timeout=300)
         found.append(verdicts(file))
-        assert until(lambda: not left())
+        assert until(lambda: not left(), seconds=60)
     assert found[0] == found[1]
     assert len(found[0]) > 25
     assert set(found[0].values()) == {"passed"}
