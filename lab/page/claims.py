@@ -19,7 +19,8 @@ from lab.results.sources import Sources
 FIGURE = re.compile(r"\[(\d[\d,.]*)\]")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """TEXT in one line, as sentences are compared."""
     return " ".join(text.split())
 
 
@@ -41,7 +42,7 @@ def wrong_with(pattern: str, claim: Mapping[str, Any], found: Sources, root: Pat
     if len(pages) != 1:
         raise LabError(f"{figures.SPECIFICATION}: {pattern} names {len(pages)} files, not one")
     page, name = pages[0], pages[0].relative_to(root)
-    if _plain(FIGURE.sub(r"\1", said)) not in _plain(page.read_text()):
+    if plain(FIGURE.sub(r"\1", said)) not in plain(page.read_text()):
         raise LabError(f"{name}: no longer says '{said}'; see {figures.SPECIFICATION}")
     shown = FIGURE.findall(said)
     if len(shown) != len(claim["of"]):

@@ -7,7 +7,8 @@ was measured and cannot be compared yet.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ FIGURE = re.compile(
     rf"(?<![\w.,-])(?:\d[\d,]*(?:\.\d+)?\s?(?:{UNITS})(?!\w)|\d{{1,3}}(?:,\d{{3}})+(?!\w|\.\d)"
     r"|\d+\.\d+(?!\w|\.\d))"
 )
+CODE = r"``?[^`]+``?"
 # Of the bases, of QEMU and Python in Debian 12, and of this project: not figures.
 VERSIONS = ("6.12", "7.3", "7.2", "3.11", "1.0")
 # How much of the text is shown on both sides of a figure, characters.
@@ -37,31 +39,37 @@ def _prose(page: Path) -> str:
     else:
         begin, _, end = figures.MARKERS[page.suffix]
         made = f"^{re.escape(begin)}.*?^{re.escape(end)}"
-        for pattern in (made, r"^```.*?^```", r"``?[^`]+``?"):
+        for pattern in (made, r"^```.*?^```", CODE):
             text = re.sub(pattern, " ", text, flags=re.MULTILINE | re.DOTALL)
-    return " ".join(text.split())
+    return claims.plain(text)
 
 
 def _without(text: str, quoted: str, name: str) -> str:
     """TEXT without a sentence. LabError: it does not have it."""
-    plain = " ".join(quoted.split())
+    plain = claims.plain(quoted)
     if plain not in text:
         raise LabError(f"{name}: no longer says '{plain}'; see {figures.SPECIFICATION}")
     return text.replace(plain, " ")
 
 
-def _typed_in(page: Path, root: Path, spec: Mapping[str, Any]) -> Iterator[str]:
-    text, name = _prose(page), page.relative_to(root).as_posix()
-    for pattern, found in spec.get("claim", {}).items():
-        if page in root.glob(pattern):
-            for claim in found:
-                said = claims.FIGURE.sub(r"\1", claim["says"])
-                text = text.replace(" ".join(re.sub(r"``?[^`]+``?", " ", said).split()), " ")
-    for listed in LISTS:
-        for pattern, sentences in spec.get(listed, {}).items():
-            if page in root.glob(pattern):
-                for one in sentences:
-                    text = _without(text, one, name)
+def _by_page(root: Path, section: Mapping[str, Sequence[Any]]) -> dict[Path, list[Any]]:
+    """The entries of a section of docs/figures.toml, by the pages that its patterns name."""
+    found: dict[Path, list[Any]] = defaultdict(list)
+    for pattern, entries in section.items():
+        for page in root.glob(pattern):
+            found[page] += entries
+    return found
+
+
+def _typed_in(
+    page: Path, name: str, claimed: Sequence[Mapping[str, Any]], quoted: Sequence[str]
+) -> Iterator[str]:
+    text = _prose(page)
+    for claim in claimed:
+        said = claims.FIGURE.sub(r"\1", claim["says"])
+        text = text.replace(claims.plain(re.sub(CODE, " ", said)), " ")
+    for sentence in quoted:
+        text = _without(text, sentence, name)
     for match in FIGURE.finditer(text):
         if match[0] not in VERSIONS:
             around = text[max(0, match.start() - AROUND) : match.end() + AROUND]
@@ -78,5 +86,16 @@ def typed(root: Path = ROOT) -> list[str]:
         for pattern in spec.get(listed, {}):
             if not any(root.glob(pattern)):
                 raise LabError(f"{figures.SPECIFICATION}: {listed}: there is no {pattern}")
+    claimed = _by_page(root, spec.get("claim", {}))
+    quoted = [_by_page(root, spec.get(listed, {})) for listed in LISTS]
     pages = dict.fromkeys(page for pattern in PAGES for page in sorted(root.glob(pattern)))
-    return [line for page in pages for line in _typed_in(page, root, spec)]
+    return [
+        line
+        for page in pages
+        for line in _typed_in(
+            page,
+            page.relative_to(root).as_posix(),
+            claimed[page],
+            [sentence for section in quoted for sentence in section[page]],
+        )
+    ]

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lab.machines.paging import TDP
+
 from .matrix import MEMORY_FOR_1G, Case
 
 # KSFT's line, and that of print_skip() in tests of the kernel.
@@ -23,8 +25,7 @@ def is_known(case: Case) -> bool:
 
 def has_tdp(case: Case) -> bool:
     """Whether guests' page tables are not shadowed: there is two-dimensional paging."""
-    parameters = case.mode.parameters
-    return "1" in (parameters.get("kvm_amd.npt"), parameters.get("kvm_intel.ept"))
+    return case.mode.parameters.get(TDP[case.mode.machine] or "") == "1"
 
 
 def has_tdp_mmu(case: Case) -> bool:
