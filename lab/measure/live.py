@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab live`: what running vCPUs feel while logging comes and goes, lazily and eagerly split.
+"""`lab live`: how long running vCPUs stall while logging is enabled and disabled, with N and Y.
 
 Runs dirty_log_live_perf_test on the lockstep machine. What is measured, and what --contended is, is
 in docs/measuring.md: "What running vCPUs feel"; what is kept of it, in docs/results-format.md.
@@ -118,8 +118,8 @@ class LiveBoot:
 
 
 def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
-    """The boots: for each value of ept the series lazily and eagerly, and the ungated baseline."""
-    kernels = (("series", ("N", "Y")), ("peer", ("Y",)))
+    """The boots: for each value of ept the series, the ungated baseline, the unpatched kernel."""
+    kernels = (("series", ("N", "Y")), ("peer", ("Y",)), ("base", ("N",)))
     return [LiveBoot(kind, ept, eager, load) for ept in modes for kind, eager in kernels]
 
 

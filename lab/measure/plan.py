@@ -276,7 +276,9 @@ def _quick(boot: Boot) -> Boot:
         writes = (*most.writes, THIRD_MIX)
         also = [replace(most, writes=(THIRD_MIX,)), replace(most, writes=writes, init_set="no")]
     if boot.kernel == "series" and not logs_by_itself(boot.machine, boot.mode):
-        also += [replace(one, eager=("Y",), harvest=("on",)) for one in (most, *also)]
+        # N costs as much with other mixes and log modes, so there is one run of it.
+        more = [replace(one, eager=("Y",)) for one in also]
+        also += [replace(one, harvest=("on",)) for one in (most, *more)]
     matrix = boot.matrix if boot.mode in SCALING else most
     return replace(boot, matrix=matrix, also=tuple(also))
 

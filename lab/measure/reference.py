@@ -6,6 +6,7 @@ docs/measuring.md, "The reference", says why each number of vCPUs has boots of i
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +22,6 @@ from lab.measure import bench, crossover
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render, typed
 from lab.results import goals, sources
-from lab.results.tables import BASE_VCPUS
 
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
@@ -53,9 +53,8 @@ def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
 
 def reference_boots() -> list[Boot]:
     """All boots, the long ones first, so that two at a time end together."""
-    kinds = [(kernel, n) for kernel in ("series", "peer") for n in reversed(VCPUS)]
-    kinds.append(("base", BASE_VCPUS))
-    return [boot(kernel, ept, n) for kernel, n in kinds for ept in (True, False)]
+    kinds = product(("base", "series", "peer"), reversed(VCPUS), (True, False))
+    return [boot(kernel, ept, n) for kernel, n, ept in kinds]
 
 
 def _measure(part: str, file: Path) -> None:

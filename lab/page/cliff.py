@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The picture of README.md: throughput of a guest while dirty logging begins, lazy and eager.
+"""The picture of README.md: throughput of a guest while dirty logging begins.
 
 It is drawn from the live runs of the reference, ept=Y, all vCPUs that write. It is committed, so it
 is kept small: letters are text, and it shows nothing that the sentence below it does not name.
@@ -12,27 +12,29 @@ from typing import Any
 
 from lab.core.errors import LabError
 from lab.page import pictures
-from lab.page.pictures import EAGER, GRID, LAZY, Record, Style, Timeline
+from lab.page.pictures import EAGER, FIRST_WRITE, GRID, LAZY, Record, Style, Timeline
 from lab.results.sources import Sources
 
 PICTURE = Path("docs") / "cliff.svg"
 LICENCE = "SPDX-License-Identifier: GPL-2.0-only"
 INCHES = (8.0, 2.9)
 NAMES = {"enable": "logging on", "clear": "CLEAR", "disable": "off"}
+# By kernel and eager_page_split.
+CURVES = {("base", False): LAZY, ("series", False): FIRST_WRITE, ("series", True): EAGER}
 FONT = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
 
 
-def _timeline(sources: Sources, eager: bool, style: Style) -> Timeline:
+def _timeline(sources: Sources, kernel: str, eager: bool, style: Style) -> Timeline:
     """The timeline of a run, and the actions of the host. LabError: the reference has none."""
     if "live" not in sources:
         raise LabError("the reference has no live.jsonl")
-    wanted = ("series", True, False, eager)
+    wanted = (kernel, True, False, eager)
     records = (line.record for line in sources["live"].lines)
     keys = ("kernel", "ept", "tdp_mmu", "eager")
     mine = [one for one in records if tuple(map(one.get, keys)) == wanted]
     timelines = [one for one in mine if one["record"] == "timeline"]
     if len(timelines) != 1:
-        raise LabError("live.jsonl has no timeline of the series with ept=Y")
+        raise LabError(f"live.jsonl has no timeline of the kernel {kernel} with ept=Y")
     phases = [one for one in mine if one.get("kind") == "writer" and one.get("phase") in NAMES]
     return Timeline(style, timelines[0], phases)
 
@@ -50,8 +52,8 @@ def _figure(sources: Sources) -> Any:
 
     figure = Figure(figsize=INCHES, layout="constrained", facecolor=pictures.PAPER)
     axes = figure.subplots()
-    for eager, style in ((False, LAZY), (True, EAGER)):
-        timeline = _timeline(sources, eager, style)
+    for (kernel, eager), style in CURVES.items():
+        timeline = _timeline(sources, kernel, eager, style)
         timeline.rates(axes, "writer", 1.8, style.label)
     _phases(axes, timeline.host)
     axes.set_xlabel("milliseconds, simulated")

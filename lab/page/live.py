@@ -31,13 +31,16 @@ class LiveRun:
 
 
 def _runs(source: Source, ept: bool) -> list[LiveRun]:
-    """The runs with N and Y, and of the ungated baseline, as far as they were measured."""
+    """The runs of the unpatched kernel, with N and Y, and of the ungated baseline, as measured."""
     found = []
     for timeline in source.of("timeline"):
         if timeline.record["ept"] == ept:
             kinds = [o for o in source.of("kind") if _same_run(o) == _same_run(timeline)]
             found.append(LiveRun(timeline, kinds))
-    order = (pictures.LAZY, pictures.EAGER, pictures.BITS, pictures.UNGATED)
+    order = (
+        *(pictures.LAZY, pictures.FIRST_WRITE, pictures.EAGER),
+        *(pictures.BITS, pictures.UNGATED),
+    )
     return sorted(found, key=lambda run: order.index(run.style))
 
 

@@ -24,6 +24,7 @@ COLOURS = {
     "ink": "#1b1f24",
     "grid": "#c9cdd2",
     "lazy": "#d55e00",
+    "first-write": "#e69f00",
     "eager": "#0072b2",
     "ungated": "#009e73",
     "enable": "#f0e442",
@@ -74,7 +75,9 @@ class Style:
         }
 
 
-LAZY = Style("N: lazy", "lazy", "o")
+# N of the unpatched kernel.
+LAZY = Style("unpatched, N: lazy", "lazy", "x", ":")
+FIRST_WRITE = Style("N: on the first write", "first-write", "o")
 # Drawn first, and with larger markers: the curve of the series often lies exactly on it.
 UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
 UNPATCHED = replace(UNGATED, label="unpatched, Y")
@@ -117,7 +120,9 @@ def style_of(record: Record) -> Style:
         return UNGATED
     if by_bits(record):
         return ASKED if record["dirty_harvest"] == "vm" else BITS
-    return EAGER if record["eager"] else LAZY
+    if record["eager"]:
+        return EAGER
+    return LAZY if record["kernel"] == "base" else FIRST_WRITE
 
 
 @dataclass(frozen=True)

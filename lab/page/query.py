@@ -9,8 +9,9 @@
 The first word is a kind of results, the others are keys of its lines (docs/results-format.md)
 with their values. Exactly one line may have all of them. "value" names the key that is shown,
 "seconds" if it is not given, in milliseconds. A kernel that is not named is the series. With a
-slash it is a ratio. "crossing" is computed: the percentage of memory written from which on Dirty
-bits are cheaper, by=time, by=cpu, or by=idle: by time, of all memory, the rest being idle.
+slash it is a ratio. phase=splitting is the sum of the first CLEAR and of the first writes after it.
+"crossing" is computed: the percentage of memory written from which on Dirty bits are cheaper,
+by=time, by=cpu, or by=idle: by time, of all memory, the rest being idle.
 """
 
 import json
@@ -18,12 +19,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.core.errors import LabError
-from lab.results import tradeoff
+from lab.results import tables, tradeoff
 from lab.results.sources import Sources
 
 # Factors to multiply a figure with, by the last word of its key.
 SCALES = {"seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 CROSSING = "crossing"
+# The query phase=splitting, and the two phases that it sums up, in runs with initially-all-set.
+SPLITTING = f"phase={tables.SPLITTING.phase}"
+SUMMANDS = tuple(
+    f"phase={row.phase} iteration={row.iteration}"
+    for row in (tables.FIRST_CLEAR, tables.headline(initially_all_set=True))
+)
 
 
 def _pairs(text: str, words: Sequence[str]) -> dict[str, Any]:
@@ -35,6 +42,8 @@ def _pairs(text: str, words: Sequence[str]) -> dict[str, Any]:
 
 def _figure(text: str, sources: Sources) -> float:
     """One figure; times in milliseconds. LabError: there is none, or more than one."""
+    if SPLITTING in text.split():
+        return sum(_figure(text.replace(SPLITTING, part), sources) for part in SUMMANDS)
     kind, *words = text.split()
     wanted = _pairs(text, words)
     if kind == CROSSING:

@@ -39,7 +39,8 @@ def _styles(key: Key) -> dict[Style, Key]:
     """The measurements to draw, by style. The baseline comes first, so that others cover it."""
     lazy, eager, ungated, bits = tables.sides(key).values()
     below = pictures.BASELINE[ungated.kernel]
-    return {below: ungated, pictures.LAZY: lazy, pictures.EAGER: eager, pictures.BITS: bits}
+    found = {below: ungated, pictures.FIRST_WRITE: lazy, pictures.EAGER: eager}
+    return {pictures.LAZY: replace(lazy, kernel="base"), **found, pictures.BITS: bits}
 
 
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
@@ -59,9 +60,11 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
             used += keys
     mode = notation.paging_of(like)
     mix = notation.writes(like.write_percent)
-    over = ("N/Y", pictures.LAZY)
+    over = ("N/Y", pictures.FIRST_WRITE)
+    if pictures.LAZY in drawn:
+        over = ("base/Y", pictures.LAZY)
     if row in SPLITTING:
-        over = ("U/Y", next(iter(_styles(at))))
+        over = ("U/Y", pictures.BASELINE[tables.sides(at)["U"].kernel])
     return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
 
 
@@ -103,9 +106,10 @@ def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[in
         )
     else:
         reading = (
-            "The line of N climbs with the number of vCPUs because each fault waits for the"
-            " exclusive lock; where Y is flat and far below it, running vCPUs do not pay for"
-            " splitting. Each step of the left axis is a factor of ten."
+            "The line of the unpatched kernel's N climbs with the number of vCPUs because each"
+            " fault waits for the exclusive lock; with N the series has one fault for each huge"
+            " page that is written. Where Y is flat, running vCPUs do not pay for splitting. Each"
+            " step of the left axis is a factor of ten."
         )
         if any(pictures.BITS in panel.curves for panels in drawn for panel in panels):
             reading += WHAT_BITS_DO
@@ -196,9 +200,9 @@ def _lock_run(record: Any) -> LockRun:
 
 
 def _lock_panel(records: Sequence[Any], mode: str, mix: int) -> Panel:
-    """The share of time that waits over vCPUs, lazy and eager."""
+    """The share of time that waits over vCPUs, N and Y."""
     drawn: dict[Style, Points] = {}
-    for style, eager in ((pictures.LAZY, False), (pictures.EAGER, True)):
+    for style, eager in ((pictures.FIRST_WRITE, False), (pictures.EAGER, True)):
         wanted = LockRun(mode, mix, eager)
         points = [(one["vcpus"], _waiting(one)) for one in records if _lock_run(one) == wanted]
         if points:

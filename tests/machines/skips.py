@@ -69,7 +69,6 @@ EXPECTED = (
     MaySkip("the TDP MMU has no quota", ".*", has_tdp_mmu),
     MaySkip("no TDP MMU", ".*", _no_tdp_mmu),
     MaySkip("the guest isn't mapped by the TDP MMU", ".*", _no_tdp_mmu),
-    MaySkip("all is split eagerly", ".*", lambda case: case.eager == "Y"),
     MaySkip("no page tables of the guest are shadowed", ".*", has_tdp),
     MaySkip("no nested EPT", "L2-noAD", is_known),
     MaySkip("no nested NPT or EPT", "L2-noTDP", _no_tdp),

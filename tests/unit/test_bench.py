@@ -20,11 +20,12 @@ import pytest
 from rich.console import Console
 
 from lab import machines
-from lab.build import kernel, selftests
+from lab.build import kernel, mutants, selftests
 from lab.build.kernel import Kernel
 from lab.build.selftests import PERF_TEST
 from lab.core import steps
 from lab.core.errors import LabError
+from lab.core.paths import LAYOUT
 from lab.core.steps import duration
 from lab.machines import Job, MachineFailed, Result
 from lab.machines.host import here
@@ -187,7 +188,11 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
         wanted[kind, mode, True, "off"] = set(product(counts, third if mode[1] else mixes, eagers))
         wanted[kind, mode, False, "off"] = set(product((8,), third if mode[1] else (100,), eagers))
     for mode in (SHADOW, EPT_NOPML, TDP_NOPML):
-        wanted["series", mode, True, "on"] = set(product((8,), third if mode[1] else mixes, eager))
+        # N once for each of the two main mixes.
+        wanted["series", mode, True, "on"] = {
+            *product((8,), mixes, BOTH),
+            *product((8,), third if mode[1] else mixes, eager),
+        }
         wanted["series", mode, False, "on"] = set(
             product((8,), third if mode[1] else (100,), eager)
         )
@@ -201,7 +206,7 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     columns = [said.out.count(f"| {name} |") for name in ("ungated", "unpatched", "D bits")]
     assert columns == [4, 12, 12]
     assert "|  U/Y |" in said.out
-    assert "100 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
+    assert "106 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -295,6 +300,22 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
         assert not any("--output=" in call for call in verified)
         for words in ("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--harvest=on"):
             assert (words in measured) == any(words in call for call in verified)
+
+
+def test_a_kernel_that_loses_writes_is_found_by_what_is_verified() -> None:
+    """The mutant that does so is looked for by the very call."""
+    boots = plan.bench_boots("vmx-bochs", "series", QUICK, ["ept1"])
+    (boot,) = plan.quick(boots)
+    words = ("--dry-run", "--verify=only", "--no-pin", f"--test=/{PERF_TEST}")
+    command = ("sh", str(SCRIPT), *words, *boot.verified[0].arguments())
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (mutant,) = (one for one in mutants.load(LAYOUT).mutants if one.name == "clear-nothing")
+    call = " ".join((f"/{mutant.check.program}", *mutant.check.arguments))
+    assert f"eager_page_split=Y {call}" in said.splitlines()
+    assert (mutant.check.machine, set(mutant.check.words)) == (
+        boot.machine,
+        {"kvm_intel.ept=1", "kvm.tdp_mmu=0"},
+    )
 
 
 def test_full_is_the_larger_matrix(lab: Lab) -> None:

@@ -60,9 +60,12 @@ def test_rows_hold_n_y_and_their_ratio() -> None:
         ("first CLEAR", "2", "5.18", "0.065", "80.0"),
         ("first CLEAR", "8", "20.7", "0.259", "80.0"),
     ]
+    # What splitting costs, whoever pays for it.
+    assert ("CLEAR + dirty", "8", "1620.7", "20.3", "80.0") in [row[:5] for row in table.rows]
     calls = {f"{which} {call}" for which in ("first", "second") for call in ("CLEAR", "GET")}
     dirty = {f"dirty, iteration {iteration}" for iteration in (1, 2)}
-    assert {row[0] for row in table.rows} == calls | dirty | {"enabling", "disabling"}
+    once = {"CLEAR + dirty", "enabling", "disabling"}
+    assert {row[0] for row in table.rows} == calls | dirty | once
     assert table.strong == {0, 1}
     assert "iteration 2 is the first that pays" in table.notes[0]
 
@@ -267,23 +270,96 @@ def test_figures_have_about_three_digits() -> None:
     assert [notation.milliseconds(seconds) for seconds in times] == wanted
 
 
+def lazily(found: list[Measurement]) -> list[Measurement]:
+    """The same of the unpatched kernel with N."""
+    return [replace(one, kernel="base") for one in found if not one.eager]
+
+
 def test_goals_reached_and_missed() -> None:
-    table = goals.table(measured(speedup=61) + measured(ept=False, write_percent=20, speedup=4))
+    found = measured(speedup=61) + measured(ept=False, write_percent=20, speedup=4)
+    table = goals.table(found + lazily(found))
     assert table
+    dirty, clear, second = ("1600.0",) * 2, ("20.7",) * 2, ("238.4",) * 2
     assert table.rows == [
-        ("ept=Y, all writes, dirty ms", "1600.0", "26.2", "61.0", "at least 60: reached"),
-        ("ept=N, 20% writes, dirty ms", "1600.0", "400.0", "4.00", "at least 5: missed"),
-        ("ept=Y, all writes, first CLEAR ms", "20.7", "0.340", "61.0", "at most 10 ms: reached"),
-        ("ept=Y, all writes, second CLEAR ms", "238.4", "3.91", "61.0", "at most 2 ms: missed"),
-        ("ept=N, 20% writes, second CLEAR ms", "238.4", "59.6", "4.00", "at most 3.5 ms: missed"),
-        ("ept=Y, all writes, disabling ms", "644.0", "10.6", "61.0", "at most 4 ms: missed"),
+        ("ept=Y, all writes, dirty ms", *dirty, "26.2", "61.0", "61.0", "at least 60: reached"),
+        ("ept=N, 20% writes, dirty ms", *dirty, "400.0", "4.00", "4.00", "at least 5: missed"),
+        ("ept=Y, all writes, dirty ms", *dirty, "26.2", "61.0", "61.0", "N: at most 4 ms: missed"),
+        *(
+            ("ept=Y, all writes, first CLEAR ms", *clear, "0.340", "61.0", "61.0", f"{goal}")
+            for goal in ("N: at most 1 ms: missed", "at most 10 ms: reached")
+        ),
+        *(
+            (f"ept={ept}, {mix} writes, second CLEAR ms", *second, *rest)
+            for ept, mix, *rest in (
+                ("Y", "all", "3.91", "61.0", "61.0", "at most 2 ms: missed"),
+                ("N", "20%", "59.6", "4.00", "4.00", "at most 3.5 ms: missed"),
+            )
+        ),
+        (
+            *("ept=Y, all writes, disabling ms", "644.0", "644.0", "10.6", "61.0", "61.0"),
+            "at most 4 ms: missed",
+        ),
+        *(
+            (f"{label}, 2 vCPUs x 4 MiB, CLEAR + dirty ms", "-", "405.2", *rest)
+            for label, *rest in (
+                ("ept=Y, all writes", "6.64", "-", "61.0", "N/Y at most 1: missed"),
+                ("ept=N, 20% writes", "101.3", "-", "4.00", "N/Y at most 1: missed"),
+            )
+        ),
+        (
+            *("N beside the unpatched kernel, at worst +0.00%", "-", "400.0", *"---"),
+            "at most 4% longer: reached",
+        ),
     ]
-    # A goal in milliseconds is for Y.
-    assert judged(measured(ept=False, speedup=2)) == [
+    # A goal in milliseconds is for Y if it does not say N.
+    assert judged(measured(ept=False, speedup=2, eager=(True,))) == [
         ("ept=N, all writes, first CLEAR ms", "at most 10 ms: missed"),
         ("ept=N, all writes, second CLEAR ms", "at most 2 ms: missed"),
         ("ept=N, all writes, disabling ms", "at most 7 ms: missed"),
     ]
+
+
+@for_each_row(
+    "label, at, verdict",
+    ("ept=Y", 4.0, "at most 4 ms: reached"),
+    ("ept=Y", 4.1, "at most 4 ms: missed"),
+    ("ept=N, dirty_harvest=on", 3.1, "at most 3 ms: missed"),
+    ("ept=Y, tdp_mmu=Y", 3.0, "at most 3 ms: reached"),
+    ("ept=Y, tdp_mmu=Y, pml=N, dirty_harvest=on", 1.31, "at most 1.3 ms: missed"),
+)
+def test_the_first_writes_with_n_have_goals_of_their_own(
+    label: str, at: float, verdict: str
+) -> None:
+    like: dict[str, Any] = {
+        "ept": label.startswith("ept=Y"),
+        "tdp_mmu": "tdp_mmu" in label,
+        "pml": "pml" not in label,
+        "dirty_harvest": "on" if "harvest" in label else "off",
+    }
+    found = measured(vcpus=(8,), eager=(False,), **like)
+    found = [replace(one, seconds=at / 1000) for one in found if one.phase == "dirty"]
+    assert judged(found) == [(f"{label}, all writes, dirty ms", f"N: {verdict}")]
+
+
+@for_each_row("more, verdict", (0, "reached"), (1e-6, "missed"))
+def test_n_costs_no_more_than_y_in_clear_and_dirty_together(more: float, verdict: str) -> None:
+    """N may take longer in one of them. The worst of all numbers of vCPUs counts."""
+    eager = measured(ept=False, eager=(True,))
+    shift = {"clear": -0.0001001, "dirty": 0.0001}
+    lazy = [
+        replace(
+            one,
+            eager=False,
+            seconds=one.seconds + shift.get(one.phase, 0) + more * (one.vcpus == 2),
+        )
+        for one in eager
+    ]
+    (said,) = [line for line in judged(eager + lazy) if "CLEAR + dirty" in line[0]]
+    assert said[1] == f"N/Y at most 1: {verdict}"
+    assert not more or "2 vCPUs" in said[0]
+    # Without one of the summands there is no sum.
+    part = [one for one in eager + lazy if one.phase != "clear"]
+    assert not any("CLEAR + dirty" in label for label, _ in judged(part))
 
 
 def in_ways(found: list[Measurement]) -> list[Measurement]:
@@ -315,7 +391,7 @@ def test_each_way_of_the_tdp_mmu_has_goals(seconds: float) -> None:
         for verdict in ["reached" if seconds * 1000 <= ms else "missed"]
     ]
     same = in_ways([replace(one, seconds=seconds if one.eager else 1.0) for one in found])
-    assert sorted(judged(same)) == sorted(wanted)
+    assert sorted(line for line in judged(same) if "N" not in line[1]) == sorted(wanted)
 
 
 @for_each_row(
@@ -335,11 +411,12 @@ def test_each_phase_of_n(phase: str, iteration: int | None, ratio: float, verdic
     series = [replace(one, kernel="series") for one in base]
     slow = [one for one in series if (one.phase, one.iteration) == (phase, iteration)]
     series = [replace(m, seconds=m.seconds * (ratio if m in slow else 1)) for m in series]
-    ((label, said),) = judged([replace(one, tdp_mmu=True) for one in base + series])
+    found = judged([replace(one, tdp_mmu=True) for one in base + series])
+    ((label, said),) = [line for line in found if "longer" in line[1]]
     assert said == f"at most 2% longer: {verdict}"
     assert verdict == "reached" or notation.percent(ratio, 1) in label
     # Elsewhere it is the dirty times that are compared.
-    assert [said for _, said in judged(base + series)] == ["at most 4% apart: reached"]
+    assert judged(base + series)[-1][1] == "at most 4% longer: reached"
 
 
 @for_each_row("slow, verdict", (1, "reached"), (2, "missed"))
@@ -354,11 +431,13 @@ def test_enabling_is_judged_by_the_median_of_the_mixes(slow: int, verdict: str) 
 
 def test_goals_are_for_the_figures_of_the_issue_only() -> None:
     others: list[dict[str, Any]] = [
-        *({"vcpus": (2,)}, {"write_percent": 50}, {"init": False}, {"eager": (False,)}),
+        *({"vcpus": (2,), "eager": (True,)}, {"write_percent": 50, "eager": (True,)}),
+        *({"init": False}, {"ept": False, "eager": (False,)}),
         *({"kernel": "base"}, {"dirty_harvest": "auto"}, {"bytes_per_vcpu": 1 << 20}),
     ]
     assert goals.table(measured())
-    assert [goals.table(measured(**other)) for other in others] == [None] * 7
+    found = [goals.table(measured(**{"eager": (True,)} | other)) for other in others]
+    assert found == [None] * 7
 
 
 def test_the_unpatched_kernel_beside_n() -> None:
@@ -386,21 +465,21 @@ def test_the_unpatched_kernel_beside_n() -> None:
     assert other.isdisjoint(with_set)
 
 
-@for_each_row("factor, verdict", (1.2, "reached"), (0.9, "missed"))
-def test_the_gain_is_that_over_the_faster_of_both_kernels(factor: float, verdict: str) -> None:
+@for_each_row("factor, verdict", (0.938, "reached"), (0.937, "missed"))
+def test_the_gain_is_that_over_the_unpatched_kernel(factor: float, verdict: str) -> None:
     base = [replace(m, seconds=m.seconds * factor) for m in measured(kernel="base", eager=(False,))]
     dirty = judged(measured(speedup=64) + base)[0]
     assert dirty == ("ept=Y, all writes, dirty ms", f"at least 60: {verdict}")
 
 
 @for_each_row("factor, worst, verdict", (0.97, "+3.09%", "reached"), (0.96, "+4.17%", "missed"))
-def test_the_worst_difference_is_a_goal(factor: float, worst: str, verdict: str) -> None:
+def test_the_worst_growth_is_a_goal(factor: float, worst: str, verdict: str) -> None:
     close = measured(kernel="base", eager=(False,), vcpus=(2,))
     far = measured(kernel="base", eager=(False,), vcpus=(8,))
     far = [replace(m, seconds=m.seconds * factor) for m in far]
-    # Phases that wait for timer ticks are no part of the goal.
-    close = [replace(m, seconds=9.0) if m.phase == "enable" else m for m in close]
-    wanted = (f"N beside the unpatched kernel, at worst {worst}", f"at most 4% apart: {verdict}")
+    # Phases that wait for timer ticks are no part of the goal, and N may be faster.
+    close = [replace(m, seconds=9.0 if m.phase == "enable" else m.seconds * 2) for m in close]
+    wanted = (f"N beside the unpatched kernel, at worst {worst}", f"at most 4% longer: {verdict}")
     assert judged(measured() + close + far)[-1] == wanted
 
 

@@ -13,9 +13,9 @@ BOOT = live.LiveBoot("series", False, ("N", "Y"), live.USUAL)
 ORIGIN = {"machine": "vmx-bochs", "kernel": "series", "kernel_version": "6.12"}
 
 
-def test_lazy_and_eager_share_a_boot_and_the_ungated_baseline_has_its_own() -> None:
+def test_n_and_y_share_a_boot_and_what_is_beside_them_has_its_own() -> None:
     plan = live.live_boots([True, False], live.USUAL)
-    kernels = (("series", ("N", "Y")), ("peer", ("Y",)))
+    kernels = (("series", ("N", "Y")), ("peer", ("Y",)), ("base", ("N",)))
     wanted = [(kernel, ept, eager) for ept in (True, False) for kernel, eager in kernels]
     assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == wanted
     # A CPU for each vCPU, and one for main().

@@ -170,9 +170,9 @@ def test_the_tdp_mmu_is_drawn_beside_the_unpatched_kernel(tmp_path: Path, drawn:
     assert [panel.title for panel in drawn["clear"]][2:] == [title]
     assert [panel.title for panel in drawn["enable-1"]] == [title]
     (panel,) = drawn["enable-1"]
-    assert set(panel.curves) == {pictures.UNPATCHED, pictures.LAZY, pictures.EAGER}
+    assert set(panel.curves) == {pictures.UNPATCHED, pictures.FIRST_WRITE, pictures.EAGER}
     # Enabling is the last of the phases.
-    assert panel.curves[pictures.LAZY][0] == pytest.approx((4, 400))
+    assert panel.curves[pictures.FIRST_WRITE][0] == pytest.approx((4, 400))
     assert len(drawn["dirty"]) == 6
 
 

@@ -167,10 +167,6 @@ def test_a_mutant_that_reverts_a_fix_is_left_out_for_a_reason(tmp_path: Path) ->
     assert f"{NAME}: has no diff" in refused(mutants.load, fake.layout.of("9.9"))
 
 
-# Fixes that no test fails without so far.
-UNPROVED = {"KVM: x86/mmu: Keep the MMU-writable bit when CLEAR protects huge pages"}
-
-
 def test_each_fix_has_a_mutant_that_reverts_it() -> None:
     newest = files.load(LAYOUT.newest).mails
     for layout in map(LAYOUT.of, LAYOUT.versions):
@@ -179,7 +175,7 @@ def test_each_fix_has_a_mutant_that_reverts_it() -> None:
         fixes = {mail.subject for _, mail in mails if "\nFixes: " in mail.message}
         found = mutants.load(layout)
         reverted = {mutant.reverts for mutant in found.mutants if mutant.reverts}
-        assert reverted | found.left_out.keys() == fixes - UNPROVED, layout.version
+        assert reverted | found.left_out.keys() == fixes, layout.version
         assert not reverted & found.left_out.keys(), layout.version
 
 

@@ -34,8 +34,6 @@ VMX = Case(matrix.HARVEST_PARAM, matrix.VMX_MODES[0], "Y")
     (TDP, "off: SPTEs have no Dirty bits, or the CPU logs by itself (PML)", False),
     (TDP, "split: the TDP MMU is on, which has no rmaps", True),
     (SHADOW, "split: the TDP MMU is on, which has no rmaps", False),
-    (TDP, "holes: all is split eagerly", True),
-    (replace(TDP, eager="N"), "holes: all is split eagerly", False),
 )
 def test_what_is_skipped_is_compared_with_what_may_be(
     case: Case, text: str, *, expected: bool

@@ -20,7 +20,8 @@
  * - The page is taken out of the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
  *   without manual protection), and the Dirty bit goes along.  CPUs may have it
  *   cached until the ioctl flushes TLBs before it returns, which is before user
- *   space can rely on a copy of the page.
+ *   space can rely on a copy of the page.  If user space clears a page that is not
+ *   in the log, look for its Dirty bit first, as KVM_GET_DIRTY_LOG does.
  *
  * - The SPTE is zapped or replaced.  The code for that has read the SPTE before, and the
  *   CPU may set the Dirty bit up to the moment of the store.  So either the change is
@@ -258,6 +259,9 @@ struct harvest {
 	/* Stable throughout, along with its rmaps and its log. */
 	const struct kvm_memory_slot *slot;
 
+	/* The first of its pages that is looked at. */
+	unsigned long first;
+
 	/* SPTEs, or gfns without any, looked at since mmu_lock was taken last. */
 	unsigned long work;
 
@@ -265,14 +269,14 @@ struct harvest {
 	u64 nr_exits_before;
 };
 
-/* Let others have mmu_lock, if enough was done; @nr pages of the memslot were looked at. */
-static void harvest_cond_resched(struct harvest *h, unsigned long nr)
+/* Let others have mmu_lock, if enough was done; pages before the @end-th were looked at. */
+static void harvest_cond_resched(struct harvest *h, unsigned long end)
 {
 	if (h->work < HARVEST_MIN_WORK)
 		return;
 
 	h->work = 0;
-	kvm_prove_harvested_rmaps(h->kvm, h->slot, nr, h->nr_exits_before);
+	kvm_prove_harvested_rmaps(h->kvm, h->slot, h->first, end, h->nr_exits_before);
 	kvm_mmu_cond_resched(h->kvm, KVM_FORCE_HARVEST_RMAPS);
 }
 
@@ -333,13 +337,15 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 		harvest_log(word, harvest_gather(heads));
 }
 
-static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
+static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+			  unsigned long nr)
 {
-	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn, PG_LEVEL_4K, slot);
-	unsigned long in_words = round_down(slot->npages, BITS_PER_LONG);
+	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn + first, PG_LEVEL_4K, slot);
+	unsigned long in_words = first + round_down(nr, BITS_PER_LONG);
 	struct harvest h = {
 		.kvm = kvm,
 		.slot = slot,
+		.first = first,
 		.nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm),
 	};
 	unsigned long rel;
@@ -347,7 +353,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
 
-	for (rel = 0; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
+	for (rel = first; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
 		/* Pages leave the log under slots_lock only: a stale word costs a look. */
 		if (data_race(slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
 			harvest_64(&h, heads, rel);
@@ -357,8 +363,8 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot)
 		harvest_cond_resched(&h, rel + BITS_PER_LONG);
 	}
 
-	harvest_slow(&h, heads, in_words, slot->npages - in_words);
-	kvm_prove_harvested_rmaps(kvm, slot, slot->npages, h.nr_exits_before);
+	harvest_slow(&h, heads, in_words, nr % BITS_PER_LONG);
+	kvm_prove_harvested_rmaps(kvm, slot, first, first + nr, h.nr_exits_before);
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 }
@@ -418,7 +424,12 @@ static bool harvest_wants_flush(const struct kvm_memory_slot *slot, unsigned lon
 	return data_race(bitmap_empty(slot->dirty_bitmap, slot->npages));
 }
 
-static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
+/*
+ * Links outside of the range are judged by the flushes since this call, too, though they
+ * have waited for longer.
+ */
+static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+			unsigned long nr)
 {
 	u64 nr_flushes = kvm->arch.nr_flushes;
 	unsigned long nr_pending;
@@ -426,11 +437,22 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot)
 
 	/* Since the last time, and after that was over. */
 	flushed = slot->arch.nr_flushes && slot->arch.nr_flushes != nr_flushes;
-	nr_pending = kvm_tdp_harvest(kvm, slot, flushed);
+	nr_pending = kvm_tdp_harvest(kvm, slot, first, nr, flushed);
 	slot->arch.nr_flushes = nr_flushes;
 
 	if (harvest_wants_flush(slot, nr_pending))
 		kvm_flush_remote_tlbs_memslot(kvm, slot);
+}
+
+/* @nr pages from the @first-th on, a whole number of words or up to the memslot's end. */
+static void harvest_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+			  unsigned long nr)
+{
+	if (kvm_memslots_have_rmaps(kvm))
+		harvest_rmaps(kvm, slot, first, nr);
+
+	if (tdp_mmu_enabled)
+		harvest_tdp(kvm, slot, first, nr);
 }
 
 /**
@@ -446,12 +468,41 @@ void kvm_arch_harvest_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
 	lockdep_assert_held(&kvm->slots_lock);
 
+	if (kvm_dirty_harvest(kvm))
+		harvest_range(kvm, slot, 0, slot->npages);
+}
+
+/**
+ * kvm_arch_harvest_unlogged - bring part of a log up to date amid KVM_CLEAR_DIRTY_LOG
+ * @kvm: the VM, with mmu_lock held for write, which is dropped on the way
+ * @slot: a memslot that is logged
+ * @first: the first page, a multiple of 64
+ * @nr: pages, a multiple of 64 or up to the end of the memslot
+ *
+ * User space clears a page that isn't in the log.  If it was written, its Dirty bit would
+ * report that write after KVM_CLEAR_DIRTY_LOG.  Put the page into the log, from where it is
+ * cleared like any other: so Dirty bits are taken only from pages that user space clears,
+ * and what it doesn't clear stays in the log.
+ *
+ * A vCPU that writes to the page after this look sets the Dirty bit, and it is as if it had
+ * written after KVM_CLEAR_DIRTY_LOG.
+ *
+ * Return: true if pages may have come into the log.
+ */
+bool kvm_arch_harvest_unlogged(struct kvm *kvm, struct kvm_memory_slot *slot,
+			       unsigned long first, unsigned long nr)
+{
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
 	if (!kvm_dirty_harvest(kvm))
-		return;
+		return false;
 
-	if (kvm_memslots_have_rmaps(kvm))
-		harvest_rmaps(kvm, slot);
+	kvm_dirty_log_release(kvm);
+	write_unlock(&kvm->mmu_lock);
+	harvest_range(kvm, slot, first, nr);
+	write_lock(&kvm->mmu_lock);
+	kvm_dirty_log_hold(kvm);
 
-	if (tdp_mmu_enabled)
-		harvest_tdp(kvm, slot);
+	return true;
 }

@@ -63,6 +63,9 @@ struct eager_split {
 	/* Stable throughout: slots_lock is held. */
 	const struct kvm_memory_slot *slot;
 
+	/* Where descriptors of rmaps come from. */
+	struct kvm_mmu_memory_cache *descs;
+
 	/* The gfns to split are those in [start, end), not empty. */
 	gfn_t start;
 	gfn_t end;
@@ -341,7 +344,7 @@ static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step, struct kvm_rma
 static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 				 struct kvm_rmap_head *head)
 {
-	kvm_mmu_rmap_add(es->kvm, &es->kvm->arch.split_desc_cache, head, sptep);
+	kvm_mmu_rmap_add(es->kvm, es->descs, head, sptep);
 }
 
 /* Fill a page table that has no entries, for gfns that have other SPTEs, too. */
@@ -349,8 +352,7 @@ static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte,
 				   struct kvm_rmap_head *heads)
 {
 	spte_fill(sptep, spte, step, SPTE_ENT_PER_PAGE);
-	kvm_mmu_rmap_add_many(es->kvm, &es->kvm->arch.split_desc_cache, heads, sptep,
-			      SPTE_ENT_PER_PAGE);
+	kvm_mmu_rmap_add_many(es->kvm, es->descs, heads, sptep, SPTE_ENT_PER_PAGE);
 }
 
 /*
@@ -490,8 +492,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
 
 	eager_split_fill(es, sp, new, huge_spte, heads, empty);
-	kvm_mmu_link_split_sp(kvm, &kvm->arch.split_desc_cache,
-			      gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
+	kvm_mmu_link_split_sp(kvm, es->descs, gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(es->slot, sp, new, huge_spte);
 	return 0;
 }
@@ -542,7 +543,8 @@ static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 
 /*
  * Split all huge SPTEs of one size that map @gfn.  Each split takes one entry
- * away from the rmap, and dirty logging lets no vCPU add another.
+ * away from the rmap, and dirty logging lets no vCPU add another, unless it splits
+ * one of a larger size, of which it adds none either.
  */
 static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 {
@@ -634,6 +636,7 @@ void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 	struct eager_split es = {
 		.kvm = kvm,
 		.slot = slot,
+		.descs = &kvm->arch.split_desc_cache,
 		.start = start,
 		.end = end,
 		.arm = arm,
@@ -650,4 +653,52 @@ void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 	eager_split_account(&es, r);
 	if (es.begun)
 		trace_kvm_eager_split_end(es.total, es.yields, r);
+}
+
+/**
+ * kvm_eager_split_into - split one huge SPTE into a page table that is there
+ * @kvm: the VM
+ * @slot: the memslot that the SPTE maps
+ * @descs: where descriptors of rmaps come from
+ * @nr_descs: how many of these may be taken
+ * @huge_sptep: the huge SPTE, which maps the gfns of @sp
+ * @huge_spte: what its children are made of: the same but for Writable, MMU-writable and
+ *	what says that the host's mapping is writable
+ * @sp: the direct shadow page that a page fault would use below it, linked elsewhere or not
+ *
+ * 4KiB SPTEs are armed: the next write to each shows in the dirty log.  The caller
+ * holds mmu_lock for write, and knows that no CPU can write through the huge SPTE, but by
+ * what a flush that is owed already takes away.
+ *
+ * Return: 0; -ENOMEM if it takes more descriptors; -E2BIG if it would take too long.
+ */
+int kvm_eager_split_into(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			 struct kvm_mmu_memory_cache *descs, int nr_descs,
+			 u64 *huge_sptep, u64 huge_spte, struct kvm_mmu_page *sp)
+{
+	struct kvm_rmap_head *heads = gfn_to_rmap(sp->gfn, sp->role.level, slot);
+	bool empty = eager_split_heads_are_empty(heads);
+	int level = sp->role.level + 1;
+	struct eager_split es = {
+		.kvm = kvm,
+		.slot = slot,
+		.descs = descs,
+		.arm = true,
+	};
+
+	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	if (eager_split_has_many_links(sp))
+		return -E2BIG;
+
+	if (eager_split_nr_descs(heads, empty, sp) > nr_descs)
+		return -ENOMEM;
+
+	eager_split_fill(&es, sp, false, huge_spte, heads, empty);
+	kvm_mmu_link_split_sp(kvm, descs, gfn_to_rmap(sp->gfn, level, slot), huge_sptep, sp);
+	if (es.flush)
+		kvm_flush_remote_tlbs_gfn(kvm, sp->gfn, level);
+
+	kvm_prove_split_sp(slot, sp, false, huge_spte);
+	return 0;
 }

@@ -17,4 +17,9 @@ void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			   gfn_t start, gfn_t end, int target_level, bool arm);
 int kvm_eager_split_topup_descs(struct kvm *kvm, int nr);
 
+/* The same for one huge SPTE that the caller has found, by what the caller has allocated. */
+int kvm_eager_split_into(struct kvm *kvm, const struct kvm_memory_slot *slot,
+			 struct kvm_mmu_memory_cache *descs, int nr_descs,
+			 u64 *huge_sptep, u64 huge_spte, struct kvm_mmu_page *sp);
+
 #endif /* __KVM_X86_MMU_EAGER_SPLIT_H */

@@ -156,6 +156,10 @@ static void prove_quota(struct prove *p)
 		  "%lu shadow pages, but %lu are accounted\n", p->pages, used);
 }
 
+static bool prove_walks __read_mostly = true;
+module_param(prove_walks, bool, 0644);
+MODULE_PARM_DESC(prove_walks, "Check the shadow MMU after each hold of mmu_lock that changed it");
+
 /**
  * __kvm_prove_shadow_mmu - check all shadow pages, rmaps and counters of a VM
  * @kvm: the VM
@@ -168,6 +172,10 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
+
+	/* The walk takes longer than the hold of mmu_lock: how long holds take is measured without. */
+	if (!READ_ONCE(prove_walks))
+		return;
 
 	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
 		prove_page(&p, sp);
@@ -261,16 +269,17 @@ static bool prove_is_dirty(u64 spte)
 }
 
 /*
- * The rule of dirty_harvest.h, for a 4KiB SPTE of one of the first @nr pages.  A vCPU
- * needs no lock to set a Dirty bit: one that has begun to run since the walk began is
- * noticed after its Dirty bit.
+ * The rule of dirty_harvest.h, for a 4KiB SPTE of a page from the @first-th on and before
+ * the @end-th.  A vCPU needs no lock to set a Dirty bit: one that has begun to run since the
+ * walk began is noticed after its Dirty bit.
  */
 static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			    unsigned long nr, u64 nr_exits_before, gfn_t gfn, u64 spte)
+			    unsigned long first, unsigned long end, u64 nr_exits_before,
+			    gfn_t gfn, u64 spte)
 {
 	gfn_t rel = gfn - slot->base_gfn;
 
-	if (!is_shadow_present_pte(spte) || rel >= nr)
+	if (!is_shadow_present_pte(spte) || rel < first || rel >= end)
 		return;
 
 	if (!prove_is_dirty(spte) || test_bit_le(rel, slot->dirty_bitmap))
@@ -292,7 +301,8 @@ static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
 
 /* The 4KiB SPTEs of a shadow page, whatever root it is below. */
 static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			       unsigned long nr, u64 nr_exits_before, struct kvm_mmu_page *sp)
+			       unsigned long first, unsigned long end, u64 nr_exits_before,
+			       struct kvm_mmu_page *sp)
 {
 	u64 spte;
 	int i;
@@ -300,7 +310,8 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		spte = READ_ONCE(sp->spt[i]);
 		prove_ad_disabled(sp, spte);
-		prove_harvested(kvm, slot, nr, nr_exits_before, kvm_mmu_page_get_gfn(sp, i), spte);
+		prove_harvested(kvm, slot, first, end, nr_exits_before,
+				kvm_mmu_page_get_gfn(sp, i), spte);
 	}
 }
 
@@ -308,7 +319,8 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
  * __kvm_prove_harvested_rmaps - check the log against all shadow pages
  * @kvm: the VM
  * @slot: the memslot
- * @nr: how many of its pages were looked at
+ * @first: the first of its pages that were looked at
+ * @end: the first behind these
  * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  *
  * Rmaps, by which Dirty bits are looked for, are not used.  Shadow pages of nested
@@ -316,7 +328,7 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
  * and these have no SPTEs any more.
  */
 void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
-				 unsigned long nr, u64 nr_exits_before)
+				 unsigned long first, unsigned long end, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *sp;
 
@@ -328,7 +340,7 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 
 	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
 		if (sp->role.level == PG_LEVEL_4K && kvm_mmu_page_as_id(sp) == slot->as_id)
-			prove_harvested_sp(kvm, slot, nr, nr_exits_before, sp);
+			prove_harvested_sp(kvm, slot, first, end, nr_exits_before, sp);
 }
 
 #ifdef CONFIG_X86_64
@@ -336,11 +348,12 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
  * __kvm_prove_harvested_tdp - check the log against the TDP MMU, SPTE by SPTE
  * @kvm: the VM
  * @slot: the memslot
- * @nr: how many of its pages were looked at
+ * @first: the first of its pages that were looked at
+ * @end: the first behind these
  * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  */
 void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			       unsigned long nr, u64 nr_exits_before)
+			       unsigned long first, unsigned long end, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *root;
 	struct tdp_iter iter;
@@ -356,9 +369,9 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 		if (is_mirror_sp(root) || kvm_mmu_page_as_id(root) != slot->as_id)
 			continue;
 
-		for_each_tdp_pte(iter, kvm, root, slot->base_gfn, slot->base_gfn + nr)
+		for_each_tdp_pte(iter, kvm, root, slot->base_gfn + first, slot->base_gfn + end)
 			if (iter.level == PG_LEVEL_4K)
-				prove_harvested(kvm, slot, nr, nr_exits_before, iter.gfn,
+				prove_harvested(kvm, slot, first, end, nr_exits_before, iter.gfn,
 						iter.old_spte);
 	}
 	rcu_read_unlock();

@@ -20,18 +20,19 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
 			  bool new, u64 huge_spte);
 
 /*
- * Check that @slot's log has all that was written, after its first @nr pages were
- * harvested.  That can only be said if no vCPU ran meanwhile: @nr_exits_before is what
- * kvm_prove_nr_exits_if_stopped() returned before, and if one did, nothing is checked.
+ * Check that @slot's log has all that was written, after its pages from the @first-th on and
+ * before the @end-th were harvested.  That can only be said if no vCPU ran meanwhile:
+ * @nr_exits_before is what kvm_prove_nr_exits_if_stopped() returned before, and if one did,
+ * nothing is checked.
  *
  * Locking: the caller holds mmu_lock for write, and slots_lock since before
  * kvm_prove_nr_exits_if_stopped().
  */
 u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm);
 void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
-				 unsigned long nr, u64 nr_exits_before);
+				 unsigned long first, unsigned long end, u64 nr_exits_before);
 void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
-			       unsigned long nr, u64 nr_exits_before);
+			       unsigned long first, unsigned long end, u64 nr_exits_before);
 
 /*
  * Check that a page table of the TDP MMU in which Dirty bits are not looked for has none
@@ -62,18 +63,20 @@ static inline u64 kvm_prove_nr_exits_if_stopped(struct kvm *kvm)
 
 static inline void kvm_prove_harvested_rmaps(struct kvm *kvm,
 					     const struct kvm_memory_slot *slot,
-					     unsigned long nr, u64 nr_exits_before)
+					     unsigned long first, unsigned long end,
+					     u64 nr_exits_before)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
-		__kvm_prove_harvested_rmaps(kvm, slot, nr, nr_exits_before);
+		__kvm_prove_harvested_rmaps(kvm, slot, first, end, nr_exits_before);
 }
 
 static inline void kvm_prove_harvested_tdp(struct kvm *kvm,
 					   const struct kvm_memory_slot *slot,
-					   unsigned long nr, u64 nr_exits_before)
+					   unsigned long first, unsigned long end,
+					   u64 nr_exits_before)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
-		__kvm_prove_harvested_tdp(kvm, slot, nr, nr_exits_before);
+		__kvm_prove_harvested_tdp(kvm, slot, first, end, nr_exits_before);
 }
 
 static inline void kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,

@@ -35,8 +35,10 @@
  *
  * Which flushes count.  Both the walk and each flush that is counted are within a hold of
  * slots_lock.  So if there was one since the last walk of the memslot, it began after that
- * had ended, and ended before this one begins.  Flushes of anything less than all TLBs of
- * the VM don't count, nor do those that others make without slots_lock.  A new memslot has
+ * had ended, and ended before this one begins.  Walks of part of a memslot, for
+ * KVM_CLEAR_DIRTY_LOG, count as walks, too: a flush that came after such a walk also came
+ * after every earlier walk.  Flushes of anything less than all TLBs of the VM don't count,
+ * nor do those that others make without slots_lock.  A new memslot has
  * to be walked once before any flush counts: links may be left of one that was there.
  *
  * Each link is judged but once in a walk, or A that this walk took away would pass for what
@@ -78,6 +80,10 @@ struct tdp_harvest {
 
 	/* Stable throughout, along with its log. */
 	const struct kvm_memory_slot *slot;
+
+	/* Of these gfns, all in the memslot; @end is not among them. */
+	gfn_t start;
+	gfn_t end;
 
 	/* See kvm_tdp_harvest(). */
 	bool flushed;
@@ -226,7 +232,7 @@ static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link)
 	return pt;
 }
 
-/* Visit the page table behind a link, @nr pages of which, from @gfn on, are the memslot's. */
+/* Visit the page table behind a link, @nr pages of which, from @gfn on, are in the range. */
 static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root, u64 *link,
 			 gfn_t gfn, unsigned int nr)
 {
@@ -243,8 +249,8 @@ static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root,
 }
 
 /*
- * Skip the page tables in a row, from @gfn on and before @end, that are all of the
- * memslot's and that idle links, from @link on, lead to.  Most links are idle.
+ * Skip the page tables in a row, from @gfn on and before @end, that are all in the range
+ * and that idle links, from @link on, lead to.  Most links are idle.
  *
  * Return: how many pages were skipped.
  */
@@ -294,8 +300,7 @@ static bool harvest_should_yield(struct tdp_harvest *h)
  */
 static bool harvest_links(struct tdp_harvest *h, struct kvm_mmu_page *root, gfn_t *gfn)
 {
-	gfn_t end = min(h->slot->base_gfn + h->slot->npages,
-			ALIGN(*gfn + 1, KVM_PAGES_PER_HPAGE(PG_LEVEL_1G)));
+	gfn_t end = min(h->end, ALIGN(*gfn + 1, KVM_PAGES_PER_HPAGE(PG_LEVEL_1G)));
 	unsigned int nr;
 	u64 *link, spte;
 
@@ -334,10 +339,10 @@ static void harvest_tdp_yield(struct kvm *kvm)
 /* The caller has a reference to the root, which may become invalid meanwhile. */
 static void harvest_root(struct tdp_harvest *h, struct kvm_mmu_page *root)
 {
-	gfn_t gfn = h->slot->base_gfn;
+	gfn_t gfn = h->start;
 	bool yield;
 
-	while (gfn < h->slot->base_gfn + h->slot->npages) {
+	while (gfn < h->end) {
 		rcu_read_lock();
 		yield = harvest_links(h, root, &gfn);
 		rcu_read_unlock();
@@ -355,9 +360,16 @@ static void harvest_root(struct tdp_harvest *h, struct kvm_mmu_page *root)
  * A root that comes while this goes on is empty at first: what is written by way of it is
  * found the next time.
  */
-unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot, bool flushed)
+unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
+			      unsigned long first, unsigned long nr, bool flushed)
 {
-	struct tdp_harvest h = { .kvm = kvm, .slot = slot, .flushed = flushed };
+	struct tdp_harvest h = {
+		.kvm = kvm,
+		.slot = slot,
+		.start = slot->base_gfn + first,
+		.end = slot->base_gfn + first + nr,
+		.flushed = flushed,
+	};
 	u64 nr_exits_before = kvm_prove_nr_exits_if_stopped(kvm);
 	struct kvm_mmu_page *root = NULL;
 
@@ -375,7 +387,7 @@ unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot, boo
 
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
-	kvm_prove_harvested_tdp(kvm, slot, slot->npages, nr_exits_before);
+	kvm_prove_harvested_tdp(kvm, slot, first, first + nr, nr_exits_before);
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 

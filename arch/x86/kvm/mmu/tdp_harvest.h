@@ -26,7 +26,8 @@ static inline void harvest_log(unsigned long *word, unsigned long dirty)
 }
 
 /*
- * Bring a memslot's log up to date with the Dirty bits of the TDP MMU, once in an ioctl.
+ * Bring the log of @nr pages of a memslot, from the @first-th on, up to date with the Dirty
+ * bits of the TDP MMU, once in an ioctl.
  * @flushed: a flush of all TLBs of the VM began after the last call for this memslot had
  * returned, and has ended; false if there was none.
  *
@@ -37,10 +38,11 @@ static inline void harvest_log(unsigned long *word, unsigned long dirty)
  * at only as there was no such flush.
  */
 #ifdef CONFIG_X86_64
-unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot, bool flushed);
+unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
+			      unsigned long first, unsigned long nr, bool flushed);
 #else
 static inline unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
-					    bool flushed)
+					    unsigned long first, unsigned long nr, bool flushed)
 {
 	return 0;
 }

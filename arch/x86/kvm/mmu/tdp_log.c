@@ -20,6 +20,7 @@
 
 #include "mmu.h"
 #include "mmu_internal.h"
+#include "mmutrace.h"
 #include "prove.h"
 #include "rmap_log.h"
 #include "spte.h"
@@ -59,6 +60,28 @@ static __always_inline u64 *tdp_log_walk(struct kvm_mmu_page *root, gfn_t gfn, i
 u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte)
 {
 	return tdp_log_walk(root, gfn, to_level, spte);
+}
+
+/*
+ * Trace what is about to happen to those SPTEs of @mask that have @bit, as any other change
+ * of an SPTE is traced.  CPUs, and with mmu_lock held for read other threads, may still change
+ * an SPTE, so that the old value in the trace is a snapshot.
+ */
+static noinline void tdp_log_trace(u64 *sptep, unsigned long mask, u64 bit)
+{
+	struct kvm_mmu_page *sp = sptep_to_sp(sptep);
+	u64 want = SPTE_MMU_PRESENT_MASK | bit;
+	unsigned int i;
+	u64 spte;
+
+	for (; mask; mask &= mask - 1) {
+		i = __ffs(mask);
+		spte = READ_ONCE(sptep[i]);
+		if ((spte & want) == want)
+			trace_kvm_tdp_mmu_spte_changed(kvm_mmu_page_as_id(sp),
+						       sp->gfn + spte_index(&sptep[i]),
+						       PG_LEVEL_4K, spte, spte & ~bit);
+	}
 }
 
 /* One SPTE after the other. */
@@ -132,6 +155,9 @@ static __always_inline bool tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
 		return !is_shadow_present_pte(spte);
 
 	sptep += gfn % SPTE_ENT_PER_PAGE;
+	if (trace_kvm_tdp_mmu_spte_changed_enabled())
+		tdp_log_trace(sptep, mask, bit);
+
 	if (mask == ~0ul)
 		tdp_log_64(sptep, bit);
 	else
@@ -168,7 +194,7 @@ bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t
 	rcu_read_lock();
 	list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link)
 		if (!root->role.invalid && kvm_mmu_page_as_id(root) == slot->as_id)
-			small &= tdp_log_root(root, gfn, mask,
+			small &= tdp_log_root(root, gfn | kvm_gfn_root_bits(kvm, root), mask,
 					      kvm_tdp_mmu_log_bit(kvm, root, wrprot));
 	rcu_read_unlock();
 
@@ -190,9 +216,18 @@ void kvm_tdp_log_table(const struct tdp_iter *iter, gfn_t start, gfn_t end, u64 
 	nr = min(end, iter->gfn + SPTE_ENT_PER_PAGE) - start;
 	sptep = rcu_dereference(pt) + start % SPTE_ENT_PER_PAGE;
 
-	for (; nr >= SPTE_BULK; nr -= SPTE_BULK, sptep += SPTE_BULK)
-		tdp_log_64_shared(sptep, bit);
+	for (; nr >= SPTE_BULK; nr -= SPTE_BULK, sptep += SPTE_BULK) {
+		if (trace_kvm_tdp_mmu_spte_changed_enabled())
+			tdp_log_trace(sptep, ~0ul, bit);
 
-	if (nr)
-		tdp_log_each(sptep, GENMASK(nr - 1, 0), bit, TDP_LOG_SHARED);
+		tdp_log_64_shared(sptep, bit);
+	}
+
+	if (!nr)
+		return;
+
+	if (trace_kvm_tdp_mmu_spte_changed_enabled())
+		tdp_log_trace(sptep, GENMASK(nr - 1, 0), bit);
+
+	tdp_log_each(sptep, GENMASK(nr - 1, 0), bit, TDP_LOG_SHARED);
 }

@@ -10,20 +10,23 @@ struct tdp_iter;
 /*
  * Make the next write to 4KiB pages of the TDP MMU show in the dirty log, for many pages
  * at once: by taking the Writable or the Dirty bit away from neighbouring SPTEs of a page
- * table of level 1.  TLBs are not flushed.  No VM with mirrored page tables comes here,
- * where other page tables would have to change as well.
+ * table of level 1.  TLBs are not flushed.
+ *
+ * Mirrors of page tables that KVM cannot access, as of TDX, hold nothing to change: only
+ * memslots with private memory have SPTEs there, and such memslots are never logged (see
+ * check_memory_region_flags()).  Memory that such a VM shares with the host is logged.  It is
+ * mapped at the memslot's gfns with an additional bit set: see kvm_gfn_root_bits().
  */
 
 /*
- * The table of level @to_level on the way from @root to @gfn, or NULL, in an RCU read
- * section.  @spte is the SPTE where the walk ended: the link to the table, a huge one, or
- * one that is not present.
+ * The table of level @to_level on the way from @root to @gfn, which has the bits that
+ * kvm_gfn_root_bits() tells, or NULL, in an RCU read section.  @spte is the SPTE where the
+ * walk ended: the link to the table, a huge one, or one that is not present.
  */
 u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte);
 
 /*
  * The gfns are @gfn + i for each bit i in @mask, all in @slot.  mmu_lock is held for write.
- * The caller has asked kvm_tdp_mmu_logs_in_bulk(), once, as the answer may change at any time.
  *
  * Return: true if no huge page maps any of them, so that there is nothing else to do; false
  * if one does, which stays as it was.

@@ -37,6 +37,7 @@ enum op {
 	OP_ENABLE,		/* logging of the memslot */
 	OP_DISABLE,
 	OP_MOVE,		/* the memslot elsewhere and back */
+	OP_RECREATE,		/* delete the memslot, and create it with @arg pages */
 	OP_WRITE,		/* the guest writes to the first @arg pages */
 	OP_GET,			/* or collect and reset the ring */
 	OP_GET_FAULT,		/* GET into memory of which only the first @arg bytes exist */
@@ -52,6 +53,7 @@ struct step {
 #define ENABLE			{ OP_ENABLE }
 #define DISABLE			{ OP_DISABLE }
 #define MOVE			{ OP_MOVE }
+#define RECREATE(nr_pages)	{ OP_RECREATE, nr_pages }
 #define WRITE(nr_pages)		{ OP_WRITE, nr_pages }
 #define GET			{ OP_GET }
 #define GET_FAULT(nr_bytes)	{ OP_GET_FAULT, nr_bytes }
@@ -119,6 +121,9 @@ static const struct sequence sequences[] = {
 	{ "ring, all set", .ring = true, .steps = RING_CAP(INIT_SET, INIT_SET) },
 	{ "ring, all set becomes automatic", .ring = true, .steps = RING_CAP(INIT_SET, 0) },
 	{ "ring, automatic becomes all set", .ring = true, .steps = RING_CAP(0, INIT_SET) },
+	/* The first GET collects entries of both memslots, and what it resets is one batch. */
+	{ "ring, memslot shrinks", .ring = true, .steps = {
+		SET_CAP(0), ENABLE, WRITE(40), RECREATE(32), WRITE(32), GET, WRITE(32), GET } },
 };
 
 static const struct backing {
@@ -239,6 +244,17 @@ static void set_logging(struct run *r, bool on)
 	set_dirty(r, on && !r->ring && r->cap == INIT_SET, NR_PAGES);
 }
 
+/* The ring keeps its entries for the old memslot. */
+static void recreate_memslot(struct run *r, u64 nr_pages)
+{
+	struct userspace_mem_region *region = memslot2region(r->vm, DATA_SLOT);
+
+	region->region.memory_size = 0;
+	vm_ioctl(r->vm, KVM_SET_USER_MEMORY_REGION2, &region->region);
+	region->region.memory_size = nr_pages * PAGE_SIZE;
+	vm_ioctl(r->vm, KVM_SET_USER_MEMORY_REGION2, &region->region);
+}
+
 static struct diff do_step(struct run *r, const struct step *step)
 {
 	switch (step->op) {
@@ -253,6 +269,9 @@ static struct diff do_step(struct run *r, const struct step *step)
 	case OP_MOVE:
 		vm_mem_region_move(r->vm, DATA_SLOT, MOVED_GPA);
 		vm_mem_region_move(r->vm, DATA_SLOT, DATA_GPA);
+		break;
+	case OP_RECREATE:
+		recreate_memslot(r, step->arg);
 		break;
 	case OP_WRITE:
 		guest_write(r, step->arg);

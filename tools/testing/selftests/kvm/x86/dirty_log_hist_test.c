@@ -3,16 +3,27 @@
  * Statistics of dirty logging: the histograms of how long mmu_lock is held by it, and of
  * how long page faults of vCPUs waited for it.
  *
- * Nothing is counted as long as nothing is logged.  Then each ioctl adds a hold, and a
- * vCPU whose memory is taken away again and again has to wait for one sooner or later.
- * debugfs says the same as the statistics' file descriptor.
+ * Nothing is counted as long as nothing is logged.  Then each ioctl adds holds, which
+ * together are not longer than the ioctl, and not much shorter where it does little else.
+ * A vCPU whose memory is taken away again and again has to wait for one sooner or later, and
+ * for a good part of it.  debugfs says the same as the statistics' file descriptor.
  */
 #include "eager_split_util.h"
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define DATA_PAGES		(2 * PAGES_PER_2M)
+#define NR_CYCLES		20
 #define PATIENCE_NS		(20000 * NSEC_PER_MSEC)
+
+/* To take a lock, read a clock and drop the lock again takes longer than 15 ns. */
+#define SHORTEST_BUCKET		5
+
+/* Percent. */
+#define MIN_SHARE		25
+
+/* A wait is as long as a hold, or the eighth of it: by how many buckets it is shorter. */
+#define WAIT_BUCKETS		3
 
 struct hist {
 	u64 holds[NR_BUCKETS];
@@ -23,6 +34,7 @@ static struct kvm_vm *vm;
 static struct kvm_vcpu *vcpu;
 static struct kvm_binary_stats vcpu_stats;
 static bool done;
+static unsigned long dirty_log[DATA_PAGES / BITS_PER_WORD];
 
 static void guest_main(void)
 {
@@ -89,27 +101,148 @@ static void *take_memory(void *arg)
 	return NULL;
 }
 
-/* Each of these ioctls holds mmu_lock at least once. */
-static void test_holds(void)
+static void enable(void)
 {
-	unsigned long log[DATA_PAGES / BITS_PER_WORD];
-	u64 before;
-
-	before = nr_holds();
 	vm_mem_region_set_flags(vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES);
-	ksft_test_result(nr_holds() > before, "enabling is counted\n");
+}
 
+static void get(void)
+{
+	kvm_vm_get_dirty_log(vm, DATA_SLOT, dirty_log);
+}
+
+static void clear(void)
+{
+	kvm_vm_clear_dirty_log(vm, DATA_SLOT, dirty_log, 0, DATA_PAGES);
+}
+
+static void disable(void)
+{
+	vm_mem_region_set_flags(vm, DATA_SLOT, 0);
+}
+
+/*
+ * Each of these ioctls holds mmu_lock at least once, and never for longer than it takes.
+ * Those with a share, percent, do little else; when the thread loses its CPU in between is
+ * nothing of that, so that once is enough.
+ */
+static struct action {
+	const char *name;
+	void (*run)(void);
+	u64 min_share;
+	/* Seen: an ioctl that added nothing, holds too short to be any, or longer than the ioctl. */
+	bool uncounted;
+	bool too_short;
+	bool too_long;
+	/* The largest share of an ioctl that its holds lasted at most. */
+	u64 share;
+} enabling = { "enabling", enable }, getting = { "getting the log", get, MIN_SHARE },
+  clearing = { "clearing the log", clear, MIN_SHARE }, disabling = { "disabling", disable };
+
+/* A bucket has the times below 1 << its number, the shortest of which are half as long. */
+static u64 at_most(const u64 *hist)
+{
+	u64 sum = 0;
+
+	for (int i = 0; i < NR_BUCKETS; i++)
+		sum += hist[i] << i;
+	return sum;
+}
+
+static u64 nr_too_short(const u64 *hist)
+{
+	u64 sum = 0;
+
+	for (int i = 0; i < SHORTEST_BUCKET; i++)
+		sum += hist[i];
+	return sum;
+}
+
+static void act(struct action *a)
+{
+	struct hist before = read_stats(), after;
+	u64 since = now_ns(), took;
+
+	a->run();
+	took = now_ns() - since;
+	after = read_stats();
+	for (int i = 0; i < NR_BUCKETS; i++)
+		after.holds[i] -= before.holds[i];
+	a->uncounted |= !at_most(after.holds);
+	a->too_short |= !!nr_too_short(after.holds);
+	a->too_long |= at_most(after.holds) / 2 > took;
+	a->share = max(a->share, at_most(after.holds) * 100 / took);
+}
+
+static void act_result(const struct action *a)
+{
+	ksft_print_msg("%s: mmu_lock held for at most %lu%% of the time\n", a->name, a->share);
+	ksft_test_result(!a->uncounted && !a->too_short && !a->too_long && a->share >= a->min_share,
+			 "%s is counted%s%s%s%s\n", a->name,
+			 a->uncounted ? ": not each time" : "",
+			 a->too_short ? ": as shorter than any hold is" : "",
+			 a->too_long ? ": as longer than it took" : "",
+			 a->share < a->min_share ? ": as shorter than it was" : "");
+}
+
+/* A VM lives on while its statistics are open, and so does its directory in debugfs. */
+static void free_vm(void)
+{
+	TEST_ASSERT(!close(vcpu_stats.fd), "close");
+	kvm_vm_free(vm);
+}
+
+static void create_vm(bool manual)
+{
+	vm = vm_create_with_one_vcpu(&vcpu, guest_main);
+	if (manual)
+		vm_enable_manual_protect(vm, false);
+	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, DATA_PAGES, 0);
+	virt_map(vm, DATA_GPA, DATA_GPA, DATA_PAGES);
+	vcpu_stats = (struct kvm_binary_stats){ .fd = vcpu_get_stats_fd(vcpu) };
 	vcpu_run_to_sync(vcpu, NULL);
-	before = nr_holds();
-	kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
-	ksft_test_result(nr_holds() > before, "getting the log is counted\n");
+}
+
+/* With manual protection it is CLEAR that has to hold the lock, and not GET. */
+static void test_holds(bool manual)
+{
+	for (int i = 0; i < NR_CYCLES; i++) {
+		act(&enabling);
+		vcpu_run_to_sync(vcpu, NULL);
+		if (manual)
+			get();
+		act(manual ? &clearing : &getting);
+		act(&disabling);
+	}
+}
+
+static int longest_bucket(const u64 *hist)
+{
+	int i = NR_BUCKETS - 1;
+
+	while (i && !hist[i])
+		i--;
+	return i;
+}
+
+/* Where Dirty bits are looked for, faults share mmu_lock with GET, and may not wait at all. */
+static bool has_waited(void)
+{
+	struct hist h = read_stats();
+	int bucket = longest_bucket(h.waits);
+
+	if (vm_get_stat_or_absent(vm, "dirty_harvest") == 1)
+		return bucket;
+
+	return bucket && bucket + WAIT_BUCKETS >= longest_bucket(h.holds);
 }
 
 static void test_waits(void *hva)
 {
-	unsigned long log[DATA_PAGES / BITS_PER_WORD];
 	u64 since = now_ns();
 	pthread_t threads[2];
+	struct hist h;
+	bool waited;
 
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
 		ksft_test_result_skip("one CPU never meets a lock that is held\n");
@@ -118,13 +251,19 @@ static void test_waits(void *hva)
 
 	start_thread(&threads[0], write_pages, NULL);
 	start_thread(&threads[1], take_memory, hva);
-	do
-		kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
-	while (!nr_waits() && now_ns() - since < PATIENCE_NS);
+	do {
+		get();
+		waited = has_waited();
+	} while (!waited && now_ns() - since < PATIENCE_NS);
 	WRITE_ONCE(done, true);
 	for (int i = 0; i < ARRAY_SIZE(threads); i++)
 		pthread_join(threads[i], NULL);
-	ksft_test_result(nr_waits(), "a wait is counted\n");
+	since = now_ns() - since;
+	h = read_stats();
+	ksft_print_msg("longest hold below 2^%d ns, longest wait below 2^%d ns\n",
+		       longest_bucket(h.holds), longest_bucket(h.waits));
+	ksft_test_result(waited && !nr_too_short(h.waits) &&
+			 BIT_ULL(longest_bucket(h.waits)) / 2 <= since, "a wait is counted\n");
 }
 
 int main(int argc, char *argv[])
@@ -133,15 +272,18 @@ int main(int argc, char *argv[])
 
 	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
-	ksft_set_plan(5);
-	vm = vm_create_with_one_vcpu(&vcpu, guest_main);
-	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, DATA_PAGES, 0);
-	virt_map(vm, DATA_GPA, DATA_GPA, DATA_PAGES);
-	vcpu_stats.fd = vcpu_get_stats_fd(vcpu);
-
-	vcpu_run_to_sync(vcpu, NULL);
+	ksft_set_plan(7);
+	create_vm(true);
 	ksft_test_result(!nr_holds() && !nr_waits(), "nothing is counted without a log\n");
-	test_holds();
+	test_holds(true);
+	free_vm();
+	create_vm(false);
+	test_holds(false);
+	act_result(&enabling);
+	act_result(&getting);
+	act_result(&clearing);
+	act_result(&disabling);
+	enable();
 	test_waits(addr_gpa2hva(vm, DATA_GPA));
 
 	stats = read_stats();
@@ -149,6 +291,6 @@ int main(int argc, char *argv[])
 		ksft_test_result(!memcmp(&stats, &debugfs, sizeof(stats)), "debugfs agrees\n");
 	else
 		ksft_test_result_skip("debugfs is not mounted\n");
-	kvm_vm_free(vm);
+	free_vm();
 	ksft_finished();
 }

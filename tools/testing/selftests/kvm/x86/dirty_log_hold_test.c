@@ -7,9 +7,15 @@
  * the log and disable logging, while another vCPU executes INVLPG again and again, for
  * which KVM takes mmu_lock once, and measures the longest that it had to wait.
  *
+ * Before that, enable logging for memory in many huge pages, which are split eagerly.  The
+ * vCPU must not wait for more than a few of them, and has to get on meanwhile: as it comes
+ * back for mmu_lock at once, it would get the lock once per huge page only, if those who
+ * split did not leave it for a while.
+ *
  * Limits: the wait includes what an idle machine needs for that, which is measured
  * first ("idle").  A bound (-b) makes sense where time is simulated, as
- * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.
+ * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.  The
+ * bound is also what the progress of the vCPU is judged with.
  */
 #include "eager_split_util.h"
 
@@ -32,6 +38,16 @@
 #define CLEAN_SIZE		(16ull * SZ_1G)
 #define CLEAN_GFNS		(CLEAN_SIZE / PAGE_SIZE)
 
+/* A memslot in huge pages, each of them mapped once. */
+#define HUGE_SLOT		13
+#define HUGE_GPA		0xc0000000ull
+#define HUGE_GVA		(1ull << 39)
+#define NR_HUGE			8ul
+#define HUGE_SIZE		(NR_HUGE * SZ_2M)
+
+/* While huge pages are split the vCPU gets on at this share of its speed, percent. */
+#define MIN_PROGRESS		25
+
 #define IDLE_US			20000
 #define LOG_WORDS		(MAX_GFNS / BITS_PER_WORD)
 
@@ -41,6 +57,9 @@ static u64 nr_gfns = MAX_GFNS;
 /* Set by the vCPU that measures once it begins, cleared by the host for it to end. */
 static bool measuring;
 
+/* How often the vCPU that measures has had mmu_lock. */
+static u64 nr_locked;
+
 struct hold_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
@@ -48,8 +67,9 @@ struct hold_test {
 	u64 *tables;
 	void *clean;
 	unsigned long log[LOG_WORDS];
-	/* The longest wait of the last phase. */
+	/* Of the last phase: the longest wait, and how often the vCPU had mmu_lock per ms. */
 	u64 longest_ns;
+	u64 locked_per_ms;
 };
 
 struct phase {
@@ -65,6 +85,10 @@ struct phase {
 
 static void guest_main(void)
 {
+	for (u64 gva = HUGE_GVA; gva < HUGE_GVA + HUGE_SIZE; gva += SZ_2M)
+		WRITE_ONCE(*(u64 *)gva, gva);
+	GUEST_SYNC(0);
+
 	for (;;) {
 		for (u64 alias = 0; alias < NR_ALIASES; alias++)
 			for (u64 gfn = 0; gfn < READ_ONCE(nr_gfns); gfn++)
@@ -89,6 +113,7 @@ static void guest_wait(void)
 			since = rdtsc();
 			asm volatile("invlpg (%0)" :: "r"(0ul) : "memory");
 			longest = max(longest, rdtsc() - since);
+			WRITE_ONCE(nr_locked, nr_locked + 1);
 		}
 		GUEST_SYNC(longest);
 	}
@@ -123,6 +148,9 @@ static void create_vm(struct hold_test *t)
 				    NR_ALIASES, 0);
 	t->clean = map_memory(CLEAN_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1);
 	set_clean_slot(t, KVM_MEM_LOG_DIRTY_PAGES);
+	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, HUGE_GPA, HUGE_SLOT,
+				    HUGE_SIZE / PAGE_SIZE, 0);
+	virt_map_level(t->vm, HUGE_GVA, HUGE_GPA, HUGE_SIZE, PG_LEVEL_2M);
 	t->tables = addr_gpa2hva(t->vm, TABLES_GPA);
 	for (u64 alias = 0; alias < NR_ALIASES; alias++)
 		map_alias(t, alias);
@@ -132,6 +160,11 @@ static void create_vm(struct hold_test *t)
 static void set_logging(struct hold_test *t, u32 flags)
 {
 	vm_mem_region_set_flags(t->vm, DATA_SLOT, flags);
+}
+
+static void split(struct hold_test *t, u32 flags)
+{
+	vm_mem_region_set_flags(t->vm, HUGE_SLOT, flags);
 }
 
 static void rest(struct hold_test *t, u32 flags)
@@ -159,6 +192,7 @@ static void clear_nothing(struct hold_test *t, u32 flags)
 }
 
 static const struct phase idle = { "idle", rest };
+static const struct phase splitting = { "split", split, .flags = KVM_MEM_LOG_DIRTY_PAGES };
 
 /* To find that no page was written takes a look at every SPTE. */
 static const struct phase phases[] = {
@@ -185,19 +219,24 @@ static void *waiter_main(void *arg)
 static u64 measure(struct hold_test *t, const struct phase *phase)
 {
 	pthread_t thread;
-	u64 since;
+	u64 since, before;
 
 	start_thread(&thread, waiter_main, t);
 	do
 		sync_global_from_guest(t->vm, measuring);
 	while (!measuring);
+	sync_global_from_guest(t->vm, nr_locked);
+	before = nr_locked;
 	since = now_ns();
 	phase->run(t, phase->flags);
 	since = now_ns() - since;
+	sync_global_from_guest(t->vm, nr_locked);
+	t->locked_per_ms = (nr_locked - before) * NSEC_PER_MSEC / since;
 	write_guest_global(t->vm, measuring, false);
 	pthread_join(thread, NULL);
-	ksft_print_msg("%s: %lu us, %lu SPTEs; longest wait for mmu_lock %lu us\n", phase->name,
-		       since / NSEC_PER_USEC, nr_gfns * NR_ALIASES, t->longest_ns / NSEC_PER_USEC);
+	ksft_print_msg("%s: %lu us; longest wait for mmu_lock %lu us, taken %lu times per ms\n",
+		       phase->name, since / NSEC_PER_USEC, t->longest_ns / NSEC_PER_USEC,
+		       t->locked_per_ms);
 	return t->longest_ns;
 }
 
@@ -212,26 +251,47 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
 }
 
+/* The vCPU takes mmu_lock again and again, while huge pages are split and none is. */
+static void run_split(struct hold_test *t, u64 bound_us)
+{
+	u64 idle_per_ms = t->locked_per_ms, huge = vm_get_stat(t->vm, pages_2m);
+
+	TEST_ASSERT(huge >= NR_HUGE, "%lu huge pages are mapped, instead of %lu", huge, NR_HUGE);
+	run_phase(t, &splitting, bound_us);
+	huge -= vm_get_stat(t->vm, pages_2m);
+	ksft_test_result(huge == NR_HUGE, "%lu of %lu huge pages are split\n", huge, NR_HUGE);
+	ksft_test_result(!bound_us || t->locked_per_ms * 100 >= idle_per_ms * MIN_PROGRESS,
+			 "the vCPU gets on: mmu_lock %lu times per ms, %lu if nothing is split\n",
+			 t->locked_per_ms, idle_per_ms);
+}
+
 int main(int argc, char *argv[])
 {
 	struct hold_test t = {};
+	bool split_only = false;
 	u64 bound_us = 0;
 	const struct test_option options[] = {
 		{ 'g', "gfns", "gfns, a multiple of 64, " __stringify(MAX_GFNS) " at most",
 		  .number = &nr_gfns, .min = 64, .max = MAX_GFNS, .multiple = 64 },
 		{ 'b', "bound", "fail if the vCPU waits for longer, us (default: no bound)",
 		  .number = &bound_us, .min = 1, .max = UINT_MAX },
+		{ 's', "split", "only split huge pages", .flag = &split_only },
 		{ }
 	};
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
 	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "The guest's page tables aren't shadowed");
-	ksft_set_plan(ARRAY_SIZE(phases));
+	__TEST_REQUIRE(get_kvm_param_bool("eager_page_split"), "Huge pages aren't split eagerly");
+	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "There are too few 2MiB HugeTLB pages");
+	ksft_set_plan(3 + (split_only ? 0 : ARRAY_SIZE(phases)));
 	create_vm(&t);
 	vcpu_run_to_sync(t.vcpu, NULL);
 	measure(&t, &idle);
-	for (unsigned int i = 0; i < ARRAY_SIZE(phases); i++)
+	run_split(&t, bound_us);
+	if (!split_only)
+		vcpu_run_to_sync(t.vcpu, NULL);
+	for (unsigned int i = 0; !split_only && i < ARRAY_SIZE(phases); i++)
 		run_phase(&t, &phases[i], bound_us);
 	kvm_vm_free(t.vm);
 	ksft_finished();

@@ -97,6 +97,23 @@ static void populate(struct model_test *t)
 }
 
 /*
+ * KVM_CLEAR_DIRTY_LOG looks for a page that isn't in the log, and takes the Accessed bit of a
+ * link that can be cached.  The flush that was before that doesn't count.
+ */
+static void window_of_clear(struct model_test *t, u64 page, u64 other)
+{
+	write_page(t, page);
+	look_and_clear(t, 1);
+	read_page(t, other);
+	log_fill(t, t->arg, 0, 1);
+	clear_log(t, 0, t->npages);
+	compare_log(t, "KVM_CLEAR_DIRTY_LOG has looked");
+	write_page(t, other);
+	compare_log(t, "written by a link that was cached then");
+	clear_seen(t);
+}
+
+/*
  * A page is read, so that its link can be cached, and written when KVM has taken the
  * Accessed bit away: before the flush, after it, and between further calls.
  */
@@ -130,6 +147,7 @@ static void window_round(struct model_test *t, unsigned int i)
 	compare_log(t, "written after all was cleared");
 	clear_seen(t);
 	look_and_clear(t, i % 3);
+	window_of_clear(t, page, other);
 }
 
 static void run_window(struct model_test *t)

@@ -2,8 +2,9 @@
 /*
  * Dirty ring: a signal comes while KVM_RESET_DIRTY_RINGS takes entries from it.
  *
- * What was taken has to be logged again when the guest writes to it again, whether
- * the ioctl went on or returned early.
+ * The ioctl returns early, and what was taken has to be logged again when the guest writes to
+ * it again.  A signal may come too late, so it is tried until the ioctl has returned early some
+ * times.  Kernels that don't look for signals there never do that, which is a skip.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -17,9 +18,11 @@
 #define NR_PAGES	4096
 #define RING_SIZE	(2 * NR_PAGES * sizeof(struct kvm_dirty_gfn))
 #define NR_FIRST	64
-#define NR_ROUNDS	30
+#define NR_EARLY	8
+#define MAX_ROUNDS	200
 
 static struct kvm_dirty_gfn *amid;
+static pthread_t main_thread;
 
 static void guest_main(void)
 {
@@ -51,13 +54,13 @@ static u32 collect(struct kvm_vcpu *vcpu)
 	return nr;
 }
 
-/* Once KVM has reset the first entries.  It is the main thread that gets the signal. */
+/* Once KVM has reset the first entries. */
 static void *send_signal(void *started)
 {
 	WRITE_ONCE(*(bool *)started, true);
 	while (READ_ONCE(amid->flags))
 		;
-	kill(getpid(), SIGALRM);
+	pthread_kill(main_thread, SIGALRM);
 	return NULL;
 }
 
@@ -85,7 +88,7 @@ static bool reset_ring(struct kvm_vm *vm, u32 nr)
 
 int main(void)
 {
-	u32 nr, early = 0, missing = 0;
+	u32 nr, round, early = 0, missing = 0;
 	struct kvm_vcpu *vcpu;
 	struct kvm_vm *vm;
 
@@ -99,15 +102,18 @@ int main(void)
 				    KVM_MEM_LOG_DIRTY_PAGES);
 	virt_map(vm, DATA_GPA, DATA_GPA, NR_PAGES);
 
+	main_thread = pthread_self();
 	TEST_ASSERT(signal(SIGALRM, ignore) != SIG_ERR, "signal");
-	for (u32 round = 0; round < NR_ROUNDS; round++) {
+	for (round = 0; early < NR_EARLY && round < MAX_ROUNDS; round++) {
 		vcpu_run(vcpu);
 		TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC, "The guest didn't get there");
 		nr = collect(vcpu);
 		missing += NR_PAGES - nr;
 		early += reset_ring(vm, nr);
 	}
-	ksft_print_msg("%u times a signal came amid a reset\n", early);
+	ksft_print_msg("%u times a signal came amid a reset, in %u rounds\n", early, round);
+	if (early < NR_EARLY && !missing)
+		ksft_exit_skip("KVM_RESET_DIRTY_RINGS doesn't return early for a signal\n");
 	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
 	kvm_vm_free(vm);
 	ksft_finished();

@@ -3,7 +3,8 @@
  * Eager page splitting by KVM_CLEAR_DIRTY_LOG
  *
  * What it refuses, how little it splits and arms when asked for little, words of the
- * log that have pages of two huge pages, memory where there was MMIO before, a quota of
+ * log that have pages of two huge pages, a huge page that contains a page table of the
+ * guest's, memory where there was MMIO before, a quota of
  * shadow pages that is too small to split all huge pages, a parameter that changes all
  * the time, and that a trace of the TDP MMU's SPTEs has each of the changes that logging
  * makes.
@@ -135,8 +136,6 @@ static void run_across(struct model_test *t)
 	clear_across_all(t);
 }
 
-/* MMIO */
-
 /* Run the vCPU up to its HLT, as if all devices were silent. */
 static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 {
@@ -156,6 +155,41 @@ static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 	      "%s: the vCPU didn't get to its end: %d, errno %d, exit %s", when, r, errno,
 	      exit_reason_str(t->vcpu->run->exit_reason));
 }
+
+/*
+ * CLEAR write-protects a huge page, and flushes TLBs at its end only.  Should KVM begin to
+ * shadow a page table in it before that, it has to flush, too, lest a vCPU write to the table
+ * by what it has cached.  Whether it would do that can be seen afterwards as well: the huge
+ * page is such that write-protecting it for a page table requests a flush.
+ */
+static void run_shadowed(struct model_test *t)
+{
+	u64 gva = align_up(t->gpa + t->npages * PAGE_SIZE, SZ_2M), flushes;
+	u64 *table = t->hva + PAGE_SIZE;
+
+	for (unsigned int i = 0; i < PAGE_SIZE / sizeof(*table); i++)
+		table[i] = (t->gpa + 2 * PAGE_SIZE) | PT_USED_ENTRY;
+	*vm_get_entry(t->vm, gva, PG_LEVEL_2M) = (t->gpa + PAGE_SIZE) | PT_USED_ENTRY;
+
+	/* Everything else that the guest needs is mapped. */
+	for (unsigned int i = 0; i < BITS_PER_WORD; i++)
+		t->list[i] = t->gpa;
+	run_to_hlt(t, WRITE_GPA, "written");
+	start_logging(t);
+	log_fill(t, t->arg, 0, 1);
+	kvm_vm_clear_dirty_log(t->vm, t->slot, t->arg, 0, t->npages);
+	run_to_hlt(t, READ_GPA, "read");
+	CHECK(t, eager || nr_huge_mapped(t) == 1, "the huge page was split");
+
+	for (unsigned int i = 0; i < BITS_PER_WORD; i++)
+		t->list[i] = gva + i * PAGE_SIZE;
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+	run_to_hlt(t, READ_GPA, "read by another page table");
+	CHECK(t, vm_get_stat(t->vm, remote_tlb_flush_requests) > flushes,
+	      "no flush was requested for a page table in a huge page that CLEAR write-protected");
+}
+
+/* MMIO */
 
 /*
  * What KVM made of accesses to no memory is still in its page tables when there is memory
@@ -212,9 +246,20 @@ static void expect_traced(struct model_test *t, bool all, const char *when)
 	clear_trace();
 }
 
+/* SPTEs that are created ready for dirty logging don't change when logging is enabled. */
+static void expect_enabling_traced(struct model_test *t)
+{
+	u64 seen = nr_traced_4k();
+
+	CHECK(t, !seen || (eager && !t->manual && seen == t->npages),
+	      "logging enabled: expected changes of no 4KiB SPTE, or of all %lu, seen %lu",
+	      t->npages, seen);
+	clear_trace();
+}
+
 static void run_trace(struct model_test *t)
 {
-	/* The Dirty bits that it takes away aren't traced. */
+	/* SPTEs that a CLEAR creates have no Dirty bit to clear. */
 	bool harvest = vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
 
 	touch_all(t, "all touched");
@@ -222,7 +267,7 @@ static void run_trace(struct model_test *t)
 	clear_trace();
 
 	start_logging(t);
-	expect_traced(t, eager && !t->manual && !harvest, "logging enabled");
+	expect_enabling_traced(t);
 	if (t->manual)
 		clear_all(t);
 	expect_traced(t, eager && t->manual && !harvest, "split by CLEAR");
@@ -231,7 +276,7 @@ static void run_trace(struct model_test *t)
 	compare_log(t, "all written");
 	if (t->manual)
 		clear_all(t);
-	expect_traced(t, !harvest, "cleared");
+	expect_traced(t, true, "cleared");
 	stop_logging(t);
 	expect_traced(t, true, "logging disabled");
 	setting_reset(TRACE_EVENT);
@@ -392,6 +437,8 @@ const struct test_case test_cases[] = {
 	  .nr_huge = 4, .manual_only = true },
 	{ "across", "CLEAR of words that have pages of two huge pages", enter_long, run_across,
 	  .nr_huge = 3, .head = 61, .tail = 101, .manual_only = true },
+	{ "shadowed", "CLEAR of a huge page that contains a page table", enter_long, run_shadowed,
+	  .skip_reason = no_shadow_paging, .nr_huge = 1, .manual_only = true },
 	{ "mmio", "CLEAR of memory where there was none before", enter_long, run_mmio,
 	  .nr_huge = 1, .manual_only = true },
 	{ "quota", "too few shadow pages to split", enter_long, run_quota,

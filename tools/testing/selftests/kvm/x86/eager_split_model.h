@@ -65,6 +65,8 @@ struct test_case {
 	unsigned int stride;
 	/* Nothing is written before logging begins. */
 	bool read_first;
+	/* Nothing is accessed before, so that no huge page is mapped then. */
+	bool untouched;
 	/* It makes no sense without initially-all-set. */
 	bool manual_only;
 };

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * KVM_CLEAR_DIRTY_LOG: the log is the same however KVM notices what is written
+ *
+ * KVM may know of a write when it happens (write-protection fault), when a buffer is full (PML)
+ * or when it looks (Dirty bits).  User space must not notice: a page that it clears is clean,
+ * whether or not KVM_GET_DIRTY_LOG has reported it, and a page that it doesn't clear stays dirty.
+ *
+ * Each case goes through the same steps: the guest writes to every third page, every fifth and so
+ * on, and user space gets and clears the log in between.  Cases differ in
+ * - how logging is enabled: GET clears the log, CLEAR does, or CLEAR does and all pages are dirty
+ *   initially; or there is a dirty ring, which has no CLEAR;
+ * - what CLEAR is asked to clear: what the last GET has returned, that and more pages, all pages,
+ *   none, or all pages in the middle of the memslot;
+ * - what maps the memory: small pages, huge pages, small pages of a memslot that begins in the
+ *   middle of a page table and of a word of the log;
+ * - whether huge pages are split eagerly, and whether VMs log by Dirty bits where they can.
+ * A model says which pages are dirty, and each GET has to return just these.
+ *
+ * Limits: the vCPU doesn't run during an ioctl.  Writes that race with CLEAR are
+ * eager_split_stress_test's and the event "tlb" of dirty_harvest_test.
+ */
+#include <asm/barrier.h>
+
+#include "eager_split_util.h"
+
+#define DATA_SLOT	10
+#define DATA_GPA	0x40000000ull
+#define DATA_PAGES	(3 * PAGES_PER_2M)
+#define LOG_WORDS	DIV_ROUND_UP(DATA_PAGES, BITS_PER_WORD)
+#define RING_SIZE	(SZ_8K * sizeof(struct kvm_dirty_gfn))
+
+enum way { WAY_AUTO, WAY_MANUAL, WAY_ALL_SET, WAY_RING, NR_WAYS };
+
+static const char * const ways[] = {
+	[WAY_AUTO]	= "GET clears",
+	[WAY_MANUAL]	= "manual protection",
+	[WAY_ALL_SET]	= "initially all set",
+	[WAY_RING]	= "dirty ring",
+};
+
+enum mask { MASK_SAID, MASK_MORE, MASK_ALL, MASK_NONE, MASK_MIDDLE, NR_MASKS };
+
+static const char * const masks[] = {
+	[MASK_SAID]	= "what GET said",
+	[MASK_MORE]	= "more than GET said",
+	[MASK_ALL]	= "all pages",
+	[MASK_NONE]	= "no page",
+	[MASK_MIDDLE]	= "all pages in the middle",
+};
+
+/* Words at both ends that MASK_MIDDLE leaves out. */
+#define EDGE_WORDS	3
+
+static const struct memory {
+	const char *name;
+	enum vm_mem_backing_src_type backing;
+	/* Pages that the memslot leaves out at its beginning, and at its end. */
+	u64 before;
+	u64 behind;
+} memories[] = {
+	{ "2MiB pages", VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB },
+	{ "4KiB pages", VM_MEM_SRC_ANONYMOUS },
+	{ "4KiB pages, unaligned", VM_MEM_SRC_ANONYMOUS, .before = 37, .behind = 110 },
+};
+
+/* Of the host.  With PML, or without Dirty bits, dirty_harvest changes nothing. */
+static const struct host {
+	const char *eager;
+	const char *harvest;
+} hosts[] = {
+	{ "N", "off" },
+	{ "Y", "off" },
+	{ "N", "on" },
+	{ "Y", "on" },
+};
+
+struct run {
+	struct kvm_vm *vm;
+	struct kvm_vcpu *vcpu;
+	const struct host *host;
+	enum way way;
+	enum mask mask;
+	const struct memory *memory;
+	u64 nr_pages;
+	/* What the next GET is to return, and what the last one has returned. */
+	unsigned long dirty[LOG_WORDS];
+	unsigned long said[LOG_WORDS];
+	unsigned int nr_gets;
+};
+
+static u64 first_gva, nr_pages, stride;
+
+static void guest_main(void)
+{
+	for (;;) {
+		for (u64 page = 0; page < nr_pages; page += stride)
+			WRITE_ONCE(*(u64 *)(first_gva + page * PAGE_SIZE), stride);
+		GUEST_SYNC(0);
+	}
+}
+
+/* For messages. */
+static const char *label(const struct run *r)
+{
+	static char text[160];
+
+	snprintf(text, sizeof(text), "eager_page_split=%s, dirty_harvest=%s, %s, %s, CLEAR of %s",
+		 r->host->eager, r->host->harvest, ways[r->way], r->memory->name, masks[r->mask]);
+	return text;
+}
+
+/* The guest writes to the first of N pages, the next of N, and so on. */
+static void write_each(struct run *r, u64 n)
+{
+	write_guest_global(r->vm, stride, n);
+	vcpu_run_to_sync(r->vcpu, NULL);
+	for (u64 page = 0; page < r->nr_pages; page += n)
+		__set_bit(page, r->dirty);
+}
+
+/* What is in the ring, which is reset. */
+static void collect_ring(struct run *r)
+{
+	struct kvm_dirty_gfn *ring = vcpu_map_dirty_ring(r->vcpu);
+	unsigned int nr = 0;
+
+	memset(r->said, 0, sizeof(r->said));
+	for (unsigned int i = 0; i < RING_SIZE / sizeof(*ring); i++) {
+		/* The rest of the entry is there. */
+		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
+			continue;
+		TEST_ASSERT(ring[i].slot == DATA_SLOT && ring[i].offset < r->nr_pages,
+			    "page %llu of memslot %u is in the ring", ring[i].offset, ring[i].slot);
+		__set_bit(ring[i].offset, r->said);
+		/* It was read, and is KVM's again. */
+		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET);
+		nr++;
+	}
+	TEST_ASSERT_EQ(kvm_vm_reset_dirty_ring(r->vm), nr);
+}
+
+static void get_and_compare(struct run *r)
+{
+	unsigned int missing = 0, more = 0;
+
+	if (r->way == WAY_RING)
+		collect_ring(r);
+	else
+		kvm_vm_get_dirty_log(r->vm, DATA_SLOT, r->said);
+
+	r->nr_gets++;
+	for (u64 page = 0; page < r->nr_pages; page++) {
+		missing += test_bit(page, r->dirty) && !test_bit(page, r->said);
+		more += !test_bit(page, r->dirty) && test_bit(page, r->said);
+	}
+	TEST_ASSERT(!missing && !more, "%s: log %u: %u pages were written and are missing, %u are clean",
+		    label(r), r->nr_gets, missing, more);
+
+	if (r->way == WAY_AUTO || r->way == WAY_RING)
+		memset(r->dirty, 0, sizeof(r->dirty));
+}
+
+static void clear_range(struct run *r, const unsigned long *mask, u64 first, u64 nr)
+{
+	kvm_vm_clear_dirty_log(r->vm, DATA_SLOT, (void *)mask, first, nr);
+	for (u64 page = 0; page < nr; page++)
+		if (test_bit(page, mask))
+			__clear_bit(first + page, r->dirty);
+}
+
+static void clear(struct run *r, enum mask mask)
+{
+	u64 edge = mask == MASK_MIDDLE ? EDGE_WORDS * BITS_PER_WORD : 0;
+	u64 nr = mask == MASK_MIDDLE ? round_down(r->nr_pages, BITS_PER_WORD) - 2 * edge :
+				       r->nr_pages;
+	unsigned long log[LOG_WORDS] = {};
+
+	if (r->way == WAY_RING)
+		return;
+
+	/* With bits of pages behind the memslot, which don't matter. */
+	if (mask == MASK_ALL || mask == MASK_MIDDLE)
+		memset(log, 0xff, sizeof(log));
+	if (mask == MASK_SAID || mask == MASK_MORE)
+		memcpy(log, r->said, sizeof(log));
+	for (u64 page = 0; mask == MASK_MORE && page < r->nr_pages; page += 7)
+		__set_bit(page, log);
+
+	clear_range(r, log, edge, nr);
+}
+
+/* Of memory that has been written to, so that huge pages are there, and writable. */
+static void create_vm(struct run *r)
+{
+	const struct memory *m = r->memory;
+	u64 gpa = DATA_GPA + m->before * PAGE_SIZE;
+
+	r->nr_pages = DATA_PAGES - m->before - m->behind;
+	r->vm = __vm_create(VM_SHAPE_DEFAULT, 1, 0);
+	if (r->way == WAY_RING)
+		vm_enable_dirty_ring(r->vm, RING_SIZE);
+	if (r->way == WAY_MANUAL || r->way == WAY_ALL_SET)
+		vm_enable_manual_protect(r->vm, r->way == WAY_ALL_SET);
+	r->vcpu = vm_vcpu_add(r->vm, 0, guest_main);
+	vm_userspace_mem_region_add(r->vm, m->backing, gpa, DATA_SLOT, r->nr_pages, 0);
+	virt_map_level(r->vm, DATA_GPA, DATA_GPA, DATA_PAGES * PAGE_SIZE, PG_LEVEL_2M);
+	write_guest_global(r->vm, first_gva, gpa);
+	write_guest_global(r->vm, nr_pages, r->nr_pages);
+	write_each(r, 1);
+}
+
+static void enable(struct run *r)
+{
+	vm_mem_region_set_flags(r->vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES);
+	memset(r->dirty, 0, sizeof(r->dirty));
+	if (r->way != WAY_ALL_SET)
+		return;
+
+	for (u64 page = 0; page < r->nr_pages; page++)
+		__set_bit(page, r->dirty);
+	get_and_compare(r);
+	clear(r, MASK_ALL);
+}
+
+static void run(struct run r)
+{
+	create_vm(&r);
+	/* Twice: what one round leaves behind is there in the next. */
+	for (unsigned int i = 0; i < 2; i++) {
+		enable(&r);
+
+		/* Without a GET before. */
+		write_each(&r, 3);
+		clear(&r, r.mask);
+		get_and_compare(&r);
+
+		/* What was reported is written again, and so is other memory. */
+		write_each(&r, 5);
+		get_and_compare(&r);
+		write_each(&r, 2);
+		clear(&r, r.mask);
+		get_and_compare(&r);
+
+		/* Again and again, and nothing comes back. */
+		clear(&r, r.mask);
+		clear(&r, r.mask);
+		write_each(&r, 64);
+		get_and_compare(&r);
+		clear(&r, r.mask);
+		get_and_compare(&r);
+
+		clear(&r, MASK_ALL);
+		get_and_compare(&r);
+		vm_mem_region_set_flags(r.vm, DATA_SLOT, 0);
+		write_each(&r, 1);
+	}
+	kvm_vm_free(r.vm);
+}
+
+static bool can_harvest(void)
+{
+	struct kvm_vm *vm;
+	bool can;
+
+	setting_set(PARAM_HARVEST, "on");
+	vm = vm_create_barebones();
+	can = vm_get_stat(vm, dirty_harvest);
+	kvm_vm_free(vm);
+	return can;
+}
+
+static void run_host(const struct host *host)
+{
+	struct run r = { .host = host };
+	unsigned int nr_masks;
+
+	setting_set(PARAM_EAGER, host->eager);
+	setting_set(PARAM_HARVEST, host->harvest);
+	for (r.way = 0; r.way < NR_WAYS; r.way++) {
+		nr_masks = r.way == WAY_RING ? 1 : NR_MASKS;
+		for (unsigned int i = 0; i < ARRAY_SIZE(memories); i++) {
+			r.memory = &memories[i];
+			for (r.mask = 0; r.mask < nr_masks; r.mask++)
+				run(r);
+		}
+	}
+	ksft_test_result_pass("eager_page_split=%s, dirty_harvest=%s\n", host->eager,
+			      host->harvest);
+}
+
+int main(int argc, char *argv[])
+{
+	unsigned int nr_hosts;
+
+	parse_test_options(argc, argv, NULL, NULL);
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL));
+	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
+	__TEST_REQUIRE(nr_free_2m_pages() >= DATA_PAGES / PAGES_PER_2M,
+		       "too few 2MiB HugeTLB pages are free");
+
+	ksft_print_header();
+	nr_hosts = ARRAY_SIZE(hosts) / (can_harvest() ? 1 : 2);
+	ksft_set_plan(nr_hosts);
+	for (unsigned int i = 0; i < nr_hosts; i++)
+		run_host(&hosts[i]);
+	ksft_finished();
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Huge pages that the first write splits
+ *
+ * Dirty logging begins with huge pages, as eager_page_split is off.  Reads leave them as they
+ * are.  The first write to each maps all of its small pages: KVM counts one split, and where
+ * Dirty bits tell what is written, no other page fault.  That is to be so each time that
+ * logging is enabled, as KVM finds the page tables of the last time empty.
+ *
+ * Besides, the log and memory are compared with eager_split_model.h's model.
+ *
+ * Limits: where pages are write-protected instead, page faults aren't counted, nor are they
+ * in the TDP MMU for memory that the host has mapped for reading only.
+ */
+#include "eager_split_model.h"
+
+/* Some pages have a page table of the first time, and none of the second. */
+#define NR_TIMES	3
+
+/* The same memory once more, at other addresses. */
+#define TWIN_SLOT	2u
+#define TWIN_OFFSET	SZ_1G
+
+static u64 nr_splits(struct model_test *t)
+{
+	return read_vcpu_stat(t->vcpu, "eager_split_fault");
+}
+
+static bool logs_by_dirty_bit(struct model_test *t)
+{
+	if (host_cpu_is_intel && kvm_is_tdp_enabled() && get_kvm_intel_param_bool("pml"))
+		return true;
+
+	return vm_get_stat(t->vm, dirty_harvest);
+}
+
+/* Does a write to memory that was only read cost one fault for each 2MiB? */
+static bool counts_faults(struct model_test *t)
+{
+	return logs_by_dirty_bit(t) && !(t->c->read_first && is_tdp_mmu());
+}
+
+/* Write all pages: one split for each huge page, and no other page fault. */
+static void write_all_split(struct model_test *t, u64 nr)
+{
+	u64 faults = nr_faults(t->vcpu), splits = nr_splits(t);
+
+	/* The pages before the first huge page and behind the last are none of these. */
+	write_all(t);
+	faults = nr_faults(t->vcpu) - faults;
+	splits = nr_splits(t) - splits;
+	CHECK(t, splits == nr, "all written, time %u: expected %lu splits, seen %lu", t->cycle + 1,
+	      nr, splits);
+	CHECK(t, !counts_faults(t) || faults == nr,
+	      "all written, time %u: expected %lu page faults, seen %lu", t->cycle + 1, nr, faults);
+	expect_huge_model(t, "all written");
+	compare_log(t, "all written");
+}
+
+/* Nothing is split that is only read. */
+static void read_all_unsplit(struct model_test *t)
+{
+	u64 splits = nr_splits(t);
+
+	read_all(t);
+	CHECK(t, nr_splits(t) == splits, "all read: expected no split, seen %lu",
+	      nr_splits(t) - splits);
+	expect_huge_model(t, "all read");
+}
+
+static void run_times(struct model_test *t)
+{
+	for (t->cycle = 0; t->cycle < NR_TIMES; t->cycle++) {
+		touch_all(t, "all touched");
+		start_and_clear(t);
+		read_all_unsplit(t);
+		compare_log(t, "all read");
+		write_all_split(t, t->c->nr_huge);
+		if (t->manual)
+			clear_all(t);
+		write_all(t);
+		compare_log(t, "all written again");
+		stop_logging(t);
+		check_memory(t);
+	}
+}
+
+/* What is read first is mapped by clean entries of the guest's, which forbid to write. */
+static void run_clean(struct model_test *t)
+{
+	touch_all(t, "all read");
+	start_and_clear(t);
+	read_all_unsplit(t);
+	write_all_split(t, t->c->nr_huge);
+	stop_logging(t);
+	check_memory(t);
+}
+
+/* As long as all is in the log from the start, huge pages are writable, and none is split. */
+static void run_initially_set(struct model_test *t)
+{
+	touch_all(t, "all touched");
+	start_logging(t);
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		list_write(t, t->c->head + i * PAGES_PER_2M + 7, 0);
+	write_listed(t);
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		t->huge[i] = true;
+	CHECK(t, !nr_splits(t), "written before CLEAR: expected no split, seen %lu", nr_splits(t));
+	expect_huge_model(t, "written before CLEAR");
+	compare_log(t, "written before CLEAR");
+
+	clear_all(t);
+	write_all_split(t, t->c->nr_huge);
+	stop_logging(t);
+	check_memory(t);
+}
+
+/*
+ * Several SPTEs map each gfn: with shadow paging each of them is split, once by each kind of
+ * page table that its entry wants.
+ */
+static void run_aliases(struct model_test *t)
+{
+	u64 splits;
+
+	for (t->cycle = 0; t->cycle < NR_TIMES; t->cycle++) {
+		touch_all(t, "all touched");
+		start_and_clear(t);
+		splits = nr_splits(t);
+		for (unsigned int alias = 0; alias < t->c->aliases; alias++)
+			for (u64 page = alias; page < t->npages; page += t->c->aliases)
+				list_write(t, page, alias);
+		write_listed(t);
+		splits = nr_splits(t) - splits;
+		CHECK(t, splits == t->c->nr_huge * (!kvm_is_tdp_enabled() ? t->c->aliases : 1),
+		      "written by all addresses, time %u: seen %lu splits", t->cycle + 1, splits);
+		expect_huge_model(t, "written by all addresses");
+		compare_log(t, "written by all addresses");
+		if (t->manual)
+			clear_all(t);
+		write_all(t);
+		compare_log(t, "all written");
+		stop_logging(t);
+		check_memory(t);
+	}
+}
+
+static void set_twin_flags(struct model_test *t, u32 flags)
+{
+	vm_set_user_memory_region(t->vm, TWIN_SLOT, flags, t->gpa + TWIN_OFFSET,
+				  t->npages * PAGE_SIZE, t->hva);
+}
+
+/* The pages of the other memslot that are in its log. */
+static u64 nr_dirty_twins(struct model_test *t)
+{
+	u64 nr = 0;
+
+	memset(t->seen, 0, log_words(t) * sizeof(*t->seen));
+	kvm_vm_get_dirty_log(t->vm, TWIN_SLOT, t->seen);
+	for (u64 page = 0; page < t->npages; page++)
+		nr += test_bit(page, t->seen);
+
+	return nr;
+}
+
+/* Two memslots have the same memory: each is split, and logged, for itself. */
+static void run_twins(struct model_test *t)
+{
+	u64 splits;
+
+	set_twin_flags(t, 0);
+	virt_map_level(t->vm, t->gpa + TWIN_OFFSET, t->gpa + TWIN_OFFSET, t->npages * PAGE_SIZE,
+		       PG_LEVEL_2M);
+	touch_all(t, "all touched");
+	list_add_gva(t, t->gpa + TWIN_OFFSET, WRITE_GPA);
+	t->content[0] = t->gpa + TWIN_OFFSET + t->seed;
+	write_listed(t);
+	t->huge_elsewhere = 1;
+
+	start_and_clear(t);
+	set_twin_flags(t, KVM_MEM_LOG_DIRTY_PAGES);
+	if (t->manual) {
+		log_fill(t, t->arg, 0, t->npages);
+		kvm_vm_clear_dirty_log(t->vm, TWIN_SLOT, t->arg, 0, t->npages);
+	}
+
+	write_all_split(t, t->c->nr_huge);
+	CHECK(t, !nr_dirty_twins(t), "written by one memslot: seen in the log of another");
+
+	splits = nr_splits(t);
+	list_add_gva(t, t->gpa + TWIN_OFFSET, WRITE_GPA);
+	t->content[0] = t->gpa + TWIN_OFFSET + t->seed;
+	write_listed(t);
+	t->huge_elsewhere = 0;
+	CHECK(t, nr_splits(t) == splits + 1, "other memslot: expected a split, seen %lu",
+	      nr_splits(t) - splits);
+	CHECK(t, nr_dirty_twins(t) == 1 && (t->seen[0] & 1),
+	      "other memslot: expected its first page in the log, seen another log");
+	compare_log(t, "written by the other memslot");
+	check_memory(t);
+}
+
+/*
+ * User space changes an entry of the guest's, so that the guest's address of one huge page
+ * leads to another.  KVM isn't told, and finds the huge SPTE of the old one when the guest
+ * writes there.
+ */
+static void run_rewritten(struct model_test *t)
+{
+	u64 *entry = vm_get_entry(t->vm, t->gpa, PG_LEVEL_2M);
+	u64 old = *entry;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	WRITE_ONCE(*entry, old + SZ_2M);
+	for (u64 page = 0; page < PAGES_PER_2M; page++) {
+		/* The address is that of the first huge page, the memory that of the second. */
+		list_add_gva(t, t->gpa + page * PAGE_SIZE, WRITE_GPA);
+		t->content[PAGES_PER_2M + page] = t->gpa + page * PAGE_SIZE + t->seed;
+		set_bit(PAGES_PER_2M + page, t->log);
+	}
+	write_listed(t);
+	compare_log(t, "written by another address");
+	check_memory(t);
+
+	/* Where the memory is taken away, nothing may be left that maps it. */
+	TEST_ASSERT(!madvise(t->hva, t->npages * PAGE_SIZE, MADV_DONTNEED), "errno %d", errno);
+	CHECK(t, !nr_huge_mapped(t), "memory taken away: seen %lu huge pages", nr_huge_mapped(t));
+	memset(t->content, 0, sizeof(t->content));
+	if (t->manual)
+		clear_all(t);
+	else
+		compare_log(t, "memory taken away");
+	WRITE_ONCE(*entry, old);
+	read_all(t);
+	check_memory(t);
+}
+
+/* A 1GiB page becomes 2MiB pages, of which those that are written are split. */
+static void run_1g(struct model_test *t)
+{
+	u64 splits;
+
+	for (t->cycle = 0; t->cycle < NR_TIMES; t->cycle++) {
+		touch_all(t, "all touched");
+		start_and_clear(t);
+		splits = nr_splits(t);
+		list_write(t, 3 * PAGES_PER_2M + 5, 0);
+		write_listed(t);
+		CHECK(t, nr_splits(t) == splits + 2, "a page written: expected 2 splits, seen %lu",
+		      nr_splits(t) - splits);
+		expect_huge(t, PAGES_PER_2M - 1, "a page written");
+		for (u64 page = 0; page < 4 * PAGES_PER_2M; page += t->c->stride)
+			list_write(t, page, 0);
+		write_listed(t);
+		CHECK(t, nr_splits(t) == splits + 5, "8MiB written: expected 5 splits, seen %lu",
+		      nr_splits(t) - splits);
+		expect_huge(t, PAGES_PER_2M - 4, "8MiB written");
+		compare_log(t, "written");
+		stop_logging(t);
+		check_memory(t);
+	}
+}
+
+const struct test_case test_cases[] = {
+	{ "times", "three times", enter_long, run_times, .nr_huge = 3 },
+	{ "unaligned", "a memslot that is not aligned", enter_long, run_times, .nr_huge = 2,
+	  .head = 61, .tail = 101 },
+	{ "clean", "memory that was read before", enter_long, run_clean, .nr_huge = 3,
+	  .read_first = true },
+	{ "initially-set", "written before and after CLEAR", enter_long, run_initially_set,
+	  .nr_huge = 3, .manual_only = true },
+	{ "alias2", "memory at 2 addresses", enter_long, run_aliases, .nr_huge = 2, .aliases = 2 },
+	{ "alias15", "memory at 15 addresses", enter_long, run_aliases, .nr_huge = 2,
+	  .aliases = 15 },
+	{ "twins", "memory of 2 memslots", enter_long, run_twins, .nr_huge = 2 },
+	{ "rewritten", "an entry that user space changes", enter_long, run_rewritten,
+	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
+	{ "1g", "a 1GiB entry", enter_long, run_1g, .skip_reason = no_1g, .nr_huge = 1,
+	  .level = PG_LEVEL_1G, .stride = 61 },
+};
+
+const unsigned int nr_cases = ARRAY_SIZE(test_cases);
