@@ -7,7 +7,7 @@ PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
 BENCH_WHAT := live cost lock crossover migrate native
-TEST_WHAT := quick unit mutants long parity races leaks pae migration modules bpf
+TEST_WHAT := quick unit mutants long parity races leaks pae limit migration modules bpf
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
 known = $(and $(filter 1,$(words $(WHAT))),$(filter $(1),$(WHAT)))
@@ -61,6 +61,7 @@ help:
 	@echo '              WHAT=races      an hour of stress on a kernel that reports data races'
 	@echo '              WHAT=leaks      build a kernel with kmemleak and look for what a thousand VMs leave behind'
 	@echo '              WHAT=pae        build a 32-bit kernel and run the tests that need one'
+	@echo '              WHAT=limit      build a kernel with memory cgroups and log VMs near their limit'
 	@echo '              WHAT=migration  a live migration by QEMU, and that its copy has every write'
 	@echo '              WHAT=modules    the modules of `make dkms` in the kernel of Debian, and migrations to its KVM and back'
 	@echo '              WHAT=bpf        try the bpftrace tools of tools/bpftrace in an emulated machine'
@@ -173,6 +174,12 @@ _test_leaks _test_pae _test_migration _test_modules _test_bpf: _test_%: setup
 	@$(LAB) build $(NEEDS)
 	$(if $(filter migration,$*),@$(LAB) qemu)
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
+
+_test_limit: setup
+	@$(LAB) tree
+	@$(LAB) build host selftests
+	@$(LAB) build --kind mutants host
+	@$(PYTHON) -m pytest -n 2 -k limit tests/machines/test_limit.py tests/machines/test_mutants.py $(ARGS)
 
 clean:
 	@if ls -d build/linux build/*/linux >/dev/null 2>&1; then $(LAB) tree --unsaved; fi

@@ -128,19 +128,19 @@ def kernel() -> Callable[[str, str], Kernel]:
 
 @pytest.fixture(scope="session")
 def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kernel]:
-    """optional_kernel(config, why, *needed): the series with a configuration of its own.
+    """optional_kernel(config, why, *needed, kind="series"): one with a configuration of its own.
 
     `make test` has no time to build it. If it was built once, it is brought up to date. If not, or
     if one of the files NEEDED is missing, the test is skipped, with WHY as a warning.
     """
 
-    def found(config: str, why: str, *needed: Path) -> Kernel:
-        files = (kernels.image_in(LAYOUT.linux, config), *needed)
+    def found(config: str, why: str, *needed: Path, kind: str = "series") -> Kernel:
+        files = (kernels.image_in(LAYOUT.tree_of(kind), config), *needed)
         if not all(file.exists() for file in files):
             # A missing optional kernel is no failure.
             warnings.warn(why, stacklevel=2)
             pytest.skip(why)
-        return kernel("series", config)
+        return kernel(kind, config)
 
     return found
 

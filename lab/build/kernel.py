@@ -33,6 +33,7 @@ CONFIGS = {
     "bpf": ("kvm.config", "preempt.config", "bpf.config"),
     "leaks": ("kvm.config", "leaks.config"),
     "kcsan": ("kvm.config", "kcsan.config"),
+    "host": ("kvm.config", "host.config"),
 }
 # kbuild's ARCH: the usual one, and those of configurations that have another one.
 ARCH_64 = "x86_64"

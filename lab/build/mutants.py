@@ -17,7 +17,7 @@ from lab.series.files import WholeFile, completed, read_text
 from lab.series.mail import Mail, NamedMail, parse
 from lab.series.pin import path_map
 
-KEYS = ("Reverts", "Caught-by", "Machine", "Output", "Kernel-log")
+KEYS = ("Reverts", "Caught-by", "Machine", "Config", "Output", "Kernel-log")
 FILE_NAME = re.compile(r"(\d\d|[1-9]\d\d)-([a-z0-9-]+)\.patch")
 SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
@@ -27,14 +27,16 @@ class Check:
     """The selftest that has to catch a mutant, and how that shows.
 
     program, arguments: the selftest. machine: the name of the machine it runs in. words: module
-    parameters of the machine, and words of its kernel command line. output, kernel_log: what has to
-    appear in the output of the test and in the kernel's log; None if nothing has to.
+    parameters of the machine, and words of its kernel command line. config: the configuration of
+    the kernel. output, kernel_log: what has to appear in the output of the test and in the kernel's
+    log; None if nothing has to.
     """
 
     program: str
     arguments: tuple[str, ...]
     machine: str
     words: tuple[str, ...]
+    config: str
     output: re.Pattern[str] | None
     kernel_log: re.Pattern[str] | None
 
@@ -96,7 +98,8 @@ def _check(path: str, given: Mapping[str, str]) -> Check:
         raise LabError(f"{path}: neither Output: nor Kernel-log: says what is seen of the mistake")
     program, *arguments = given["Caught-by"].split()
     machine, *words = given["Machine"].split()
-    return Check(program, tuple(arguments), machine, tuple(words), output, kernel_log)
+    config = given.get("Config", "kvm")
+    return Check(program, tuple(arguments), machine, tuple(words), config, output, kernel_log)
 
 
 def _parse(layout: Layout, file: Path) -> NamedMail:

@@ -598,7 +598,7 @@ def mutant_cases(mutant: Mutant) -> tuple[Case, Case]:
             # It only ends what hangs. With WARNINGs on a busy machine a minute was too little.
             timeout_s=180,
         )
-        return Case(test, mode, eager)
+        return Case(test, mode, eager, check.config)
 
     return case("control", -mutant.number), case("mutant", mutant.number)
 

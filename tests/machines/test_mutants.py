@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.build import mutants
+from lab.build.kernel import Kernel
 from lab.build.mutants import Mutant
 from lab.core.paths import LAYOUT
 
@@ -18,6 +19,9 @@ from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import mutant_cases, mutant_id
 
 SKIPPED = 4
+# What all mutants have whose patch names no other configuration.
+CONFIG = "kvm"
+NOT_BUILT = "a mutant was not looked for: `make test WHAT=limit` builds the kernel that it needs"
 MUTANTS = mutants.load(LAYOUT).mutants
 
 
@@ -35,7 +39,14 @@ def assert_found(pattern: re.Pattern[str] | None, text: str, where: str, all_of:
 @pytest.mark.mutants
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=mutant_id)
-def test_mutant_is_caught(mutant: Mutant, boots: Boots, cost: Callable[[Spent], None]) -> None:
+def test_mutant_is_caught(
+    mutant: Mutant,
+    boots: Boots,
+    cost: Callable[[Spent], None],
+    optional_kernel: Callable[..., Kernel],
+) -> None:
+    if mutant.check.config != CONFIG:
+        optional_kernel(mutant.check.config, NOT_BUILT, kind="mutants")
     control, found = boots.control_and(mutant_cases(mutant))
     cost(control.spent + found.spent)
     assert control.fine, f"without the mutant: {control}"

@@ -68,6 +68,10 @@ def test_the_help_shows_every_target_once_and_every_value() -> None:
     ("test", "parity", "pytest -rsx -k svm-qemu tests/machines/test_parity.py -x"),
     ("test", "races", "lab soak --races -x"),
     ("test", "leaks", "pytest -n 2 tests/machines/test_leaks.py -x"),
+    (
+        *("test", "limit"),
+        "pytest -n 2 -k limit tests/machines/test_limit.py tests/machines/test_mutants.py -x",
+    ),
 )
 def test_what_is_chosen(goal: str, what: str, last: str) -> None:
     assert what in values(goal)

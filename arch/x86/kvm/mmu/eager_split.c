@@ -30,6 +30,7 @@
 #include "prove.h"
 #include "spte.h"
 #include "spte_bulk.h"
+#include "split_memory.h"
 #include "x86.h"
 #include "eager_split.h"
 
@@ -201,47 +202,6 @@ static bool eager_split_is_stocked(struct kvm *kvm, bool new_sp, int nr_descs)
 	       eager_split_cache_has(&kvm->arch.split_shadow_page_cache, new_sp);
 }
 
-/**
- * kvm_eager_split_topup_descs - fill the stock of rmap descriptors that splits take
- * @kvm: the VM; slots_lock is held, and mmu_lock is not
- * @nr: how many are needed
- *
- * Return: 0 if there are as many, -ENOMEM if not.
- */
-int kvm_eager_split_topup_descs(struct kvm *kvm, int nr)
-{
-	/*
-	 * Room for the worst case and some more: the capacity is fixed by the
-	 * first topup, and filling up costs little next to dropping the lock.
-	 */
-	const int capacity = SPLIT_DESC_CACHE_MIN_NR_OBJECTS +
-			     KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE;
-
-	lockdep_assert_held(&kvm->slots_lock);
-
-	if (!nr)
-		return 0;
-
-	return __kvm_mmu_topup_memory_cache(&kvm->arch.split_desc_cache, capacity, nr);
-}
-
-static int eager_split_topup(struct kvm *kvm, int nr_descs)
-{
-	int r;
-
-	lockdep_assert_held(&kvm->slots_lock);
-
-	r = kvm_eager_split_topup_descs(kvm, nr_descs);
-	if (r)
-		return r;
-
-	r = kvm_mmu_topup_memory_cache(&kvm->arch.split_page_header_cache, 1);
-	if (r)
-		return r;
-
-	return kvm_mmu_topup_memory_cache(&kvm->arch.split_shadow_page_cache, 1);
-}
-
 /* Look at all heads, empty or not, which costs less than to branch for each. */
 static bool eager_split_heads_are_empty(const struct kvm_rmap_head *heads)
 {
@@ -298,9 +258,12 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	if (!eager_split_forces_alloc(es) && eager_split_is_stocked(kvm, new_sp, nr_descs))
 		return 0;
 
+	if (kvm_split_is_paused(kvm))
+		return -ENOMEM;
+
 	eager_split_unlock(es, EAGER_SPLIT_ALLOC);
 	cond_resched();
-	r = eager_split_topup(kvm, nr_descs);
+	r = kvm_split_topup(kvm, nr_descs, new_sp);
 	eager_split_lock(es);
 
 	return r ?: -EAGAIN;
@@ -472,18 +435,21 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
 static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, level - 1, es->slot);
-	bool empty = eager_split_heads_are_empty(heads);
 	u64 huge_spte = READ_ONCE(*huge_sptep);
 	struct kvm *kvm = es->kvm;
 	struct kvm_mmu_page *sp;
-	bool new;
+	bool new, empty;
 	int r;
 
 	sp = kvm_mmu_find_split_sp(kvm, huge_sptep);
 	new = !sp;
+	/* KVM_CLEAR_DIRTY_LOG comes for each 64 pages: don't look at 512 heads in vain. */
+	if (new && kvm_split_is_paused(kvm))
+		return -ENOMEM;
 	if (!new && eager_split_has_many_links(sp))
 		return -E2BIG;
 
+	empty = eager_split_heads_are_empty(heads);
 	r = eager_split_reserve(es, new, eager_split_nr_descs(heads, empty, sp));
 	if (r)
 		return r;

@@ -15,7 +15,6 @@
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			   gfn_t start, gfn_t end, int target_level, bool arm);
-int kvm_eager_split_topup_descs(struct kvm *kvm, int nr);
 
 /* The same for one huge SPTE that the caller has found, by what the caller has allocated. */
 int kvm_eager_split_into(struct kvm *kvm, const struct kvm_memory_slot *slot,

@@ -18,6 +18,7 @@
 #include "mmu_internal.h"
 #include "mmutrace.h"
 #include "prove.h"
+#include "split_memory.h"
 #include "spte.h"
 #include "eager_split.h"
 
@@ -50,7 +51,7 @@ void kvm_fault_split_init(struct kvm_vcpu *vcpu, struct kmem_cache *desc_cache)
 	cache->gfp_zero = __GFP_ZERO;
 
 	/* The descriptors are optional: don't invoke the OOM killer to allocate them. */
-	cache->gfp_custom = GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN;
+	cache->gfp_custom = KVM_SPLIT_GFP;
 }
 
 /**
@@ -60,13 +61,15 @@ void kvm_fault_split_init(struct kvm_vcpu *vcpu, struct kmem_cache *desc_cache)
 void __kvm_fault_split_topup(struct kvm_vcpu *vcpu)
 {
 	const int capacity = SPLIT_DESC_CACHE_MIN_NR_OBJECTS + KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE;
-	int r;
+	int r = -ENOMEM;
 
 	if (vcpu->arch.fault_split_descs != FAULT_SPLIT_DESCS_WANTED)
 		return;
 
-	r = __kvm_mmu_topup_memory_cache(&vcpu->arch.fault_split_desc_cache, capacity,
-					 SPLIT_DESC_CACHE_MIN_NR_OBJECTS);
+	/* Leave the memory to the allocations that the vCPU can't do without: they come next. */
+	if (kvm_split_has_margin(vcpu->kvm))
+		r = __kvm_mmu_topup_memory_cache(&vcpu->arch.fault_split_desc_cache, capacity,
+						 SPLIT_DESC_CACHE_MIN_NR_OBJECTS);
 	vcpu->arch.fault_split_descs = r ? FAULT_SPLIT_DESCS_NOMEM : FAULT_SPLIT_DESCS_IDLE;
 }
 
@@ -100,16 +103,14 @@ static bool fault_split_is_same_memory(const struct kvm_page_fault *fault, u64 *
 /*
  * May a huge SPTE that isn't MMU-writable be made so, as the fault would if it mapped the
  * huge page anew?  The fault would if the guest's entry for the huge page has become dirty,
- * or the host's writable, since the huge SPTE was made.  It would not if KVM shadows or
- * tracks a page table of the guest within the huge page, as KVM maps nothing huge there.
- * If the host maps the whole huge page by one entry now, that entry is the one that the
- * fault has found writable: removing or splitting it would take an invalidation of the
- * whole huge page, and none has begun.
+ * or the host's writable, since the huge SPTE was made.  If the host maps the whole huge
+ * page by one entry now, that entry is the one that the fault has found writable: removing
+ * or splitting it would take an invalidation of the whole huge page, and none has begun.
  */
 static bool fault_split_may_allow_write(struct kvm *kvm, const struct kvm_page_fault *fault,
 					gfn_t gfn, int level)
 {
-	return fault->map_writable && kvm_gfn_is_lpage_allowed(kvm, fault->slot, gfn, level) &&
+	return fault->map_writable &&
 	       kvm_mmu_max_mapping_level(kvm, NULL, fault->slot, gfn) >= level;
 }
 
@@ -119,6 +120,10 @@ static bool fault_split_may_allow_write(struct kvm *kvm, const struct kvm_page_f
  * The access of @sp may differ from what was recorded for the huge SPTE by write access
  * that it has gained.  Any other difference means that the guest has changed its mapping,
  * and the huge SPTE still has the bits of the old mapping.
+ *
+ * If KVM shadows or tracks a page table of the guest within the huge page, some of the small
+ * SPTEs must not be writable, whatever the huge SPTE permits.  KVM maps nothing huge there,
+ * so a huge SPTE can only be left where two address spaces (SMM) map the same memory.
  *
  * Return: a huge SPTE, or 0 if this one can't be split.
  */
@@ -130,6 +135,9 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
 	int level = sp->role.level + 1;
 
 	if (!(access & ACC_WRITE_MASK) || ((access ^ old_access) & ~ACC_WRITE_MASK))
+		return 0;
+
+	if (!kvm_gfn_is_lpage_allowed(kvm, fault->slot, sp->gfn, level))
 		return 0;
 
 	if (!is_mmu_writable_spte(huge_spte)) {

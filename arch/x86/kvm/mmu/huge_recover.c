@@ -21,9 +21,9 @@
 
 #include "mmu.h"
 #include "mmu_internal.h"
-#include "eager_split.h"
 #include "huge_recover.h"
 #include "prove.h"
+#include "split_memory.h"
 #include "spte.h"
 #include "spte_bulk.h"
 
@@ -263,7 +263,7 @@ static int __must_check huge_recover_reserve(struct huge_recover *hr, struct kvm
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 	cond_resched();
-	hr->nomem = !!kvm_eager_split_topup_descs(kvm, nr);
+	hr->nomem = !!kvm_split_topup(kvm, nr, false);
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
 	hr->work = 0;

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef __KVM_X86_MMU_SPLIT_MEMORY_H
+#define __KVM_X86_MMU_SPLIT_MEMORY_H
+
+#include <linux/gfp.h>
+#include <linux/kvm_host.h>
+
+/* To split huge pages ahead of writes is optional: it never invokes the OOM killer. */
+#define KVM_SPLIT_GFP	(GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN)
+
+bool kvm_split_has_margin(struct kvm *kvm);
+
+/* Locking: slots_lock is held by callers of all of these. */
+bool kvm_split_is_paused(struct kvm *kvm);
+int kvm_split_make_room(struct kvm *kvm);
+int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table);
+
+#endif /* __KVM_X86_MMU_SPLIT_MEMORY_H */
