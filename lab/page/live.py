@@ -37,10 +37,8 @@ def _runs(source: Source, ept: bool) -> list[LiveRun]:
         if timeline.record["ept"] == ept:
             kinds = [o for o in source.of("kind") if _same_run(o) == _same_run(timeline)]
             found.append(LiveRun(timeline, kinds))
-    order = (
-        *(pictures.LAZY, pictures.FIRST_WRITE, pictures.EAGER),
-        *(pictures.BITS, pictures.UNGATED),
-    )
+    steps = (pictures.LAZY, pictures.FIRST_WRITE, pictures.EAGER)
+    order = (*steps, pictures.BITS, pictures.UNGATED)
     return sorted(found, key=lambda run: order.index(run.style))
 
 

@@ -27,10 +27,7 @@ SCALES = {"seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 CROSSING = "crossing"
 # The query phase=splitting, and the two phases that it sums up, in runs with initially-all-set.
 SPLITTING = f"phase={tables.SPLITTING.phase}"
-SUMMANDS = tuple(
-    f"phase={row.phase} iteration={row.iteration}"
-    for row in (tables.FIRST_CLEAR, tables.headline(initially_all_set=True))
-)
+SUMMANDS = tuple(f"phase={row.phase} iteration={row.iteration}" for row in tables.SUMMANDS)
 
 
 def _pairs(text: str, words: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import attrgetter
 from statistics import median
 
 from lab.machines.paging import Mode
@@ -174,10 +175,6 @@ def _speed_goals(times: Times, goals: Iterable[Goal] = GOALS) -> Iterator[Judged
                 yield found
 
 
-def _growth(pair: BasePair) -> float:
-    return pair.growth
-
-
 def _base_goal(times: Times) -> Iterator[Judged]:
     """N beside the unpatched kernel in the shadow MMU: the dirty time that grew most, if any."""
     pairs = [
@@ -187,7 +184,7 @@ def _base_goal(times: Times) -> Iterator[Judged]:
     ]
     if not pairs:
         return
-    worst = max(pairs, key=_growth)
+    worst = max(pairs, key=attrgetter("growth"))
     kept = Verdict(f"at most {BASE_LIMIT:g}% longer", worst.growth * 100 <= BASE_LIMIT)
     change = notation.percent(worst.now, worst.before)
     label = f"N beside the unpatched kernel, at worst {change}"
@@ -210,7 +207,7 @@ def _sum_goals(times: Times) -> Iterator[Judged]:
         at = {"N": times[key], "Y": times[eager]}
         label = f"{notation.vm_label(key)}, {tables.SPLITTING.label} ms"
         kept = Verdict("N/Y at most 1", times[key] <= times[eager])
-        yield Judged(label, at, kept, (*tables.summands(key), *tables.summands(eager)))
+        yield Judged(label, at, kept, (*tables.measured_keys((key, eager)),))
 
 
 def _excess(pair: BasePair) -> float:

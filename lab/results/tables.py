@@ -83,26 +83,36 @@ def headline(initially_all_set: bool) -> Row:
     return Row(f"dirty, iteration {iteration}", "dirty", iteration)
 
 
+# The phases that SPLITTING is the sum of, with initially-all-set.
+SUMMANDS = (FIRST_CLEAR, headline(True))
+
+
 def summands(key: Key) -> tuple[Key, ...]:
     """The measurements that a time of times_of() is the sum of; KEY itself if it was measured."""
     if key.phase != SPLITTING.phase:
         return (key,)
-    rows = (FIRST_CLEAR, headline(True))
-    return tuple(replace(key, phase=row.phase, iteration=row.iteration) for row in rows)
+    return tuple(replace(key, phase=row.phase, iteration=row.iteration) for row in SUMMANDS)
+
+
+def measured_keys(keys: Iterable[Key]) -> Iterator[Key]:
+    """KEYS, those of sums replaced by their summands."""
+    return chain.from_iterable(map(summands, keys))
 
 
 def times_of(measurements: Iterable[Measurement]) -> Times:
     """Seconds by key, also of SPLITTING where both of its summands were measured."""
     times = {one.key: one.seconds for one in measurements}
-    sums = {
-        replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration): key
+    first_clear = (FIRST_CLEAR.phase, FIRST_CLEAR.iteration)
+    wholes = [
+        replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration)
         for key in times
-        if key.initially_all_set and (key.phase, key.iteration) == ("clear", 1)
-    }
+        if key.initially_all_set and (key.phase, key.iteration) == first_clear
+    ]
+    parts = {whole: summands(whole) for whole in wholes}
     return times | {
-        whole: sum(times[key] for key in summands(whole))
-        for whole in sums
-        if all(key in times for key in summands(whole))
+        whole: sum(times[key] for key in keys)
+        for whole, keys in parts.items()
+        if times.keys() >= {*keys}
     }
 
 
@@ -199,7 +209,7 @@ def _table_of(group: Key, counts: Iterable[int], times: Times, crowded: Collecti
         label = (row.label, f"{key.vcpus}{'*' if key.vcpus in crowded else ''}")
         strong = row == headline(group.initially_all_set)
         figures = (shown[name] for name in names)
-        origins = chain.from_iterable(map(summands, sides(key).values()))
+        origins = measured_keys(sides(key).values())
         table.add(*label, *figures, strong=strong, origins=origins)
     table.notes += [WHAT_IS_U[ungated]] if "U" in names else []
     table.notes += [WHAT_ARE_BITS] if BITS in names else []
@@ -297,8 +307,7 @@ def base_table(measurements: Iterable[Measurement]) -> Table | None:
             notation.percent(pair.now, pair.before),
         )
         strong = pair.row == headline(pair.key.initially_all_set)
-        origins = chain.from_iterable(map(summands, pair.keys))
-        table.add(label, *cells, strong=strong, origins=origins)
+        table.add(label, *cells, strong=strong, origins=measured_keys(pair.keys))
     if not table.rows:
         return None
     table.notes += [f"N is to take at most {BASE_LIMIT:g}% longer in the rows in bold", TICKS]
