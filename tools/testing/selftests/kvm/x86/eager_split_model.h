@@ -113,8 +113,13 @@ extern bool eager;
 /* For messages: the case, and how the log begins. */
 const char *label(struct model_test *t);
 
-#define CHECK(t, cond, fmt, ...)	\
-	TEST_ASSERT(cond, "%s: " fmt, label(t), ##__VA_ARGS__)
+/* To name the case takes long: not for each page that is as it should be. */
+#define CHECK(t, cond, fmt, ...)					\
+do {									\
+	if (!(cond))							\
+		test_assert(false, #cond, __FILE__, __LINE__,		\
+			    "%s: " fmt, label(t), ##__VA_ARGS__);	\
+} while (0)
 
 /* Huge pages */
 
