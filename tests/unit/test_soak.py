@@ -24,6 +24,7 @@ import pytest
 from lab import machines
 from lab.build import kernel, selftests
 from lab.build.kernel import Kernel
+from lab.core import parallel
 from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import LAYOUT, Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
@@ -405,13 +406,18 @@ def test_a_signal_ends_it_with_the_summary_so_far(
 
 
 @pytest.mark.usefixtures("terminal_signals")
-def test_what_a_boot_has_counted_so_far_is_in_the_summary(run_soak: Soak, tmp_path: Path) -> None:
+def test_what_a_boot_has_counted_so_far_is_in_the_summary(
+    run_soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(parallel, "end_machines", lambda *_: ended.set())
+
     def interrupting(job: Job, nr: int) -> Result:
         assert job.on_progress
         job.on_progress(f"# so far: {COUNTS}")
         job.on_progress("# so far: seed=0x1 cycles=gar")
         _thread.interrupt_main()
-        time.sleep(0.7)
+        assert ended.wait(10)
         raise MachineFailed("emulator crashed", "ended", "")
 
     run_soak(FakeMachine(interrupting), "--only", "stress-kvm-npt0", status=130)
