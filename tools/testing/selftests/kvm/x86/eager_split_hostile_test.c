@@ -44,12 +44,18 @@
 #define NR_TRIES		3
 #define NR_REWRITES		40
 
+/* Entries that the vCPU takes away and puts back between two times that logging is enabled. */
+#define NR_PUT_BACK		64
+
 enum order { ORDER_TOUCH, ORDER_REWRITE };
 
 /* Written by the host while the vCPU does not run, but for stop. */
 static u64 nr_aliases;
 static enum order order;
 static u64 stop;
+
+/* How many entries the vCPU has put back and used so far. */
+static u64 nr_put_back;
 
 struct hostile {
 	struct kvm_vm *vm;
@@ -86,6 +92,7 @@ static void guest_rewrite(u64 alias)
 	asm volatile("invlpg (%0)" :: "r"(ALIAS_GVA + alias * SZ_2M) : "memory");
 	WRITE_ONCE(*guest_entry_of(alias), entry);
 	guest_touch(alias);
+	WRITE_ONCE(nr_put_back, nr_put_back + 1);
 }
 
 static void guest_main(void)
@@ -266,6 +273,19 @@ static void run_contended(void)
 	kvm_vm_free(t.vm);
 }
 
+/* Huge pages are back, which the next time finds. */
+static void wait_for_vcpu(struct hostile *t)
+{
+	u64 until;
+
+	sync_global_from_guest(t->vm, nr_put_back);
+	until = nr_put_back + NR_PUT_BACK;
+	while (nr_put_back < until) {
+		usleep(100);
+		sync_global_from_guest(t->vm, nr_put_back);
+	}
+}
+
 static void run_rewrite(void)
 {
 	struct hostile t = { };
@@ -285,7 +305,7 @@ static void run_rewrite(void)
 		TEST_ASSERT(splits <= t.nr_aliases, "%lu splits of %lu entries", splits,
 			    t.nr_aliases);
 		set_logging(&t, false);
-		usleep(2000);
+		wait_for_vcpu(&t);
 	}
 	write_guest_global(t.vm, stop, 1);
 	pthread_join(thread, NULL);
