@@ -194,7 +194,7 @@ def make_job(
         kernel=kernel,
         command=("sh", "-c", "\n".join(lines)),
         parameters=first.mode.parameters,
-        cpus=first.test.cpus,
+        cpus=first.cpus,
         memory_mib=first.test.memory_mib,
         files={f"/selftests/{program}": selftests / program for program in programs},
         timeout_s=BOOT_S + sum(case.test.timeout_s + SPARE_S for case in cases),

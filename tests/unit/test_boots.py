@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from lab import machines
+from lab.build.selftests import SELFTESTS
+from lab.core.paths import ROOT
 from lab.machines import Job, MachineFailed, Result
 from tests.machines import test_parity as parity
 from tests.machines.boots import (
@@ -27,6 +29,7 @@ from tests.machines.boots import (
 from tests.machines.matrix import (
     DISTINCT_MODES,
     HANGS,
+    ONE_THREAD,
     SVM_MODES,
     VMX_MODES,
     Case,
@@ -35,6 +38,7 @@ from tests.machines.matrix import (
     long_cases,
     packaged_cases,
     quick_cases,
+    selftest,
 )
 from tests.machines.test_selftests import assert_silent
 from tests.rows import for_each_row
@@ -253,9 +257,32 @@ def test_cases_of_a_boot_want_the_same_machine() -> None:
     found = {case.boot: case for case in cases()}
     for one in cases():
         same = found[one.boot]
-        assert (one.mode, one.config) == (same.mode, same.config)
-        for word in ("cpus", "memory_mib", "cmdline"):
+        assert (one.mode, one.config, one.cpus) == (same.mode, same.config, same.cpus)
+        for word in ("memory_mib", "cmdline"):
             assert getattr(one.test, word) == getattr(same.test, word)
+
+
+def test_what_gets_one_cpu_starts_no_thread() -> None:
+    for name in (name for name, parts in ONE_THREAD.items() if not parts):
+        file = ROOT / SELFTESTS / f"{name}.c"
+        # Others are the kernel's.
+        text = file.read_text() if file.exists() else ""
+        assert not re.search(r"start_thread|start_vcpu|pthread_create", text), name
+
+
+@for_each_row(
+    "words, cpus",
+    ("fault_split_test", 1),
+    ("fault_split_test -m times", 1),
+    ("dirty_log_idle_test", 3),
+    ("dirty_log_idle_test -m window -m many", 1),
+    ("dirty_log_idle_test -m window -m link", 3),
+    ("dirty_log_hold_test -m window", 3),
+)
+def test_bochs_has_one_cpu_where_more_would_be_idle(words: str, cpus: int) -> None:
+    test = selftest(*f"x86/{words}".split())
+    assert Case(test, VMX_MODES[0], "Y").cpus == cpus
+    assert Case(test, SVM_MODES[0], "Y").cpus == 3
 
 
 def test_quick_cases_are_among_all_and_have_each_paging_mode() -> None:
