@@ -433,7 +433,9 @@ BOTH_MMUS_DEBUG = (
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
     race_test(3),
 )
-PAUSED_RACE = race_test(3, "-w", "20", name="pauses")
+# With pauses nearly each try comes in between.
+PAUSED_RACE = race_test(2, "-w", "20", name="pauses")
+PAUSED_RACE_LONG = race_test(6, "-w", "20", name="pauses-long")
 # The locks and the memory of what is ours, which the debug kernel checks at each step. With shadow
 # paging there is more to go wrong.
 DEBUG_SHADOW = (
@@ -457,7 +459,7 @@ DEBUG_TDP = (
     PAUSED_RACE,
 )
 # Upstream's tests, those that measure, and what others do with pauses or in the other MMU.
-DEBUG_LONG = (SPLITTING, *BOTH_MMUS_DEBUG)
+DEBUG_LONG = (SPLITTING, PAUSED_RACE_LONG, *BOTH_MMUS_DEBUG)
 DEBUG_TDP_LONG = (*DEBUG_LONG, PRIVATE, *NOTHING_UNSEEN_DEBUG, *PAUSED_TDP)
 
 # Bounds of what a guest can cost, which are those of shadow paging.
