@@ -26,9 +26,9 @@
 #   --init-set WHICH   initially-all-set: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
 #   --harvest LIST     values of dirty_harvest: off, on, auto         (default: as it is)
-#   --per-vm           let each VM ask for these two values (KVM_CAP_X86_DIRTY_LOG_CONTROL)
-#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=vm; VMs of
-#                      others then never get a setting that is measured: best where a scheduler may start some
+#   --per-vm           enable these two values for each VM (KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, KVM_CAP_X86_DIRTY_BITS)
+#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=auto, so that VMs
+#                      of others never get a setting that is measured: best where a scheduler may start some
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --busy N           vCPUs that access memory after all of it is populated (default: all)
 #   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
@@ -338,7 +338,7 @@ check_input() {
 	check_list --writes "$writes_list" in_range 0 100
 	check_list --eager "$eager_list" one_of 'N, Y'
 	# What is not asked for is recorded as it is; a kernel without it is off.
-	[ -n "$harvest_given" ] || harvest_list=$(sed "s/^vm$/off/" "$harvest_param" 2>/dev/null) || harvest_list=off
+	[ -n "$harvest_given" ] || harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
 	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
@@ -417,16 +417,16 @@ test_arguments() {
 	! is_pinned || arguments="$arguments -c $(pin_list)"
 	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
 	host_eager=$eager host_harvest=$harvest
-	[ "$per_vm" -eq 0 ] || ask
+	[ "$per_vm" -eq 0 ] || choose_per_vm
 }
 
-# With "vm", a VM that doesn't ask logs as with "off".
-ask() {
-	case $eager in N) arguments="$arguments --eager=off" ;; Y) arguments="$arguments --eager=on" ;; esac
+# With "auto", the host decides for the VM.
+choose_per_vm() {
+	case $eager in N) arguments="$arguments --chunk=0" ;; Y) arguments="$arguments --chunk=1G" ;; esac
 	host_eager=Y
 	[ -n "$harvest_given" ] || return 0
-	case $harvest in on) arguments="$arguments --log-by=dirty" ;; auto) arguments="$arguments --log-by=auto" ;; esac
-	host_harvest=vm
+	case $harvest in on | off) arguments="$arguments --dirty-bits=$harvest" ;; esac
+	host_harvest=auto
 }
 
 show_run() {

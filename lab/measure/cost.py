@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab cost`: what the split of one huge page costs while mmu_lock is held.
 
-The kernel's tracepoint kvm_eager_split_hold reports it; see docs/design.md: "The cost of a split".
+The kernel's tracepoints kvm_eager_split_begin and kvm_eager_split_end show it; see
+docs/design.md: "The cost of a split".
 Logging is enabled without initially-all-set, so all memory is split at once.
 """
 
@@ -32,10 +33,12 @@ from lab.results.files import output_file, output_option, write_records
 INSIDE = "/cost"
 # Memory of each vCPU in runs that vary the number of vCPUs.
 PER_VCPU_MIB = 32
-SCRIPT = """
+SCRIPT = r"""
 set -e
 cd /sys/kernel/tracing
-echo 1 > events/kvm_eager_split/kvm_eager_split_hold/enable
+echo x86-tsc > trace_clock
+echo 1 > events/kvmmmu/kvm_eager_split_begin/enable
+echo 1 > events/kvmmmu/kvm_eager_split_end/enable
 echo Y > /sys/module/kvm/parameters/eager_page_split
 echo "$1" > /proc/sys/vm/nr_hugepages
 shift
@@ -44,7 +47,7 @@ while [ $# -gt 0 ]; do
     "$TEST" -s anonymous_hugetlb_2mb -g -i 2 -w 0 -v "$1" -b "$2M" > "$LAB_OUT/log" 2>&1 ||
         { cat "$LAB_OUT/log"; exit 1; }
     echo "point $1 $2"
-    sed -n 's/.* kvm_eager_split_hold: /hold /p' trace
+    sed -n 's/.* \([0-9]*\): kvm_eager_split_\(begin\|end\): /\2 \1 /p' trace
     : "${vcpus:=$1}" "${size:=$2}"
     shift 2
 done
@@ -53,7 +56,8 @@ done
     { cat "$LAB_OUT/log"; exit 1; }
 """
 POINT = re.compile(r"point (\d+) (\d+)")
-HOLD = re.compile(r"hold pages (\d+) ns (\d+) why \w+")
+BEGIN = re.compile(r"begin (\d+) .*")
+END = re.compile(r"end (\d+) pages (\d+) error -?\d+")
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,10 @@ class Point:
 
 
 class Hold(NamedTuple):
-    """One hold of mmu_lock: how many huge pages were split in it, and how long it lasted."""
+    """One hold of mmu_lock: huge pages split in it, and instructions since the first was found."""
 
     pages: int
-    ns: int
+    instructions: int
 
 
 def points(sizes: Sequence[int], vcpus: Sequence[int]) -> list[Point]:
@@ -108,31 +112,37 @@ def cost_job(ept: bool, wanted: Sequence[Point], image: Path, test: Path) -> Job
     )
 
 
+def _ns(instructions: int) -> int:
+    return instructions * 10**9 // IPS
+
+
 def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
     """A line of the results for each run, from the output of a boot of the kernel RELEASE.
 
     instructions: per huge page, including holds in which the stock of pages was empty. WorkFailed:
     a run did not split all of its huge pages, or there is no run.
     """
-    point = None
+    point = begun = None
     holds: dict[Point, list[Hold]] = {}
     for line in text.splitlines():
         if match := POINT.fullmatch(line):
             point = Point(int(match[1]), int(match[2]))
             holds[point] = []
-        elif (match := HOLD.fullmatch(line)) and point:
-            holds[point].append(Hold(int(match[1]), int(match[2])))
+        elif match := BEGIN.fullmatch(line):
+            begun = int(match[1])
+        elif (match := END.fullmatch(line)) and point and begun:
+            holds[point].append(Hold(int(match[2]), int(match[1]) - begun))
+            begun = None
     if not holds:
         raise WorkFailed(f"nothing was measured:\n{text[-2000:]}")
     for point, found in holds.items():
         pages = sum(hold.pages for hold in found)
         if pages != point.mib // HUGE_MIB:
             raise WorkFailed(f"{point}: {pages} huge pages were split")
-        held = [hold.ns for hold in found]
+        held = [hold.instructions for hold in found]
         one = {"machine": MACHINE, "ept": ept} | asdict(point)
-        one |= {"pages": pages, "held_ns": sum(held), "longest_ns": max(held)}
-        instructions = round(sum(held) * IPS / 1e9 / pages)
-        yield one | {"kernel_version": release, "instructions": instructions}
+        one |= {"pages": pages, "held_ns": _ns(sum(held)), "longest_ns": _ns(max(held))}
+        yield one | {"kernel_version": release, "instructions": round(sum(held) / pages)}
 
 
 @click.command()

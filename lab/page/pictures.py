@@ -119,7 +119,7 @@ def style_of(record: Record) -> Style:
     if record["kernel"] == "peer":
         return UNGATED
     if by_bits(record):
-        return ASKED if record["dirty_harvest"] == "vm" else BITS
+        return ASKED if record["dirty_harvest"] == "qemu" else BITS
     if record["eager"]:
         return EAGER
     return LAZY if record["kernel"] == "base" else FIRST_WRITE

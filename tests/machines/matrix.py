@@ -328,7 +328,7 @@ IDLE_CACHED = replace(
 )
 EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
-# What a VM may ask for, which it tries with all parameters of the host that can be set.
+# The settings of VMs, which it tries with all parameters of the host that can be set.
 CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 # What is left huge, and how the first write splits it. With Dirty bits each 2 MiB is one fault.
 FIRST_WRITE = selftest("x86/fault_split_test", huge_2m=16, eager=("N",))
@@ -336,9 +336,9 @@ FIRST_WRITE_1G = replace(with_1g(FIRST_WRITE), eager=("N",))
 # Not called as those that topics before the capability have.
 CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
-ASKS = ("--eager", "off", "--chunk", "512", "--log-by")
+SETTINGS = ("--chunk", "0", "--dirty-bits", "on")
 CONTROLLED = replace(
-    perf_test("", *SMALL, *ASKS, "dirty"), name="controlled_perf_test-dirty", harvest="vm"
+    perf_test("", *SMALL, *SETTINGS), name="controlled_perf_test-dirty", harvest="auto"
 )
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # It skips where the kernel does not have the bug.

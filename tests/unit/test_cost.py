@@ -19,11 +19,15 @@ from tests.unit.calls import failed, lab, refusal, refused
 
 RELEASE = "7.3.4-series"
 OUTPUT = """point 1 32
-hold pages 0 ns 40000 why alloc
-hold pages 16 ns 1440000 why done
+begin 1000 as_id 0 slot 10 gfns 1000-2000
+end 3000 pages 0 error -11
+begin 5000 as_id 0 slot 10 gfns 1000-2000
+end 77000 pages 16 error 0
 point 2 4
-hold pages 1 ns 92000 why yield
-hold pages 3 ns 270000 why done
+begin 80000 as_id 0 slot 10 gfns 1000-2000
+end 84600 pages 1 error -11
+begin 90000 as_id 0 slot 10 gfns 1000-2000
+end 103500 pages 3 error 0
 """
 
 
@@ -39,7 +43,7 @@ def test_costs_are_instructions_per_huge_page() -> None:
 def test_a_run_that_did_not_split_everything_is_no_result() -> None:
     more = cost.parse(OUTPUT.replace("pages 16", "pages 17"), True, RELEASE)
     assert "17 huge pages" in failed(list, more)
-    nothing = cost.parse("hold pages 16 ns 1 why done\n", True, RELEASE)
+    nothing = cost.parse("begin 1 x\nend 2 pages 16 error 0\n", True, RELEASE)
     assert "nothing was measured" in failed(list, nothing)
 
 

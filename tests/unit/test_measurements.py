@@ -21,7 +21,7 @@ from tests.unit.test_lockprofile import RUN
 # Of tracefs, what a script writes to or reads.
 EVENTS = (
     *("lock/contention_begin", "lock/contention_end", "kvm/kvm_userspace_exit"),
-    *("sched/sched_switch", "kvm_eager_split/kvm_eager_split_hold"),
+    *("sched/sched_switch", "kvmmmu/kvm_eager_split_begin", "kvmmmu/kvm_eager_split_end"),
 )
 IMAGE, PROGRAM = Path("bzImage"), Path("test")
 MEASURED: tuple[tuple[Job, str, int], ...] = (

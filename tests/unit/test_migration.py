@@ -133,7 +133,7 @@ def test_a_boot_gives_both_and_verifies_its_mode() -> None:
     boot = command.MigrationBoot("svm-qemu", "series", True, data.LOAD, 128, Path("qemu"))
     found = list(command.collect(boot, data.files(tdp=True)))
     assert [one["eager"] for one in found] == [False] * 5 + [True] * 15
-    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5 + ["vm"] * 5
+    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5 + ["qemu"] * 5
     assert {one["kernel_version"] for one in found} == {"6.12.1-series"}
     assert "did not take effect" in failed(list, command.collect(boot, data.files(tdp=False)))
     others = {name: text for name, text in data.files().items() if name != "Y.qmp"}
@@ -193,7 +193,7 @@ def test_a_dry_run_says_what_would_run_or_what_the_machine_cannot_do() -> None:
 
 
 def test_another_qemu_is_one_that_asks(tmp_path: Path) -> None:
-    qemu = program(tmp_path / "qemu", "#!/bin/sh\necho dirty-log-method=host")
+    qemu = program(tmp_path / "qemu", "#!/bin/sh\necho dirty-bits=on")
     assert lab("migrate", "--dry-run", "--qemu", str(qemu)).out.count(" N Y D V\n") == 2
     for other in ("/bin/true", str(tmp_path), "/nowhere"):
         assert f"{other} is no QEMU with" in refusal("migrate", "--dry-run", "--qemu", other)
@@ -345,14 +345,14 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     assert_put_back(host, tmp_path)
 
 
-@for_each_row("cpu, method", ("vmx", ""), ("svm", ",dirty-log-method=dirty-bits"))
-def test_qemu_asks_for_it(run: Run, host: Path, tmp_path: Path, cpu: str, method: str) -> None:
+@for_each_row("cpu, bits", ("vmx", ""), ("svm", ",dirty-bits=on"))
+def test_qemu_asks_for_it(run: Run, host: Path, tmp_path: Path, cpu: str, bits: str) -> None:
     write(host / "proc/cpuinfo", f"flags : fpu {cpu}\n")
     assert run(kvm="", settings="NV").returncode == 0
     log = (tmp_path / "log").read_text()
-    asked = f"kvm,eager-split=on,eager-split-size=2M{method}"
+    asked = f"kvm,eager-split-size=2M{bits}"
     assert re.findall(" -accel (\\S+) ", log) == ["kvm", "kvm", asked, asked]
-    assert "\nY\nvm\n" in log and "\npml" in (tmp_path / "out/host").read_text()
+    assert "\nY\nauto\n" in log and "\npml" in (tmp_path / "out/host").read_text()
 
 
 def test_another_kvm_has_the_guest_in_between(run: Run, host: Path, tmp_path: Path) -> None:

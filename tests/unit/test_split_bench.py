@@ -97,21 +97,21 @@ def test_runs_n_beside_y_for_each_combination(
     assert host.settings() == before
 
 
-def test_vms_ask_for_what_is_measured(host: Host) -> None:
+def test_settings_of_each_vm(host: Host) -> None:
     before = host.settings()
     options = ("--vcpus", "2", "--writes", "100", "--per-vm")
     done = host.run(*options, "--harvest", "off,on auto")
     assert (done.returncode, done.stderr) == (0, "")
     run = "-s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2 -c 1,2,0"
     asked = [
-        f"{run} --eager={eager}{log_by}"
-        for eager in ("off", "on")
-        for log_by in ("", *(f" --log-by={how}" for how in ("dirty", "auto")))
+        f"{run} --chunk={chunk}{bits}"
+        for chunk in ("0", "1G")
+        for bits in (" --dirty-bits=off", " --dirty-bits=on", "")
     ]
-    assert host.calls() == [f"Y,vm {words}" for words in asked]
+    assert host.calls() == [f"Y,auto {words}" for words in asked]
     assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "on", "auto"]
     host.run(*options)
-    assert host.calls()[6:] == [f"Y {words}" for words in asked[::3]]
+    assert host.calls()[6:] == [f"Y {words}" for words in asked[2::3]]
     assert host.settings() == before
 
 

@@ -38,10 +38,10 @@ CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
 INSIDE = "/migrate"
 # What is migrated: with eager_page_split=N; with Y; with dirty_harvest=on as well; and with
-# dirty_harvest=vm and a QEMU that requests splitting and Dirty bits.
+# dirty_harvest=auto and a QEMU that enables splitting, 2 MiB at a time, and Dirty bits.
 EAGER = ("N", "Y")
 BITS, ASKED = "D", "V"
-HARVEST = {BITS: ON, ASKED: "vm"}
+HARVEST = {BITS: ON, ASKED: "qemu"}
 # Keep WARNs off the serial port, where one takes half a simulated second. The kernel's log has
 # them.
 QUIET = ("loglevel=4",)
@@ -240,8 +240,8 @@ def command(
     if qemu:
         ask = ("sh", "-c", '"$0" -help', qemu.absolute())
         said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
-        if "dirty-log-method=" not in said:
-            raise LabError(f"--qemu: {qemu} is no QEMU with dirty-log-method; see make qemu")
+        if "dirty-bits=" not in said:
+            raise LabError(f"--qemu: {qemu} is no QEMU with dirty-bits=; see make qemu")
         plan = [replace(boot, qemu=qemu) for boot in plan]
     if dry_run:
         for boot in plan:

@@ -3,8 +3,8 @@
 #
 # migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
-# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on; V: with Y and
-# dirty_harvest=vm, QEMU asks KVM for the same, and for chunks of 2 MiB; without PML for Dirty bits): what
+# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on; V: that is Y, and
+# dirty_harvest is auto, and QEMU enables chunks of 2 MiB and, without PML, Dirty bits): what
 # docs/migration.md says under "What happens". The guest, IMAGE, works for BEFORE_S seconds before it is
 # migrated, and for AFTER_S after that and after being restored; its results are taken out of its memory
 # then. With MIGRATE_KVM it goes back before that, by another file, in a third QEMU.
@@ -160,8 +160,8 @@ set_up() {
 	Y) eager=Y harvest=off ;;
 	D) eager=Y harvest=on ;;
 	V)
-		eager=Y harvest=vm accel=kvm,eager-split=on,eager-split-size=2M
-		[ "$(pml)" = Y ] || accel=$accel,dirty-log-method=dirty-bits
+		eager=Y harvest=auto accel=kvm,eager-split-size=2M
+		[ "$(pml)" = Y ] || accel=$accel,dirty-bits=on
 		;;
 	*) die "$1: neither N nor Y nor D nor V" ;;
 	esac

@@ -58,14 +58,19 @@
 /* Page tables of the TDP MMU that may be looked at in vain before TLBs are flushed for it. */
 #define HARVEST_MAX_PENDING	64
 
-static const char * const harvest_modes[] = {
-	[KVM_HARVEST_OFF]	= "off",
-	[KVM_HARVEST_ON]	= "on",
-	[KVM_HARVEST_AUTO]	= "auto",
-	[KVM_HARVEST_VM]	= "vm",
+enum harvest_mode {
+	HARVEST_OFF,
+	HARVEST_ON,
+	HARVEST_AUTO,
 };
 
-static int harvest_mode __read_mostly = KVM_HARVEST_AUTO;
+static const char * const harvest_modes[] = {
+	[HARVEST_OFF]	= "off",
+	[HARVEST_ON]	= "on",
+	[HARVEST_AUTO]	= "auto",
+};
+
+static int harvest_mode __read_mostly = HARVEST_AUTO;
 
 static int harvest_set_mode(const char *value, const struct kernel_param *kp)
 {
@@ -88,46 +93,46 @@ static const struct kernel_param_ops harvest_ops = {
 	.get = harvest_get_mode,
 };
 
-/* Read when a VM is created, and when it asks for what the host has. */
+/* Read when a VM is created, and when userspace chooses for a VM. */
 module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
-MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on, auto or vm");
+MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
 
 /* Code isn't patched more than once a second, however often VMs come and go. */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
 
 /**
- * kvm_dirty_harvest_mode - what the parameter is now
+ * kvm_dirty_harvest_is_allowed - may userspace choose to log a VM by Dirty bits?
  */
-enum kvm_harvest_mode kvm_dirty_harvest_mode(void)
+bool kvm_dirty_harvest_is_allowed(void)
 {
-	return READ_ONCE(harvest_mode);
+	return READ_ONCE(harvest_mode) != HARVEST_OFF;
 }
 
 /**
  * kvm_dirty_harvest_is_possible - can a VM log by Dirty bits?
- * @kvm: the VM, known to the vendor module
+ * @kvm: the VM, known to the vendor module, or NULL for VMs of the default type
  *
- * SPTEs have Dirty bits that CPUs set.  Page tables that KVM doesn't write, but has others
- * write, are left to those.
+ * SPTEs must have Dirty bits that CPUs set.  KVM doesn't write the page tables of a VM whose
+ * page tables are mirrored, so it can't clear Dirty bits there.
  */
-bool kvm_dirty_harvest_is_possible(struct kvm *kvm)
+bool kvm_dirty_harvest_is_possible(const struct kvm *kvm)
 {
-	return kvm_ad_enabled && !kvm_has_mirrored_tdp(kvm);
+	return kvm_ad_enabled && !(kvm && kvm_has_mirrored_tdp(kvm));
 }
 
-/**
- * kvm_dirty_harvest_is_wanted - does a VM log by Dirty bits?
- * @kvm: the VM, known to the vendor module
- * @mode: what is chosen for it
+/*
+ * Does a VM log by Dirty bits unless userspace chooses otherwise?
  *
- * Not if the CPU logs by itself.  Looking for Dirty bits costs time for each page there is,
- * write protection for each page that is written, but to vCPUs, and with shadow paging to
- * all of them, as each fault takes mmu_lock exclusively.
+ * Not if the CPU logs by itself.  Dirty bits cost the thread that reads the log time for each
+ * page that is mapped.  Write protection costs vCPUs a fault for each page that is written.
+ * With shadow paging each fault holds mmu_lock exclusively, and so delays all other vCPUs.
  */
-bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode)
+static bool harvest_is_default(const struct kvm *kvm)
 {
+	int mode = READ_ONCE(harvest_mode);
+
 	return kvm_dirty_harvest_is_possible(kvm) && !kvm->arch.usual_cpu_dirty_log_size &&
-	       (mode == KVM_HARVEST_ON || (mode == KVM_HARVEST_AUTO && !tdp_enabled));
+	       (mode == HARVEST_ON || (mode == HARVEST_AUTO && !tdp_enabled));
 }
 
 /**
@@ -159,7 +164,7 @@ void kvm_dirty_harvest_put(bool use)
 void kvm_dirty_harvest_init_vm(struct kvm *kvm)
 {
 	kvm->arch.usual_cpu_dirty_log_size = kvm->arch.cpu_dirty_log_size;
-	kvm->arch.dirty_harvest = kvm_dirty_harvest_is_wanted(kvm, kvm_dirty_harvest_mode());
+	kvm->arch.dirty_harvest = harvest_is_default(kvm);
 	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
 	kvm->arch.nr_flushes = 1;
 	kvm_dirty_harvest_get(kvm->arch.dirty_harvest);

@@ -30,18 +30,8 @@ static __always_inline bool kvm_dirty_harvest(const struct kvm *kvm)
 	       kvm->arch.dirty_harvest && !kvm->dirty_ring_size;
 }
 
-/* The parameter's values, and what a VM may ask for instead unless that is off. */
-enum kvm_harvest_mode {
-	KVM_HARVEST_OFF,
-	KVM_HARVEST_ON,
-	KVM_HARVEST_AUTO,
-	/* As off, but VMs may ask. */
-	KVM_HARVEST_VM,
-};
-
-enum kvm_harvest_mode kvm_dirty_harvest_mode(void);
-bool kvm_dirty_harvest_is_possible(struct kvm *kvm);
-bool kvm_dirty_harvest_is_wanted(struct kvm *kvm, enum kvm_harvest_mode mode);
+bool kvm_dirty_harvest_is_allowed(void);
+bool kvm_dirty_harvest_is_possible(const struct kvm *kvm);
 void kvm_dirty_harvest_get(bool use);
 void kvm_dirty_harvest_put(bool use);
 void kvm_dirty_harvest_init_vm(struct kvm *kvm);

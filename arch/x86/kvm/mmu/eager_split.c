@@ -20,9 +20,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/ktime.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -34,22 +32,12 @@
 #include "x86.h"
 #include "eager_split.h"
 
-#define CREATE_TRACE_POINTS
-#include "eager_split_trace.h"
-
 /*
  * How much has to be done before mmu_lock may be given up because others want
  * it, in rmap heads visited: the heads that one split fills, or as many empty
  * ones.  It guarantees progress, however contended the lock is.
  */
 #define EAGER_SPLIT_MIN_WORK	SPTE_ENT_PER_PAGE
-
-/*
- * The longest to back off from mmu_lock.  Splitting a huge page takes microseconds,
- * so that this bounds a time that isn't splitting's: an IPI for a TLB flush that takes
- * long, or a host whose own CPU was taken away.
- */
-#define EAGER_SPLIT_MAX_BACKOFF_NS	(500 * NSEC_PER_USEC)
 
 /*
  * The most entries of lists of parent SPTEs that one split may go through, which takes
@@ -84,17 +72,9 @@ struct eager_split {
 	unsigned int batch;
 	unsigned int total;
 
-	/* How often mmu_lock was given up because others wanted it, or should have a chance. */
-	unsigned int yields;
-
-	/* The first huge page was seen, and kvm_eager_split_begin traced. */
-	bool begun;
-
-	/*
-	 * When mmu_lock was taken last, in ns, or the first huge page found since if
-	 * holds aren't traced; 0 until then.
-	 */
-	u64 held_since;
+	/* A huge page was found since mmu_lock was taken last, or ever in the range. */
+	bool found_now;
+	bool found;
 
 	/*
 	 * A vCPU lost a translation, or part of its permissions, and may still
@@ -114,24 +94,26 @@ static void eager_split_start_hold(struct eager_split *es)
 {
 	es->work = 0;
 	es->batch = 0;
-	es->held_since = trace_kvm_eager_split_hold_enabled() ? ktime_get_ns() : 0;
+	es->found_now = false;
 }
 
-static void eager_split_end_hold(struct eager_split *es, enum eager_split_reason reason)
+/* @r: 0 if all is split; -EAGAIN if there is more to split; another error to give up. */
+static void eager_split_end_hold(struct eager_split *es, int r)
 {
 	eager_split_flush(es);
 	es->total += es->batch;
 	if (es->batch)
 		kvm_prove_shadow_mmu(es->kvm);
 
-	if (es->held_since && trace_kvm_eager_split_hold_enabled() && es->begun)
-		trace_kvm_eager_split_hold(es->batch, ktime_get_ns() - es->held_since, reason);
+	if (es->found_now || (es->found && r != -EAGAIN))
+		trace_kvm_eager_split_end(es->batch, r);
 }
 
-static void eager_split_unlock(struct eager_split *es, enum eager_split_reason reason)
+/* Let others have mmu_lock, in the order in which they came. */
+static void eager_split_unlock(struct eager_split *es)
 	__releases(&es->kvm->mmu_lock)
 {
-	eager_split_end_hold(es, reason);
+	eager_split_end_hold(es, -EAGAIN);
 	kvm_dirty_log_release(es->kvm);
 	write_unlock(&es->kvm->mmu_lock);
 }
@@ -139,6 +121,7 @@ static void eager_split_unlock(struct eager_split *es, enum eager_split_reason r
 static void eager_split_lock(struct eager_split *es)
 	__acquires(&es->kvm->mmu_lock)
 {
+	cond_resched();
 	write_lock(&es->kvm->mmu_lock);
 	kvm_dirty_log_hold(es->kvm);
 	eager_split_start_hold(es);
@@ -150,56 +133,13 @@ static bool eager_split_should_yield(struct eager_split *es)
 	       kvm_mmu_should_yield(es->kvm, KVM_FORCE_SPLIT_YIELD);
 }
 
-/* Leave mmu_lock to others for so many ns, or until the result isn't wanted any more. */
-static void eager_split_backoff(u64 ns)
-{
-	u64 since = ktime_get_ns();
-
-	do {
-		cond_resched();
-		cpu_relax();
-	} while (ktime_get_ns() - since < ns && !fatal_signal_pending(current));
-}
-
-/*
- * How long to leave mmu_lock to others, in ns: as long as it was held if others wanted
- * it as soon as there was a chance to give it up, so that threads that come back for it
- * at once have it as well.  The lock is fair otherwise, but on PREEMPT_RT, where priorities
- * decide, it isn't known whether others wait, and a loop would keep the CPU from them.
- */
-static u64 eager_split_backoff_ns(struct eager_split *es)
-{
-	if (es->batch != 1 || !rwlock_is_contended(&es->kvm->mmu_lock))
-		return 0;
-
-	return min(ktime_get_ns() - es->held_since, EAGER_SPLIT_MAX_BACKOFF_NS);
-}
-
-/* Let others have mmu_lock, in the order in which they came. */
 static void eager_split_yield(struct eager_split *es)
 {
-	u64 ns;
-
 	if (!eager_split_should_yield(es))
 		return;
 
-	ns = eager_split_backoff_ns(es);
-	es->yields++;
-	eager_split_unlock(es, EAGER_SPLIT_YIELD);
-	eager_split_backoff(ns);
+	eager_split_unlock(es);
 	eager_split_lock(es);
-}
-
-static bool eager_split_cache_has(struct kvm_mmu_memory_cache *cache, int nr)
-{
-	return kvm_mmu_memory_cache_nr_free_objects(cache) >= nr;
-}
-
-static bool eager_split_is_stocked(struct kvm *kvm, bool new_sp, int nr_descs)
-{
-	return eager_split_cache_has(&kvm->arch.split_desc_cache, nr_descs) &&
-	       eager_split_cache_has(&kvm->arch.split_page_header_cache, new_sp) &&
-	       eager_split_cache_has(&kvm->arch.split_shadow_page_cache, new_sp);
 }
 
 /* Look at all heads, empty or not, which costs less than to branch for each. */
@@ -255,14 +195,10 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	if (new_sp && kvm_mmu_available_pages(kvm) <= KVM_MIN_FREE_MMU_PAGES)
 		return -ENOSPC;
 
-	if (!eager_split_forces_alloc(es) && eager_split_is_stocked(kvm, new_sp, nr_descs))
+	if (!eager_split_forces_alloc(es) && kvm_split_is_stocked(kvm, nr_descs, new_sp))
 		return 0;
 
-	if (kvm_split_is_paused(kvm))
-		return -ENOMEM;
-
-	eager_split_unlock(es, EAGER_SPLIT_ALLOC);
-	cond_resched();
+	eager_split_unlock(es);
 	r = kvm_split_topup(kvm, nr_descs, new_sp);
 	eager_split_lock(es);
 
@@ -480,11 +416,10 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	u64 huge_spte = READ_ONCE(*huge_sptep);
 	int r;
 
-	if (!es->begun)
+	if (!es->found_now)
 		trace_kvm_eager_split_begin(es->slot, es->start, es->end);
-	es->begun = true;
-	if (!es->held_since)
-		es->held_since = ktime_get_ns();
+	es->found_now = true;
+	es->found = true;
 
 	r = kvm_eager_split_cancelled(es->kvm);
 	if (!r)
@@ -525,10 +460,8 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 			return 0;
 
 		if (kvm_mmu_invalidation_overlaps(es->kvm, gfn, end) ||
-		    kvm_prove_skip_split(gfn, level)) {
-			es->kvm->stat.eager_split_invalidated++;
+		    kvm_prove_skip_split(gfn, level))
 			return 0;
-		}
 
 		r = eager_split_try(es, sptep, gfn, level);
 		if (r == -E2BIG)
@@ -575,10 +508,8 @@ static void eager_split_account(struct eager_split *es, int r)
 	struct kvm_vm_stat *stat = &es->kvm->stat;
 
 	stat->eager_split_done += es->total;
-	stat->eager_split_yields += es->yields;
 	stat->eager_split_nomem += r == -ENOMEM;
 	stat->eager_split_noquota += r == -ENOSPC;
-	stat->eager_split_cancelled += r == -ECANCELED || r == -EINTR;
 }
 
 /**
@@ -614,11 +545,8 @@ void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 
 	eager_split_start_hold(&es);
 	r = eager_split_levels(&es, target_level);
-	eager_split_end_hold(&es, r ? EAGER_SPLIT_ERROR : EAGER_SPLIT_DONE);
-
+	eager_split_end_hold(&es, r);
 	eager_split_account(&es, r);
-	if (es.begun)
-		trace_kvm_eager_split_end(es.total, es.yields, r);
 }
 
 /**

@@ -306,7 +306,6 @@ static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, 
 	kvm_prove_window(KVM_WINDOW_RECOVER);
 	kvm_mmu_link_huge(kvm, &kvm->arch.split_desc_cache, head, sp,
 			  huge_recover_spte(kvm, scan, hr->level));
-	kvm->stat.huge_recover_done += nr;
 	return 0;
 }
 
@@ -393,7 +392,6 @@ static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp,
 	if (r == -EPERM)
 		return true;
 
-	kvm->stat.huge_recover_zapped += !!r;
 	hr->flush = true;
 	hr->work += SPTE_ENT_PER_PAGE;
 

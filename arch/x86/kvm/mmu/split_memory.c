@@ -4,17 +4,19 @@
  *
  * Page tables for all of a guest's memory take 0.2% of it, and are charged to the memory
  * cgroup of the thread that starts dirty logging.  vCPUs that split lazily need a page
- * table for what they write, and no other.  So splitting ahead of them may be what takes a
- * VM to its limit, and then the OOM killer comes for a VM that would live without.
+ * table for what they write, and no other.  Eager splitting can therefore push a VM over
+ * a limit within which it would live with lazy splitting.
  *
- * Allocations that give up instead (KVM_SPLIT_GFP) aren't enough: they take all that there
- * is below the limit, and whoever comes next is killed, be it a vCPU or the VMM.  So each
- * time the stock is filled up, room has to be left for what these may need next.  Most
- * often a look at the limits tells that there is.  Close to a limit, where memory may have
- * to be reclaimed first, the room is allocated and given back.
+ * Allocations that fail instead of invoking the OOM killer (KVM_SPLIT_GFP) aren't enough:
+ * they use up all memory below the limit, and the next allocation of a vCPU or of the VMM
+ * invokes the OOM killer.  So before the caches for splitting (the stock) are filled, check
+ * that there is room for what these may need next, and for the page tables of all huge
+ * pages that are left, as vCPUs may split those next.  Memory that would have to be
+ * reclaimed in the cgroup doesn't count.  To allocate in order to find out whether it can
+ * be reclaimed would take the last memory away from vCPUs for a moment.
  *
- * Without that room splitting gives its stock back and pauses: whoever asks for it next
- * would have memory reclaimed once more, for each word of a KVM_CLEAR_DIRTY_LOG.
+ * Without that room free the stock and pause, so that KVM_CLEAR_DIRTY_LOG doesn't repeat
+ * the check for each word.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -29,7 +31,7 @@
 #include "spte.h"
 
 /* For how long splitting pauses when there was no room. */
-#define SPLIT_PAUSE		HZ
+#define SPLIT_PAUSE		(10 * HZ)
 
 /*
  * The pages that filling up the caches of one vCPU takes: page tables, what they shadow, and
@@ -37,30 +39,54 @@
  */
 #define SPLIT_ROOM_VCPU		(2 * KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE + 16)
 
-/*
- * What the stock itself takes, and the VMM next: logs of memslots, its own memory, and
- * that of its threads.
- */
+/* What the stock itself takes, and the VMM next for its own memory and its threads'. */
 #define SPLIT_ROOM_STOCK	64
 #define SPLIT_ROOM_VMM		64
 
 /* VMs with more than some 40 vCPUs don't need memory for all of them at the same moment. */
 #define SPLIT_ROOM_MAX		(SZ_16M / PAGE_SIZE)
 
+/* Dirty logging may be about to be enabled for other memslots: two bits for each page. */
+static unsigned long split_room_bitmaps(struct kvm *kvm)
+{
+	return DIV_ROUND_UP(2 * READ_ONCE(kvm->nr_memslot_pages), BITS_PER_BYTE * PAGE_SIZE);
+}
+
+/* What vCPUs, the VMM and the stock may take next, but for page tables. */
 static unsigned long split_room(struct kvm *kvm)
 {
 	unsigned long vcpus = (unsigned long)atomic_read(&kvm->online_vcpus) * SPLIT_ROOM_VCPU;
 
-	return SPLIT_ROOM_STOCK + SPLIT_ROOM_VMM + min(vcpus, SPLIT_ROOM_MAX);
+	return SPLIT_ROOM_STOCK + SPLIT_ROOM_VMM + min(vcpus, SPLIT_ROOM_MAX) +
+	       split_room_bitmaps(kvm);
+}
+
+/*
+ * The pages that splitting all huge pages takes, be it ahead of writes or by them: a page
+ * table and its header for each, and a sixteenth of a page is more than a header takes.
+ */
+static unsigned long split_page_tables(struct kvm *kvm)
+{
+	unsigned long nr = atomic64_read(&kvm->stat.pages[PG_LEVEL_2M - 1]) +
+			   atomic64_read(&kvm->stat.pages[PG_LEVEL_1G - 1]) *
+			   (SPTE_ENT_PER_PAGE + 1);
+
+	return nr + nr / 16;
 }
 
 #ifdef CONFIG_MEMCG
-static unsigned long split_margin(struct page_counter *counter)
+static unsigned long split_below(struct page_counter *counter, unsigned long limit)
 {
 	unsigned long used = page_counter_read(counter);
-	unsigned long max = READ_ONCE(counter->max);
 
-	return used < max ? max - used : 0;
+	return used < limit ? limit - used : 0;
+}
+
+static unsigned long split_counter_margin(struct page_counter *counter)
+{
+	/* Beyond memory.high allocations succeed, but the thread is put to sleep for them. */
+	return min(split_below(counter, READ_ONCE(counter->max)),
+		   split_below(counter, READ_ONCE(counter->high)));
 }
 
 /* Pages that can be charged to the thread's cgroup with nothing to be reclaimed. */
@@ -74,10 +100,10 @@ static unsigned long split_cgroup_margin(void)
 
 	rcu_read_lock();
 	for (memcg = mem_cgroup_from_task(current); memcg; memcg = parent_mem_cgroup(memcg)) {
-		margin = min(margin, split_margin(&memcg->memory));
+		margin = min(margin, split_counter_margin(&memcg->memory));
 		/* Memory and swap together have a limit in version 1. */
 		if (!cgroup_subsys_on_dfl(memory_cgrp_subsys))
-			margin = min(margin, split_margin(&memcg->memsw));
+			margin = min(margin, split_counter_margin(&memcg->memsw));
 	}
 	rcu_read_unlock();
 
@@ -90,48 +116,26 @@ static unsigned long split_cgroup_margin(void)
 }
 #endif
 
-/*
- * Can so many pages be had, if need be by reclaim?  vCPUs may want them just now, and try
- * for much longer than this does before they invoke the OOM killer.  Have twice as many, if
- * possible, so that for some time a look at the limits tells that there is room.
- */
-static bool split_can_have(unsigned long nr)
+/* The host's memory as a whole: what there is on the nodes that the VM may use isn't known. */
+static bool split_is_available(unsigned long nr)
 {
-	void *pages = NULL, *page;
-	unsigned long had;
-
-	for (had = 0; had < 2 * nr; had++) {
-		page = (void *)__get_free_page(KVM_SPLIT_GFP);
-		if (!page)
-			break;
-		*(void **)page = pages;
-		pages = page;
-	}
-
-	while ((page = pages)) {
-		pages = *(void **)page;
-		free_page((unsigned long)page);
-	}
-
-	return had >= nr;
+	return split_cgroup_margin() >= nr && si_mem_available() >= (long)nr;
 }
 
 /**
- * kvm_split_has_margin - is there room for what a VM may need next, as it is?
+ * kvm_split_has_margin - is there room for what a VM may need next but page tables?
  * @kvm: the VM
  *
  * Nothing is allocated or reclaimed to find out, so that page faults may ask, too.
  */
 bool kvm_split_has_margin(struct kvm *kvm)
 {
-	unsigned long nr = split_room(kvm);
-
-	return split_cgroup_margin() >= nr && si_mem_available() >= (long)nr;
+	return split_is_available(split_room(kvm));
 }
 
 static bool split_has_room(struct kvm *kvm)
 {
-	return kvm_split_has_margin(kvm) || split_can_have(split_room(kvm));
+	return split_is_available(split_room(kvm) + split_page_tables(kvm));
 }
 
 static void split_pause(struct kvm *kvm)
@@ -181,7 +185,13 @@ int kvm_split_make_room(struct kvm *kvm)
 	return -ENOMEM;
 }
 
-static bool split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table)
+/**
+ * kvm_split_is_stocked - does the stock have what a split takes?
+ * @kvm: the VM
+ * @nr_descs: how many rmap descriptors are needed
+ * @page_table: is a page table needed, with its header?
+ */
+bool kvm_split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table)
 {
 	return kvm_mmu_memory_cache_nr_free_objects(&kvm->arch.split_desc_cache) >= nr_descs &&
 	       (!page_table ||
@@ -222,8 +232,8 @@ int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 {
 	int r;
 
-	/* Whoever may not split more at a time comes with the stock as it is. */
-	if (split_is_stocked(kvm, nr_descs, page_table))
+	/* If mmu_lock was dropped because a chunk was complete, the stock may be full. */
+	if (kvm_split_is_stocked(kvm, nr_descs, page_table))
 		return 0;
 
 	r = kvm_split_make_room(kvm);

@@ -5,13 +5,17 @@
 #include <linux/gfp.h>
 #include <linux/kvm_host.h>
 
-/* To split huge pages ahead of writes is optional: it never invokes the OOM killer. */
-#define KVM_SPLIT_GFP	(GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN)
+/*
+ * To split huge pages ahead of writes is optional: it never invokes the OOM killer, and
+ * leaves reserves to those who have to free memory.
+ */
+#define KVM_SPLIT_GFP	(GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN | __GFP_NOMEMALLOC)
 
 bool kvm_split_has_margin(struct kvm *kvm);
 
 /* Locking: slots_lock is held by callers of all of these. */
 bool kvm_split_is_paused(struct kvm *kvm);
+bool kvm_split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table);
 int kvm_split_make_room(struct kvm *kvm);
 int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table);
 

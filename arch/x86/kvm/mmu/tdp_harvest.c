@@ -289,7 +289,7 @@ static bool harvest_should_yield(struct tdp_harvest *h)
 		return false;
 
 	h->work = 0;
-	return need_resched() || rwlock_is_contended(&h->kvm->mmu_lock);
+	return kvm_mmu_lock_is_wanted(h->kvm);
 }
 
 /*

@@ -179,7 +179,8 @@ struct options perf_options = {
 	.manual_protect = true,
 };
 
-static void take_bytes(const char *arg)
+/* @option: the name of the option, which takes no less than @min bytes. */
+static u64 take_size(const char *option, const char *arg, u64 min)
 {
 	static const char units[] = "bkmgt";
 	const char *unit = units;
@@ -193,10 +194,15 @@ static void take_bytes(const char *arg)
 		unit = strchr(units, tolower(*end++));
 	shift = unit ? (unit - units) * 10 : 0;
 
-	if (!isdigit(arg[0]) || !unit || *end || errno || !number ||
+	if (!isdigit(arg[0]) || !unit || *end || errno || number < min ||
 	    number > (unsigned long)LONG_MAX >> shift)
-		usage_error("-b takes a size such as 64M or 1G, not '%s'", arg);
-	perf_options.vcpu_bytes = number << shift;
+		usage_error("%s takes a size such as 64M or 1G, not '%s'", option, arg);
+	return number << shift;
+}
+
+static void take_bytes(const char *arg)
+{
+	perf_options.vcpu_bytes = take_size("-b", arg, 1);
 }
 
 static void take_backing(const char *arg)
@@ -216,32 +222,45 @@ static void take_mode(const char *arg)
 }
 
 /* Headers without the capability come with a library without the hook. */
-#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
-static const char * const asked_eagers[] = { "host", "off", "on" };
-static const char * const asked_logs[] = { "host", "wrprot", "dirty", "auto" };
-
-static struct choice eagers = { asked_eagers, sizeof(*asked_eagers), ARRAY_SIZE(asked_eagers) };
-static struct choice logs = { asked_logs, sizeof(*asked_logs), ARRAY_SIZE(asked_logs) };
-
-static void ask(struct kvm_vm *vm)
+#ifdef KVM_CAP_X86_DIRTY_BITS
+static void take_chunk(const char *arg)
 {
-	const struct options *opts = &perf_options;
-	struct kvm_enable_cap cap = {
-		.cap = KVM_CAP_X86_DIRTY_LOG_CONTROL,
-		.args = { opts->asked_eager, opts->asked_chunk, opts->asked_log_by },
-	};
+	perf_options.chunk.given = true;
+	perf_options.chunk.value = take_size("--chunk", arg, 0);
+}
 
-	__TEST_REQUIRE(!__vm_ioctl(vm, KVM_ENABLE_CAP, &cap),
-		       "KVM doesn't allow --eager %s, --chunk %lu and --log-by %s here",
-		       asked_eagers[opts->asked_eager], opts->asked_chunk,
-		       asked_logs[opts->asked_log_by]);
+static void take_dirty_bits(const char *arg)
+{
+	static const char * const values[] = { "off", "on" };
+	const struct choice choice = { values, sizeof(*values), ARRAY_SIZE(values) };
+
+	perf_options.dirty_bits.given = true;
+	perf_options.dirty_bits.value = option_name(arg, &choice);
+}
+
+static void enable_setting(struct kvm_vm *vm, u32 cap, const struct vm_setting *setting,
+			   const char *option)
+{
+	struct kvm_enable_cap enable = { .cap = cap, .args = { setting->value } };
+
+	__TEST_REQUIRE(!setting->given || !__vm_ioctl(vm, KVM_ENABLE_CAP, &enable),
+		       "KVM refuses %s %lu here: %s", option, setting->value, strerror(errno));
+}
+
+static void enable_settings(struct kvm_vm *vm)
+{
+	enable_setting(vm, KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, &perf_options.chunk, "--chunk");
+	enable_setting(vm, KVM_CAP_X86_DIRTY_BITS, &perf_options.dirty_bits, "--dirty-bits");
 }
 
 void asked_json(const struct options *opts)
 {
-	fprintf(json_out, ", \"asked_eager\": \"%s\", \"asked_chunk\": %lu",
-		asked_eagers[opts->asked_eager], opts->asked_chunk);
-	fprintf(json_out, ", \"asked_log_by\": \"%s\"", asked_logs[opts->asked_log_by]);
+	if (opts->chunk.given)
+		fprintf(json_out, ", \"asked_chunk_bytes\": %lu", opts->chunk.value);
+	else
+		fprintf(json_out, ", \"asked_chunk_bytes\": null");
+	fprintf(json_out, ", \"asked_dirty_bits\": %s", !opts->dirty_bits.given ? "null" :
+		opts->dirty_bits.value ? "true" : "false");
 }
 #else
 void asked_json(const struct options *opts)
@@ -307,16 +326,12 @@ static const struct test_option common_options[] = {
 	  .count = &perf_options.runs, .min = 1, .max = MAX_RUNS },
 	{ 0, "sparse", "Access only the first page of every 2 MiB.  All of them are\n"
 	  "     populated.", .flag = &perf_options.sparse },
-#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
-	{ 0, "chunk", "Have KVM split so many 4KiB pages at most in each hold of mmu_lock, a\n"
-	  "     multiple of 512. (x86 only)", .number = &perf_options.asked_chunk,
-	  .max = KVM_X86_EAGER_SPLIT_CHUNK_MAX, .multiple = KVM_X86_EAGER_SPLIT_CHUNK_UNIT },
-	{ 0, "eager", "Have KVM split huge pages eagerly: off, on, or as the host says.\n"
-	  "     (host, off, on; default: host; x86 only)",
-	  .number = &perf_options.asked_eager, .choice = &eagers },
-	{ 0, "log-by", "Have KVM log pages by write protection, Dirty bits, whatever it\n"
-	  "     chooses, or both. (host, wrprot, dirty, auto, check; default: host; x86 only)",
-	  .number = &perf_options.asked_log_by, .choice = &logs },
+#ifdef KVM_CAP_X86_DIRTY_BITS
+	{ 0, "chunk", "Bytes of huge pages that KVM splits eagerly before it drops mmu_lock,\n"
+	  "     e.g. 2M or 1G; 0: none are split eagerly. (default: KVM's; x86 only)",
+	  .take = take_chunk },
+	{ 0, "dirty-bits", "Have KVM log pages by Dirty bits. (off, on; default: as KVM's\n"
+	  "     parameter dirty_harvest says; x86 only)", .take = take_dirty_bits },
 #endif
 	{ 0, "stats", "Print what KVM's statistics say about each phase. (x86 only)",
 	  .flag = &perf_options.stats },
@@ -330,9 +345,8 @@ static void check_options(const struct options *opts)
 #endif
 	if (opts->readers > opts->nr_vcpus)
 		usage_error("-R %d is more than the %d vCPUs of -v", opts->readers, opts->nr_vcpus);
-#ifdef KVM_CAP_X86_DIRTY_LOG_CONTROL
-	if (opts->asked_eager || opts->asked_chunk || opts->asked_log_by)
-		vm_open_hook = ask;
+#ifdef KVM_CAP_X86_DIRTY_BITS
+	vm_open_hook = enable_settings;
 #endif
 	if (perf_program.check)
 		perf_program.check(opts);

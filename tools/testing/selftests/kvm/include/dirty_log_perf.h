@@ -80,10 +80,11 @@ extern struct options {
 	bool verify;
 	/* Print what KVM's statistics say about each phase. */
 	bool stats;
-	/* What VMs ask KVM for: arguments of KVM_CAP_X86_DIRTY_LOG_CONTROL. */
-	u64 asked_eager;
-	u64 asked_chunk;
-	u64 asked_log_by;
+	/* args[0] of KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, and of KVM_CAP_X86_DIRTY_BITS. */
+	struct vm_setting {
+		bool given;
+		u64 value;
+	} chunk, dirty_bits;
 	/* File for the results, or NULL. */
 	const char *json;
 } perf_options;

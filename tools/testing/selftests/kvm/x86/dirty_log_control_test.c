@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KVM_CAP_X86_DIRTY_LOG_CONTROL: what VMs may ask for with which parameters of the host, and
- * that they do what was asked for last, calls that failed not counting.
+ * Settings of a VM: KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and KVM_CAP_X86_DIRTY_BITS
+ *
+ * Method: enable both with all kinds of arguments, for all values of the host's parameters, at
+ * times when KVM allows that and when it is too late.  Compare the errors with what api.rst says,
+ * and what KVM reports after each call with the last call that succeeded.  Then log VMs with these
+ * settings: count the huge pages split, the holds of mmu_lock meanwhile, and faults or exits.
+ *
+ * Limits: memory is too small to split more than 1GiB.
  */
 #include "eager_split_util.h"
 
@@ -10,20 +16,27 @@
 #define NR_HUGE		16u
 #define NR_PAGES	(NR_HUGE * PAGES_PER_2M)
 #define STRIDE		3ul
-#define UNIT		KVM_X86_EAGER_SPLIT_CHUNK_UNIT
+#define SMM_SLOT	BIT(16)
+#define TSS_ADDR	0xfffbd000ul
+#define IDENTITY_ADDR	0xfffbc000ull
 
-/* The arguments. */
+/* The capability isn't enabled. */
+#define NOT_SET		(~0ull)
+#define DEFAULT_CHUNK	SZ_1G
+
+/* args[0] of KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, and of KVM_CAP_X86_DIRTY_BITS. */
 struct control {
-	u64 eager;
 	u64 chunk;
-	u64 method;
-	u64 rest;
+	u64 bits;
 };
+
+static const struct control none = { NOT_SET, NOT_SET };
 
 /* Of the host: whether CPUs log by themselves, SPTEs have Dirty bits, and the parameters. */
 static bool pml, dirty_bits, host_eager;
 static const char *host_method;
 
+static u8 smm_page[SZ_4K] __aligned(SZ_4K);
 static struct control asked;
 static u64 stride = 1;
 
@@ -44,123 +57,224 @@ static void set_host(bool eager, const char *method)
 	setting_set(PARAM_HARVEST, method);
 }
 
-static bool is_allowed(struct control c)
+static int chunk_error(u64 chunk)
 {
-	bool may_choose = strcmp(host_method, "off");
-	bool bits = may_choose && dirty_bits;
-	bool methods[] = { true, true, bits, may_choose };
-	bool eagers[] = { true, true, host_eager };
+	bool valid = !chunk || chunk == SZ_2M || chunk == SZ_1G;
 
-	return c.eager < ARRAY_SIZE(eagers) && eagers[c.eager] &&
-	       c.method < ARRAY_SIZE(methods) && methods[c.method] &&
-	       !(c.chunk % UNIT) && c.chunk <= KVM_X86_EAGER_SPLIT_CHUNK_MAX && !c.rest;
+	return !valid ? EINVAL : chunk && !host_eager ? EPERM : 0;
 }
 
-static bool expected_harvest(u64 method)
+static int bits_error(u64 bits)
+{
+	int err = strcmp(host_method, "off") ? 0 : EPERM;
+
+	if (!dirty_bits)
+		err = EOPNOTSUPP;
+	if (!bits)
+		err = 0;
+	if (bits & ~KVM_X86_DIRTY_BITS_ENABLE)
+		err = EINVAL;
+
+	return err;
+}
+
+static bool is_allowed(struct control c)
+{
+	return (c.chunk == NOT_SET || !chunk_error(c.chunk)) &&
+	       (c.bits == NOT_SET || !bits_error(c.bits));
+}
+
+static bool expected_harvest(u64 bits)
 {
 	bool of_host = !strcmp(host_method, "on") ||
 		       (!strcmp(host_method, "auto") && !kvm_is_tdp_enabled());
-	bool harvests[] = { !pml && of_host, false, true, !pml && !kvm_is_tdp_enabled() };
 
-	return harvests[method] && dirty_bits;
+	return bits == NOT_SET ? dirty_bits && !pml && of_host : bits;
 }
 
-static void enable(struct kvm_vm *vm, struct control c, u32 flags, int expected)
+/* What KVM says of a VM, and of the host: that doesn't depend on parameters. */
+static void check_reports(struct kvm_vm *vm, u64 chunk, bool harvest)
 {
-	struct kvm_enable_cap cap = {
-		.cap = KVM_CAP_X86_DIRTY_LOG_CONTROL,
-		.flags = flags,
-		.args = { c.eager, c.chunk, c.method, c.rest },
-	};
+	u64 flags = dirty_bits ? KVM_X86_DIRTY_BITS_ENABLE : 0;
+
+	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_EAGER_SPLIT_CHUNK_SIZE), chunk);
+	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_EAGER_SPLIT_CHUNK_SIZE), DEFAULT_CHUNK);
+	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_SUPPORTED_BLOCK_SIZES), SZ_2M | SZ_1G);
+	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_SUPPORTED_BLOCK_SIZES), SZ_2M | SZ_1G);
+	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_X86_DIRTY_BITS), flags);
+	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_X86_DIRTY_BITS), flags);
+	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_harvest), harvest);
+}
+
+static void enable(struct kvm_vm *vm, struct kvm_enable_cap cap, int expected)
+{
 	int err = __vm_ioctl(vm, KVM_ENABLE_CAP, &cap) ? errno : 0;
 
-	TEST_ASSERT(err == expected, "%lu, %lu, %lu, %lu, flags %u: expected %d, seen %d", c.eager,
-		    c.chunk, c.method, c.rest, flags, expected, err);
+	TEST_ASSERT(err == expected, "%s: %llx, %llx, %llx, %llx, flags %u: expected %d, seen %d",
+		    cap.cap == KVM_CAP_X86_DIRTY_BITS ? "Dirty bits" : "chunk", cap.args[0],
+		    cap.args[1], cap.args[2], cap.args[3], cap.flags, expected, err);
 }
 
-/* The opposite in each way that a failing call could leave behind. */
-static struct control opposite(struct control c)
+static void enable_chunk(struct kvm_vm *vm, u64 chunk, int expected)
 {
-	c.eager = c.eager != KVM_X86_EAGER_SPLIT_OFF;
-	c.chunk = c.chunk ? 0 : UNIT;
-	c.method = c.method != KVM_X86_DIRTY_LOG_WRPROT ? KVM_X86_DIRTY_LOG_WRPROT : 0;
-	return c;
+	struct kvm_enable_cap cap = { .cap = KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, .args = { chunk } };
+
+	enable(vm, cap, expected);
+	cap.flags = 1;
+	enable(vm, cap, EINVAL);
 }
 
+static void enable_bits(struct kvm_vm *vm, u64 bits, int expected)
+{
+	struct kvm_enable_cap cap = { .cap = KVM_CAP_X86_DIRTY_BITS, .args = { bits } };
+
+	enable(vm, cap, expected);
+	/* The opposite, and not valid. */
+	cap.args[0] ^= KVM_X86_DIRTY_BITS_ENABLE;
+	cap.flags = 1;
+	enable(vm, cap, EINVAL);
+	cap.flags = 0;
+	for (int i = 1; i < ARRAY_SIZE(cap.args); i++) {
+		cap.args[i] = 1ull << 32;
+		enable(vm, cap, EINVAL);
+		cap.args[i] = 0;
+	}
+	cap.args[0] |= KVM_X86_DIRTY_BITS_ENABLE << 1;
+	enable(vm, cap, EINVAL);
+}
+
+/* First the opposite, as far as it is allowed: the last call that succeeds counts. */
 static void enable_asked(struct kvm_vm *vm)
 {
-	struct control bad = opposite(asked);
+	u64 chunk = asked.chunk ? 0 : SZ_2M, bits = !asked.bits;
 
-	enable(vm, bad, 0, is_allowed(bad) ? 0 : EINVAL);
-	enable(vm, asked, 0, 0);
-	enable(vm, bad, 1, EINVAL);
-	bad.rest = 1;
-	enable(vm, bad, 0, EINVAL);
+	if (asked.chunk != NOT_SET) {
+		enable_chunk(vm, chunk, chunk_error(chunk));
+		enable_chunk(vm, asked.chunk, 0);
+	}
+	enable_chunk(vm, SZ_4M, EINVAL);
+	if (asked.bits != NOT_SET) {
+		enable_bits(vm, bits, bits_error(bits));
+		enable_bits(vm, asked.bits, 0);
+	}
 }
 
 static void check_values(void)
 {
-	static const u64 values[] = { 0, 1, 2, 3, 4, 5, ~0ull };
-	static const u64 chunks[] = { 0, 1, UNIT - 1, UNIT, UNIT + 1, UNIT * 5, UNIT * UNIT,
-				      UNIT * UNIT + UNIT, 1ull << 32, ~0ull };
-	u64 i, may = KVM_X86_ALLOWS_EAGER_SPLIT_CHUNK, harvests;
+	static const u64 chunks[] = { 0, 1, SZ_4K, SZ_2M - 1, SZ_2M, SZ_2M + 1, 0, SZ_4M, SZ_1G,
+				      SZ_2M | SZ_1G, SZ_2M, SZ_1G + 1, SZ_2G, 1ull << 32, 0,
+				      1ull << 32 | SZ_2M, 1ull << 63, ~0ull };
+	static const u64 bits[] = { 0, 1, 2, 3, 0, 1ull << 32 | 1, 1ull << 63, 1, ~0ull };
 	struct kvm_vm *vm = vm_create_barebones();
-	struct control c;
+	bool harvest = expected_harvest(NOT_SET);
+	u64 chunk = DEFAULT_CHUNK;
+	int i;
 
-	for (i = 0; i <= KVM_X86_DIRTY_LOG_AUTO; i++) {
-		may |= is_allowed((struct control){ i }) * KVM_X86_ALLOWS_EAGER_SPLIT_HOST << i;
-		may |= is_allowed((struct control){ 0, 0, i }) * KVM_X86_ALLOWS_DIRTY_LOG_HOST << i;
+	check_reports(vm, chunk, harvest);
+	for (i = 0; i < ARRAY_SIZE(chunks); i++) {
+		enable_chunk(vm, chunks[i], chunk_error(chunks[i]));
+		if (!chunk_error(chunks[i]))
+			chunk = chunks[i];
+		check_reports(vm, chunk, harvest);
 	}
-	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_X86_DIRTY_LOG_CONTROL), may);
-	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_X86_DIRTY_LOG_CONTROL), may);
-
-	harvests = vm_get_stat(vm, dirty_harvest);
-	for (i = 0; i < ARRAY_SIZE(values) * ARRAY_SIZE(values) * ARRAY_SIZE(chunks); i++) {
-		c = (struct control){ .eager = values[i % 7], .method = values[i / 7 % 7],
-				      .chunk = chunks[i / 49] };
-		enable(vm, c, 0, is_allowed(c) ? 0 : EINVAL);
-		if (is_allowed(c))
-			harvests = expected_harvest(c.method);
-		TEST_ASSERT_EQ(vm_get_stat(vm, dirty_harvest), harvests);
+	for (i = 0; i < ARRAY_SIZE(bits); i++) {
+		enable_bits(vm, bits[i], bits_error(bits[i]));
+		if (!bits_error(bits[i]))
+			harvest = bits[i];
+		check_reports(vm, chunk, harvest);
 	}
 	kvm_vm_free(vm);
+}
+
+/* The parameters were changed since the VM got its settings. */
+static void check_later(void)
+{
+	struct kvm_vm *vm;
+
+	set_host(true, "on");
+	vm = vm_create_barebones();
+	enable_chunk(vm, SZ_2M, 0);
+	enable_bits(vm, dirty_bits, 0);
+	set_host(false, "off");
+	check_reports(vm, SZ_2M, dirty_bits);
+	enable_chunk(vm, SZ_1G, EPERM);
+	enable_bits(vm, 1, dirty_bits ? EPERM : EOPNOTSUPP);
+	check_reports(vm, SZ_2M, dirty_bits);
+	enable_chunk(vm, 0, 0);
+	enable_bits(vm, 0, 0);
+	check_reports(vm, 0, false);
+	kvm_vm_free(vm);
+}
+
+/* Refused, with the opposite of what the VM has. */
+static void enable_too_late(struct kvm_vm *vm)
+{
+	int expected = bits_error(dirty_bits);
+
+	enable_chunk(vm, 0, EINVAL);
+	enable_bits(vm, !dirty_bits, dirty_bits ? EBUSY : EOPNOTSUPP);
+	enable_bits(vm, dirty_bits, expected ?: EBUSY);
+	check_reports(vm, SZ_2M, dirty_bits);
 }
 
 static void check_too_late(void)
 {
-	struct kvm_vm *vm = vm_create_barebones();
-	struct control none = { };
+	struct kvm_vm *vm;
+	u64 addr = IDENTITY_ADDR;
+
+	set_host(true, "on");
+	vm = vm_create_barebones();
+	/* KVM may make memslots of these, which don't count. */
+	vm_ioctl(vm, KVM_SET_TSS_ADDR, (void *)TSS_ADDR);
+	vm_ioctl(vm, KVM_SET_IDENTITY_MAP_ADDR, &addr);
+	enable_chunk(vm, 0, 0);
+	enable_bits(vm, 0, 0);
+	enable_chunk(vm, SZ_2M, 0);
+	enable_bits(vm, dirty_bits, 0);
 
 	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, 1, 0);
-	enable(vm, none, 0, EBUSY);
+	enable_too_late(vm);
 	vm_mem_region_delete(vm, DATA_SLOT);
-	enable(vm, none, 0, 0);
+	enable_chunk(vm, 0, 0);
+	enable_chunk(vm, SZ_2M, 0);
+	enable_bits(vm, dirty_bits, 0);
+
+	/* A memslot in the other address space. */
+	if (vm_check_cap(vm, KVM_CAP_MULTI_ADDRESS_SPACE) > 1) {
+		vm_set_user_memory_region(vm, SMM_SLOT, 0, DATA_GPA, SZ_4K, smm_page);
+		enable_too_late(vm);
+		vm_set_user_memory_region(vm, SMM_SLOT, 0, DATA_GPA, 0, smm_page);
+	}
+
+	/* The chunk is about memslots only. */
 	__vm_vcpu_add(vm, 0);
-	enable(vm, none, 0, EBUSY);
-	enable(vm, (struct control){ .rest = 1 }, 0, EINVAL);
+	enable_chunk(vm, 0, 0);
+	enable_chunk(vm, SZ_2M, 0);
+	enable_bits(vm, 0, EBUSY);
+	enable_bits(vm, 1, dirty_bits ? EBUSY : EOPNOTSUPP);
+	check_reports(vm, SZ_2M, dirty_bits);
 	kvm_vm_free(vm);
 }
 
-/* It has room for PML's log, also where a VM asked for something else: it may ask again. */
+/* It has room for PML's log, also where a VM has enabled Dirty bits: it may disable them. */
 static void check_small_ring(void)
 {
 	struct kvm_enable_cap cap = { .cap = KVM_CAP_DIRTY_LOG_RING, .args = { PAGE_SIZE } };
 	struct kvm_vm *vm = vm_create_barebones();
 
-	enable(vm, (struct control){ .method = KVM_X86_DIRTY_LOG_WRPROT }, 0, 0);
+	enable_bits(vm, dirty_bits, 0);
 	TEST_ASSERT(!__vm_ioctl(vm, KVM_ENABLE_CAP, &cap) == !pml,
 		    "a ring of one page%s", pml ? ", less than PML's log" : " is refused");
 	kvm_vm_free(vm);
 }
 
-/* Its pages are write-protected, whatever is asked for. */
+/* The pages of a VM with a ring are write-protected, whatever its settings are. */
 static void check_ring(void)
 {
-	struct control c = { .method = KVM_X86_DIRTY_LOG_DIRTY_BITS };
 	struct kvm_vm *vm = vm_create_barebones();
 
 	vm_enable_dirty_ring(vm, 16 * PAGE_SIZE);
-	enable(vm, c, 0, is_allowed(c) ? 0 : EINVAL);
+	enable_bits(vm, dirty_bits, 0);
 	TEST_ASSERT(!vm_get_stat(vm, dirty_harvest), "Dirty bits are looked for beside a ring");
 	kvm_vm_free(vm);
 }
@@ -178,19 +292,18 @@ static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 			    test_bit(page, log) ? "" : " not");
 }
 
-/* Whatever other VMs ask for and are refused, Dirty bits are looked for: 2 s later, too. */
-static void ask_in_another_vm(void)
+/* Whatever other VMs enable and are refused, this one logs by Dirty bits: 2 s later, too. */
+static void enable_in_another_vm(void)
 {
-	struct control c = { .method = KVM_X86_DIRTY_LOG_DIRTY_BITS };
 	struct kvm_vm *vm = vm_create_barebones();
 
 	for (int i = 0; i < 9; i++) {
-		enable(vm, (struct control){ .method = KVM_X86_DIRTY_LOG_WRPROT }, 0, 0);
-		enable(vm, c, 0, 0);
+		enable_bits(vm, 0, 0);
+		enable_bits(vm, 1, 0);
 	}
 	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, 1, 0);
 	for (int i = 0; i < 9; i++)
-		enable(vm, c, 0, EBUSY);
+		enable_bits(vm, 1, EBUSY);
 	kvm_vm_free(vm);
 	sleep(2);
 }
@@ -209,8 +322,8 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 	return vm;
 }
 
-/* A vCPU that comes while pages are logged.  By PML it would exit once for 512 pages. */
-static void check_late_vcpu(struct kvm_vm *vm, bool manual)
+/* A vCPU that comes while pages are logged.  By PML it exits once for 512 pages. */
+static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 {
 	struct kvm_vcpu *vcpu = vm_vcpu_add(vm, 1, guest_main);
 	u64 exits = 0;
@@ -222,19 +335,22 @@ static void check_late_vcpu(struct kvm_vm *vm, bool manual)
 		exits = read_vcpu_stat(vcpu, "exits") - exits;
 		check_log(vm, 1, manual);
 	}
-	TEST_ASSERT(!pml || exits < NR_PAGES / PAGES_PER_2M, "%lu exits for %lu pages", exits,
-		    (u64)NR_PAGES);
+	TEST_ASSERT(!pml || (exits < NR_PAGES / PAGES_PER_2M) == c.bits,
+		    "%lu exits for %lu pages, Dirty bits %lu", exits, NR_PAGES, c.bits);
 }
 
 /* @manual: splitting is left to CLEAR.  @turn_off: the host changes its mind before. */
 static void check_vm(struct control c, bool manual, bool turn_off)
 {
-	bool splits = c.eager != KVM_X86_EAGER_SPLIT_OFF && host_eager && !turn_off;
+	bool splits = c.chunk && host_eager && !turn_off, harvest = expected_harvest(c.bits);
+	u64 chunk = c.chunk == NOT_SET ? DEFAULT_CHUNK : c.chunk;
 	u64 nr_2m, holds, at_least, faults;
 	struct kvm_vcpu *vcpu;
 	struct kvm_vm *vm = create_vm(c, &vcpu);
 
-	enable(vm, opposite(c), 0, EBUSY);
+	enable_chunk(vm, chunk ? 0 : SZ_2M, chunk || host_eager ? EINVAL : EPERM);
+	enable_bits(vm, 0, EBUSY);
+	check_reports(vm, chunk, harvest);
 	if (manual)
 		vm_enable_manual_protect(vm, true);
 	vcpu_run_to_sync(vcpu, NULL);
@@ -251,61 +367,66 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	if (turn_off)
 		setting_set(PARAM_EAGER, "Y");
 
-	TEST_ASSERT(nr_2m == (splits ? NR_HUGE : 0), "%lu, %lu, %lu, manual %d: %lu pages split",
-		    c.eager, c.chunk, c.method, manual, nr_2m);
-	at_least = c.chunk ? nr_2m * PAGES_PER_2M / c.chunk : 0;
+	TEST_ASSERT(nr_2m == (splits ? NR_HUGE : 0),
+		    "chunk %lx, Dirty bits %lx, manual %d: %lu pages split", c.chunk, c.bits,
+		    manual, nr_2m);
+	at_least = chunk ? nr_2m * SZ_2M / chunk : 0;
 	TEST_ASSERT(!splits || (holds >= at_least && holds < at_least + NR_HUGE / 2),
-		    "%lu 2MiB pages were split in %lu holds of mmu_lock, with a chunk of %lu",
-		    nr_2m, holds, c.chunk);
-	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_harvest), expected_harvest(c.method));
+		    "%lu 2MiB pages were split in %lu holds of mmu_lock, with a chunk of %lx",
+		    nr_2m, holds, chunk);
 
 	/* All pages are small after the first round; the second one writes to fewer of them. */
 	write_guest_global(vm, stride, STRIDE);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE, manual);
-	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS)
-		ask_in_another_vm();
+	if (c.bits == 1)
+		enable_in_another_vm();
 	write_guest_global(vm, stride, STRIDE * STRIDE);
 	faults = nr_faults(vcpu);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE * STRIDE, manual);
-	TEST_ASSERT(c.method != KVM_X86_DIRTY_LOG_WRPROT || nr_faults(vcpu) > faults,
-		    "no page was write-protected");
-	if (c.method == KVM_X86_DIRTY_LOG_DIRTY_BITS)
-		check_late_vcpu(vm, manual);
+	TEST_ASSERT((nr_faults(vcpu) > faults) == (!pml && !harvest),
+		    "Dirty bits %lx: %lu faults", c.bits, nr_faults(vcpu) - faults);
+	if (c.bits != NOT_SET)
+		check_late_vcpu(vm, c, manual);
 	kvm_vm_free(vm);
 }
 
-static void check_vms(void)
+static void check_bits(void)
 {
-	struct control c;
+	struct control c = none;
 
-	for (int i = 0; i < 12; i++) {
-		c = (struct control){ .eager = i % 3, .chunk = i / 3 % 2 * UNIT };
+	for (c.bits = 0; c.bits < 2; c.bits++) {
 		if (is_allowed(c))
-			check_vm(c, i / 6, false);
+			check_vm(c, c.bits, false);
 	}
-	for (int i = 1; i <= KVM_X86_DIRTY_LOG_AUTO; i++) {
-		c = (struct control){ .method = i, .chunk = 2 * UNIT };
+}
+
+static void check_chunks(void)
+{
+	static const u64 chunks[] = { NOT_SET, 0, SZ_2M, SZ_1G };
+	struct control c = none;
+
+	for (int i = 0; i < 2 * ARRAY_SIZE(chunks); i++) {
+		c.chunk = chunks[i / 2];
 		if (is_allowed(c))
 			check_vm(c, i % 2, false);
 	}
 	for (int i = 0; i < 2 && host_eager; i++)
-		check_vm((struct control){ .eager = KVM_X86_EAGER_SPLIT_ON }, i, true);
+		check_vm((struct control){ SZ_2M, NOT_SET }, i, true);
 }
 
 int main(int argc, char *argv[])
 {
-	static const char * const methods[] = { "off", "vm", "auto", "on" };
+	static const char * const methods[] = { "off", "auto", "on" };
 	struct kvm_vm *vm;
 
 	parse_test_options(argc, argv, NULL, NULL);
-	TEST_REQUIRE(kvm_has_cap(KVM_CAP_X86_DIRTY_LOG_CONTROL));
 	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "too few 2MiB HugeTLB pages are free");
 
 	ksft_print_header();
-	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2);
+	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2 + ARRAY_SIZE(methods));
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
 	setting_set(PARAM_HARVEST, "on");
 	vm = vm_create_barebones();
@@ -319,14 +440,18 @@ int main(int argc, char *argv[])
 		ksft_test_result_pass("values, eager_page_split=%d, dirty_harvest=%s\n", host_eager,
 				      host_method);
 	}
+	check_later();
+	ksft_test_result_pass("parameters changed later\n");
 	check_too_late();
 	check_ring();
 	check_small_ring();
 	ksft_test_result_pass("too late, dirty ring\n");
-	for (int i = 0; i < 2; i++) {
-		set_host(i, i ? "vm" : "off");
-		check_vms();
+	for (int i = 0; i < ARRAY_SIZE(methods); i++) {
+		set_host(i, methods[i]);
+		check_bits();
+		if (i < 2)
+			check_chunks();
+		ksft_test_result_pass("VMs, dirty_harvest=%s\n", host_method);
 	}
-	ksft_test_result_pass("VMs\n");
 	ksft_finished();
 }

@@ -212,8 +212,9 @@ static void verify_lazy(const struct test *test, const char *stage)
 /* Only the test slots can have huge pages, memslot 0 has none. */
 void verify_split(const struct test *test, const char *stage)
 {
-	/* 1: a VM that asks not to be split. */
-	if (get_kvm_param_bool("eager_page_split") && test->opts->asked_eager != 1)
+	const struct vm_setting *chunk = &test->opts->chunk;
+
+	if (get_kvm_param_bool("eager_page_split") && (!chunk->given || chunk->value))
 		verify_eager(test, stage);
 	else
 		verify_lazy(test, stage);

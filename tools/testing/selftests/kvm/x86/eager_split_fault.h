@@ -71,7 +71,6 @@ struct split_stats {
 	u64 done;
 	u64 nomem;
 	u64 noquota;
-	u64 cancelled;
 };
 
 #define CHECK(t, cond, fmt, ...)	\

@@ -92,7 +92,6 @@ struct split_stats get_stats(struct kvm_vm *vm)
 		.done = vm_get_stat_or_absent(vm, "eager_split_done"),
 		.nomem = vm_get_stat_or_absent(vm, "eager_split_nomem"),
 		.noquota = vm_get_stat_or_absent(vm, "eager_split_noquota"),
-		.cancelled = vm_get_stat_or_absent(vm, "eager_split_cancelled"),
 	};
 }
 
@@ -227,7 +226,7 @@ static const char *run_part(unsigned int row)
 static bool has_stats(void)
 {
 	struct kvm_vm *vm = vm_create_barebones();
-	bool has = vm_get_stat_or_absent(vm, "eager_split_cancelled") != STAT_ABSENT;
+	bool has = vm_get_stat_or_absent(vm, "eager_split_noquota") != STAT_ABSENT;
 
 	kvm_vm_free(vm);
 	return has;

@@ -23,7 +23,8 @@
  */
 #include "eager_split_util.h"
 
-#define HOLD_ENABLE		TRACING "events/kvm_eager_split/kvm_eager_split_hold/enable"
+#define BEGIN_ENABLE		TRACING "events/kvmmmu/kvm_eager_split_begin/enable"
+#define END_ENABLE		TRACING "events/kvmmmu/kvm_eager_split_end/enable"
 
 #define DATA_SLOT		1
 #define DATA_GPA		0x40000000ull
@@ -64,6 +65,8 @@ struct hostile {
 };
 
 struct hold {
+	/* When the first huge page was found in the present one; 0 if none was. */
+	u64 begun_ns;
 	/* Of all holds, nanoseconds for one huge page and for all of them. */
 	u64 per_page_ns;
 	u64 longest_ns;
@@ -148,16 +151,36 @@ static void set_logging(struct hostile *t, bool on)
 	vm_mem_region_set_flags(t->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0);
 }
 
-/* The tracepoint */
+/* The tracepoints */
+
+/* Return: when a line of the trace was recorded, if it is of that event, or 0. */
+static u64 traced_ns(const char *line, const char *event)
+{
+	unsigned long seconds, usec;
+	const char *text = strstr(line, event);
+
+	while (text && text > line && text[-1] != ' ')
+		text--;
+	if (!text || sscanf(text, "%lu.%lu:", &seconds, &usec) != 2)
+		return 0;
+
+	return seconds * NSEC_PER_SEC + usec * NSEC_PER_USEC;
+}
 
 static void add_hold(struct hold *h, const char *line)
 {
-	const char *text = strstr(line, "kvm_eager_split_hold: pages ");
+	u64 begun_ns = traced_ns(line, ": kvm_eager_split_begin: ");
+	u64 ended_ns = traced_ns(line, ": kvm_eager_split_end: ");
 	unsigned long pages, ns;
 
-	if (!text || sscanf(text, "kvm_eager_split_hold: pages %lu ns %lu", &pages, &ns) != 2)
+	if (begun_ns)
+		h->begun_ns = begun_ns;
+	if (!ended_ns || !h->begun_ns ||
+	    sscanf(strstr(line, ": pages "), ": pages %lu", &pages) != 1)
 		return;
 
+	ns = ended_ns - h->begun_ns;
+	h->begun_ns = 0;
 	h->nr_pages += pages;
 	h->nr_holds += !!pages;
 	h->longest_ns = max(h->longest_ns, ns);
@@ -329,9 +352,10 @@ int main(int argc, char *argv[])
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
 	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
-	__TEST_REQUIRE(setting_exists(HOLD_ENABLE), "The kernel has no " HOLD_ENABLE);
+	__TEST_REQUIRE(setting_exists(BEGIN_ENABLE), "The kernel has no " BEGIN_ENABLE);
 	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
-	setting_set(HOLD_ENABLE, "1");
+	setting_set(BEGIN_ENABLE, "1");
+	setting_set(END_ENABLE, "1");
 	ksft_set_plan(ARRAY_SIZE(parts));
 	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++) {
 		parts[i].run();

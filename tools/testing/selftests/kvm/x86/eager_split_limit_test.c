@@ -5,11 +5,12 @@
  * A VM that lives with eager_page_split=N has to live with Y: page tables that no vCPU
  * waits for must not take what vCPUs and the VMM need next, or the OOM killer comes.
  *
- * Each try is a process in a cgroup of its own.  It creates a guest that is mapped by huge
- * pages, leaves the cgroup some room, and has some rounds of dirty logging, with a part of
- * the huge pages written in each; all that is written has to be in the log.  With less room
- * than it takes to split everything some huge pages have to stay, with more none has to, be
- * it free from the beginning, or memory that can be reclaimed.
+ * Each try runs in a child process with a cgroup of its own.  It creates a guest that is
+ * mapped by huge pages, leaves the cgroup some room, and has some rounds of dirty logging.  In
+ * each the guest writes to the last quarter of its huge pages, which the splitter reaches
+ * last; all that is written has to be in the log.  If there is too little room to split all
+ * huge pages, KVM has to stop early (eager_split_nomem), and otherwise it must not.  Memory
+ * that can be reclaimed doesn't count as room.
  *
  * The guest's huge pages are the same page of the host, mapped again and again, which no
  * cgroup is charged for.
@@ -24,12 +25,16 @@
 
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
-#define NR_HUGE			256ul
+#define NR_HUGE			2048ul
 #define DATA_SIZE		(NR_HUGE * SZ_2M)
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
 
-/* One huge page in twenty is written, some pages of each. */
-#define NR_WRITTEN		(NR_HUGE / 20)
+/*
+ * Of the last quarter of huge pages some pages are written: the page tables that these take
+ * are more than what is kept free for the VMM and for the caches of vCPUs.
+ */
+#define NR_WRITTEN		(NR_HUGE / 4)
+#define FIRST_WRITTEN		(NR_HUGE - NR_WRITTEN)
 #define PAGE_STEP		64
 
 #define NR_VCPUS		2
@@ -48,13 +53,13 @@ struct room {
 };
 
 static const struct room rooms[] = {
-	{ 300 }, { 450 }, { 800 }, { 1200 }, { 1700 }, { 8192 }, { 300, 8192 },
+	{ 2500 }, { 3500 }, { 5000 }, { 8000 }, { 24576 }, { 3500, 24576 },
 };
 
 #define NR_ROOMS		ARRAY_SIZE(rooms)
 
 /* With less some huge pages stay. */
-#define ROOM_FOR_ALL		8192ul
+#define ROOM_FOR_ALL		24576ul
 
 /* What a try reports to the process that judges. */
 static struct report {
@@ -82,7 +87,7 @@ static void guest_main(u64 id)
 	GUEST_SYNC(0);
 
 	for (;;) {
-		for (u64 i = id; i < NR_WRITTEN; i += NR_VCPUS)
+		for (u64 i = FIRST_WRITTEN + id; i < NR_HUGE; i += NR_VCPUS)
 			for (u64 page = 0; page < PAGES_PER_2M; page += PAGE_STEP)
 				WRITE_ONCE(*(u64 *)(DATA_GPA + i * SZ_2M + page * PAGE_SIZE), i);
 		GUEST_SYNC(1);
@@ -138,7 +143,7 @@ static u64 nr_missing(void)
 {
 	unsigned long i, missing = 0;
 
-	for (i = 0; i < NR_WRITTEN * PAGES_PER_2M; i += PAGE_STEP)
+	for (i = FIRST_WRITTEN * PAGES_PER_2M; i < NR_PAGES; i += PAGE_STEP)
 		missing += !(log[i / BITS_PER_WORD] >> (i % BITS_PER_WORD) & 1);
 	return missing;
 }
@@ -278,7 +283,7 @@ static bool run_try(bool clear, const struct room *room, bool eager)
 
 static void run_room(bool clear, const struct room *room)
 {
-	bool for_all = room->free + room->reclaimable >= ROOM_FOR_ALL;
+	bool for_all = room->free >= ROOM_FOR_ALL;
 	const char *how = clear ? "clear" : "enable";
 
 	/* With less than that nobody lives. */

@@ -90,7 +90,7 @@ struct gate {
 
 /* What KVM counts while a VM lives. */
 enum split_stat {
-	STAT_DONE, STAT_NOMEM, STAT_NOQUOTA, STAT_CANCELLED, STAT_INVALIDATED, NR_STATS
+	STAT_DONE, STAT_NOMEM, STAT_NOQUOTA, NR_STATS
 };
 
 struct counters {

@@ -54,7 +54,6 @@ const struct pace paces[NR_PACES] = {
 
 const char * const stat_names[NR_STATS] = {
 	"eager_split_done", "eager_split_nomem", "eager_split_noquota",
-	"eager_split_cancelled", "eager_split_invalidated",
 };
 
 struct vcpu_thread {
