@@ -143,13 +143,8 @@ struct event {
 /* For messages: the event, who writes, and how the log is cleared. */
 const char *harvest_label(struct harvest_test *t);
 
-/* To name the case takes long: not for each page that is as it should be. */
-#define CHECK(t, cond, fmt, ...)					\
-do {									\
-	if (!(cond))							\
-		test_assert(false, #cond, __FILE__, __LINE__,		\
-			    "%s: " fmt, harvest_label(t), ##__VA_ARGS__);\
-} while (0)
+#define CHECK(t, cond, fmt, ...)	\
+	CHECK_CASE(harvest_label(t), cond, fmt, ##__VA_ARGS__)
 
 extern const struct entry_bits ept_bits;
 

@@ -74,7 +74,7 @@ struct split_stats {
 };
 
 #define CHECK(t, cond, fmt, ...)	\
-	TEST_ASSERT(cond, "%s: " fmt, (t)->v->name, ##__VA_ARGS__)
+	CHECK_CASE((t)->v->name, cond, fmt, ##__VA_ARGS__)
 
 /* What the command line says. */
 extern u64 max_tries;

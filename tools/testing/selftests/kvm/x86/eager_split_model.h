@@ -113,13 +113,8 @@ extern bool eager;
 /* For messages: the case, and how the log begins. */
 const char *label(struct model_test *t);
 
-/* To name the case takes long: not for each page that is as it should be. */
-#define CHECK(t, cond, fmt, ...)					\
-do {									\
-	if (!(cond))							\
-		test_assert(false, #cond, __FILE__, __LINE__,		\
-			    "%s: " fmt, label(t), ##__VA_ARGS__);	\
-} while (0)
+#define CHECK(t, cond, fmt, ...)	\
+	CHECK_CASE(label(t), cond, fmt, ##__VA_ARGS__)
 
 /* Huge pages */
 

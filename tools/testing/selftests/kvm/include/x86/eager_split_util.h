@@ -64,6 +64,17 @@
 /* Of dirty_log_hold_hist and dirty_log_wait_hist. */
 #define NR_BUCKETS		32
 
+/*
+ * TEST_ASSERT() for a test of many cases: the message begins with the name of the case.  To
+ * name it may take long, so that is done only once the check has failed.
+ */
+#define CHECK_CASE(name, cond, fmt, ...)				\
+do {									\
+	if (!(cond))							\
+		test_assert(false, #cond, __FILE__, __LINE__,		\
+			    "%s: " fmt, name, ##__VA_ARGS__);		\
+} while (0)
+
 /* Of vm_get_stat_or_absent(). */
 #define STAT_ABSENT		(~0ul)
 
