@@ -3,6 +3,7 @@
 
 import faulthandler
 import os
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,14 +28,21 @@ from lab.series import topics
 from tests import guards
 from tests.machines.matrix import PACKAGED, cases, long_cases, mutant_cases, mutant_id
 from tests.repeats import case_name
-from tests.summary import Summary
+from tests.summary import BEGAN, SINCE, Summary
 
 T = TypeVar("T")
 
 BOOT_OF = {case.id: case.boot for case in (*cases(), *long_cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
-# Tests that share a report with all kinds of pictures: several workers would each draw it.
-ONE_WORKER = "tests/unit/test_page.py"
+# How the ids of tests begin that share something: several workers would each draw the report with
+# all kinds of pictures; and of the tests of modules that `make test` runs, one would wait for the
+# root file system while the other makes it.
+MODULES = "tests/machines/test_modules.py::"
+ONE_WORKER = {
+    "tests/unit/test_page.py::": "page",
+    f"{MODULES}test_debians_kernel[svm-qemu-False": "modules",
+    f"{MODULES}test_a_kernel_comes_that_nothing_is_built_for": "modules",
+}
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:
@@ -42,15 +50,15 @@ def is_xdist_worker(config: pytest.Config) -> bool:
 
 
 class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
-    """Gives all cases of a boot to the same worker, and all tests of ONE_WORKER.
+    """Gives all cases of a boot to the same worker, and the tests of ONE_WORKER that are alike.
 
     All other tests are given to workers one by one. Each repetition (--count) has its own boots.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file == ONE_WORKER:
-            return file
+        for begin, scope in ONE_WORKER.items():
+            if nodeid.startswith(begin):
+                return scope
         case, repetition = case_name(nodeid, self.config)
         return f"{BOOT_OF[case]} {repetition}" if case in BOOT_OF else nodeid
 
@@ -77,6 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BootSch
 def pytest_configure(config: pytest.Config) -> None:
     """Limit the memory of this process, a test run or one of its workers. Sum up the run."""
     guards.limit_memory()
+    os.environ.setdefault(SINCE, os.environ.get(BEGAN, f"{time.time()}"))
     if not is_xdist_worker(config):
         config.pluginmanager.register(Summary())
 
@@ -101,10 +110,11 @@ def pytest_timeout_cancel_timer() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def _once(make: Callable[..., T]) -> Callable[..., T]:
+def _once(make: Callable[..., T], made_since: Callable[..., T | None]) -> Callable[..., T]:
     """Remember the result of MAKE, or its exception: do not repeat a failed build for every test.
 
     The workers of a test run take turns, since two of them must not call MAKE at the same time.
+    made_since: finds what another worker, or the make that runs the tests, has made already.
     """
 
     @cache
@@ -112,7 +122,8 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
         future: Future[T] = Future()
         try:
             with locked(BUILD / "tests.lock"):
-                future.set_result(make(*arguments))
+                found = made_since(float(os.environ[SINCE]), *arguments)
+                future.set_result(make(*arguments) if found is None else found)
         except Exception as error:
             future.set_exception(error)
         return future
@@ -123,7 +134,10 @@ def _once(make: Callable[..., T]) -> Callable[..., T]:
 @pytest.fixture(scope="session")
 def kernel() -> Callable[[str, str], Kernel]:
     """kernel(kind, config): a kernel as lab.build.kernel.build() makes it, once for all tests."""
-    return _once(lambda kind, config: kernels.build(_kind(kind), config))
+    return _once(
+        lambda kind, config: kernels.build(_kind(kind), config),
+        lambda since, kind, config: kernels.built_since(since, _kind(kind), config),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -148,4 +162,7 @@ def optional_kernel(kernel: Callable[[str, str], Kernel]) -> Callable[..., Kerne
 @pytest.fixture(scope="session")
 def selftests() -> Callable[[str], Path]:
     """selftests(kind): the directory that lab.build.selftests.build() makes, once for all tests."""
-    return _once(lambda kind: tests_of_kvm.build(_kind(kind)))
+    return _once(
+        lambda kind: tests_of_kvm.build(_kind(kind)),
+        lambda since, kind: tests_of_kvm.built_since(since, _kind(kind)),
+    )

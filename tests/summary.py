@@ -22,6 +22,8 @@ from lab.results import files
 
 # The environment variable in which make says when it began, in seconds since 1970.
 BEGAN = "LAB_BEGAN"
+# Likewise, for workers, too, or when pytest began: what was built since is up to date.
+SINCE = "LAB_TESTS_SINCE"
 LONGEST = 10
 # A test's properties with the time of its own cases, where several share a boot; see
 # tests/machines/conftest.py.

@@ -42,6 +42,8 @@ ARCHITECTURES = {"pae": "i386"}
 ESTIMATE = "4 to 6 min, less with a warm ccache"
 # The objects of the largest configuration, debug, need half of this.
 NEEDED_GIB = 0.5
+# In the directory of objects: a file as old as the end of the last build, which succeeded.
+BUILT = ".lab-built"
 
 # Variables that may reach kbuild. Others of the user could change the result: MAKEFLAGS, ARCH...
 PASSED_ON = re.compile(r"PATH|HOME|USER|TMPDIR|CCACHE_\w+|XDG_\w+")
@@ -189,6 +191,7 @@ def build(kind: str, config: str) -> Kernel:
     source = source_tree(kind)
     objects = f"obj-{config}"
     arch, image = arch_of(config), image_in(source, config)
+    built = source / objects / BUILT
     if not image.exists():
         space.need(source, NEEDED_GIB, "a kernel")
     log = LAYOUT.log / f"kernel-{kind}-{config}.log"
@@ -196,8 +199,28 @@ def build(kind: str, config: str) -> Kernel:
     what = f"Building the {kind} kernel, configuration {config}"
     estimate = "1 min or less" if image.exists() else ESTIMATE
     with locked(tree.lock(source)), step(what, estimate):
+        built.unlink(missing_ok=True)
         configure(source, objects, fragments, log, arch)
         command = make_command(objects, f"LOCALVERSION=-{kind}", "bzImage", arch=arch)
         run_logged(what, command, log, source, build_environment())
-    release = (source / objects / "include/config/kernel.release").read_text().strip()
-    return Kernel(kind, config, image, release)
+        built.touch()
+    return _in(source, kind, config)
+
+
+def _in(source: Path, kind: str, config: str) -> Kernel:
+    release = source / f"obj-{config}" / "include/config/kernel.release"
+    return Kernel(kind, config, image_in(source, config), release.read_text().strip())
+
+
+def is_newer(stamp: Path, since: float) -> bool:
+    """Whether there is a file STAMP that was written at SINCE, in seconds since 1970, or later."""
+    return stamp.exists() and stamp.stat().st_mtime >= since
+
+
+def built_since(since: float, kind: str, config: str) -> Kernel | None:
+    """The kernel that build(kind, config) has built at SINCE or later.
+
+    Nothing is done for it, not even whether the sources have changed: that takes make 10 s.
+    """
+    source = LAYOUT.tree_of(kind)
+    return _in(source, kind, config) if is_newer(source / f"obj-{config}" / BUILT, since) else None

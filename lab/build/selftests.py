@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.build.kernel import build_environment, make_command, source_tree
+from lab.build.kernel import BUILT, build_environment, is_newer, make_command, source_tree
 from lab.core.locks import locked
 from lab.core.paths import LAYOUT
 from lab.core.steps import run_logged, step
@@ -16,6 +16,7 @@ from lab.series import tree
 from lab.series.pin import PathMap, path_map
 
 OBJECTS = "obj-selftests"
+STRIPPED = "stripped"
 # The selftests that measure.
 PERF_TEST = "dirty_log_perf_test"
 LIVE_TEST = "x86/dirty_log_live_perf_test"
@@ -92,7 +93,15 @@ def build(kind: str) -> Path:
     log = LAYOUT.log / f"selftests-{kind}.log"
     log.unlink(missing_ok=True)
     with locked(tree.lock(source)), step(f"Building the {kind} selftests", "30 s"):
+        (source / OBJECTS / BUILT).unlink(missing_ok=True)
         built = compile_in(source, log)
-        stripped = source / OBJECTS / "stripped"
+        stripped = source / OBJECTS / STRIPPED
         strip_new(source, built, stripped, path_map(LAYOUT))
+        (source / OBJECTS / BUILT).touch()
     return stripped
+
+
+def built_since(since: float, kind: str) -> Path | None:
+    """The directory that build(kind) has brought up to date at SINCE or later."""
+    objects = LAYOUT.tree_of(kind) / OBJECTS
+    return objects / STRIPPED if is_newer(objects / BUILT, since) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.build import mutants
 from lab.build.mutants import Mutant
-from lab.build.selftests import LIVE_TEST, OBJECTS, PERF_TEST
+from lab.build.selftests import LIVE_TEST, OBJECTS, PERF_TEST, STRIPPED
 from lab.core.paths import LAYOUT
 from lab.machines.parameters import NAME
 
@@ -605,7 +605,7 @@ PACKAGED_S = {"svm-qemu": 40, "vmx-bochs": 5}
 
 def packaged_cases(tree: Path) -> Iterator[Case]:
     """All selftests that were built in TREE, that of the packaged source; none if it wasn't."""
-    built = tree / OBJECTS / "stripped"
+    built = tree / OBJECTS / STRIPPED
     programs = sorted(str(f.relative_to(built)) for f in built.rglob("*") if f.is_file())
     for mode, program in product((*DISTINCT_MODES, *VMX_MODES), programs):
         if program not in HANGS.get(mode.machine, ()):

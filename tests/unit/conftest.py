@@ -14,7 +14,7 @@ import pytest
 from lab.core import signals, workspace
 from lab.core.paths import BASE_VARIABLE
 from lab.results import files
-from tests.summary import BEGAN
+from tests.summary import BEGAN, SINCE
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.files import leave_free
@@ -32,6 +32,7 @@ def without_make(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the environment of the make that runs the tests: its base, and when it began."""
     monkeypatch.delenv(BASE_VARIABLE, raising=False)
     monkeypatch.delenv(BEGAN, raising=False)
+    monkeypatch.delenv(SINCE, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -116,8 +117,27 @@ def test_each_command_has_the_architecture(tree: Path, monkeypatch: pytest.Monke
     assert len(made) == 3
     assert all("ARCH=i386" in command for command in made)
     assert kernel.build("base", "kvm").image.read_text() == "image\n"
-    (tree / "Makefile").write_text("")
+
+
+def test_what_was_built_lately_is_known_until_a_build_fails(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tree.parent)
+    source = layout.tree_of("base")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    tree.rename(source)
+    monkeypatch.setattr(kernel, "LAYOUT", layout)
+    monkeypatch.setattr(kernel, "source_tree", lambda kind: source)
+    fragment = write(tree.parent / "fragment", "CONFIG_A=y\n")
+    monkeypatch.setattr(kernel, "fragments_of", lambda config: [fragment])
+    begin = time.time() - 1
+    assert kernel.built_since(begin, "base", "kvm") is None
+    assert kernel.build("base", "kvm") == kernel.built_since(begin, "base", "kvm")
+    assert kernel.built_since(begin, "base", "debug") is None
+    assert kernel.built_since(time.time() + 60, "base", "kvm") is None
+    (source / "Makefile").write_text("")
     failed(kernel.build, "base", "kvm")
+    assert kernel.built_since(begin, "base", "kvm") is None
 
 
 def test_an_older_base_says_otherwise(tmp_path: Path) -> None:
