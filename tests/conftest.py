@@ -26,6 +26,7 @@ from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT
 from lab.series import topics
 from tests import guards
+from tests.builds import building
 from tests.machines.matrix import PACKAGED, cases, long_cases, mutant_cases, mutant_id
 from tests.repeats import case_name
 from tests.summary import BEGAN, SINCE, Summary
@@ -121,7 +122,7 @@ def _once(make: Callable[..., T], made_since: Callable[..., T | None]) -> Callab
     def made(*arguments: str) -> Future[T]:
         future: Future[T] = Future()
         try:
-            with locked(BUILD / "tests.lock"):
+            with building(), locked(BUILD / "tests.lock"):
                 found = made_since(float(os.environ[SINCE]), *arguments)
                 future.set_result(make(*arguments) if found is None else found)
         except Exception as error:

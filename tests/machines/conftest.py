@@ -9,7 +9,7 @@ import pytest
 
 from lab.build.kernel import Kernel
 from lab.machines import Job
-from tests import guards
+from tests import builds, guards
 from tests.repeats import repetition
 from tests.summary import CPU, WALL
 
@@ -28,8 +28,12 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test lasts as long as its own cases, not as the boot that the first test waits for."""
+    """A test lasts as long as its own cases, not as the boot that the first test waits for.
+
+    Nor is what is built for it part of that.
+    """
     report = yield
+    report.duration = max(0.0, report.duration - builds.take())
     own = [value for name, value in item.user_properties if name == WALL]
     if call.when == "call" and own:
         report.duration = float(str(own[0]))

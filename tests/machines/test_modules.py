@@ -28,6 +28,7 @@ from lab.measure.migration.timeline import parse_stats
 from lab.series.archive import SourceMissing
 from lab.submit import modules, modules_proof
 from lab.submit.modules_proof import VENDORS, Installed
+from tests.builds import building
 
 from .test_migration import LOAD
 from .test_selftests import run_silent
@@ -82,7 +83,7 @@ MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=LATER)]
 def installed() -> Installed:
     try:
         # Not that of kernels, which the other worker may want meanwhile.
-        with locked(BUILD / "installed.lock"):
+        with building(), locked(BUILD / "installed.lock"):
             return modules_proof.install()
     except SourceMissing as error:
         warnings.warn(str(error), stacklevel=2)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """tests.summary: what a test run says at its end, and what it writes to build/results."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from lab.core.paths import DEFAULT_BASE, ROOT
 from lab.results import files
+from tests import builds
 from tests.rows import for_each_row
 from tests.summary import BEGAN, CPU, WALL, Summary, covered, lines, written
 
@@ -71,6 +73,17 @@ def test_a_case_has_its_own_time_not_that_of_its_boot() -> None:
     found = [(test["id"], test["seconds"], test["cpu_seconds"]) for test in done["tests"]]
     assert found == [(UNIT, 5.0, None), (MACHINE, 3.5, 7.25)]
     assert done["longest"] == [UNIT, MACHINE]
+
+
+def test_builds_are_told_once() -> None:
+    builds.take()
+    begin = time.monotonic()
+    for _ in range(2):
+        with contextlib.suppress(OSError), builds.building():
+            time.sleep(0.01)
+            raise OSError
+    assert 0.02 <= builds.take() <= time.monotonic() - begin
+    assert builds.take() == 0
 
 
 def test_stages_are_told_apart_and_two_workers_are_not_added_up() -> None:
