@@ -17,8 +17,9 @@ from lab.series.files import WholeFile, completed, read_text
 from lab.series.mail import Mail, NamedMail, parse
 from lab.series.pin import path_map
 
-KEYS = ("Reverts", "Caught-by", "Machine", "Config", "Output", "Kernel-log")
+KEYS = ("Reverts", "Caught-by", "Machine", "Config", "Control", "Output", "Kernel-log")
 FILE_NAME = re.compile(r"(\d\d|[1-9]\d\d)-([a-z0-9-]+)\.patch")
+OR_CONTROL, OWN = "kvm_mutant_or_control(", "own"
 SWITCH = re.compile(r"^\+.*\bkvm_mutant(?:_or_control)?\((\d+)\)", re.MULTILINE)
 
 
@@ -46,7 +47,9 @@ class Mutant:
     """One mistake.
 
     number: of the switch. path: as messages name the patch. reverts: the subject of the mail that
-    it undoes, which fixes a bug of the kernel; empty if it undoes none.
+    it undoes, which fixes a bug of the kernel; empty if it undoes none. has_own_control: no other
+    mutant can have the same control, since it is not the series as it is, or as what this mutant
+    leaves behind would make the control of others fail.
     """
 
     number: int
@@ -55,6 +58,7 @@ class Mutant:
     mail: Mail
     check: Check
     reverts: str
+    has_own_control: bool
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,10 @@ def load(layout: Layout) -> Mutants:
             raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
         given = _trailers(path, mail)
         check, reverts = _check(path, given), given.get("Reverts", "")
-        mutants[number] = Mutant(number, words, path, mail, check, reverts)
+        if (control := given.get("Control", OWN)) != OWN:
+            raise LabError(f"{path}: Control: {control}: there is only {OWN}")
+        own = "Control" in given or OR_CONTROL in mail.diff
+        mutants[number] = Mutant(number, words, path, mail, check, reverts, own)
     if len(switches) != 1:
         raise LabError(f"{layout.mutant_patches}: needs one patch 00, has {len(switches)}")
     return Mutants(switches[0], tuple(mutants.values()), left_out)

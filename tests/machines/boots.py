@@ -232,14 +232,16 @@ def outcomes(
 class Boots:
     """Runs all cases that share a boot when the outcome of the first one is requested.
 
-    wanted: all cases that will be requested. Their outcomes are remembered: repetitions of a test
-        (--count) need Boots of their own, see boots_of() in conftest.py.
+    wanted: all cases that will be requested. One that is there several times runs where it is last.
+        Their outcomes are remembered: repetitions of a test (--count) need Boots of their own, see
+        boots_of() in conftest.py.
     """
 
     def __init__(
         self, wanted: Iterable[Case], job: Callable[[Sequence[Case], Callable[[str], None]], Job]
     ) -> None:
-        self._wanted = list(wanted)
+        last_first = {case.id: case for case in reversed(list(wanted))}
+        self._wanted = list(reversed(last_first.values()))
         self._job = job
         self._known: dict[str, Outcome | MachineFailed] = {}
 

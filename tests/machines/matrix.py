@@ -5,7 +5,7 @@ A test names a selftest and its arguments. A mode names a machine and the module
 boots with. cases() combines them; each combination is one test case with all of it in its name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -638,8 +638,11 @@ def packaged_cases(tree: Path) -> Iterator[Case]:
 PACKAGED = tuple(packaged_cases(LAYOUT.tree_of("base")))
 
 
-def mutant_cases(mutant: Mutant) -> tuple[Case, Case]:
-    """The control, in which only what lets MUTANT show is there, and MUTANT itself."""
+def mutant_cases(mutant: Mutant, shares: Sequence[Mutant] = ()) -> tuple[Case, Case]:
+    """The control, in which only what lets MUTANT show is there, and MUTANT itself.
+
+    shares: MUTANT and others that have the same control, see same_controls().
+    """
     check = mutant.check
     words = dict(word.split("=", 1) for word in check.words if NAME.match(word))
     cmdline = tuple(word for word in check.words if not NAME.match(word))
@@ -651,7 +654,7 @@ def mutant_cases(mutant: Mutant) -> tuple[Case, Case]:
 
     def case(what: str, number: int) -> Case:
         test = Selftest(
-            name=f"{mutant.number:02}-{what}",
+            name=what,
             argv=(check.program, *check.arguments),
             memory_mib=MEMORY_FOR_1G if "hugepagesz=1G" in cmdline else 1024,
             # Enough for every test; the pages are fresh for each run.
@@ -663,7 +666,24 @@ def mutant_cases(mutant: Mutant) -> tuple[Case, Case]:
         )
         return Case(test, mode, eager, check.config)
 
-    return case("control", -mutant.number), case("mutant", mutant.number)
+    first = min(one.number for one in shares or (mutant,))
+    name = f"{first:02}-control" + (f"-of-{len(shares)}" if len(shares) > 1 else "")
+    return case(name, -first), case(f"{mutant.number:02}-mutant", mutant.number)
+
+
+def same_controls(all_of: Iterable[Mutant]) -> dict[int, list[Mutant]]:
+    """By number, the mutants whose control does the same, this one included.
+
+    The control of most mutants is the series as it is. Where the same program runs with the same
+    arguments and settings in the same machine, one run is the control of all.
+    """
+    alike: dict[object, list[Mutant]] = {}
+    for mutant in all_of:
+        control, _ = mutant_cases(mutant)
+        test = replace(control.test, name="", settings=control.test.settings[:-1])
+        own = mutant.number if mutant.has_own_control else None
+        alike.setdefault((control.boot, test, control.eager, own), []).append(mutant)
+    return {one.number: found for found in alike.values() for one in found}
 
 
 def mutant_id(mutant: Mutant) -> str:

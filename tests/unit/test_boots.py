@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from lab import machines
+from lab.build import mutants
 from lab.build.selftests import SELFTESTS
-from lab.core.paths import ROOT
+from lab.core.paths import LAYOUT, ROOT
 from lab.machines import Job, MachineFailed, Result
 from tests.machines import test_parity as parity
 from tests.machines.boots import (
@@ -36,8 +37,10 @@ from tests.machines.matrix import (
     Selftest,
     cases,
     long_cases,
+    mutant_cases,
     packaged_cases,
     quick_cases,
+    same_controls,
     selftest,
 )
 from tests.machines.test_selftests import assert_silent
@@ -96,6 +99,30 @@ def test_one_boot_is_enough_for_all_that_were_announced(fake: Fake) -> None:
     assert fake.boots == [list(ALL)]
     assert Boots((), fake.job).outcome(FIRST).output == "one"
     assert fake.boots == [list(ALL), [FIRST]]
+
+
+def test_a_case_that_several_tests_want_runs_once_where_it_is_last(fake: Fake) -> None:
+    boots = Boots((FIRST, SECOND, THIRD, SECOND), fake.job)
+    assert boots.outcome(SECOND).output == "two"
+    assert fake.boots == [[FIRST, THIRD, SECOND]]
+
+
+def test_mutants_share_the_control_that_is_the_series_itself() -> None:
+    all_of = mutants.load(LAYOUT).mutants
+    sharing = same_controls(all_of)
+    assert any(len(found) > 1 for found in sharing.values())
+    for one in all_of:
+        shares = sharing[one.number]
+        assert one in shares
+        assert len(shares) == 1 or not any(each.has_own_control for each in shares)
+        control, itself = mutant_cases(one, shares)
+        assert [mutant_cases(each, shares)[0] for each in shares] == [control] * len(shares)
+        assert (control.boot, control.eager, control.test.argv) == (
+            *(itself.boot, itself.eager, itself.test.argv),
+        )
+        *common, (name, number) = control.test.settings
+        assert (common, name) == ([*itself.test.settings[:-1]], "mutant")
+        assert -int(number) in {each.number for each in shares}
 
 
 def test_a_machine_that_fails_is_the_fault_of_who_was_running(fake: Fake) -> None:

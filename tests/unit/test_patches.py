@@ -91,9 +91,10 @@ WRONG = {
     "Output: gfn 0x\\d+ is wrong\n": ("", "neither Output: nor Kernel-log:"),
     "Output: ": (
         "Says: ",
-        "expected one of Reverts, Caught-by, Machine, Config, Output, Kernel-log",
+        "expected one of Reverts, Caught-by, Machine, Config, Control, Output, Kernel-log",
     ),
     "Machine: ": ("Caught-by: ", "more than one Caught-by:"),
+    "Machine: svm": ("Control: none\nMachine: svm", "Control: none: there is only own"),
     "gfn 0x\\d+": ("gfn (0x", "is no regular expression"),
     "kvm_mutant(3)": ("kvm_mutant(4)", "its switch is kvm_mutant(3), the patch has 4"),
     "1 + kvm_mutant(3)": ("2", "the patch has none"),
