@@ -57,6 +57,17 @@ void print_average(const struct test *test, enum phase phase)
 
 /* JSON. */
 
+const char *pattern_name(enum pattern pattern)
+{
+	static const char * const names[NR_PATTERNS] = {
+		[PATTERN_PAGES]		= "pages",
+		[PATTERN_REGIONS]	= "regions",
+		[PATTERN_CLEAN]		= "clean",
+	};
+
+	return names[pattern];
+}
+
 const char *phase_name(enum phase phase)
 {
 	return phase_names[phase].json;
@@ -81,6 +92,7 @@ void json_dimensions(const struct test *test, const char *record)
 	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
 		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
 	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
+	fprintf(json_out, ", \"pattern\": \"%s\"", pattern_name(opts->pattern));
 	fprintf(json_out, ", \"write_percent\": %d, \"random\": %s, \"sparse\": %s",
 		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
 	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",

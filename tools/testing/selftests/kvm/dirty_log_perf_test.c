@@ -20,6 +20,12 @@
  * until the first CLEAR: iteration 1 is a baseline without logging, and
  * iteration 2 is the first to pay for write-protection.
  *
+ * With "--pattern clean" the Dirty bits of the guest's own page tables are clear until iteration 2,
+ * and shadow paging maps the memory read-only.  With "--pattern regions" whole regions of 2MiB are
+ * written, as many as -w says.  A line of -j then says how much of the memory is mapped by pages of
+ * which size before logging is disabled, and how many page tables were added since the memory was
+ * populated.
+ *
  * Limits.  The time of a pass is that of the slowest vCPU, and says nothing about the others, or
  * about how long a single access stalls.  As vCPUs pause while logging is enabled, read, and
  * cleared, how these phases slow down a running guest cannot be measured; that is what
@@ -48,6 +54,9 @@ struct guest_job {
 	u64 first;
 	u64 stride;
 	u32 write_percent;
+	/* With PATTERN_REGIONS the number of the first region, in the memory of all vCPUs. */
+	u32 first_region;
+	bool regions;
 	bool random;
 	/* Of all passes since main reset it. */
 	struct accesses done;
@@ -87,6 +96,30 @@ static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *rand
 	return writes;
 }
 
+/* Of any number of regions that follow each other the share is right but for one. */
+static bool is_region_written(u64 region, u64 percent)
+{
+	return (region + 1) * percent / 100 > region * percent / 100;
+}
+
+/* All of a vCPU's memory, or one region after the other. */
+static u64 guest_passes(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
+{
+	struct guest_job part = *job;
+	u64 writes = 0;
+
+	if (job->regions)
+		part.steps = SPARSE_BYTES / job->stride;
+
+	for (u64 done = 0; done < job->steps; done += part.steps) {
+		if (job->regions)
+			part.write_percent = is_region_written(job->first_region + done / part.steps,
+							       job->write_percent) ? 100 : 0;
+		writes += guest_pass(&part, random, gva + done * job->stride);
+	}
+	return writes;
+}
+
 /* In place of the library's, in L2 as well. */
 void memstress_guest_code(u32 vcpu)
 {
@@ -99,7 +132,7 @@ void memstress_guest_code(u32 vcpu)
 	GUEST_ASSERT(args->vcpu_idx == vcpu);
 
 	for (;;) {
-		writes = guest_pass(job, &random, args->gva + job->first);
+		writes = guest_passes(job, &random, args->gva + job->first);
 		job->done.writes += writes;
 		job->done.reads += job->steps - writes;
 		GUEST_SYNC(1);
@@ -167,16 +200,28 @@ static u64 nr_accesses(const struct accesses *accesses)
 	return accesses->reads + accesses->writes;
 }
 
+/* The share of accesses that are to be writes. */
+static int percent_to_write(const struct options *opts, int iteration)
+{
+	return opts->pattern == PATTERN_CLEAN && iteration < 2 ? 0 : opts->write_percent;
+}
+
 /*
  * Each access is a write by chance: with the right share they are off by six standard deviations
- * once in 10^9 passes.
+ * once in 10^9 passes.  By regions, they are off by less than one region.
  */
 static void verify_share(const struct test *test, int iteration)
 {
-	double percent = test->opts->write_percent, nr = nr_accesses(&test->accesses);
+	double percent = percent_to_write(test->opts, iteration);
+	double nr = nr_accesses(&test->accesses);
 	double off = 100 * test->accesses.writes - percent * nr;
+	double region = 100.0 * SPARSE_BYTES / memstress_args.guest_page_size;
+	double most = 36 * nr * percent * (100 - percent);
 
-	TEST_ASSERT(test->opts->readers || off * off <= 36 * nr * percent * (100 - percent),
+	if (test->opts->pattern == PATTERN_REGIONS)
+		most = region * region;
+
+	TEST_ASSERT(test->opts->readers || off * off <= most,
 		    "Iteration %d: of %.0f accesses %lu were writes instead of %.0f%%", iteration,
 		    nr, test->accesses.writes, percent);
 }
@@ -215,15 +260,20 @@ static void set_job(const struct test *test, int vcpu, u32 write_percent, bool r
 	};
 }
 
-static void set_access(const struct test *test)
+static void set_access(const struct test *test, int iteration)
 {
+	u64 per_region = SPARSE_BYTES / memstress_args.guest_page_size;
 	const struct options *opts = test->opts;
+	struct guest_job *job;
 
 	for (int i = 0; i < opts->nr_vcpus; i++) {
-		set_job(test, i, i < opts->readers ? 0 : opts->write_percent,
+		set_job(test, i, i < opts->readers ? 0 : percent_to_write(opts, iteration),
 			opts->random_access, page_step(opts));
+		job = job_of(test, i);
 		if (i >= opts->nr_vcpus - opts->idle)
-			job_of(test, i)->steps = 0;
+			job->steps = 0;
+		job->regions = opts->pattern == PATTERN_REGIONS;
+		job->first_region = i * memstress_args.vcpu_args[i].pages / per_region;
 	}
 }
 
@@ -251,6 +301,12 @@ static double percent_written(const struct accesses *accesses)
 static bool wants_stats(const struct options *opts)
 {
 	return opts->stats || opts->json;
+}
+
+/* Counting has all CPUs do something, which may change the times of the next phase. */
+static bool counts_memory(const struct options *opts)
+{
+	return opts->json && opts->pattern == PATTERN_REGIONS;
 }
 
 static void begin_phase(struct test *test)
@@ -332,10 +388,14 @@ static void run_pass(struct test *test, enum phase phase, int iteration)
 
 static void populate(struct test *test)
 {
-	/* Write everywhere, in order: reads might map the zero page only. */
+	u32 write_percent = test->opts->pattern == PATTERN_CLEAN ? 0 : 100;
+
+	/* Write everywhere, in order: reads might map the zero page only, if it is not HugeTLB. */
 	for (int i = 0; i < test->opts->nr_vcpus; i++)
-		set_job(test, i, 100, false, 1);
+		set_job(test, i, write_percent, false, 1);
 	run_pass(test, PHASE_POPULATE, 0);
+	if (counts_memory(test->opts))
+		test->page_tables = count_page_tables();
 
 	if (test->opts->verify)
 		verify_populated(test);
@@ -414,11 +474,26 @@ static void run_phases(struct test *test)
 	populate(test);
 	enable_log(test);
 
-	set_access(test);
-	for (int i = 1; i <= test->opts->iterations; i++)
+	set_access(test, 1);
+	for (int i = 1; i <= test->opts->iterations; i++) {
+		if (i == 2 && test->opts->pattern == PATTERN_CLEAN)
+			set_access(test, i);
 		iterate(test, i);
+	}
 
+	if (counts_memory(test->opts))
+		kvm_memory_json(test);
 	disable_log(test);
+}
+
+static void take_pattern(const char *arg)
+{
+	const char *names[NR_PATTERNS];
+	const struct choice patterns = { names, sizeof(*names), NR_PATTERNS };
+
+	for (int i = 0; i < NR_PATTERNS; i++)
+		names[i] = pattern_name(i);
+	perf_options.pattern = option_name(arg, &patterns);
 }
 
 static const struct test_option own_options[] = {
@@ -427,11 +502,28 @@ static const struct test_option own_options[] = {
 	  .flag = &perf_options.run_while_disabling },
 	{ 0, "idle", "Number of vCPUs, the last ones, that access nothing once all memory\n"
 	  "     is populated. (default: 0)", .count = &perf_options.idle, .max = INT_MAX },
+	{ 0, "pattern", "Which accesses are writes: pages: each one by chance; regions: all or\n"
+	  "     none of those to 2MiB, spread evenly; clean: by chance, but none before\n"
+	  "     iteration 2, and populating only reads. (default: pages)",
+	  .take = take_pattern },
 	{ }
 };
 
-static void check_idle(const struct options *opts)
+static void check_pattern(const struct options *opts)
 {
+	if (opts->pattern == PATTERN_CLEAN && !is_hugetlb(opts->backing))
+		usage_error("--pattern clean needs HugeTLB, see -s");
+	if (opts->pattern != PATTERN_REGIONS)
+		return;
+	if (opts->random_access || opts->sparse || !opts->partition)
+		usage_error("--pattern regions goes with none of -a, -o and --sparse");
+	if (opts->vcpu_bytes % SPARSE_BYTES)
+		usage_error("--pattern regions needs whole regions of 2M, see -b");
+}
+
+static void check_own(const struct options *opts)
+{
+	check_pattern(opts);
 	if (opts->idle >= opts->nr_vcpus)
 		usage_error("--idle %d leaves none of the %d vCPUs of -v",
 			    opts->idle, opts->nr_vcpus);
@@ -441,7 +533,7 @@ const struct perf_program perf_program = {
 	.mode = "phases",
 	.purpose = "Time the phases of dirty logging.\n\n",
 	.options = own_options,
-	.check = check_idle,
+	.check = check_own,
 	.probe = probe_pages,
 	.run = run_phases,
 };

@@ -42,6 +42,17 @@ struct accesses {
 	u64 writes;
 };
 
+/* Which accesses are writes, if not all are. */
+enum pattern {
+	/* Each one by chance. */
+	PATTERN_PAGES,
+	/* All or none of those to 2MiB; the regions that are written are spread evenly. */
+	PATTERN_REGIONS,
+	/* By chance, but none before iteration 2. */
+	PATTERN_CLEAN,
+	NR_PATTERNS,
+};
+
 /* Room for the statistics that are read, see x86/dirty_log_perf_stats.c. */
 #define MAX_KVM_STATS	24
 
@@ -65,6 +76,7 @@ extern struct options {
 	int runs;
 	/* Chance of an access to be a write, 0 to 100. */
 	int write_percent;
+	enum pattern pattern;
 	/* vCPUs, the first ones, that only read.  At most all of them. */
 	int readers;
 	/* vCPUs, the last ones, that access nothing while pages are logged.  Not all of them. */
@@ -106,6 +118,8 @@ struct test {
 	struct accesses accesses;
 	/* Right before the current phase; only if statistics are read. */
 	struct kvm_stats before;
+	/* Right after populating, see count_page_tables(); only if the memory is counted. */
+	s64 page_tables;
 	/* Right after populating; only if verifying. */
 	struct page_sizes populated;
 };
@@ -164,6 +178,9 @@ bool is_logged(const struct test *test, int slot, u64 offset);
 /* The same for a page by its number in the test memory. */
 bool is_page_logged(const struct test *test, u64 page);
 
+/* As the command line and JSON have it. */
+const char *pattern_name(enum pattern pattern);
+
 /* Guest pages from one that is accessed to the next one. */
 u64 page_step(const struct options *opts);
 
@@ -197,6 +214,10 @@ void verify_split(const struct test *test, const char *stage);
 void kvm_stats_open(const struct test *test);
 void kvm_stats_close(void);
 void kvm_stats_read(struct kvm_stats *stats);
+/* Pages that are page tables of VMs, all over the host; negative if the kernel does not tell. */
+s64 count_page_tables(void);
+/* A line about the memory that is mapped, and its page tables. */
+void kvm_memory_json(const struct test *test);
 /* Page faults that a vCPU took so far. */
 u64 vcpu_faults_taken(int vcpu);
 
@@ -220,6 +241,8 @@ static inline void kvm_stats_print(const struct kvm_stats *before,
 static inline void kvm_stats_json(const struct kvm_stats *before,
 				  const struct kvm_stats *after) { }
 static inline void kvm_parameters_json(void) { }
+static inline s64 count_page_tables(void) { return -1; }
+static inline void kvm_memory_json(const struct test *test) { }
 #endif
 
 #endif /* SELFTEST_KVM_DIRTY_LOG_PERF_H */

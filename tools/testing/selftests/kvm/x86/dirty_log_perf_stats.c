@@ -153,6 +153,47 @@ void kvm_stats_read(struct kvm_stats *stats)
 		add_stats(&sources[i], stats);
 }
 
+static u64 kvm_stat(const struct kvm_stats *stats, const char *name)
+{
+	return stats->values[find_stat(name)];
+}
+
+s64 count_page_tables(void)
+{
+	FILE *file = fopen("/proc/sys/vm/stat_refresh", "w");
+	char line[128];
+	s64 pages = -1;
+
+	/* Each CPU keeps some of the count to itself until told otherwise. */
+	if (!file)
+		return -1;
+	fputs("1\n", file);
+	fclose(file);
+
+	file = fopen("/proc/vmstat", "r");
+	if (!file)
+		return -1;
+	while (pages < 0 && fgets(line, sizeof(line), file))
+		sscanf(line, "nr_sec_page_table_pages %ld", &pages);
+	fclose(file);
+	return pages;
+}
+
+void kvm_memory_json(const struct test *test)
+{
+	s64 page_tables = count_page_tables();
+	struct kvm_stats now;
+
+	kvm_stats_read(&now);
+	json_dimensions(test, "memory");
+	fprintf(json_out, ", \"pages_4k\": %lu, \"pages_2m\": %lu, \"pages_1g\": %lu",
+		kvm_stat(&now, "pages_4k"), kvm_stat(&now, "pages_2m"), kvm_stat(&now, "pages_1g"));
+	if (page_tables < 0 || test->page_tables < 0)
+		fprintf(json_out, ", \"page_tables\": null}\n");
+	else
+		fprintf(json_out, ", \"page_tables\": %ld}\n", page_tables - test->page_tables);
+}
+
 u64 vcpu_faults_taken(int vcpu)
 {
 	struct kvm_stats stats = {};
