@@ -31,6 +31,9 @@
 #                      of others never get a setting that is measured: best where a scheduler may start some
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --busy N           vCPUs that access memory after all of it is populated (default: all)
+#   --pattern WHICH    which accesses are writes: pages: each by chance; regions: all or none of those to
+#                      2 MiB, and huge pages and page tables are counted; clean: by chance, but none
+#                      before the first CLEAR, populating included, needs HugeTLB  (default: pages)
 #   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
 #                      or "no"; each --backing, --init-set, --eager and --harvest once, with the
 #                      fewest --vcpus and the most --writes            (default: first)
@@ -80,7 +83,7 @@ harvest_param=$params/dirty_harvest
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
 unset vcpus_list writes_list init_set backing_list iterations
-preset=quick bytes=4M busy='' eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
+preset=quick bytes=4M busy='' pattern=pages eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series mode=''
 pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0 verify=first
 # Without --harvest what the kernel has, see check_input.
@@ -254,7 +257,7 @@ set_option() {
 		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --harvest ] || harvest_given=yes
 		;;
-	--bytes | --busy | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
+	--bytes | --busy | --pattern | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
 		eval "$(name_of "$1")=\$2"
 		;;
 	*) refuse "unknown option $1; see --help" ;;
@@ -315,6 +318,7 @@ parse_bytes() {
 check_backing() {
 	mib=$(page_mib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
 	[ -n "$mib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
+	[ "$pattern" != clean ] || [ "$mib" -gt 0 ] || refuse "--backing: '$1' is no HugeTLB, which --pattern clean needs"
 	[ "$1" != anonymous_thp ] || mib=2
 	# The test rounds up to whole pages: a result would name another size than it has.
 	[ "$mib" -eq 0 ] || [ $((size % (mib * 1048576))) -eq 0 ] ||
@@ -343,6 +347,9 @@ check_input() {
 	option=--iterations in_range 2 1000 "$iterations"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
+	option=--pattern one_of 'pages, regions, clean' "$pattern"
+	[ "$pattern" != regions ] || [ $((size % 2097152)) -eq 0 ] ||
+		refuse "--bytes: '$bytes' is not a whole number of regions of 2M (--pattern regions)"
 	option=--init-set one_of 'yes, no, both' "$init_set"
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
@@ -416,6 +423,7 @@ test_arguments() {
 	[ "$init" = yes ] || arguments="$arguments -g"
 	! is_pinned || arguments="$arguments -c $(pin_list)"
 	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
+	[ "$pattern" = pages ] || arguments="$arguments --pattern=$pattern"
 	host_eager=$eager host_harvest=$harvest
 	[ "$per_vm" -eq 0 ] || choose_per_vm
 }
@@ -726,7 +734,7 @@ json_value='
 # EPT TDP_MMU PML CPUS, since that is what a matrix was interrupted at; the runs that there
 # are of that setting and this memory size, as in done_runs; then the lines of these runs.
 read_results() {
-	awk -v bytes="$size" -v busy="$busy" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
+	awk -v bytes="$size" -v busy="$busy" -v pattern="$pattern" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
 			value("tdp_mmu") " " value("pml", "true")
@@ -736,7 +744,7 @@ read_results() {
 			exit
 		}
 		had = value("cpus", "-")
-		if (value("bytes_per_vcpu") != bytes || value("idle", 0) != (busy ? value("vcpus") - busy : 0)) next
+		if (value("bytes_per_vcpu") != bytes || value("idle", 0) != (busy ? value("vcpus") - busy : 0) || value("pattern", "pages") != pattern) next
 		run = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
 			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_harvest", "off")
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
@@ -790,6 +798,7 @@ read_times() {
 	tail="\"dirty_harvest\": \"$harvest\", "
 	[ "$pml" = true ] || tail="$tail\"pml\": false, "
 	[ -z "$busy" ] || tail="$tail\"idle\": $((vcpus - busy)), "
+	[ "$pattern" = pages ] || tail="$tail\"pattern\": \"$pattern\", "
 	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
 	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v head="$head" -v tail="$tail" "$json_value"'
 	BEGIN {
@@ -797,9 +806,13 @@ read_times() {
 		for (i = 1; i <= n; i++) wanted = wanted " dirty " i " get " i (init == "yes" ? " clear " i : "")
 		wanted = wanted " disable null"
 	}
+	value("record") == "memory" {
+		memory = "\"pages_2m\": " value("pages_2m") ", "
+		if (value("page_tables") != "null") memory = memory "\"page_tables\": " value("page_tables") ", "
+	}
 	value("record") == "phase" && value("seconds") ~ /^[0-9]+\.[0-9]+$/ {
 		found = found " " value("phase") " " value("iteration")
-		print "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail "\"seconds\": " value("seconds") "}"
+		print "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail (value("phase") == "disable" ? memory : "") "\"seconds\": " value("seconds") "}"
 	}
 	END { exit found != wanted }' "$scratch/json" >"$scratch/new"
 }

@@ -172,7 +172,10 @@ def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Me
 
 
 def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
-    """Print the tables of the results in FILE, and draw them if they are the latest."""
+    """Print the tables of the results in FILE, and draw them if they are the latest.
+
+    WorkFailed: they miss a goal, in simulated time. The results are kept.
+    """
     if latest:
         files.name_latest(file)
     # Also show the newest results of other bases, kept or committed, that measured the same.
@@ -182,6 +185,8 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     bases |= {sources.base_of(one.kernel_version): list(found) for one in found[:1]}
     shown = (found, machine.lockstep, sources.newest_first(bases), goals.table(found))
     page.present("bench", tables.bench_tables(*shown), file, draw=latest)
+    if machine.lockstep and (lines := [*goals.missed(found)]):
+        raise WorkFailed("\n".join(("goals are missed:", *lines)))
 
 
 @click.command()
@@ -233,8 +238,8 @@ def bench(
 ) -> None:
     """Measure dirty logging with eager_page_split=N beside =Y and print the tables.
 
-    Exit status: 0 measured, 1 a run failed, 2 bad input, 3 a machine crashed or timed out,
-    130 interrupted.
+    Exit status: 0 measured, 1 a run failed, or simulated times miss a goal, 2 bad input, 3 a
+    machine crashed or timed out, 130 interrupted.
     """
     given = {k: v for k, v in chosen.items() if v is not None}
     if name == "host":

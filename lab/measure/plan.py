@@ -69,6 +69,8 @@ class Matrix:
     harvest: tuple[str, ...] = ()
     # The number of vCPUs that access memory after all of it is populated; None: all.
     busy: int | None = None
+    # Which accesses are writes, one of jsonl.PATTERNS.
+    pattern: str = jsonl.PATTERNS[0]
 
     @property
     def size(self) -> int:
@@ -104,6 +106,7 @@ class Matrix:
             f"--iterations={self.iterations}",
             *([f"--harvest={' '.join(self.harvest)}"] if self.harvest else []),
             *([f"--busy={self.busy}"] if self.busy else []),
+            *([f"--pattern={self.pattern}"] if self.pattern != jsonl.PATTERNS[0] else []),
         ]
 
     def parts(self) -> "Iterator[tuple[str, Matrix]]":
@@ -148,6 +151,17 @@ MODES = {
 }
 # A third write percentage in the TDP MMU, whose goals for enabling need a median of three runs.
 THIRD_MIX = 5
+# The runs that count huge pages and page tables. 20% of 40 regions are one for each of 8 vCPUs.
+MEMORY = Matrix(
+    vcpus=(BASE_VCPUS,),
+    writes=(100, 20, 0),
+    bytes_per_vcpu="10M",
+    iterations=QUICK.iterations,
+    pattern=notation.REGIONS,
+)
+# The modes of these runs. With shadow paging Dirty bits log: write protection would take minutes,
+# and splits the same.
+COUNTED = ("ept1", "ept0", "tdp")
 # The modes that the default measures with all numbers of vCPUs.
 SCALING = (MODES["ept1"], MODES["ept0"])
 
@@ -193,12 +207,13 @@ class Boot:
         vcpus = min(2, *(vcpus for matrix in self.matrices for vcpus in matrix.vcpus))
         writes = max(writes for matrix in self.matrices for writes in matrix.writes)
         found: list[Matrix] = []
-        done: set[Run] = set()
+        done: set[tuple[str, Run]] = set()
         for each in self.matrices:
             matrix = replace(each, vcpus=(vcpus,), writes=(writes,))
-            if not done.issuperset(matrix.runs):
+            runs = {(matrix.pattern, run) for run in matrix.runs}
+            if not done.issuperset(runs):
                 found.append(matrix)
-                done.update(matrix.runs)
+                done.update(runs)
         return tuple(found)
 
     @property
@@ -263,10 +278,23 @@ def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | 
     return replace(matrix, harvest=()) if OFF in (matrix.harvest or (OFF,)) else None
 
 
-def _quick(boot: Boot) -> Boot:
-    """The boot with additional runs: without initially-all-set, and with dirty_harvest=on.
+def _memory(mode: Mode) -> Matrix:
+    """MEMORY for a mode of COUNTED."""
+    return MEMORY if mode.ept else replace(MEMORY, harvest=("on",))
 
-    These have the largest number of vCPUs only, and so do all runs in modes that are not SCALING.
+
+def memory_boots() -> list[Boot]:
+    """The boots that measure nothing but MEMORY."""
+    modes = [MODES[name] for name in COUNTED]
+    return [Boot(MACHINE, "series", mode, _memory(mode), part="memory") for mode in modes]
+
+
+def _quick(boot: Boot) -> Boot:
+    """The boot with additional runs: without initially-all-set, with dirty_harvest=on, and MEMORY.
+
+    With dirty_harvest=on and shadow paging, there also are runs with clean entries in the guest's
+    page tables. Additional runs have the largest number of vCPUs only, and so do all runs in modes
+    that are not SCALING.
     """
     if boot.kernel == "peer" or not boot.mode:
         return boot
@@ -279,6 +307,11 @@ def _quick(boot: Boot) -> Boot:
         # N costs as much with other mixes and log modes, so there is one run of it.
         more = [replace(one, eager=("Y",)) for one in also]
         also += [replace(one, harvest=("on",)) for one in (most, *more)]
+    if boot.kernel == "series" and not boot.mode.ept:
+        writes = (max(most.writes),)
+        also.append(replace(most, writes=writes, harvest=("on",), pattern=notation.CLEAN))
+    if boot.kernel == "series" and boot.mode in (MODES[name] for name in COUNTED):
+        also.append(_memory(boot.mode))
     matrix = boot.matrix if boot.mode in SCALING else most
     return replace(boot, matrix=matrix, also=tuple(also))
 
@@ -383,7 +416,7 @@ def bench_job(machine: Machine, boot: Boot, image: Path, test: Path) -> Job:
         shlex.join([*words, "--verify=only", *matrix.arguments()]) for matrix in boot.verified
     )
     script = " && ".join([*measured, *verified, f"exec {last}"])
-    guest_mib = max(boot.matrix.vcpus) * boot.matrix.size // MIB
+    guest_mib = max(max(matrix.vcpus) * matrix.size for matrix in boot.matrices) // MIB
     return Job(
         kernel=image,
         command=("sh", "-c", script),
@@ -412,6 +445,7 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
             iteration=iteration,
             dirty_harvest=run.harvest or seen.dirty_harvest,
             idle=run.vcpus - matrix.busy if matrix.busy else 0,
+            pattern=matrix.pattern,
         )
         for matrix in boot.matrices
         for run in matrix.runs

@@ -18,18 +18,18 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
 from lab.core.steps import run_logged, say, step
 from lab.machines.paging import Mode
-from lab.measure import bench, crossover
+from lab.measure import bench, crossover, plan
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, render, typed
 from lab.results import goals, sources
 
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
-PARTS = ("bench", "lock", "live", "yield", "cost", "crossover")
+PARTS = ("bench", "memory", "lock", "live", "yield", "cost", "crossover")
 # The parts that an older base has, for comparison.
-HEADLINE = ("bench",)
+HEADLINE = ("bench", "memory")
 # The parts whose commands run two machines at a time.
-BOTH_CORES = ("bench", "crossover")
+BOTH_CORES = ("bench", "memory", "crossover")
 COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofile"}
 # These commands get less to do than by default: more would take longer, and show nothing new.
 ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"), "yield": ("--contended",)}
@@ -81,9 +81,13 @@ def measure(parts: Sequence[str], target: Path) -> None:
     with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
         files = {part: Path(scratch, f"{part}.jsonl") for part in parts}
         if "bench" in files:
-            machine, plan = machines.get(MACHINE), reference_boots()
-            bench.announce(machine, plan)
-            bench.measure_into(files["bench"], machine, plan)
+            machine, boots = machines.get(MACHINE), reference_boots()
+            bench.announce(machine, boots)
+            bench.measure_into(files["bench"], machine, boots)
+        if "memory" in files:
+            machine, boots = machines.get(MACHINE), plan.memory_boots()
+            bench.announce(machine, boots, "the memory that splitting takes")
+            bench.measure_into(files["memory"], machine, boots)
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
@@ -121,7 +125,7 @@ def check_bounds(file: Path) -> None:
     found = sources.load(file).measurements
     if table := goals.table(found):
         table.show()
-    if lines := [*goals.missed(found)]:
+    if lines := [*goals.unmeasured(found), *goals.missed(found)]:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 
 
@@ -132,7 +136,7 @@ def check_bounds(file: Path) -> None:
     multiple=True,
     type=click.Choice(PARTS),
     help="Measure this only, keep the other files; can be repeated. Default: all of the newest"
-    f" base, {HEADLINE[0]} of an older one.",
+    f" base, {' and '.join(HEADLINE)} of an older one.",
 )
 @click.option(
     "--output",

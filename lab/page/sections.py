@@ -127,7 +127,7 @@ def _families(source: Source) -> dict[Key, list[int]]:
     """The families to draw over vCPUs, and the write percentages that all of their modes have."""
     found: dict[Key, list[int]] = {}
     for key in source.measured:
-        if key.kernel == "series":
+        if key.kernel == "series" and key.pattern == notation.PAGES:
             mixes = found.setdefault(_family(key), [])
             if key.write_percent not in mixes:
                 mixes.append(key.write_percent)
@@ -158,8 +158,8 @@ def _bench_tables(source: Source) -> list[Block]:
     for table in tables.main_tables(source.measurements):
         table.notes.append(note)
         blocks.append(grid(table, source))
-    base = tables.base_table(source.measurements)
-    return [*blocks, *([grid(base, source)] if base else [])]
+    others = (tables.memory_table(source.measurements), tables.base_table(source.measurements))
+    return [*blocks, *(grid(table, source) for table in others if table)]
 
 
 def cost_table(records: Iterable[Any]) -> Table:

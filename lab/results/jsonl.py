@@ -30,6 +30,9 @@ PHASES = {
 }
 # Values of kvm.dirty_harvest. Lines that are older than this key have the first one.
 HARVESTS = ("off", "on", "auto")
+# Which accesses are writes: the values of the test's option --pattern. Lines that are older than
+# this key have the first one.
+PATTERNS = ("pages", "regions", "clean")
 # The first keys of a line, as split-bench.sh writes it. The others have the order of the fields.
 FIRST = ("machine", "kernel", "kernel_version")
 
@@ -53,8 +56,9 @@ class Key:
     dirty_harvest: the parameter; "off" for a kernel that does not have it.
     pml: False if EPT is on and PML is off. True does not mean that there is PML.
     idle: the number of vCPUs that access nothing once memory is populated.
+    pattern: which accesses are writes.
 
-    The last three are newer than the others. A line without them gets their defaults.
+    The last four are newer than the others. A line without them gets their defaults.
     """
 
     machine: str
@@ -72,6 +76,7 @@ class Key:
     dirty_harvest: Annotated[str, _one_of(HARVESTS)] = field(default=HARVESTS[0], kw_only=True)
     pml: bool = field(default=True, kw_only=True)
     idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
+    pattern: Annotated[str, _one_of(PATTERNS)] = field(default=PATTERNS[0], kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,12 @@ class Measurement(Key):
     cpus: the number of CPUs that the test may use.
     overcommitted: the vCPUs and the test's main thread have less than a CPU each.
     pinned: each of them was pinned to a CPU of its own.
+    pages_2m: 2 MiB pages that the VM is mapped by before logging is disabled.
+    page_tables: pages of page tables that were added by then since the memory was populated.
 
-    The last three are None if the line is older than these keys.
+    The last five are None if the line is older than these keys. The last two are None in all lines
+    but those of phase "disable" with pattern "regions", and page_tables is None if the kernel does
+    not count page tables.
     """
 
     kernel_version: str
@@ -91,6 +100,8 @@ class Measurement(Key):
     cpus: Count | None = None
     overcommitted: bool | None = None
     pinned: bool | None = None
+    pages_2m: Annotated[int, Meta(ge=0)] | None = None
+    page_tables: int | None = None
 
     @property
     def key(self) -> Key:
@@ -150,7 +161,7 @@ def to_line(found: Measurement) -> str:
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
     # Leave out newer keys that have no value, or the usual one.
-    usual = {"pml": True, "idle": 0}
+    usual = {"pml": True, "idle": 0, "pattern": PATTERNS[0]}
     for name in LATER:
         if record[name] is None or record[name] == usual.get(name):
             del record[name]

@@ -2,7 +2,7 @@
 """How tables and messages write figures, settings and paging modes."""
 
 from lab.machines.paging import Mode
-from lab.results.jsonl import HARVESTS, Key
+from lab.results.jsonl import HARVESTS, PATTERNS, Key
 
 # Notes on the clock that measured a time.
 LOCKSTEP = (
@@ -12,6 +12,7 @@ LOCKSTEP = (
 WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, varies by run"
 
 OFF, ON, *_ = HARVESTS
+PAGES, REGIONS, CLEAN = PATTERNS
 # A figure that was not measured.
 NOTHING = "-"
 MIB = 1 << 20
@@ -76,10 +77,18 @@ def harvest_of(key: Key) -> str:
     return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
 
 
+def pattern_of(key: Key) -> str:
+    """Which accesses are writes, if it matters and is not as usual."""
+    mixed = 0 < key.write_percent < 100
+    said = {REGIONS: " by regions of 2 MiB" if mixed else "", CLEAN: ", clean gPTEs"}
+    return said.get(key.pattern, "")
+
+
 def load_label(key: Key) -> str:
     """How dirty pages are logged, and what vCPUs write."""
     init = "" if key.initially_all_set else ", without initially-all-set"
-    return f"{paging_of(key)}{harvest_of(key)}, {writes(key.write_percent)}{init}"
+    mix = f"{writes(key.write_percent)}{pattern_of(key)}"
+    return f"{paging_of(key)}{harvest_of(key)}, {mix}{init}"
 
 
 def vm_label(key: Key) -> str:

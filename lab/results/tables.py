@@ -135,7 +135,7 @@ def _title(key: Key) -> str:
     memory = f"{notation.size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     return (
         f"{key.machine} ({key.kernel}), {mode}{pml}{notation.harvest_of(key)}, "
-        f"{notation.writes(key.write_percent)}, {init}, {memory}"
+        f"{notation.writes(key.write_percent)}{notation.pattern_of(key)}, {init}, {memory}"
     )
 
 
@@ -236,9 +236,9 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
     Those of the series, the ungated baseline and dirty_harvest=on beside them; without the series
-    one for every kernel.
+    one for every kernel. Those of memory_table() are left out.
     """
-    found = list(measurements)
+    found = [one for one in measurements if one.pattern != notation.REGIONS]
     times = times_of(found)
     groups: dict[Key, list[Key]] = {}
     for key in times:
@@ -261,6 +261,57 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
         }
         tables.append(_table_of(group, sorted(counts), times, crowded))
     return tables
+
+
+# The columns of memory_table() for each value of eager_page_split.
+MEMORY_COLUMNS = ("first CLEAR", "dirty", "both", "2 MiB pages", "page tables")
+WHAT_IS_MEMORY = (
+    "2 MiB pages: by how many the VM is still mapped before logging is disabled; page tables: pages"
+    " of 4 KiB that were added for page tables since the memory was populated"
+)
+
+
+def _memory_cells(key: Key, times: Times, counts: Mapping[Key, Measurement]) -> list[str]:
+    """MEMORY_COLUMNS for the runs of KEY, whose phase is that of counts."""
+    first_clear, dirty = (
+        times.get(replace(key, phase=row.phase, iteration=row.iteration)) for row in SUMMANDS
+    )
+    both = times.get(replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration))
+    count = counts.get(key)
+    memory = (count.pages_2m, count.page_tables) if count else (None, None)
+    return [
+        *map(notation.milliseconds, (first_clear, dirty, both)),
+        *(notation.NOTHING if one is None else str(one) for one in memory),
+    ]
+
+
+def memory_table(measurements: Iterable[Measurement]) -> Table | None:
+    """What splitting costs in time and in memory, N beside Y; None if memory was not counted."""
+    found = list(measurements)
+    times = times_of(found)
+    counts = {one.key: one for one in found if one.pages_2m is not None}
+    wanted = list(dict.fromkeys(replace(key, eager=False) for key in counts))
+    if not wanted:
+        return None
+    columns = [f"{column}, {side}" for column in MEMORY_COLUMNS for side in "NY"]
+    columns.insert(2 * len(SUMMANDS) + 2, "N/Y")
+    table = Table("The whole cost of splitting, ms, and what it leaves", ("", *columns))
+    for lazy in wanted:
+        eager = replace(lazy, eager=True)
+        sides = (_memory_cells(key, times, counts) for key in (lazy, eager))
+        cells = [cell for pair in zip(*sides, strict=True) for cell in pair]
+        sums = (
+            times.get(replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration))
+            for key in (lazy, eager)
+        )
+        cells.insert(2 * len(SUMMANDS) + 2, notation.ratio(*sums))
+        origins = [lazy, eager]
+        for key in (lazy, eager):
+            rows = (replace(key, phase=row.phase, iteration=row.iteration) for row in SUMMANDS)
+            origins += rows
+        table.add(notation.vm_label(lazy), *cells, origins=origins)
+    table.notes.append(WHAT_IS_MEMORY)
+    return table
 
 
 class BasePair(NamedTuple):
@@ -370,7 +421,8 @@ def bench_tables(
     of_base: these and what other bases have of the same, the newest first.
     """
     found = main_tables(measurements)
-    found += filter(None, (base_table(measurements), bases_table(of_base or {}), verdicts))
+    tables = (base_table(measurements), memory_table(measurements), bases_table(of_base or {}))
+    found += filter(None, (*tables, verdicts))
     for table in found:
         table.notes.append(notation.LOCKSTEP if lockstep else notation.WALL_CLOCK)
     return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lab.results.jsonl import Key
-from lab.results.notation import OFF, ON
+from lab.results.notation import OFF, ON, PAGES
 from lab.results.tables import BASE_VCPUS, Times
 
 ROUND = 2
@@ -164,7 +164,8 @@ def find(times: Times) -> list[Tradeoff]:
     """
     mixes: dict[Key, set[int]] = {}
     for key in times:
-        if key.kernel == "series" and key.eager and key.initially_all_set and not key.idle:
+        usual = key.pattern == PAGES and key.initially_all_set and not key.idle
+        if key.kernel == "series" and key.eager and usual:
             mode = replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
             mixes.setdefault(mode, set()).add(key.write_percent)
     found = []

@@ -23,6 +23,7 @@ echo "$eager$suffix ${*% -j *}" >>"$here/calls"
 read -r mode <"$here/mode"
 clear=1
 verify=0
+pattern=pages
 iterations=2
 while getopts Vs:b:v:w:i:gc:j:-: option; do
     case $option in
@@ -31,6 +32,7 @@ while getopts Vs:b:v:w:i:gc:j:-: option; do
         g) clear=0 ;;
         V) verify=1 ;;
         j) json=$OPTARG ;;
+        -) case $OPTARG in pattern=*) pattern=${OPTARG#*=} ;; esac ;;
     esac
 done
 case $mode in
@@ -60,6 +62,9 @@ while [ $i -le $iterations ]; do
     [ $clear = 0 ] || phase clear $i 0.004000000
     i=$((i + 1))
 done
+read -r page_tables <"$here/page_tables"
+counts="\"pages_4k\": 9, \"pages_2m\": 32, \"page_tables\": $page_tables"
+[ $pattern != regions ] || echo "{\"record\": \"memory\", $counts}"
 phase disable null 0.080500000
 """
 
@@ -168,4 +173,5 @@ def furnish(host: Host) -> None:
     make_pool(host, "2048kB", 0)
     make_pool(host, "1048576kB", 0)
     host.mode("ok")
+    host.write("page_tables", "8\n")
     program(host.root / "fake_test", FAKE_TEST)

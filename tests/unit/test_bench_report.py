@@ -362,6 +362,59 @@ def test_n_costs_no_more_than_y_in_clear_and_dirty_together(more: float, verdict
     assert not any("CLEAR + dirty" in label for label, _ in judged(part))
 
 
+@for_each_row("percent, verdict", (9.9, "reached"), (10.1, "missed"))
+def test_clean_entries_in_the_guest_cost_n_little(percent: float, verdict: str) -> None:
+    """Of Y, and with write protection, nothing is said."""
+    found = [*measured(ept=False, vcpus=(8,), dirty_harvest="on"), *measured(ept=False, vcpus=(8,))]
+    slower = 1 + percent / 100
+    clean = [replace(m, pattern="clean", seconds=m.seconds * slower) for m in found]
+    said = [
+        line
+        for line in judged(found + clean)
+        if "clean gPTEs" in line[0] and "4 MiB" not in line[0]
+    ]
+    label = f"ept=N, dirty_harvest=on, all writes, clean gPTEs, dirty ms, +{percent:.2f}%"
+    assert said == [(label, f"N: at most 10% longer than without: {verdict}")]
+    assert not any("clean gPTEs, dirty" in label for label, _ in judged(clean))
+
+
+def counted(write_percent: int, eager: bool, pages: int, tables: int | None) -> list[Measurement]:
+    """Runs of which pages are counted."""
+    like: dict[str, Any] = {"write_percent": write_percent, "pattern": "regions"}
+    found = measured(vcpus=(8,), eager=(eager,), **like)
+    last = replace(found[-1], pages_2m=pages, page_tables=tables)
+    assert last.phase == "disable"
+    return [*found[:-1], last]
+
+
+def test_the_whole_cost_of_splitting_and_what_it_leaves() -> None:
+    found = counted(20, False, 32, 8) + counted(20, True, 0, 40) + counted(0, False, 40, None)
+    table = tables.memory_table(measured() + found)
+    assert table
+    assert table.columns[5:8] == ("both, N", "both, Y", "N/Y")
+    assert table.rows == [
+        (
+            "ept=Y, 20% writes by regions of 2 MiB, 8 vCPUs x 4 MiB",
+            *("20.7", "0.259", "1600.0", "20.0", "1620.7", "20.3", "80.0"),
+            *("32", "0", "8", "40"),
+        ),
+        (
+            "ept=Y, 0% writes, 8 vCPUs x 4 MiB",
+            *("20.7", "-", "1600.0", "-", "1620.7", "-", "-", "40", "-", "-", "-"),
+        ),
+    ]
+    assert {(key.phase, key.iteration) for key in table.origins[0]} == {
+        *(("disable", None), ("clear", 1), ("dirty", 2))
+    }
+    # They are in no other table but that of the goals, whose sums are of any run.
+    shown = tables.bench_tables(measured() + found, True, verdicts=goals.table(found))
+    assert [one.title.split(",")[0] for one in shown] == [
+        *("vmx-bochs (series)", "The whole cost of splitting", "What the series is to reach")
+    ]
+    assert [said for _, said in judged(found)] == ["N/Y at most 1: missed"]
+    assert tables.memory_table(measured()) is None
+
+
 def in_ways(found: list[Measurement]) -> list[Measurement]:
     """The same in the TDP MMU: by PML, by write protection and, if eagerly, by Dirty bits."""
     pml = [replace(one, tdp_mmu=True) for one in found]
@@ -434,10 +487,11 @@ def test_goals_are_for_the_figures_of_the_issue_only() -> None:
         *({"vcpus": (2,), "eager": (True,)}, {"write_percent": 50, "eager": (True,)}),
         *({"init": False}, {"ept": False, "eager": (False,)}),
         *({"kernel": "base"}, {"dirty_harvest": "auto"}, {"bytes_per_vcpu": 1 << 20}),
+        {"pattern": "clean", "eager": (True,)},
     ]
     assert goals.table(measured())
     found = [goals.table(measured(**{"eager": (True,)} | other)) for other in others]
-    assert found == [None] * 7
+    assert found == [None] * 8
 
 
 def test_the_unpatched_kernel_beside_n() -> None:

@@ -337,7 +337,8 @@ def test_of_an_older_base_only_the_headline_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "base").mkdir()
-    for base, parts in (("6.12", reference.PARTS), ("7.3", reference.PARTS), ("6.12", ["bench"])):
+    headline = ["bench", "memory"]
+    for base, parts in (("6.12", reference.PARTS), ("7.3", reference.PARTS), ("6.12", headline)):
         (tmp_path / "base" / f"{base}.pin").touch()
         layout = Layout(tmp_path, base)
         monkeypatch.setattr(reference, "LAYOUT", layout)

@@ -50,10 +50,10 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_harvest", "seconds"]
 
 
-LATER = {"dirty_harvest": "on", "pml": False, "idle": 7, "cpus": 9, "overcommitted": False}
-LATER |= {"pinned": True}
+LATER = {"dirty_harvest": "on", "pml": False, "idle": 7, "pattern": "clean", "cpus": 9}
+LATER |= {"overcommitted": False, "pinned": True, "pages_2m": 32, "page_tables": -1}
 # Those of them that name what was measured.
-LATER_DIMENSIONS = ("dirty_harvest", "pml", "idle")
+LATER_DIMENSIONS = ("dirty_harvest", "pml", "idle", "pattern")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
@@ -69,11 +69,13 @@ def test_keys_that_came_after_the_first_results() -> None:
     old, new = jsonl.parse(line()), jsonl.parse(line(dirty_harvest="off", pml=True))
     assert old == new
     assert (old.dirty_harvest, old.pml) == ("off", True)
-    for name, value in (("dirty_harvest", "auto"), ("pml", False), ("idle", 7)):
+    others = (("dirty_harvest", "auto"), ("pml", False), ("idle", 7), ("pattern", "regions"))
+    for name, value in others:
         other = jsonl.parse(line(**{name: value}))
         assert other.key != old.key
         assert json.loads(jsonl.to_line(other))[name] == value
-    assert not {"pml", "idle"} & set(json.loads(jsonl.to_line(old)))
+    unsaid = {"pml", "idle", "pattern", "pages_2m", "page_tables"}
+    assert not unsaid & set(json.loads(jsonl.to_line(old)))
 
 
 @for_each_row(
@@ -95,6 +97,8 @@ def test_keys_that_came_after_the_first_results() -> None:
     (line(dirty_harvest="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
     (line(ept=False, pml=False), "'pml' cannot be False without 'ept'"),
     (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
+    (line(pattern="stripes"), "regex '^(pages|regions|clean)\\\\Z' - at `$.pattern`"),
+    (line(pages_2m=-1), "Expected `int` >= 0 - at `$.pages_2m`"),
     ("", "is not JSON"),
     ("[1]", "Expected `object`, got `array`"),
     (line()[:-1] + ', "vcpus": 8}', "has a key twice"),

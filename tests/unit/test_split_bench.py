@@ -640,6 +640,12 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--eager", "N maybe"], "--eager: 'maybe' is none of N, Y"),
     (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto"),
     (["--harvest="], "--harvest: the list is empty"),
+    (["--pattern", "stripes"], "--pattern: 'stripes' is none of pages, regions, clean"),
+    (["--pattern=clean", "--backing=anonymous"], "'anonymous' is no HugeTLB, which --pattern"),
+    (
+        ["--pattern=regions", "--bytes=1M", "--backing=anonymous"],
+        "'1M' is not a whole number of re",
+    ),
     (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
     *((["--bytes", bad], f"'{bad}' is not a size") for bad in ("4X", "M")),
@@ -1098,6 +1104,32 @@ def test_idle_vcpus_are_told_and_recorded_and_not_taken_for_others(host: Host) -
         assert [call.partition("--idle=")[2].split()[0] for call in tests] == ["1", "3"], repeated
     found = records(output)[-2 * RECORDS :]
     assert {(one["vcpus"], one["idle"]) for one in found} == {(2, 1), (4, 3)}
+
+
+@for_each_row(
+    "tables, counted", ("8", {"pages_2m": 32, "page_tables": 8}), ("null", {"pages_2m": 32})
+)
+def test_patterns_are_told_and_recorded_and_memory_is_counted(
+    host: Host, tables: str, counted: dict[str, int]
+) -> None:
+    host.write("page_tables", f"{tables}\n")
+    output = partly(host)
+    host.write("calls", "")
+    for pattern in ("regions", "clean"):
+        for repeated in (False, True):
+            done = host.run(*PART, "--pattern", pattern, "--resume", str(output))
+            assert (done.returncode, repeated) == (0, bool(not host.calls()))
+            assert all(f" --pattern={pattern}" in call for call in host.calls())
+            host.write("calls", "")
+    found = [one for one in records(output) if "pattern" in one]
+    assert [one["pattern"] for one in found] == [
+        *["regions"] * 2 * RECORDS,
+        *["clean"] * 2 * RECORDS,
+    ]
+    keys = ("pages_2m", "page_tables")
+    memory = [{key: one[key] for key in keys if key in one} for one in found]
+    wanted = [one["phase"] == "disable" and one["pattern"] == "regions" for one in found]
+    assert memory == [counted if one else {} for one in wanted]
 
 
 def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
