@@ -25,7 +25,8 @@ from lab.machines.paging import HARVEST, Mode
 from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
-from lab.results import notation
+from lab.page import live as pages
+from lab.results import notation, sources
 from lab.results.files import output_file, output_option, write_records
 
 CONFIG = "kvm"
@@ -252,4 +253,5 @@ def command(ept: str, mib: int, contended: bool, output: Path | None, dry_run: b
     what = f"{plan[0].load.vcpus} vCPUs x {plan[0].load.mib_per_vcpu} MiB"
     say(f"live: {what} in {len(plan)} boots of {MACHINE}, simulated time")
     write_records(file, measure(plan))
-    page.present("live", [], file, draw=output is None)
+    shown = [] if contended else pages.terminal_tables(sources.load(file))
+    page.present("live", shown, file, draw=output is None)

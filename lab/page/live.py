@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The section on what running vCPUs feel: timelines and stalls, of `make bench WHAT=live`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lab.page import dimensions, pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
 from lab.page.pictures import Panel, Points, Style, Timeline
-from lab.results import notation
+from lab.results import goals, notation
 from lab.results.sources import Line, Source
 from lab.results.table import Table
 
+KINDS = ("writer", "reader")
+# By how many percent stalls may be longer with N than with Y if N is to be no worse.
+LIMIT_PERCENT = 10
 STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
 
 
@@ -126,14 +129,41 @@ def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
     columns = tuple(run.style.label for run in runs)
     rows: list[tuple[str, ...]] = []
     origins: list[tuple[Line, ...]] = []
-    for kind in ("writer", "reader"):
+    for kind in KINDS:
         for phase, lines in _by_phase(runs, kind).items():
             longest = (f"{line.record['longest_us'] / 1e3:.3f}" for line in lines)
             rows.append((f"{kind}, {phase}", *longest))
             origins.append(tuple(lines))
     title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
-    notes = ["an access counts in the phase in which it began", notation.LOCKSTEP]
+    notes = ["an access counts in the phase in which it began", *_verdicts(runs), notation.LOCKSTEP]
     return Grid(Table(title, ("", *columns), rows, notes), origins)
+
+
+def _longest_s(run: LiveRun, kind: str) -> float:
+    """The longest stall while logging is on, seconds."""
+    lines = (line.record for line in run.phases(kind) if line.record["phase"] in STALL_PHASES)
+    return max((one["longest_us"] or 0) / 1e6 for one in lines)
+
+
+def _verdicts(runs: Sequence[LiveRun]) -> Iterator[str]:
+    """How the longest stall with N compares with Y's, for each kind of vCPUs."""
+    by_style = {run.style: run for run in runs}
+    sides = [by_style.get(style) for style in (pictures.FIRST_WRITE, pictures.EAGER)]
+    for kind in KINDS:
+        lazy, eager = (_longest_s(run, kind) if run else None for run in sides)
+        if lazy is not None and eager is not None:
+            bound = f"N at most {LIMIT_PERCENT}% longer than Y"
+            verdict = goals.Verdict(bound, lazy <= eager * (1 + LIMIT_PERCENT / 100))
+            shown = (notation.milliseconds(lazy), notation.milliseconds(eager))
+            change = notation.percent(lazy, eager)
+            times = f"N {shown[0]} ms, Y {shown[1]} ms, {change}"
+            yield f"{kind}, longest stall while logging is on: {times}; {verdict}"
+
+
+def terminal_tables(source: Source) -> list[Table]:
+    """The longest stalls in each paging mode, with verdicts on N beside Y."""
+    modes = {"eptY": _runs(source, True), "eptN": _runs(source, False)}
+    return [_longest_table(runs, mode).table for mode, runs in modes.items() if runs]
 
 
 def _live_blocks(source: Source) -> list[Block]:

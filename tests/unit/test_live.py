@@ -5,6 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.measure import live
+from lab.page import live as pages
+from lab.results import sources
+from lab.results.files import write_records
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal
 from tests.unit.report_data import live_text
@@ -43,6 +46,23 @@ def test_windows_become_one_line_and_single_vcpus_are_dropped() -> None:
 )
 def test_what_is_no_run_is_no_result(text: str) -> None:
     failed(list, live.condense(text, ORIGIN))
+
+
+@for_each_row("ratio, verdict", (1.09, "reached"), (1.11, "missed"))
+def test_the_longest_stalls_of_n_stand_beside_those_of_y(
+    tmp_path: Path, ratio: float, verdict: str
+) -> None:
+    records = [one for eager in (True, False) for one in live.condense(live_text(eager), ORIGIN)]
+    for one in records:
+        if one["record"] == "kind" and (one["kind"], one["phase"]) == ("writer", "logging"):
+            one["longest_us"] = 9000.0 * (1 if one["eager"] else ratio)
+    write_records(tmp_path / "a-live.jsonl", records)
+    (table,) = pages.terminal_tables(sources.load(tmp_path / "a-live.jsonl"))
+    (logging,) = [row for row in table.rows if row[0] == "writer, logging 1"]
+    assert logging[1:] == (f"{9 * ratio:.3f}", "9.000")
+    (said,) = [note for note in table.notes if note.startswith("writer, longest stall")]
+    assert said.endswith(f"; N at most 10% longer than Y: {verdict}")
+    assert f"Y 9.00 ms, +{100 * ratio - 100:.2f}%" in said
 
 
 def test_a_parameter_that_did_not_take_effect_is_found() -> None:
