@@ -112,10 +112,49 @@ def table(found: Sequence[Record]) -> Table:
     return Table(TITLE, columns, [*starmap(_row, cases.items())], notes)
 
 
+READS_TITLE = "Reads of memory that is mapped by 2 MiB and by 4 KiB pages"
+WHAT_READS_ARE = (
+    "dependent: each read needs the result of the one before; user space without a guest, whose TLB"
+    " misses take longer, as two page tables are walked"
+)
+
+
+def _reads(found: Iterable[Record]) -> dict[tuple[str, int], dict[str, Record]]:
+    """By kind of reads and GiB: the records by size of pages."""
+    made: dict[tuple[str, int], dict[str, Record]] = {}
+    for one in found:
+        made.setdefault((one["reads"], one["gib"]), {})[one["page"]] = one
+    return made
+
+
+def reads_table(found: Sequence[Record]) -> Table:
+    """A row for each kind of reads and amount of memory."""
+    shown = Table(READS_TITLE, ("reads", "GiB", "2 MiB", "4 KiB", "4 KiB / 2 MiB"))
+    for (kind, gib), pages in _reads(found).items():
+        times = [pages[page]["ns_per_read"] if page in pages else None for page in ("2M", "4K")]
+        cells = (NOTHING if ns is None else f"{ns:.1f}" for ns in times)
+        shown.add(kind, str(gib), *cells, ratio(times[1], times[0]))
+    shown.notes += [f"ns per read on {found[0]['cpu']}, medians of the passes", WHAT_READS_ARE]
+    return shown
+
+
+def _reads_block(source: Source) -> list[Block]:
+    lines = [line for line in source.lines if "reads" in line.record]
+    if not lines:
+        return []
+    groups = _reads(line.record for line in lines)
+    origins = [
+        tuple(line for line in lines if (line.record["reads"], line.record["gib"]) == group)
+        for group in groups
+    ]
+    return [Grid(reads_table([line.record for line in lines]), origins)]
+
+
 def _blocks(source: Source) -> list[Block]:
-    found = [line.record for line in source.lines]
+    lines = [line for line in source.lines if "code" in line.record]
+    found = [line.record for line in lines]
     shown = table(found)
-    origins = [tuple(o for o in source.lines if _case(o.record) == case) for case in _cases(found)]
+    origins = [tuple(o for o in lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
     # Curves over memory: a row of panels with warm caches above one with cold caches.
@@ -126,7 +165,8 @@ def _blocks(source: Source) -> list[Block]:
             curves.setdefault(style, []).append((one["gib"], one["ns_per_2mib"]))
     rows = [[Panel(where, MEMORY, c) for where, c in row.items()] for row in panels.values()]
     svg = pictures.curves("native", rows, "ns per 2 MiB")
-    return [Picture("native", TITLE, svg, said, reading, source.name), Grid(shown, origins)]
+    picture = Picture("native", TITLE, svg, said, reading, source.name)
+    return [picture, Grid(shown, origins), *_reads_block(source)]
 
 
 MISSING = Missing("how the series' loops fare in real caches", "make bench WHAT=native")

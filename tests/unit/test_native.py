@@ -2,13 +2,16 @@
 """lab.measure.native: the code that is compiled, and the figures of passes."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from lab.measure.native import code, command, guest
+from lab.measure.native import code, command, guest, reads
 from lab.measure.native.guest import Case, Counts
 from lab.page import native
 from tests.unit.calls import failed, lab
@@ -43,7 +46,15 @@ def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     monkeypatch.setattr(command, "source_tree", lambda _: tmp_path)
     monkeypatch.setattr(code, "build", lambda _: {})
+
+    def reading(_: object, gib: int, huge: bool, repeats: int) -> Iterator[tuple[str, float]]:
+        for kind, factor in product(("random", "dependent"), (1, 3, 2)[:repeats]):
+            yield kind, factor * gib * (10 if huge else 25)
+
     monkeypatch.setattr(guest, "passes", passes)
+    monkeypatch.setattr(reads, "passes", reading)
+    monkeypatch.setattr(reads, "library", lambda: None)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: Mock(available=9 << 30))
     return found
 
 
@@ -69,7 +80,47 @@ def test_figures_are_kept_drawn_and_judged(times: dict[str, int], tmp_path: Path
     assert second["kernel_version"] == "7.3.4"
     lab("report", "--output", str(tmp_path / "report"), str(file))
     assert native.PART.title in (tmp_path / "report" / "index.html").read_text()
+    *_, last = map(json.loads, file.read_text().splitlines())
+    assert (last["reads"], last["page"], last["gib"]) == ("dependent", "4K", 4)
+    assert (last["ns_per_read"], last["lowest_ns"], last["highest_ns"]) == (200, 100, 300)
+    assert (last["passes"], last["machine"], "kernel_version" in last) == (3, "native", False)
+    assert re.search(r"\| dependent \| +4 \| +80\.0 \| +200\.0 \| +2\.50 \|", said.out)
+    # One that is as large as the free memory is left out, and said to be.
+    assert "no reads in 16 GiB: 9 GiB are free" in said.err
+    assert native.READS_TITLE in (tmp_path / "report" / "index.html").read_text()
     times["series"] = 750
     said = lab("native", "--sizes", "16", "--output", str(tmp_path / "a.jsonl"))
     assert "unpatched takes 1.00 times as long as series; goal: at least 4, MISSED" in said.out
     assert "series takes 7.50 times as long as limit; goal: at most 1.6, MISSED" in said.out
+
+
+def test_memory_of_other_pages_than_asked_for_is_no_result() -> None:
+    reads.check_pages(100 << 20, 100 << 20, "2M")
+    reads.check_pages(4 << 20, 100 << 20, "4K")
+    for huge, page in ((90, "2M"), (10, "4K"), (-1, "2M")):
+        said = failed(reads.check_pages, huge << 20, 100 << 20, page)
+        assert f"not all by {page}" in said and "transparent_hugepage" in said
+    lost = Mock(set_up_reads=Mock(return_value=-1))
+    assert "4 GiB by pages of 2M" in failed(list, reads.passes(lost, 4, True, 1))
+
+
+def test_what_is_not_mapped_as_asked_for_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = Mock(set_up_reads=lambda *_: 0, huge_bytes=lambda: 0, read_all=lambda *_: 2e8)
+    monkeypatch.setattr(reads, "library", lambda: small)
+    found = reads.measure([1], 2, {"machine": "native"})
+    assert [(one["page"], one["ns_per_read"]) for one in found] == [("4K", 10.0)] * 2
+    assert "0 of 1024 MiB are mapped by huge pages" in capsys.readouterr().err
+    assert small.tear_down_reads.call_count == 2
+
+
+def test_reads_go_everywhere_and_wait_for_each_other() -> None:
+    """In memory that is small enough for a test, mapped by small pages."""
+    found = reads.library()
+    found.set_up_reads(32 << 20, 0)
+    try:
+        assert found.huge_bytes() == 0
+        assert all(found.read_all(1000, dependent, 1) > 0 for dependent in (0, 1))
+    finally:
+        found.tear_down_reads()

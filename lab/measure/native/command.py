@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab native`: compile the code, make passes over guests, and write the results."""
+"""`lab native`: compile the code, make passes over guests and reads, and write the results."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ import psutil
 from lab.build.kernel import source_tree
 from lab.core.errors import LabError
 from lab.core.steps import duration, step
-from lab.measure.native import code, guest
+from lab.measure.native import code, guest, reads
 from lab.measure.native.guest import BYTES_BESIDE, TABLES_PER_GIB, Case, Counts
 from lab.measure.options import numbers
 from lab.page import command as page
@@ -48,12 +48,17 @@ def record(case: Case, found: Sequence[Counts], gib: int) -> dict[str, Any]:
     return {"gib": gib, **case._asdict(), "passes": len(found), **rounded}
 
 
+def processor() -> dict[str, Any]:
+    """What all records say about this machine."""
+    cpu = CPU.search(Path("/proc/cpuinfo").read_text())
+    return {"machine": "native", "cpu": cpu[1] if cpu else "unknown"}
+
+
 def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     linux = source_tree("series")
     libraries = code.build(linux)
     release = ".".join(VERSION.findall((linux / "Makefile").read_text()))
-    cpu = CPU.search(Path("/proc/cpuinfo").read_text())
-    which = {"machine": "native", "cpu": cpu[1] if cpu else "unknown", "kernel_version": release}
+    which = processor() | {"kernel_version": release}
     records: list[dict[str, Any]] = []
     left = [repeats * (SECONDS + gib * SECONDS_PER_GIB) for gib in sizes]
     for number, gib in enumerate(sizes):
@@ -67,17 +72,25 @@ def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
 
 @click.command()
 @click.option("--sizes", callback=numbers, default="1 4 16 64 256", help="GiB of guest memory.")
+@click.option(
+    "--reads", "read_sizes", callback=numbers, default="1 4 16", help="GiB of memory to read in."
+)
 @click.option("--repeats", default=9, help="Passes of each kind over each amount of memory.")
 @output_option
-def command(sizes: tuple[int, ...], repeats: int, output: Path | None) -> None:
+def command(
+    sizes: tuple[int, ...], read_sizes: tuple[int, ...], repeats: int, output: Path | None
+) -> None:
     """Measure splitting, CLEAR and harvesting of page tables and rmap heads on this machine.
 
     KVM's own functions, of the series and of the unpatched kernel, in user space: with this
-    processor's caches, and no guest. Nothing else should run meanwhile. Prints a table; writes
-    JSON lines, and draws the report.
+    processor's caches, and no guest. And what huge pages are worth: reads of memory that is mapped
+    by 2 MiB and by 4 KiB pages. Nothing else should run meanwhile. Prints tables; writes JSON
+    lines, and draws the report.
     """
     check(sizes, repeats)
     file = output_file(output, "native")
     found = measure(sizes, repeats)
-    write_records(file, found)
-    page.present("native", [native.table(found)], file, draw=output is None)
+    of_reads = reads.measure(read_sizes, repeats, processor())
+    write_records(file, [*found, *of_reads])
+    shown = [native.table(found), *([native.reads_table(of_reads)] if of_reads else [])]
+    page.present("native", shown, file, draw=output is None)
