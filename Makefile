@@ -50,7 +50,7 @@ help:
 	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo '              WHAT=crossover  dirty logging by Dirty bits beside write protection, over what is written'
 	@echo '              WHAT=migrate    a live migration by QEMU, as the guest sees it'
-	@echo '              WHAT=native     page tables and rmap heads in the caches of this machine, without a guest'
+	@echo '              WHAT=native     on this machine, without a guest: page tables in its caches, reads of huge and small pages'
 	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and the lab itself'
 	@echo '              (aim: 20 minutes on two cores with a warm ccache, 30 on a bare machine)'
 	@echo '              WHAT=quick      one test of each paging mode in both machines (aim: 4 minutes once the kernel is built)'
