@@ -96,25 +96,24 @@ static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *rand
 	return writes;
 }
 
-/* Of any number of regions that follow each other the share is right but for one. */
-static bool is_region_written(u64 region, u64 percent)
+/* All or nothing of a region: among neighbours, @percent of them are written, to within one. */
+static u32 region_percent(u64 region, u64 percent)
 {
-	return (region + 1) * percent / 100 > region * percent / 100;
+	return (region + 1) * percent / 100 > region * percent / 100 ? 100 : 0;
 }
 
 /* All of a vCPU's memory, or one region after the other. */
 static u64 guest_passes(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
 	struct guest_job part = *job;
-	u64 writes = 0;
+	u64 region = job->first_region, writes = 0;
 
 	if (job->regions)
 		part.steps = SPARSE_BYTES / job->stride;
 
 	for (u64 done = 0; done < job->steps; done += part.steps) {
 		if (job->regions)
-			part.write_percent = is_region_written(job->first_region + done / part.steps,
-							       job->write_percent) ? 100 : 0;
+			part.write_percent = region_percent(region++, job->write_percent);
 		writes += guest_pass(&part, random, gva + done * job->stride);
 	}
 	return writes;
