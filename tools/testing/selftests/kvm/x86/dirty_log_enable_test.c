@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging: a page fault splits a huge page while logging is being enabled.
+ * Dirty logging: what other threads do while logging is being enabled.
  *
- * A vCPU writes to a huge page of a memslot, which has its Dirty bit set again, and
+ * split: a vCPU writes to a huge page of a memslot, which has its Dirty bit set again, and
  * executes from it, for which KVM has to split it if nx_huge_pages is on, at one moment
  * of the ioctl after the other.  What is written afterwards has to be in the log.  Each
  * round has a huge page of its own, as one split before logging doesn't come back.  The
  * small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
  * A link to small pages that loses what is taken from the huge page has the vCPU fault for ever.
+ *
+ * create: a vCPU is created, at one moment of the ioctl after the other.  What it writes
+ * afterwards has to be in the log.  These vCPUs run without paging and without CPUID:
+ * KVM_SET_CPUID2 would have KVM decide again whether the CPU is to log their writes.
  */
 #include <signal.h>
 
@@ -21,6 +25,10 @@
 #define ROUND_S			5
 #define CODE_OFFSET		(5 * PAGE_SIZE + 64)
 #define OPCODE_RET		0xc3
+
+#define CODE_SLOT		11
+#define CODE_GPA		0x10000ull
+#define NR_CREATED		128
 
 static struct kvm_vcpu *writer, *executor;
 static pthread_barrier_t barrier;
@@ -104,23 +112,12 @@ static void give_up(int sig)
 	ksft_exit_fail_msg("A vCPU faults and doesn't get on\n");
 }
 
-int main(int argc, char *argv[])
+static void run_split(void)
 {
 	unsigned int round, missing = 0;
 	u64 enabling_ns = ~0ull, since;
 	pthread_t thread;
 	void *huge;
-	const struct test_option options[] = {
-		{ 'n', "rounds", "rounds, " __stringify(MAX_ROUNDS) " at most",
-		  .number = &nr_rounds, .min = 1, .max = MAX_ROUNDS },
-		{ }
-	};
-
-	parse_test_options(argc, argv, options, NULL);
-	ksft_print_header();
-	ksft_set_plan(1);
-	if (!nr_free_2m_pages())
-		ksft_exit_skip("There is no 2MiB HugeTLB page\n");
 
 	vm = vm_create_with_one_vcpu(&writer, guest_write);
 	executor = vm_vcpu_add(vm, 1, guest_execute);
@@ -153,5 +150,145 @@ int main(int argc, char *argv[])
 
 	ksft_test_result(!missing, "what is written is logged: %u pages are not\n", missing);
 	kvm_vm_free(vm);
+}
+
+/* A vCPU is created */
+
+/* movb $1, (%eax); out %al, $0x10 */
+static const u8 write_code[] = { 0xc6, 0x00, 0x01, 0xe6, 0x10 };
+
+/* How many rounds the thread that enables logging has been told to do, and has begun. */
+static unsigned int nr_asked, nr_begun;
+
+static void set_page_flags(u32 flags)
+{
+	vm_set_user_memory_region(vm, DATA_SLOT, flags, DATA_GPA, PAGE_SIZE, mem);
+}
+
+/* Busy, so that both threads begin at the same moment. */
+static void *enable_later(void *arg)
+{
+	for (unsigned int round = 1; round < NR_CREATED; round++) {
+		while (READ_ONCE(nr_asked) < round)
+			;
+		WRITE_ONCE(nr_begun, round);
+		spin_ns(READ_ONCE(delay_ns));
+		set_page_flags(KVM_MEM_LOG_DIRTY_PAGES);
+		pthread_barrier_wait(&barrier);
+	}
+	return NULL;
+}
+
+static void set_segment(struct kvm_segment *segment, u16 selector, u8 type)
+{
+	*segment = (struct kvm_segment) {
+		.limit = ~0u, .selector = selector, .type = type,
+		.present = 1, .db = 1, .s = 1, .g = 1,
+	};
+}
+
+/* Protected mode without paging. */
+static void write_page(struct kvm_vcpu *vcpu)
+{
+	struct kvm_regs regs = { .rip = CODE_GPA, .rax = DATA_GPA, .rflags = X86_EFLAGS_FIXED };
+	struct kvm_sregs sregs;
+
+	vcpu_sregs_get(vcpu, &sregs);
+	sregs.cr0 |= X86_CR0_PE;
+	set_segment(&sregs.cs, 8, 11);
+	set_segment(&sregs.ss, 16, 3);
+	sregs.ds = sregs.ss;
+	sregs.es = sregs.ss;
+	sregs.fs = sregs.ss;
+	sregs.gs = sregs.ss;
+	vcpu_sregs_set(vcpu, &sregs);
+	vcpu_regs_set(vcpu, &regs);
+	vcpu_run(vcpu);
+	TEST_ASSERT_KVM_EXIT_REASON(vcpu, KVM_EXIT_IO);
+}
+
+static void create_page_vm(void)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	void *code = map_memory(PAGE_SIZE, PROT_READ | PROT_WRITE, flags, -1);
+
+	memcpy(code, write_code, sizeof(write_code));
+	mem = map_memory(PAGE_SIZE, PROT_READ | PROT_WRITE, flags, -1);
+	vm = vm_create_barebones();
+	vm_set_user_memory_region(vm, CODE_SLOT, 0, CODE_GPA, PAGE_SIZE, code);
+	set_page_flags(0);
+}
+
+/* Return: how long that took. */
+static u64 create_vcpu(unsigned int id, struct kvm_vcpu **vcpu)
+{
+	u64 since = now_ns();
+
+	*vcpu = __vm_vcpu_add(vm, id);
+	return now_ns() - since;
+}
+
+static void run_create(void)
+{
+	u64 creating_ns, log;
+	unsigned int missing = 0;
+	struct kvm_vcpu *vcpu;
+	pthread_t thread;
+
+	create_page_vm();
+	creating_ns = create_vcpu(0, &vcpu);
+	write_page(vcpu);
+	pthread_barrier_init(&barrier, NULL, 2);
+	start_thread(&thread, enable_later, NULL);
+
+	/* The ioctl begins later each time: in the end, after the vCPU has been created. */
+	for (unsigned int round = 1; round < NR_CREATED; round++) {
+		WRITE_ONCE(delay_ns, 2 * creating_ns * round / NR_CREATED);
+		WRITE_ONCE(nr_asked, round);
+		while (READ_ONCE(nr_begun) < round)
+			;
+		creating_ns = min(creating_ns, create_vcpu(round, &vcpu));
+		pthread_barrier_wait(&barrier);
+		write_page(vcpu);
+		kvm_vm_get_dirty_log(vm, DATA_SLOT, &log);
+		missing += !log;
+		set_page_flags(0);
+	}
+	pthread_join(thread, NULL);
+
+	ksft_test_result(!missing, "what new vCPUs write is logged: of %u vCPUs it is not\n",
+			 missing);
+	kvm_vm_free(vm);
+}
+
+static const struct part {
+	const char *name;
+	const char *what;
+	void (*run)(void);
+} parts[] = {
+	{ "split", "a huge page is split", run_split },
+	{ "create", "a vCPU is created", run_create },
+};
+
+static struct choice chosen = { parts, sizeof(parts[0]), ARRAY_SIZE(parts) };
+
+int main(int argc, char *argv[])
+{
+	const struct test_option options[] = {
+		{ 'n', "rounds", "splits, " __stringify(MAX_ROUNDS) " at most",
+		  .number = &nr_rounds, .min = 1, .max = MAX_ROUNDS },
+		{ 'm', "moment", "what happens while logging is enabled:", .choice = &chosen },
+		{ }
+	};
+
+	parse_test_options(argc, argv, options, NULL);
+	ksft_print_header();
+	ksft_set_plan(choice_count(&chosen));
+	if (choice_has(&chosen, 0) && !nr_free_2m_pages())
+		ksft_exit_skip("There is no 2MiB HugeTLB page\n");
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++)
+		if (choice_has(&chosen, i))
+			parts[i].run();
 	ksft_finished();
 }
