@@ -17,6 +17,9 @@
  *
  * Without that room free the stock and pause, so that KVM_CLEAR_DIRTY_LOG doesn't repeat
  * the check for each word.
+ *
+ * Filling up the descriptors alone needs much less room.  It is done for splits that need no
+ * page table, and to recover huge pages, which frees page tables.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -138,6 +141,12 @@ static bool split_has_room(struct kvm *kvm)
 	return split_is_available(split_room(kvm) + split_page_tables(kvm));
 }
 
+/* Is there room to fill up the descriptors, and for what the VMM may take next? */
+static bool split_has_room_for_descs(void)
+{
+	return split_is_available(SPLIT_ROOM_STOCK + SPLIT_ROOM_VMM);
+}
+
 static void split_pause(struct kvm *kvm)
 {
 	kvm_mmu_free_memory_cache(&kvm->arch.split_desc_cache);
@@ -226,7 +235,8 @@ static int split_topup(struct kvm *kvm, int nr_descs, bool page_table)
  * @nr_descs: how many rmap descriptors are needed
  * @page_table: is a page table needed, with its header?
  *
- * Return: 0 if the stock has that; -ENOMEM if not, see kvm_split_make_room().
+ * Return: 0 if the stock has that; -ENOMEM if not, see kvm_split_make_room().  A lack of
+ * descriptors alone doesn't make splitting pause.
  */
 int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 {
@@ -236,11 +246,14 @@ int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 	if (kvm_split_is_stocked(kvm, nr_descs, page_table))
 		return 0;
 
+	if (!page_table)
+		return split_has_room_for_descs() ? split_topup(kvm, nr_descs, false) : -ENOMEM;
+
 	r = kvm_split_make_room(kvm);
 	if (r)
 		return r;
 
-	r = split_topup(kvm, nr_descs, page_table);
+	r = split_topup(kvm, nr_descs, true);
 	/* Others took the room meanwhile?  A single failure needs no pause. */
 	if (r && !split_has_room(kvm))
 		split_pause(kvm);
