@@ -337,8 +337,6 @@ CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 # What is left huge, and how the first write splits it. With Dirty bits each 2 MiB is one fault.
 FIRST_WRITE = selftest("x86/fault_split_test", huge_2m=16, eager=("N",))
 FIRST_WRITE_1G = replace(with_1g(FIRST_WRITE), eager=("N",))
-# Not called as those that topics before the capability have.
-CANCEL_TDP = replace(fault_test("cancel", "-m", "off"), name="cancel_tdp")
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 SETTINGS = ("--chunk", "0", "--dirty-bits", "on")
 CONTROLLED = replace(
@@ -421,7 +419,6 @@ CONTROL_MODES_LONG = (SHADOW_MODES[-1], VMX_MODES[0])
 CONTROL_CASES = (
     *each((CONTROL,), CONTROL_MODES),
     *each((CONTROLLED,), HARVEST_MODES),
-    Case(CANCEL_TDP, VMX_MODES[0], "Y"),
 )
 
 # Each way is tried until it has come in between, at least so many times.

@@ -21,6 +21,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -421,9 +422,7 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	es->found_now = true;
 	es->found = true;
 
-	r = kvm_eager_split_cancelled(es->kvm);
-	if (!r)
-		r = eager_split_one(es, huge_sptep, gfn, level);
+	r = fatal_signal_pending(current) ? -EINTR : eager_split_one(es, huge_sptep, gfn, level);
 	if (!r) {
 		es->batch++;
 		es->work += SPTE_ENT_PER_PAGE;
@@ -525,7 +524,7 @@ static void eager_split_account(struct eager_split *es, int r)
  * See eager_split.h for locking.  A huge page that lies in the range in part is
  * split as a whole.  The first shortage of memory or of shadow pages ends the
  * operation: what one huge page didn't get, the next won't get either.  So does a
- * fatal signal, and eager_page_split when it is turned off.
+ * fatal signal.
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			   gfn_t start, gfn_t end, int target_level, bool arm)

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting that is interrupted
- *
- * Turn kvm.eager_page_split off in the midst of it, and end the process in the midst of
- * it by SIGKILL.
+ * Eager page splitting that is interrupted: the process is ended in the midst of it by SIGKILL
  *
  * Limits: what "in the midst" is depends on the scheduler; there are many tries, and
  * not one success among them is a failure.
@@ -30,92 +27,6 @@ static bool wait_for_split(struct kvm_vm *vm, u64 nr_huge, bool (*go_on)(void))
 			return true;
 	return false;
 }
-
-/* The parameter is turned off */
-
-static bool split_is_over;
-
-static bool is_splitting(void)
-{
-	return !READ_ONCE(split_is_over);
-}
-
-static void *switch_off(void *arg)
-{
-	struct fault_test *t = arg;
-	int fd = open(PARAM_EAGER, O_WRONLY);
-
-	WRITE_ONCE(split_is_over, false);
-	wait_for_split(t->vm, t->nr_huge, is_splitting);
-	CHECK(t, write(fd, "N", 1) == 1, "Can't write " PARAM_EAGER);
-	close(fd);
-	return NULL;
-}
-
-static void split_and_switch_off(struct fault_test *t)
-{
-	pthread_t thread;
-
-	split_is_over = true;
-	start_thread(&thread, switch_off, t);
-	while (READ_ONCE(split_is_over))
-		;
-	CHECK(t, !split(t), "errno %d", errno);
-	WRITE_ONCE(split_is_over, true);
-	pthread_join(thread, NULL);
-	setting_set(PARAM_EAGER, "Y");
-}
-
-static void check_cancelled(struct fault_test *t, const struct split_stats *s)
-{
-	check_sum(t, s);
-	CHECK(t, !s->nomem && !s->noquota, "seen %lu x no memory, %lu x no quota", s->nomem,
-	      s->noquota);
-}
-
-/* Returns true if it was turned off when some were split and some were not. */
-static bool cancel_once(const struct variant *v)
-{
-	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
-	struct split_stats s;
-
-	fault_create_vm(&t, 0);
-	before_split(&t);
-	split_and_switch_off(&t);
-	s = get_stats(t.vm);
-	if (!is_tdp_mmu() && !v->clear)
-		check_cancelled(&t, &s);
-	check_afterwards(&t);
-	kvm_vm_free(t.vm);
-	return s.huge && s.huge < t.nr_huge;
-}
-
-/*
- * CLEAR looks at the parameter for each word, and at each word splits one huge
- * page, so it can't be interrupted between two of one operation: whatever is left
- * of it has to be in the log.
- */
-static const char *run_cancel(void)
-{
-	const struct variant *v = &variants[0];
-	bool hit = false;
-	unsigned int i;
-
-	if (!setting_exists(PARAM_EAGER))
-		return PARAM_EAGER " can't be written";
-
-	for (i = 0; may_try_again(i) && !hit; i++)
-		hit = cancel_once(v);
-	TEST_ASSERT(hit, "%s: turned off %u times, never in the midst", v->name, i);
-	for (unsigned int j = 1; j < NR_VARIANTS; j++)
-		if (applies(&variants[j]))
-			cancel_once(&variants[j]);
-	ksft_print_msg("%-16s off      in the midst at the %u. try\n", v->name, i);
-	fflush(stdout);
-	return NULL;
-}
-
-/* The process is killed */
 
 /* The victim's file descriptor, once it has got one. */
 static int *victim_stats_fd;
@@ -228,7 +139,6 @@ static const char *run_kill(void)
 }
 
 const struct part parts[] = {
-	{ "off", "eager_page_split is turned off", run_cancel, NR_HUGE_MANY, true },
 	{ "kill", "the process is killed", run_kill, NR_HUGE_SOME },
 };
 
