@@ -87,6 +87,11 @@ def headline(initially_all_set: bool) -> Row:
 SUMMANDS = (FIRST_CLEAR, headline(True))
 
 
+def whole_of(key: Key) -> Key:
+    """The sum of SUMMANDS that belongs to the run of KEY."""
+    return replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration)
+
+
 def summands(key: Key) -> tuple[Key, ...]:
     """The measurements that a time of times_of() is the sum of; KEY itself if it was measured."""
     if key.phase != SPLITTING.phase:
@@ -104,7 +109,7 @@ def times_of(measurements: Iterable[Measurement]) -> Times:
     times = {one.key: one.seconds for one in measurements}
     first_clear = (FIRST_CLEAR.phase, FIRST_CLEAR.iteration)
     wholes = [
-        replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration)
+        whole_of(key)
         for key in times
         if key.initially_all_set and (key.phase, key.iteration) == first_clear
     ]
@@ -273,14 +278,11 @@ WHAT_IS_MEMORY = (
 
 def _memory_cells(key: Key, times: Times, counts: Mapping[Key, Measurement]) -> list[str]:
     """MEMORY_COLUMNS for the runs of KEY, whose phase is that of counts."""
-    first_clear, dirty = (
-        times.get(replace(key, phase=row.phase, iteration=row.iteration)) for row in SUMMANDS
-    )
-    both = times.get(replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration))
+    whole = whole_of(key)
     count = counts.get(key)
     memory = (count.pages_2m, count.page_tables) if count else (None, None)
     return [
-        *map(notation.milliseconds, (first_clear, dirty, both)),
+        *map(notation.milliseconds, map(times.get, (*summands(whole), whole))),
         *(notation.NOTHING if one is None else str(one) for one in memory),
     ]
 
@@ -300,15 +302,9 @@ def memory_table(measurements: Iterable[Measurement]) -> Table | None:
         eager = replace(lazy, eager=True)
         sides = (_memory_cells(key, times, counts) for key in (lazy, eager))
         cells = [cell for pair in zip(*sides, strict=True) for cell in pair]
-        sums = (
-            times.get(replace(key, phase=SPLITTING.phase, iteration=SPLITTING.iteration))
-            for key in (lazy, eager)
-        )
-        cells.insert(2 * len(SUMMANDS) + 2, notation.ratio(*sums))
-        origins = [lazy, eager]
-        for key in (lazy, eager):
-            rows = (replace(key, phase=row.phase, iteration=row.iteration) for row in SUMMANDS)
-            origins += rows
+        wholes = [whole_of(key) for key in (lazy, eager)]
+        cells.insert(2 * len(SUMMANDS) + 2, notation.ratio(*map(times.get, wholes)))
+        origins = [lazy, eager, *measured_keys(wholes)]
         table.add(notation.vm_label(lazy), *cells, origins=origins)
     table.notes.append(WHAT_IS_MEMORY)
     return table
