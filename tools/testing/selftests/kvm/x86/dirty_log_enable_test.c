@@ -179,14 +179,6 @@ static void *enable_later(void *arg)
 	return NULL;
 }
 
-static void set_segment(struct kvm_segment *segment, u16 selector, u8 type)
-{
-	*segment = (struct kvm_segment) {
-		.limit = ~0u, .selector = selector, .type = type,
-		.present = 1, .db = 1, .s = 1, .g = 1,
-	};
-}
-
 /* Protected mode without paging. */
 static void write_page(struct kvm_vcpu *vcpu)
 {

@@ -19,15 +19,6 @@ static bool may_try_again(unsigned int nr_tries)
 	return nr_tries < max_tries && nr_tries < MAX_MIDST_TRIES;
 }
 
-/* Wait for the first huge page to go.  False if there is nothing to wait for. */
-static bool wait_for_split(struct kvm_vm *vm, u64 nr_huge, bool (*go_on)(void))
-{
-	while (go_on())
-		if (vm_get_stat_or_absent(vm, "pages_2m") < nr_huge)
-			return true;
-	return false;
-}
-
 /* The victim's file descriptor, once it has got one. */
 static int *victim_stats_fd;
 
@@ -55,12 +46,11 @@ static void start_victim(const struct variant *v)
 		victim_main(v);
 }
 
-static bool is_victim_alive(void)
+static void check_victim_is_alive(void)
 {
 	int status;
 
 	TEST_ASSERT(!waitpid(victim_pid, &status, WNOHANG), "The victim ended by itself");
-	return true;
 }
 
 static int take_stats_fd(void)
@@ -69,7 +59,7 @@ static int take_stats_fd(void)
 	int fd;
 
 	while (READ_ONCE(*victim_stats_fd) < 0)
-		is_victim_alive();
+		check_victim_is_alive();
 	fd = syscall(SYS_pidfd_getfd, pidfd, *victim_stats_fd, 0);
 	TEST_ASSERT(fd >= 0, "Can't get the victim's statistics, errno %d", errno);
 	close(pidfd);
@@ -102,9 +92,11 @@ static bool kill_once(const struct variant *v, bool watch)
 
 	start_victim(v);
 	vm.stats.fd = take_stats_fd();
+	/* All of them are there, and then the first one goes. */
 	while (vm_get_stat_or_absent(&vm, "pages_2m") < NR_HUGE_SOME)
-		is_victim_alive();
-	wait_for_split(&vm, NR_HUGE_SOME, is_victim_alive);
+		check_victim_is_alive();
+	while (vm_get_stat_or_absent(&vm, "pages_2m") >= NR_HUGE_SOME)
+		check_victim_is_alive();
 
 	if (!watch)
 		close_stats(&vm);

@@ -43,14 +43,6 @@ static void __attribute__((naked)) guest_read(void)
 
 /* Modes of the guest */
 
-static void set_segment(struct kvm_segment *seg, u16 selector, u8 type)
-{
-	*seg = (struct kvm_segment){
-		.limit = 0xffffffff, .selector = selector, .type = type, .present = 1,
-		.s = 1, .db = 1, .g = 1,
-	};
-}
-
 static void set_segments(struct kvm_sregs *sregs)
 {
 	set_segment(&sregs->cs, SELECTOR_CODE, SEG_CODE);

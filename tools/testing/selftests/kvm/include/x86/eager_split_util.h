@@ -179,6 +179,8 @@ u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level);
  * supervisor: each of four kinds has shadow pages of its own.
  */
 void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind);
+/* Of code or data, of 32 bits and 4GiB, from address 0 on. */
+void set_segment(struct kvm_segment *segment, u16 selector, u8 type);
 /* Let KVM_CLEAR_DIRTY_LOG do the work.  @initially_set: from a log with all pages dirty. */
 void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set);
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);

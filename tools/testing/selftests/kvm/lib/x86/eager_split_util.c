@@ -316,6 +316,14 @@ void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind)
 					       (kind & 2 ? PT_NX_MASK : 0);
 }
 
+void set_segment(struct kvm_segment *segment, u16 selector, u8 type)
+{
+	*segment = (struct kvm_segment){
+		.limit = ~0u, .selector = selector, .type = type, .present = 1,
+		.s = 1, .db = 1, .g = 1,
+	};
+}
+
 void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set)
 {
 	vm_enable_cap(vm, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
