@@ -95,6 +95,7 @@ ONE_THREAD: Mapping[str, tuple[str, ...]] = {
     "x86/eager_split_clear_test": ("mmio",),
     "x86/eager_split_modes_test": (),
     "x86/fault_split_test": (),
+    "x86/memslot_alias_test": (),
     "x86/huge_recover_test": (),
     "x86/nested_dirty_log_test": (),
 }
@@ -336,6 +337,9 @@ HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
 CONTROL = selftest("x86/dirty_log_control_test", huge_2m=16, timeout_s=600)
 # What is left huge, and how the first write splits it. With Dirty bits each 2 MiB is one fault.
 FIRST_WRITE = selftest("x86/fault_split_test", huge_2m=16, eager=("N",))
+KEPT = selftest("x86/fault_split_test", "-m", "logged-kept", name="kept", huge_2m=16, eager=("N",))
+# A vCPU finds memslots that are logged from their creation.
+CREATE = selftest("x86/dirty_log_create_test", eager=("Y",))
 FIRST_WRITE_1G = replace(with_1g(FIRST_WRITE), eager=("N",))
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 SETTINGS = ("--chunk", "0", "--dirty-bits", "on")
@@ -347,6 +351,8 @@ SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 SIGNAL_FIX = "KVM: Log again what a signal leaves taken from a dirty ring"
 SIGNALS = () if SIGNAL_FIX in mutants.load(LAYOUT).left_out else (SIGNAL,)
 NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
+# It needs shadow paging.
+ALIAS = selftest("x86/memslot_alias_test", eager=("Y",))
 # Sequences of ioctls whose log is the same in every mode.
 CAPS = selftest("x86/dirty_log_caps_test", huge_2m=4)
 # The same for masks of KVM_CLEAR_DIRTY_LOG; the test goes through the host's parameters itself.
@@ -508,6 +514,7 @@ def cases() -> Iterator[Case]:
     shadow = SHADOW_MODES[-1:]
     yield from each((WINDOW_VMX, HOLD, harvested(HOLD)), VMX_MODES[-1:])
     yield from each((paused(harvested(STRESS_SLOW)), *DEBUG_SHADOW), shadow, "debug")
+    yield from each((KEPT,), (*shadow, TDP_MODE), "debug", eager="N")
     yield from each(DEBUG_TDP, (TDP_MODE,), "debug")
     everywhere = (
         SPLITTING,
@@ -534,10 +541,13 @@ def cases() -> Iterator[Case]:
     rest = (WINDOW, IDLE, EXCESS, HIST, harvested(HIST), *SIGNALS, NOSLOT, HARVEST_RING)
     yield from each(rest, HARVEST_MODES)
     yield from CONTROL_CASES
+    yield from each((ALIAS, harvested(ALIAS)), shadow)
     yield Case(RACE, TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
     yield from each((FIRST_WRITE, harvested(FIRST_WRITE)), DISTINCT_MODES, eager="N")
-    yield from each((FIRST_WRITE,), VMX_MODES, eager="N")
+    yield from each((FIRST_WRITE,), (*VMX_MODES, VMX_TRACKED_MODE), eager="N")
+    yield from each((CREATE, harvested(CREATE)), DISTINCT_MODES)
+    yield from each((CREATE,), (*VMX_MODES, VMX_TRACKED_MODE))
     yield from each((harvested(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
     # Here no VM looks for Dirty bits.
     yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")

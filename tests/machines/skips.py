@@ -70,6 +70,7 @@ EXPECTED = (
     MaySkip("no TDP MMU", ".*", _no_tdp_mmu),
     MaySkip("the guest isn't mapped by the TDP MMU", ".*", _no_tdp_mmu),
     MaySkip("no page tables of the guest are shadowed", ".*", has_tdp),
+    MaySkip("the kernel splits all huge pages", "logged-kept", is_known),
     MaySkip("no nested EPT", "L2-noAD", is_known),
     MaySkip("no nested NPT or EPT", "L2-noTDP", _no_tdp),
 )

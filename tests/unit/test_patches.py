@@ -180,7 +180,8 @@ def test_each_fix_has_a_mutant_that_reverts_it() -> None:
     for layout in map(LAYOUT.of, LAYOUT.versions):
         # A mail may say less of an older base, which its own changelog is about.
         mails = (*newest, *files.load(layout).mails)
-        fixes = {mail.subject for _, mail in mails if "\nFixes: " in mail.message}
+        tags = re.compile(r"^(Fixes: |Cc: stable@)", re.MULTILINE)
+        fixes = {mail.subject for _, mail in mails if tags.search(mail.message)}
         found = mutants.load(layout)
         reverted = {mutant.reverts for mutant in found.mutants if mutant.reverts}
         assert reverted | found.left_out.keys() == fixes, layout.version

@@ -206,22 +206,13 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	return r ?: -EAGAIN;
 }
 
-/* Make the next write through @spte show in the dirty log. */
-static u64 eager_split_arm(const struct kvm *kvm, u64 spte)
-{
-	if (kvm_logs_by_dirty_bit(kvm) && !spte_ad_need_write_protect(spte))
-		return spte & ~shadow_dirty_mask;
-
-	return spte & ~PT_WRITABLE_MASK;
-}
-
 /* The first of the SPTEs that @huge_spte becomes; the others differ by their pfn. */
 static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 				  union kvm_mmu_page_role role)
 {
 	u64 spte = make_small_spte(es->kvm, huge_spte, role, 0);
 
-	return es->arm && role.level == PG_LEVEL_4K ? eager_split_arm(es->kvm, spte) : spte;
+	return es->arm && role.level == PG_LEVEL_4K ? spte_arm(es->kvm, spte) : spte;
 }
 
 static u64 eager_split_step(int level)
@@ -401,9 +392,9 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 }
 
 /*
- * Leave a huge page to page faults, which find its page table with all links.  Were it
- * to stay, each look at it would take as long as the first one, for each word of a
- * CLEAR; dirty logging lets no vCPU map it again.
+ * Leave a huge page to page faults, which find its page table with all links, or map it again
+ * for reading only.  Were it to stay as it is, each look at it would take as long as the first
+ * one, for each word of a CLEAR.
  */
 static void eager_split_zap(struct eager_split *es, u64 *huge_sptep)
 {
@@ -442,18 +433,19 @@ static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 }
 
 /*
- * Split all huge SPTEs of one size that map @gfn.  Each split takes one entry
- * away from the rmap, and dirty logging lets no vCPU add another, unless it splits
- * one of a larger size, of which it adds none either.
+ * Split the huge SPTEs of one size that map @gfn, at most as many as there are at first, so
+ * that the loop ends: whenever mmu_lock is dropped, read faults may map further huge pages.
+ * What is left over is read-only, or the caller write-protects it; the first write splits it.
  */
 static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 {
 	struct kvm_rmap_head *head = gfn_to_rmap(gfn, level, es->slot);
 	gfn_t end = gfn + KVM_PAGES_PER_HPAGE(level);
+	unsigned int left = pte_list_count(head);
 	u64 *sptep;
 	int r;
 
-	for (;;) {
+	while (left) {
 		sptep = kvm_mmu_find_rmap_spte(es->kvm, head, eager_split_wants);
 		if (!sptep)
 			return 0;
@@ -468,8 +460,11 @@ static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 		else if (r && r != -EAGAIN)
 			return r;
 
+		left -= r != -EAGAIN;
 		eager_split_yield(es);
 	}
+
+	return 0;
 }
 
 static int eager_split_level(struct eager_split *es, int level)

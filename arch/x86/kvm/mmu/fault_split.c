@@ -2,8 +2,9 @@
 /*
  * Split a huge page on the first write, as a whole
  *
- * Dirty logging leaves huge pages that the eager splitter could not split, or was not allowed
- * to.  Their SPTEs are read-only, so that the first write faults.  A page fault used to
+ * Logged memory may be mapped by huge pages: read faults map them while it is logged, and the
+ * eager splitter leaves those that it could not split, or was not allowed to.
+ * Their SPTEs are read-only, so that the first write faults.  A page fault used to
  * unmap all of the huge page then and to map 4KiB of it, so that each of the other pages
  * cost a fault as well, be it read or written.  Here it fills the whole page table, by the
  * code of the eager splitter, and arms its SPTEs: each 2MiB that is written costs one fault
@@ -95,9 +96,13 @@ static bool fault_split_is_same_memory(const struct kvm_page_fault *fault, u64 *
 {
 	struct kvm_mmu_page *huge_sp = sptep_to_sp(huge_sptep);
 	gfn_t offset = fault->gfn & (KVM_PAGES_PER_HPAGE(level) - 1);
+	kvm_pfn_t pfn = fault->pfn;
+
+	/* The fault's pfn is that of the page it wants to map, huge or not. */
+	pfn |= fault->gfn & (KVM_PAGES_PER_HPAGE(fault->goal_level) - 1);
 
 	return kvm_mmu_page_get_gfn(huge_sp, spte_index(huge_sptep)) == fault->gfn - offset &&
-	       spte_to_pfn(huge_spte) + offset == fault->pfn;
+	       spte_to_pfn(huge_spte) + offset == pfn;
 }
 
 /*

@@ -10,8 +10,8 @@
  * which changes nothing in an SPTE that is 0 or frozen.  One for MMIO would be
  * spoilt, as EPT's have the Writable bit set: but there is a memslot, which slots_lock
  * keeps, so that page faults make none, and what is left of the time before it is not
- * taken for a leaf.  A leaf that a page fault has just made is in the log already.  At
- * higher levels, where links have the same bits, nothing of this would hold.
+ * taken for a leaf.  A leaf that a page fault has just made is in the log already, or armed.
+ * At higher levels, where links have the same bits, nothing of this would hold.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

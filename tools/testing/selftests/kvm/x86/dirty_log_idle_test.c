@@ -261,15 +261,19 @@ static void read_many(struct model_test *t)
 }
 
 /*
- * Nothing is dirty, so that nothing is cleared: it's KVM_GET_DIRTY_LOG that flushes.  HugeTLB
- * pages that only were read are mapped read-only, so that reading them logs nothing.
+ * Nothing is dirty, so that nothing is cleared: it's KVM_GET_DIRTY_LOG that flushes.  There are
+ * page tables because pages of each were written, and taken out of the log, before.
  */
 static void run_many(struct model_test *t)
 {
 	start_and_clear(t);
+	use_tables(t, MAX_PENDING + 1, true);
+	look_and_clear(t, 3);
+	expect_skipped(t, MAX_PENDING + 1, "idle after CLEAR");
+
 	use_tables(t, MAX_PENDING, false);
 	for (unsigned int i = 0; i < 3; i++)
-		expect_skipped(t, 0, "no flush pays");
+		expect_skipped(t, 1, "no flush pays");
 
 	read_page(t, MAX_PENDING * PAGES_PER_2M);
 	expect_skipped(t, 0, "one is touched");

@@ -5,10 +5,8 @@
  * Page sizes come as counts, which do not tell where a wrong one is,
  * and may be wrong themselves.  So if no vCPU runs, the first one goes and looks:
  *
- *   hole		after each split it reads all pages.  None of these reads
- *			may take a page fault.  A vCPU that reads a hole gets a
- *			writable SPTE, as the memory is writable, and so KVM has to
- *			put the page into the log: there it is found.
+ *   hole		after each split it reads all pages, 2 MiB at a time.  None
+ *			of these reads may take a page fault.
  *   huge page left	if the counts say so, it writes to two pages of each 2 MiB.
  *			If a huge page vanishes, it was there and write-protected;
  *			if the second of the two is not in the log then, it was
@@ -71,24 +69,35 @@ static u64 faults_taken(const struct test *test)
 	return sum;
 }
 
-/*
- * Page faults when all pages are read.  What a vCPU needs besides them is mapped
- * since it populated.
- */
-static u64 count_holes(const struct test *test)
-{
-	u64 before = faults_taken(test);
+struct holes {
+	u64 faults;		/* when all pages are read */
+	u64 gfn;		/* of the first 2 MiB whose reading took one */
+};
 
-	perf_program.probe(test, 0, nr_test_pages(), false);
-	return faults_taken(test) - before;
+/* What a vCPU needs besides the pages that it reads is mapped since it populated. */
+static struct holes find_holes(const struct test *test)
+{
+	const u64 step = SPARSE_BYTES / PAGE_SIZE;
+	struct holes holes = { .gfn = GFN_NONE };
+	u64 before = faults_taken(test), after;
+
+	for (u64 page = 0; page < nr_test_pages(); page += step) {
+		perf_program.probe(test, page, step, false);
+		after = faults_taken(test);
+		if (after > before && !holes.faults)
+			holes.gfn = page_gfn(page);
+		holes.faults += after - before;
+		before = after;
+	}
+	return holes;
 }
 
-/* The first page, from @page on, one of @step, that is in the log, or is not. */
-static u64 find_page(const struct test *test, u64 page, u64 step, bool logged)
+/* The first page, from @page on, one of @step, that is not in the log. */
+static u64 find_clean(const struct test *test, u64 page, u64 step)
 {
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
 	for (; page < nr_test_pages(); page += step)
-		if (is_page_logged(test, page) == logged)
+		if (!is_page_logged(test, page))
 			return page_gfn(page);
 	return GFN_NONE;
 }
@@ -126,7 +135,7 @@ static u64 find_unlogged(const struct test *test)
 
 	for (u64 page = 1; page < nr_test_pages(); page += step)
 		perf_program.probe(test, page, 1, true);
-	return find_page(test, 1, step, false);
+	return find_clean(test, 1, step);
 }
 
 static void say_where(u64 gfn, char *where, size_t size)
@@ -157,17 +166,17 @@ static void fail_huge(const struct test *test, const struct page_sizes *now, con
 		  now->nr_2m, now->nr_1g, stage, where, gfn == GFN_NONE ? "" : mode);
 }
 
-static void fail_holes(const struct test *test, const struct page_sizes *now, u64 expected,
-		       u64 holes, const char *stage)
+static void fail_holes(const struct page_sizes *now, u64 expected, const struct holes *holes,
+		       const char *stage)
 {
-	/* All were read, with the log empty before that. */
-	u64 gfn = holes ? find_page(test, 0, 1, true) : GFN_NONE;
-	char where[96];
+	char where[96] = "";
 
-	say_where(gfn, where, sizeof(where));
+	if (holes->faults)
+		snprintf(where, sizeof(where), ", the first in the 2 MiB at gfn 0x%lx",
+			 holes->gfn);
 
-	TEST_FAIL("Holes after %s: %lu 4K pages, expected %lu; reading all took %lu faults, %s",
-		  stage, now->nr_4k, expected, holes, where);
+	TEST_FAIL("Holes after %s: %lu 4K pages, expected %lu; reading all took %lu faults%s",
+		  stage, now->nr_4k, expected, holes->faults, where);
 }
 
 static void verify_eager(const struct test *test, const char *stage)
@@ -176,7 +185,7 @@ static void verify_eager(const struct test *test, const char *stage)
 	/* The 4K pages that there have to be once every huge page is split. */
 	u64 expected = old->nr_4k + (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
 	struct page_sizes now = get_page_sizes(test, stage);
-	u64 holes;
+	struct holes holes = { .gfn = GFN_NONE };
 
 	if (now.nr_2m || now.nr_1g)
 		fail_huge(test, &now, stage);
@@ -185,9 +194,10 @@ static void verify_eager(const struct test *test, const char *stage)
 	if (!is_hugetlb(test->opts->backing))
 		return;
 
-	holes = perf_program.probe ? count_holes(test) : 0;
-	if (now.nr_4k < expected || holes)
-		fail_holes(test, &now, expected, holes, stage);
+	if (perf_program.probe)
+		holes = find_holes(test);
+	if (now.nr_4k < expected || holes.faults)
+		fail_holes(&now, expected, &holes, stage);
 }
 
 /* Write-protecting a huge page leaves it one; only a write later splits it. */

@@ -7,6 +7,9 @@
  * Dirty bits tell what is written, no other page fault.  That is to be so each time that
  * logging is enabled, as KVM finds the page tables of the last time empty.
  *
+ * Memory that is logged from the start is mapped by huge pages, too, until it is written, and
+ * reads don't put it into the log.
+ *
  * Besides, the log and memory are compared with eager_split_model.h's model.
  *
  * Limits: where pages are write-protected instead, page faults aren't counted, nor are they
@@ -264,6 +267,133 @@ static void run_1g(struct model_test *t)
 	}
 }
 
+/* Begin to log memory that the guest has never accessed, and take it out of the log. */
+static void start_untouched(struct model_test *t)
+{
+	start_logging(t);
+	if (t->manual)
+		clear_all(t);
+	compare_log(t, "nothing accessed");
+}
+
+/* Read all: huge pages are mapped for it, and the log stays as it is. */
+static void read_logged(struct model_test *t, const char *when)
+{
+	u64 faults, splits = nr_splits(t);
+
+	read_all(t);
+	expect_huge_model(t, when);
+	faults = nr_faults(t->vcpu);
+	read_all(t);
+	CHECK(t, nr_faults(t->vcpu) == faults, "%s, again: expected no page fault, seen %lu", when,
+	      nr_faults(t->vcpu) - faults);
+	CHECK(t, nr_splits(t) == splits, "%s: expected no split, seen %lu", when,
+	      nr_splits(t) - splits);
+	compare_log(t, when);
+}
+
+static void expect_all_huge(struct model_test *t)
+{
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		t->huge[i] = true;
+}
+
+/* Write to a page of each huge page, which takes one page fault and one split. */
+static void write_sparse(struct model_test *t, const char *when)
+{
+	u64 faults = nr_faults(t->vcpu), splits = nr_splits(t);
+
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		list_write(t, t->c->head + i * PAGES_PER_2M + 77 + i, 0);
+	write_listed(t);
+	faults = nr_faults(t->vcpu) - faults;
+	splits = nr_splits(t) - splits;
+	CHECK(t, splits == t->c->nr_huge, "%s: expected %u splits, seen %lu", when, t->c->nr_huge,
+	      splits);
+	CHECK(t, faults == t->c->nr_huge, "%s: expected %u page faults, seen %lu", when,
+	      t->c->nr_huge, faults);
+	expect_huge_model(t, when);
+	compare_log(t, when);
+}
+
+/* After a split 4KiB pages stay, are in the log if written, and fault no more with Dirty bits. */
+static void use_split(struct model_test *t)
+{
+	u64 faults = nr_faults(t->vcpu);
+
+	if (t->manual)
+		clear_all(t);
+	for (u64 page = t->c->head; page < t->npages - t->c->tail; page++)
+		list_read(t, page, 0);
+	guest_run(t, READ_GPA);
+	CHECK(t, nr_faults(t->vcpu) == faults, "read after a split: seen %lu page faults",
+	      nr_faults(t->vcpu) - faults);
+	expect_huge_model(t, "read after a split");
+	compare_log(t, "read after a split");
+
+	for (u64 page = t->c->head; page < t->npages - t->c->tail; page++)
+		list_write(t, page, 0);
+	write_listed(t);
+	CHECK(t, !logs_by_dirty_bit(t) || nr_faults(t->vcpu) == faults,
+	      "written after a split: seen %lu page faults", nr_faults(t->vcpu) - faults);
+	compare_log(t, "written after a split");
+}
+
+/* Logged from the start: read, and then written. */
+static void run_logged_reads(struct model_test *t)
+{
+	/* Let the host map it writable, so that KVM may, too. */
+	for (u64 page = 0; page < t->npages; page++)
+		WRITE_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE), 0);
+
+	start_untouched(t);
+	expect_all_huge(t);
+	read_logged(t, "read while logged");
+	write_sparse(t, "written while logged");
+	use_split(t);
+	stop_logging(t);
+	check_memory(t);
+}
+
+/* Logged from the start, and written without being read.  A page ahead was accessed before. */
+static void run_logged_writes(struct model_test *t)
+{
+	start_untouched(t);
+	list_write(t, 0, 0);
+	write_listed(t);
+	write_sparse(t, "written while logged");
+	use_split(t);
+	stop_logging(t);
+	check_memory(t);
+}
+
+/*
+ * A debug kernel can refuse to split every other huge page.  The first write to one then maps
+ * only one 4KiB page.  No read may replace the page table by a huge page after that.
+ */
+static void run_logged_kept(struct model_test *t)
+{
+	start_untouched(t);
+	expect_all_huge(t);
+	read_logged(t, "read while logged");
+	setting_set(PARAM_SKIP_SPLIT, "1");
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		list_write(t, i * PAGES_PER_2M + 77, 0);
+	write_listed(t);
+	expect_huge_model(t, "written, and not split");
+	setting_reset(PARAM_SKIP_SPLIT);
+	read_logged(t, "read after a write");
+	write_all(t);
+	compare_log(t, "written while logged");
+	stop_logging(t);
+	check_memory(t);
+}
+
+static const char *no_skip(void)
+{
+	return setting_exists(PARAM_SKIP_SPLIT) ? NULL : "the kernel splits all huge pages";
+}
+
 const struct test_case test_cases[] = {
 	{ "times", "three times", enter_long, run_times, .nr_huge = 3 },
 	{ "unaligned", "a memslot that is not aligned", enter_long, run_times, .nr_huge = 2,
@@ -278,6 +408,14 @@ const struct test_case test_cases[] = {
 	{ "twins", "memory of 2 memslots", enter_long, run_twins, .nr_huge = 2 },
 	{ "rewritten", "an entry that user space changes", enter_long, run_rewritten,
 	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
+	{ "logged-reads", "logged from the start, and read first", enter_long, run_logged_reads,
+	  .nr_huge = 3, .untouched = true },
+	{ "logged-writes", "logged from the start, and written", enter_long, run_logged_writes,
+	  .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
+	{ "logged-unaligned", "the same, of a memslot that is not aligned", enter_long,
+	  run_logged_reads, .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
+	{ "logged-kept", "a page table that is not full", enter_long, run_logged_kept,
+	  .skip_reason = no_skip, .nr_huge = 2, .untouched = true },
 	{ "1g", "a 1GiB entry", enter_long, run_1g, .skip_reason = no_1g, .nr_huge = 1,
 	  .level = PG_LEVEL_1G, .stride = 61 },
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A write fault that found no memslot meets the SPTE of a read-only one that came since
+ * A write fault that found no memslot meets the SPTE of one that came since
  *
- * Another vCPU has read the page, and then the host takes it away: for that TLBs have to be
- * flushed.  Only a kernel that waits amid such faults, as mutants do, is sure to get there.
+ * Another vCPU has read the page.  The memslot is read-only, and the host takes the page away:
+ * for that TLBs have to be flushed.  Or the memslot is logged, and what is written then has to
+ * be in the log.  Only a kernel that waits amid such faults, as mutants do, is sure to get there.
  * Such a kernel waits until the vCPU's thread gets a signal, and is seen to sleep meanwhile.
  */
 #include <pthread.h>
@@ -16,9 +17,19 @@
 
 #define SLOT		10
 #define DATA_GPA	0x40000000ull
+#define PAGES_PER_2M	512
 
 /* What the page has.  Where there is no memslot, a read gets something else. */
 #define CONTENT		0x600dull
+#define WRITTEN		1ull
+
+struct test_case {
+	const char *name;
+	const char *label;
+	u32 flags;		/* of the memslot */
+	u64 nr_pages;
+	void (*check)(const struct test_case *t);
+};
 
 static struct kvm_vm *vm;
 static struct kvm_vcpu *writer, *reader;
@@ -34,7 +45,7 @@ static bool writer_done;
 static void guest_write(void)
 {
 	WRITE_ONCE(writing, true);
-	WRITE_ONCE(*(u64 *)DATA_GPA, 1);
+	WRITE_ONCE(*(u64 *)DATA_GPA, WRITTEN);
 	GUEST_SYNC(0);
 }
 
@@ -91,9 +102,11 @@ static void wait_for_fault(void)
 }
 
 /* The memslot is there at once.  Then KVM waits for the page fault. */
-static void *add_slot(void *unused)
+static void *add_slot(void *arg)
 {
-	vm_set_user_memory_region(vm, SLOT, KVM_MEM_READONLY, DATA_GPA, PAGE_SIZE, hva);
+	const struct test_case *t = arg;
+
+	vm_set_user_memory_region(vm, SLOT, t->flags, DATA_GPA, t->nr_pages * PAGE_SIZE, hva);
 	return NULL;
 }
 
@@ -106,35 +119,107 @@ static void read_page(void)
 	TEST_ASSERT_EQ(get_ucall(reader, NULL), UCALL_SYNC);
 }
 
-int main(void)
+/* The page of a read-only memslot is taken away from the reader. */
+static void check_flush(const struct test_case *t)
+{
+	u64 flushes = vm_get_stat(vm, remote_tlb_flush_requests);
+
+	madvise(hva, PAGE_SIZE, MADV_DONTNEED);
+	ksft_test_result(vm_get_stat(vm, remote_tlb_flush_requests) > flushes,
+			 "%s: TLBs are flushed when the host takes a page away\n", t->label);
+}
+
+/* A fault that was interrupted is taken again; a write to no memory never gets to the page. */
+static void check_log(const struct test_case *t)
+{
+	unsigned long log[PAGES_PER_2M / 64] = {};
+	u64 written;
+
+	vcpu_run(writer);
+	TEST_ASSERT_EQ(get_ucall(writer, NULL), UCALL_SYNC);
+	written = READ_ONCE(*hva) == WRITTEN;
+	kvm_vm_get_dirty_log(vm, SLOT, log);
+	ksft_test_result((log[0] & 1) >= written, "%s: page written: %lu, in the log: %lu\n",
+			 t->label, written, log[0] & 1);
+}
+
+static const struct test_case cases[] = {
+	{ "readonly", "read-only memslot", KVM_MEM_READONLY, 1, check_flush },
+	{ "logged", "logged memslot", KVM_MEM_LOG_DIRTY_PAGES, 1, check_log },
+	{ "logged_2m", "logged memslot of 2 MiB", KVM_MEM_LOG_DIRTY_PAGES, PAGES_PER_2M,
+	  check_log },
+};
+
+static void run_case(const struct test_case *t)
 {
 	pthread_t write_thread, slot_thread;
-	u64 flushes;
 
-	ksft_print_header();
-	ksft_set_plan(1);
-	hva = mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	TEST_ASSERT(hva != MAP_FAILED, "mmap");
+	WRITE_ONCE(writer_tid, 0);
+	WRITE_ONCE(writer_done, false);
 	*hva = CONTENT;
 	vm = vm_create(2);
 	writer = vm_vcpu_add(vm, 0, guest_write);
 	reader = vm_vcpu_add(vm, 1, guest_read);
 	virt_pg_map(vm, DATA_GPA, DATA_GPA);
-	TEST_ASSERT(signal(SIGUSR1, ignore) != SIG_ERR, "signal");
 
 	pthread_create(&write_thread, NULL, run_writer, NULL);
 	wait_for_fault();
-	pthread_create(&slot_thread, NULL, add_slot, NULL);
+	pthread_create(&slot_thread, NULL, add_slot, (void *)t);
 	read_page();
 	/* If the fault waited, it goes on now. */
 	pthread_kill(write_thread, SIGUSR1);
 	pthread_join(write_thread, NULL);
 	pthread_join(slot_thread, NULL);
 
-	flushes = vm_get_stat(vm, remote_tlb_flush_requests);
-	madvise(hva, PAGE_SIZE, MADV_DONTNEED);
-	ksft_test_result(vm_get_stat(vm, remote_tlb_flush_requests) > flushes,
-			 "TLBs are flushed when the host takes a page away\n");
+	t->check(t);
 	kvm_vm_free(vm);
+}
+
+/* 2 MiB, aligned.  If the host has no transparent huge pages then KVM maps small ones. */
+static void *map_huge_page(void)
+{
+	const size_t size = PAGES_PER_2M * PAGE_SIZE;
+	void *p = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", 2 * size, errno);
+	p = (void *)(((uintptr_t)p + size - 1) & ~(size - 1));
+	madvise(p, size, MADV_HUGEPAGE);
+	return p;
+}
+
+static void help(const char *name)
+{
+	printf("usage: %s [-h] [-m CASE]\n\n"
+	       " -m: run this case only, one of:\n", name);
+	for (int i = 0; i < ARRAY_SIZE(cases); i++)
+		printf("     %-10s %s\n", cases[i].name, cases[i].label);
+}
+
+int main(int argc, char *argv[])
+{
+	const char *only = NULL;
+	int opt, nr = 0;
+
+	while ((opt = getopt(argc, argv, "hm:")) != -1) {
+		if (opt != 'm') {
+			help(argv[0]);
+			return opt == 'h' ? 0 : 2;
+		}
+		only = optarg;
+	}
+	for (int i = 0; i < ARRAY_SIZE(cases); i++)
+		nr += !only || !strcmp(only, cases[i].name);
+	if (!nr) {
+		fprintf(stderr, "%s: no case '%s'; -h lists them\n", argv[0], only);
+		return 2;
+	}
+
+	ksft_print_header();
+	ksft_set_plan(nr);
+	hva = map_huge_page();
+	TEST_ASSERT(signal(SIGUSR1, ignore) != SIG_ERR, "signal");
+	for (int i = 0; i < ARRAY_SIZE(cases); i++)
+		if (!only || !strcmp(only, cases[i].name))
+			run_case(&cases[i]);
 	ksft_finished();
 }

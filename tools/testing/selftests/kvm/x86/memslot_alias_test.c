@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A guest changes a page table entry from one memslot to another that has the same memory
+ *
+ * With shadow paging KVM then has an SPTE whose pfn stays the same while its gfn changes.  The
+ * guest need not flush the TLB if it takes a page fault at that address, and an instruction fetch
+ * takes one: the entry did not allow it before.  From then on what the guest writes belongs into
+ * the log of the second memslot, and the SPTE has to go when that memslot is deleted.  The page
+ * table has to be out of sync, as KVM zaps the SPTE otherwise when the guest writes to the entry.
+ */
+#include "eager_split_util.h"
+
+#define FIRST_SLOT	10
+#define LOGGED_SLOT	11
+#define FIRST_GPA	0x40000000ull
+#define LOGGED_GPA	0x50000000ull
+
+/* Where the guest finds its page table that maps FIRST_GPA, at the same address. */
+#define TABLE_GVA	0x60000000ull
+
+#define NR_WRITES	3
+
+/* Of the machine: a function that only returns. */
+#define RET		0xc3
+
+/* For the guest: the entry that it changes, and to what. */
+static u64 *guest_entry;
+static u64 new_entry;
+
+static void guest_code(void)
+{
+	u8 *page = (u8 *)FIRST_GPA;
+
+	WRITE_ONCE(page[0], RET);
+	/* KVM lets the page table get out of sync once the guest writes to it. */
+	WRITE_ONCE(*guest_entry, READ_ONCE(*guest_entry));
+	WRITE_ONCE(page[0], RET);
+	WRITE_ONCE(*guest_entry, new_entry);
+	((void (*)(void))page)();
+	GUEST_SYNC(0);
+
+	for (u8 i = 1; i <= NR_WRITES; i++) {
+		WRITE_ONCE(page[8], i);
+		GUEST_SYNC(i);
+	}
+
+	/* The memslot is gone by now. */
+	READ_ONCE(page[8]);
+	GUEST_DONE();
+}
+
+static void run_until_sync(struct kvm_vcpu *vcpu)
+{
+	vcpu_run(vcpu);
+	TEST_ASSERT_EQ(get_ucall(vcpu, NULL), UCALL_SYNC);
+}
+
+static bool is_logged(struct kvm_vm *vm)
+{
+	unsigned long log = 0;
+
+	kvm_vm_get_dirty_log(vm, LOGGED_SLOT, &log);
+	return log & 1;
+}
+
+/* The first entry does not allow instruction fetches, the new one does. */
+static void prepare_entries(struct kvm_vm *vm)
+{
+	u64 *entry;
+
+	virt_pg_map(vm, FIRST_GPA, FIRST_GPA);
+	entry = vm_get_entry(vm, FIRST_GPA, PG_LEVEL_4K);
+	virt_pg_map(vm, TABLE_GVA, addr_hva2gpa(vm, entry) & PAGE_MASK);
+	guest_entry = (u64 *)(TABLE_GVA + ((uintptr_t)entry & ~PAGE_MASK));
+	new_entry = *entry - FIRST_GPA + LOGGED_GPA;
+	new_entry |= PT_ACCESSED_MASK | PT_DIRTY_MASK;
+	*entry |= PT_NX_MASK;
+	sync_global_to_guest(vm, guest_entry);
+	sync_global_to_guest(vm, new_entry);
+}
+
+int main(void)
+{
+	struct kvm_vcpu *vcpu;
+	struct kvm_vm *vm;
+	unsigned int nr_logged = 0;
+	u8 *hva;
+
+	ksft_print_header();
+	ksft_set_plan(2);
+	TEST_REQUIRE(!kvm_is_tdp_enabled());
+	hva = map_memory(PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	*hva = RET;
+	vm = vm_create_with_one_vcpu(&vcpu, guest_code);
+	vm_set_user_memory_region(vm, FIRST_SLOT, 0, FIRST_GPA, PAGE_SIZE, hva);
+	vm_set_user_memory_region(vm, LOGGED_SLOT, KVM_MEM_LOG_DIRTY_PAGES, LOGGED_GPA, PAGE_SIZE,
+				  hva);
+	prepare_entries(vm);
+
+	run_until_sync(vcpu);
+	is_logged(vm);
+	for (u8 i = 1; i <= NR_WRITES; i++) {
+		run_until_sync(vcpu);
+		TEST_ASSERT_EQ(hva[8], i);
+		nr_logged += is_logged(vm);
+	}
+	ksft_test_result(nr_logged == NR_WRITES, "of %u writes %u are in the log\n", NR_WRITES,
+			 nr_logged);
+
+	vm_set_user_memory_region(vm, LOGGED_SLOT, 0, LOGGED_GPA, 0, NULL);
+	vcpu_run(vcpu);
+	ksft_test_result(vcpu->run->exit_reason == KVM_EXIT_MMIO,
+			 "the SPTE goes with the memslot\n");
+	kvm_vm_free(vm);
+	ksft_finished();
+}
