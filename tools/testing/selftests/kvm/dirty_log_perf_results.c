@@ -92,7 +92,9 @@ void json_dimensions(const struct test *test, const char *record)
 	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
 		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
 	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
-	fprintf(json_out, ", \"pattern\": \"%s\"", pattern_name(opts->pattern));
+	fprintf(json_out, ", \"pattern\": \"%s\", \"read_first\": %s, \"tracked\": %s",
+		pattern_name(opts->pattern), json_bool(opts->read_first),
+		json_bool(opts->tracked));
 	fprintf(json_out, ", \"write_percent\": %d, \"random\": %s, \"sparse\": %s",
 		opts->write_percent, json_bool(opts->random_access), json_bool(opts->sparse));
 	fprintf(json_out, ", \"partition\": %s, \"seed\": %u, \"nested\": %s",

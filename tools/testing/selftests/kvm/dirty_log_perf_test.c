@@ -20,11 +20,16 @@
  * until the first CLEAR: iteration 1 is a baseline without logging, and
  * iteration 2 is the first to pay for write-protection.
  *
- * With "--pattern clean" the Dirty bits of the guest's own page tables are clear until iteration 2,
- * and shadow paging maps the memory read-only.  With "--pattern regions" whole regions of 2MiB are
- * written, as many as -w says.  A line of -j then says how much of the memory is mapped by pages of
+ * With --tracked, as VMMs do that take snapshots all the time, "enable" comes before "populate", and
+ * no bit of the log is set initially.  With --read-first the guest writes nothing before iteration
+ * 2: what iteration 1 then finds in the log was only read.
+ *
+ * "--pattern clean" implies that.  The Dirty bits of the guest's own page tables are clear until
+ * iteration 2, and shadow paging maps the memory read-only.  With "--pattern regions" whole regions of 2MiB are
+ * written, as many as -w says.  Lines of -j then say how much of the memory is mapped by pages of
  * which size before logging is disabled, and how many page tables were added since the memory was
- * populated.
+ * populated.  With --tracked they say it after populating and after each iteration, and page tables
+ * are those that were added since the VM was created.
  *
  * Limits.  The time of a pass is that of the slowest vCPU, and says nothing about the others, or
  * about how long a single access stalls.  As vCPUs pause while logging is enabled, read, and
@@ -202,7 +207,7 @@ static u64 nr_accesses(const struct accesses *accesses)
 /* The share of accesses that are to be writes. */
 static int percent_to_write(const struct options *opts, int iteration)
 {
-	return opts->pattern == PATTERN_CLEAN && iteration < 2 ? 0 : opts->write_percent;
+	return opts->read_first && iteration < 2 ? 0 : opts->write_percent;
 }
 
 /*
@@ -305,7 +310,7 @@ static bool wants_stats(const struct options *opts)
 /* Counting has all CPUs do something, which may change the times of the next phase. */
 static bool counts_memory(const struct options *opts)
 {
-	return opts->json && opts->pattern == PATTERN_REGIONS;
+	return opts->json && (opts->pattern == PATTERN_REGIONS || opts->tracked);
 }
 
 static void begin_phase(struct test *test)
@@ -331,6 +336,8 @@ static void json_record(const struct test *test, enum phase phase, int iteration
 	json_dimensions(test, "phase");
 	json_phase(phase, iteration);
 	fprintf(json_out, ", \"seconds\": %.9f", timespec_to_ns(time) / 1e9);
+	if (phase == PHASE_GET)
+		fprintf(json_out, ", \"logged\": %lu", test->nr_logged);
 	json_accesses(accesses);
 	kvm_stats_json(&test->before, after);
 	fprintf(json_out, "}\n");
@@ -385,18 +392,24 @@ static void run_pass(struct test *test, enum phase phase, int iteration)
 	end_phase(test, phase, iteration, time, test->accesses);
 }
 
+/* What is logged from the start need not be mapped by huge pages. */
 static void populate(struct test *test)
 {
-	u32 write_percent = test->opts->pattern == PATTERN_CLEAN ? 0 : 100;
+	const struct options *opts = test->opts;
+	u32 write_percent = opts->read_first ? 0 : 100;
 
 	/* Write everywhere, in order: reads might map the zero page only, if it is not HugeTLB. */
-	for (int i = 0; i < test->opts->nr_vcpus; i++)
+	for (int i = 0; i < opts->nr_vcpus; i++)
 		set_job(test, i, write_percent, false, 1);
-	run_pass(test, PHASE_POPULATE, 0);
-	if (counts_memory(test->opts))
+	if (counts_memory(opts) && opts->tracked)
 		test->page_tables = count_page_tables();
+	run_pass(test, PHASE_POPULATE, 0);
+	if (counts_memory(opts) && !opts->tracked)
+		test->page_tables = count_page_tables();
+	else if (counts_memory(opts))
+		kvm_memory_json(test, PHASE_POPULATE, 0);
 
-	if (test->opts->verify)
+	if (opts->verify && !opts->tracked)
 		verify_populated(test);
 }
 
@@ -410,18 +423,31 @@ static void enable_log(struct test *test)
 	end_host_phase(test, PHASE_ENABLE, 0, start);
 	pr_info("\n");
 
-	if (test->opts->verify && !initially_set(test))
+	if (test->opts->verify && !test->opts->tracked && !initially_set(test))
 		verify_split(test, "enabling");
+}
+
+static u64 count_logged(const struct test *test)
+{
+	u64 nr = 0;
+
+	for (int slot = 0; slot < test->opts->slots; slot++)
+		for (u64 page = 0; page < test->pages_per_slot; page++)
+			nr += is_logged(test, slot, page * getpagesize());
+	return nr;
 }
 
 static void get_log(struct test *test, int iteration)
 {
-	struct timespec start;
+	struct timespec start, time;
 
 	begin_phase(test);
 	start = start_clock();
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
-	end_host_phase(test, PHASE_GET, iteration, start);
+	time = timespec_elapsed(start);
+
+	test->nr_logged = count_logged(test);
+	end_phase(test, PHASE_GET, iteration, time, (struct accesses){});
 
 	if (test->opts->verify)
 		verify_log(test, iteration);
@@ -446,6 +472,8 @@ static void iterate(struct test *test, int iteration)
 		verify_prepare(test);
 
 	run_pass(test, PHASE_DIRTY, iteration);
+	if (counts_memory(test->opts) && test->opts->tracked)
+		kvm_memory_json(test, PHASE_DIRTY, iteration);
 	get_log(test, iteration);
 	if (test->manual_caps)
 		clear_log(test, iteration);
@@ -468,20 +496,38 @@ static void disable_log(struct test *test)
 	end_phase(test, PHASE_DISABLE, 0, time, take_accesses(test));
 }
 
+/* The log has what was written while memory was populated, until it is asked for. */
+static void discard_log(struct test *test)
+{
+	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
+	if (test->manual_caps)
+		memstress_clear_dirty_log(test->vm, test->bitmaps, test->opts->slots,
+					  test->pages_per_slot);
+}
+
 static void run_phases(struct test *test)
 {
-	populate(test);
-	enable_log(test);
+	const struct options *opts = test->opts;
+
+	if (opts->tracked) {
+		enable_log(test);
+		populate(test);
+		if (!opts->read_first)
+			discard_log(test);
+	} else {
+		populate(test);
+		enable_log(test);
+	}
 
 	set_access(test, 1);
-	for (int i = 1; i <= test->opts->iterations; i++) {
-		if (i == 2 && test->opts->pattern == PATTERN_CLEAN)
+	for (int i = 1; i <= opts->iterations; i++) {
+		if (i == 2 && opts->read_first)
 			set_access(test, i);
 		iterate(test, i);
 	}
 
-	if (counts_memory(test->opts))
-		kvm_memory_json(test);
+	if (counts_memory(opts) && !opts->tracked)
+		kvm_memory_json(test, PHASE_CLEAR, opts->iterations);
 	disable_log(test);
 }
 
@@ -493,6 +539,7 @@ static void take_pattern(const char *arg)
 	for (int i = 0; i < NR_PATTERNS; i++)
 		names[i] = pattern_name(i);
 	perf_options.pattern = option_name(arg, &patterns);
+	perf_options.read_first |= perf_options.pattern == PATTERN_CLEAN;
 }
 
 static const struct test_option own_options[] = {
@@ -502,16 +549,19 @@ static const struct test_option own_options[] = {
 	{ 0, "idle", "Number of vCPUs, the last ones, that access nothing once all memory\n"
 	  "     is populated. (default: 0)", .count = &perf_options.idle, .max = INT_MAX },
 	{ 0, "pattern", "Which accesses are writes: pages: each one by chance; regions: all or\n"
-	  "     none of those to 2MiB, spread evenly; clean: by chance, but none before\n"
-	  "     iteration 2, and populating only reads. (default: pages)",
-	  .take = take_pattern },
+	  "     none of those to 2MiB, spread evenly; clean: by chance, with\n"
+	  "     --read-first. (default: pages)", .take = take_pattern },
+	{ 0, "read-first", "Populate memory by reads, and write nothing before iteration 2.",
+	  .flag = &perf_options.read_first },
+	{ 0, "tracked", "Enable dirty logging before memory is populated, and without\n"
+	  "     KVM_DIRTY_LOG_INITIALLY_SET.", .flag = &perf_options.tracked },
 	{ }
 };
 
 static void check_pattern(const struct options *opts)
 {
-	if (opts->pattern == PATTERN_CLEAN && !is_hugetlb(opts->backing))
-		usage_error("--pattern clean needs HugeTLB, see -s");
+	if (opts->read_first && !is_hugetlb(opts->backing))
+		usage_error("--read-first and --pattern clean need HugeTLB, see -s");
 	if (opts->pattern != PATTERN_REGIONS)
 		return;
 	if (opts->random_access || opts->sparse || !opts->partition)

@@ -48,7 +48,7 @@ enum pattern {
 	PATTERN_PAGES,
 	/* All or none of those to 2MiB; the regions that are written are spread evenly. */
 	PATTERN_REGIONS,
-	/* By chance, but none before iteration 2. */
+	/* By chance, but none before iteration 2, see options.read_first. */
 	PATTERN_CLEAN,
 	NR_PATTERNS,
 };
@@ -77,6 +77,10 @@ extern struct options {
 	/* Chance of an access to be a write, 0 to 100. */
 	int write_percent;
 	enum pattern pattern;
+	/* Memory is populated by reads, and nothing is written before iteration 2. */
+	bool read_first;
+	/* Log the memory before it is populated.  Without initially-all-set. */
+	bool tracked;
 	/* vCPUs, the first ones, that only read.  At most all of them. */
 	int readers;
 	/* vCPUs, the last ones, that access nothing while pages are logged.  Not all of them. */
@@ -118,7 +122,12 @@ struct test {
 	struct accesses accesses;
 	/* Right before the current phase; only if statistics are read. */
 	struct kvm_stats before;
-	/* Right after populating, see count_page_tables(); only if the memory is counted. */
+	/* Pages that the last GET returned. */
+	u64 nr_logged;
+	/*
+	 * See count_page_tables(); only if the memory is counted.  Right after populating, or
+	 * before that if the memory is tracked.
+	 */
 	s64 page_tables;
 	/* Right after populating; only if verifying. */
 	struct page_sizes populated;
@@ -216,8 +225,8 @@ void kvm_stats_close(void);
 void kvm_stats_read(struct kvm_stats *stats);
 /* Pages that are page tables of VMs, all over the host; negative if the kernel does not tell. */
 s64 count_page_tables(void);
-/* A line about the memory that is mapped, and its page tables. */
-void kvm_memory_json(const struct test *test);
+/* A line about the memory that is mapped after a phase, and its page tables. */
+void kvm_memory_json(const struct test *test, enum phase phase, int iteration);
 /* Page faults that a vCPU took so far. */
 u64 vcpu_faults_taken(int vcpu);
 
@@ -242,7 +251,8 @@ static inline void kvm_stats_json(const struct kvm_stats *before,
 				  const struct kvm_stats *after) { }
 static inline void kvm_parameters_json(void) { }
 static inline s64 count_page_tables(void) { return -1; }
-static inline void kvm_memory_json(const struct test *test) { }
+static inline void kvm_memory_json(const struct test *test, enum phase phase,
+				   int iteration) { }
 #endif
 
 #endif /* SELFTEST_KVM_DIRTY_LOG_PERF_H */

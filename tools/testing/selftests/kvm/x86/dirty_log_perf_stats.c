@@ -179,13 +179,14 @@ s64 count_page_tables(void)
 	return pages;
 }
 
-void kvm_memory_json(const struct test *test)
+void kvm_memory_json(const struct test *test, enum phase phase, int iteration)
 {
 	s64 page_tables = count_page_tables();
 	struct kvm_stats now;
 
 	kvm_stats_read(&now);
 	json_dimensions(test, "memory");
+	json_phase(phase, iteration);
 	fprintf(json_out, ", \"pages_4k\": %lu, \"pages_2m\": %lu, \"pages_1g\": %lu",
 		kvm_stat(&now, "pages_4k"), kvm_stat(&now, "pages_2m"), kvm_stat(&now, "pages_1g"));
 	if (page_tables < 0 || test->page_tables < 0)
