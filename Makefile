@@ -6,7 +6,7 @@
 PYTHON := build/venv/bin/python
 LAB := $(PYTHON) -m lab
 
-BENCH_WHAT := live cost lock crossover migrate native
+BENCH_WHAT := live tracking cost lock crossover migrate native
 TEST_WHAT := quick unit mutants long parity races leaks pae limit migration modules bpf
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
@@ -46,6 +46,7 @@ LEFT_OUT := $(if $(OTHER_BASE),long or once,long)
 help:
 	@echo 'make bench    measure eager_page_split=N beside =Y, and the ungated baseline, on an emulated machine'
 	@echo '              WHAT=live       what running vCPUs feel: throughput and stalls while logging comes and goes'
+	@echo '              WHAT=tracking   a guest whose memory is logged from the start, as VMMs do it that snapshot all the time'
 	@echo '              WHAT=cost       what splitting one huge page costs, over memory and vCPUs'
 	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
 	@echo '              WHAT=crossover  dirty logging by Dirty bits beside write protection, over what is written'
@@ -116,7 +117,7 @@ bench: _bench$(WHAT:%=_%)
 _bench: setup
 	@$(LAB) bench $(ARGS)
 
-_bench_live _bench_cost _bench_crossover _bench_migrate _bench_native: _bench_%: setup
+_bench_live _bench_tracking _bench_cost _bench_crossover _bench_migrate _bench_native: _bench_%: setup
 	@$(LAB) $* $(ARGS)
 
 _bench_lock: setup

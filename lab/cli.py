@@ -26,6 +26,7 @@ COMMANDS = {
     "cost": ("lab.measure.cost", "command"),
     "soak": ("lab.verify.soak", "command"),
     "live": ("lab.measure.live", "command"),
+    "tracking": ("lab.measure.tracking", "command"),
     "crossover": ("lab.measure.crossover", "command"),
     "native": ("lab.measure.native.command", "command"),
     "migrate": ("lab.measure.migration.command", "command"),

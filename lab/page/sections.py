@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import dimensions, dirty_bits, live, migration, native, pictures
+from lab.page import dimensions, dirty_bits, live, migration, native, pictures, tracking
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Points, Style
 from lab.results import goals, notation, tables
@@ -283,6 +283,7 @@ PARTS = (
     Part("tables", "Tables, the mails' beside ours", BENCH, _bench_tables, Missing("the tables")),
     dirty_bits.PART,
     live.PART,
+    tracking.PART,
     migration.PART,
     Part("cost", "What one split costs", ("cost",), _cost, NO_COST),
     Part("lock", "Who waits for mmu_lock", ("lock",), _lock, NO_PROFILE),

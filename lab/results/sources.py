@@ -18,7 +18,10 @@ from lab.results.jsonl import Key, Measurement
 # The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
 # the file is of kind "bench". The report has no section for "yield": docs/measuring.md has its few
 # figures. The files of the kind "memory" are the reference's; a run of `make bench` has its lines.
-KINDS = ("bench", "memory", "live", "yield", "migrate", "cost", "lock", "crossover", "native")
+KINDS = (
+    *("bench", "memory", "live", "yield", "tracking"),
+    *("migrate", "cost", "lock", "crossover", "native"),
+)
 # The kinds whose lines split-bench.sh writes.
 MEASURED = ("bench", "memory", "crossover")
 # The base of lines that are older than the key "kernel_version": there was only this one then.
