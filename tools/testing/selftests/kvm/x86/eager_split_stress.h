@@ -98,6 +98,7 @@ struct counters {
 	u64 rounds_of[NR_LOG_MODES];
 	u64 rounds_harvested;
 	u64 rounds_fast;
+	u64 rounds_tracked;
 	u64 rounds_merged;
 	u64 guest_ops;
 	u64 host_ops;
@@ -115,6 +116,8 @@ struct stress {
 	const struct pace *pace;
 	/* HugeTLB pages of two banks, or else transparent huge pages. */
 	bool shared;
+	/* Memslots are logged from their creation to their end. */
+	bool tracked;
 	/* What kvm.dirty_harvest is for this VM, and whether it logs that way. */
 	const char *harvest;
 	bool harvested;

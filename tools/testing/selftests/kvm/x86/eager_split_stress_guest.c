@@ -413,6 +413,7 @@ void guest_main(u64 id)
 			guest_do_window(v);
 		else
 			guest_burst(v);
+		READ_ONCE(*(u64 *)(TABLES_GPA + ONLY_READ_PAGE * PAGE_SIZE));
 		v->nr_ops++;
 	}
 }

@@ -20,6 +20,8 @@
 #define TABLES_SLOT		2
 #define TABLES_GPA		0x20000000ull
 #define TABLES_PER_VCPU		8ul
+/* Of that memslot: a page that vCPUs only read. */
+#define ONLY_READ_PAGE		(PAGES_PER_2M - 1)
 
 /* The memory under test: the slot begins and ends amid huge pages. */
 #define DATA_SLOT		3

@@ -150,9 +150,18 @@ static void clear_range(struct stress *t, struct region *r)
 	clear_with_faults(t, r, first, min_t(u64, nr * BITS_PER_WORD, r->nr_pages - first));
 }
 
+/* If VMs are not logged from the start, the page may have been written before. */
+static void check_only_read(struct stress *t, struct region *r, bool logged)
+{
+	CHECK(t, !logged || !t->tracked || t->log_mode == LOG_INIT_SET,
+	      "page %lu of slot %u was only read, and is in the log", ONLY_READ_PAGE, r->slot);
+}
+
 static void harvest_bitmap(struct stress *t, struct region *r, bool last)
 {
 	kvm_vm_get_dirty_log(t->vm, r->slot, r->log);
+	if (r == tables_region(t))
+		check_only_read(t, r, test_bit(ONLY_READ_PAGE, r->log));
 	if (t->log_mode == LOG_GET || last) {
 		for (u64 word = 0; word < nr_words(r); word++)
 			r->todo[word] |= r->log[word];
@@ -169,6 +178,7 @@ static void take_ring_entry(struct stress *t, struct kvm_dirty_gfn *entry)
 
 	CHECK(t, entry->slot == r->slot && entry->offset < r->nr_pages,
 	      "slot %u, offset 0x%llx in the dirty ring", entry->slot, entry->offset);
+	check_only_read(t, r, r == tables_region(t) && entry->offset == ONLY_READ_PAGE);
 	__set_bit(entry->offset, r->todo);
 	__atomic_store_n(&entry->flags, KVM_DIRTY_GFN_F_RESET, __ATOMIC_RELEASE);
 }
@@ -361,6 +371,10 @@ static void settle(struct stress *t)
 static void start_all_logging(struct stress *t)
 {
 	choose_faults(t);
+	if (t->tracked) {
+		t->nr_logged = NR_REGIONS;
+		return;
+	}
 	t->nr_logged = below(&t->rng, 4) ? 1 : NR_REGIONS;
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		start_logging(t, &t->regions[i]);
@@ -368,6 +382,8 @@ static void start_all_logging(struct stress *t)
 
 static void stop_all_logging(struct stress *t)
 {
+	if (t->tracked)
+		return;
 	for (struct region *r = t->regions; r < t->regions + t->nr_logged; r++)
 		set_region(t, r, r->gpa, true, false);
 }
@@ -392,5 +408,6 @@ void one_round(struct stress *t)
 	counters.rounds_of[t->log_mode]++;
 	counters.rounds_harvested += t->harvested;
 	counters.rounds_fast += t->pace == &paces[FAST];
+	counters.rounds_tracked += t->tracked;
 	counters.rounds_merged += have_merged();
 }

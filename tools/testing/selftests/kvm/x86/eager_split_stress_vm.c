@@ -62,7 +62,9 @@ static void create_region(struct stress *t, struct region *r, u32 slot, u64 gpa,
 	r->nr_pages = nr_pages;
 	r->hva = hva;
 	r->copy = map_anonymous(nr_pages * PAGE_SIZE);
-	set_region(t, r, gpa, true, false);
+	set_region(t, r, gpa, true, t->tracked);
+	for (u64 page = 0; t->tracked && page < nr_pages; page++)
+		set_host_dirty(r, page);
 }
 
 static void create_regions(struct stress *t)
