@@ -8,13 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from lab.core import process
 from lab.core.errors import WorkFailed
 from lab.core.space import complain_if_full
 
 TAIL_LINES = 20
-PLAIN_EVERY_S = 20.0
+PLAIN_EVERY_S = 30.0
 
 console = Console(stderr=True, highlight=False)
 
@@ -43,9 +44,13 @@ def bar(
     Gives a function that updates it, to be called often. total: how much there is to do, None if
     that is not known. now: returns how much is done, and the same in words.
     """
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.description}"))
+    # On a narrow terminal the words are cut: several lines would flicker.
+    words = TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1))
+    columns = (TextColumn(what, table_column=Column(no_wrap=True)), BarColumn(20), words)
     plain, last = not console.is_terminal, clock()
-    with Progress(*columns, console=console, transient=True, disable=plain) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=plain, expand=True
+    ) as progress:
         task = progress.add_task("", total=total)
 
         def tick() -> None:

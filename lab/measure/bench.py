@@ -171,22 +171,32 @@ def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Me
     return found
 
 
-def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool) -> None:
-    """Print the tables of the results in FILE, and draw them if they are the latest.
-
-    WorkFailed: they miss a goal, in simulated time. The results are kept.
-    """
-    if latest:
-        files.name_latest(file)
+def show_tables(found: Sequence[Measurement], machine: Machine) -> None:
+    """Print all tables of FOUND."""
     # Also show the newest results of other bases, kept or committed, that measured the same.
     committed = sorted((ROOT / figures.REFERENCE).glob("*/*.jsonl"))
     others = sources.beside(found, [*files.kept(), *committed])
     bases = {base: other.measurements for base, other in others.items()}
     bases |= {sources.base_of(one.kernel_version): list(found) for one in found[:1]}
     shown = (found, machine.lockstep, sources.newest_first(bases), goals.table(found))
-    page.present("bench", tables.bench_tables(*shown), file, draw=latest)
-    if machine.lockstep and (lines := [*goals.missed(found)]):
-        raise WorkFailed("\n".join(("goals are missed:", *lines)))
+    for table in tables.bench_tables(*shown):
+        table.show()
+
+
+def show(
+    found: Sequence[Measurement], file: Path, machine: Machine, *, latest: bool, every: bool = False
+) -> None:
+    """Sum up the results in FILE, and draw them if they are the latest. every: all tables, too.
+
+    WorkFailed: they miss a goal, in simulated time. The results are kept.
+    """
+    if latest:
+        files.name_latest(file)
+    if every:
+        show_tables(found, machine)
+    page.sum_up(found, file, draw=latest)
+    if machine.lockstep and (count := len([*goals.missed(found)])):
+        raise WorkFailed(f"goals are missed: {count}")
 
 
 @click.command()
@@ -226,6 +236,7 @@ def show(found: Sequence[Measurement], file: Path, machine: Machine, *, latest: 
     help="Paging modes: 'ept1 ept0 tdp ept1-nopml tdp-nopml'. ept1: ept=Y tdp_mmu=N; ept0: ept=N;"
     " tdp: ept=Y tdp_mmu=Y; npt=... on AMD; -nopml: pml=N. Default: all.",
 )
+@click.option("--tables", "every", is_flag=True, help="Print all tables before the summary.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def bench(
     name: str,
@@ -234,9 +245,12 @@ def bench(
     output: Path | None,
     modes: tuple[str, ...] | None,
     dry_run: bool,
+    every: bool,
     **chosen: Any,
 ) -> None:
-    """Measure dirty logging with eager_page_split=N beside =Y and print the tables.
+    """Measure dirty logging with eager_page_split=N beside =Y, and sum up what came out.
+
+    All figures are in the report, with pictures, and in the file of results.
 
     Exit status: 0 measured, 1 a run failed, or simulated times miss a goal, 2 bad input, 3 a
     machine crashed or timed out, 130 interrupted.
@@ -260,4 +274,4 @@ def bench(
     file = files.output_file(output, name)
     announce(machine, boots)
     found = measure_into(file, machine, boots)
-    show(found, file, machine, latest=output is None)
+    show(found, file, machine, latest=output is None, every=every)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`lab report`: draw what was measured."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -9,8 +10,10 @@ import click
 from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
-from lab.page import render, sections
+from lab.page import render, sections, summary
 from lab.results import sources
+from lab.results.jsonl import Measurement
+from lab.results.sources import Source
 from lab.results.table import Table
 
 REPORT = BUILD / "report"
@@ -23,15 +26,18 @@ def write(files: Iterable[Path], directory: Path) -> None:
     render.replace_directory(directory, render.files(every, sections.build(found)))
 
 
-def refresh(results: Path) -> None:
-    """Make the report of the newest results, next to their directory. Only print what fails."""
+def refresh(results: Path) -> Path | None:
+    """Make the report of the newest results, next to their directory, and return its page.
+
+    Only print what fails: then there is no page.
+    """
     directory = results.parent / REPORT.name
     try:
         write(sources.newest(results), directory)
     except LabError as error:
         say(f"report: not drawn: {error}")
-    else:
-        say(f"report: {directory / render.HTML}, and {render.MARKDOWN} beside it")
+        return None
+    return directory / render.HTML
 
 
 def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> None:
@@ -39,8 +45,28 @@ def present(what: str, shown: Iterable[Table], file: Path, *, draw: bool) -> Non
     for table in shown:
         table.show()
     say(f"{what}: every figure is in {file}")
-    if draw:
-        refresh(file.parent)
+    if draw and (page := refresh(file.parent)):
+        say(f"report: {page}, and {render.MARKDOWN} beside it")
+
+
+def sum_up(found: Sequence[Measurement], file: Path, *, draw: bool) -> None:
+    """Print the summary of results in FILE. draw: make the report, too."""
+    page = refresh(file.parent) if draw else None
+    for line in summary.lines(found, file, page, _live_beside(found, file)):
+        click.echo(line)
+
+
+def _live_beside(found: Sequence[Measurement], file: Path) -> Source | None:
+    """The newest live run of the same base and machine as FOUND, in the directory of FILE."""
+    of = {(one.machine, sources.base_of(one.kernel_version)) for one in found}
+    with suppress(LabError):
+        for other in sources.newest(file.parent):
+            if sources.kind_of(other) == "live":
+                source = sources.load(other)
+                machines = {line.record.get("machine") for line in source.lines}
+                if {(machine, source.base) for machine in machines} <= of:
+                    return source
+    return None
 
 
 @click.command()

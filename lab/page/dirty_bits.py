@@ -40,7 +40,7 @@ def tradeoff_tables(measurements: Iterable[Measurement]) -> list[Table]:
 def _round_table(found: Sequence[Tradeoff]) -> Table:
     both = (*ROUND_COLUMNS, *(f"D: {name}" for name in ROUND_COLUMNS))
     columns = ("mode", "writes", *both, "wp/D")
-    table = Table("A round with write protection, and with Dirty bits (D)", columns)
+    table = Table("A round with write protection, and with Dirty bits (D)", columns, labels=2)
     table.notes += [WHAT_IS_A_ROUND, f"milliseconds; {_vm(found[0].like)}"]
     for mode in found:
         for one, other in mode.pairs:
@@ -58,7 +58,7 @@ def _page_table(found: Sequence[Tradeoff]) -> Table:
     phases = ROUND_COLUMNS[:-1]
     both = (*phases, *(f"D: {name}" for name in phases))
     columns = ("mode", "writes", *both, "D cheaper", "by CPU time")
-    table = Table(f"The same per page that there is, {unit}", columns)
+    table = Table(f"The same per page that there is, {unit}", columns, labels=2)
     table.notes += [WHAT_IS_CHEAPER, f"all vCPUs at once; {_vm(found[0].like)}"]
     for mode in found:
         for one, other in (mode.pairs[0], mode.pairs[-1]):

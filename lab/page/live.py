@@ -145,6 +145,15 @@ def _longest_s(run: LiveRun, kind: str) -> float:
     return max((one["longest_us"] or 0) / 1e6 for one in lines)
 
 
+def longest_stalls(source: Source) -> dict[Style, float]:
+    """The longest stall of any vCPU while logging is on, seconds, by style of the run, with EPT.
+
+    Without a run with EPT: with shadow paging.
+    """
+    runs = _runs(source, True) or _runs(source, False)
+    return {run.style: max(_longest_s(run, kind) for kind in KINDS) for run in runs}
+
+
 def _verdicts(runs: Sequence[LiveRun]) -> Iterator[str]:
     """How the longest stall with N compares with Y's, for each kind of vCPUs."""
     by_style = {run.style: run for run in runs}

@@ -109,7 +109,7 @@ def table(found: Sequence[Record]) -> Table:
     cases = _cases(found)
     machine = f"ns per 2 MiB on {found[0]['cpu']}, processor time, medians of the passes"
     notes = [machine, *WHAT_IS_WHAT, f"from {GOALS_FROM_GIB} GiB on:", *verdicts(cases)]
-    return Table(TITLE, columns, [*starmap(_row, cases.items())], notes)
+    return Table(TITLE, columns, [*starmap(_row, cases.items())], notes, labels=2)
 
 
 READS_TITLE = "Reads of memory that is mapped by 2 MiB and by 4 KiB pages"
@@ -129,7 +129,7 @@ def _reads(found: Iterable[Record]) -> dict[tuple[str, int], dict[str, Record]]:
 
 def reads_table(found: Sequence[Record]) -> Table:
     """A row for each kind of reads and amount of memory."""
-    shown = Table(READS_TITLE, ("reads", "GiB", "2 MiB", "4 KiB", "4 KiB / 2 MiB"))
+    shown = Table(READS_TITLE, ("reads", "GiB", "2 MiB", "4 KiB", "4 KiB / 2 MiB"), labels=2)
     for (kind, gib), pages in _reads(found).items():
         times = [pages[page]["ns_per_read"] if page in pages else None for page in ("2M", "4K")]
         cells = (NOTHING if ns is None else f"{ns:.1f}" for ns in times)

@@ -31,6 +31,7 @@ COLOURS = {
     "clear": "#cc79a7",
     "disable": "#56b4e8",
     "bits": "#cc79a8",
+    "bits-lazy": "#56b4e9",
 }
 INK, GRID, PAPER = (COLOURS[name] for name in ("ink", "grid", "paper"))
 # Not GET: it is too short to be visible next to the CLEAR that follows it.
@@ -85,6 +86,7 @@ UNPATCHED = replace(UNGATED, label="unpatched, Y")
 BASELINE = {"peer": UNGATED, "base": UNPATCHED}
 EAGER = Style("Y: eager", "eager", "D")
 BITS = Style("Y, Dirty bits", "bits", "^", "-.")
+BITS_LAZY = Style("N, Dirty bits", "bits-lazy", "v", ":")
 ASKED = Style("Y, as QEMU asks", "ungated", "v", ":")
 # Styles of ways to log, in pictures that only show Y.
 PROTECTED = Style("write protection", "eager", "D")

@@ -166,7 +166,7 @@ def cost_table(records: Iterable[Any]) -> Table:
     """A row for each line of `lab cost`."""
     columns = ("mode", "vCPUs", "MiB", "huge pages", "instructions per page", "longest hold, ms")
     notes = ["no thread waits for the lock in these runs, so it is not dropped", notation.LOCKSTEP]
-    table = Table("Cost of a split of 2 MiB", columns, notes=notes)
+    table = Table("Cost of a split of 2 MiB", columns, notes=notes, labels=3)
     for one in records:
         mode, mib = notation.paging(one["machine"], one["ept"]), one["vcpus"] * one["mib_per_vcpu"]
         counts = (one["vcpus"], mib, one["pages"], one["instructions"])
@@ -245,7 +245,7 @@ def lock_table(records: Sequence[Any]) -> Table:
         "dirty: the phase without tracing, and with it; all but by times was measured with tracing",
         notation.LOCKSTEP,
     ]
-    table = Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), notes=notes)
+    table = Table("Lock profile", (*columns, "dirty, ms", "traced, ms"), notes=notes, labels=4)
     for one in records:
         mode = f"{dimensions.mode(one)}, {notation.writes(one['write_percent'])}"
         run = (mode, str(one["vcpus"]), str(one["cpus"]), "Y" if one["eager"] else "N")

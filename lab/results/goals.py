@@ -303,4 +303,4 @@ def missed(measurements: Iterable[Measurement]) -> Iterator[str]:
         if not judged.verdict.reached:
             shown = tables.cells(judged.times)
             kept = (f"{name} {cell}" for name, cell in shown.items() if cell != notation.NOTHING)
-            yield f"{judged.label}: {', '.join(kept)}; {judged.verdict}"
+            yield f"{judged.label}: {judged.verdict.bound}, missed: {', '.join(kept)}"

@@ -209,7 +209,8 @@ def _table_of(group: Key, counts: Iterable[int], times: Times, crowded: Collecti
     )
     ungated = BASELINE[group.tdp_mmu][1]
     columns = (ungated if name == "U" else name for name in names)
-    table = Table(_title(group), ("ms", "vCPUs", *columns), notes=[REASON[group.initially_all_set]])
+    table = Table(_title(group), ("ms", "vCPUs", *columns), labels=2)
+    table.notes.append(REASON[group.initially_all_set])
     for row, key, shown in lines:
         label = (row.label, f"{key.vcpus}{'*' if key.vcpus in crowded else ''}")
         strong = row == headline(group.initially_all_set)
