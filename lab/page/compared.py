@@ -72,7 +72,7 @@ def clock(machine: str) -> str:
     return f"wall-clock time of {'this host' if machine == 'host' else machine}"
 
 
-def _mode(key: Key) -> Mode:
+def mode_of(key: Key) -> Mode:
     return Mode(key.ept, key.tdp_mmu, key.pml)
 
 
@@ -103,7 +103,7 @@ class Compared:
     @cached_property
     def modes(self) -> list[Mode]:
         """The paging modes of which something was measured."""
-        seen = {_mode(key) for key in self.times if _vm(key) == self.vm}
+        seen = {mode_of(key) for key in self.times if _vm(key) == self.vm}
         return [mode for mode in MODES if mode in seen]
 
     def key(self, mode: Mode, way: Way, row: Row) -> Key | None:

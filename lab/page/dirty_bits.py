@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from lab.machines.bochs import IPS
 from lab.page import dimensions, pictures
+from lab.page.compared import mode_name, mode_of
 from lab.page.model import Block, Missing, Part, Picture, grid
-from lab.page.pictures import HARVESTED, PROTECTED, Panel
+from lab.page.pictures import HARVESTED, PROTECTED, Panel, Point
 from lab.results import notation, tradeoff
 from lab.results.jsonl import Key, Measurement
 from lab.results.sources import Source
@@ -82,6 +83,10 @@ def _idle_table(found: Sequence[Tradeoff]) -> Table:
     return table
 
 
+def _name(mode: Tradeoff) -> str:
+    return mode_name(mode.like.machine, mode_of(mode.like))
+
+
 def _crossing(percent: float | None) -> str:
     """A table of the write percentages from which on Dirty bits are cheaper."""
     if percent is None:
@@ -103,14 +108,19 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     panels = []
     for mode in found:
         sides = {PROTECTED: mode.protected, HARVESTED: mode.bits}
-        drawn = {s: [(one.write_percent, one.total * 1e3) for one in sides[s]] for s in sides}
-        title = f"{notation.paging_of(mode.like)}\nDirty bits cheaper {_crossing(mode.crossing())}"
-        panels.append(Panel(title, "% of pages written", drawn, x_zero=True))
+        drawn = {
+            style: [Point(o.write_percent, o.total * 1e3, source.at(o.keys)) for o in rounds]
+            for style, rounds in sides.items()
+        }
+        name = _name(mode)
+        title = f"{name}: Dirty bits cheaper {_crossing(mode.crossing())}"
+        panels.append(Panel(title, "% of pages written", drawn, x_zero=True, mode=name))
+    within = pictures.limits(panels)
     simulated = dimensions.simulated(found[0].like.machine)
     return Picture(
         "crossover",
         "A round of dirty logging over what is written",
-        pictures.curves("crossover", [panels], f"dirty + GET + CLEAR, {simulated}ms"),
+        [pictures.curve(p, f"dirty + GET + CLEAR, {simulated}ms", within=within) for p in panels],
         _dimensions(source, found),
         "Left of where the curves cross so little is written that a few faults are cheaper than a"
         " look at all pages; right of it the gap is what faults cost, which vCPUs pay.",
@@ -124,17 +134,21 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     for mode in found:
         sizes = [(gib, gib * GIB) for gib in SIZES_GIB]
         drawn = {
-            style: [(gib, mode.seconds(bits, size)) for gib, size in sizes]
+            style: [Point(gib, mode.seconds(bits, size)) for gib, size in sizes]
             for style, bits in ((PROTECTED, False), (HARVESTED, True))
         }
         share = _crossing(mode.crossing_idle())
-        title = f"{notation.paging_of(mode.like)}\nDirty bits cheaper {share}, the rest idle"
-        panels.append(Panel(title, "GiB of memory", drawn))
+        title = f"{_name(mode)}: Dirty bits cheaper {share}, the rest idle"
+        panels.append(Panel(title, "GiB of memory", drawn, mode=_name(mode)))
+    within = pictures.limits(panels)
     simulated = dimensions.simulated(found[0].like.machine)
     return Picture(
         "crossover-memory",
         "The same over memory that is idle, computed",
-        pictures.curves("crossover-memory", [panels], f"dirty + GET + CLEAR, {simulated}s"),
+        [
+            pictures.curve(p, f"dirty + GET + CLEAR, {simulated}s", "s", within=within)
+            for p in panels
+        ],
         f"{COMPUTED}. {_dimensions(source, found)}",
         "What is written stays the same, and the memory beside it grows: with write protection it"
         " costs nothing but its part of the log, with Dirty bits a look at each page table.",

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lab.machines.paging import Mode
 from lab.page import dimensions, pictures
+from lab.page.compared import mode_name
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import Panel, Points, Style, Timeline
+from lab.page.pictures import Panel, Point, Points, Style, Timeline
 from lab.results import goals, notation
 from lab.results.sources import Line, Source
 from lab.results.table import Table
@@ -29,11 +31,17 @@ class LiveRun:
     def style(self) -> Style:
         return pictures.style_of(self.timeline.record)
 
+    @property
+    def drawn(self) -> Timeline:
+        """Its timeline, with what the host did meanwhile."""
+        host = [line.record for line in self.phases("writer")]
+        return Timeline(self.style, self.timeline.record, host)
+
     def phases(self, kind: str) -> list[Line]:
         return [line for line in self.kinds if line.record["kind"] == kind]
 
 
-def _runs(source: Source, ept: bool) -> list[LiveRun]:
+def runs(source: Source, ept: bool) -> list[LiveRun]:
     """The runs of the unpatched kernel, with N and Y, and of the ungated baseline, as measured."""
     found = []
     for timeline in source.of("timeline"):
@@ -63,32 +71,107 @@ def _exceeding(run: LiveRun, kind: str) -> Points:
     left = total = sum(ticks.values())
     points = []
     for end, count in sorted(ticks.items()):
-        points.append((end / 1e3 / run.timeline.record["tsc_khz"], left / total))
+        points.append(Point(end / 1e3 / run.timeline.record["tsc_khz"], left / total))
         left -= count
     return points
 
 
-def _dimensions(runs: Sequence[LiveRun]) -> str:
+def dimensions_of(runs: Sequence[LiveRun]) -> str:
     records = [run.timeline.record for run in runs]
     writers, readers = records[0]["vcpus"] - records[0]["readers"], records[0]["readers"]
     mix = f"{records[0]['write_percent']}% writes"
     return dimensions.of(records, f"{writers} writers ({mix}) and {readers} reader")
 
 
+TITLES = {"writer": "writers", "reader": "reader of unmapped pages"}
+STALL = "milliseconds that an access takes, simulated"
+
+
+def _name(runs: Sequence[LiveRun]) -> str:
+    """The paging mode of RUNS."""
+    record = runs[0].timeline.record
+    return mode_name(record["machine"], Mode(record["ept"], record["tdp_mmu"]))
+
+
+# How a sentence says which run it is about.
+WITH = {
+    pictures.LAZY: "in the unpatched kernel",
+    pictures.FIRST_WRITE: "with N",
+    pictures.EAGER: "with Y",
+    pictures.BITS: "with Dirty bits",
+    pictures.UNGATED: "in the ungated baseline",
+}
+
+
+def joined(parts: Sequence[str]) -> str:
+    """PARTS of a sentence: "a, b and c"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+@dataclass(frozen=True)
+class Dip:
+    """How throughput falls while logging is on.
+
+    lowest: as a share of the rate before. below_ms: how long it is below half of that.
+    """
+
+    lowest: float
+    below_ms: float
+
+
+def _dip(run: LiveRun) -> Dip | None:
+    """The dip of the writers of a run. None if nothing is known of the time before logging."""
+    begins = {line.record["phase"]: line.record["begin_us"] / 1e3 for line in run.phases("writer")}
+    if "enable" not in begins:
+        return None
+    timeline = run.drawn
+    begin = int(begins["enable"] / timeline.window_ms)
+    end = int(begins.get("disable", timeline.end_ms) / timeline.window_ms)
+    rates = timeline.rates("writer")
+    before, during = rates[:begin], rates[begin:end]
+    if not sum(before) or not during:
+        return None
+    usual = sum(before) / len(before)
+    below = sum(rate < usual / 2 for rate in during) * timeline.window_ms
+    return Dip(min(during) / usual, below)
+
+
+def dips_said(found: Sequence[LiveRun]) -> str:
+    """How far the writers of each run fall while logging is on."""
+    said = []
+    for run in found:
+        if dip := _dip(run):
+            below = f" (below half of it for {dip.below_ms:,.0f} ms)" if dip.below_ms else ""
+            said.append(f"to {100 * dip.lowest:.2g}% of their rate{below} {WITH[run.style]}")
+    if not said:
+        return f"Accesses of vCPUs over time, with {_name(found)}."
+    return f"With {_name(found)}, vCPUs that write without end fall at worst {joined(said)}."
+
+
+def _stalls_said(found: Sequence[LiveRun]) -> str:
+    """The longest stall of each kind of vCPU in each run."""
+    said = []
+    for kind, title in TITLES.items():
+        of = (
+            f"{notation.milliseconds(_longest_s(run, kind))} ms {WITH[run.style]}" for run in found
+        )
+        said.append(f"the longest stall of a {title.removesuffix('s')} is {joined([*of])}")
+    return f"While logging is on, {'; '.join(said)}."
+
+
 def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
-    name = f"timeline-{mode}"
-    drawn = []
-    for run in runs:
-        host = [line.record for line in run.phases("writer")]
-        drawn.append(Timeline(run.style, run.timeline.record, host))
+    charts = [
+        pictures.throughput(f"{run.style.label}; {title}", [run.drawn], kind, mode=_name(runs))
+        for kind, title in TITLES.items()
+        for run in runs
+    ]
     return Picture(
-        name,
-        f"Throughput while logging comes and goes, {mode.replace('ept', 'ept=')}",
-        pictures.timelines(name, drawn),
-        _dimensions(runs),
-        "Left of the first line, where logging is enabled, is full speed; the deeper a curve falls"
-        " after a CLEAR and the longer it stays down, the worse is the cliff that a guest falls off"
-        " when its migration starts.",
+        f"timeline-{mode}",
+        f"Throughput while logging comes and goes, {_name(runs)}",
+        charts,
+        dimensions_of(runs),
+        dips_said(runs),
         runs[0].timeline.file,
     )
 
@@ -96,20 +179,19 @@ def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
 def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"stalls-{mode}"
     panels = []
-    for kind, title in (("writer", "writers"), ("reader", "reader of unmapped pages")):
+    for kind, title in TITLES.items():
         # Draw the ungated baseline first: its curve is wider, and others would lie below it.
         below = sorted(runs, key=lambda run: run.style is not pictures.UNGATED)
         drawn = {run.style: _exceeding(run, kind) for run in below}
-        label = "time that an access takes, simulated"
-        panels.append(Panel(title, label, {s: p for s, p in drawn.items() if p}))
+        curves = {style: points for style, points in drawn.items() if points}
+        if curves:
+            panels.append(Panel(title, STALL, curves, mode=_name(runs)))
     return Picture(
         name,
-        f"How long accesses stall while logging is on, {mode.replace('ept', 'ept=')}",
-        pictures.stalls(name, panels),
-        _dimensions(runs),
-        "At a height of 0.001 is what one access in a thousand took or exceeded, so further left"
-        " and down is better; the marker at a curve's end is the longest stall (to within an"
-        " eighth).",
+        f"How long accesses stall while logging is on, {_name(runs)}",
+        [pictures.stalls(panel) for panel in panels],
+        dimensions_of(runs),
+        _stalls_said(runs),
         runs[0].timeline.file,
     )
 
@@ -150,8 +232,8 @@ def longest_stalls(source: Source) -> dict[Style, float]:
 
     Without a run with EPT: with shadow paging.
     """
-    runs = _runs(source, True) or _runs(source, False)
-    return {run.style: max(_longest_s(run, kind) for kind in KINDS) for run in runs}
+    found = runs(source, True) or runs(source, False)
+    return {run.style: max(_longest_s(run, kind) for kind in KINDS) for run in found}
 
 
 def _verdicts(runs: Sequence[LiveRun]) -> Iterator[str]:
@@ -171,18 +253,23 @@ def _verdicts(runs: Sequence[LiveRun]) -> Iterator[str]:
 
 def terminal_tables(source: Source) -> list[Table]:
     """The longest stalls in each paging mode, with verdicts on N beside Y."""
-    modes = {"eptY": _runs(source, True), "eptN": _runs(source, False)}
-    return [_longest_table(runs, mode).table for mode, runs in modes.items() if runs]
+    modes = {"eptY": runs(source, True), "eptN": runs(source, False)}
+    return [_longest_table(found, mode).table for mode, found in modes.items() if found]
 
 
 def _live_blocks(source: Source) -> list[Block]:
     blocks: list[Block] = []
     for mode, ept in (("eptY", True), ("eptN", False)):
-        if runs := _runs(source, ept):
-            blocks += [_timeline_picture(runs, mode), _stall_picture(runs, mode)]
-            blocks.append(_longest_table(runs, mode))
+        if found := runs(source, ept):
+            blocks += [_timeline_picture(found, mode), _stall_picture(found, mode)]
+            blocks.append(_longest_table(found, mode))
     return blocks
 
 
 NONE = Missing("timelines and stalls", "make bench WHAT=live")
-PART = Part("live", "What running vCPUs feel", ("live",), _live_blocks, NONE)
+INTRO = (
+    "Throughput: left of the first band, where logging is enabled, is full speed. Stalls: at a"
+    " height of 0.001 is what one access in a thousand took or exceeded, so further left and down"
+    " is better; the end of a curve is the longest stall, to within an eighth."
+)
+PART = Part("live", "What running vCPUs feel", ("live",), _live_blocks, NONE, INTRO)

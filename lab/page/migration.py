@@ -125,7 +125,8 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
         Timeline(pictures.style_of(m["migration"]), m["timeline"], [m["migration"]])
         for m in migrations
     ]
-    svg = pictures.migration_timelines(name, drawn, simulated)
+    unit = "simulated ms" if simulated else "ms"
+    charts = [chart for one in drawn for chart in pictures.migration_charts(one, unit)]
     requests = f"{record['rate']} requests a second and vCPU, each reads {record['reads']} pages"
     said = dimensions.of([record], f"{requests} and writes {record['writes']}")
     reading = (
@@ -134,7 +135,7 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
         " each window; the lower, the less a guest notices of being migrated. Dotted lines are"
         " passes over the memory, the last line is where it is stopped."
     )
-    picture = Picture(name, _title(record), svg, said, reading, lines[0].file)
+    picture = Picture(name, _title(record), charts, said, reading, lines[0].file)
     table = _table(migrations)
     return [picture, Grid(table, [origins] * len(table.rows))]
 

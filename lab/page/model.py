@@ -4,16 +4,23 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lab.page.pictures import Chart, Style
 from lab.results.sources import Line, Source, Sources
 from lab.results.table import Table
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. origins: for each row the lines that its figures come from."""
+    """A table. origins: for each row the lines that its figures come from.
+
+    folded: it is not open when the page is. modes: for each row the paging mode that it is about,
+    if rows are about one each.
+    """
 
     table: Table
     origins: Sequence[tuple[Line, ...]]
+    folded: bool = True
+    modes: Sequence[str] = ()
 
 
 def grid(table: Table, *sources: Source) -> Grid:
@@ -23,26 +30,39 @@ def grid(table: Table, *sources: Source) -> Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot. name: of its file, without ending. svg: a complete document.
+    """Charts that belong together, with one legend. name: of their files, without ending.
 
     dimensions: machine, kernel version, and what all that is drawn has in common.
-    reading: one sentence on how to read it. file: of results, that it was drawn from.
+    reading: what it shows, in a sentence or two. file: of results, that it was drawn from.
     """
 
     name: str
     title: str
-    svg: str
+    charts: Sequence[Chart]
     dimensions: str
     reading: str
     file: str
 
+    @property
+    def styles(self) -> list[Style]:
+        """Its legend."""
+        return list(dict.fromkeys(style for chart in self.charts for style in chart.styles))
+
+    @property
+    def files(self) -> dict[str, Chart]:
+        """The charts by the names of their files."""
+        many = len(self.charts) > 1
+        numbers = enumerate(self.charts, 1)
+        return {f"{self.name}{f'-{n}' if many else ''}.svg": chart for n, chart in numbers}
+
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that was not measured. command: what would."""
+    """Something that was not measured. command: what would. title: a heading, if it needs one."""
 
     what: str
     command: str = "make bench"
+    title: str = ""
 
 
 Block = Grid | Picture | Missing
@@ -50,11 +70,16 @@ Block = Grid | Picture | Missing
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading. anchor: its id."""
+    """A part of the page with a heading. anchor: its id. intro: a sentence below the heading.
+
+    first: its pictures stand beside each other, on the first screen.
+    """
 
     anchor: str
     title: str
     blocks: list[Block]
+    intro: str = ""
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,11 +95,13 @@ class Part:
     kinds: tuple[str, ...]
     blocks: Callable[[Source], list[Block]]
     missing: Missing
+    intro: str = ""
 
     def section(self, sources: Sources) -> Section:
         """The section with its results, or else with the command that would measure them."""
         shown = (self.blocks(sources[kind]) for kind in self.kinds if kind in sources)
-        return Section(self.anchor, self.title, next(filter(None, shown), [self.missing]))
+        blocks: list[Block] = next(filter(None, shown), [self.missing])
+        return Section(self.anchor, self.title, blocks, self.intro)
 
 
 def lines_of(sections: Iterable[Section]) -> list[Line]:
@@ -84,6 +111,9 @@ def lines_of(sections: Iterable[Section]) -> list[Line]:
         for block in section.blocks:
             if isinstance(block, Grid):
                 found.update(line for lines in block.origins for line in lines)
+            if isinstance(block, Picture):
+                data = (datum for chart in block.charts for datum in chart.data)
+                found.update(line for datum in data for line in datum.lines)
     return sorted(found, key=lambda line: (line.file, line.number))
 
 

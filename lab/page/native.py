@@ -4,12 +4,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product, starmap
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from lab.page import pictures
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import Panel, Style
+from lab.page.pictures import Panel, Point, Style
 from lab.results.notation import NOTHING, ratio
 from lab.results.sources import Source
 from lab.results.table import Table
@@ -43,8 +42,8 @@ GOALS = (Goal("series", "limit", 1.6, max), Goal("unpatched", "series", 4.0, min
 BESIDE = ("lowest_ns", "highest_ns", "misses_per_2mib", "instructions_per_2mib")
 CODES = ("limit", "stores", "series", "plain", "unpatched")
 STYLES = {
-    "limit": replace(pictures.UNGATED, label="memset, or reading"),
-    "unpatched": replace(pictures.LAZY, label="unpatched, page by page"),
+    "limit": replace(pictures.UNGATED, label="limit: memset, or reading"),
+    "unpatched": replace(pictures.LAZY, label="unpatched: page by page"),
     "series": replace(pictures.EAGER, label="series"),
 }
 WHAT_IS_WHAT = (
@@ -157,15 +156,17 @@ def _blocks(source: Source) -> list[Block]:
     origins = [tuple(o for o in lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
     reading = "The closer a line lies to that of the limit, the less is left to be gained."
-    # Curves over memory: a row of panels with warm caches above one with cold caches.
-    panels: dict[bool, dict[str, dict[Style, list[tuple[float, float]]]]] = {}
-    for one in sorted(found, key=itemgetter("gib")):
+    # Curves over memory, with warm caches and then with cold ones.
+    curves: dict[str, dict[Style, list[Point]]] = {}
+    for line in sorted(lines, key=lambda line: (line.record["cold"], line.record["gib"])):
+        one = line.record
         if style := STYLES.get(one["code"]):
-            curves = panels.setdefault(one["cold"], {}).setdefault(_case(one).what, {})
-            curves.setdefault(style, []).append((one["gib"], one["ns_per_2mib"]))
-    rows = [[Panel(where, MEMORY, c) for where, c in row.items()] for row in panels.values()]
-    svg = pictures.curves("native", rows, "ns per 2 MiB")
-    picture = Picture("native", TITLE, svg, said, reading, source.name)
+            mine = curves.setdefault(_case(one).what, {})
+            mine.setdefault(style, []).append(Point(one["gib"], one["ns_per_2mib"], (line,)))
+    panels = [Panel(what, MEMORY, each) for what, each in curves.items()]
+    within = pictures.limits(panels)
+    charts = [pictures.curve(panel, "ns per 2 MiB", "ns", within=within) for panel in panels]
+    picture = Picture("native", TITLE, charts, said, reading, source.name)
     return [picture, Grid(shown, origins), *_reads_block(source)]
 
 

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Plots as SVG: by matplotlib, without dates, the same bytes for the same figures.
+"""Pictures of results: specifications in Vega-Lite, drawn as SVG here, and by the reader's browser.
 
-Colours are those of Okabe and Ito, which people with any colour vision can tell apart; each
-curve has a marker and a dash pattern of its own as well.
+The same figures give the same bytes. Colours are those of Okabe and Ito, which people with any
+colour vision can tell apart; each curve has a marker and a dash pattern of its own as well. A
+chart is as wide as a telephone, so that its text stays legible there: pages put several of them
+beside each other.
 """
 
-import io
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache, cached_property
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from lab.results.notation import OFF
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from lab.results.sources import Line
 
 # Names of colours for texts of the page.
 COLOURS = {
@@ -33,71 +33,126 @@ COLOURS = {
     "bits": "#cc79a8",
     "bits-lazy": "#56b4e9",
 }
+# The same names on a dark page. Those that are missing are the same there.
+DARK = {"paper": "#14181d", "ink": "#e6e9ed", "grid": "#4a525c", "eager": "#4aa8e0"}
 INK, GRID, PAPER = (COLOURS[name] for name in ("ink", "grid", "paper"))
+# What people call these colours.
+WORDS = {
+    "lazy": "red",
+    "first-write": "orange",
+    "eager": "blue",
+    "ungated": "green",
+    "enable": "yellow",
+    "clear": "pink",
+    "disable": "light blue",
+    "bits": "pink",
+    "bits-lazy": "light blue",
+}
+GLYPHS = {
+    "cross": "\N{HEAVY GREEK CROSS}",
+    "circle": "\N{BLACK CIRCLE}",
+    "square": "\N{BLACK SQUARE}",
+    "diamond": "\N{BLACK DIAMOND}",
+    "triangle-up": "\N{BLACK UP-POINTING TRIANGLE}",
+    "triangle-down": "\N{BLACK DOWN-POINTING TRIANGLE}",
+}
 # Not GET: it is too short to be visible next to the CLEAR that follows it.
 BANDS = ("enable", "clear", "disable")
-WIDTH = 9.0
-# Settings of all pictures, including the committed one.
-LOOKS: Any = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": GRID}
-IN_INK = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color")
-LOOKS_OF_REPORT = dict.fromkeys((*IN_INK, "xtick.color", "ytick.color"), INK) | {
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.axisbelow": True,
-    "axes.facecolor": "none",
-    "grid.linewidth": 0.6,
-    "figure.facecolor": PAPER,
-    "legend.frameon": False,
+# Pixels.
+WIDTH, HEIGHT, BAR, GAP = 360, 220, 13, 9
+# The widest characters of fonts that browsers may take instead, at the size of labels.
+LETTER = 6.9
+# The first font is that which vl-convert has, and measures text by.
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+VERSION = "6.4"
+# What the padding and the ends of an axis take beside the plot.
+MARGIN = 24
+LONGEST_TITLE = 26
+# The name of layers that only serve for hovering: pictures that are drawn here leave them out.
+HOVER = "hover"
+
+Spec = dict[str, Any]
+CONFIG: Spec = {
+    "font": FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "domainColor": GRID,
+        "tickColor": GRID,
+        "gridColor": GRID,
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+    },
+    "axisY": {"minExtent": 34},
+    "text": {"color": INK, "fontSize": 11},
 }
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a curve looks. colour: a name in COLOURS."""
+    """How a curve looks. colour: a name in COLOURS. shape: of its markers, as Vega calls it."""
 
     label: str
     colour: str
-    marker: str
-    dashes: str = "-"
+    shape: str
+    dashes: tuple[int, ...] = ()
     hollow: bool = False
 
-    def words(self) -> dict[str, Any]:
-        colour = COLOURS[self.colour]
-        return {
-            "label": self.label,
-            "color": colour,
-            "marker": self.marker,
-            "linestyle": self.dashes,
-            "markersize": 9 if self.hollow else 5.5,
-            "markerfacecolor": PAPER if self.hollow else colour,
-            "linewidth": 1.6,
-        }
+    @property
+    def glyph(self) -> str:
+        """Its marker as a character."""
+        return GLYPHS[self.shape]
+
+    @property
+    def seen(self) -> str:
+        """Its colour and marker in words."""
+        return f"{WORDS[self.colour]} {self.shape}".replace("-", " ")
+
+    @property
+    def short(self) -> str:
+        """The label for a place without room."""
+        return self.label.partition(":")[0].removesuffix(", N")
 
 
 # N of the unpatched kernel.
-LAZY = Style("unpatched, N: lazy", "lazy", "x", ":")
-FIRST_WRITE = Style("N: on the first write", "first-write", "o")
+LAZY = Style("unpatched, N: lazy", "lazy", "cross", (2, 2))
+FIRST_WRITE = Style("N: on the first write", "first-write", "circle")
 # Drawn first, and with larger markers: the curve of the series often lies exactly on it.
-UNGATED = Style("ungated, Y", "ungated", "s", "--", hollow=True)
+UNGATED = Style("ungated, Y", "ungated", "square", (6, 3), hollow=True)
 UNPATCHED = replace(UNGATED, label="unpatched, Y")
 # Styles of the kernels that are compared with the series.
 BASELINE = {"peer": UNGATED, "base": UNPATCHED}
-EAGER = Style("Y: eager", "eager", "D")
-BITS = Style("Y, Dirty bits", "bits", "^", "-.")
-BITS_LAZY = Style("N, Dirty bits", "bits-lazy", "v", ":")
-ASKED = Style("Y, as QEMU asks", "ungated", "v", ":")
+EAGER = Style("Y: eager", "eager", "diamond")
+BITS = Style("Y, Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
+BITS_LAZY = Style("N, Dirty bits", "bits-lazy", "triangle-down", (3, 3))
+ASKED = Style("Y, as QEMU asks", "ungated", "triangle-down", (2, 2))
 # Styles of ways to log, in pictures that only show Y.
-PROTECTED = Style("write protection", "eager", "D")
-HARVESTED = Style("Dirty bits", "bits", "^", "-.")
+PROTECTED = Style("write protection", "eager", "diamond")
+HARVESTED = Style("Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
 
-Points = Sequence[tuple[float, float]]
+
+class Point(NamedTuple):
+    """A point of a curve, and the lines of results that it was computed from."""
+
+    x: float
+    y: float
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def source(self) -> str:
+        return ", ".join(f"{one.file}, line {one.number}" for one in self.lines)
+
+
+Points = Sequence[Point]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes of a plot, and its curves.
+    """A pair of axes, and its curves. mode: the paging mode that it is about, if it is about one.
 
     x_zero: the x axis begins with 0, and is logarithmic from 1 on.
     """
@@ -106,6 +161,40 @@ class Panel:
     x_label: str
     curves: Mapping[Style, Points]
     x_zero: bool = False
+    mode: str = ""
+
+
+class Datum(NamedTuple):
+    """A row of the table behind a chart."""
+
+    what: str
+    at: str
+    value: str
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture, or one of several that belong together. spec: what draws it, in Vega-Lite.
+
+    data: the table behind it; empty for curves with a point for each window of time.
+    """
+
+    title: str
+    spec: Spec
+    data: Sequence[Datum] = ()
+    styles: Sequence[Style] = ()
+    mode: str = ""
+    columns: tuple[str, str, str] = ("", "at", "value")
+
+    @property
+    def text(self) -> str:
+        """The specification, to be put into a page."""
+        return json.dumps(self.spec, separators=(",", ":")).replace("<", "\\u003c")
+
+    @cached_property
+    def svg(self) -> str:
+        return to_svg(self.spec)
 
 
 Record = Mapping[str, Any]
@@ -143,225 +232,625 @@ class Timeline:
     def window_ms(self) -> float:
         return float(self.windows["window_us"]) / 1e3
 
-    def stairs(self, axes: "Axes", values: Sequence[float], width: float, label: str = "") -> None:
-        """Draw VALUES, one for each window, as stairs."""
-        edges = [i * self.window_ms for i in range(len(values) + 1)]
-        colour = COLOURS[self.style.colour]
-        axes.stairs(values, edges, baseline=None, color=colour, linewidth=width, label=label)
+    @property
+    def end_ms(self) -> float:
+        return (len(self.windows["writer_accesses"]) - 1) * self.window_ms
 
-    def rates(self, axes: "Axes", kind: str, width: float, label: str = "") -> None:
-        """Draw the accesses per millisecond of a KIND of vCPUs, without the last, short window."""
-        counts = self.windows[f"{kind}_accesses"][:-1]
-        self.stairs(axes, [count / self.window_ms for count in counts], width, label)
-        # If no value is given, a second call switches the grid off.
-        axes.grid(True, axis="y")
+    def rates(self, kind: str) -> list[float]:
+        """The accesses per millisecond of a KIND of vCPUs, without the last, short window."""
+        return [count / self.window_ms for count in self.windows[f"{kind}_accesses"][:-1]]
+
+
+def to_svg(spec: Spec) -> str:
+    """What SPEC draws, as an SVG document. Imports late, since that takes a moment."""
+    import vl_convert
+
+    drawn = spec
+    if "layer" in spec:
+        layers = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
+        drawn = spec | {"layer": layers}
+    svg: str = vl_convert.vegalite_to_svg(drawn, vl_version=VERSION)
+    return f"{svg}\n"
 
 
 @cache
-def _set_up() -> None:
-    """Set up the looks of all pictures. Imports matplotlib late, since that takes a second."""
-    import matplotlib
+def script() -> str:
+    """Vega, Vega-Lite and Vega-Embed, to be put into a page."""
+    import vl_convert
 
-    matplotlib.rcdefaults()
-    matplotlib.rcParams.update(LOOKS | LOOKS_OF_REPORT)
-
-
-def _grid(
-    rows: int,
-    columns: int,
-    height: float,
-    *,
-    sharex: bool = False,
-    sharey: bool | Literal["col"] = True,
-) -> tuple["Figure", Any]:
-    """A picture of HEIGHT inches, and its axes by row and column. sharey: as in matplotlib."""
-    from matplotlib.figure import Figure
-
-    _set_up()
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
+    code: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VERSION)
+    return code.replace("</script", "<\\/script")
 
 
-def to_svg(figure: "Figure", name: str) -> str:
-    """The finished picture as SVG. Its ids are made unique by NAME."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    stream = io.StringIO()
-    unset = {"Date": None, "Creator": None}
-    canvas: Any = FigureCanvasSVG(figure)
-    with rc_context({"svg.hashsalt": name}):
-        # Do not use Figure.savefig(): it draws everything twice, which only other formats need.
-        canvas.print_svg(stream, metadata=unset)
-    return stream.getvalue()
+def number(value: float) -> str:
+    """VALUE with about three digits, and without an exponent."""
+    if value == 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    shown = f"{value:,.{max(0, digits)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
-def _plain(value: float, _: object = None) -> str:
-    """VALUE as text without an exponent."""
-    return f"{value:.0f}" if value >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
+def exact(value: float) -> str:
+    """VALUE as it was measured, to six digits: enough for nanoseconds of milliseconds."""
+    return f"{value:,.0f}" if value >= 1e6 else f"{value:.6g}"
 
 
-def _log_axis(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(numticks=12))
-    axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _x_axis(axes: "Axes", panel: Panel) -> None:
-    """Set ticks where something was measured."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    axes.set_xlabel(panel.x_label)
-    seen = sorted({x for points in panel.curves.values() for x, _ in points})
-    if panel.x_zero:
-        axes.set_xscale("symlog", linthresh=1)
-        # With larger labels, 50 and 100 would touch.
-        axes.tick_params(axis="x", labelsize=8)
-    else:
-        axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(seen))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
-    axes.margins(x=0.09)
+def _spec(layers: Sequence[Spec], values: Sequence[Record], height: int, **more: Any) -> Spec:
+    return {
+        "$schema": SCHEMA,
+        "config": CONFIG,
+        "width": WIDTH,
+        "height": height,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "padding": 4,
+        "data": {"values": list(values)},
+        "layer": list(layers),
+        **more,
+    }
 
 
-def _legend(figure: "Figure", axes: Iterable["Axes"]) -> None:
-    """Draw one legend for all axes, above them."""
-    found: dict[str, Any] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    figure.legend(
-        found.values(), found.keys(), loc="outside upper center", ncols=len(found), fontsize=10
-    )
+def _colours(styles: Iterable[Style], name: str = "s") -> Spec:
+    """The encoding of a field that holds labels of STYLES."""
+    found = list(dict.fromkeys(styles))
+    scale = {
+        "domain": [one.label for one in found],
+        "range": [COLOURS[one.colour] for one in found],
+    }
+    return {"field": name, "type": "nominal", "scale": scale, "legend": None, "sort": None}
 
 
-def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
-    """The limits of an axis: those of all values, or a power of ten if one is near."""
-    seen = [y for panel in panels for points in panel.curves.values() for _, y in points if y > 0]
+def _tooltip(**titles: str) -> list[Spec]:
+    return [{"field": name, "title": title} for name, title in titles.items()]
+
+
+def limits(panels: Iterable[Panel]) -> tuple[float, float]:
+    """The limits of a logarithmic axis: those of all values, or a power of ten if one is near."""
+    seen = [p.y for panel in panels for points in panel.curves.values() for p in points if p.y > 0]
+    if not seen:
+        return 0.1, 10
     low, high = min(seen) / 1.6, max(seen) * 1.6
     below, above = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
     return below if low < 2 * below else low, above if high > above / 2 else high
 
 
-def curves(
-    name: str, rows: Sequence[Sequence[Panel]], y_label: str, whole: float | None = None
-) -> str:
-    """Draw panels in rows and columns. Their y axes are logarithmic, or go from 0 to WHOLE."""
-    figure, grid = _grid(len(rows), len(rows[0]), 0.5 + 2.9 * len(rows))
-    limits = (0, whole) if whole else _limits(panel for row in rows for panel in row)
-    for drawn, row in zip(grid, rows, strict=True):
-        for axes, panel in zip(drawn, row, strict=True):
-            axes.set_title(panel.title)
-            for style, points in panel.curves.items():
-                axes.plot(*zip(*points, strict=True), **style.words())
-            if whole is None:
-                axes.set_yscale("log")
-                _log_axis(axes.yaxis)
-            axes.set_ylim(*limits)
-            axes.grid(axis="y")
-            _x_axis(axes, panel)
-        drawn[0].set_ylabel(y_label)
-    _legend(figure, grid.flat)
-    return to_svg(figure, name)
+def _log_ticks(low: float, high: float) -> list[float]:
+    """The powers of ten from LOW to HIGH, or more values if these are few."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    tens = [10.0**n for n in exponents if low <= 10.0**n <= high]
+    if len(tens) >= 3:
+        return tens
+    return [d * 10.0**n for n in exponents for d in (1, 2, 5) if low <= d * 10.0**n <= high]
 
 
-def _timeline(axes: "Axes", timeline: Timeline, kind: str) -> None:
-    """Shade what the host does, and draw the rates of a KIND of vCPUs over it."""
-    for one in timeline.host:
-        if one["phase"] in BANDS:
-            colour, begin = COLOURS[one["phase"]], one["begin_us"]
-            end = (begin + one["seconds"] * 1e6) / 1e3
-            # With an edge, actions that are shorter than a pixel stay visible.
-            axes.axvspan(begin / 1e3, end, facecolor=colour, alpha=0.45, edgecolor="none")
-            axes.axvline(begin / 1e3, color=colour, linewidth=1.0)
-    axes.margins(y=0.08)
-    timeline.rates(axes, kind, 1.3)
-    axes.set_ylim(bottom=0)
+PLAIN = "format(datum.value, datum.value >= 1 ? ',.0f' : '~g')"
 
 
-def timelines(name: str, found: Sequence[Timeline]) -> str:
-    """Draw a row for each run: accesses per millisecond of writers, and of readers."""
-    from matplotlib.patches import Patch
-
-    figure, grid = _grid(len(found), 2, 0.7 + 1.9 * len(found), sharex=True, sharey="col")
-    for (left, right), timeline in zip(grid, found, strict=True):
-        _timeline(left, timeline, "writer")
-        _timeline(right, timeline, "reader")
-        left.set_title(f"{timeline.style.label}; writers", loc="left")
-        right.set_title(f"{timeline.style.label}; reader of unmapped pages", loc="left")
-        left.set_ylabel("accesses per ms")
-    for axes in grid[-1]:
-        axes.set_xlabel("ms since the baseline began, simulated")
-        axes.set_xlim(0, max((len(t.windows["writer_accesses"]) - 1) * t.window_ms for t in found))
-    handles = [Patch(facecolor=COLOURS[name], alpha=0.55, label=name) for name in BANDS]
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=len(handles), title="the host meanwhile"
-    )
-    return to_svg(figure, name)
+def _broken(title: str) -> str | list[str]:
+    """A title in two lines if it is too long for one beside a chart."""
+    words = title.split()
+    if len(title) <= LONGEST_TITLE:
+        return title
+    fitting = [n for n in range(1, len(words)) if len(" ".join(words[:n])) <= LONGEST_TITLE]
+    at = max(fitting, default=1)
+    return [" ".join(words[:at]), " ".join(words[at:])]
 
 
-def _events(axes: "Axes", migration: Record) -> None:
-    """Draw lines where a migration begins, where its passes begin, and where it stops the guest."""
-    for end in (migration["begin_us"], migration["stop_us"]):
-        axes.axvline(end / 1e3, color=INK, linewidth=1.0)
-    for each in migration["pass_us"]:
-        axes.axvline(each / 1e3, color=INK, linewidth=0.7, linestyle=":")
+def _log_axis(title: str, low: float, high: float, *, grid: bool = True) -> Spec:
+    """The encoding of a logarithmic axis of LOW to HIGH."""
+    return {
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {
+            "title": _broken(title),
+            "values": _log_ticks(low, high),
+            "labelExpr": PLAIN,
+            "grid": grid,
+        },
+    }
 
 
-def _migration_timeline(left: "Axes", right: "Axes", timeline: Timeline) -> None:
-    """Draw the requests of each window, and the longest request that began in it, if any."""
-    style, window_ms = timeline.style, timeline.window_ms
-    timeline.stairs(left, timeline.windows["requests"], 1.0)
-    left.set_ylim(bottom=0)
-    left.set_title(f"{style.label}; requests per {window_ms:g} ms", loc="left")
-    longest = [us / 1e3 or math.nan for us in timeline.windows["longest_request_us"]]
-    begins = [i * window_ms for i in range(len(longest))]
-    colour = COLOURS[style.colour]
-    right.plot(begins, longest, color=colour, marker=".", markersize=2.5, linestyle="")
-    right.set_yscale("log")
-    _log_axis(right.yaxis)
-    right.set_title(f"{style.label}; longest request, ms", loc="left")
-    for axes in (left, right):
-        _events(axes, *timeline.host)
-        axes.grid(axis="y")
+def _x_axis(panel: Panel) -> Spec:
+    """Ticks where something was measured."""
+    seen = sorted({point.x for points in panel.curves.values() for point in points})
+    scale: Spec = {"type": "log", "base": 2, "nice": False}
+    if panel.x_zero:
+        scale = {"type": "symlog", "constant": 1, "nice": False}
+    if not panel.x_zero:
+        scale["domain"] = [seen[0] / 1.15, seen[-1] * 1.15]
+    axis = {"title": panel.x_label, "values": seen, "labelExpr": PLAIN, "grid": False}
+    return {
+        "field": "x",
+        "type": "quantitative",
+        "scale": scale,
+        "axis": axis | {"labelOverlap": True},
+    }
 
 
-def migration_timelines(name: str, found: Sequence[Timeline], simulated: bool) -> str:
-    """Draw a row for each migration: the requests that the guest served, and how long they took."""
-    figure, grid = _grid(len(found), 2, 0.5 + 2.1 * len(found), sharex=True, sharey="col")
-    for (left, right), timeline in zip(grid, found, strict=True):
-        _migration_timeline(left, right, timeline)
-    for axes in grid[-1]:
-        axes.set_xlabel(f"ms since the guest began to work{', simulated' if simulated else ''}")
-        axes.set_xlim(left=0)
-    return to_svg(figure, name)
+def _values(panel: Panel, unit: str) -> list[Record]:
+    return [
+        {"x": p.x, "y": p.y, "s": style.label, "t": f"{exact(p.y)} {unit}", "from": p.source}
+        for style, points in panel.curves.items()
+        for p in points
+    ]
 
 
-def stalls(name: str, panels: Sequence[Panel]) -> str:
-    """Draw for each kind of vCPU the share of accesses that took as long as x, or longer.
+def _data(panel: Panel, unit: str) -> list[Datum]:
+    return [
+        Datum(style.label, number(p.x), f"{exact(p.y)} {unit}", p.lines)
+        for style, points in panel.curves.items()
+        for p in points
+    ]
 
-    Curves are over seconds. Both axes are logarithmic.
+
+# Pictures with fewer points in each curve have bars.
+LEAST_POINTS = 3
+
+
+def curve(
+    panel: Panel,
+    y_label: str,
+    unit: str = "ms",
+    *,
+    within: tuple[float, float] | None = None,
+    whole: float | None = None,
+) -> Chart:
+    """Draw a panel: lines, or bars if curves have one or two points.
+
+    Its axis is logarithmic, WITHIN limits if given, or goes from 0 to WHOLE.
     """
-    from matplotlib.ticker import EngFormatter
+    counts = {point.x for points in panel.curves.values() for point in points}
+    found = (panel.title, _data(panel, unit), list(panel.curves), panel.mode)
+    spec = _few(panel, y_label, unit, whole) if len(counts) < LEAST_POINTS else None
+    if not spec:
+        low, high = within or limits([panel])
+        y = _log_axis(y_label, low, high)
+        if whole:
+            y = {
+                "type": "quantitative",
+                "scale": {"domain": [0, whole]},
+                "axis": {"title": _broken(y_label)},
+            }
+        spec = _lines(panel, unit, y)
+    title, data, styles, mode = found
+    return Chart(title, spec, data, styles, mode, ("", panel.x_label, y_label))
 
-    figure, grid = _grid(1, len(panels), 3.9)
-    for axes, panel in zip(grid.flat, panels, strict=True):
-        axes.set_title(panel.title)
-        for style, points in panel.curves.items():
-            words = style.words() | {"marker": "", "linewidth": 2.6 if style.hollow else 1.6}
-            axes.plot(*zip(*points, strict=True), drawstyle="steps-pre", **words)
-            end = style.words() | {"linestyle": "", "label": "_"}
-            axes.plot(*points[-1], **end)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel(panel.x_label)
-        _log_axis(axes.yaxis)
-        _log_axis(axes.xaxis)
-        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
-        axes.grid()
-    grid[0][0].set_ylabel("share of accesses that took as long")
-    _legend(figure, grid.flat)
-    return to_svg(figure, name)
+
+def _lines(panel: Panel, unit: str, y: Spec) -> Spec:
+    styles = list(panel.curves)
+    names = [one.label for one in styles]
+    shape = {"domain": names, "range": [one.shape for one in styles]}
+    dash = {"domain": names, "range": [list(one.dashes) or [1, 0] for one in styles]}
+    common = {"x": _x_axis(panel), "y": {"field": "y"} | y, "color": _colours(styles)}
+    series = {"field": "s", "type": "nominal", "legend": None, "sort": None}
+    tooltip = _tooltip(s="what", x=panel.x_label, t="value", **{"from": "from"})
+    line = {
+        "mark": {"type": "line", "strokeWidth": 1.6},
+        "encoding": common | {"strokeDash": series | {"scale": dash}},
+    }
+    point = {
+        "mark": {"type": "point", "size": 45, "filled": False, "strokeWidth": 1.6},
+        "encoding": common | {"shape": series | {"scale": shape}, "tooltip": tooltip},
+    }
+    return _spec([line, point], _values(panel, unit), HEIGHT)
+
+
+def _few(panel: Panel, y_label: str, unit: str, whole: float | None) -> Spec | None:
+    """Bars with numbers beside them: a group for each x. None if a value is 0."""
+    bars = [
+        Bar(f"{number(p.x)} {panel.x_label}", style, p.y, p.lines)
+        for style, points in panel.curves.items()
+        for p in sorted(points)
+    ]
+    if not whole and any(bar.value <= 0 for bar in bars):
+        return None
+    bars.sort(key=lambda bar: float(bar.group.split()[0].replace(",", "")))
+    return _bars(bars, y_label, unit, whole=whole)
+
+
+class Bar(NamedTuple):
+    """A bar: the group that it stands in, how it looks, and its value."""
+
+    group: str
+    style: Style
+    value: float
+    lines: tuple[Line, ...] = ()
+
+
+class _Rows(NamedTuple):
+    """Where bars stand: the middle of each bar and of each group, and the height of all, pixels."""
+
+    bars: list[float]
+    groups: dict[str, float]
+    counts: dict[str, int]
+    height: float
+
+
+def _rows(groups: Iterable[str]) -> _Rows:
+    """Bars of the GROUPS, each below the one before, with a gap between groups."""
+    bars, centres, counts, top = [], {}, {}, 0.0
+    for group, members in groupby(groups):
+        count = len([*members])
+        bars += [top + (n + 0.5) * BAR for n in range(count)]
+        centres[group], counts[group] = top + count * BAR / 2, count
+        top += count * BAR + GAP
+    return _Rows(bars, centres, counts, top)
+
+
+def _value_axis(
+    label: str, seen: Sequence[float], whole: float | None, part: float
+) -> tuple[float, Spec]:
+    """Where bars begin, and the axis of their values: logarithmic, or from 0 to WHOLE.
+
+    part: of the axis, is free behind the longest bar, for numbers.
+    """
+    if whole is not None:
+        scale = {"domain": [0, whole / (1 - part)], "nice": False}
+        axis = {"title": label, "tickCount": 4, "grid": False}
+        return 0, {"type": "quantitative", "scale": scale, "axis": axis}
+    low, most = 10.0 ** math.floor(math.log10(min(seen)) - 0.01), max(seen)
+    high = low * (most / low) ** (1 / (1 - part))
+    x = _log_axis(label, low, high, grid=False)
+    x["axis"] = x["axis"] | {"values": [v for v in _log_ticks(low, high) if v <= most * 3]}
+    return low, x
+
+
+def _bars(
+    found: Sequence[Bar],
+    label: str,
+    unit: str,
+    *,
+    marks: Mapping[str, float] | None = None,
+    whole: float | None = None,
+) -> Spec:
+    groups = list(dict.fromkeys(bar.group for bar in found))
+    found = sorted(found, key=lambda bar: groups.index(bar.group))
+    rows = _rows(bar.group for bar in found)
+    seen = [bar.value for bar in found if bar.value > 0] + [*(marks or {}).values()]
+    shown = [f"{bar.style.short} {number(bar.value)}" for bar in found]
+    labels = _group_axis(rows.groups)
+    room = max(map(len, shown)) * LETTER + 8
+    part = min(0.75, room / (WIDTH - labels["minExtent"] - MARGIN))
+    low, x = _value_axis(label, seen, whole, part)
+    values: list[Record] = [
+        {
+            "p": place,
+            "g": bar.group.replace("\n", " "),
+            "s": bar.style.label,
+            "v": bar.value,
+            "t": text,
+            "u": f"{exact(bar.value)} {unit}",
+            "from": ", ".join(f"{one.file}, line {one.number}" for one in bar.lines),
+        }
+        for bar, place, text in zip(found, rows.bars, shown, strict=True)
+    ]
+    y: Spec = {
+        "type": "quantitative",
+        "scale": {"domain": [rows.height, 0], "nice": False, "zero": False},
+        "axis": labels,
+    }
+    tooltip = _tooltip(g="what", s="way", u="value", **{"from": "from"})
+    at, place = {"field": "v"} | x, {"field": "p"} | y
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "height": BAR - 3, "orient": "horizontal"},
+            "encoding": {"x": at, "x2": {"datum": low}, "y": place, "tooltip": tooltip}
+            | {"color": _colours(bar.style for bar in found)},
+        },
+        {
+            "mark": {"type": "text", "align": "left", "dx": 4, "baseline": "middle"},
+            "encoding": {"x": at, "y": place, "text": {"field": "t"}},
+        },
+    ]
+    for group, value in (marks or {}).items():
+        values_of = [{"p": rows.groups[group], "m": value}]
+        mark = {"type": "tick", "orient": "vertical", "thickness": 2, "color": INK}
+        mark["size"] = rows.counts[group] * BAR + 4
+        encoding = {"y": place, "x": {"field": "m"} | x, "tooltip": _tooltip(m="without logging")}
+        layers.append({"data": {"values": values_of}, "mark": mark, "encoding": encoding})
+    return _spec(layers, values, round(rows.height) + 44)
+
+
+def _group_axis(groups: Mapping[str, float]) -> Spec:
+    """Groups of bars have their names to the left, broken into lines. groups: name -> place."""
+    longest = max(len(line) for group in groups for line in group.split("\n"))
+    names = json.dumps({f"{place:g}": group for group, place in groups.items()})
+    return {
+        "minExtent": round(longest * LETTER),
+        "title": None,
+        "ticks": False,
+        "domain": False,
+        "grid": False,
+        "labelLimit": 140,
+        "values": list(groups.values()),
+        "labelOverlap": False,
+        "labelExpr": f"split(({names})['' + datum.value], '\\n')",
+    }
+
+
+def bars(
+    title: str,
+    found: Sequence[Bar],
+    label: str,
+    unit: str,
+    *,
+    marks: Mapping[str, float] | None = None,
+    whole: float | None = None,
+    mode: str = "",
+) -> Chart:
+    """Draw bars in groups, with their values beside them, on a logarithmic axis or from 0 to WHOLE.
+
+    marks: a value for each group that a line across its bars shows.
+    """
+    spec = _bars(found, label, unit, marks=marks, whole=whole)
+    data = [
+        Datum(b.style.label, b.group.replace("\n", " "), f"{exact(b.value)} {unit}", b.lines)
+        for b in found
+    ]
+    return Chart(title, spec, data, [b.style for b in found], mode, ("", "", label))
+
+
+class Movement(NamedTuple):
+    """A figure that moved between two results, with its times in milliseconds."""
+
+    label: str
+    before: float
+    after: float
+    lines: tuple[Line, ...] = ()
+
+
+# Movements: what takes longer, and what takes less.
+LONGER, SHORTER = Style("takes longer", "lazy", "cross"), Style("takes less", "eager", "diamond")
+# A row of a movement: a bar with its label above.
+ROW = 46
+
+
+def _halves(label: str) -> list[str]:
+    """A label in two lines that are about as long."""
+    parts = label.split(", ")
+    lengths = [abs(len(", ".join(parts[:n])) - len(label) / 2) for n in range(len(parts))]
+    at = lengths.index(min(lengths))
+    return [", ".join(part) for part in (parts[:at], parts[at:]) if part]
+
+
+def movements(found: Sequence[Movement]) -> Chart:
+    """Draw by which factor figures moved: bars to the right of 1 for longer, to the left for less.
+
+    Each has its label above it.
+    """
+    times = [f"{number(one.before)} to {number(one.after)} ms" for one in found]
+    values: list[Record] = [
+        {
+            "p": n * ROW + 36,
+            "f": one.after / one.before,
+            "s": (LONGER if one.after > one.before else SHORTER).label,
+            "l": one.label,
+            "two": "\n".join(_halves(f"{one.label}: {times[n]}")),
+            "t": times[n],
+            "from": ", ".join(f"{line.file}, line {line.number}" for line in one.lines),
+        }
+        for n, one in enumerate(found)
+    ]
+    factors = [float(one["f"]) for one in values]
+    low, high = min(1 / 1.3, *factors) / 1.05, max(1.3, *factors) * 1.05
+    axis = {"title": "B / A", "values": _log_ticks(low, high), "labelExpr": PLAIN, "grid": True}
+    scale = {"type": "log", "domain": [low, high], "nice": False}
+    x: Spec = {"field": "f", "type": "quantitative", "scale": scale, "axis": axis}
+    height = len(found) * ROW
+    y = {"type": "quantitative", "scale": {"domain": [height, 0], "nice": False}, "axis": None}
+    tooltip = _tooltip(l="what", t="from A to B", **{"from": "from"})
+    bar = {
+        "mark": {"type": "bar", "height": BAR - 3, "orient": "horizontal"},
+        "encoding": {"x": x, "x2": {"datum": 1}, "y": {"field": "p"} | y, "tooltip": tooltip}
+        | {"color": _colours([LONGER, SHORTER])},
+    }
+    label = {"type": "text", "align": "left", "baseline": "top", "x": 0, "yOffset": -32}
+    text = {
+        "mark": label | {"lineBreak": "\n", "lineHeight": 12},
+        "encoding": {"y": {"field": "p"} | y, "text": {"field": "two"}},
+    }
+    spec = _spec([bar, text], values, height + 40)
+    styles = [LONGER, SHORTER]
+    data = [
+        Datum(one.label, "", f"{number(one.before)} to {number(one.after)} ms", one.lines)
+        for one in found
+    ]
+    return Chart("", spec, data, styles, "", ("", "", "ms"))
+
+
+def _stairs(values: Sequence[float], window_ms: float) -> list[Record]:
+    """VALUES, one for each window, as stairs: only where they change by more than a pixel."""
+    found = [{"x": round(i * window_ms, 3), "y": float(f"{v:.4g}")} for i, v in enumerate(values)]
+    return [*found, {"x": round(len(values) * window_ms, 3), "y": found[-1]["y"]}] if found else []
+
+
+def _time_axis(title: str, end: float) -> Spec:
+    scale = {"domain": [0, end], "nice": False}
+    axis = {"title": title, "grid": False, "tickCount": 5}
+    return {"field": "x", "type": "quantitative", "scale": scale, "axis": axis}
+
+
+def throughput(
+    title: str,
+    found: Sequence[Timeline],
+    kind: str,
+    *,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    legend: bool = False,
+    mode: str = "",
+) -> Chart:
+    """Draw accesses per millisecond of a KIND of vCPUs over time, a curve for each timeline.
+
+    A single timeline has the actions of the host behind it; several have rules where these begin,
+    by the last one.
+    """
+    styles = [one.style for one in found]
+    values: list[Record] = [
+        {**point, "s": one.style.label}
+        for one in found
+        for point in _stairs(one.rates(kind), one.window_ms)
+    ]
+    end = max(one.end_ms for one in found)
+    x = _time_axis("milliseconds, simulated", end)
+    axis = {"title": "accesses per ms", "tickCount": 5, "format": ",.0f"}
+    y = {"field": "y", "type": "quantitative", "scale": {"zero": True}, "axis": axis}
+    colour = _colours(styles)
+    if legend:
+        colour |= {"legend": {"title": None, "orient": "bottom-left", "labelFontSize": 11}}
+        colour["legend"] |= {"labelColor": INK, "labelLimit": 240, "symbolStrokeWidth": 3}
+    encoding = {"x": x, "y": y, "color": colour}
+    layers = [
+        *(_bands(found[0], x) if len(found) == 1 else _actions(found[-1], x)),
+        {
+            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8},
+            "encoding": encoding,
+        },
+        {
+            "name": HOVER,
+            "mark": {"type": "point", "opacity": 0, "size": 60, "filled": True},
+            "encoding": encoding | {"tooltip": _tooltip(s="what", x="ms", y="accesses per ms")},
+        },
+    ]
+    width, height = size
+    spec = _spec(layers, values, height, width=width)
+    bands = BAND_STYLES if len(found) == 1 else ()
+    return Chart(title, spec, styles=[*styles, *bands], mode=mode)
+
+
+def _bands(timeline: Timeline, x: Spec) -> list[Spec]:
+    """What the host does meanwhile, as bands."""
+    values = [
+        {
+            "x": one["begin_us"] / 1e3,
+            # At least a pixel wide.
+            "x2": (one["begin_us"] + one["seconds"] * 1e6) / 1e3 + timeline.end_ms / 300,
+            "s": one["phase"],
+        }
+        for one in timeline.host
+        if one["phase"] in BANDS
+    ]
+    scale = {"domain": list(BANDS), "range": [COLOURS[name] for name in BANDS]}
+    encoding = {
+        "x": x,
+        "x2": {"field": "x2"},
+        "fill": {"field": "s", "type": "nominal", "scale": scale, "legend": None},
+        "tooltip": _tooltip(s="the host meanwhile", x="from, ms"),
+    }
+    return [
+        {
+            "data": {"values": values},
+            "mark": {"type": "rect", "opacity": 0.55},
+            "encoding": encoding,
+        }
+    ]
+
+
+# What a single timeline has behind it, for its legend.
+BAND_STYLES = tuple(Style(f"the host: {name}", name, "square") for name in BANDS)
+NAMES = {"enable": "log on", "clear": "CLEAR", "disable": "off"}
+
+
+def _actions(timeline: Timeline, x: Spec) -> list[Spec]:
+    """Rules where the host's actions begin, with their names above."""
+    values = [
+        {"x": one["begin_us"] / 1e3, "t": NAMES[one["phase"]]}
+        for one in timeline.host
+        if one["phase"] in NAMES
+    ]
+    data = {"data": {"values": values}}
+    text = {"type": "text", "baseline": "bottom", "y": -2, "align": "center", "fontSize": 10}
+    return [
+        {**data, "mark": {"type": "rule", "color": GRID}, "encoding": {"x": x}},
+        {**data, "mark": text, "encoding": {"x": x, "text": {"field": "t"}}},
+    ]
+
+
+def _events(migration: Record, x: Spec) -> list[Spec]:
+    """Rules where a migration begins, where its passes begin, and where it stops the guest."""
+    ends = [{"x": migration[name] / 1e3} for name in ("begin_us", "stop_us")]
+    passes = [{"x": each / 1e3} for each in migration["pass_us"]]
+    encoding = {"x": x}
+    return [
+        {
+            "data": {"values": ends},
+            "mark": {"type": "rule", "color": INK, "strokeWidth": 1},
+            "encoding": encoding,
+        },
+        {
+            "data": {"values": passes},
+            "mark": {"type": "rule", "color": INK, "strokeWidth": 0.8, "strokeDash": [2, 2]},
+            "encoding": encoding,
+        },
+    ]
+
+
+def migration_charts(timeline: Timeline, unit: str, mode: str = "") -> list[Chart]:
+    """The requests that a migrated guest served in each window, and the longest that began in it.
+
+    unit: of time, on the x axis.
+    """
+    style, window_ms = timeline.style, timeline.window_ms
+    colour = COLOURS[style.colour]
+    (migration,) = timeline.host
+    served = timeline.windows["requests"]
+    x = _time_axis(f"{unit} since the guest began to work", len(served) * window_ms)
+    y: Spec = {"field": "y", "type": "quantitative", "scale": {"zero": True}}
+    y |= {"axis": {"title": f"requests per {window_ms:g} ms", "tickCount": 5}}
+    tooltip = _tooltip(x="ms", y="requests")
+    stairs = {
+        "mark": {"type": "line", "interpolate": "step-after", "color": colour, "strokeWidth": 1.2},
+        "encoding": {"x": x, "y": y},
+    }
+    hover = {
+        "name": HOVER,
+        "mark": {"type": "point", "opacity": 0, "size": 60},
+        "encoding": {"x": x, "y": y, "tooltip": tooltip},
+    }
+    events = _events(migration, x)
+    requests = _spec([*events, stairs, hover], _stairs(served, window_ms), 170)
+    longest = [
+        {"x": i * window_ms, "y": us / 1e3}
+        for i, us in enumerate(timeline.windows["longest_request_us"])
+        if us
+    ]
+    found = [Chart(f"{style.label}: requests served", requests, mode=mode)]
+    if longest:
+        seen = [one["y"] for one in longest]
+        y = {"field": "y"} | _log_axis("longest request, ms", min(seen) / 1.3, max(seen) * 1.3)
+        dots = {
+            "mark": {"type": "point", "filled": True, "size": 14, "color": colour, "opacity": 1},
+            "encoding": {"x": x, "y": y, "tooltip": _tooltip(x="ms", y="longest request, ms")},
+        }
+        title = f"{style.label}: longest request"
+        found.append(Chart(title, _spec([*events, dots], longest, 170), mode=mode))
+    return found
+
+
+def stalls(panel: Panel) -> Chart:
+    """Draw the share of accesses that took as long as x, or longer; x in seconds."""
+    styles = list(panel.curves)
+    values: list[Spec] = [
+        {"x": p.x * 1e3, "y": p.y, "s": style.label, "n": n}
+        for style, points in panel.curves.items()
+        for n, p in enumerate(points)
+        if p.x > 0 and p.y > 0
+    ]
+    xs, ys = ([float(one[name]) for one in values] for name in "xy")
+    x: Spec = {"field": "x"} | _log_axis(panel.x_label, min(xs) / 1.5, max(xs) * 1.5)
+    y: Spec = {"field": "y"} | _log_axis("share of accesses", min(ys) / 2, 1.5)
+    for each in (x, y):
+        each["axis"] = {**each["axis"], "labelExpr": "format(datum.value, '~g')"}
+    encoding = {"x": x, "y": y, "color": _colours(styles)}
+    names = [one.label for one in styles]
+    dash = {"domain": names, "range": [list(one.dashes) or [1, 0] for one in styles]}
+    series = {"field": "s", "type": "nominal", "legend": None, "sort": None}
+    lines = {
+        "mark": {"type": "line", "interpolate": "step-before", "strokeWidth": 1.6},
+        "encoding": encoding | {"strokeDash": series | {"scale": dash}, "order": {"field": "n"}},
+    }
+    hover = {
+        "name": HOVER,
+        "mark": {"type": "point", "opacity": 0, "size": 60, "filled": True},
+        "encoding": encoding | {"tooltip": _tooltip(s="what", x="ms", y="share that took longer")},
+    }
+    return Chart(panel.title, _spec([lines, hover], values, HEIGHT), styles=styles, mode=panel.mode)

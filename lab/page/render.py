@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Render sections as a Markdown page, and that as an HTML page that contains its pictures."""
+"""Render sections as an HTML page that contains everything, and as a Markdown page with pictures.
+
+Without JavaScript, and in print, the HTML page shows the same pictures: its script only makes the
+one that the reader points at answer.
+"""
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lab.core import complete
+from lab.page import glossary, pictures
 from lab.page.model import Block, Grid, Picture, Section, lines_of, ranges
-from lab.page.pictures import COLOURS
+from lab.page.phases import MET, MISSED
+from lab.page.pictures import COLOURS, DARK
 from lab.results.sources import Line, Source, Sources
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML = "index.html"
 MARKDOWN = "report.md"
-# Matches links to a file of results, or to lines of it.
-LINK = re.compile(r'href="([^"#]+)(?:#L(\d+)[^"]*)?"')
-TITLE = "Eager page splitting for KVM's shadow MMU"
+TITLE = "Eager page splitting for KVM's shadow MMU: report"
+MARKS = {MET: "met", MISSED: "missed"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,26 @@ class Used:
     def digest(self) -> str:
         return hashlib.sha256(self.source.data).hexdigest()
 
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """The keys that all of its lines have, with the same value."""
+        records = [line.record for line in self.lines]
+        first = records[0] if len(records) > 1 else {}
+        return {
+            key: value
+            for key, value in first.items()
+            if all(key in record and record[key] == value for record in records)
+        }
+
+    @property
+    def common_text(self) -> str:
+        return json.dumps(self.common)
+
+    def text(self, line: Line) -> str:
+        """A line without the keys that all have in common."""
+        own = {key: value for key, value in line.record.items() if key not in self.common}
+        return json.dumps(own)
+
     @property
     def facts(self) -> str:
         """The machines and kernel versions that the lines of the file name."""
@@ -46,15 +72,15 @@ class Used:
         return ", ".join(found)
 
 
-def inline(picture: Picture) -> str:
-    """A picture's SVG for use inside a page, with ids of its own."""
-    svg = picture.svg[picture.svg.index("<svg") :]
-    svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{picture.name}-", svg)
+def inline(svg: str, name: str) -> Markup:
+    """A picture's SVG for use inside a page, with ids of its own and as wide as there is room."""
+    svg = svg[svg.index("<svg") :]
+    # Tables have the same figures for screen readers, which do not see the picture.
+    svg = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg)
+    svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{name}-", svg)
     for size in ("height", "width"):
-        svg = re.sub(rf'<svg ([^>]*?){size}="[^"]*" ?', r"<svg \1", svg, count=1)
-    # Hide the picture from screen readers: its text is outlines, and tables have the same figures.
-    named = f'<svg id="figure-{picture.name}" role="img" aria-hidden="true" '
-    return svg.replace("<svg ", named, 1)
+        svg = re.sub(rf'<svg ([^>]*?)\b{size}="[^"]*" ?', r"<svg \1", svg, count=1)
+    return Markup(svg.replace("<svg ", '<svg aria-hidden="true" ', 1))
 
 
 def _escape(text: object) -> object:
@@ -63,6 +89,34 @@ def _escape(text: object) -> object:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _marked(text: str) -> Markup:
+    """A cell, with its marks for goals as elements."""
+    html = str(escape(text))
+    for mark, name in MARKS.items():
+        label = f'<span class="{name}" title="goal {name}">{mark}</span>'
+        html = html.replace(mark, label)
+    return Markup(html)
+
+
+def _tone(text: str) -> str:
+    """The class of a cell that says whether something got better."""
+    return "worse" if text.endswith("slower") or "slower " in text else ""
+
+
+def _terms(text: str, linked: set[str]) -> Markup:
+    """TEXT with links to the glossary, for terms that are not LINKED yet."""
+    return Markup(glossary.link(str(escape(text)), linked))
+
+
+def _raw(text: str) -> Markup:
+    """TEXT between tags. Quotes stay as they are, which saves a fifth of the page."""
+    return Markup(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"\W+", "-", text).strip("-").lower()
 
 
 def _environment(html: bool) -> Environment:
@@ -75,7 +129,15 @@ def _environment(html: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters.update(ranges=ranges, cell=_cell)
+    filters: dict[str, Callable[..., Any]] = {
+        "ranges": ranges,
+        "cell": _cell,
+        "marked": _marked,
+        "tone": _tone,
+    }
+    filters |= {"terms": _terms, "slug": _slug, "inline": inline, "raw": _raw}
+    found.filters.update(filters)
+    found.globals["fresh"] = set
     for name, kind in {"grid": Grid, "picture": Picture}.items():
         found.tests[name] = lambda value, kind=kind: isinstance(value, kind)
     return found
@@ -97,45 +159,49 @@ def _notes_once(section: Section) -> Section:
     return replace(section, blocks=blocks)
 
 
-def _pictures(sections: Iterable[Section]) -> dict[str, Picture]:
-    """All pictures by the names of their files."""
+def _pictures(sections: Iterable[Section]) -> dict[str, pictures.Chart]:
+    """All charts by the names of their files."""
     blocks = (block for section in sections for block in section.blocks)
-    return {f"{block.name}.svg": block for block in blocks if isinstance(block, Picture)}
+    shown = (block for block in blocks if isinstance(block, Picture))
+    return {name: chart for picture in shown for name, chart in picture.files.items()}
 
 
-def _body(markdown: str, pictures: Mapping[str, Picture]) -> Markup:
-    """The Markdown page as HTML that contains its pictures, with links to lines in the page."""
-    parser = MarkdownIt("commonmark").enable("table")
-
-    def image(_: object, tokens: Sequence[Token], index: int, *__: object) -> str:
-        return inline(pictures[str(tokens[index].attrs["src"])])
-
-    def within(found: re.Match[str]) -> str:
-        return f'href="#{found[1]}{f"-{found[2]}" if found[2] else ""}"'
-
-    parser.add_render_rule("image", image)
-    return Markup(LINK.sub(within, parser.render(markdown)))
+def _modes(sections: Iterable[Section]) -> list[str]:
+    """The paging modes that can be picked."""
+    found: list[str] = []
+    for block in (block for section in sections for block in section.blocks):
+        if isinstance(block, Grid):
+            found += block.modes
+        elif isinstance(block, Picture):
+            found += [chart.mode for chart in block.charts]
+    return [mode for mode in dict.fromkeys(found) if mode]
 
 
-def pages(sources: Sources, sections: Sequence[Section]) -> dict[str, str]:
+def pages(sources: Sources, sections: Sequence[Section], title: str = TITLE) -> dict[str, str]:
     """Both pages, by the names of their files."""
     lines = lines_of(sections)
     used = [Used(one, [i for i in lines if i.file == one.name]) for one in sources.values()]
-    shown = {"title": TITLE, "sections": [_notes_once(section) for section in sections]}
-    text = _environment(False).get_template(f"{MARKDOWN}.j2").render(shown, used=used)
+    shown = {
+        "title": title,
+        "sections": [_notes_once(section) for section in sections],
+        "used": used,
+        "terms": glossary.TERMS,
+        "styles": COLOURS,
+        "dark": DARK,
+        "modes": _modes(sections),
+    }
+    text = _environment(False).get_template(f"{MARKDOWN}.j2").render(shown)
     # Jinja leaves several empty lines in a row.
     text = re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-    parts = {"title": TITLE, "colours": COLOURS, "body": _body(text, _pictures(sections))}
-    return {
-        MARKDOWN: text,
-        HTML: _environment(True).get_template(f"{HTML}.j2").render(parts, used=used),
-    }
+    html = _environment(True).get_template(f"{HTML}.j2")
+    script = Markup(pictures.script()) if _pictures(sections) else ""
+    return {MARKDOWN: text, HTML: html.render(shown, script=script)}
 
 
-def files(sources: Sources, sections: Sequence[Section]) -> dict[str, bytes]:
+def files(sources: Sources, sections: Sequence[Section], title: str = TITLE) -> dict[str, bytes]:
     """All files of a report, by their names."""
-    found = {name: text.encode() for name, text in pages(sources, sections).items()}
-    found |= {name: picture.svg.encode() for name, picture in _pictures(sections).items()}
+    found = {name: text.encode() for name, text in pages(sources, sections, title).items()}
+    found |= {name: chart.svg.encode() for name, chart in _pictures(sections).items()}
     return found | {source.name: source.data for source in sources.values()}
 
 

@@ -5,23 +5,36 @@ To add a section, name it there with a function that makes its blocks of a file 
 new kind of file, name that in sources.KINDS as well.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
-from lab.page import dimensions, dirty_bits, live, migration, native, pictures, tracking
+from lab.page import (
+    answers,
+    compared,
+    dimensions,
+    dirty_bits,
+    live,
+    migration,
+    native,
+    phases,
+    pictures,
+    tracking,
+)
+from lab.page.compared import mode_name, mode_of
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
-from lab.page.pictures import Panel, Points, Style
+from lab.page.pictures import Panel, Point, Points, Style
 from lab.results import goals, notation, tables
 from lab.results.jsonl import Key
-from lab.results.sources import Bases, Source, Sources
+from lab.results.sources import Bases, Line, Source, Sources
 from lab.results.table import Table
 from lab.results.tables import ENABLING, FIRST_CLEAR, Row
 
 # The call in which eager splitting does its work.
 SPLITTING = (FIRST_CLEAR, ENABLING)
+Made = TypeVar("Made")
 # How many instructions a split of 2 MiB may take with mmu_lock held.
 COST_LIMIT = 5000
 
@@ -55,70 +68,72 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
         keys = [_styles(replace(at, vcpus=n))[style] for n in counts]
         keys = [key for key in keys if key in source.measured]
         if keys:
-            times = [source.measured[key].measurement.seconds for key in keys]
-            drawn[style] = [(key.vcpus, s * 1e3) for key, s in zip(keys, times, strict=True)]
+            drawn[style] = [
+                Point(key.vcpus, source.measured[key].measurement.seconds * 1e3, source.at([key]))
+                for key in keys
+            ]
             used += keys
-    mode = notation.paging_of(like)
+    mode = mode_name(like.machine, mode_of(like))
     mix = notation.writes(like.write_percent)
-    over = ("N/Y", pictures.FIRST_WRITE)
-    if pictures.LAZY in drawn:
-        over = ("base/Y", pictures.LAZY)
+    over = pictures.LAZY if pictures.LAZY in drawn else pictures.FIRST_WRITE
     if row in SPLITTING:
-        over = ("U/Y", pictures.BASELINE[tables.sides(at)["U"].kernel])
-    return Panel(f"{mode}, {mix}{_gain(drawn, *over)}", "vCPUs", drawn), used
+        over = pictures.BASELINE[tables.sides(at)["U"].kernel]
+    title = f"{mode}, {mix}{_gain(drawn, over)}"
+    return Panel(title, "vCPUs", drawn, mode=mode), used
 
 
-def _gain(drawn: dict[Style, Points], name: str, style: Style) -> str:
+def _gain(drawn: dict[Style, Points], style: Style) -> str:
     """How many times as long as Y STYLE takes with the largest number of vCPUs."""
     if not {style, pictures.EAGER} <= drawn.keys():
         return ""
-    other, eager = dict(drawn[style]), dict(drawn[pictures.EAGER])
+    other, eager = ({p.x: p.y for p in drawn[one]} for one in (style, pictures.EAGER))
     most = max(other.keys() & eager.keys(), default=0)
-    return (
-        f": {name} = {notation.ratio(other[most], eager[most])} at {most:g} vCPUs" if most else ""
-    )
+    times = notation.ratio(other[most], eager[most]) if most else ""
+    return f": {style.short} takes {times} times as long as Y with {most:g} vCPUs" if most else ""
 
 
-WHAT_BITS_DO = " With Dirty bits no write faults, so that curve is the time without logging."
+def _growth(panel: Panel) -> str:
+    """How each curve grows from the fewest vCPUs to the most."""
+    said = []
+    for style, points in panel.curves.items():
+        first, *_, last = sorted(points) if len(points) > 1 else [*points] * 2
+        times = " to ".join(dict.fromkeys(f"{pictures.number(p.y)}" for p in (first, last)))
+        said.append(f"{style.short}: {times} ms")
+    counts = sorted({point.x for points in panel.curves.values() for point in points})
+    load = panel.title.partition(":")[0]
+    return f"From {counts[0]:g} to {counts[-1]:g} vCPUs, {load}: {'; '.join(said)}."
 
 
-def _over_vcpus(source: Source, family: Key, row: Row, name: str, mixes: list[int]) -> Block:
-    """A picture with a row of panels for each paging mode and a column for each of MIXES."""
-    drawn: list[list[Panel]] = []
+def _has_several(panel: Panel) -> bool:
+    """Whether a panel has different numbers of vCPUs. Tables have what was measured with one."""
+    return len({point.x for points in panel.curves.values() for point in points}) > 1
+
+
+def _over_vcpus(
+    source: Source, family: Key, row: Row, name: str, mixes: list[int]
+) -> Picture | None:
+    """A chart for each paging mode and each of MIXES; None if there is only one number of vCPUs."""
+    drawn: list[Panel] = []
     used: list[Key] = []
     for ept, tdp_mmu in ((True, False), (False, False), (True, True)):
-        panels = []
         for mix in mixes:
             like = replace(family, ept=ept, tdp_mmu=tdp_mmu, write_percent=mix)
             panel, keys = _panel(source, like, row)
-            panels.append(panel)
-            used += keys
-        if any(panel.curves for panel in panels):
-            drawn.append(panels)
-    label = f"{row.label} over vCPUs"
+            if _has_several(panel):
+                drawn.append(panel)
+                used += keys
+    if not drawn:
+        return None
+    said = row.label if row in SPLITTING else phases.FIRST_WRITES
+    label = f"{said[0].upper()}{said[1:]} over vCPUs"
     unit = f"{dimensions.simulated(family.machine)}ms"
-    if row in SPLITTING:
-        row_of_all = [panel for panels in drawn for panel in panels]
-        drawn = [[replace(one, title=one.title.replace(": ", ":\n")) for one in row_of_all]]
-        reading = (
-            "This is where eager splitting does its work (once per migration), so Y lies above N;"
-            " the further Y lies below the baseline's squares, the cheaper a split is."
-        )
-    else:
-        reading = (
-            "The line of the unpatched kernel's N climbs with the number of vCPUs because each"
-            " fault waits for the exclusive lock; with N the series has one fault for each huge"
-            " page that is written. Where Y is flat, running vCPUs do not pay for splitting. Each"
-            " step of the left axis is a factor of ten."
-        )
-        if any(pictures.BITS in panel.curves for panels in drawn for panel in panels):
-            reading += WHAT_BITS_DO
+    within = pictures.limits(drawn)
     return Picture(
         name,
         label,
-        pictures.curves(name, drawn, f"{row.label}, {unit}"),
+        [pictures.curve(panel, f"{said}, {unit}", within=within) for panel in drawn],
         dimensions.of([line.record for line in source.at(used)]),
-        reading,
+        _growth(drawn[0]),
         source.name,
     )
 
@@ -136,14 +151,30 @@ def _families(source: Source) -> dict[Key, list[int]]:
 
 def _bench_pictures(source: Source) -> list[Block]:
     """Pictures of dirty time and first CLEAR over vCPUs: N, Y and the ungated baseline."""
-    found: list[Block] = []
+    found: list[Picture | None] = []
     for number, (family, mixes) in enumerate(_families(source).items()):
         ends = f"-{number}" if number else ""
         row = tables.headline(family.initially_all_set)
         found.append(_over_vcpus(source, family, row, f"dirty{ends}", mixes[:3]))
         name, splits = ("clear", FIRST_CLEAR) if family.initially_all_set else ("enable", ENABLING)
         found.append(_over_vcpus(source, family, splits, f"{name}{ends}", mixes[:1]))
-    return found
+    return [picture for picture in found if picture]
+
+
+def _calls(source: Source) -> list[Block]:
+    """What the calls of the migrating thread take, a chart for each paging mode."""
+    found = compared.first(source.measurements)
+    charts = [answers.calls_chart(source, found, mode) for mode in found.modes] if found else []
+    shown = [chart for chart in charts if chart]
+    if not shown or not found:
+        return []
+    lines = [line.record for chart in shown for datum in chart.data for line in datum.lines]
+    said = dimensions.of(lines, f"{found.written} written")
+    return [Picture("calls-by-mode", CALLS, shown, said, WHAT_CALLS_ARE, source.name)]
+
+
+def _better_and_worse(source: Source) -> list[Block]:
+    return [*phases.blocks(source), *_calls(source)]
 
 
 def _verdicts(source: Source) -> list[Block]:
@@ -199,23 +230,24 @@ def _lock_run(record: Any) -> LockRun:
     return LockRun(dimensions.mode(record), record["write_percent"], record["eager"])
 
 
-def _lock_panel(records: Sequence[Any], mode: str, mix: int) -> Panel:
+def _lock_panel(lines: Sequence[Line], mode: str, mix: int) -> Panel:
     """The share of time that waits over vCPUs, N and Y."""
     drawn: dict[Style, Points] = {}
     for style, eager in ((pictures.FIRST_WRITE, False), (pictures.EAGER, True)):
         wanted = LockRun(mode, mix, eager)
-        points = [(one["vcpus"], _waiting(one)) for one in records if _lock_run(one) == wanted]
-        if points:
-            drawn[style] = sorted(points)
+        mine = [line for line in lines if _lock_run(line.record) == wanted]
+        mine.sort(key=lambda line: int(line.record["vcpus"]))
+        if mine:
+            drawn[style] = [Point(o.record["vcpus"], _waiting(o.record), (o,)) for o in mine]
     return Panel(f"{mode}, {notation.writes(mix)}", "vCPUs", drawn)
 
 
-def _lock_panels(records: Sequence[Any]) -> list[list[Panel]]:
-    """A row of panels for each mode, a column for each mix."""
-    modes = dict.fromkeys(map(dimensions.mode, records))
-    mixes = dict.fromkeys(one["write_percent"] for one in records)
-    rows = [[_lock_panel(records, mode, mix) for mix in mixes] for mode in modes]
-    return [row for row in rows if all(panel.curves for panel in row)]
+def _lock_panels(lines: Sequence[Line]) -> list[Panel]:
+    """A panel for each mode and each mix that were measured."""
+    modes = dict.fromkeys(dimensions.mode(line.record) for line in lines)
+    mixes = dict.fromkeys(line.record["write_percent"] for line in lines)
+    panels = (_lock_panel(lines, mode, mix) for mode in modes for mix in mixes)
+    return [panel for panel in panels if panel.curves]
 
 
 def _waiting(record: Any) -> float:
@@ -260,8 +292,8 @@ def _lock(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
     label = "% of vCPU time spent waiting"
     blocks: list[Block] = []
-    if panels := _lock_panels(records):
-        drawn = pictures.curves("lock", panels, label, whole=100)
+    if panels := _lock_panels(source.lines):
+        drawn = [pictures.curve(panel, label, "%", whole=100) for panel in panels]
         reading = (
             "The higher the line, the more of what vCPUs do is waiting for each other: N comes"
             " close to all of it with many vCPUs, Y is to stay low wherever pages are split"
@@ -274,13 +306,27 @@ def _lock(source: Source) -> list[Block]:
 
 
 BENCH = ("bench",)
-NO_PICTURES = Missing("tables and pictures of N beside Y")
+CALLS = "Calls of the thread that migrates the guest"
+WHAT_CALLS_ARE = (
+    "With Y the first CLEAR, or enabling, takes longer, as it splits huge pages. All later calls"
+    " are to be no slower than in the unpatched kernel."
+)
+OVER_VCPUS = (
+    "The time of the unpatched kernel's writes grows with the number of vCPUs because each page"
+    " fault waits for an exclusive lock. With N there is one fault for each huge page that is"
+    " written. With Y, and with Dirty bits, there is none, so their curves are the time without"
+    " logging. In the first CLEAR, or in enabling, Y splits (once per migration): the further it"
+    " lies below the ungated baseline, the cheaper a split is."
+)
+NO_PICTURES = Missing("N beside Y with several numbers of vCPUs")
 NO_COST = Missing("the cost of one split", "make bench WHAT=cost")
 NO_PROFILE = Missing("the lock profile", "make bench WHAT=lock")
 PARTS = (
-    Part("verdicts", "Goals and bounds", BENCH, _verdicts, Missing("the cases that have goals")),
-    Part("vcpus", "Over the number of vCPUs", BENCH, _bench_pictures, NO_PICTURES),
-    Part("tables", "Tables, the mails' beside ours", BENCH, _bench_tables, Missing("the tables")),
+    Part(
+        *("phases", "What got better, and what got worse", BENCH, _better_and_worse),
+        Missing("how long each phase takes"),
+    ),
+    Part("vcpus", "Over the number of vCPUs", BENCH, _bench_pictures, NO_PICTURES, OVER_VCPUS),
     dirty_bits.PART,
     live.PART,
     tracking.PART,
@@ -289,45 +335,71 @@ PARTS = (
     Part("lock", "Who waits for mmu_lock", ("lock",), _lock, NO_PROFILE),
     native.PART,
 )
+# The parts of the appendix: all tables, folded.
+APPENDIX = (
+    Part("verdicts", "All goals", BENCH, _verdicts, Missing("the cases that have goals")),
+    Part("tables", "All tables of make bench", BENCH, _bench_tables, Missing("the tables")),
+)
 
 
-def _named(block: Block, base: str) -> Block:
-    """The block with the name of its base in its title."""
+def _named(block: Block, base: str, *, titled: bool = True) -> Block:
+    """The block with the name of its base, in its title as well if that is TITLED."""
     if isinstance(block, Picture):
-        return replace(block, name=f"{block.name}-{base}", title=f"Linux {base}: {block.title}")
+        title = f"Linux {base}: {block.title}" if titled else block.title
+        return replace(block, name=f"{block.name}-{base}", title=title)
     if isinstance(block, Missing):
         command = block.command.replace("make bench", f"make bench BASE={base}")
-        return Missing(f"{block.what} of Linux {base}", command)
+        return replace(block, what=f"{block.what}, of Linux {base}", command=command)
     table = replace(block.table, title=f"Linux {base}: {block.table.title}")
     return replace(block, table=table)
 
 
-def _section(part: Part, sources: Sources) -> Section:
-    """The section of a part. LabError: a line lacks a key that its kind of file has."""
+def _checked(what: str, sources: Sources, make: Callable[[], Made]) -> Made:
+    """What MAKE makes of SOURCES. LabError: a line lacks a key that its kind of file has."""
     try:
-        return part.section(sources)
+        return make()
     except (KeyError, TypeError) as error:
         names = ", ".join(source.name for source in sources.values())
-        what = f"{part.anchor}: {names}: a line is not as docs/results-format.md says"
-        raise LabError(f"{what}: {error!r}") from error
+        said = f"{what}: {names}: a line is not as docs/results-format.md says"
+        raise LabError(f"{said}: {error!r}") from error
 
 
-def build(bases: Bases) -> list[Section]:
-    """All sections, in order. Each shows one base after the other.
+def _section(part: Part, sources: Sources) -> Section:
+    return _checked(part.anchor, sources, lambda: part.section(sources))
 
-    No figure is computed from two bases. Only the first table shows them side by side. Raises what
-    _section() raises.
-    """
-    found = []
-    measured = {base: of["bench"] for base, of in bases.items() if "bench" in of}
-    if table := tables.bases_table({base: one.measurements for base, one in measured.items()}):
-        found.append(Section("bases", "Bases side by side", [grid(table, *measured.values())]))
-    for part in PARTS:
+
+def _answers(base: str, sources: Sources, *, alone: bool) -> Section:
+    """The first screen, of one base."""
+    blocks = _checked("answers", sources, lambda: answers.of(sources))
+    # Each base has pictures of these names.
+    shown = blocks if alone else [_named(block, base, titled=False) for block in blocks]
+    title = f"In short: Linux {base}" if base else "In short"
+    return Section(f"answers-{base}", title, shown, first=True)
+
+
+def _sections(parts: Iterable[Part], bases: Bases) -> Iterator[Section]:
+    for part in parts:
         made = {base: _section(part, of) for base, of in (bases or {"": {}}).items()}
         blocks = [
             _named(block, base) if len(made) > 1 else block
             for base, section in made.items()
             for block in section.blocks
         ]
-        found.append(Section(part.anchor, part.title, blocks))
-    return found
+        yield Section(part.anchor, part.title, blocks, part.intro)
+
+
+def build(bases: Bases) -> list[Section]:
+    """All sections, in order. Each shows one base after the other.
+
+    No figure is computed from two bases. Only one table shows them side by side. Raises what
+    _section() raises.
+    """
+    alone = len(bases) < 2
+    given = bases or {"": {}}
+    found = [_answers(base, of, alone=alone) for base, of in given.items()]
+    found += _sections(PARTS, bases)
+    measured = {base: of["bench"] for base, of in bases.items() if "bench" in of}
+    if table := tables.bases_table({base: one.measurements for base, one in measured.items()}):
+        shown = grid(table, *measured.values())
+        found.append(Section("bases", "Bases side by side", [shown]))
+    return [*found, *_sections(APPENDIX, bases)]

@@ -59,10 +59,11 @@ N, Y = False, True
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a bound is kept."""
+    """Whether a bound is kept. excess: by which share it is exceeded, if it is."""
 
     bound: str
     reached: bool
+    excess: float = 0
 
     def __str__(self) -> str:
         return f"{self.bound}: {'reached' if self.reached else 'missed'}"
@@ -100,10 +101,12 @@ class Goal:
         """
         if not self.ratio:
             whose = "N: " if self.eager == N else ""
-            return Verdict(f"{whose}at most {self.most_ms:g} ms", seconds * 1000 <= self.most_ms)
+            bound, ms = f"{whose}at most {self.most_ms:g} ms", seconds * 1000
+            return Verdict(bound, ms <= self.most_ms, ms / self.most_ms - 1)
         if base is None:
             return None
-        return Verdict(f"at least {self.ratio:g}", base >= self.ratio * seconds)
+        reached = base >= self.ratio * seconds
+        return Verdict(f"at least {self.ratio:g}", reached, self.ratio * seconds / base - 1)
 
 
 # The least ratio of the unpatched kernel's lazy splitting to eager splitting, by number of vCPUs.
@@ -146,13 +149,14 @@ class Judged:
     """A goal that was measured.
 
     times: seconds by the headings of columns. verdict: of its bound. keys: of the measurements that
-    it was judged by.
+    it was judged by. key: of the figure that has to reach it, which may be a sum.
     """
 
     label: str
     times: Mapping[str, float]
     verdict: Verdict
     keys: tuple[Key, ...]
+    key: Key
 
 
 def _sides(key: Key) -> dict[str, Key]:
@@ -169,7 +173,7 @@ def _judged(goal: Goal, key: Key, times: Times) -> Judged | None:
         return None
     label = (notation.vm_label if goal in BOUNDS else notation.load_label)(key)
     what = "dirty" if key.phase == "dirty" else goal.row.label
-    return Judged(f"{label}, {what} ms", at, verdict, tuple(sides[name] for name in JUDGED_BY))
+    return Judged(f"{label}, {what} ms", at, verdict, tuple(sides[name] for name in JUDGED_BY), key)
 
 
 def _speed_goals(times: Times, goals: Iterable[Goal] = GOALS) -> Iterator[Judged]:
@@ -190,10 +194,11 @@ def _shadow_mmu_goal(times: Times) -> Iterator[Judged]:
     if not pairs:
         return
     worst = max(pairs, key=attrgetter("growth"))
-    kept = Verdict(f"at most {BASE_LIMIT:g}% longer", worst.growth * 100 <= BASE_LIMIT)
+    bound, reached = f"at most {BASE_LIMIT:g}% longer", worst.growth * 100 <= BASE_LIMIT
+    kept = Verdict(bound, reached, worst.growth - BASE_LIMIT / 100)
     change = notation.percent(worst.now, worst.before)
     label = f"N beside the unpatched kernel, at worst {change}"
-    yield Judged(label, {"N": worst.now}, kept, worst.keys)
+    yield Judged(label, {"N": worst.now}, kept, worst.keys, worst.keys[1])
 
 
 def _sum_goals(times: Times) -> Iterator[Judged]:
@@ -211,8 +216,9 @@ def _sum_goals(times: Times) -> Iterator[Judged]:
         key, eager = max(mine, key=lambda pair: times[pair[0]] / times[pair[1]])
         at = {"N": times[key], "Y": times[eager]}
         label = f"{notation.vm_label(key)}, {tables.SPLITTING.label} ms"
-        kept = Verdict("N/Y at most 1", times[key] <= times[eager])
-        yield Judged(label, at, kept, (*tables.measured_keys((key, eager)),))
+        excess = times[key] / times[eager] - 1 if times[eager] else 0
+        kept = Verdict("N/Y at most 1", times[key] <= times[eager], excess)
+        yield Judged(label, at, kept, (*tables.measured_keys((key, eager)),), key)
 
 
 def _excess(pair: BasePair) -> float:
@@ -237,7 +243,7 @@ def _clean_goals(times: Times) -> Iterator[Judged]:
             bound = Verdict(f"N: at most {CLEAN_LIMIT:g}% longer than without", kept)
             change = notation.percent(times[key], times[dirty])
             label = f"{notation.load_label(key)}, dirty ms, {change}"
-            yield Judged(label, {"N": times[key]}, bound, (key, dirty))
+            yield Judged(label, {"N": times[key]}, bound, (key, dirty), key)
 
 
 def _tdp_mmu_goals(times: Times) -> Iterator[Judged]:
@@ -248,10 +254,11 @@ def _tdp_mmu_goals(times: Times) -> Iterator[Judged]:
         if not mine:
             continue
         worst = max(mine, key=_excess)
-        kept = Verdict(f"at most {TDP_MMU_LIMIT:g}% longer", _excess(worst) <= 0)
+        bound, excess = f"at most {TDP_MMU_LIMIT:g}% longer", _excess(worst)
+        kept = Verdict(bound, excess <= 0, excess)
         change = f"{worst.row.label} {notation.percent(worst.now, worst.before)}"
         label = f"{notation.load_label(worst.key)}: N beside the unpatched kernel, {change}"
-        yield Judged(label, {"N": worst.now}, kept, worst.keys)
+        yield Judged(label, {"N": worst.now}, kept, worst.keys, worst.keys[1])
 
 
 def with_median_enabling(times: Times) -> Times:
@@ -267,7 +274,7 @@ def with_median_enabling(times: Times) -> Times:
     return times | {key: median(alike[replace(key, write_percent=0)]) for key in enabling}
 
 
-def _all_judged(measurements: Iterable[Measurement]) -> list[Judged]:
+def all_judged(measurements: Iterable[Measurement]) -> list[Judged]:
     """All goals that were measured."""
     times = with_median_enabling(tables.times_of(measurements))
     of_n = (_sum_goals, _clean_goals, _shadow_mmu_goal, _tdp_mmu_goals)
@@ -276,7 +283,7 @@ def _all_judged(measurements: Iterable[Measurement]) -> list[Judged]:
 
 def table(measurements: Iterable[Measurement]) -> Table | None:
     """A table of all goals that were measured; None if none was."""
-    judged = _all_judged(measurements)
+    judged = all_judged(measurements)
     rows = [tables.cells(one.times) for one in judged]
     names = tables.filled(rows, "base", "N", "Y", "U", "base/Y", "N/Y", "U/Y")
     found = Table("What the series is to reach", ("8 vCPUs x 4 MiB if not said", *names, "goal"))
@@ -299,7 +306,7 @@ def unmeasured(measurements: Iterable[Measurement]) -> Iterator[str]:
 
 def missed(measurements: Iterable[Measurement]) -> Iterator[str]:
     """One line for each goal that was measured and is not reached."""
-    for judged in _all_judged(measurements):
+    for judged in all_judged(measurements):
         if not judged.verdict.reached:
             shown = tables.cells(judged.times)
             kept = (f"{name} {cell}" for name, cell in shown.items() if cell != notation.NOTHING)

@@ -222,7 +222,7 @@ def test_results_are_written_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
     (file,) = files.kept()
     assert [json.loads(line) for line in file.read_text().splitlines()] == data.records()
     # And the report of the newest results is made.
-    assert (tmp_path / "report" / "migration-eptY.svg").read_text().rstrip().endswith("</svg>")
+    assert (tmp_path / "report" / "migration-eptY-1.svg").read_text().rstrip().endswith("</svg>")
 
 
 # Speaks as much of QMP as the script hears; FAKE says how it is to fail.

@@ -12,7 +12,7 @@ import pytest
 from lab import cli
 from lab.page import command, dirty_bits, live, model, pictures, render, sections
 from lab.page.model import Grid, Missing, Picture
-from lab.page.pictures import BITS, Panel
+from lab.page.pictures import BITS, Chart, Panel
 from lab.results import jsonl, sources
 from lab.results.sources import Line
 from lab.results.table import Table
@@ -23,6 +23,8 @@ from tests.unit.calls import refused
 
 def ids_of(page: str) -> list[str]:
     """All ids. No tag is left open, nothing is loaded, no id is there twice, links lead to one."""
+    # Scripts are not XML, and have text that looks like tags.
+    page = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     elements = list(ElementTree.fromstring(page).iter())
     found = [(one.tag, k.rpartition("}")[2], v) for one in elements for k, v in one.items()]
     ids = [value for _, name, value in found if name == "id"]
@@ -43,14 +45,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
     text = (made / render.MARKDOWN).read_text()
-    names = re.findall(r"!\[.*\]\((.*)\)\n\n(.*)\n", text)
-    wanted = {"dirty", "clear", "timeline-eptY", "stalls-eptY", "migration-eptY", "lock"}
-    wanted |= {"crossover", "crossover-memory", "native"}
-    assert {name for name, _ in names} == {f"{name}.svg" for name in wanted}
-    for name, reading in names:
-        ElementTree.parse(made / name)
-        assert reading.rstrip().endswith(".")
-    assert "Not measured" not in text
+    names = re.findall(r"!\[.*\]\((.*)\.svg\)", text)
+    wanted = {
+        "slowdown",
+        "calls",
+        "calls-by-mode",
+        "dirty",
+        "clear",
+        "timeline-eptY",
+        "stalls-eptY",
+    }
+    wanted |= {"migration-eptY", "lock", "crossover", "crossover-memory", "native"}
+    assert {re.sub(r"-\d+$", "", name) for name in names} == wanted
+    for name in names:
+        ElementTree.parse(made / f"{name}.svg")
+    assert {file.stem for file in made.glob("*.svg")} == {*names}
+    readings = re.findall(
+        r"<figcaption>\s*<h3>.*</h3>\s*<p>(.*)</p>", (made / render.HTML).read_text()
+    )
+    assert len(readings) == len(wanted) and all(one.endswith(".") for one in readings)
+    # No memory was counted.
+    assert text.count("Not measured") == 1
 
 
 def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
@@ -68,13 +83,13 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
     page = (made / render.HTML).read_text()
     assert {f"{data.BENCH}-{number}" for number in numbers} <= {*ids_of(page)}
     # And it needs nothing else.
-    assert not re.search(r"<script|@import|url\((?!#)", page)
+    assert not re.search(r"<script src|@import", page)
 
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for slow in ("curves", "timelines", "stalls", "migration_timelines"):
-        monkeypatch.setattr(pictures, slow, lambda *_, **__: '<svg height="1" width="1"/>')
+    monkeypatch.setattr(pictures, "to_svg", lambda _: '<svg height="1" width="1"/>')
+    monkeypatch.setattr(pictures, "script", lambda: "")
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -91,7 +106,7 @@ def test_the_same_results_give_the_same_bytes(made: Path, tmp_path: Path) -> Non
     command.write(data.write_all(tmp_path / "in"), tmp_path / "out")
     one, two = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (made, tmp_path / "out"))
     assert one == two
-    assert not re.search(rb"\b20\d\d-\d\d-\d\d", one["dirty.svg"])
+    assert not re.search(rb"\b20\d\d-\d\d-\d\d", one["slowdown.svg"])
 
 
 def test_what_is_missing_is_named_with_its_command() -> None:
@@ -102,15 +117,15 @@ def test_what_is_missing_is_named_with_its_command() -> None:
 
 
 def test_the_share_that_took_longer_falls_from_all(tmp_path: Path) -> None:
-    runs = live._runs(sources.load_all(data.write_all(tmp_path))["live"], True)
+    runs = live.runs(sources.load_all(data.write_all(tmp_path))["live"], True)
     points = live._exceeding(runs[0], "writer")
     # Two phases count: 1800 short, 180 longer, 5 longest ones.
-    assert [y for _, y in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
-    assert [x for x, _ in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
+    assert [p.y for p in points] == pytest.approx([1, 185 / 1985, 5 / 1985])
+    assert [p.x for p in points] == pytest.approx([0.3e-6, 81.9e-6, 800e-6])
 
 
 def test_the_longest_stall_of_a_phase_is_told_in_milliseconds(tmp_path: Path) -> None:
-    runs = live._runs(sources.load_all(data.write_all(tmp_path))["live"], True)
+    runs = live.runs(sources.load_all(data.write_all(tmp_path))["live"], True)
     table = live._longest_table(runs, "eptY").table
     assert table.columns[0] == "" and len(table.columns) == 4
     kinds = ("writer", "reader")
@@ -124,14 +139,14 @@ Drawn = dict[str, list[Panel]]
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """Picture -> its panels, in place of the pictures themselves."""
+    """Label of the axis -> the panels, in place of the charts themselves."""
     drawn: Drawn = {}
 
-    def curves(name: str, rows: list[list[Panel]], *_: object, **__: object) -> str:
-        drawn[name] = [panel for row in rows for panel in row]
-        return "<svg/>"
+    def curve(panel: Panel, label: str, *_: object, **__: object) -> Chart:
+        drawn.setdefault(label.rpartition(", ")[0], []).append(panel)
+        return Chart(panel.title, {})
 
-    monkeypatch.setattr(pictures, "curves", curves)
+    monkeypatch.setattr(pictures, "curve", curve)
     return drawn
 
 
@@ -147,51 +162,57 @@ def test_dirty_bits_are_a_curve_where_they_were_measured(tmp_path: Path, drawn: 
     lone = [replace(one, ept=True, pml=False, dirty_harvest="on") for one in shadow]
     jsonl.write(tmp_path / data.BENCH, [*found, *bits, *lone])
     section = over_vcpus(tmp_path / data.BENCH)
-    with_bits = {p.title.partition(":")[0] for p in drawn["dirty"] if BITS in p.curves}
-    assert with_bits == {"ept=N, all writes", "ept=N, 20% writes"}
-    (points,) = {tuple(p.curves[BITS]) for p in drawn["dirty"] if BITS in p.curves}
+    *panels, one, other = drawn["first writes"]
+    with_bits = {p.title.partition(":")[0] for p in panels if BITS in p.curves}
+    assert with_bits == {"shadow paging, all writes", "shadow paging, 20% writes"}
+    (points,) = {tuple((q.x, q.y) for q in p.curves[BITS]) for p in panels if BITS in p.curves}
     assert points == ((2, 0.5), (4, 0.5))
     # Without PML is another picture.
-    titles = [f"ept=Y, pml=N, {mix} writes" for mix in ("all", "20%")]
-    assert [p.title for p in drawn["dirty-1"]] == titles
-    assert all(set(p.curves) == {BITS} for p in drawn["dirty-1"])
+    titles = [f"EPT without PML, {mix} writes" for mix in ("all", "20%")]
+    assert [one.title, other.title] == titles
+    assert set(one.curves) == set(other.curves) == {BITS}
     readings = [block.reading for block in section.blocks if isinstance(block, Picture)]
-    assert "With Dirty bits" in readings[0]
+    assert (
+        readings[0]
+        == "From 2 to 4 vCPUs, EPT, all writes: ungated, Y: 1 ms; N: 40 to 80 ms; Y: 1 ms."
+    )
 
 
 def test_the_tdp_mmu_is_drawn_beside_the_unpatched_kernel(tmp_path: Path, drawn: Drawn) -> None:
-    tdp = [replace(one, tdp_mmu=True) for one in data.bench() if one.ept and one.vcpus == 4]
+    tdp = [replace(one, tdp_mmu=True) for one in data.bench() if one.ept]
     base = [replace(one, kernel="base") if one.kernel == "peer" else one for one in tdp]
     without = (one for one in base if one.phase != "clear")
     first = [replace(m, initially_all_set=False, iteration=m.iteration and 1) for m in without]
     jsonl.write(tmp_path / data.BENCH, [*data.bench(), *base, *first])
     over_vcpus(tmp_path / data.BENCH)
-    title = "ept=Y, tdp_mmu=Y, all writes:\nU/Y = 1.00 at 4 vCPUs"
-    assert [panel.title for panel in drawn["clear"]][2:] == [title]
-    assert [panel.title for panel in drawn["enable-1"]] == [title]
-    (panel,) = drawn["enable-1"]
+    title = "EPT, TDP MMU, all writes: unpatched, Y takes 1.00 times as long as Y with 4 vCPUs"
+    assert [panel.title for panel in drawn["first CLEAR"]][2:] == [title]
+    assert [panel.title for panel in drawn["enabling"]] == [title]
+    (panel,) = drawn["enabling"]
     assert set(panel.curves) == {pictures.UNPATCHED, pictures.FIRST_WRITE, pictures.EAGER}
     # Enabling is the last of the phases.
-    assert panel.curves[pictures.FIRST_WRITE][0] == pytest.approx((4, 400))
-    assert len(drawn["dirty"]) == 6
+    assert panel.curves[pictures.FIRST_WRITE][1][:2] == pytest.approx((4, 400))
+    assert len(drawn["first writes"]) == 8
 
 
 def test_the_crossover_is_drawn_and_said(tmp_path: Path, drawn: Drawn) -> None:
     data.write_all(tmp_path)
     section = dirty_bits.PART.section(sources.load_all([tmp_path / data.CROSSOVER]))
-    titles = [f"{mode}\nDirty bits cheaper from 0.25% on" for mode in ("ept=N", "ept=Y, pml=N")]
-    assert [panel.title for panel in drawn["crossover"]] == titles
-    points = drawn["crossover"][0].curves[pictures.HARVESTED]
-    assert [x for x, _ in points] == [0, 10, 100]
-    assert [y for _, y in points] == pytest.approx([1.5, 1.51, 1.6])
+    modes = ("shadow paging", "EPT without PML")
+    titles = [f"{mode}: Dirty bits cheaper from 0.25% on" for mode in modes]
+    memories, crossover = drawn["dirty + GET + CLEAR"][:2], drawn["dirty + GET + CLEAR"][2:]
+    assert [panel.title for panel in crossover] == titles
+    points = crossover[0].curves[pictures.HARVESTED]
+    assert [p.x for p in points] == [0, 10, 100]
+    assert [p.y for p in points] == pytest.approx([1.5, 1.51, 1.6])
     (memory, _) = [block for block in section.blocks if isinstance(block, Picture)][::-1]
     assert memory.dimensions.startswith("computed, not measured: ")
     # 8 vCPUs x 2 MiB take 1.6 ms, and each page table beside them a millisecond.
-    panel = drawn["crossover-memory"][0]
+    panel = memories[0]
     (least, *_, most) = panel.curves[pictures.HARVESTED]
-    assert (least[0], most[0]) == (1, 1024)
-    assert (least[1], most[1]) == pytest.approx((0.0016 + 0.504, 0.0016 + 524.280))
-    assert [y for _, y in panel.curves[pictures.PROTECTED]] == pytest.approx([0.2011] * 6)
+    assert (least.x, most.x) == (1, 1024)
+    assert (least.y, most.y) == pytest.approx((0.0016 + 0.504, 0.0016 + 524.280))
+    assert [p.y for p in panel.curves[pictures.PROTECTED]] == pytest.approx([0.2011] * 6)
     assert panel.title.endswith("from 3.9% on, the rest idle")
 
 
@@ -211,9 +232,12 @@ def test_cells_cannot_break_out() -> None:
     table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_harvest=on", "*")])
     pages = render.pages({}, [model.Section("s", "S", [Grid(table, [(line,), (line,)])])])
     assert "x\\|y&lt;b>" in pages[render.MARKDOWN]
-    cells = re.findall("<td[^>]*>(.*?)</td>", pages[render.HTML])
-    link = '<a href="#a%20b.jsonl-1">1</a>'
-    assert cells[-6:] == ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
+    cells = re.findall(
+        r"<t[dh](?: class| scope=.row)[^>]*>(.*?)</t[dh]>|<td>(.*?)</td>", pages[render.HTML]
+    )
+    link = '<a href="#a%20b.jsonl-1" title="a b.jsonl">1</a>'
+    shown = ["".join(cell).strip() for cell in cells]
+    assert shown == ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
 
 
 def test_neighbouring_lines_are_a_range() -> None:
@@ -224,7 +248,7 @@ def test_neighbouring_lines_are_a_range() -> None:
 def test_inlined_pictures_have_ids_of_their_own() -> None:
     svg = '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt">'
     svg += '<g id="a"/><use href="#a" clip-path="url(#a)"/></svg>'
-    inlined = render.inline(Picture("p", "", svg, "", "", ""))
+    inlined = render.inline(svg, "p")
     assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
     assert "width=" not in inlined and "<?xml" not in inlined
 
@@ -302,12 +326,12 @@ def test_a_report_of_two_bases(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "7.3" / "bench.jsonl", data.bench("7.3.4", slower=2))
     command.write([kept, *files[1:], tmp_path / "7.3" / "bench.jsonl"], tmp_path / "out")
     ids = ids_of((tmp_path / "out" / render.HTML).read_text())
-    assert ids[0] == "bases" and {"figure-dirty-7.3", "figure-dirty-6.12"} <= {*ids}
+    assert ids[0] == "answers-7.3" and {"figure-dirty-7.3", "figure-dirty-6.12"} <= {*ids}
     text = (tmp_path / "out" / render.MARKDOWN).read_text()
     (row,) = re.findall(r"\| .*ept=Y, all writes, 4 vCPUs x 2 MiB: dirty.*\|", text)
     assert row.split(" | ")[1:9] == ["160.0", "1.00", "1.00", "160", "80.0", "1.00", "1.00", "80.0"]
     assert "7.3-bench.jsonl#L" in row and "6.12-bench.jsonl#L" in row
-    assert "`make bench BASE=7.3 WHAT=live`" in text and "BASE=6.12" not in text
+    assert "`make bench BASE=7.3 WHAT=live`" in text and "BASE=6.12 WHAT" not in text
     assert "### Linux 7.3: vmx-bochs" in text and "### Linux 6.12: vmx-bochs" in text
 
 

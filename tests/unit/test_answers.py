@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the report says first, and its tables of paging modes over phases."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.page import answers, glossary, phases, pictures
+from lab.page.model import Block, Grid, Missing, Picture
+from lab.page.pictures import EAGER, LAZY, Bar, Panel, Point
+from lab.results import jsonl, sources
+from lab.results.files import write_records
+from lab.results.jsonl import Measurement
+from lab.results.sources import Source
+from tests.rows import for_each_row
+from tests.unit import quick_data
+from tests.unit import report_data as data
+
+
+def source_of(directory: Path, found: list[Measurement]) -> Source:
+    jsonl.write(directory / data.BENCH, found)
+    return sources.load(directory / data.BENCH)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Source:
+    return source_of(tmp_path, [*quick_data.measurements()])
+
+
+def readings(blocks: list[Block]) -> list[str]:
+    return [block.reading for block in blocks if isinstance(block, Picture)]
+
+
+def test_each_question_has_an_answer_with_its_figures(bench: Source) -> None:
+    slower, pays, memory = readings(answers.of({"bench": bench}))
+    assert "232.0 ms in the unpatched kernel, 3.50 ms with N (66x faster)" in slower
+    assert "2.60 ms with Y (89x faster)" in slower and "Without logging it takes 2.60 ms" in slower
+    assert "the first CLEAR takes 2.72 ms in the unpatched kernel, 0.960 ms with N" in pays
+    # 20% of 40 regions are 8, with a page table of 4 KiB each.
+    assert "N leaves 32 of 40 huge pages and adds 32 KiB of page tables" in memory
+    assert "Y leaves 0 of 40 huge pages and adds 160 KiB of page tables" in memory
+
+
+def test_a_live_run_answers_how_much_a_guest_slows_down(bench: Source, tmp_path: Path) -> None:
+    write_records(tmp_path / data.LIVE, data.live_records())
+    live = sources.load(tmp_path / data.LIVE)
+    slower, *_ = readings(answers.of({"bench": bench, "live": live}))
+    # 400 accesses per ms before logging, 310 and 220 in the windows while it is on.
+    assert "fall at worst to 55% of their rate with N and to 55% of their rate with Y" in slower
+
+
+def test_a_question_without_results_names_the_command() -> None:
+    found = answers.of({})
+    assert [block.title for block in found if isinstance(block, Missing)] == [
+        answers.SLOWER,
+        answers.PAYS,
+        answers.MEMORY,
+    ]
+
+
+def cells(block: Block, label: str) -> dict[str, str]:
+    assert isinstance(block, Grid)
+    (row,) = (row for row in block.table.rows if row[0] == label)
+    return dict(zip(block.table.columns, row, strict=True))
+
+
+def test_better_and_worse_stand_in_one_row_with_marks_for_goals(tmp_path: Path) -> None:
+    found = [
+        replace(one, seconds=one.seconds * 3) if one.kernel == "series" and one.eager else one
+        for one in quick_data.measurements()
+    ]
+    lazy, eager, *_ = phases.blocks(source_of(tmp_path, found))
+    row = cells(lazy, "EPT, all")
+    space = "\N{NO-BREAK SPACE}"
+    arrow = f"{space}\N{RIGHTWARDS ARROW}{space}"
+    assert row["first writes"] == f"232.0{arrow}3.50\n66x faster{space}{phases.MET}"
+    assert row["second GET"] == "0.015\nas before"
+    worse = cells(eager, "EPT, all")["first CLEAR"]
+    assert worse.startswith(f"2.72{arrow}14.4\n5.3x slower\n{phases.MISSED} at most 10 ms")
+    assert worse.endswith("missed by 44%")
+    assert isinstance(lazy, Grid) and all(lazy.origins) and "EPT, TDP MMU" in lazy.modes
+
+
+@for_each_row(
+    "before, now, said",
+    (1.0, 0.5, "2.0x faster"),
+    (1.0, 1.03, ""),
+    (1.0, 1.5, "1.50x slower"),
+    (20.0, 1.0, "20x faster"),
+    (0.0, 1.0, ""),
+)
+def test_changes_in_words(before: float, now: float, said: str) -> None:
+    assert phases.change(before, now) == said
+
+
+def test_a_term_is_linked_once_and_not_within_a_word() -> None:
+    linked: set[str] = set()
+    text = glossary.link("With eager_page_split=N, N and CLEAR, then CLEAR.", linked)
+    assert text.count("<a ") == 2 and "split=N, <a" in text
+    assert glossary.link("CLEAR", linked) == "CLEAR"
+
+
+def marks(panel: Panel) -> list[str]:
+    spec = pictures.curve(panel, "ms").spec
+    return [layer["mark"]["type"] for layer in spec["layer"]]
+
+
+def test_curves_with_few_points_are_bars_with_numbers() -> None:
+    few = {LAZY: [Point(2, 4.0), Point(8, 16.0)], EAGER: [Point(2, 1.0), Point(8, 1.0)]}
+    assert marks(Panel("T", "vCPUs", few)) == ["bar", "text"]
+    more = {style: [*points, Point(14, 30.0)] for style, points in few.items()}
+    assert marks(Panel("T", "vCPUs", more)) == ["line", "point"]
+    # Bars on a logarithmic axis cannot show nothing.
+    nothing = {LAZY: [Point(2, 0.0), Point(8, 16.0)]}
+    assert marks(Panel("T", "vCPUs", nothing)) == ["line", "point"]
+
+
+def test_the_table_behind_a_picture_has_all_of_its_figures() -> None:
+    bars = [Bar("EPT", LAZY, 115.5), Bar("EPT", EAGER, 1.33)]
+    chart = pictures.bars("T", bars, "ms", "ms", marks={"EPT": 0.6})
+    assert [(one.what, one.value) for one in chart.data] == [
+        (LAZY.label, "115.5 ms"),
+        (EAGER.label, "1.33 ms"),
+    ]
+    assert "116" in chart.svg and chart.svg == pictures.to_svg(chart.spec)
