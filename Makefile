@@ -125,6 +125,8 @@ _bench_lock: setup
 
 test: _test$(WHAT:%=_%)
 
+# A browser, for the tests of the report.
+_test _test_unit: PACKAGES := $(if $(OTHER_BASE),,browser)
 _test: setup
 	@$(LAB) tree
 	@$(LAB) build kvm $(if $(OTHER_BASE),,debug )selftests
