@@ -31,7 +31,7 @@ COMMANDS = {
     "native": ("lab.measure.native.command", "command"),
     "migrate": ("lab.measure.migration.command", "command"),
     "report": ("lab.page.command", "command"),
-    "compare": ("lab.results.compare", "command"),
+    "compare": ("lab.page.comparison", "command"),
     "reference": ("lab.measure.reference", "command"),
     "lockprofile": ("lab.measure.lockprofile", "command"),
     "deb": ("lab.submit.packages", "command"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`lab compare A B`: two files of results side by side, and what moved between them.
+"""Two files of results side by side, and what moved between them.
 
 What is compared, and which difference counts, is in docs/measuring.md: "Comparing two results".
 """
@@ -9,11 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import click
-
 from lab import machines
-from lab.core.errors import LabError, WorkFailed
-from lab.core.steps import say
+from lab.core.errors import LabError
 from lab.results import notation, sources, tables
 from lab.results.jsonl import Key
 from lab.results.table import Table
@@ -178,32 +175,3 @@ def summary(found: Comparison) -> str:
     """The result in one line, which is that of the error if something moved."""
     count, total = len(found.moved), len(found.pairs)
     return f"{count} of {total} figures moved" if count else f"{total} figures, none moved"
-
-
-_FILE = click.Path(path_type=Path)
-
-
-@click.command()
-@click.argument("a", type=_FILE)
-@click.argument("b", type=_FILE)
-@click.option("--again-a", multiple=True, type=_FILE, help="Another run of what A is of.")
-@click.option("--again-b", multiple=True, type=_FILE, help="Another run of what B is of.")
-@click.option("--brief", is_flag=True, help="Only what moved, not the table.")
-def command(
-    a: Path, b: Path, again_a: tuple[Path, ...], again_b: tuple[Path, ...], brief: bool
-) -> None:
-    """Show results A and B (JSON lines of `make bench`) side by side and mark what moved.
-
-    Exit status: 0 nothing moved, 1 something did, 2 bad input, such as two kinds of machines.
-    """
-    before, after = load([a, *again_a]), load([b, *again_b])
-    found = compare(before, after)
-    if not brief:
-        table_of(found, before, after).show()
-    for line in notes(found):
-        say(f"compare: {line}")
-    for line in moves(found):
-        click.echo(f"moved: {line}")
-    if found.moved:
-        raise WorkFailed(summary(found))
-    say(f"compare: {summary(found)}")

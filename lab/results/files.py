@@ -42,6 +42,11 @@ def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
     return file
 
 
+def beside(name: str) -> Path:
+    """The directory NAME beside that of the results."""
+    return RESULTS.parent / name
+
+
 def kept() -> list[Path]:
     """Results of earlier runs, the newest first: names begin with the time."""
     return sorted(RESULTS.glob("*-*.jsonl"), reverse=True)

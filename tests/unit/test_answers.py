@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.page import answers, glossary, phases, pictures
+from lab.page import answers, comparison, glossary, phases, pictures
 from lab.page.model import Block, Grid, Missing, Picture
 from lab.page.pictures import EAGER, LAZY, Bar, Panel, Point
-from lab.results import jsonl, sources
+from lab.results import compare, jsonl, sources
 from lab.results.files import write_records
 from lab.results.jsonl import Measurement
 from lab.results.sources import Source
@@ -124,3 +124,23 @@ def test_the_table_behind_a_picture_has_all_of_its_figures() -> None:
         (EAGER.label, "1.33 ms"),
     ]
     assert "116" in chart.svg and chart.svg == pictures.to_svg(chart.spec)
+
+
+def test_what_moved_comes_first_and_is_drawn(tmp_path: Path) -> None:
+    found = list(data.bench())
+    moved = [replace(one, seconds=one.seconds * 2) if one.vcpus == 2 else one for one in found]
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for file, measured in zip(files, (found, moved), strict=True):
+        jsonl.write(file, measured)
+    before, after = (compare.load([file]) for file in files)
+    moves = compare.compare(before, after)
+    of = [sources.load(file) for file in files]
+    (section,) = comparison.sections(moves, before, after, of)
+    picture, first, every = section.blocks
+    assert "60 of 120 figures moved: 60 got slower (up to 2.00x)" in section.intro
+    assert isinstance(picture, Picture) and picture.reading.endswith("moved most: 2.00x.")
+    assert isinstance(first, Grid) and not first.folded and len(first.table.rows) == 60
+    assert isinstance(every, Grid) and every.folded and len(every.table.rows) == 120
+    (same,) = comparison.sections(compare.compare(before, before), before, before, of)
+    assert [type(block) for block in same.blocks] == [Grid]
+    assert same.intro == "None of 120 figures moved."

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from lab.page import command, render
-from lab.results import jsonl
+from lab.page import command, comparison, render
+from lab.results import compare, jsonl
 from tests.unit import quick_data
 from tests.unit import report_data as data
 
@@ -24,7 +24,7 @@ PATIENCE_MS = 120_000
 # Pixels that boxes of texts may share: they are higher than the letters in them.
 SHARED = 3
 NO_BROWSER = "there is no Chromium to look at the report with: lab/setup.sh browser installs it"
-KINDS = ("everything", "one run", "two bases", "real host")
+KINDS = ("everything", "one run", "two bases", "real host", "comparison")
 
 
 def _host(directory: Path) -> list[Path]:
@@ -54,6 +54,22 @@ def _results(kind: str, directory: Path) -> list[Path]:
     return [plain, directory / "newer.jsonl"]
 
 
+def _compare(directory: Path) -> None:
+    """A page of what moved: some figures each way."""
+    found = list(quick_data.measurements())
+    files = [directory / name for name in ("a.jsonl", "b.jsonl")]
+    factors = {"dirty": 2.0, "clear": 0.4}
+    moved = [
+        replace(one, seconds=one.seconds * factors.get(one.phase, 1)) if one.vcpus == 2 else one
+        for one in found
+    ]
+    for file, measured in zip(files, (found, moved), strict=True):
+        jsonl.write(file, measured)
+    before, after = (compare.load([file]) for file in files)
+    found_moves = compare.compare(before, after)
+    comparison.write(found_moves, before, after, files, directory / "out")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
@@ -75,7 +91,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(kind: str) -> Path:
         if kind not in made:
             directory = tmp_path_factory.mktemp("browser")
-            command.write(_results(kind, directory / "in"), directory / "out")
+            if kind == "comparison":
+                _compare(directory)
+            else:
+                command.write(_results(kind, directory / "in"), directory / "out")
             made[kind] = directory / "out" / render.HTML
         return made[kind]
 

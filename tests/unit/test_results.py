@@ -167,16 +167,19 @@ def scaled(found: Sequence[Measurement], factor: float, **only: object) -> list[
 def test_what_moved_is_named_most_first(tmp_path: Path) -> None:
     found = list(bench())
     a = file_of(tmp_path, "a.jsonl", found)
-    said = lab("compare", a, a)
-    assert "120 figures, none moved" in said.err and "moved: " not in said.out
+    said = lab("compare", a, a, "--brief")
+    assert not (tmp_path / "compare").exists()
+    assert "120 figures, none moved" in said.err and said.out == "none of 120 figures moved\n"
     worse = scaled(found, 2, phase="clear", iteration=1, kernel="peer", vcpus=4, ept=True)
     worse = scaled(worse, 1.1, phase="dirty", eager=False, vcpus=2, ept=False, write_percent=20)
     b = file_of(tmp_path, "b.jsonl", worse)
-    said = lab("compare", a, b, "--brief", status=1)
+    said = lab("compare", a, b, status=1)
+    assert (tmp_path / "compare" / "index.html").exists()
     first, _, last = (line for line in said.out.splitlines() if line.startswith("moved: "))
     assert "peer, ept=Y, 4 vCPUs" in first and "(+100.00%)" in first
     assert "ept=N, 2 vCPUs x 2 MiB, 20% writes, N: dirty 2: 40.0 ms -> 44.0 ms" in last
     assert "3 of 120 figures moved" in said.err
+    assert said.out.startswith("3 of 120 figures moved: 3 got slower (up to 2.00x)\n")
 
 
 def test_both_sides_stand_beside_each_other() -> None:
