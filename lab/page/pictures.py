@@ -190,7 +190,8 @@ class Chart:
     @property
     def text(self) -> str:
         """The specification, to be put into a page."""
-        return json.dumps(self.spec, separators=(",", ":")).replace("<", "\\u003c")
+        own = {key: value for key, value in self.spec.items() if key not in SHARED}
+        return as_text(own)
 
     @cached_property
     def svg(self) -> str:
@@ -241,6 +242,11 @@ class Timeline:
         return [count / self.window_ms for count in self.windows[f"{kind}_accesses"][:-1]]
 
 
+def as_text(spec: Spec) -> str:
+    """SPEC as JSON that can stand within a script element."""
+    return json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
+
+
 def to_svg(spec: Spec) -> str:
     """What SPEC draws, as an SVG document. Imports late, since that takes a moment."""
     import vl_convert
@@ -276,14 +282,20 @@ def exact(value: float) -> str:
     return f"{value:,.0f}" if value >= 1e6 else f"{value:.6g}"
 
 
+# The keys of a specification that are the same in all of them. A page has them once.
+SHARED: Spec = {
+    "$schema": SCHEMA,
+    "config": CONFIG,
+    "autosize": {"type": "fit", "contains": "padding"},
+    "padding": 4,
+}
+
+
 def _spec(layers: Sequence[Spec], values: Sequence[Record], height: int, **more: Any) -> Spec:
     return {
-        "$schema": SCHEMA,
-        "config": CONFIG,
+        **SHARED,
         "width": WIDTH,
         "height": height,
-        "autosize": {"type": "fit", "contains": "padding"},
-        "padding": 4,
         "data": {"values": list(values)},
         "layer": list(layers),
         **more,
@@ -685,8 +697,9 @@ def throughput(
     by the last one.
     """
     styles = [one.style for one in found]
+    several = len(found) > 1
     values: list[Record] = [
-        {**point, "s": one.style.label}
+        {**point, "s": one.style.label} if several else point
         for one in found
         for point in _stairs(one.rates(kind), one.window_ms)
     ]
@@ -694,11 +707,12 @@ def throughput(
     x = _time_axis("milliseconds, simulated", end)
     axis = {"title": "accesses per ms", "tickCount": 5, "format": ",.0f"}
     y = {"field": "y", "type": "quantitative", "scale": {"zero": True}, "axis": axis}
-    colour = _colours(styles)
+    colour: Spec = _colours(styles) if several else {"value": COLOURS[styles[0].colour]}
     if legend:
         colour |= {"legend": {"title": None, "orient": "bottom-left", "labelFontSize": 11}}
         colour["legend"] |= {"labelColor": INK, "labelLimit": 240, "symbolStrokeWidth": 3}
     encoding = {"x": x, "y": y, "color": colour}
+    what = {"s": "what"} if several else {}
     layers = [
         *(_bands(found[0], x) if len(found) == 1 else _actions(found[-1], x)),
         {
@@ -708,7 +722,7 @@ def throughput(
         {
             "name": HOVER,
             "mark": {"type": "point", "opacity": 0, "size": 60, "filled": True},
-            "encoding": encoding | {"tooltip": _tooltip(s="what", x="ms", y="accesses per ms")},
+            "encoding": encoding | {"tooltip": _tooltip(**what, x="ms", y="accesses per ms")},
         },
     ]
     width, height = size

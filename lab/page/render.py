@@ -60,7 +60,7 @@ class Used:
     def text(self, line: Line) -> str:
         """A line without the keys that all have in common."""
         own = {key: value for key, value in line.record.items() if key not in self.common}
-        return json.dumps(own)
+        return json.dumps(own, separators=(",", ":"))
 
     @property
     def facts(self) -> str:
@@ -76,7 +76,11 @@ def inline(svg: str, name: str) -> Markup:
     """A picture's SVG for use inside a page, with ids of its own and as wide as there is room."""
     svg = svg[svg.index("<svg") :]
     # Tables have the same figures for screen readers, which do not see the picture.
-    svg = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg)
+    svg = re.sub(r' (?:aria-[a-z]+|role|font-family|pointer-events)="[^"]*"', "", svg)
+    # Nor does it need what is so anyway, or is not seen.
+    svg = re.sub(r' (?:opacity|stroke-width)="1"|<path class="background" [^>]*/>', "", svg)
+    # A hundredth of a pixel is less than can be seen.
+    svg = re.sub(r"(?<=\d)(\.\d\d)\d+", r"\1", svg)
     svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{name}-", svg)
     for size in ("height", "width"):
         svg = re.sub(rf'<svg ([^>]*?)\b{size}="[^"]*" ?', r"<svg \1", svg, count=1)
@@ -189,6 +193,9 @@ def pages(sources: Sources, sections: Sequence[Section], title: str = TITLE) -> 
         "styles": COLOURS,
         "dark": DARK,
         "modes": _modes(sections),
+        "shared": Markup(pictures.as_text(pictures.SHARED)),
+        "font": Markup(pictures.FONT),
+        "places": {one.source.name: f"L{n}" for n, one in enumerate(used)},
     }
     text = _environment(False).get_template(f"{MARKDOWN}.j2").render(shown)
     # Jinja leaves several empty lines in a row.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lab.core.errors import LabError
 from lab.machines.bochs import IPS
+from lab.machines.paging import Mode
 from lab.page import (
     answers,
     compared,
@@ -215,7 +216,7 @@ def _cost(source: Source) -> list[Block]:
         "without initially-all-set",
     )
     shown.notes.append(f"{said}; to stay below {COST_LIMIT} however much memory and many vCPUs")
-    return [Grid(shown, [(line,) for line in source.lines])]
+    return [Grid(shown, [(line,) for line in source.lines], folded=False)]
 
 
 class LockRun(NamedTuple):
@@ -230,24 +231,26 @@ def _lock_run(record: Any) -> LockRun:
     return LockRun(dimensions.mode(record), record["write_percent"], record["eager"])
 
 
-def _lock_panel(lines: Sequence[Line], mode: str, mix: int) -> Panel:
-    """The share of time that waits over vCPUs, N and Y."""
+def _lock_panel(lines: Sequence[Line]) -> Panel:
+    """The share of time that waits over vCPUs, N and Y. LINES are of one paging mode and mix."""
     drawn: dict[Style, Points] = {}
     for style, eager in ((pictures.FIRST_WRITE, False), (pictures.EAGER, True)):
-        wanted = LockRun(mode, mix, eager)
-        mine = [line for line in lines if _lock_run(line.record) == wanted]
+        mine = [line for line in lines if line.record["eager"] == eager]
         mine.sort(key=lambda line: int(line.record["vcpus"]))
         if mine:
             drawn[style] = [Point(o.record["vcpus"], _waiting(o.record), (o,)) for o in mine]
-    return Panel(f"{mode}, {notation.writes(mix)}", "vCPUs", drawn)
+    one = lines[0].record
+    name = mode_name(one["machine"], Mode(one["ept"], one["tdp_mmu"], one.get("pml", True)))
+    title = f"{name}, {notation.writes(one['write_percent'])}"
+    return Panel(title, "vCPUs", drawn, mode=name)
 
 
 def _lock_panels(lines: Sequence[Line]) -> list[Panel]:
     """A panel for each mode and each mix that were measured."""
-    modes = dict.fromkeys(dimensions.mode(line.record) for line in lines)
-    mixes = dict.fromkeys(line.record["write_percent"] for line in lines)
-    panels = (_lock_panel(lines, mode, mix) for mode in modes for mix in mixes)
-    return [panel for panel in panels if panel.curves]
+    groups: dict[LockRun, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(_lock_run(line.record)._replace(eager=False), []).append(line)
+    return [_lock_panel(mine) for mine in groups.values()]
 
 
 def _waiting(record: Any) -> float:

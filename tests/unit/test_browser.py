@@ -19,6 +19,8 @@ from tests.unit import quick_data
 from tests.unit import report_data as data
 
 WIDTHS = (1400, 800, 400)
+# Of a page.
+MOST_BYTES = 3_000_000
 # How long to wait for a page, on a machine that is busy.
 PATIENCE_MS = 120_000
 # Pixels that boxes of texts may share: they are higher than the letters in them.
@@ -166,6 +168,7 @@ def too_wide(page: Page) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_are_legible_at_every_width(opened: Open, kind: str) -> None:
     page = opened(kind)
+    assert Path(page.url.removeprefix("file://")).stat().st_size < MOST_BYTES
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         assert too_wide(page) <= 0

@@ -14,7 +14,7 @@ from lab.page import command, dirty_bits, live, model, pictures, render, section
 from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import BITS, Chart, Panel
 from lab.results import jsonl, sources
-from lab.results.sources import Line
+from lab.results.sources import Line, Source
 from lab.results.table import Table
 from tests.rows import for_each_row
 from tests.unit import report_data as data
@@ -81,7 +81,8 @@ def test_figures_name_the_lines_that_they_come_from(made: Path) -> None:
     kernels = [(r["kernel"], r["eager"]) for r in records]
     assert kernels == [("series", False), ("series", True), ("peer", True)]
     page = (made / render.HTML).read_text()
-    assert {f"{data.BENCH}-{number}" for number in numbers} <= {*ids_of(page)}
+    # The files are numbered, the bench's is the first.
+    assert {f"L0-{number}" for number in numbers} <= {*ids_of(page)}
     # And it needs nothing else.
     assert not re.search(r"<script src|@import", page)
 
@@ -229,13 +230,14 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path) -> None:
 
 def test_cells_cannot_break_out() -> None:
     line = Line("a b.jsonl", 1, "{}", {})
+    used = {"bench": Source("bench", line.file, b"", (line,))}
     table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_harvest=on", "*")])
-    pages = render.pages({}, [model.Section("s", "S", [Grid(table, [(line,), (line,)])])])
+    pages = render.pages(used, [model.Section("s", "S", [Grid(table, [(line,), (line,)])])])
     assert "x\\|y&lt;b>" in pages[render.MARKDOWN]
     cells = re.findall(
         r"<t[dh](?: class| scope=.row)[^>]*>(.*?)</t[dh]>|<td>(.*?)</td>", pages[render.HTML]
     )
-    link = '<a href="#a%20b.jsonl-1" title="a b.jsonl">1</a>'
+    link = '<a href="#L0-1">1</a>'
     shown = ["".join(cell).strip() for cell in cells]
     assert shown == ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
 
