@@ -28,6 +28,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 HTML = "index.html"
 MARKDOWN = "report.md"
 TITLE = "Eager page splitting for KVM's shadow MMU: report"
+# Decimals of a number from the third on.
+DECIMALS = re.compile(r"(?<=\d)(\.\d\d)\d+")
 MARKS = {MET: "met", MISSED: "missed"}
 
 
@@ -80,7 +82,7 @@ def inline(svg: str, name: str) -> Markup:
     # Nor does it need what is so anyway, or is not seen.
     svg = re.sub(r' (?:opacity|stroke-width)="1"|<path class="background" [^>]*/>', "", svg)
     # A hundredth of a pixel is less than can be seen.
-    svg = re.sub(r"(?<=\d)(\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r' (?:d|transform)="[^"]*"', lambda place: DECIMALS.sub(r"\1", place[0]), svg)
     svg = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{name}-", svg)
     for size in ("height", "width"):
         svg = re.sub(rf'<svg ([^>]*?)\b{size}="[^"]*" ?', r"<svg \1", svg, count=1)

@@ -185,6 +185,15 @@ def test_pictures_are_legible_at_every_width(opened: Open, kind: str) -> None:
     assert page.evaluate(EMPTY) == []
 
 
+def test_a_printed_page_has_its_tables_within_the_paper(opened: Open) -> None:
+    # A4, less margins of a centimetre.
+    page = opened("everything", 718)
+    page.emulate_media(media="print")
+    assert too_wide(page) <= 0
+    wide = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).length"
+    assert page.locator("#phases table").evaluate_all(wide) == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_picture_has_a_sentence_and_a_source(opened: Open, kind: str) -> None:
     page = opened(kind)
@@ -219,6 +228,9 @@ def test_hovering_shows_the_value_and_its_line(opened: Open) -> None:
     tip = page.locator("#vg-tooltip-element")
     tip.wait_for(state="visible")
     said = tip.inner_text()
+    assert tip.evaluate(
+        "tip => [...tip.querySelectorAll('td')].every(c => c.scrollWidth <= c.clientWidth)"
+    )
     assert "enabling" in said and "0.5 ms" in said and "vmx-bochs.jsonl, line " in said
 
 

@@ -249,10 +249,13 @@ def test_neighbouring_lines_are_a_range() -> None:
 
 def test_inlined_pictures_have_ids_of_their_own() -> None:
     svg = '<?xml?>\n<svg height="1pt" viewBox="0 0 1 1" width="2pt">'
-    svg += '<g id="a"/><use href="#a" clip-path="url(#a)"/></svg>'
+    svg += '<g id="a" transform="translate(1.2345,2)"/><use href="#a" clip-path="url(#a)"/>'
+    svg += "<text>0.0155 ms</text></svg>"
     inlined = render.inline(svg, "p")
     assert 'id="p-a"' in inlined and 'href="#p-a"' in inlined and "url(#p-a)" in inlined
     assert "width=" not in inlined and "<?xml" not in inlined
+    # Places lose decimals, figures do not.
+    assert "translate(1.23,2)" in inlined and "0.0155 ms" in inlined
 
 
 @for_each_row(
