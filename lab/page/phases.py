@@ -27,8 +27,10 @@ HOW_TO_READ = (
 
 
 def _verdicts(source: Source) -> Verdicts:
-    """The verdicts on goals, by the figure that has to reach them."""
+    """The verdicts on goals, by the figure that has to reach them. They are for simulated time."""
     found: dict[Key, list[Verdict]] = {}
+    if source.measurements[0].machine not in dimensions.SIMULATED:
+        return found
     for one in goals.all_judged(source.measurements):
         if one.verdict not in found.setdefault(one.key, []):
             found[one.key].append(one.verdict)

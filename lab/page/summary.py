@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lab.machines.paging import Mode
-from lab.page import compared, live, pictures
+from lab.page import compared, dimensions, live, pictures
 from lab.page.compared import MAIN_WAYS, Compared, Way, factor, factors, mode_name
 from lab.results import goals, notation
 from lab.results.jsonl import Measurement
@@ -110,6 +110,8 @@ def _stall(source: Source) -> Iterator[str]:
 
 def _goals(measurements: Sequence[Measurement], room: int) -> list[str]:
     """How many goals are reached, and those that are not, as far as there is ROOM for lines."""
+    if {one.machine for one in measurements}.isdisjoint(dimensions.SIMULATED):
+        return ["Goals: they are for simulated time only."]
     judged = goals.table(measurements)
     if not judged:
         return ["Goals: none is for what was measured."]

@@ -82,6 +82,14 @@ def test_better_and_worse_stand_in_one_row_with_marks_for_goals(tmp_path: Path) 
     assert isinstance(lazy, Grid) and all(lazy.origins) and "EPT, TDP MMU" in lazy.modes
 
 
+def test_times_of_a_host_have_no_goals(tmp_path: Path) -> None:
+    found = [replace(one, machine="epyc") for one in quick_data.measurements()]
+    for block in phases.blocks(source_of(tmp_path, found)):
+        assert isinstance(block, Grid)
+        text = " ".join(cell for row in block.table.rows for cell in row)
+        assert phases.MET not in text and phases.MISSED not in text
+
+
 @for_each_row(
     "before, now, said",
     (1.0, 0.5, "2.0x faster"),
