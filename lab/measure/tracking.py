@@ -212,9 +212,10 @@ def command(
 ) -> None:
     """Measure a guest that is logged from the start, on the lockstep machine.
 
-    How long it takes to populate its memory, to read it again, and to write to it for the first
-    time, beside a guest that is not logged; what is reported though it was only read; and which
-    pages map it. Simulated time. Exit status 1: a goal is missed.
+    How long the guest takes to populate its memory and to read it again, compared with a guest
+    that is not logged; how long the first write takes, compared with the first write after a CLEAR
+    with eager_page_split=N; how many pages are reported that were only read; and how many huge
+    pages map the guest. Simulated time. Exit status 1: a goal is missed.
     """
     chosen = plan.check_modes(MACHINE, modes) or plan.modes_of(MACHINE)
     every = boots(KERNELS if kernels == "all" else (kernels,), chosen)

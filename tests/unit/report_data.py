@@ -10,15 +10,15 @@ from typing import Any
 from lab.measure import live
 from lab.results.files import write_records
 from lab.results.jsonl import Measurement, write
-from tests.unit import migration_data
+from tests.unit import migration_data, tracking_data
 
 MIB = 1 << 20
 # Names of files, in the order of the report.
 NAMES = tuple(
     f"20260101T000000Z-{what}.jsonl"
-    for what in ("vmx-bochs", "live", "migrate", "cost", "lock", "crossover", "native")
+    for what in ("vmx-bochs", "live", "tracking", "migrate", "cost", "lock", "crossover", "native")
 )
-BENCH, LIVE, MIGRATE, COST, LOCK, CROSSOVER, NATIVE = NAMES
+BENCH, LIVE, TRACKING, MIGRATE, COST, LOCK, CROSSOVER, NATIVE = NAMES
 
 # The keys of a dirty memory time.
 DIMENSIONS: dict[str, Any] = {
@@ -147,6 +147,7 @@ def write_all(directory: Path) -> list[Path]:
     write(directory / BENCH, bench())
     write(directory / CROSSOVER, crossover())
     write_records(directory / LIVE, live_records())
+    write_records(directory / TRACKING, tracking_data.records())
     write_records(directory / MIGRATE, migration_data.records())
     write_records(directory / COST, cost_records())
     write_records(directory / LOCK, lock_records())

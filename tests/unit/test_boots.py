@@ -327,5 +327,8 @@ def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:
         found[two_dimensional and wanted["kvm.tdp_mmu"] == "1"].add(case.test.name)
     # Tests of rmaps, of shadowed page tables and of what the shadow MMU's splitter needs; and the
     # stress test on the debug kernel, as QEMU itself fails with NPT.
-    others = r"eager_split_(tables|race|hostile|fault|quota|cancel|stress_test-)|dirty_log_hold"
+    others = (
+        r"eager_split_(tables|race|hostile|fault|quota|cancel|stress_test-)|dirty_log_hold|"
+        r"memslot_alias"
+    )
     assert not [name for name in found[False] - found[True] if not re.match(others, name)]

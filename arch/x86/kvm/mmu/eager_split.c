@@ -392,9 +392,9 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 }
 
 /*
- * Leave a huge page to page faults, which find its page table with all links, or map it again
- * for reading only.  Were it to stay as it is, each look at it would take as long as the first
- * one, for each word of a CLEAR.
+ * Unmap the huge page.  Page faults then link the existing page table, or map the huge page again,
+ * read-only.  If it stayed mapped, CLEAR would spend as much time on it again for each word of the
+ * bitmap.
  */
 static void eager_split_zap(struct eager_split *es, u64 *huge_sptep)
 {
@@ -435,7 +435,8 @@ static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 /*
  * Split the huge SPTEs of one size that map @gfn, at most as many as there are at first, so
  * that the loop ends: whenever mmu_lock is dropped, read faults may map further huge pages.
- * What is left over is read-only, or the caller write-protects it; the first write splits it.
+ * Huge SPTEs that remain are read-only, or the caller write-protects them.  The first write splits
+ * them.
  */
 static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 {

@@ -111,7 +111,7 @@ static u64 enable_manual_protect(struct kvm_vm *vm)
 	u64 caps = kvm_check_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2);
 
 	caps &= KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET;
-	/* It is for memory that has been written by the time that logging is enabled. */
+	/* --tracked starts with an empty log. */
 	if (perf_options.tracked)
 		caps &= KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE;
 	if (caps)

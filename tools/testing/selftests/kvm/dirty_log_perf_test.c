@@ -20,16 +20,16 @@
  * until the first CLEAR: iteration 1 is a baseline without logging, and
  * iteration 2 is the first to pay for write-protection.
  *
- * With --tracked, as VMMs do that take snapshots all the time, "enable" comes before "populate", and
- * no bit of the log is set initially.  With --read-first the guest writes nothing before iteration
- * 2: what iteration 1 then finds in the log was only read.
+ * With --tracked, as VMMs do that take snapshots all the time, "enable" comes before "populate",
+ * and no bit of the log is set initially.  With --read-first the guest writes nothing before
+ * iteration 2.  With both options, the pages that GET returns in iteration 1 were only read.
  *
- * "--pattern clean" implies that.  The Dirty bits of the guest's own page tables are clear until
- * iteration 2, and shadow paging maps the memory read-only.  With "--pattern regions" whole regions of 2MiB are
- * written, as many as -w says.  Lines of -j then say how much of the memory is mapped by pages of
- * which size before logging is disabled, and how many page tables were added since the memory was
- * populated.  With --tracked they say it after populating and after each iteration, and page tables
- * are those that were added since the VM was created.
+ * "--pattern clean" implies --read-first.  The Dirty bits of the guest's own page tables are clear
+ * until iteration 2, and shadow paging maps the memory read-only.  With "--pattern regions" whole
+ * regions of 2MiB are written, as many as -w says.  Lines of -j then say how much of the memory is
+ * mapped by pages of which size before logging is disabled, and how many page tables were added
+ * since the memory was populated.  With --tracked they say it after populating and after each
+ * iteration, and page tables are those that were added since just before populating.
  *
  * Limits.  The time of a pass is that of the slowest vCPU, and says nothing about the others, or
  * about how long a single access stalls.  As vCPUs pause while logging is enabled, read, and
@@ -392,7 +392,6 @@ static void run_pass(struct test *test, enum phase phase, int iteration)
 	end_phase(test, phase, iteration, time, test->accesses);
 }
 
-/* What is logged from the start need not be mapped by huge pages. */
 static void populate(struct test *test)
 {
 	const struct options *opts = test->opts;
@@ -409,6 +408,7 @@ static void populate(struct test *test)
 	else if (counts_memory(opts))
 		kvm_memory_json(test, PHASE_POPULATE, 0);
 
+	/* Memory that was written while it is logged is mapped by 4KiB pages. */
 	if (opts->verify && !opts->tracked)
 		verify_populated(test);
 }
@@ -496,7 +496,7 @@ static void disable_log(struct test *test)
 	end_phase(test, PHASE_DISABLE, 0, time, take_accesses(test));
 }
 
-/* The log has what was written while memory was populated, until it is asked for. */
+/* Drop the pages that populating logged, so that iteration 1 starts with an empty log. */
 static void discard_log(struct test *test)
 {
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
@@ -551,7 +551,8 @@ static const struct test_option own_options[] = {
 	{ 0, "pattern", "Which accesses are writes: pages: each one by chance; regions: all or\n"
 	  "     none of those to 2MiB, spread evenly; clean: by chance, with\n"
 	  "     --read-first. (default: pages)", .take = take_pattern },
-	{ 0, "read-first", "Populate memory by reads, and write nothing before iteration 2.",
+	{ 0, "read-first", "Populate memory by reads, and write nothing before iteration 2.\n"
+	  "     Needs HugeTLB.",
 	  .flag = &perf_options.read_first },
 	{ 0, "tracked", "Enable dirty logging before memory is populated, and without\n"
 	  "     KVM_DIRTY_LOG_INITIALLY_SET.", .flag = &perf_options.tracked },

@@ -2,11 +2,12 @@
 /*
  * Memslots that are logged from their creation, which a running vCPU finds at once
  *
- * The vCPU polls an address until memory is there.  Then it reads a page, and writes to two
- * others that it has read before: if KVM maps them by a huge page, the first write splits it,
- * and only the second one doesn't fault.  No other memslot is logged, so with PML this ioctl is
- * what enables PML in the vCPU.  The log must have the written pages and no other, in the first
- * KVM_GET_DIRTY_LOG and, after the guest has written again, in the second.
+ * The vCPU polls an address until a memslot appears there.  Then it reads three pages and writes
+ * to two of them.  If a huge page maps them, the first write splits it; with Dirty bits or PML the
+ * second write takes no page fault, so only the CPU can log it.  No other memslot is logged, so
+ * with PML, creating this memslot is what enables PML in the vCPU.  The log must contain the two
+ * written pages and no other page: in the first KVM_GET_DIRTY_LOG, and in the second one after the
+ * guest has written again.
  */
 #include <sched.h>
 
@@ -18,7 +19,7 @@
 #define FIRST_WRITTEN	7
 #define LAST_WRITTEN	8
 
-/* What the first page has.  Where there is no memslot, a read gets something else. */
+/* Content of the first page.  Reads without a memslot return another value. */
 #define CONTENT		0x600dull
 
 #define NR_ROUNDS	8

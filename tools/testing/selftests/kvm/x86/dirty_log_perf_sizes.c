@@ -71,10 +71,13 @@ static u64 faults_taken(const struct test *test)
 
 struct holes {
 	u64 faults;		/* when all pages are read */
-	u64 gfn;		/* of the first 2 MiB whose reading took one */
+	u64 gfn;		/* start of the first 2 MiB in which a read faulted */
 };
 
-/* What a vCPU needs besides the pages that it reads is mapped since it populated. */
+/*
+ * Everything else that the vCPU accesses has been mapped since it populated its memory, so all
+ * faults come from the reads.
+ */
 static struct holes find_holes(const struct test *test)
 {
 	const u64 step = SPARSE_BYTES / PAGE_SIZE;

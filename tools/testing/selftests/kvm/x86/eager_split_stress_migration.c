@@ -150,7 +150,10 @@ static void clear_range(struct stress *t, struct region *r)
 	clear_with_faults(t, r, first, min_t(u64, nr * BITS_PER_WORD, r->nr_pages - first));
 }
 
-/* If VMs are not logged from the start, the page may have been written before. */
+/*
+ * Only in VMs that are logged from the start, and not with initially-all-set, which reports all
+ * pages.
+ */
 static void check_only_read(struct stress *t, struct region *r, bool logged)
 {
 	CHECK(t, !logged || !t->tracked || t->log_mode == LOG_INIT_SET,

@@ -63,8 +63,8 @@ static void write_few(struct model_test *t)
 
 /*
  * Few pages are mapped by 4KiB SPTEs: the first write fills a page table, the host takes all of
- * its SPTEs away, and then few pages are written again.  The others of the same huge page are
- * read for the first time once it is there.
+ * its SPTEs away, and then few pages are written again.  The guest reads the other pages after
+ * logging is disabled and the huge page is restored.
  */
 static void run_holes(struct model_test *t)
 {

@@ -2,11 +2,12 @@
 /*
  * A guest changes a page table entry from one memslot to another that has the same memory
  *
- * With shadow paging KVM then has an SPTE whose pfn stays the same while its gfn changes.  The
- * guest need not flush the TLB if it takes a page fault at that address, and an instruction fetch
- * takes one: the entry did not allow it before.  From then on what the guest writes belongs into
- * the log of the second memslot, and the SPTE has to go when that memslot is deleted.  The page
- * table has to be out of sync, as KVM zaps the SPTE otherwise when the guest writes to the entry.
+ * With shadow paging KVM then has an SPTE whose pfn stays the same while its gfn changes.  The new
+ * entry allows instruction fetches, the old one did not.  So a fetch takes a page fault, and KVM
+ * sees the new entry without a TLB flush by the guest.  Writes after that belong in the log of the
+ * second memslot, and the SPTE must be zapped when that memslot is deleted.  KVM must not see the
+ * guest's write to the entry, or it would zap the SPTE; so the test first gets the page table out
+ * of sync.
  */
 #include "eager_split_util.h"
 
@@ -20,7 +21,7 @@
 
 #define NR_WRITES	3
 
-/* Of the machine: a function that only returns. */
+/* Machine code of a function that only returns. */
 #define RET		0xc3
 
 /* For the guest: the entry that it changes, and to what. */

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A write fault that found no memslot meets the SPTE of one that came since
+ * A write fault that found no memslot meets the SPTE of one that was created since
  *
- * Another vCPU has read the page.  The memslot is read-only, and the host takes the page away:
- * for that TLBs have to be flushed.  Or the memslot is logged, and what is written then has to
- * be in the log.  Only a kernel that waits amid such faults, as mutants do, is sure to get there.
- * Such a kernel waits until the vCPU's thread gets a signal, and is seen to sleep meanwhile.
+ * A write fault finds no memslot.  Before it looks at the SPTE, the memslot is created and another
+ * vCPU reads the page.  If the memslot is read-only, KVM must still flush TLBs when the host takes
+ * the page away.  If it is logged, the write must be in the log.  Other kernels rarely hit this
+ * window; mutant kernels delay such faults until the vCPU's thread gets a signal.  The test
+ * recognises the delay by the thread being asleep.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +20,7 @@
 #define DATA_GPA	0x40000000ull
 #define PAGES_PER_2M	512
 
-/* What the page has.  Where there is no memslot, a read gets something else. */
+/* Content of the page.  Reads without a memslot return another value. */
 #define CONTENT		0x600dull
 #define WRITTEN		1ull
 
@@ -38,7 +39,7 @@ static u64 *hva;
 /* Set by the guest just before its write. */
 static bool writing;
 
-/* Of the thread of the writer: its id, and whether it has left KVM. */
+/* The writer's thread: its id, and whether KVM_RUN has returned. */
 static pid_t writer_tid;
 static bool writer_done;
 
@@ -92,7 +93,7 @@ static bool is_writer_asleep(void)
 	return state == 'S';
 }
 
-/* The fault waits, or is over where nothing waits. */
+/* Wait until the kernel delays the fault or, if it doesn't, until KVM_RUN has returned. */
 static void wait_for_fault(void)
 {
 	do {
@@ -101,7 +102,7 @@ static void wait_for_fault(void)
 	} while (!READ_ONCE(writer_done) && !(writing && is_writer_asleep()));
 }
 
-/* The memslot is there at once.  Then KVM waits for the page fault. */
+/* The memslot becomes visible at once.  The ioctl then waits for the fault, see kvm->srcu. */
 static void *add_slot(void *arg)
 {
 	const struct test_case *t = arg;
@@ -129,7 +130,10 @@ static void check_flush(const struct test_case *t)
 			 "%s: TLBs are flushed when the host takes a page away\n", t->label);
 }
 
-/* A fault that was interrupted is taken again; a write to no memory never gets to the page. */
+/*
+ * Run the writer again: an interrupted write is repeated.  A write that exited as MMIO never
+ * reaches the page, and need not be logged.
+ */
 static void check_log(const struct test_case *t)
 {
 	unsigned long log[PAGES_PER_2M / 64] = {};
