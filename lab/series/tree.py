@@ -38,7 +38,8 @@ EXCLUDES = "/obj-*/\n"
 SETTINGS = {"core.looseCompression": "1", "core.fsync": "none", "gc.auto": "0"}
 # Most of a kernel: directories that the series does not change, and that KVM does not need.
 BULK = (
-    *("arch/[!x]*", "drivers", "fs", "net", "rust", "samples", "sound"),
+    # Mails may change KVM of all architectures.
+    *("arch/[!x]*/[!k]*", "drivers", "fs", "net", "rust", "samples", "sound"),
     *("Documentation/[!av]*", "tools/[!t]*", "tools/testing/selftests/[!k]*"),
 )
 IN_PROGRESS = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD")

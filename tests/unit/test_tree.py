@@ -2,6 +2,7 @@
 """build/linux: made strictly, updated sparingly, never over unsaved work."""
 
 import dataclasses
+import fnmatch
 import os
 import re
 import shutil
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lab.core.git import Repo
-from lab.series import tree
+from lab.core.paths import LAYOUT
+from lab.series import files, tree
 from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import BASE_FILES, HEADER, MMU, PROGRAM, SPLITTER, FakeKernel, diff_of
@@ -196,7 +198,8 @@ def test_unsaved_work_stays(made: FakeKernel, work: Callable[[FakeKernel], None]
 
 def test_a_part_of_the_kernel_is_enough(tmp_path: Path) -> None:
     """For the same series on it; what it lacks is not unpacked."""
-    bulk = {f"{name}/Makefile": "obj-y += x.o\n" for name in ("drivers", "arch/arm", "fs/ext4")}
+    left_out = ("drivers", "arch/arm/mm", "fs/ext4")
+    bulk = {f"{name}/Makefile": "obj-y += x.o\n" for name in left_out}
     fake = FakeKernel.make(tmp_path, BASE_FILES | bulk)
     fake.put(FIRST, FIRST_TEXT)
     repo = Repo(tmp_path / "part")
@@ -206,6 +209,26 @@ def test_a_part_of_the_kernel_is_enough(tmp_path: Path) -> None:
     fake.make_tree()
     assert set(bulk) < set(fake.git("ls-files").splitlines())
     assert fake.git("diff", f"{tree.BASE_TAG}..HEAD") == repo.text("diff", tree.BASE_TAG, tip)
+
+
+def is_left_out(path: str) -> bool:
+    """As tar excludes a path and all that is below it, by patterns that match no slash."""
+    names = path.split("/")
+    for pattern in tree.BULK:
+        words = pattern.split("/")
+        if len(words) <= len(names) and all(map(fnmatch.fnmatchcase, names, words)):
+            return True
+    return False
+
+
+@for_each_row("version", *LAYOUT.versions)
+def test_what_the_series_edits_is_part_of_it(version: str) -> None:
+    mails = [mail for _, mail in files.load(LAYOUT.of(version)).mails]
+    edited = {path for mail in mails for path in re.findall(r"^--- a/(\S+)", mail.diff, re.M)}
+    edited |= {path for mail in mails for path in mail.deletes}
+    assert "arch/x86/kvm/mmu/mmu.c" in edited
+    assert not [path for path in edited if is_left_out(path)]
+    assert is_left_out("arch/arm64/mm/init.c") and is_left_out("fs/ext4/Makefile")
 
 
 def test_newer_source_makes_a_new_tree(made: FakeKernel, tmp_path: Path) -> None:
