@@ -92,7 +92,10 @@ def test_plain_bench_and_test() -> None:
 
 @for_each_row(
     "words, said",
-    (("bench", "WHAT=parity"), "no such, but one of: live tracking cost lock crossover migrate native"),
+    (
+        ("bench", "WHAT=parity"),
+        "no such, but one of: live tracking cost lock crossover migrate native",
+    ),
     (("test", "WHAT=live"), "no such, but one of: quick unit mutants long parity"),
     (("bench", "WHAT=%"), "one of: live tracking cost"),
     (("bench", "WHAT=live cost"), "one of: live tracking cost"),
