@@ -49,9 +49,12 @@ class Record:
     cpu_seconds: float | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Summary:
-    """Collects the reports of all tests. began: when pytest began, in seconds since 1970."""
+    """Collects the reports of all tests. began: when pytest began, in seconds since 1970.
+
+    Not compared by its fields: pytest keeps its plugins in sets.
+    """
 
     began: float = field(default_factory=time.time)
     tests: dict[str, Record] = field(default_factory=dict)

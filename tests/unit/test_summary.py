@@ -157,3 +157,13 @@ def test_a_run_ends_with_it(tmp_path: Path, workers: str, by_make: bool) -> None
         assert said["skipped"] == {"no reason": 2}
         assert said["stages"]["build"] >= 4
         assert {test["stage"] for test in said["tests"]} == {"machines"}
+
+
+def test_pytest_can_leave_out_the_conftest_of_a_folder_without_workers() -> None:
+    plugins = pytest.PytestPluginManager()
+    summary, of_a_folder = Summary(), object()
+    for plugin in (summary, of_a_folder):
+        plugins.register(plugin)
+    call = plugins.subset_hook_caller("pytest_runtest_logreport", remove_plugins=[of_a_folder])
+    call(report=report(UNIT))
+    assert list(summary.tests) == [UNIT]
