@@ -161,8 +161,8 @@ def _counted(sources: Sources) -> tuple[Source, list[Measurement]] | None:
         if kind in sources:
             found = [m for m in sources[kind].measurements if m.pages_2m is not None]
             if found:
-                first = compared.mode_of(found[0])
-                return sources[kind], [m for m in found if compared.mode_of(m) == first]
+                first = found[0].mode
+                return sources[kind], [m for m in found if m.mode == first]
     return None
 
 
@@ -186,7 +186,7 @@ def _memory(sources: Sources) -> Picture | None:
     if added:
         most = max(bar.value for bar in added) or 1
         charts.append(pictures.bars("Page tables added", added, "KiB", "KiB", whole=most))
-    name = mode_name(found[0].machine, compared.mode_of(found[0]))
+    name = mode_name(found[0].machine, found[0].mode)
     dims = dimensions.of(_records(left))
     return Picture(
         "memory", MEMORY, charts, dims, f"With {name}: {_memory_said(found, whole)}", source.name

@@ -72,10 +72,6 @@ def clock(machine: str) -> str:
     return f"wall-clock time of {'this host' if machine == 'host' else machine}"
 
 
-def mode_of(key: Key) -> Mode:
-    return Mode(key.ept, key.tdp_mmu, key.pml)
-
-
 def _vm(key: Key) -> Key:
     """KEY without what is compared within a VM: kernel, paging mode, settings and phase."""
     key = replace(key, kernel="series", ept=False, tdp_mmu=False, pml=True, eager=False)
@@ -103,7 +99,7 @@ class Compared:
     @cached_property
     def modes(self) -> list[Mode]:
         """The paging modes of which something was measured."""
-        seen = {mode_of(key) for key in self.times if _vm(key) == self.vm}
+        seen = {key.mode for key in self.times if _vm(key) == self.vm}
         return [mode for mode in MODES if mode in seen]
 
     def key(self, mode: Mode, way: Way, row: Row) -> Key | None:

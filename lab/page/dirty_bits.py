@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from lab.machines.bochs import IPS
 from lab.page import dimensions, pictures
-from lab.page.compared import mode_name, mode_of
+from lab.page.compared import mode_name
 from lab.page.model import Block, Missing, Part, Picture, grid
 from lab.page.pictures import HARVESTED, PROTECTED, Panel, Point
 from lab.results import notation, tradeoff
@@ -84,7 +84,7 @@ def _idle_table(found: Sequence[Tradeoff]) -> Table:
 
 
 def _name(mode: Tradeoff) -> str:
-    return mode_name(mode.like.machine, mode_of(mode.like))
+    return mode_name(mode.like.machine, mode.like.mode)
 
 
 def _crossing(percent: float | None) -> str:

@@ -24,7 +24,7 @@ from lab.page import (
     pictures,
     tracking,
 )
-from lab.page.compared import mode_name, mode_of
+from lab.page.compared import mode_name
 from lab.page.model import Block, Grid, Missing, Part, Picture, Section, grid
 from lab.page.pictures import Panel, Point, Points, Style
 from lab.results import goals, notation, tables
@@ -74,7 +74,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
                 for key in keys
             ]
             used += keys
-    mode = mode_name(like.machine, mode_of(like))
+    mode = mode_name(like.machine, like.mode)
     mix = notation.writes(like.write_percent)
     over = pictures.LAZY if pictures.LAZY in drawn else pictures.FIRST_WRITE
     if row in SPLITTING:

@@ -26,7 +26,7 @@ Way = tuple[Mode, str]
 
 
 def way_of(key: Key) -> Way:
-    return Mode(key.ept, key.tdp_mmu, key.pml), key.dirty_harvest
+    return key.mode, key.dirty_harvest
 
 
 def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from lab.core import complete
 from lab.core.errors import LabError
+from lab.machines.paging import Mode
 
 KERNELS = ("series", "peer", "base")
 # For each phase, whether it is repeated and so has an iteration.
@@ -77,6 +78,11 @@ class Key:
     pml: bool = field(default=True, kw_only=True)
     idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
     pattern: Annotated[str, _one_of(PATTERNS)] = field(default=PATTERNS[0], kw_only=True)
+
+    @property
+    def mode(self) -> Mode:
+        """The paging mode."""
+        return Mode(self.ept, self.tdp_mmu, self.pml)
 
 
 @dataclass(frozen=True)
