@@ -50,6 +50,20 @@ def family(leader: int) -> list[psutil.Process]:
     return sorted(members, key=lambda process: process.pid)
 
 
+def waited_s(pid: int, proc: Path = Path("/proc")) -> float:
+    """Return how long a process had work for a CPU but none to do it, in seconds.
+
+    Of the thread for which that is longest: a program that waits for all of its threads is as late.
+    0 if the process has ended, or the kernel doesn't count it (sched-stats.rst, the second field of
+    schedstat, in nanoseconds).
+    """
+    waited = [0.0]
+    for file in proc.glob(f"{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):
+            waited.append(int(file.read_text().split()[1]) / 1e9)
+    return max(waited)
+
+
 def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         # psutil compares start times, so it does not signal another process with the same number.

@@ -95,7 +95,7 @@ class EmulatedMachine(ABC):
                 (directory / REPORT).open("rb") as report,
             ):
                 watch = _Watch(self.name, job, directory, report)
-                watch.until_complete(emulator, started + job.timeout_s)
+                watch.until_complete(emulator)
             return watch.result(time.monotonic() - started)
 
     def describe(self, job: Job) -> str:
@@ -152,6 +152,20 @@ class EmulatedMachine(ABC):
             raise LabError(f"{job.memory_mib} MiB: this host has {max(free, 0)} MiB to give now")
 
 
+class _Clock:
+    """The host's clock, which stands still while a process waits for a CPU."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._started = time.monotonic()
+        self._waited = 0.0
+
+    def now(self) -> float:
+        """Return seconds since it was made."""
+        self._waited = max(self._waited, process.waited_s(self._pid))
+        return time.monotonic() - self._started - self._waited
+
+
 class _Watch:
     """Follows one run until its report, which grows meanwhile, is complete."""
 
@@ -161,21 +175,23 @@ class _Watch:
         self._directory = directory
         self._channel = Channel(job.on_progress)
         self._report = report
-        self._heard = time.monotonic()
 
-    def until_complete(self, emulator: subprocess.Popen[bytes], deadline: float) -> None:
+    def until_complete(self, emulator: subprocess.Popen[bytes]) -> None:
         """Wait for the last frame. Raises MachineFailed and LabError as Machine.run() does."""
+        clock = _Clock(emulator.pid)
+        heard = 0.0
         while True:
             # Poll first, then read: so everything is read that the emulator wrote before it ended.
             code = emulator.poll()
-            self._read()
+            if self._read():
+                heard = clock.now()
             if self._channel.status is not None:
                 return
             if code is not None:
                 raise self._ended_early(code)
-            if time.monotonic() >= deadline:
+            if clock.now() >= self._job.timeout_s:
                 raise self._failed(*self._out_of_time(self._job.timeout_s))
-            if time.monotonic() >= self._heard + self._job.silent_s:
+            if clock.now() >= heard + self._job.silent_s:
                 raise self._failed(*self._out_of_time(self._job.silent_s, "without a word"))
             time.sleep(POLL_S)
 
@@ -192,9 +208,9 @@ class _Watch:
             seconds=seconds,
         )
 
-    def _read(self) -> None:
-        if data := self._report.read():
-            self._heard = time.monotonic()
+    def _read(self) -> bool:
+        """Read what has been reported since. Returns whether that is anything."""
+        data = self._report.read()
         try:
             self._channel.feed(data)
         except ReportBroken as error:
@@ -208,6 +224,7 @@ class _Watch:
                 f"{self._machine}: the command's results did not fit into "
                 f"{self._job.memory_mib} MiB: {self._channel.complaint}"
             )
+        return bool(data)
 
     def _out_of_time(self, seconds: float, how: str = "") -> tuple[Reason, str]:
         span = f"{seconds:g} s {how}".strip()

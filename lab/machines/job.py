@@ -46,9 +46,10 @@ class Job:
     parameters: module parameters, "kvm.tdp_mmu": "0". `host` verifies them instead of setting them.
     files: absolute path inside the machine -> host file or directory. Shared libraries
         that dynamic programs among them need come along by themselves.
-    timeout_s: seconds of the host's clock, boot included.
-    silent_s: seconds of the host's clock in which an emulated machine reports nothing, neither that
-        it is up nor progress.
+    timeout_s: seconds of the host's clock, boot included. While an emulator waits for a CPU, as
+        other programs have them all, this clock stands still.
+    silent_s: seconds, likewise, in which an emulated machine reports nothing, neither that it is up
+        nor progress.
     on_progress: called with each line that the command appends to $LAB_PROGRESS, while it runs.
     cmdline: further words for the kernel command line.
     busybox: for a kernel that cannot run the host's.

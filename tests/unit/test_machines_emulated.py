@@ -14,13 +14,14 @@ import shlex
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from lab.core import workspace
+from lab.core import process, workspace
 from lab.machines import bochs, initramfs
 from lab.machines.channel import Channel, ReportBroken
 from lab.machines.emulated import EmulatedMachine
@@ -269,6 +270,29 @@ def test_a_machine_that_fails(script: str, reason: str, detail: str, log: str) -
     assert (failure.value.reason, failure.value.kernel_log) == (reason, log)
     assert failure.value.__notes__ == [log]
     assert_nothing_is_left()
+
+
+def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: dict[int, float] = {}
+
+    def waited_s(pid: int) -> float:
+        now = time.monotonic()
+        return 0.75 * (now - began.setdefault(pid, now))
+
+    monkeypatch.setattr(process, "waited_s", waited_s)
+    late = f"{UP} sleep 2; cat frames >>report; echo 'E 0' >>report"
+    assert Scripted(late).run(dataclasses.replace(job(), timeout_s=1, silent_s=1)).status == 0
+    with pytest.raises(MachineFailed, match=ENDLESS):
+        Scripted(f"{UP} {STAY}").run(dataclasses.replace(job(), timeout_s=1))
+    assert time.monotonic() - max(began.values()) >= 4
+
+
+def test_the_thread_that_waited_longest_counts(tmp_path: Path) -> None:
+    for thread, line in ("7", "5 2000000000 1\n"), ("8", "9 3500000000 1\n"), ("9", ""):
+        write(tmp_path / "7/task" / thread / "schedstat", line)
+    assert process.waited_s(7, tmp_path) == 3.5
+    assert process.waited_s(8, tmp_path) == 0
+    assert process.waited_s(os.getpid()) >= 0
 
 
 @for_each_row(
