@@ -26,6 +26,9 @@ $(if $(and $(filter 1,$(words $(BASE))),$(filter $(BASES),$(BASE))),,\
 	$(error make BASE=$(BASE): there is no such, but one of: $(BASES)))
 export LAB_BASE := $(BASE)
 endif
+ifneq ($(BASE),)
+$(if $(filter dkms,$(MAKECMDGOALS)),$(error make dkms BASE=$(BASE): the package has the kernels of all bases))
+endif
 ifneq ($(SOURCE),)
 $(foreach goal,$(or $(MAKECMDGOALS),help),$(if $(filter tree,$(goal)),,\
 	$(error make $(goal) SOURCE=$(SOURCE): only `make tree` has a SOURCE, which it keeps)))
@@ -73,7 +76,7 @@ help:
 	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
-	@echo 'make dkms     a Debian package of KVM alone, as modules for the kernel that Debian has (2 minutes)'
+	@echo "make dkms     a Debian package of KVM alone, as modules for Debian's kernels of all bases (2 minutes)"
 	@echo 'make qemu     a QEMU that asks KVM for splitting, in build/qemu: qemu/ on Debian'"'"'s (8 minutes)'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
@@ -84,7 +87,7 @@ help:
 	@echo 'make setup    install what all of this needs (the others do it by themselves)'
 	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'
 	@echo
-	@echo 'BASE=VERSION  another kernel for any of these but report, compare and mail; make tree ARGS=--help'
+	@echo 'BASE=VERSION  another kernel for any of these but report, compare, mail and dkms; make tree ARGS=--help'
 	@echo '              says which there are. make tree SOURCE=FILE: a tarball of it from elsewhere'
 	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
 
@@ -168,15 +171,21 @@ _test_races: setup
 _test_leaks: NEEDS := leaks selftests
 _test_pae: NEEDS := pae
 _test_migration: NEEDS := kvm
-_test_modules: NEEDS := selftests
 _test_bpf: NEEDS := bpf selftests
 _test_bpf: PACKAGES := bpf
 _test_migration: PACKAGES := qemu
-_test_leaks _test_pae _test_migration _test_modules _test_bpf: _test_%: setup
+_test_leaks _test_pae _test_migration _test_bpf: _test_%: setup
 	@$(LAB) tree
 	@$(LAB) build $(NEEDS)
 	$(if $(filter migration,$*),@$(LAB) qemu)
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
+
+# The package has the kernels of all bases, and on each run the selftests of its own.
+_test_modules: setup
+	$(if $(BASE),,@for base in $$($(LAB) tree --others); do make test BASE=$$base || exit; done)
+	@$(LAB) tree
+	@$(LAB) build selftests
+	@$(PYTHON) -m pytest -n 2 tests/machines/test_modules.py $(ARGS)
 
 _test_limit: setup
 	@$(LAB) tree

@@ -41,7 +41,7 @@ COMMANDS = {
 }
 
 # Commands without --base: they concern all bases, as results do, or none.
-OF_ALL_BASES = {"report", "compare", "mail", "qemu"}
+OF_ALL_BASES = {"report", "compare", "mail", "qemu", "dkms"}
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 

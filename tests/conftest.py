@@ -41,7 +41,7 @@ BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LA
 MODULES = "tests/machines/test_modules.py::"
 ONE_WORKER = {
     "tests/unit/test_page.py::": "page",
-    f"{MODULES}test_debians_kernel[svm-qemu-False": "modules",
+    f"{MODULES}test_debians_kernel[bookworm-amd64-svm-qemu-False": "modules",
     f"{MODULES}test_a_kernel_comes_that_nothing_is_built_for": "modules",
 }
 

@@ -15,6 +15,26 @@ _HEADER = re.compile(r"^diff --git .*\n(?:(?!@@ |diff --git ).*\n)*", re.MULTILI
 _PATH = re.compile(r"(?<= )([ab]/)(\S+)")
 
 
+class Debian(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The kernels of one of Debian's suites, made of this base.
+
+    source: the version of the source package. sha256: of its tarball. release: of the kernels,
+    without the flavour. flavours: each with the sha256 of its configuration. refused: those that
+    `make dkms` is not for, each with the reason.
+    """
+
+    source: str
+    sha256: str
+    release: str
+    flavours: dict[str, str]
+    refused: dict[str, str] = {}
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The release of each kernel -> sha256 of its configuration."""
+        return {f"{self.release}-{name}": sha256 for name, sha256 in self.flavours.items()}
+
+
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One base. What each key says is in docs/developing.md: "Bases"."""
 
@@ -24,7 +44,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suite: str = ""
     packages: tuple[str, ...] = ()
     paths: dict[str, str] = {}
-    kernels: dict[str, str] = {}
+    debian: dict[str, Debian] = {}
 
     @property
     def newest(self) -> str:

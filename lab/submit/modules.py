@@ -19,10 +19,11 @@ import click
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import Identity, Repo, configured_identity
-from lab.core.paths import LAYOUT, ROOT, Layout
+from lab.core.paths import DEFAULT_BASE, LAYOUT, ROOT, Layout, numbers
 from lab.core.steps import run_logged, say
 from lab.series import tree
-from lab.series.pin import Pin, read_pin
+from lab.series.archive import SourceMissing
+from lab.series.pin import Debian, Pin, read_pin
 from lab.series.source import KernelSource, current_source
 
 PARTS = ROOT / "dkms"
@@ -40,28 +41,77 @@ MOST_BYTES = 200 * 1024
 
 
 @dataclass(frozen=True)
-class Contents:
-    """The parts of a package. date: of the package, seconds. patch: the result of difference()."""
+class Part:
+    """One base in the package. patch: the result of difference()."""
 
-    source: KernelSource
+    version: str
     pin: Pin
-    date: int
-    maintainer: str
     patch: bytes
 
     @property
+    def patch_name(self) -> str:
+        return f"kvm-{self.version}.patch"
+
+    @property
+    def proved(self) -> Iterator[str]:
+        """Lines of the file `proved`."""
+        for debian in self.pin.debian.values():
+            words = (debian.source, self.pin.package, self.pin.tarball, debian.sha256)
+            yield f"source {' '.join(words)} {self.patch_name}"
+            for release, sha256 in debian.kernels.items():
+                yield f"kernel {release} {sha256} {debian.source}"
+            for flavour, reason in debian.refused.items():
+                yield f"refused {debian.release}-{flavour} {reason}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The parts of a package, the oldest base first. date: of the package, seconds."""
+
+    parts: tuple[Part, ...]
+    date: int
+    maintainer: str
+
+    @property
+    def debians(self) -> list[Debian]:
+        return [debian for part in self.parts for debian in part.pin.debian.values()]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The releases that the package is for, without those that it refuses."""
+        return [
+            f"{debian.release}-{flavour}"
+            for debian in self.debians
+            for flavour in debian.flavours
+            if flavour not in debian.refused
+        ]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Flavour -> reason."""
+        return {name: reason for one in self.debians for name, reason in one.refused.items()}
+
+    @property
     def version(self) -> str:
+        """The point release of each base, the newest first, and the date."""
         date = time.strftime("%Y%m%d.%H%M", time.gmtime(self.date))
-        return f"{self.source.version}+eagersplit{date}"
+        points = [part.pin.newest.partition("-")[0] for part in reversed(self.parts)]
+        return f"{'+'.join(points)}+eagersplit{date}"
 
     def filled(self, template: str) -> str:
+        packages = (f"{part.pin.package} (>= {part.pin.newest})" for part in self.parts)
+        lines = (
+            " ".join(one for one in self.kernels if one.startswith(f"{debian.release}-"))
+            for debian in self.debians
+        )
         values = {
             "VERSION": self.version,
             "SYMBOL": re.sub(r"\W", "_", self.version),
             "MAINTAINER": self.maintainer,
-            "SOURCE": self.source.package,
-            "SOURCE_VERSION": self.source.version,
-            "KERNELS": " ".join(self.pin.kernels),
+            "SOURCES": " | ".join(packages),
+            "KERNELS": " ".join(self.kernels),
+            "KERNEL_LINES": "\n ".join(lines),
+            "REFUSED": "; ".join(f"{name} ({why})" for name, why in self.refused.items()),
         }
         for name, value in values.items():
             template = template.replace(f"@{name}@", value)
@@ -70,29 +120,26 @@ class Contents:
     @property
     def proved(self) -> str:
         """The file from which dkms/prepare reads which kernels it is for."""
-        source = self.source
-        lines = [
-            f"version {self.version}",
-            f"source {source.package} {source.version} {self.pin.tarball} {source.sha256}",
-            *(f"kernel {release} {sha256}" for release, sha256 in self.pin.kernels.items()),
-        ]
+        lines = [f"version {self.version}", *(line for part in self.parts for line in part.proved)]
         return "".join(f"{line}\n" for line in lines)
 
 
 def directory_of(layout: Layout) -> Path:
-    """The directory in which the package of a base is made."""
-    return layout.work / "dkms"
+    """The directory in which the package is made."""
+    return layout.build / "dkms"
 
 
 def check_source(layout: Layout, pin: Pin, source: KernelSource) -> None:
-    """LabError: the source is not the newest proved one, or the pin has no Debian kernel of it."""
-    if not source.proved or source.version != pin.newest:
+    """LabError: the pin has no kernels of Debian of this source."""
+    if not pin.debian:
+        raise LabError(f"{layout.pin}: [debian] names no kernels that modules could be for")
+    known = {(one.source, one.sha256) for one in pin.debian.values()}
+    if (source.version, source.sha256) not in known:
+        versions = " or ".join(one.source for one in pin.debian.values())
         raise LabError(
-            f"{source.package} is {source.version}: modules are only for kernels of {pin.newest},"
+            f"{source.package} is {source.version}: modules are only for kernels of {versions},"
             f" as {layout.pin.name} has it"
         )
-    if not pin.kernels:
-        raise LabError(f"{layout.pin}: [kernels] names no kernel that modules could be for")
 
 
 def check_guards(repo: Repo) -> None:
@@ -120,7 +167,7 @@ def _tree(layout: Layout, source: KernelSource) -> Iterator[tuple[Repo, str]]:
         tree.make(layout, source)
         yield Repo(layout.linux), "HEAD"
         return
-    part = directory_of(layout) / "linux"
+    part = directory_of(layout) / layout.version / "linux"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         space.need(part.parent, PART_GIB, "the sources of KVM")
@@ -129,16 +176,33 @@ def _tree(layout: Layout, source: KernelSource) -> Iterator[tuple[Repo, str]]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def contents(layout: Layout) -> Contents:
-    """The contents of the package. LabError: what check_source() and check_guards() raise."""
+def _part(layout: Layout) -> Part:
     pin, source = read_pin(layout), current_source(layout)
     check_source(layout, pin, source)
     with _tree(layout, source) as (repo, tip):
         check_guards(repo)
-        patch = difference(repo, tip)
+        return Part(layout.version, pin, difference(repo, tip))
+
+
+def _parts(layout: Layout) -> Iterator[Part]:
+    for version in sorted(layout.versions, key=numbers):
+        try:
+            yield _part(layout.of(version))
+        except SourceMissing as error:
+            if version == DEFAULT_BASE:
+                raise
+            say(f"dkms: the package is for no kernel of {version}: {error}")
+
+
+def contents(layout: Layout) -> Contents:
+    """The contents of the package. A base whose source cannot be had is left out, and named.
+
+    LabError: what check_source() and check_guards() raise.
+    """
+    parts = tuple(_parts(layout))
     date = int(Repo(layout.root).text("log", "-1", "--format=%ct"))
     maintainer = configured_identity(layout.root) or NOBODY
-    return Contents(source, pin, date, str(maintainer), patch)
+    return Contents(parts, date, str(maintainer))
 
 
 def lay_out(what: Contents, root: Path) -> None:
@@ -152,13 +216,14 @@ def lay_out(what: Contents, root: Path) -> None:
             (directory / name).write_text(what.filled((PARTS / name).read_text()))
             executable = (PARTS / name).stat().st_mode & 0o100
             (directory / name).chmod(0o755 if executable else 0o644)
-    (sources / "kvm.patch").write_bytes(what.patch)
+    for part in what.parts:
+        (sources / part.patch_name).write_bytes(part.patch)
     (sources / "proved").write_text(what.proved)
 
 
-def make(layout: Layout) -> Path:
-    """Make the package. The same input gives the same bytes. LabError: what contents() raises."""
-    what, directory = contents(layout), directory_of(layout)
+def make(layout: Layout, what: Contents) -> Path:
+    """Make the package. The same input gives the same bytes."""
+    directory = directory_of(layout)
     lay_out(what, directory / "root")
     for old in directory.glob("*.deb"):
         old.unlink()
@@ -175,7 +240,7 @@ def make(layout: Layout) -> Path:
 def command() -> None:
     """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernel.
 
-    It is in build/dkms, or in build/VERSION/dkms of another base than the default. No
-    kernel is built: that is dkms's work, where the package is installed.
+    It is in build/dkms, and for the kernels of all bases. No kernel is built: dkms builds the
+    modules, where the package is installed.
     """
-    say(f"dkms: {make(LAYOUT)}")
+    say(f"dkms: {make(LAYOUT, contents(LAYOUT))}")

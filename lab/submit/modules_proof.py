@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A root file system with Debian's own kernel in which the package of modules is installed.
+"""Root file systems of Debian in which the package of modules is installed, or built.
 
-mmdebstrap makes it, of the release that has the kernel, so dkms builds in it as it does on a host.
+mmdebstrap makes them, of the release that has the kernel, so dkms builds as it does on a host.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from lab.machines import disk
 from lab.machines.disk import INSTALLED, SvmQemuDisk
 from lab.series import archive
 from lab.series.archive import SourceMissing
-from lab.series.pin import read_pin
+from lab.series.pin import Debian, read_pin
 from lab.submit import modules
 
 PAGE = ROOT / "docs" / "operators.md"
@@ -38,7 +39,7 @@ cd /root
 files=$(dpkg-query -S "*/lib/modules/$1/kernel" | sed 's/[,:].*//')
 proved=$(echo /usr/src/{modules.TOOL}-*/proved)
 cp -a $proved /var/lib/dkms/{modules.TOOL} "/lib/modules/$1/updates" .
-sed -i 's/^source [^ ]* /&9/' $proved
+sed -i 's/^kernel .* /&9/' $proved
 {{
     apt-get install -y --reinstall --no-install-recommends "linux-image-$1" $files
     echo "exit status $?"
@@ -53,6 +54,28 @@ mv updates "/lib/modules/$1/"
 mv proved $proved
 rm -f /var/log/{modules.TOOL}-*
 depmod "$1"
+"""
+
+# The modules are built for each release that is named. Headers are unpacked, as their packages
+# depend on the kernels. Releases that the package refuses are built as well, without the refusal.
+BUILT = "built"
+BUILD_ALL = f"""
+export DEBIAN_FRONTEND=noninteractive
+cd /root
+version=$(dkms status | sed 's|.*/||; s|[,:].*||')
+for release; do
+    needed=$(apt-cache depends "linux-headers-$release" | sed -n 's/^ *Depends: //p' |
+        grep -E '^(linux-headers-.*-common.*|linux-kbuild-.*|gcc-.*)$')
+    apt-get install -y --no-install-recommends $needed
+    apt-get download "linux-headers-$release"
+    dpkg-deb -x linux-headers-"$release"_*.deb /
+    sed -i "/^refused $release /d" /usr/src/{modules.TOOL}-*/proved
+    dkms build -m {modules.TOOL} -v "$version" -k "$release"
+    for file in /var/lib/dkms/{modules.TOOL}/"$version/$release"/x86_64/module/*; do
+        modinfo -F vermagic "$file" | sed "s|^|$release ${{file##*/}} |"
+    done >>{BUILT}
+    dkms unbuild -m {modules.TOOL} -v "$version" -k "$release"
+done
 """
 
 
@@ -90,24 +113,29 @@ class Installed:
         return modules_of | programs | shell | tool
 
 
+LEFT_OUT = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale")]
+
+
 def commands(page: str) -> list[str]:
     """The commands that a page of the documentation names, in order."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
 
-def _sources(layout: Layout) -> tuple[str, ...]:
-    """mmdebstrap's words for the release and its archive; of its own it knows where updates are."""
+def _sources(suite: str) -> tuple[str, ...]:
+    """mmdebstrap's words for the release and its archive; of its own it knows where updates are.
+
+    SourceMissing: the machine's own apt names no archive of Debian.
+    """
     own = archive.codename()
-    suite = read_pin(layout).suite
-    if not suite:
+    if suite == own:
         return (own,)
     codename = suite.partition("-")[0]
     mirror = next(iter(archive.mirrors(own)), None)
     if mirror is None:
         raise SourceMissing(f"apt's sources name no archive of Debian, which has {suite}")
     words = f"[signed-by={archive.KEYRING}] {mirror}"
-    return (codename, f"deb {words} {codename} main", f"deb {words} {suite} main")
+    return (codename, *(f"deb {words} {one} main" for one in dict.fromkeys((codename, suite))))
 
 
 def install_line() -> str:
@@ -116,11 +144,10 @@ def install_line() -> str:
     return line
 
 
-def root_command(layout: Layout, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
+def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
     """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
-    suite = read_pin(layout).suite
     # What it depends on is to come from there, too, as with apt-get's -t on a host.
-    image = f",linux-image-{release}/{suite}" if suite else f",linux-image-{release}"
+    image = f",linux-image-{release}/{suite}" if "-" in suite else f",linux-image-{release}"
     boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
     # The host's kernel is another one.
     uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
@@ -133,8 +160,34 @@ def root_command(layout: Layout, release: str, deb: Path, directory: Path) -> tu
         f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} /root/{ANOTHER_KERNEL} {directory}",
         f"copy-out /lib/modules/{release} {directory}/lib/modules",
     ]
-    left_out = (f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale"))
-    return disk.root_command(directory, hooks, *_sources(layout), *left_out, include=image)
+    return disk.root_command(directory, hooks, *_sources(suite), *LEFT_OUT, include=image)
+
+
+def builds_command(
+    suite: str, debian: Debian, package: str, deb: Path, directory: Path
+) -> tuple[str, ...]:
+    """mmdebstrap's command line for DIRECTORY/built: modules for all flavours of a suite."""
+    source = f"{package}={debian.source}"
+    line = f"apt-get install -y --no-install-recommends /root/{deb.name} {source} kmod"
+    words = " ".join(debian.kernels)
+    hooks = (
+        f"copy-in {deb} /root",
+        f'chroot "$1" sh -ec {shlex.quote(line)}',
+        f'chroot "$1" sh -uc {shlex.quote(BUILD_ALL)} sh {words}',
+        f"copy-out /root/{BUILT} {directory}",
+    )
+    return (
+        *("mmdebstrap", "--variant=minbase", "--format=null"),
+        *("--dpkgopt=force-unsafe-io", *LEFT_OUT),
+        *(f"--customize-hook={hook}" for hook in hooks),
+        *_sources(suite)[:1],
+        "/dev/null",
+        *_sources(suite)[1:],
+    )
+
+
+# Laying out the sources of all bases takes a minute.
+contents = cache(modules.contents)
 
 
 def _fingerprint(what: modules.Contents) -> str:
@@ -142,27 +195,49 @@ def _fingerprint(what: modules.Contents) -> str:
     parts = (*modules.SOURCES, *modules.CONTROL, modules.TOOL)
     files = [*map(Path, (__file__, disk.__file__)), *INSTALLED.values()]
     texts = [file.read_bytes() for file in (*files, *(modules.PARTS / name for name in parts))]
-    known = [what.proved.partition("\n")[2].encode(), what.patch, install_line().encode()]
-    return hashlib.sha256(b"\0".join(known + texts)).hexdigest()
+    known = [what.proved.partition("\n")[2].encode(), install_line().encode()]
+    patches = [part.patch for part in what.parts]
+    return hashlib.sha256(b"\0".join(known + patches + texts)).hexdigest()
 
 
-def install(layout: Layout = LAYOUT) -> Installed:
+def _run(command: tuple[str, ...], what: str, expected: str, log: Path, directory: Path) -> None:
+    log.unlink(missing_ok=True)
+    with step(what, expected):
+        run_logged("mmdebstrap", command, log, directory)
+
+
+def install(suite: str, flavour: str, layout: Layout = LAYOUT) -> Installed:
     """Install the package into a new root file system, unless that was done with the same one.
 
-    LabError: what modules.make() raises. WorkFailed: it is not installed.
+    The kernel is that of the layout's base in this suite. LabError: what modules.make() raises.
+    WorkFailed: it is not installed.
     """
-    what = modules.contents(layout)
-    directory = modules.directory_of(layout) / "installed"
-    (release, *_) = what.pin.kernels
+    what, release = contents(layout), f"{read_pin(layout).debian[suite].release}-{flavour}"
+    directory = modules.directory_of(layout) / "installed" / release
     stamp, wanted = directory / "stamp", _fingerprint(what)
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         space.need(directory, NEEDED_GIB, "a Debian root file system")
-        command = root_command(layout, release, modules.make(layout), directory)
-        log = layout.log / "dkms-root.log"
-        log.unlink(missing_ok=True)
-        with step("Installing the modules into a Debian root file system", "3 min"):
-            run_logged("mmdebstrap", command, log, directory)
+        command = root_command(suite, release, modules.make(layout, what), directory)
+        name = f"Installing the modules into Debian with {release}"
+        _run(command, name, "3 min", layout.log / f"dkms-{release}.log", directory)
         stamp.write_text(wanted)
     return Installed(release, directory)
+
+
+def build(suite: str, layout: Layout = LAYOUT) -> str:
+    """Build the modules for all flavours of a suite: a line of release, file, vermagic for each.
+
+    Raises what install() raises.
+    """
+    pin = read_pin(layout)
+    debian, directory = pin.debian[suite], modules.directory_of(layout) / f"built-{suite}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    space.need(directory, NEEDED_GIB, "a Debian root file system")
+    deb = modules.make(layout, contents(layout))
+    command = builds_command(suite, debian, pin.package, deb, directory)
+    name = f"Building the modules for all flavours of {debian.release}"
+    _run(command, name, "6 min", layout.log / f"dkms-built-{suite}.log", directory)
+    return (directory / BUILT).read_text()

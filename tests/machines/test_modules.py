@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The package of modules in Debian's own kernel: the series, the kernel's own KVM, and back.
+"""The package of modules in Debian's own kernels: the series, the kernel's own KVM, and back.
 
-Nothing is built for this but the modules, by dkms, in a root file system that mmdebstrap makes.
+Nothing is built for this but the modules, by dkms, in root file systems that mmdebstrap makes.
 """
 
 import json
@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from lab.machines import Job, Result, Sharing
 from lab.measure.migration import command, load
 from lab.measure.migration.timeline import parse_stats
 from lab.series.archive import SourceMissing
+from lab.series.pin import read_pin
 from lab.submit import modules, modules_proof
 from lab.submit.modules_proof import VENDORS, Installed
 from tests.builds import building
@@ -72,22 +74,44 @@ wait"""
 PATCHED = Sharing.TURNS
 
 # Installing the package takes three minutes, and most of these tests one or two. So `make test` has
-# the installation and one machine, for the default base; `make test WHAT=modules` has all of it.
+# one kernel and one machine; `make test WHAT=modules` has all of them, for all bases.
 pytestmark = pytest.mark.once
 LATER = pytest.mark.long
-MODES = [pytest.param(True, marks=LATER), False]
-MACHINES = ["svm-qemu", pytest.param("vmx-bochs", marks=LATER)]
+DEBIAN = read_pin(LAYOUT).debian
+FIRST, *OTHERS = DEBIAN
+# Kernel, machine, two-dimensional paging.
+ON_HOSTS = [
+    pytest.param(suite, "amd64", "svm-qemu", tdp, marks=[LATER] if tdp or suite != FIRST else [])
+    for suite in DEBIAN
+    for tdp in (False, True)
+]
+IN_CLOUDS = [
+    pytest.param(FIRST, "cloud-amd64", machine, tdp, marks=LATER)
+    for machine in VENDORS
+    for tdp in (False, True)
+]
+Install = Callable[[str, str], Installed]
 
 
 @pytest.fixture(scope="module")
-def installed() -> Installed:
-    try:
-        # Not that of kernels, which the other worker may want meanwhile.
-        with building(), locked(BUILD / "installed.lock"):
-            return modules_proof.install()
-    except SourceMissing as error:
-        warnings.warn(str(error), stacklevel=2)
-        pytest.skip(str(error))
+def install() -> Install:
+    @cache
+    def done(suite: str, flavour: str) -> Installed:
+        try:
+            # Not that of kernels, which the other worker may want meanwhile.
+            with building(), locked(BUILD / "installed.lock"):
+                return modules_proof.install(suite, flavour)
+        except SourceMissing as error:
+            warnings.warn(str(error), stacklevel=2)
+            pytest.skip(str(error))
+
+    return done
+
+
+@pytest.fixture
+def installed(install: Install) -> Installed:
+    """What most hosts run."""
+    return install(FIRST, "amd64")
 
 
 def state(result: Result, name: str) -> tuple[dict[str, str], int]:
@@ -122,12 +146,16 @@ def check_states(result: Result) -> None:
     assert "dirty_harvest" not in said["parameters"]
 
 
-@pytest.mark.parametrize("tdp", MODES)
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("suite, flavour, name, tdp", ON_HOSTS + IN_CLOUDS)
 def test_debians_kernel(
-    name: str, tdp: bool, installed: Installed, selftests: Callable[[str], Path]
+    suite: str,
+    flavour: str,
+    name: str,
+    tdp: bool,
+    install: Install,
+    selftests: Callable[[str], Path],
 ) -> None:
-    vendor, parameter = VENDORS[name]
+    installed, (vendor, parameter) = install(suite, flavour), VENDORS[name]
     programs = [test.split()[0] for test in (*SERIES, *STOCK)]
     # What the tool says is the same everywhere, and takes minutes on vmx-bochs.
     look = name == "svm-qemu"
@@ -195,15 +223,16 @@ def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:
 
 
 @LATER
+@pytest.mark.parametrize("suite", DEBIAN)
 @pytest.mark.parametrize("tdp", [True, False])
 def test_a_guest_moves_between_the_two(
-    tdp: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tdp: bool, suite: str, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saved while it writes, by the one KVM, restored by the other, and the same back again.
 
     Every write is there: the guest looks for it at each access, in both places.
     """
-    machine = machines.get("svm-qemu")
+    machine, installed = machines.get("svm-qemu"), install(suite, "amd64")
     usual = replace(command.DEFAULTS[machine.name], after_s=AFTER_S)
     monkeypatch.setitem(command.DEFAULTS, machine.name, usual)
     image, boots, lines = load.build(ONE_VCPU, tmp_path), [], ["export PATH=/sbin:/bin"]
@@ -285,7 +314,7 @@ UNHAPPY = (
     ("modprobe -r kvm_amd && modprobe kvm_amd", 0, ""),
     ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
     ("kvm-eager-split status --json", 4, "STOCK: the modules were not built"),
-    ("sed -i 's/^source [^ ]* /&9/' /usr/src/kvm-eager-split-*/proved", 0, ""),
+    ("sed -i 's/^kernel .* /&9/' /usr/src/kvm-eager-split-*/proved", 0, ""),
     (f"{SCRIPTS}.postinst abort-remove", 0, "NOT INSTALLED for"),
     ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
     ("kvm-eager-split status --json", 4, "STOCK: linux-image-"),
@@ -347,6 +376,21 @@ def test_a_kernel_comes_that_nothing_is_built_for(installed: Installed) -> None:
 
 
 @LATER
+@pytest.mark.parametrize("suite", DEBIAN)
+def test_every_flavour_builds(suite: str) -> None:
+    """Those, too, that the package refuses."""
+    with building(), locked(BUILD / "installed.lock"):
+        text = modules_proof.build(suite)
+    built = [line.split()[:3] for line in text.splitlines()]
+    wanted = {
+        (release, f"{module}.eagersplit.ko.xz", release)
+        for release in DEBIAN[suite].kernels
+        for module in ("kvm", "kvm-intel", "kvm-amd")
+    }
+    assert {tuple(line) for line in built} == wanted, text
+
+
+@LATER
 def test_make_dkms(tmp_path: Path) -> None:
     """In a clean clone, which has no tree of the kernel."""
     clone = tmp_path / "clone"
@@ -356,7 +400,7 @@ def test_make_dkms(tmp_path: Path) -> None:
     begin = time.monotonic()
     subprocess.run(command, cwd=clone, env=env, check=True)
     seconds, loads = time.monotonic() - begin, os.getloadavg()
-    (deb,) = clone.glob(f"build/**/{modules.PACKAGE}_*.deb")
+    (deb,) = clone.glob(f"build/dkms/{modules.PACKAGE}_*.deb")
     size = deb.stat().st_size
     print(f"make dkms: {seconds:.0f} s, {size} bytes; load {loads[0]:.1f} {loads[1]:.1f}")
     assert seconds <= 120

@@ -104,6 +104,7 @@ def test_plain_bench_and_test() -> None:
     (("tree", "BASE=%"), "there is no such"),
     (("tree", "BASE=6.12 6.12"), "there is no such"),
     (("bench", "SOURCE=x"), "only `make tree` has a SOURCE, which it keeps"),
+    (("dkms", "BASE=7.3"), "make dkms BASE=7.3: the package has the kernels of all bases"),
 )
 def test_what_is_not_there_is_one_line(words: tuple[str, ...], said: str) -> None:
     done = run("-n", *words)

@@ -16,17 +16,20 @@ import pytest
 
 from lab.core.git import Repo
 from lab.core.paths import ROOT, Layout
-from lab.series.pin import Pin, read_pin
-from lab.series.source import KernelSource
+from lab.series.pin import Debian, Pin, read_pin
 from lab.submit import modules, modules_proof
+from lab.submit.modules import Part
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
 from tests.unit.calls import failed, refused
 from tests.unit.fake_kernel import FakeKernel, write_tarball
 from tests.unit.files import called, program, write
 
-RELEASE = "6.12.1+deb12-cloud-amd64"
+POINT = "6.12.1+deb12"
+RELEASE = f"{POINT}-cloud-amd64"
+REALTIME = f"{POINT}-rt-amd64"
 VERSION = "6.12.1-1"
+OURS = "7.3.1+6.12.1+eagersplit19700101.0000"
 CONFIG = "CONFIG_KVM=m\nCONFIG_KVM_INTEL=m\nCONFIG_KVM_AMD=m\n"
 TARBALL = "linux-source.tar.xz"
 HEADER = "include/linux/kvm_host.h"
@@ -39,6 +42,7 @@ static struct kvm_mmu_page *kvm_mmu_get_child_sp(struct kvm_vcpu *vcpu)
 \t\treturn ERR_PTR(-EEXIST);
 }}
 """
+OTHER = Debian("7.3.1-1", "1", "7.3.1+deb13", {"amd64": "1"})
 SOURCE = {
     "arch/x86/kvm/Makefile": "obj-m += kvm.o\n",
     modules.MMU: MMU,
@@ -73,10 +77,16 @@ class Place:
         """Make the package for a source of these files."""
         write_tarball(self.tarball, files)
         sha256 = hashlib.sha256(self.tarball.read_bytes()).hexdigest()
-        source = KernelSource("linux-source-6.12", VERSION, self.tarball, sha256, True)
-        kernels = {RELEASE: hashlib.sha256(CONFIG.encode()).hexdigest()}
-        pin = Pin(source.package, str(self.tarball), {VERSION: source.sha256}, kernels=kernels)
-        self.what = modules.Contents(source, pin, 0, "A <a@example.org>", PATCH.encode())
+        config = hashlib.sha256(CONFIG.encode()).hexdigest()
+        flavours = {"cloud-amd64": config, "rt-amd64": config}
+        debian = {
+            "bookworm": Debian(VERSION, sha256, POINT, flavours, {"rt-amd64": "not tested"}),
+            "trixie": Debian("6.12.1-2", "0", "6.12.1+deb13", {"amd64": "0"}),
+        }
+        pin = Pin("linux-source-6.12", str(self.tarball), {VERSION: sha256}, debian=debian)
+        other = Pin("linux-source-7.3", "/no", {"7.3.1-1": "1"}, debian={"sid": OTHER})
+        parts = (Part("6.12", pin, PATCH.encode()), Part("7.3", other, b"of another kernel\n"))
+        self.what = modules.Contents(parts, 0, "A <a@example.org>")
         modules.lay_out(self.what, self.root / "package")
         (sources,) = (self.root / "package/usr/src").iterdir()
         for file in sources.iterdir():
@@ -100,7 +110,7 @@ def test_what_is_built(place: Place, installed: str) -> None:
     assert (place.build / HEADER).read_text() == "struct kvm;\nstruct split;\n"
     kvm = place.build / "arch/x86/kvm"
     assert "include $(src)/Makefile" in (kvm / "Kbuild").read_text()
-    version = f'MODULE_VERSION("{VERSION}+eagersplit19700101.0000");'
+    version = f'MODULE_VERSION("{OURS}");'
     for module in ("kvm", "intel", "amd"):
         assert version in (kvm / f"version_{module}.c").read_text()
 
@@ -108,22 +118,27 @@ def test_what_is_built(place: Place, installed: str) -> None:
 def test_modules_of_two_versions_do_not_fit(place: Place) -> None:
     """What kvm-amd asks kvm for is named by the version. A kernel's longest name has 55 letters."""
     kbuild = (place.build / "Kbuild").read_text()
-    assert "-Dkvm_x86_vendor_init=kvm_init_6_12_1_1_eagersplit19700101_0000\n" in kbuild
+    assert "-Dkvm_x86_vendor_init=kvm_init_7_3_1_6_12_1_eagersplit19700101_0000\n" in kbuild
+    parts = []
     for version in Layout(ROOT).versions:
         pin = read_pin(Layout(ROOT, version))
-        source = KernelSource(pin.package, pin.newest, Path(), "", True)
-        filled = modules.Contents(source, pin, 0, "", b"").filled("kvm_init_@SYMBOL@")
-        assert filled.isidentifier() and len(filled) <= 55
-        # Each base names its kernels.
+        parts.append(Part(version, pin, b""))
+        # Each base names the kernels of its newest point release, in all flavours.
         point = pin.newest.partition("-")[0]
-        assert {release.startswith(f"{point}+deb") for release in pin.kernels} == {True}
+        for debian in pin.debian.values():
+            assert debian.release.startswith(f"{point}+deb")
+            assert set(debian.flavours) == {"amd64", "cloud-amd64", "rt-amd64"}
+            assert pin.proved.get(debian.source, debian.sha256) == debian.sha256
+        assert pin.newest in {debian.source for debian in pin.debian.values()}
+    filled = modules.Contents(tuple(reversed(parts)), 0, "").filled("kvm_init_@SYMBOL@")
+    assert filled.isidentifier() and len(filled) <= 55
 
 
 def test_what_the_package_needs_and_waits_for(place: Place) -> None:
     """What `prepare` and dkms call; kernels, headers and sources that come later."""
     control = (place.root / "package/DEBIAN/control").read_text()
     (depends,) = re.findall("^Depends: (.*)$", control, re.MULTILINE)
-    source = f"linux-source-6.12 (>= {VERSION})"
+    source = f"linux-source-6.12 (>= {VERSION}) | linux-source-7.3 (>= 7.3.1-1)"
     assert depends.split(", ") == ["dkms", source, "openssl", "patch", "xz-utils"]
     triggers = (place.root / "package/DEBIAN/triggers").read_text().split("\n")
     directories = ("/lib/modules", "/usr/lib/modules", "/usr/src")
@@ -134,17 +149,16 @@ def test_what_the_package_needs_and_waits_for(place: Place) -> None:
     assert "BUILD_EXCLUSIVE" not in config
 
 
-def test_a_package_that_is_too_large(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_too_large(place: Place) -> None:
     (place.root / "base").mkdir()
     noise = random.Random(1).randbytes(modules.MOST_BYTES)
     for patch in (b"", noise):
-        made = replace(place.what, patch=patch)
-        monkeypatch.setattr(modules, "contents", lambda _, made=made: made)
+        made = replace(place.what, parts=(replace(place.what.parts[0], patch=patch),))
         layout = Layout(place.root, "6.12")
         if patch:
-            assert f"bytes, more than {200 * 1024}" in failed(modules.make, layout)
+            assert f"bytes, more than {200 * 1024}" in failed(modules.make, layout, made)
         else:
-            assert modules.make(layout).stat().st_size <= 200 * 1024
+            assert modules.make(layout, made).stat().st_size <= 200 * 1024
 
 
 # A file that is another one, below Place.root or in the kernel's source, and what it has.
@@ -153,6 +167,11 @@ NO_ROLE = MMU.replace(f"{GUARD}role.word ==", "")
 TWO_HOLES = f"has known holes ({modules.MMU} has no guard against CVE-2026-46113 and CVE-"
 REFUSALS = {
     "kernel": ("build/proved", "kernel 6.12.0 0\n", f"{RELEASE} is none of the kernels that it is"),
+    "refused": (
+        "build/proved",
+        f"kernel {RELEASE} 0 1\nrefused {RELEASE} not tested\n",
+        f"{RELEASE} is refused (not tested)",
+    ),
     "config": ("headers/.config", CONFIG + "X=y\n", f"the configuration of {RELEASE} in "),
     "built in": ("headers/.config", "CONFIG_KVM=y\n", f"built into {RELEASE} (CONFIG_KVM=y)"),
     "no headers": ("headers/.config", None, "there are no headers in"),
@@ -169,8 +188,31 @@ REFUSALS = {
     "no header": ("common/arch", None, "its source (diff: {common}/arch/x86/include: No such file"),
     "gfn": (modules.MMU, MMU.replace(f"{GUARD}gfn == ", ""), f"{VERSION} has known holes"),
     "role": (modules.MMU, NO_ROLE, TWO_HOLES),
-    "patch": ("build/kvm.patch", PATCH.replace("struct kvm", "struct a"), "series does not apply"),
+    "patch": (
+        "build/kvm-6.12.patch",
+        PATCH.replace("struct kvm", "struct a"),
+        "series does not apply",
+    ),
 }
+
+
+def test_the_source_that_is_picked(place: Place) -> None:
+    """By the release of the kernel, of several sources and a patch for each base."""
+    for release, config in (("6.12.1+deb13-amd64", "6.12.1-2"), ("7.3.1+deb13-amd64", "7.3.1-1")):
+        proved = (place.build / "proved").read_text()
+        sha256 = hashlib.sha256(CONFIG.encode()).hexdigest()
+        own = re.sub(rf"^(kernel {re.escape(release)}) \S+", rf"\1 {sha256}", proved, flags=re.M)
+        write(place.build / "proved", own)
+        program(place.root / "bin/dpkg-query", f"#!/bin/sh\necho {config}\n")
+        done = called(place.root, "./prepare", release, place.headers, cwd=place.build)
+        assert done.returncode == 1
+        kept = {"6.12.1-2": f"{place.tarball} (6.12.1-2) is not the source 6.12.1-2 of the kernel"}
+        assert kept.get(config, "/no is missing: apt install linux-source-7.3:") in done.stderr
+    # What would be laid out of 7.3's, if its source were there.
+    sha256 = hashlib.sha256(place.tarball.read_bytes()).hexdigest()
+    write(place.build / "proved", own.replace("/no 1 ", f"{place.tarball} {sha256} "))
+    done = called(place.root, "./prepare", release, place.headers, cwd=place.build)
+    assert (done.returncode, "the series does not apply" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -229,7 +271,13 @@ Adds: Documentation/kvm.rst
 +struct split;
 """
 Make = Callable[..., modules.Contents]
-PIN = fake_kernel.PIN + f'[kernels]\n"{RELEASE}" = "0"\n'
+PIN = f"""{fake_kernel.PIN}
+[debian.bookworm]
+source = "1.0"
+sha256 = "SHA"
+release = "{POINT}"
+flavours = {{ cloud-amd64 = "0" }}
+"""
 
 
 @pytest.fixture
@@ -238,7 +286,7 @@ def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def make(pin: str = PIN, mmu: str = MMU, whole: bool = True, **source: Any) -> modules.Contents:
         kernel = FakeKernel.make(tmp_path, fake_kernel.BASE_FILES | SOURCE | {modules.MMU: mmu})
-        kernel.put("base/6.12.pin", pin)
+        kernel.put("base/6.12.pin", pin.replace("SHA", kernel.source.sha256))
         kernel.put("series/0001-kvm-split.patch", MAIL)
         kernel.put("Documentation/kvm.rst", "struct split;\n")
         if whole:
@@ -256,7 +304,8 @@ def contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_difference_is_that_of_kvm(contents: Make, tmp_path: Path, whole: bool) -> None:
     """No tree is made for it, and what is there is used."""
-    patch = contents(whole=whole).patch.decode()
+    (part,) = contents(whole=whole).parts
+    patch = part.patch.decode()
     assert patch.startswith(fake_kernel.diff_of(HEADER).partition("\n")[0])
     assert patch.endswith(f" struct kvm;\n+struct {'unsaved' if whole else 'split'};\n")
     trees = [each.parent.name for each in tmp_path.glob("repository/build/**/linux/Kbuild")]
@@ -267,7 +316,7 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
     """What the page for operators says is part of what is proved."""
     fingerprint = modules_proof._fingerprint(place.what)
     assert modules_proof._fingerprint(replace(place.what, date=1)) == fingerprint
-    assert modules_proof._fingerprint(replace(place.what, patch=b"")) != fingerprint
+    assert modules_proof._fingerprint(replace(place.what, parts=())) != fingerprint
     page = modules_proof.PAGE.read_text()
     assert page.count("apt-get install -y ") == 1
     other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
@@ -277,7 +326,7 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
 
 @for_each_row(
     "wrong, said",
-    ({"proved": False}, "modules are only for kernels of 1.0, as 6.12.pin has it"),
+    ({"sha256": "1"}, "modules are only for kernels of 1.0, as 6.12.pin has it"),
     ({"version": "0.9"}, "linux-source is 0.9: modules are only for kernels of 1.0"),
     ({"pin": fake_kernel.PIN}, "names no kernel"),
     ({"mmu": MMU.replace("role.word ==", "")}, "no guard against CVE-2026-46113 and CVE-2026"),
@@ -293,7 +342,6 @@ status) cat "$DPKG_ROOT/known" 2>/dev/null ;;
 *) echo "$@" >>"$DPKG_ROOT/calls"; exit 1 ;;
 esac
 """
-OURS = f"{VERSION}+eagersplit19700101.0000"
 
 
 class Installed:
@@ -325,9 +373,9 @@ def installed(place: Place) -> Installed:
 
 @for_each_row(
     "releases, word, refused",
-    (["6.12.9+deb12-amd64", "6.1.0-30-rt-amd64"], "install", True),
-    (["6.12.9+deb12-amd64"], "upgrade", False),
-    (["6.12.9+deb12-amd64", "6.1.0-30-cloud-amd64"], "install", False),
+    (["6.12.9+deb12-arm64", "6.1.0-30-rt-amd64"], "install", True),
+    (["6.12.9+deb12-rt-amd64"], "upgrade", False),
+    (["6.12.9+deb12-rt-amd64", "6.1.0-30-cloud-amd64"], "install", False),
     # Where an image is made.
     ([], "install", False),
 )
@@ -339,18 +387,22 @@ def test_a_flavour_that_nothing_is_for(
         (installed.root / "lib/modules" / release / "kernel").mkdir(parents=True)
     file = installed.root / "package/DEBIAN/preinst"
     done = called(installed.root, "sh", file, word, DPKG_ROOT=installed.root)
-    said = f"kvm-eager-split: this package is for {RELEASE}, and not for the flavours that are inst"
+    said = (
+        f"kvm-eager-split: this package is for {RELEASE} 6.12.1+deb13-amd64 7.3.1+deb13-amd64, and"
+    )
+    assert not refused or done.stderr.endswith("; it refuses rt-amd64 (not tested)\n")
     assert (done.returncode, done.stderr.startswith(said)) == (int(refused), refused)
 
 
 def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
     """What dpkg runs when a kernel comes that has no headers, or that it is not for."""
     root = installed.root
-    for release in (RELEASE, "6.12.2-cloud-amd64"):
+    for release in (RELEASE, REALTIME, "6.12.2-cloud-amd64"):
         (root / "lib/modules" / release / "kernel").mkdir(parents=True)
     said, _ = installed.run("postinst", "triggered")
     assert f"no headers of {RELEASE}: its own KVM stays in use: apt install" in said
     assert "6.12.2-cloud-amd64 is none of the kernels that it is for" in said
+    assert f"{REALTIME} is refused (not tested): its own KVM stays in use\n" in said
     write(root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
     # Also if dpkg gives up what it has begun.

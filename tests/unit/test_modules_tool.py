@@ -20,6 +20,16 @@ from tests.unit.files import called, program, write
 RELEASE = "6.12.1+deb12-cloud-amd64"
 VERSION = "6.12.1-1+eagersplit1"
 MODULES = ("kvm", "kvm-amd", "kvm-intel")
+# Of two bases, and of one that is refused.
+PROVED = f"""\
+source 6.12.1-1~deb12u1 linux-source-6.12 /usr/src/linux-source-6.12.tar.xz 0 kvm-6.12.patch
+kernel {RELEASE} 0 6.12.1-1~deb12u1
+kernel 6.12.1+deb12-rt-amd64 0 6.12.1-1~deb12u1
+refused 6.12.1+deb12-rt-amd64 it was never tested
+source 7.3.1-1 linux-source-7.3 /usr/src/linux-source-7.3.tar.xz 0 kvm-7.3.patch
+kernel 7.3.1+deb13-cloud-amd64 0 7.3.1-1
+kernel 7.3.1+deb13-amd64 0 7.3.1-1
+"""
 UPDATES = f"/lib/modules/{RELEASE}/updates/dkms"
 # Each script finds the host's root in $H. `next` there: the version of what modprobe loads.
 # `refused`: kinds of module that the kernel does not take.
@@ -103,7 +113,7 @@ class Host:
             program(root / "bin" / name, f"#!/bin/dash\n{text}\n")
         self.script = program(root / TOOL, (PARTS / TOOL).read_text().replace("@VERSION@", VERSION))
         self.write("proc/cpuinfo", "flags : fpu svm\n")
-        self.write(f"usr/src/kvm-eager-split-{VERSION}/proved", f"kernel {RELEASE} 0\n")
+        self.write(f"usr/src/kvm-eager-split-{VERSION}/proved", PROVED)
         modules = f"lib/modules/{RELEASE}"
         self.write(f"{modules}/build/.config", "")
         self.write_all({f"{modules}/kernel/arch/x86/kvm/{each}.ko.xz": "" for each in MODULES})
@@ -190,6 +200,37 @@ def test_status(host: Host) -> None:
     assert done.returncode == 0
 
 
+@for_each_row(
+    "release, picked, after, then",
+    (RELEASE, "kvm-6.12.patch on linux-source-6.12 6.12.1-1~deb12u1", "not built", ""),
+    ("7.3.1+deb13-amd64", "kvm-7.3.patch on linux-source-7.3 7.3.1-1", "not built", ""),
+    (
+        "6.12.1+deb12-rt-amd64",
+        "none, as 6.12.1+deb12-rt-amd64 is refused: it was never tested",
+        "STOCK: the package refuses 6.12.1+deb12-rt-amd64: it was never tested",
+        "install the package for 6.12.1+deb12-rt-amd64, if there is one",
+    ),
+    # Of the releases of Debian that the package has, only the host's own.
+    (
+        "6.1.0-30-cloud-amd64",
+        "none, as 6.1.0-30-cloud-amd64 is none of its kernels",
+        "STOCK: the package is for other kernels than 6.1.0-30-cloud-amd64",
+        f"boot one of {RELEASE}, or install the package for 6.1.0-30-cloud-amd64, if there is one",
+    ),
+)
+def test_the_kernel_that_is_picked(
+    host: Host, release: str, picked: str, after: str, then: str
+) -> None:
+    program(host.root / "bin/uname", f"#!/bin/dash\necho {release}\n")
+    host.write("etc/os-release", 'NAME="Debian"\nVERSION_ID="12"\n')
+    host.write(f"lib/modules/{release}/build/.config", "")
+    host.write("next", "")
+    host.load("stock")
+    said = host.status(4)
+    assert (said["picked"], after in said["after_reload"]) == (picked, True)
+    assert not then or said["next"] == then
+
+
 def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     host.load("series")
     host.write("next", "")
@@ -212,7 +253,7 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     reason = f"the package is for other kernels than {RELEASE}"
     assert host.status(4)["after_reload"] == f"STOCK: {reason}"
     package = f"install the package for {RELEASE}, if there is one"
-    assert host.status(4)["next"] == f"boot {same}, or {package}"
+    assert host.status(4)["next"] == f"boot one of {same}, or {package}"
     # Never one of another flavour, which may not boot here.
     proved = f"kernel {releases[-1]} 0\n"
     host.write(f"usr/src/kvm-eager-split-{VERSION}/proved", proved)
