@@ -231,6 +231,98 @@ def test_the_kernel_that_is_picked(
     assert not then or said["next"] == then
 
 
+INTEL = "flags : fpu vmx\nvmx flags : ept ept_ad pml\n"
+AHEAD = "huge pages are split ahead of writes (N: by the first one)"
+ANYWAY = (
+    "logging costs less (N: the first write splits in one fault); any KVM splits ahead of writes"
+)
+
+
+@for_each_row(
+    "cpuinfo, parameters, processor, paging, changes",
+    ("flags : fpu\n", {}, "neither VMX nor SVM, or firmware", "", ""),
+    (
+        *(INTEL, {}, "Intel, EPT with Dirty bits, PML"),
+        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here"),
+    ),
+    (
+        *(INTEL, {"kvm_intel/pml": "N"}, "Intel, EPT with Dirty bits, PML switched off"),
+        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here; try dirty_harvest=on"),
+    ),
+    (
+        *(INTEL.replace("ept_ad pml", ""), {"kvm/tdp_mmu": "N", "kvm_intel/nested": "N"}),
+        *(
+            "Intel, EPT without Dirty bits, no PML",
+            "two-dimensional, shadow MMU (tdp_mmu=N), guests ca",
+        ),
+        f"{AHEAD}; try dirty_harvest=on",
+    ),
+    (
+        *("flags : svm npt hypervisor\n", {"kvm_amd/npt": "0", "kvm_amd/nested": "1"}),
+        *("AMD, NPT with Dirty bits, no PML; this host is a VM", "shadow paging, guests can nest"),
+        f"{AHEAD}; Dirty bits instead of write-protection faults",
+    ),
+    (
+        *("flags : svm\n", {"kvm_amd/nested": "0"}, "AMD, no two-dimensional paging, no PML"),
+        *("shadow paging, guests cannot nest", AHEAD),
+    ),
+)
+def test_doctor_says_what_a_host_has(
+    host: Host,
+    cpuinfo: str,
+    parameters: dict[str, str],
+    processor: str,
+    paging: str,
+    changes: str,
+) -> None:
+    host.write("proc/cpuinfo", cpuinfo)
+    for name, value in parameters.items():
+        host.write(f"sys/module/{name.replace('/', '/parameters/')}", f"{value}\n")
+    said = json.loads(host.run("doctor", "--json").stdout)
+    assert said["processor"].startswith(processor)
+    assert said["paging"].startswith(paging)
+    assert (said["changes"].startswith(changes), bool(said["changes"])) == (True, bool(changes))
+
+
+def test_doctor_looks_at_vms_and_changes_nothing(host: Host) -> None:
+    host.load("series")
+    for number, name in ((7, "qemu-system-x86"), (8, "firecracker"), (9, "crosvm")):
+        host.write(f"proc/{number}/comm", f"{name}\n")
+        (host.root / f"proc/{number}/fd").mkdir()
+        (host.root / f"proc/{number}/fd/3").symlink_to("/dev/kvm")
+    host.write_all(
+        {f"sys/kernel/debug/kvm/7-11/pages_{size}": f"{size[0]}\n" for size in ("4k", "2m", "1g")}
+    )
+    host.write("sys/kernel/debug/kvm/8-5/pages_2m", "1\n")
+    host.write("sys/kernel/debug/kvm/9-5/pages_2m", "1\n")
+    before = {file: file.stat() for file in host.root.rglob("*") if not file.is_symlink()}
+    done = host.run("doctor")
+    lines = dict(line.split(":", 1) for line in done.stdout.splitlines())
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 10)
+    assert lines["kernel"].endswith(f"{RELEASE}, flavour cloud-amd64")
+    assert lines["eager split"].strip() == "active; after reload: series"
+    assert (
+        lines["VMs"]
+        .strip()
+        .startswith(
+            "7 (qemu-system-x86) 4k=4 2m=2 1g=1; 8 (firecracker) 4k=? 2m=1 1g=?; 9 (crosvm) "
+        )
+    )
+    assert lines["dirty log"].strip() == (
+        "7 (qemu-system-x86) manual protection, unless with a dirty ring;"
+        " 8 (firecracker) no manual protection: enabling the log splits all memory;"
+        " 9 (crosvm) not known"
+    )
+    after = {file: file.stat() for file in host.root.rglob("*") if not file.is_symlink()}
+    assert {file: (one.st_mtime_ns, one.st_size) for file, one in before.items()} == {
+        file: (one.st_mtime_ns, one.st_size) for file, one in after.items()
+    }
+    # Users other than root do not see the statistics.
+    shutil.rmtree(host.root / "sys/kernel/debug/kvm")
+    said = json.loads(host.run("doctor", "--json").stdout)
+    assert said["vms"] == f"not known: {host.root}/sys/kernel/debug/kvm cannot be read"
+
+
 def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     host.load("series")
     host.write("next", "")
@@ -827,9 +919,18 @@ def test_both_commands_have_the_same_journal() -> None:
     assert texts[0][:2] == texts[1][:2] and texts[0][1] == end
 
 
-@pytest.mark.parametrize("words", [[], ["reload", "--json"], ["status", "x"], ["a", "b", "c"]])
+@for_each_row(
+    "words",
+    [],
+    ["reload", "--json"],
+    ["status", "x"],
+    ["doctor", "--yaml"],
+    ["doctor", "--json", "x"],
+    ["a", "b", "c"],
+)
 def test_wrong_usage(host: Host, words: list[str]) -> None:
+    why = f'there is no command "{" ".join(words)}"' if words else "no command is named"
     done = host.run(*words)
     assert (done.returncode, done.stdout, host.calls) == (2, "", [])
-    assert done.stderr.startswith("usage: ")
-    assert host.run("--help").stdout == done.stderr
+    assert done.stderr == f"kvm-eager-split: {why}, see kvm-eager-split --help\n"
+    assert host.run("--help").stdout.startswith("Usage: kvm-eager-split COMMAND\n")
