@@ -54,6 +54,7 @@ CHECKS = {
     "coccicheck": Check(checkers.coccicheck, "10 min"),
     "docs": Check(checkers.docs, "30 s"),
     "scripts": Check(checkers.scripts, "10 s"),
+    "package": Check(checkers.package, "10 s, 2 min without the trees of all bases"),
 }
 # Mails are sent for the newest base. On the others the series has to apply and to build.
 ON_EACH = ("round-trip", "compile")

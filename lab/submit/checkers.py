@@ -11,6 +11,7 @@ from pathlib import Path
 from lab.build import kernel
 from lab.core.errors import WorkFailed
 from lab.series import tree
+from lab.submit import modules
 from lab.submit.compiling import diagnostics
 from lab.submit.subject import (
     KVM_OBJECTS,
@@ -146,6 +147,16 @@ def docs(subject: Subject) -> CheckResult:
     new = _build_docs(subject, subject.tip) - before
     detail = f"Documentation/{BOOK} ({before.total()} warnings in base)"
     return CheckResult(detail, tuple(sorted(new)))
+
+
+def package(subject: Subject) -> CheckResult:
+    """lintian has nothing to say about the package of modules."""
+    deb = modules.make(subject.layout, modules.contents(subject.layout))
+    done = run(("lintian", "--allow-root", "--tag-display-limit", "0", str(deb)), deb.parent)
+    said = (done.stdout + done.stderr).splitlines()
+    if done.returncode and not said:
+        said = [f"lintian failed, status {done.returncode}"]
+    return CheckResult(f"{deb.name}, {deb.stat().st_size} bytes", tuple(said))
 
 
 def _is_shell(file: Path) -> bool:

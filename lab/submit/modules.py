@@ -5,6 +5,8 @@ The package contains the changes of the series to KVM, but not KVM itself: dkms/
 from Debian's source package on the machine where the modules are built.
 """
 
+import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 
 import click
@@ -33,6 +36,13 @@ PACKAGE = f"{TOOL}-dkms"
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards")
 CONTROL = ("control", "triggers", "preinst", "postinst", "prerm")
+# Commands of the package -> what their manual pages call them, in section 8.
+COMMANDS = {
+    PARTS / TOOL: "load and look after KVM with eager page splitting",
+    ROOT
+    / "scripts"
+    / "split-bench.sh": "measure dirty logging with and without eager page splitting",
+}
 MMU = "arch/x86/kvm/mmu/mmu.c"
 # The package's maintainer, if git's configuration names nobody.
 NOBODY = Identity("nobody", "nobody@localhost")
@@ -205,17 +215,49 @@ def contents(layout: Layout) -> Contents:
     return Contents(parts, date, str(maintainer))
 
 
+def manual_page(what: Contents, script: Path) -> str:
+    """The manual page of a command, from its --help by help2man. WorkFailed: there is none."""
+    options = ("-N", "-s", "8", "--version-string", what.version, "-n", COMMANDS[script])
+    env = os.environ | {"SOURCE_DATE_EPOCH": str(what.date), "LC_ALL": "C"}
+    command = ("help2man", *options, str(script))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WorkFailed(f"help2man made no page of {script}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _compressed(text: str) -> bytes:
+    return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def _changelog(what: Contents) -> str:
+    date = formatdate(what.date)
+    entry = f"{PACKAGE} ({what.version}) unstable; urgency=medium"
+    return f"{entry}\n\n  * See CHANGELOG.md of the series.\n\n -- {what.maintainer}  {date}\n"
+
+
+def _put(what: Contents, file: Path, source: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(what.filled(source.read_text()))
+    file.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
+
+
 def lay_out(what: Contents, root: Path) -> None:
     """Write the files of the package below ROOT."""
     shutil.rmtree(root, ignore_errors=True)
-    sources = root / "usr/src" / f"{TOOL}-{what.version}"
-    parts = {sources: SOURCES, root / "DEBIAN": CONTROL, root / "usr/sbin": (TOOL,)}
-    for directory, names in parts.items():
-        directory.mkdir(parents=True)
+    sources, share = root / "usr/src" / f"{TOOL}-{what.version}", root / "usr/share"
+    for directory, names in {sources: SOURCES, root / "DEBIAN": CONTROL}.items():
         for name in names:
-            (directory / name).write_text(what.filled((PARTS / name).read_text()))
-            executable = (PARTS / name).stat().st_mode & 0o100
-            (directory / name).chmod(0o755 if executable else 0o644)
+            _put(what, directory / name, PARTS / name)
+    _put(what, share / "doc" / PACKAGE / "copyright", PARTS / "copyright")
+    _put(what, share / "lintian/overrides" / PACKAGE, PARTS / "lintian-overrides")
+    (share / "doc" / PACKAGE / "changelog.gz").write_bytes(_compressed(_changelog(what)))
+    manual = share / "man/man8"
+    manual.mkdir(parents=True)
+    for script in COMMANDS:
+        _put(what, root / "usr/sbin" / script.name, script)
+        page = _compressed(manual_page(what, script))
+        (manual / f"{script.name}.8.gz").write_bytes(page)
     for part in what.parts:
         (sources / part.patch_name).write_bytes(part.patch)
     (sources / "proved").write_text(what.proved)

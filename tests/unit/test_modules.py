@@ -2,6 +2,7 @@
 """make dkms, and its package on other hosts: sources are laid out, or refused with one line."""
 
 import fcntl
+import gzip
 import hashlib
 import random
 import re
@@ -147,6 +148,44 @@ def test_what_the_package_needs_and_waits_for(place: Place) -> None:
     config = (modules.PARTS / "dkms.conf").read_text()
     assert 'AUTOINSTALL=""\n' in config
     assert "BUILD_EXCLUSIVE" not in config
+
+
+def test_manual_pages(place: Place) -> None:
+    """Made of what --help says, so that nothing is said twice."""
+    manual = place.root / "package/usr/share/man/man8"
+    assert {file.name for file in manual.iterdir()} == {
+        "kvm-eager-split.8.gz",
+        "split-bench.sh.8.gz",
+    }
+    pages = {file.name: gzip.decompress(file.read_bytes()).decode() for file in manual.iterdir()}
+    tool = pages["kvm-eager-split.8.gz"]
+    assert f'"kvm-eager-split {OURS}"' in tool
+    assert "kvm-eager-split \\- load and look after KVM" in tool
+    for heading in (
+        "SH NAME",
+        "SH SYNOPSIS",
+        "SH DESCRIPTION",
+        'SS "Commands:"',
+        'SS "Exit status:"',
+    ):
+        assert f"\n.{heading}\n" in tool
+    for item in ("doctor [\\-\\-json]", "reload", "metrics", *map(str, range(7))):
+        assert re.search(rf"^(\.TP\n)?{re.escape(item)}( |$)", tool, re.M), item
+    bench = pages["split-bench.sh.8.gz"]
+    assert ".TP\n\\fB\\-\\-resume\\fR FILE\n" in bench
+    # The same input gives the same bytes.
+    modules.lay_out(place.what, place.root / "again")
+    for file in manual.iterdir():
+        again = place.root / "again/usr/share/man/man8" / file.name
+        assert again.read_bytes() == file.read_bytes()
+
+
+def test_a_command_without_help_has_no_page(place: Place) -> None:
+    script = program(place.root / "x", "#!/bin/sh\nexit 1\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(modules.COMMANDS, script, "nothing")
+        said = failed(modules.manual_page, place.what, script)
+    assert said.startswith(f"help2man made no page of {script}: ")
 
 
 def test_a_package_that_is_too_large(place: Place) -> None:
