@@ -34,7 +34,7 @@ TOOL = "kvm-eager-split"
 PACKAGE = f"{TOOL}-dkms"
 # The directories that KVM is built from. Changes of the series to others do not matter for modules.
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
-SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards")
+SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards", "symbols")
 CONTROL = ("control", "triggers", "preinst", "postinst", "prerm")
 # Commands of the package -> what their manual pages call them, in section 8.
 COMMANDS = {
@@ -130,7 +130,11 @@ class Contents:
     @property
     def proved(self) -> str:
         """The file from which dkms/prepare reads which kernels it is for."""
-        lines = [f"version {self.version}", *(line for part in self.parts for line in part.proved)]
+        lines = [
+            f"version {self.version}",
+            f"maintainer {self.maintainer}",
+            *(line for part in self.parts for line in part.proved),
+        ]
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -297,6 +297,32 @@ def test_a_source_that_is_newer_than_the_kernel(place: Place) -> None:
     assert "is newer than the kernel" in place.prepare().stderr
 
 
+def test_modules_that_would_not_load(place: Place) -> None:
+    """A symbol that the kernel's own kvm exports, and the one that was built no longer."""
+    kvm = place.build / "arch/x86/kvm"
+    kernels = ("arch/x86/kvm/kvm", "split"), ("arch/x86/kvm/kvm", "zap"), ("vmlinux", "kmalloc")
+    lines = "".join(f"0x0\t{name}\t{module}\tX\t\n" for module, name in kernels)
+    write(place.headers / "Module.symvers", lines)
+    needed = ("split", "zap", "kmalloc", "kvm_init_1")
+    program(place.root / "bin/nm", "".join(f"echo '     U {name}'\n" for name in needed))
+    own = write(kvm / "Module.symvers", "0x0\tsplit\tkvm\tX\t\n0x0\tkvm_init_1\tkvm\tX\t\n")
+    tail = ": the stock KVM stays in use\n"
+
+    def said() -> tuple[int, str]:
+        done = called(place.root, "./symbols", place.headers, cwd=place.build)
+        return done.returncode, done.stderr
+
+    for module in ("kvm-intel", "kvm-amd"):
+        assert said() == (1, f"kvm-eager-split: there is no arch/x86/kvm/{module}.ko{tail}")
+        write(kvm / f"{module}.ko", "")
+    assert said() == (1, f"kvm-eager-split: this kvm does not export zap{tail}")
+    own.write_text(own.read_text() + "0x0\tzap\tkvm\tX\t\n")
+    assert said() == (0, "")
+    program(place.root / "bin/nm", "exit 1\n")
+    assert said() == (1, f"kvm-eager-split: nm cannot read the modules{tail}")
+    assert 'modules && ./symbols $kernel_source_dir"\n' in (place.build / "dkms.conf").read_text()
+
+
 MAIL = f"""\
 Subject: KVM: split
 
