@@ -555,8 +555,9 @@ def test_nothing_is_left(installed: Installed) -> None:
     for name in ("kvm.eagersplit.ko.xz", "kvm-amd.eagersplit.ko", "nvidia.ko"):
         write(installed.modules / name, "")
     log = write(installed.root / f"var/log/kvm-eager-split-{RELEASE}.log", "")
+    package = write(installed.root / "var/cache/kvm-eager-split/x.deb", "")
     _, (first, *rest) = installed.run("prerm", "remove")
-    assert not log.exists()
+    assert not log.exists() and not package.exists()
     assert not (installed.root / "var/lib/dkms/kvm-eager-split").exists()
     assert [file.name for file in installed.modules.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"

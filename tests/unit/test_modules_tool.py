@@ -22,6 +22,8 @@ VERSION = "6.12.1-1+eagersplit1"
 MODULES = ("kvm", "kvm-amd", "kvm-intel")
 # Of two bases, and of one that is refused.
 PROVED = f"""\
+version {VERSION}
+maintainer A <a@example.org>
 source 6.12.1-1~deb12u1 linux-source-6.12 /usr/src/linux-source-6.12.tar.xz 0 kvm-6.12.patch
 kernel {RELEASE} 0 6.12.1-1~deb12u1
 kernel 6.12.1+deb12-rt-amd64 0 6.12.1-1~deb12u1
@@ -911,6 +913,87 @@ def test_a_directory_for_locks_that_cannot_be_written(host: Host, word: str) -> 
     (host.root / "run/kvm-eager-split.lock").mkdir(parents=True)
     why = f"nothing was changed: {host.root}/run cannot be written, is it mounted read-only?\n"
     assert (host.does(word), host.calls) == ((1, why), [])
+
+
+CACHE = "var/cache/kvm-eager-split"
+DEB = f"{CACHE}/kvm-eager-split-modules-{RELEASE}_{VERSION}_amd64.deb"
+
+
+@for_each_row("built, words", (False, []), (True, [RELEASE]))
+def test_a_package_of_modules(host: Host, built: bool, words: list[str]) -> None:
+    """Built on one host, for one kernel, and installed where neither dkms nor a compiler is."""
+    if built:
+        host.build()
+    done = host.run("build", "--deb", *words)
+    assert (done.returncode, done.stdout) == (0, f"{host.root}/{DEB}\n"), done.stderr
+    assert [call.split()[1] for call in host.calls] == ([] if built else ["build"])
+    # Nothing is installed.
+    assert not (host.root / UPDATES.strip("/")).exists()
+    assert [file.name for file in (host.root / CACHE).iterdir()] == [Path(DEB).name]
+    subprocess.run(("dpkg-deb", "-R", host.root / DEB, host.root / "out"), check=True)
+    out = host.root / "out"
+    fields = dict(
+        line.split(": ", 1)
+        for line in (out / "DEBIAN/control").read_text().splitlines()
+        if not line.startswith(" ")
+    )
+    assert fields["Package"] == f"kvm-eager-split-modules-{RELEASE}"
+    assert fields["Version"] == VERSION
+    assert fields["Depends"] == f"linux-image-{RELEASE} (= 6.12.1-1~deb12u1), kmod"
+    assert fields["Conflicts"] == "kvm-eager-split-dkms"
+    assert fields["Maintainer"] == "A <a@example.org>"
+    files = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    own = f"usr/lib/kvm-eager-split/{RELEASE}"
+    scripts = {f"DEBIAN/{name}" for name in ("postinst", "prerm", "postrm")}
+    assert files == {
+        *(f"{UPDATES.strip('/')}/{module}.eagersplit.ko.xz" for module in MODULES),
+        *(f"{own}/kvm-eager-split", f"{own}/proved", "DEBIAN/control"),
+        *scripts,
+    }
+    proved = (out / own / "proved").read_text()
+    assert proved.splitlines() == [f"version {VERSION}", *PROVED.splitlines()[2:4]]
+    for script in scripts:
+        assert f"release={RELEASE}\n" in (out / script).read_text()
+        assert (out / script).stat().st_mode & 0o777 == 0o755
+    subprocess.run(("shellcheck", *(out / script for script in scripts)), check=True)
+    # There, the command knows its kernel without the sources.
+    shutil.rmtree(host.root / "usr/src")
+    host.write(f"{own}/proved", proved)
+    host.load("series")
+    assert host.status(0)["picked"] == "kvm-6.12.patch on linux-source-6.12 6.12.1-1~deb12u1"
+    # Once more takes the place of the first.
+    assert host.run("build", "--deb").returncode == 0
+
+
+@for_each_row(
+    "words, status, said",
+    (["6.1.0-30-amd64"], 4, "no package was made: the package is for other kernels than 6.1.0-30-"),
+    (["6.12.1+deb12-rt-amd64"], 4, "no package was made: the package refuses 6.12.1+deb12-rt-amd"),
+    (["x"], 2, 'there is no command "build --deb x", see'),
+    ([RELEASE, "x"], 2, f'there is no command "build --deb {RELEASE} x", see'),
+)
+def test_no_package_of_modules(host: Host, words: list[str], status: int, said: str) -> None:
+    found, told = host.does("build", "--deb", *words)
+    assert (found, told.startswith(said), host.calls) == (status, True, [])
+    assert not (host.root / CACHE).exists()
+
+
+def test_a_package_of_modules_that_fails(host: Host) -> None:
+    """Of a build that failed; without room; by somebody who is not root."""
+    host.write("error", "kvm-eager-split: there is a reason\n")
+    why = f"no package was made for {RELEASE}: there is a reason\n"
+    done = host.run("build", "--deb")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.endswith(f"kvm-eager-split: {why}")
+    (host.root / "error").unlink()
+    host.build()
+    fail = program(host.root / "bin/dpkg-deb", "#!/bin/sh\nexit 2\n")
+    cache = host.root / CACHE
+    assert host.does("build", "--deb") == (1, f"no package was made in {cache}, is there room?\n")
+    assert [*cache.iterdir()] == []
+    fail.unlink()
+    program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
+    assert host.does("build", "--deb")[0] == 2
 
 
 def test_both_commands_have_the_same_journal() -> None:
