@@ -36,6 +36,8 @@ PACKAGE = f"{TOOL}-dkms"
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards", "symbols")
 CONTROL = ("control", "triggers", "preinst", "postinst", "prerm")
+# What a fleet puts into Prometheus and Grafana.
+EXAMPLES = ("alerts.yml", "dashboard.json")
 # Commands of the package -> what their manual pages call them, in section 8.
 COMMANDS = {
     PARTS / TOOL: "load and look after KVM with eager page splitting",
@@ -255,6 +257,8 @@ def lay_out(what: Contents, root: Path) -> None:
             _put(what, directory / name, PARTS / name)
     _put(what, share / "doc" / PACKAGE / "copyright", PARTS / "copyright")
     _put(what, share / "lintian/overrides" / PACKAGE, PARTS / "lintian-overrides")
+    for name in EXAMPLES:
+        _put(what, share / "doc" / PACKAGE / "examples" / name, PARTS / "prometheus" / name)
     (share / "doc" / PACKAGE / "changelog.gz").write_bytes(_compressed(_changelog(what)))
     manual = share / "man/man8"
     manual.mkdir(parents=True)
