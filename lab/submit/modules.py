@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import cache
 from pathlib import Path
 
 import click
@@ -221,10 +222,11 @@ def contents(layout: Layout) -> Contents:
     return Contents(parts, date, str(maintainer))
 
 
-def manual_page(what: Contents, script: Path) -> str:
+@cache
+def manual_page(script: Path, version: str, date: int) -> str:
     """The manual page of a command, from its --help by help2man. WorkFailed: there is none."""
-    options = ("-N", "-s", "8", "--version-string", what.version, "-n", COMMANDS[script])
-    env = os.environ | {"SOURCE_DATE_EPOCH": str(what.date), "LC_ALL": "C"}
+    options = ("-N", "-s", "8", "--version-string", version, "-n", COMMANDS[script])
+    env = os.environ | {"SOURCE_DATE_EPOCH": str(date), "LC_ALL": "C"}
     command = ("help2man", *options, str(script))
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -264,7 +266,7 @@ def lay_out(what: Contents, root: Path) -> None:
     manual.mkdir(parents=True)
     for script in COMMANDS:
         _put(what, root / "usr/sbin" / script.name, script)
-        page = _compressed(manual_page(what, script))
+        page = _compressed(manual_page(script, what.version, what.date))
         (manual / f"{script.name}.8.gz").write_bytes(page)
     for part in what.parts:
         (sources / part.patch_name).write_bytes(part.patch)

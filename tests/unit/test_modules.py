@@ -174,6 +174,7 @@ def test_manual_pages(place: Place) -> None:
     bench = pages["split-bench.sh.8.gz"]
     assert ".TP\n\\fB\\-\\-resume\\fR FILE\n" in bench
     # The same input gives the same bytes.
+    modules.manual_page.cache_clear()
     modules.lay_out(place.what, place.root / "again")
     for file in manual.iterdir():
         again = place.root / "again/usr/share/man/man8" / file.name
@@ -184,7 +185,7 @@ def test_a_command_without_help_has_no_page(place: Place) -> None:
     script = program(place.root / "x", "#!/bin/sh\nexit 1\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(modules.COMMANDS, script, "nothing")
-        said = failed(modules.manual_page, place.what, script)
+        said = failed(modules.manual_page, script, "1", 0)
     assert said.startswith(f"help2man made no page of {script}: ")
 
 
