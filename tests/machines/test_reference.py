@@ -3,9 +3,15 @@
 
 Repeats one job of the reference (docs/measuring.md: "The reference"), and compares figures like
 `lab compare`. `make reference` notices changes in the figures of the other jobs.
+
+Phases that wait for other threads, e.g. for a grace period, now and then take some ticks of the
+kernel's timer more, depending on when the tick falls. Any change of the kernel's size shifts that,
+and the lockstep machine then repeats it. So what moved is measured again with the ticks at other
+moments, and counts if it has moved there, too.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +20,15 @@ from lab import machines
 from lab.build.kernel import Kernel
 from lab.build.selftests import PERF_TEST
 from lab.core.paths import LAYOUT
+from lab.machines.job import Job
 from lab.measure import bench, plan, reference
 from lab.results import compare, goals, sources
-from lab.results.compare import Side
+from lab.results.compare import Comparison, Side
+from lab.results.jsonl import Measurement
 
 VCPUS = 2
+# More memory takes longer to boot, so the test begins at another moment between two ticks.
+SHIFT_MIB = 16
 
 
 def test_the_figures_are_those_of_the_reference(
@@ -31,15 +41,24 @@ def test_the_figures_are_those_of_the_reference(
     machine = machines.get(boot.machine)
     test = selftests("series") / PERF_TEST
     job = plan.bench_job(machine, boot, kernel("series", bench.CONFIG).image, test)
-    measured = bench.checked(boot, machine.run(job))
 
-    now = Side("this run", {one.key: [one.seconds] for one in measured}, frozenset())
-    found = compare.compare(compare.load([kept]), now)
-    assert len(found.pairs) == len(measured)
-    assert not found.moved, "\n".join(
+    def measured_and_compared(job: Job) -> tuple[list[Measurement], Comparison]:
+        measured = list(bench.checked(boot, machine.run(job)))
+        now = Side("this run", {one.key: [one.seconds] for one in measured}, frozenset())
+        found = compare.compare(compare.load([kept]), now)
+        assert len(found.pairs) == len(measured)
+        return measured, found
+
+    measured, found = measured_and_compared(job)
+    moved = found.moved
+    if moved:
+        shifted = replace(job, memory_mib=job.memory_mib + SHIFT_MIB)
+        again = {pair.key for pair in measured_and_compared(shifted)[1].moved}
+        moved = [pair for pair in moved if pair.key in again]
+    assert not moved, "\n".join(
         [
-            f"{compare.summary(found)} against {kept}:",
-            *compare.moves(found),
+            f"{len(moved)} of {len(found.pairs)} figures moved against {kept} in both boots:",
+            *compare.moves(replace(found, pairs=moved)),
             f"If that is meant: make reference BASE={LAYOUT.version}, look at it, and commit it.",
         ]
     )
