@@ -72,6 +72,11 @@ MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
 DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
 TRIES = _sum("tries", r"^# .+: (\d+) tries, ")
 RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
+STEPS = _sum("steps", r"^# summary: .* steps=(\d+) ")
+
+
+def _fuzz(steps: int) -> Program:
+    return Program("x86/dirty_log_fuzz_test", ("-s", "{seed}", "-n", str(steps)), STEPS)
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,9 @@ KINDS = (
     Kind("stress", STRESS, "0", "0", "fault", 30),
     _counted("stress", STRESS, "1", "1", "fault", 50),
     Kind("fault", FAULT, "1", "0", "fault", 60),
+    Kind("fuzz", _fuzz(6000), "0", "0", "kvm", 60),
+    Kind("fuzz", _fuzz(400), "0", "0", "debug", 60),
+    _counted("fuzz", _fuzz(1000), "1", "1", "kvm", 80),
 )
 # Boots for --races. Their kernel is slow: it delays one memory access in some five hundred, and
 # lets another CPU run meanwhile, even if CPUs take turns.

@@ -31,6 +31,7 @@ ALL_OF = (
     ("get", "clear", "init-set", "ring", "harvested", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
     ("tries",),
+    ("steps",),
     (PAUSED,),
 )
 

@@ -357,6 +357,24 @@ ALIAS = selftest("x86/memslot_alias_test", eager=("Y",))
 CAPS = selftest("x86/dirty_log_caps_test", huge_2m=4)
 # The same for masks of KVM_CLEAR_DIRTY_LOG; the test goes through the host's parameters itself.
 MASKS = selftest("x86/dirty_log_clear_test", huge_2m=4, eager=("Y",))
+# Random sequences, each in a VM of its own: the test draws the host's parameters itself.
+FUZZ = selftest("x86/dirty_log_fuzz_test", "-n", "1800", huge_2m=8, eager=("Y",))
+FUZZ_THREAD = selftest(
+    *("x86/dirty_log_fuzz_test", "-t", "-n", "200", "-s", "2"),
+    name="thread",
+    huge_2m=8,
+    eager=("Y",),
+)
+FUZZ_DEBUG = selftest(
+    *("x86/dirty_log_fuzz_test", "-n", "200", "-s", "3"), name="short", huge_2m=8, eager=("Y",)
+)
+FUZZ_LONG = selftest(
+    *("x86/dirty_log_fuzz_test", "-n", "10000", "-s", "4"),
+    name="long",
+    huge_2m=8,
+    eager=("Y",),
+    timeout_s=900,
+)
 # Only a huge page that is left can be split meanwhile, and only the CPU's log is the worse for it.
 ENABLE = selftest(
     "x86/dirty_log_enable_test", huge_2m=1, settings=(("nx_huge_pages", "1"),), eager=("N",)
@@ -556,6 +574,8 @@ def cases() -> Iterator[Case]:
     # The CPU's log, and neither Dirty bits nor that.
     yield from each((CAPS,), (VMX_MODES[0], VMX_TRACKED_MODE))
     yield from each((MASKS,), (*DISTINCT_MODES, VMX_MODES[0], VMX_TRACKED_MODE))
+    yield from each((FUZZ,), DISTINCT_MODES)
+    yield from each((FUZZ_THREAD,), (SHADOW_MODES[-1],))
     yield from each(PERF_ACCESS, (SHADOW_MODES[0], TDP_MODE))
     if f"/{FOLIO.name}.c\n" in OF_BASE:
         yield from each((FOLIO, harvested(FOLIO)), HARVEST_MODES)
@@ -593,6 +613,8 @@ def long_cases() -> Iterator[Case]:
     yield from each((WINDOW_LONG,), HARVEST_MODES)
     yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_HARVEST_MODE))
     yield Case(CAPS, VMX_MODES[0], "N")
+    yield from each((FUZZ_LONG,), DISTINCT_MODES)
+    yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
     yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
     unpaused = (WINDOW_WRPROT, *NOTHING_UNSEEN_DEBUG)

@@ -325,10 +325,11 @@ def test_what_runs_in_the_shadow_mmu_runs_in_the_tdp_mmu_as_well() -> None:
         wanted = case.mode.parameters
         two_dimensional = "1" in (wanted.get("kvm_amd.npt"), wanted.get("kvm_intel.ept"))
         found[two_dimensional and wanted["kvm.tdp_mmu"] == "1"].add(case.test.name)
-    # Tests of rmaps, of shadowed page tables and of what the shadow MMU's splitter needs; and the
-    # stress test on the debug kernel, as QEMU itself fails with NPT.
+    # Tests of rmaps, of shadowed page tables and of what the shadow MMU's splitter needs; and, as
+    # QEMU itself fails with NPT, the stress test on the debug kernel and random sequences with a
+    # second thread.
     others = (
         r"eager_split_(tables|race|hostile|fault|quota|cancel|stress_test-)|dirty_log_hold|"
-        r"memslot_alias"
+        r"memslot_alias|dirty_log_fuzz_test-thread"
     )
     assert not [name for name in found[False] - found[True] if not re.match(others, name)]

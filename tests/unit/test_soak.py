@@ -231,10 +231,13 @@ FAULT_OUTPUT = """\
 # clear            descs       4 failures,   3 felt by the splitter, 1 by the ioctl
 """
 RACE_OUTPUT = "# unmap: 40 tries, 12 in between, 3 pauses, 0 back in place\n"
+FUZZ_OUTPUT = "# summary: seed=0x1 steps=400 calls=700 refused=90\n"
 
 
 def output_of(job: Job) -> str:
     text = " ".join(job.command)
+    if "fuzz" in text:
+        return FUZZ_OUTPUT
     if "stress" in text:
         return STRESS_OUTPUT
     return FAULT_OUTPUT if "fault" in text else RACE_OUTPUT
@@ -305,6 +308,7 @@ def test_all_kinds_run_with_own_seeds_and_are_summed_up(run_soak: Soak, tmp_path
     stress = sum(run["kind"].startswith("stress") for run in runs)
     faults = sum(run["kind"].startswith("fault") for run in runs)
     assert (totals["cycles"], totals["faults"]) == (30 * stress, 5 * stress + 16 * faults)
+    assert totals["steps"] == 400 * sum(run["kind"].startswith("fuzz") for run in runs)
     races = sum(run["kind"].startswith("race") for run in runs)
     assert (totals["faults_headers"], totals["tries"]) == (3 * stress, 40 * races)
     assert (content["ended"], content["complaints"]) == ("nothing was found", 0)
