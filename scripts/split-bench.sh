@@ -25,9 +25,9 @@
 #                      shared_hugetlb
 #   --init-set WHICH   initially-all-set: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
-#   --harvest LIST     values of dirty_harvest: off, on, auto         (default: as it is)
+#   --dirty-bits LIST  values of dirty_bits: off, on, auto            (default: as it is)
 #   --per-vm           enable these two values for each VM (KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, KVM_CAP_X86_DIRTY_BITS)
-#                      on a host with eager_page_split=Y and, with --harvest, dirty_harvest=auto, so that VMs
+#                      on a host with eager_page_split=Y and, with --dirty-bits, dirty_bits=auto, so that VMs
 #                      of others never get a setting that is measured: best where a scheduler may start some
 #   --iterations N     dirty, get and clear rounds, 2-1000
 #   --busy N           vCPUs that access memory after all of it is populated (default: all)
@@ -35,7 +35,7 @@
 #                      2 MiB, and huge pages and page tables are counted; clean: by chance, but none
 #                      before the first CLEAR, populating included, needs HugeTLB  (default: pages)
 #   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
-#                      or "no"; each --backing, --init-set, --eager and --harvest once, with the
+#                      or "no"; each --backing, --init-set, --eager and --dirty-bits once, with the
 #                      fewest --vcpus and the most --writes            (default: first)
 #   --no-pin           let the scheduler choose CPUs, even where there is one for each
 #   --test PATH        dirty_log_perf_test, the program itself: a script around it
@@ -78,7 +78,7 @@ name=split-bench
 root=${SPLIT_BENCH_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
-harvest_param=$params/dirty_harvest
+dirty_bits_param=$params/dirty_bits
 
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
@@ -86,12 +86,12 @@ unset vcpus_list writes_list init_set backing_list iterations
 preset=quick bytes=4M busy='' pattern=pages eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series mode=''
 pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0 verify=first
-# Without --harvest what the kernel has, see check_input.
-harvest_given='' harvest_list=''
+# Without --dirty-bits what the kernel has, see check_input.
+dirty_bits_given='' dirty_bits_list=''
 
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
-eager_was='' harvest_was='' pool_was='' pool_file='' scratch='' output_tmp=''
+eager_was='' dirty_bits_was='' pool_was='' pool_file='' scratch='' output_tmp=''
 # Whether the lock is held, and the lines that the journal has of this process.
 locked='' noted='' unrestored=''
 # $! at the time no test was running; a different $! is a test to be ended.
@@ -185,7 +185,7 @@ restore() {
 	trap - EXIT
 	end_child
 	put_back "$eager_param" "$eager_was" || status=1
-	put_back "$harvest_param" "$harvest_was" || status=1
+	put_back "$dirty_bits_param" "$dirty_bits_was" || status=1
 	put_back "$pool_file" "$pool_was" || status=1
 	rm -rf ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
 	# It stays if a setting could not be restored.
@@ -253,9 +253,9 @@ parse_options() {
 name_of() { printf '%s' "${1#--}" | tr - _; }
 set_option() {
 	case $1 in
-	--vcpus | --writes | --backing | --eager | --harvest)
-		eval "${1#--}_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
-		[ "$1" != --harvest ] || harvest_given=yes
+	--vcpus | --writes | --backing | --eager | --dirty-bits)
+		eval "$(name_of "$1")_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
+		[ "$1" != --dirty-bits ] || dirty_bits_given=yes
 		;;
 	--bytes | --busy | --pattern | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
 		eval "$(name_of "$1")=\$2"
@@ -342,8 +342,8 @@ check_input() {
 	check_list --writes "$writes_list" in_range 0 100
 	check_list --eager "$eager_list" one_of 'N, Y'
 	# What is not asked for is recorded as it is; a kernel without it is off.
-	[ -n "$harvest_given" ] || harvest_list=$(cat "$harvest_param" 2>/dev/null) || harvest_list=off
-	[ -z "$harvest_given" ] || check_list --harvest "$harvest_list" one_of 'off, on, auto'
+	[ -n "$dirty_bits_given" ] || dirty_bits_list=$(cat "$dirty_bits_param" 2>/dev/null) || dirty_bits_list=off
+	[ -z "$dirty_bits_given" ] || check_list --dirty-bits "$dirty_bits_list" one_of 'off, on, auto'
 	option=--iterations in_range 2 1000 "$iterations"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
@@ -366,15 +366,15 @@ check_input() {
 }
 
 # The matrix: the largest number of vCPUs in it, and the runs that --resume found complete,
-# " INIT WRITES VCPUS EAGER BACKING HARVEST; ...", with resumed, their lines of results.
+# " INIT WRITES VCPUS EAGER BACKING DIRTY_BITS; ...", with resumed, their lines of results.
 largest=0 verified=0 runs_done=0 work_done=0 failures=0 done_runs='' resumed=''
 
 # Calls $1, in order, for each run that is not done, whose values are in the loops'
 # variables; stops when it fails.
 for_each_run() {
 	for backing in $backing_list; do for init in $init_list; do for writes in $writes_list; do
-		for vcpus in $vcpus_list; do for eager in $eager_list; do for harvest in $harvest_list; do
-			run="$init $writes $vcpus $eager $backing $harvest"
+		for vcpus in $vcpus_list; do for eager in $eager_list; do for dirty_bits in $dirty_bits_list; do
+			run="$init $writes $vcpus $eager $backing $dirty_bits"
 			case $done_runs in
 			*" $run;"*) ;;
 			*) "$1" || return 1 ;;
@@ -424,7 +424,7 @@ test_arguments() {
 	! is_pinned || arguments="$arguments -c $(pin_list)"
 	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
 	[ "$pattern" = pages ] || arguments="$arguments --pattern=$pattern"
-	host_eager=$eager host_harvest=$harvest
+	host_eager=$eager host_dirty_bits=$dirty_bits
 	[ "$per_vm" -eq 0 ] || choose_per_vm
 }
 
@@ -432,9 +432,9 @@ test_arguments() {
 choose_per_vm() {
 	case $eager in N) arguments="$arguments --chunk=0" ;; Y) arguments="$arguments --chunk=1G" ;; esac
 	host_eager=Y
-	[ -n "$harvest_given" ] || return 0
-	case $harvest in on | off) arguments="$arguments --dirty-bits=$harvest" ;; esac
-	host_harvest=auto
+	[ -n "$dirty_bits_given" ] || return 0
+	case $dirty_bits in on | off) arguments="$arguments --dirty-bits=$dirty_bits" ;; esac
+	host_dirty_bits=auto
 }
 
 show_run() {
@@ -443,7 +443,7 @@ show_run() {
 }
 
 show_call() {
-	printf 'eager_page_split=%s %s%s %s\n' "$host_eager" "${harvest_given:+dirty_harvest=$host_harvest }" "$test" "$arguments"
+	printf 'eager_page_split=%s %s%s %s\n' "$host_eager" "${dirty_bits_given:+dirty_bits=$host_dirty_bits }" "$test" "$arguments"
 }
 
 describe_run() {
@@ -452,7 +452,7 @@ describe_run() {
 	[ "$init" = yes ] || without='without '
 	[ "$backing" = "$backing_list" ] || behind=", $backing"
 	printf '%s%s vCPUs, %s%% writes, %sinitially-all-set, eager_page_split=%s%s%s' "$vcpus" "$crowd" "$writes" "$without" \
-		"$eager" "${harvest_given:+, dirty_harvest=$harvest}" "$behind"
+		"$eager" "${dirty_bits_given:+, dirty_bits=$dirty_bits}" "$behind"
 }
 
 show_verified() {
@@ -477,8 +477,8 @@ check_host() {
 	[ -e "$root/dev/kvm" ] || refuse 'no /dev/kvm: is KVM loaded, and virtualisation on?'
 	[ -r "$eager_param" ] ||
 		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
-	[ -z "$harvest_given" ] || [ -r "$harvest_param" ] ||
-		refuse "--harvest: no parameter dirty_harvest in /sys/module/kvm/parameters: this kernel's KVM cannot log by Dirty bits"
+	[ -z "$dirty_bits_given" ] || [ -r "$dirty_bits_param" ] ||
+		refuse "--dirty-bits: no parameter dirty_bits in /sys/module/kvm/parameters: this kernel's KVM cannot log by Dirty bits"
 	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
 	others=$(count_others)
 	[ "$others_ok" -eq 1 ] || [ "$others" -eq 0 ] ||
@@ -493,13 +493,13 @@ check_host() {
 count_others() { ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'; }
 
 # Counted before and after each run, as a VM can start at any moment. The parameters are global: it has those
-# of the benchmark, dirty_harvest for as long as it runs. So nothing more is measured, and they are restored.
+# of the benchmark, dirty_bits for as long as it runs. So nothing more is measured, and they are restored.
 check_alone() {
 	[ "$others_ok" -eq 0 ] || return 0
 	others=$(count_others)
 	[ "$others" -ne 0 ] || return 0
 	complain "$others other VM(s) started meanwhile: the run '$(describe_run)' is discarded, the settings of this host are" \
-		"restored${harvest_given:+; a VM keeps the dirty_harvest that it started with}; later: --resume, or --others-ok"
+		"restored${dirty_bits_given:+; a VM keeps the dirty_bits that it started with}; later: --resume, or --others-ok"
 }
 
 # A kernel with both vendors built in has both parameters, whatever the CPU is.
@@ -743,10 +743,14 @@ read_results() {
 			wrong = "is of another kind: line " NR " of it is no result of this script"
 			exit
 		}
+		if (value("dirty_harvest") != "") {
+			wrong = "calls dirty_bits dirty_harvest, as this script did earlier: sed -i s/dirty_harvest/dirty_bits/ FILE"
+			exit
+		}
 		had = value("cpus", "-")
 		if (value("bytes_per_vcpu") != bytes || value("idle", 0) != (busy ? value("vcpus") - busy : 0) || value("pattern", "pages") != pattern) next
 		run = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
-			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_harvest", "off")
+			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_bits", "off")
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
 		times[setting, run]++
 		if (value("pinned", pinned) != pinned) other[setting] = 1
@@ -795,7 +799,7 @@ read_times() {
 	head=$head$(printf '"%s": %s, ' ept "$ept" tdp_mmu "$tdp_mmu" vcpus "$vcpus" bytes_per_vcpu "$size" \
 		backing "\"$backing\"" write_percent "$writes" \
 		initially_all_set "$(says [ "$init" = yes ])" eager "$(says [ "$eager" = Y ])")
-	tail="\"dirty_harvest\": \"$harvest\", "
+	tail="\"dirty_bits\": \"$dirty_bits\", "
 	[ "$pml" = true ] || tail="$tail\"pml\": false, "
 	[ -z "$busy" ] || tail="$tail\"idle\": $((vcpus - busy)), "
 	[ "$pattern" = pages ] || tail="$tail\"pattern\": \"$pattern\", "
@@ -817,11 +821,11 @@ read_times() {
 	END { exit found != wanted }' "$scratch/json" >"$scratch/new"
 }
 
-# KVM reads dirty_harvest when the test creates its VM.
+# KVM reads dirty_bits when the test creates its VM.
 set_parameters() {
 	test_arguments
 	set_one "$eager_param" "$host_eager" "$eager_was" &&
-		{ [ -z "$harvest_given" ] || set_one "$harvest_param" "$host_harvest" "$harvest_was"; }
+		{ [ -z "$dirty_bits_given" ] || set_one "$dirty_bits_param" "$host_dirty_bits" "$dirty_bits_was"; }
 }
 
 # set_one FILE NEW OLD
@@ -909,16 +913,16 @@ print_table() {
 	function ratio(a, b) { return a == "" || b == "" || b == 0 ? "-" : digits(a / b) }
 	function pair(row, what) { return sprintf(" %7s | %7s |", ms(time[row, "false", what]), ms(time[row, "true", what])) }
 	{
-		row = sprintf("| %-21s | %-3s | %6s | %-7s | %5s |", value("backing"), \
-			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_harvest", "off"), \
+		row = sprintf("| %-21s | %-3s | %6s | %-10s | %5s |", value("backing"), \
+			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_bits", "off"), \
 			value("vcpus") (value("vcpus") + 0 >= cpus + 0 ? "*" : ""))
 		if (!(row in set)) rows[++count] = row
 		set[row] = value("initially_all_set") == "true"
 		time[row, value("eager"), value("phase") " " value("iteration")] = value("seconds")
 	}
 	END {
-		print "| backing               | set | writes | harvest | vCPUs | dirty N | dirty Y |   N/Y | split N | split Y |   log N |   log Y |"
-		print "|-----------------------|-----|-------:|---------|------:|--------:|--------:|------:|--------:|--------:|--------:|--------:|"
+		print "| backing               | set | writes | dirty_bits | vCPUs | dirty N | dirty Y |   N/Y | split N | split Y |   log N |   log Y |"
+		print "|-----------------------|-----|-------:|------------|------:|--------:|--------:|------:|--------:|--------:|--------:|--------:|"
 		for (i = 1; i <= count; i++) {
 			row = rows[i]
 			first = set[row] ? "dirty 2" : "dirty 1"
@@ -946,7 +950,7 @@ prepare() {
 	# too little memory now than hours later.
 	for backing in $backing_list ${backing_list%% *}; do use_memory "$backing" || exit 2; done
 	eager_was=$(cat "$eager_param")
-	[ -z "$harvest_given" ] || harvest_was=$(cat "$harvest_param")
+	[ -z "$dirty_bits_given" ] || dirty_bits_was=$(cat "$dirty_bits_param")
 	# The table has what the file held, too.
 	[ -z "$resumed" ] || printf '%s\n' "$resumed" >"$scratch/all"
 	[ -z "$resume" ] || [ "$quiet" -eq 1 ] ||

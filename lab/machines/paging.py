@@ -7,7 +7,7 @@ from dataclasses import dataclass
 TDP = {"vmx-bochs": "kvm_intel.ept", "svm-qemu": "kvm_amd.npt", "host": None}
 PML = "kvm_intel.pml"
 # Only kernels with the series have this parameter.
-HARVEST = "kvm.dirty_harvest"
+DIRTY_BITS = "kvm.dirty_bits"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Mode:
     def parameters(self, machine: str, kernel: str = "series") -> dict[str, str]:
         """The module parameters to boot KERNEL on MACHINE with. `host` boots nothing: none.
 
-        They include dirty_harvest=off for the series, so that it write-protects pages like the
+        They include dirty_bits=off for the series, so that it write-protects pages like the
         other kernels if the CPU does not log by itself (PML).
         """
         vendor = TDP[machine]
@@ -33,6 +33,6 @@ class Mode:
         found = {
             "kvm.tdp_mmu": str(int(self.tdp_mmu)),
             vendor: str(int(self.ept)),
-            **({HARVEST: "off"} if kernel == "series" else {}),
+            **({DIRTY_BITS: "off"} if kernel == "series" else {}),
         }
         return found if self.pml else found | {PML: "0"}

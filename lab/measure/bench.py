@@ -80,7 +80,7 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     like = seen.key
     if boot.mode:
         wanted = boot.mode
-        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_harvest=notation.OFF)
+        like = replace(like, tdp_mmu=wanted.tdp_mmu, pml=wanted.pml, dirty_bits=notation.OFF)
     differing = plan.expected_keys(boot, like) ^ {one.key for one in found}
     if differing:
         count = f"{len(differing)} measurements are missing or were not asked for"
@@ -206,15 +206,15 @@ def show(
     "--full",
     "preset",
     flag_value="full",
-    help="More vCPUs and write mixes, each in both log modes and with dirty_harvest: takes hours.",
+    help="More vCPUs and write mixes, each in both log modes and with dirty_bits: takes hours.",
 )
 @click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
 @click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
 @click.option("--eager", callback=words, help="Values of eager_page_split: 'N Y'.")
 @click.option(
-    "--harvest",
+    "--dirty-bits",
     callback=words,
-    help="Values of dirty_harvest: 'off on auto', for the series and where there is no PML."
+    help="Values of dirty_bits: 'off on auto', for the series and where there is no PML."
     " Default: off, with --full 'off on'.",
 )
 @click.option("--init-set", help="Initially-all-set: yes, no or both.")
@@ -257,14 +257,14 @@ def bench(
     """
     given = {k: v for k, v in chosen.items() if v is not None}
     if name == "host":
-        # The kernel of the host may not have dirty_harvest.
-        given.setdefault("harvest", ())
+        # The kernel of the host may not have dirty_bits.
+        given.setdefault("dirty_bits", ())
     matrix = replace(plan.FULL if preset == "full" else plan.QUICK, **given)
     machine = machines.get(name)
     plan.check_matrix(matrix)
     chosen_modes = plan.check_modes(name, modes) or plan.modes_of(name)
-    if chosen["harvest"] is not None:
-        plan.check_harvest(name, kernels, chosen_modes, matrix.harvest)
+    if chosen["dirty_bits"] is not None:
+        plan.check_dirty_bits(name, kernels, chosen_modes, matrix.dirty_bits)
     boots = plan.bench_boots(name, kernels, matrix, chosen_modes)
     if matrix == plan.QUICK and machine.lockstep:
         boots = plan.quick(boots)

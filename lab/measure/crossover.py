@@ -26,7 +26,7 @@ MATRIX = Matrix(
     writes=(0, 1, 2, 5, 10, 20, 50, 100),
     eager=("Y",),
     iterations=tradeoff.ROUND,
-    harvest=("off", "on"),
+    dirty_bits=("off", "on"),
 )
 # One vCPU writes, the memory of the others is idle. Two sizes of it give the cost of an idle page
 # table. Five iterations, since in the TDP MMU that cost falls with the fourth GET.
@@ -36,7 +36,7 @@ IDLE = Matrix(
     eager=("Y",),
     bytes_per_vcpu="16M",
     iterations=5,
-    harvest=("off", "on"),
+    dirty_bits=("off", "on"),
     busy=1,
 )
 
@@ -49,7 +49,7 @@ def boots() -> list[Boot]:
 def measure_into(file: Path) -> None:
     """Measure everything, and write FILE completely or not at all."""
     machine, plan = machines.get(MACHINE), boots()
-    bench.announce(machine, plan, "dirty_harvest=on beside off")
+    bench.announce(machine, plan, "dirty_bits=on beside off")
     bench.measure_into(file, machine, plan)
 
 
@@ -57,7 +57,7 @@ def measure_into(file: Path) -> None:
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(output: Path | None, dry_run: bool) -> None:
-    """Measure dirty_harvest=on beside off over write percentages, and print where they cross.
+    """Measure dirty_bits=on beside off over write percentages, and print where they cross.
 
     Writes JSON lines, complete or not at all, and draws the report. Simulated time.
     """

@@ -21,7 +21,7 @@ from lab.core.errors import LabError, WorkFailed
 from lab.core.steps import say, step
 from lab.machines import Job
 from lab.machines.bochs import VmxBochs
-from lab.machines.paging import HARVEST, Mode
+from lab.machines.paging import DIRTY_BITS, Mode
 from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
@@ -96,7 +96,7 @@ CONTENDED = Load(vcpus=14, readers=13, mib_per_vcpu=74, window_us=5_000, stretch
 class LiveBoot:
     """Runs that share a boot. eager: the values of eager_page_split, in order.
 
-    harvest: dirty pages are logged by Dirty bits, without PML.
+    dirty_bits: dirty pages are logged by Dirty bits, without PML.
     """
 
     kernel: str
@@ -104,18 +104,20 @@ class LiveBoot:
     eager: tuple[str, ...]
     load: Load
     tdp_mmu: bool = False
-    harvest: bool = False
+    dirty_bits: bool = False
 
     @property
     def label(self) -> str:
         mmu = ", TDP MMU" if self.tdp_mmu else ""
-        mmu += ", Dirty bits" if self.harvest else ""
+        mmu += ", Dirty bits" if self.dirty_bits else ""
         return f"{self.kernel}, {notation.paging(MACHINE, self.ept)}{mmu}"
 
     @property
     def parameters(self) -> dict[str, str]:
-        found = Mode(self.ept, self.tdp_mmu, pml=not self.harvest).parameters(MACHINE, self.kernel)
-        return found | ({HARVEST: "on"} if self.harvest else {})
+        found = Mode(self.ept, self.tdp_mmu, pml=not self.dirty_bits).parameters(
+            MACHINE, self.kernel
+        )
+        return found | ({DIRTY_BITS: "on"} if self.dirty_bits else {})
 
 
 def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
@@ -127,7 +129,7 @@ def live_boots(modes: Sequence[bool], load: Load) -> list[LiveBoot]:
 def contended_boots() -> list[LiveBoot]:
     """The boots of --contended, by the TDP MMU: the unpatched kernel splits with no other."""
     found = [LiveBoot(kind, True, ("Y",), CONTENDED, tdp_mmu=True) for kind in ("base", "series")]
-    return [*found, replace(found[-1], harvest=True)]
+    return [*found, replace(found[-1], dirty_bits=True)]
 
 
 def test_command(load: Load, *options: str) -> str:
@@ -186,7 +188,7 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
     try:
         version = files["version"].decode().strip()
         origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
-        origin |= {"dirty_harvest": "on"} if boot.harvest else {}
+        origin |= {"dirty_bits": "on"} if boot.dirty_bits else {}
         for eager in boot.eager:
             records = list(condense(files[f"{eager}.json"].decode(), origin))
             seen = {(one["ept"], one["tdp_mmu"], one["eager"]) for one in records}

@@ -41,9 +41,9 @@ PATIENCE = 20
 
 
 class Run(NamedTuple):
-    """One run of the test. eager, harvest: values of eager_page_split and dirty_harvest.
+    """One run of the test. eager, dirty_bits: values of eager_page_split and dirty_bits.
 
-    harvest: empty to leave the parameter as the kernel has it.
+    dirty_bits: empty to leave the parameter as the kernel has it.
     """
 
     vcpus: int
@@ -51,7 +51,7 @@ class Run(NamedTuple):
     initially_all_set: bool
     eager: str
     backing: str
-    harvest: str
+    dirty_bits: str
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Matrix:
     bytes_per_vcpu: str = "4M"
     backing: tuple[str, ...] = ("anonymous_hugetlb_2mb",)
     iterations: int = 3
-    # Values of dirty_harvest. None: leave it as the kernel has it, which may lack the parameter.
-    harvest: tuple[str, ...] = ()
+    # Values of dirty_bits. None: leave it as the kernel has it, which may lack the parameter.
+    dirty_bits: tuple[str, ...] = ()
     # The number of vCPUs that access memory after all of it is populated; None: all.
     busy: int | None = None
     # Which accesses are writes, one of jsonl.PATTERNS.
@@ -86,8 +86,8 @@ class Matrix:
     @property
     def runs(self) -> list[Run]:
         """All runs, in the order in which split-bench.sh makes them."""
-        harvest = self.harvest or ("",)
-        values = (self.vcpus, self.writes, self.inits, self.eager, self.backing, harvest)
+        dirty_bits = self.dirty_bits or ("",)
+        values = (self.vcpus, self.writes, self.inits, self.eager, self.backing, dirty_bits)
         return [Run(*value) for value in product(*values)]
 
     @property
@@ -104,7 +104,7 @@ class Matrix:
             f"--bytes={self.bytes_per_vcpu}",
             f"--backing={' '.join(self.backing)}",
             f"--iterations={self.iterations}",
-            *([f"--harvest={' '.join(self.harvest)}"] if self.harvest else []),
+            *([f"--dirty-bits={' '.join(self.dirty_bits)}"] if self.dirty_bits else []),
             *([f"--busy={self.busy}"] if self.busy else []),
             *([f"--pattern={self.pattern}"] if self.pattern != jsonl.PATTERNS[0] else []),
         ]
@@ -132,13 +132,13 @@ class Matrix:
 MOST_WEIGHT = 400
 
 # The presets of split-bench.sh, with two differences in FULL. It has no second backing, which would
-# double its hours. And it has dirty_harvest, which the script must not expect of every kernel.
+# double its hours. And it has dirty_bits, which the script must not expect of every kernel.
 QUICK = Matrix(vcpus=(2, 8), iterations=2)
 FULL = Matrix(
     vcpus=(2, 4, 8, 14, 16, 32, 64),
     writes=(100, 80, 50, 20, 5, 0),
     init_set="both",
-    harvest=("off", "on"),
+    dirty_bits=("off", "on"),
 )
 
 # Paging modes by the names that the option --modes takes.
@@ -172,7 +172,7 @@ def modes_of(machine: str) -> tuple[str, ...]:
 
 
 def logs_by_itself(machine: str, mode: Mode) -> bool:
-    """Whether the CPU logs dirty pages itself (PML), so that dirty_harvest changes nothing."""
+    """Whether the CPU logs dirty pages itself (PML), so that dirty_bits changes nothing."""
     return machine == VmxBochs.name and mode.ept and mode.pml
 
 
@@ -261,7 +261,7 @@ def _beside(kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
     """
     compared = {"base": "NY" if mode.tdp_mmu else "N", "peer": "" if mode.tdp_mmu else "Y"}
     eager = tuple(value for value in matrix.eager if value in compared[kernel])
-    if not eager or (matrix.harvest and OFF not in matrix.harvest):
+    if not eager or (matrix.dirty_bits and OFF not in matrix.dirty_bits):
         return None
     fitting = [vcpus for vcpus in matrix.vcpus if vcpus <= BASE_VCPUS]
     vcpus = (max(fitting, default=min(matrix.vcpus)),)
@@ -269,18 +269,18 @@ def _beside(kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
 
 
 def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | None:
-    """The matrix without values of dirty_harvest if it has no effect in this boot.
+    """The matrix without values of dirty_bits if it has no effect in this boot.
 
-    None if nothing is left to measure, since the matrix does not include dirty_harvest=off.
+    None if nothing is left to measure, since the matrix does not include dirty_bits=off.
     """
     if kernel == "series" and not logs_by_itself(machine, mode):
         return matrix
-    return replace(matrix, harvest=()) if OFF in (matrix.harvest or (OFF,)) else None
+    return replace(matrix, dirty_bits=()) if OFF in (matrix.dirty_bits or (OFF,)) else None
 
 
 def _memory(mode: Mode) -> Matrix:
     """MEMORY for a mode of COUNTED."""
-    return MEMORY if mode.ept else replace(MEMORY, harvest=("on",))
+    return MEMORY if mode.ept else replace(MEMORY, dirty_bits=("on",))
 
 
 def memory_boots() -> list[Boot]:
@@ -290,9 +290,9 @@ def memory_boots() -> list[Boot]:
 
 
 def _quick(boot: Boot) -> Boot:
-    """The boot with additional runs: without initially-all-set, with dirty_harvest=on, and MEMORY.
+    """The boot with additional runs: without initially-all-set, with dirty_bits=on, and MEMORY.
 
-    With dirty_harvest=on and shadow paging, there also are runs with clean entries in the guest's
+    With dirty_bits=on and shadow paging, there also are runs with clean entries in the guest's
     page tables. Additional runs have the largest number of vCPUs only, and so do all runs in modes
     that are not SCALING.
     """
@@ -306,10 +306,10 @@ def _quick(boot: Boot) -> Boot:
     if boot.kernel == "series" and not logs_by_itself(boot.machine, boot.mode):
         # N costs as much with other mixes and log modes, so there is one run of it.
         more = [replace(one, eager=("Y",)) for one in also]
-        also += [replace(one, harvest=("on",)) for one in (most, *more)]
+        also += [replace(one, dirty_bits=("on",)) for one in (most, *more)]
     if boot.kernel == "series" and not boot.mode.ept:
         writes = (max(most.writes),)
-        also.append(replace(most, writes=writes, harvest=("on",), pattern=notation.CLEAN))
+        also.append(replace(most, writes=writes, dirty_bits=("on",), pattern=notation.CLEAN))
     if boot.kernel == "series" and boot.mode in (MODES[name] for name in COUNTED):
         also.append(_memory(boot.mode))
     matrix = boot.matrix if boot.mode in SCALING else most
@@ -335,7 +335,7 @@ def bench_boots(
         and the base with N.
     modes: keys of MODES. The machine `host` has one kernel and one mode only.
 
-    If the CPU logs dirty pages itself, dirty_harvest is not set.
+    If the CPU logs dirty pages itself, dirty_bits is not set.
     """
     first = "series" if kernels == "all" else kernels
     if machine == "host":
@@ -376,18 +376,20 @@ def check_modes(machine: str, modes: tuple[str, ...] | None) -> tuple[str, ...] 
     return modes
 
 
-def check_harvest(machine: str, kernels: str, modes: Sequence[str], values: Sequence[str]) -> None:
-    """LabError: --harvest is given for kernels or modes in which dirty_harvest has no effect."""
+def check_dirty_bits(
+    machine: str, kernels: str, modes: Sequence[str], values: Sequence[str]
+) -> None:
+    """LabError: --dirty-bits is given for kernels or modes in which dirty_bits has no effect."""
     if not values:
-        raise LabError("--harvest: the list is empty")
+        raise LabError("--dirty-bits: the list is empty")
     if machine == "host":
         return
     if kernels in ("peer", "base"):
-        raise LabError(f"--harvest: the kernel {kernels} has no dirty_harvest, only the series has")
+        raise LabError(f"--dirty-bits: the kernel {kernels} has no dirty_bits, only the series has")
     if all(logs_by_itself(machine, MODES[name]) for name in modes):
         useful = [n for n in modes_of(machine) if not logs_by_itself(machine, MODES[n])]
         raise LabError(
-            f"--harvest: changes nothing with --modes '{' '.join(modes)}', where the CPU logs by"
+            f"--dirty-bits: changes nothing with --modes '{' '.join(modes)}', where the CPU logs by"
             f" itself (PML); it does with {', '.join(useful)}"
         )
 
@@ -443,7 +445,7 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
             eager=run.eager == "Y",
             phase=phase,
             iteration=iteration,
-            dirty_harvest=run.harvest or seen.dirty_harvest,
+            dirty_bits=run.dirty_bits or seen.dirty_bits,
             idle=run.vcpus - matrix.busy if matrix.busy else 0,
             pattern=matrix.pattern,
         )

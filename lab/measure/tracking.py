@@ -77,20 +77,20 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """Values of eager_page_split and of dirty_harvest. harvest: empty if there is no such one."""
+    """Values of eager_page_split and of dirty_bits. dirty_bits: empty if there is no such one."""
 
     eager: str
-    harvest: str
+    dirty_bits: str
 
     @property
     def name(self) -> str:
-        return f"{self.eager}-{self.harvest or 'none'}"
+        return f"{self.eager}-{self.dirty_bits or 'none'}"
 
     @property
     def commands(self) -> str:
         lines = [f"echo {self.eager} > /sys/module/kvm/parameters/eager_page_split"]
-        if self.harvest:
-            lines.append(f"echo {self.harvest} > /sys/module/kvm/parameters/dirty_harvest")
+        if self.dirty_bits:
+            lines.append(f"echo {self.dirty_bits} > /sys/module/kvm/parameters/dirty_bits")
         return "\n".join(lines)
 
 
@@ -116,8 +116,8 @@ def boots(kernels: Sequence[str], modes: Sequence[str]) -> list[TrackingBoot]:
     found = []
     for mode in (plan.MODES[name] for name in modes):
         for kind in kernels:
-            harvests = (OFF,) if plan.logs_by_itself(MACHINE, mode) else (OFF, ON)
-            settings = [Setting(eager, harvest) for harvest in harvests for eager in "NY"]
+            ways = (OFF,) if plan.logs_by_itself(MACHINE, mode) else (OFF, ON)
+            settings = [Setting(eager, dirty_bits) for dirty_bits in ways for eager in "NY"]
             alone = (Setting("N", ""),)
             found.append(TrackingBoot(kind, mode, alone if kind == "base" else tuple(settings)))
     return found
@@ -162,7 +162,7 @@ def collect(boot: TrackingBoot, files: Mapping[str, bytes]) -> Iterator[dict[str
                 "kernel": boot.kernel,
                 "kernel_version": version,
                 "pml": boot.mode.pml,
-                "dirty_harvest": setting.harvest or OFF,
+                "dirty_bits": setting.dirty_bits or OFF,
             }
             for load in LOADS:
                 text = files[f"{setting.name}.{load.name}.json"].decode()

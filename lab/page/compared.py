@@ -12,7 +12,7 @@ from lab.machines.paging import Mode
 from lab.page import dimensions, pictures
 from lab.page.pictures import Style
 from lab.results import notation, tables
-from lab.results.jsonl import HARVESTS, Key, Measurement
+from lab.results.jsonl import DIRTY_BITS, Key, Measurement
 from lab.results.tables import Row, Times
 
 
@@ -20,7 +20,7 @@ from lab.results.tables import Row, Times
 class Way:
     """A kernel and its settings. name: for readers who know neither. style: its colour.
 
-    harvests: the values of dirty_harvest, the first that was measured. On a host it is recorded as
+    dirty_bits: the values of dirty_bits, the first that was measured. On a host it is recorded as
     it was set.
     """
 
@@ -28,7 +28,7 @@ class Way:
     style: Style
     kernel: str
     eager: bool
-    harvests: tuple[str, ...] = (notation.OFF, HARVESTS[2])
+    dirty_bits: tuple[str, ...] = (notation.OFF, DIRTY_BITS[2])
 
 
 LAZY = Way("unpatched, splits lazily", pictures.LAZY, "base", False)
@@ -75,7 +75,7 @@ def clock(machine: str) -> str:
 def _vm(key: Key) -> Key:
     """KEY without what is compared within a VM: kernel, paging mode, settings and phase."""
     key = replace(key, kernel="series", ept=False, tdp_mmu=False, pml=True, eager=False)
-    return replace(key, dirty_harvest=notation.OFF, phase="", iteration=None)
+    return replace(key, dirty_bits=notation.OFF, phase="", iteration=None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Compared:
             phase=row.phase,
             iteration=row.iteration,
         )
-        keys = (replace(key, dirty_harvest=harvest) for harvest in way.harvests)
+        keys = (replace(key, dirty_bits=dirty_bits) for dirty_bits in way.dirty_bits)
         return next((one for one in keys if one in self.times), None)
 
     def seconds(self, mode: Mode, way: Way, row: Row) -> float | None:

@@ -7,7 +7,7 @@ from lab.machines.bochs import IPS
 from lab.page import dimensions, pictures
 from lab.page.compared import mode_name
 from lab.page.model import Block, Missing, Part, Picture, grid
-from lab.page.pictures import HARVESTED, PROTECTED, Panel, Point
+from lab.page.pictures import BY_DIRTY_BITS, PROTECTED, Panel, Point
 from lab.results import notation, tradeoff
 from lab.results.jsonl import Key, Measurement
 from lab.results.sources import Source
@@ -107,7 +107,7 @@ def _tradeoff_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
     """A picture of a round's time over the write percentage, with a panel for each mode."""
     panels = []
     for mode in found:
-        sides = {PROTECTED: mode.protected, HARVESTED: mode.bits}
+        sides = {PROTECTED: mode.protected, BY_DIRTY_BITS: mode.bits}
         drawn = {
             style: [Point(o.write_percent, o.total * 1e3, source.at(o.keys)) for o in rounds]
             for style, rounds in sides.items()
@@ -135,7 +135,7 @@ def _memory_picture(source: Source, found: Sequence[Tradeoff]) -> Picture:
         sizes = [(gib, gib * GIB) for gib in SIZES_GIB]
         drawn = {
             style: [Point(gib, mode.seconds(bits, size)) for gib, size in sizes]
-            for style, bits in ((PROTECTED, False), (HARVESTED, True))
+            for style, bits in ((PROTECTED, False), (BY_DIRTY_BITS, True))
         }
         share = _crossing(mode.crossing_idle())
         title = f"{_name(mode)}: Dirty bits cheaper {share}, the rest idle"
@@ -166,6 +166,6 @@ def _blocks(source: Source) -> list[Block]:
     return [_tradeoff_picture(source, found), *memory, *shown]
 
 
-NONE = Missing("dirty_harvest=on beside off, over writes", "make bench WHAT=crossover")
+NONE = Missing("dirty_bits=on beside off, over writes", "make bench WHAT=crossover")
 TITLE = "Dirty bits against write protection"
 PART = Part("dirty-bits", TITLE, ("crossover", "bench"), _blocks, NONE)

@@ -34,7 +34,7 @@ TERMS: Mapping[str, tuple[str, str]] = {
     ),
     "Dirty-bits": (
         "Dirty bits",
-        "With dirty_harvest=on, pages stay writable, and GET reads the Dirty bits that processors"
+        "With dirty_bits=on, pages stay writable, and GET reads the Dirty bits that processors"
         " set in page tables. Writes to small pages then cause no page faults.",
     ),
     "ungated": (

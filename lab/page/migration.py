@@ -28,7 +28,7 @@ def _migrations(found: Sequence[Record]) -> list[list[MigrationRecords]]:
     """The migrations of each machine, kernel and paging mode: N, then Y, then Dirty bits."""
     groups: dict[tuple[Any, ...], dict[tuple[bool, str], dict[str, Record]]] = {}
     for one in found:
-        setting = (one["eager"], one.get("dirty_harvest", notation.OFF))
+        setting = (one["eager"], one.get("dirty_bits", notation.OFF))
         records = groups.setdefault(_same(one), {}).setdefault(setting, {})
         records[one.get("phase", one["record"])] = one
     return [[each[setting] for setting in sorted(each)] for each in groups.values()]

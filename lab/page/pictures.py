@@ -132,7 +132,7 @@ BITS_LAZY = Style("N, Dirty bits", "bits-lazy", "triangle-down", (3, 3))
 ASKED = Style("Y, as QEMU asks", "ungated", "triangle-down", (2, 2))
 # Styles of ways to log, in pictures that only show Y.
 PROTECTED = Style("write protection", "eager", "diamond")
-HARVESTED = Style("Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
+BY_DIRTY_BITS = Style("Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
 
 
 class Point(NamedTuple):
@@ -203,7 +203,7 @@ Record = Mapping[str, Any]
 
 def by_bits(record: Record) -> bool:
     """Whether pages were logged by Dirty bits. Lines without that key: no."""
-    return bool(record.get("dirty_harvest", OFF) != OFF)
+    return bool(record.get("dirty_bits", OFF) != OFF)
 
 
 def style_of(record: Record) -> Style:
@@ -211,7 +211,7 @@ def style_of(record: Record) -> Style:
     if record["kernel"] == "peer":
         return UNGATED
     if by_bits(record):
-        return ASKED if record["dirty_harvest"] == "qemu" else BITS
+        return ASKED if record["dirty_bits"] == "qemu" else BITS
     if record["eager"]:
         return EAGER
     return LAZY if record["kernel"] == "base" else FIRST_WRITE

@@ -46,7 +46,7 @@ def _family(key: Key) -> Key:
     Measurements without PML are a family of their own.
     """
     key = replace(key, kernel="", ept=False, tdp_mmu=False, eager=False, vcpus=0)
-    return replace(key, dirty_harvest=notation.OFF, write_percent=0, phase="", iteration=None)
+    return replace(key, dirty_bits=notation.OFF, write_percent=0, phase="", iteration=None)
 
 
 def _styles(key: Key) -> dict[Style, Key]:
@@ -61,7 +61,7 @@ def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     """A panel: times of ROW over vCPUs, in the mode and mix of LIKE; and their measurements."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
     # Ignore settings that can be changed at run time.
-    found = [replace(key, eager=False, dirty_harvest=notation.OFF) for key in source.measured]
+    found = [replace(key, eager=False, dirty_bits=notation.OFF) for key in source.measured]
     counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
     drawn: dict[Style, Points] = {}
     used: list[Key] = []

@@ -121,7 +121,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def label(key: Key) -> str:
     """A measurement in a few words, without what all rows of a table have in common."""
-    mode = notation.paging_of(key) + notation.harvest_of(key)
+    mode = notation.paging_of(key) + notation.dirty_bits_of(key)
     phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
     init = "" if key.initially_all_set else ", without initially-all-set"
     return (

@@ -21,12 +21,12 @@ from lab.results.notation import PAGES
 from lab.results.table import Table
 from lab.results.tables import BASE_LIMIT, BASE_VCPUS, BasePair, Row, Times, headline
 
-# A paging mode, and the value of dirty_harvest.
+# A paging mode, and the value of dirty_bits.
 Way = tuple[Mode, str]
 
 
 def way_of(key: Key) -> Way:
-    return key.mode, key.dirty_harvest
+    return key.mode, key.dirty_bits
 
 
 def _ways(tdp_mmu: bool) -> tuple[Way, Way, Way]:
@@ -236,7 +236,7 @@ def _clean_goals(times: Times) -> Iterator[Judged]:
     row = headline(True)
     for key in times:
         mine = key.kernel == "series" and key.eager == N and key.initially_all_set
-        bits = mine and key.dirty_harvest == notation.ON and key.pattern == notation.CLEAN
+        bits = mine and key.dirty_bits == notation.ON and key.pattern == notation.CLEAN
         dirty = replace(key, pattern=PAGES)
         if bits and (key.phase, key.iteration) == (row.phase, row.iteration) and dirty in times:
             kept = times[key] <= times[dirty] * (1 + CLEAN_LIMIT / 100)

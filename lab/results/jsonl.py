@@ -29,8 +29,8 @@ PHASES = {
     "clear": True,
     "disable": False,
 }
-# Values of kvm.dirty_harvest. Lines that are older than this key have the first one.
-HARVESTS = ("off", "on", "auto")
+# Values of kvm.dirty_bits. Lines that are older than this key have the first one.
+DIRTY_BITS = ("off", "on", "auto")
 # Which accesses are writes: the values of the test's option --pattern. Lines that are older than
 # this key have the first one.
 PATTERNS = ("pages", "regions", "clean")
@@ -54,7 +54,7 @@ class Key:
     ept: two-dimensional paging is on (npt on AMD).
     tdp_mmu: the TDP MMU is in use.
     iteration: from 1; None for a phase that occurs once.
-    dirty_harvest: the parameter; "off" for a kernel that does not have it.
+    dirty_bits: the parameter; "off" for a kernel that does not have it.
     pml: False if EPT is on and PML is off. True does not mean that there is PML.
     idle: the number of vCPUs that access nothing once memory is populated.
     pattern: which accesses are writes.
@@ -74,7 +74,7 @@ class Key:
     eager: bool
     phase: Annotated[str, _one_of(PHASES)]
     iteration: Count | None
-    dirty_harvest: Annotated[str, _one_of(HARVESTS)] = field(default=HARVESTS[0], kw_only=True)
+    dirty_bits: Annotated[str, _one_of(DIRTY_BITS)] = field(default=DIRTY_BITS[0], kw_only=True)
     pml: bool = field(default=True, kw_only=True)
     idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
     pattern: Annotated[str, _one_of(PATTERNS)] = field(default=PATTERNS[0], kw_only=True)
@@ -114,6 +114,8 @@ class Measurement(Key):
         return Key(**{field.name: getattr(self, field.name) for field in fields(Key)})
 
 
+# Keys that had another name. A line that has it would be taken for one without the key.
+RENAMED = {"dirty_harvest": "dirty_bits"}
 # Keys that came after the first results were written.
 LATER = {field.name for field in fields(Measurement) if field.default is not MISSING}
 

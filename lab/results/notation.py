@@ -2,7 +2,7 @@
 """How tables and messages write figures, settings and paging modes."""
 
 from lab.machines.paging import Mode
-from lab.results.jsonl import HARVESTS, PATTERNS, Key
+from lab.results.jsonl import DIRTY_BITS, PATTERNS, Key
 
 # Notes on the clock that measured a time.
 LOCKSTEP = (
@@ -11,7 +11,7 @@ LOCKSTEP = (
 )
 WALL_CLOCK = "wall-clock time of an emulator or a shared host: for orientation, varies by run"
 
-OFF, ON, *_ = HARVESTS
+OFF, ON, *_ = DIRTY_BITS
 PAGES, REGIONS, CLEAN = PATTERNS
 # A figure that was not measured.
 NOTHING = "-"
@@ -72,9 +72,9 @@ def paging_of(key: Key) -> str:
     return mode_of(key.machine, key)
 
 
-def harvest_of(key: Key) -> str:
-    """dirty_harvest, unless it is off."""
-    return "" if key.dirty_harvest == OFF else f", dirty_harvest={key.dirty_harvest}"
+def dirty_bits_of(key: Key) -> str:
+    """dirty_bits, unless it is off."""
+    return "" if key.dirty_bits == OFF else f", dirty_bits={key.dirty_bits}"
 
 
 def pattern_of(key: Key) -> str:
@@ -88,7 +88,7 @@ def load_label(key: Key) -> str:
     """How dirty pages are logged, and what vCPUs write."""
     init = "" if key.initially_all_set else ", without initially-all-set"
     mix = f"{writes(key.write_percent)}{pattern_of(key)}"
-    return f"{paging_of(key)}{harvest_of(key)}, {mix}{init}"
+    return f"{paging_of(key)}{dirty_bits_of(key)}, {mix}{init}"
 
 
 def vm_label(key: Key) -> str:

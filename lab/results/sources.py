@@ -126,6 +126,11 @@ def _line(name: str, number: int, text: str) -> Line:
         raise LabError(f"{name}, line {number}: is not JSON: {error}") from error
     if not isinstance(record, dict):
         raise LabError(f"{name}, line {number}: is not a JSON object")
+    for old, new in jsonl.RENAMED.items():
+        if old in record:
+            raise LabError(
+                f"{name}, line {number}: {old!r} is now {new!r}: sed -i s/{old}/{new}/ {name}"
+            )
     return Line(name, number, text, record)
 
 

@@ -11,7 +11,7 @@ from itertools import chain, product
 from typing import NamedTuple
 
 from lab.results import notation
-from lab.results.jsonl import HARVESTS, Key, Measurement
+from lab.results.jsonl import DIRTY_BITS, Key, Measurement
 from lab.results.table import Table
 
 # vCPUs of the VM that goals are for, and with which kernels are compared.
@@ -68,7 +68,7 @@ OF_SIDE = {
     "U/Y": "U",
 }
 WHAT_ARE_BITS = (
-    "D bits: eager_page_split=Y and dirty_harvest=on, so 4 KiB pages stay writable and GET looks"
+    "D bits: eager_page_split=Y and dirty_bits=on, so 4 KiB pages stay writable and GET looks"
     " for the Dirty bits that CPUs set"
 )
 TICKS = "enabling and disabling wait for grace periods, so they move by ticks of the timer"
@@ -139,7 +139,7 @@ def _title(key: Key) -> str:
     pml = "" if key.pml else ", pml=N"
     memory = f"{notation.size(key.bytes_per_vcpu)} per vCPU, {key.backing}"
     return (
-        f"{key.machine} ({key.kernel}), {mode}{pml}{notation.harvest_of(key)}, "
+        f"{key.machine} ({key.kernel}), {mode}{pml}{notation.dirty_bits_of(key)}, "
         f"{notation.writes(key.write_percent)}{notation.pattern_of(key)}, {init}, {memory}"
     )
 
@@ -160,14 +160,14 @@ def sides(key: Key) -> dict[str, Key]:
     """The measurements that stand side by side with KEY, by the headings of their columns.
 
     N and Y. For the series also Y of the ungated baseline, or of the unpatched kernel in the TDP
-    MMU (see BASELINE), and Y with dirty_harvest=on.
+    MMU (see BASELINE), and Y with dirty_bits=on.
     """
     lazy, eager = (replace(key, eager=value) for value in (False, True))
     found = {"N": lazy, "Y": eager}
     if key.kernel == "series":
         found["U"] = replace(eager, kernel=BASELINE[key.tdp_mmu][0])
-        if key.dirty_harvest == notation.OFF:
-            found[BITS] = replace(eager, dirty_harvest=notation.ON)
+        if key.dirty_bits == notation.OFF:
+            found[BITS] = replace(eager, dirty_bits=notation.ON)
     return found
 
 
@@ -233,15 +233,15 @@ OVERCOMMITTED = "*: overcommitted: fewer CPUs than vCPUs and the test need, so t
 def unlogged(key: Key, times: Times) -> float | None:
     """The dirty time that KEY would have without dirty logging, None if not measured."""
     first = replace(key, phase="dirty", iteration=1, initially_all_set=True)
-    modes = product((False, True), HARVESTS)
-    found = (times.get(replace(first, eager=e, dirty_harvest=value)) for e, value in modes)
+    modes = product((False, True), DIRTY_BITS)
+    found = (times.get(replace(first, eager=e, dirty_bits=value)) for e, value in modes)
     return min((seconds for seconds in found if seconds is not None), default=None)
 
 
 def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
-    Those of the series, the ungated baseline and dirty_harvest=on beside them; without the series
+    Those of the series, the ungated baseline and dirty_bits=on beside them; without the series
     one for every kernel. Those of memory_table() are left out.
     """
     found = [one for one in measurements if one.pattern != notation.REGIONS]
@@ -254,8 +254,7 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     for group in series or groups:
         # Its figures are a column of another group's table.
         beside = (
-            group.dirty_harvest == notation.ON
-            and replace(group, dirty_harvest=notation.OFF) in groups
+            group.dirty_bits == notation.ON and replace(group, dirty_bits=notation.OFF) in groups
         )
         if beside and all(key.eager for key in groups[group]):
             continue
@@ -367,9 +366,7 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
     shared: dict[tuple[Key, Row], int] = {}
     for times in of_base:
         series = (key for key in times if key.kernel == "series")
-        plain = dict.fromkeys(
-            replace(key, eager=False, dirty_harvest=notation.OFF) for key in series
-        )
+        plain = dict.fromkeys(replace(key, eager=False, dirty_bits=notation.OFF) for key in series)
         for key in plain:
             row = _row_for(key)
             if row and row in (headline(key.initially_all_set), FIRST_CLEAR):

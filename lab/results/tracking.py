@@ -31,13 +31,13 @@ class Way(NamedTuple):
     """A kernel and its settings, by which loads are measured."""
 
     mode: Mode
-    harvest: str
+    dirty_bits: str
     kernel: str
     eager: bool
 
     @property
     def logs_by(self) -> str:
-        if self.harvest == ON:
+        if self.dirty_bits == ON:
             return "Dirty bits"
         return "PML" if self.mode.ept and self.mode.pml else "write protection"
 
@@ -50,7 +50,7 @@ class Way(NamedTuple):
 
 def way_of(record: Record) -> Way:
     mode = Mode(record["ept"], record["tdp_mmu"], record["pml"])
-    return Way(mode, record["dirty_harvest"], record["kernel"], record["eager"])
+    return Way(mode, record["dirty_bits"], record["kernel"], record["eager"])
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class IdleTable(NamedTuple):
 class Tradeoff:
     """A mode that was measured with write protection and with Dirty bits.
 
-    like: what their keys have in common, but for dirty_harvest. protected, bits: rounds with the
+    like: what their keys have in common, but for dirty_bits. protected, bits: rounds with the
     same write percentages, ascending. idle: None if it was not measured.
     """
 
@@ -119,9 +119,11 @@ def _rounds(like: Key, mixes: Iterable[int], times: Times) -> dict[int, Round]:
     return found
 
 
-def _side(like: Key, harvest: str) -> Key:
+def _side(like: Key, dirty_bits: str) -> Key:
     """What is measured with this value: a VM that logs by Dirty bits does without PML."""
-    return replace(like, dirty_harvest=harvest, pml=like.pml and (harvest == OFF or not like.ept))
+    return replace(
+        like, dirty_bits=dirty_bits, pml=like.pml and (dirty_bits == OFF or not like.ept)
+    )
 
 
 def _idle_table(like: Key, times: Times) -> IdleTable | None:
@@ -166,7 +168,7 @@ def find(times: Times) -> list[Tradeoff]:
     for key in times:
         usual = key.pattern == PAGES and key.initially_all_set and not key.idle
         if key.kernel == "series" and key.eager and usual:
-            mode = replace(key, write_percent=0, phase="", iteration=None, dirty_harvest=OFF)
+            mode = replace(key, write_percent=0, phase="", iteration=None, dirty_bits=OFF)
             mixes.setdefault(mode, set()).add(key.write_percent)
     found = []
     for like, seen in mixes.items():

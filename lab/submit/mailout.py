@@ -105,7 +105,7 @@ def _common_notes(measurements: Sequence[Measurement]) -> list[str]:
         notes.append("Nothing of this was measured on real hardware.")
     if any(one.kernel == "peer" for one in measurements):
         notes.append(f"{tables.WHAT_IS_U[tables.UNGATED]}.")
-    if any(one.dirty_harvest == notation.ON for one in measurements):
+    if any(one.dirty_bits == notation.ON for one in measurements):
         notes.append(f"{tables.WHAT_ARE_BITS}.")
     return [*notes, f"Kernels: {', '.join(versions)}. Times are in milliseconds."]
 

@@ -22,7 +22,7 @@ from lab.core.parallel import for_each
 from lab.core.steps import bar, say
 from lab.results.files import output_file
 from lab.verify.soak_boots import Boot, Broken, run_one, soak_job
-from lab.verify.soak_kinds import ANY, HARVEST, KINDS, NAMES, RACES, Kind, chosen
+from lab.verify.soak_kinds import ANY, DIRTY_BITS, KINDS, NAMES, RACES, Kind, chosen
 from lab.verify.soak_summary import MACHINE, Soak, summarise
 
 INTERRUPTED = 130
@@ -86,11 +86,11 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
 @click.option("--seed", type=_seed, metavar="NUMBER", help="Of the first run, not a random one.")
 @click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="NAME", help=SOME)
 @click.option(
-    "--dirty-harvest",
-    "harvest",
-    type=click.Choice(HARVEST),
+    "--dirty-bits",
+    "dirty_bits",
+    type=click.Choice(DIRTY_BITS),
     default=ANY,
-    help="Value of kvm.dirty_harvest; any: on or off, drawn, VM by VM by the stress test.",
+    help="Value of kvm.dirty_bits; any: on or off, drawn, VM by VM by the stress test.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
@@ -99,7 +99,7 @@ def command(
     minutes: float,
     seed: int | None,
     only: tuple[str, ...],
-    harvest: str,
+    dirty_bits: str,
     output: Path | None,
     dry_run: bool,
     look_for_races: bool,
@@ -111,7 +111,7 @@ def command(
     """
     if math.isnan(minutes):
         raise LabError("--minutes: not a number")
-    kinds = chosen(only, harvest, RACES if look_for_races else KINDS)
+    kinds = chosen(only, dirty_bits, RACES if look_for_races else KINDS)
     if dry_run:
         for kind in kinds:
             click.echo(f"{kind.name}: {kind.seconds} s of {kind.program.path}")

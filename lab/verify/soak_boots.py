@@ -13,7 +13,7 @@ from lab.core.paths import DEFAULT_BASE, LAYOUT, LOG
 from lab.machines import Job, Machine, MachineFailed
 from lab.machines.job import complaints
 from lab.verify import races
-from lab.verify.soak_kinds import ANY, HARVEST, PAUSING, RACES_CONFIG, STRESS, Kind
+from lab.verify.soak_kinds import ANY, DIRTY_BITS, PAUSING, RACES_CONFIG, STRESS, Kind
 
 CPUS = 2
 MEMORY_MIB = 1024
@@ -36,7 +36,7 @@ SCRIPT = """
 set -e -o pipefail
 echo Y > /sys/module/kvm/parameters/eager_page_split
 echo "$1" > /proc/sys/vm/nr_hugepages
-[ "$2" = any ] || echo "$2" > /sys/module/kvm/parameters/dirty_harvest
+[ "$2" = any ] || echo "$2" > /sys/module/kvm/parameters/dirty_bits
 shift 2
 kcsan=/sys/kernel/debug/kcsan
 [ ! -e $kcsan ] || echo on > $kcsan
@@ -85,13 +85,13 @@ def soak_job(boot: Boot, image: Path, tests: Path, on_progress: Callable[[str], 
     inner, limit = seconds, seconds + PATIENCE_S
     if kind.counted:
         inner, limit = seconds // COUNTED_SLOWNESS, seconds * COUNTED_LIMIT + PATIENCE_S
-    values = {"seed": hex(seed), "seconds": inner, "harvest": kind.harvest}
+    values = {"seed": hex(seed), "seconds": inner, "dirty_bits": kind.dirty_bits}
     words = (word.format(**values) for word in kind.program.argv)
-    drawn = kind.harvest == ANY and kind.program is not STRESS
-    harvest = HARVEST[1 + seed.bit_count() % 2] if drawn else kind.harvest
+    drawn = kind.dirty_bits == ANY and kind.program is not STRESS
+    dirty_bits = DIRTY_BITS[1 + seed.bit_count() % 2] if drawn else kind.dirty_bits
     return Job(
         kernel=image,
-        command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), harvest, inside, *words),
+        command=("sh", "-c", SCRIPT, "sh", str(HUGE_2M), dirty_bits, inside, *words),
         parameters=kind.parameters,
         cpus=CPUS,
         memory_mib=MEMORY_MIB,
@@ -106,7 +106,7 @@ def replay(boot: Boot) -> str:
     """The command that repeats a boot."""
     kind, seed, seconds = boot
     minutes = max(1, -(-seconds // 60))
-    mode = "" if kind.harvest == ANY else f" --dirty-harvest {kind.harvest}"
+    mode = "" if kind.dirty_bits == ANY else f" --dirty-bits {kind.dirty_bits}"
     base = "" if LAYOUT.version == DEFAULT_BASE else f" BASE={LAYOUT.version}"
     return f"make soak{base} ARGS='--only {kind.name}{mode} --seed {seed:#x} --minutes {minutes}'"
 

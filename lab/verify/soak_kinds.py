@@ -16,10 +16,10 @@ RACES_CONFIG = "kcsan"
 PAUSING = ("fault", "debug")
 PAUSES = {"kvm.prove_window_us": "50", "kvm.prove_window_every": "64"}
 
-# Values of kvm.dirty_harvest. ANY: the stress test draws on or off for each VM; for other tests the
+# Values of kvm.dirty_bits. ANY: the stress test draws on or off for each VM; for other tests the
 # seed decides.
 ANY = "any"
-HARVEST = (ANY, "on", "off", "auto")
+DIRTY_BITS = (ANY, "on", "off", "auto")
 
 # With less time left no boot is started, seconds.
 LEAST_S = 10
@@ -51,7 +51,7 @@ def _sum(name: str, pattern: str) -> Callable[[str], dict[str, int]]:
 class Program:
     """A selftest to run.
 
-    argv: its arguments, in which {seed}, {seconds} and {harvest} are filled in.
+    argv: its arguments, in which {seed}, {seconds} and {dirty_bits} are filled in.
     parse: returns the counters in its output; ValueError if the output is unusable.
     may_skip: whether it may skip, because a race did not happen.
     """
@@ -63,13 +63,15 @@ class Program:
 
 
 STRESS = Program(
-    "x86/eager_split_stress_test", ("-S", "{seed}", "-t", "{seconds}", "-d", "{harvest}"), _stress
+    "x86/eager_split_stress_test",
+    ("-S", "{seed}", "-t", "{seconds}", "-d", "{dirty_bits}"),
+    _stress,
 )
 FAILURES = _sum("faults", r" (\d+) failures, ")
 FAULT = Program("x86/eager_split_fault_test", ("-m", "memory"), FAILURES)
 NAMED = ("modes", "clear", "tables")
 MODEL = {name: Program(f"x86/eager_split_{name}_test", ()) for name in NAMED}
-DIRTY_BITS = Program("x86/dirty_harvest_test", ("-q", "-n", "25"))
+DIRTY_BITS_TEST = Program("x86/dirty_bits_test", ("-q", "-n", "25"))
 TRIES = _sum("tries", r"^# .+: (\d+) tries, ")
 RACE = Program("x86/eager_split_race_test", ("-n", "40"), TRIES, may_skip=True)
 STEPS = _sum("steps", r"^# summary: .* steps=(\d+) ")
@@ -85,7 +87,7 @@ class Kind:
 
     what: the beginning of its name.
     seconds: about how long the test runs, by the host's clock.
-    harvest: see HARVEST.
+    dirty_bits: see DIRTY_BITS.
     """
 
     what: str
@@ -95,7 +97,7 @@ class Kind:
     config: str
     seconds: int
     sharing: Sharing = Sharing.THREADS
-    harvest: str = ANY
+    dirty_bits: str = ANY
 
     @property
     def name(self) -> str:
@@ -148,7 +150,7 @@ KINDS = (
 RACE_BRIEFLY = replace(RACE, argv=("-n", "3"))
 _watch = partial(Kind, config=RACES_CONFIG, seconds=60)
 _watch_turns = partial(_watch, sharing=Sharing.TURNS)
-WATCHED = {"stress": STRESS, "harvest": DIRTY_BITS, **MODEL}
+WATCHED = {"stress": STRESS, "dirty_bits": DIRTY_BITS_TEST, **MODEL}
 RACES = (
     *(_watch(name, program, "0", "0") for name, program in WATCHED.items()),
     *(_watch("race", RACE_BRIEFLY, npt, "0") for npt in "01"),
@@ -163,7 +165,7 @@ RACES = (
 NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS + RACES))
 
 
-def chosen(only: Sequence[str], harvest: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
+def chosen(only: Sequence[str], dirty_bits: str = ANY, among: Sequence[Kind] = KINDS) -> list[Kind]:
     """The kinds with the names ONLY, or if there are none, AMONG."""
     kinds = [kind for kind in KINDS + RACES if kind.name in only] or among
-    return [replace(kind, harvest=harvest) for kind in kinds]
+    return [replace(kind, dirty_bits=dirty_bits) for kind in kinds]

@@ -28,7 +28,7 @@ GOALS = {"pages": 10_000_000, "cycles": 100_000, "faults": 10_000}
 COUNTERS = ("cycles", "pages", "operations", "faults", "tries")
 # Counters that should not be 0 at the end. The summary has a line for each group.
 ALL_OF = (
-    ("get", "clear", "init-set", "ring", "harvested", "merged"),
+    ("get", "clear", "init-set", "ring", "by_dirty_bits", "merged"),
     ("faults_headers", "faults_descs", "faults_pages"),
     ("tries",),
     ("steps",),
@@ -143,7 +143,7 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
         "kernel_version": soak.kernel_version,
         "minutes": round(minutes, 2),
         "seed": soak.seed,
-        "dirty_harvest": soak.kinds[0].harvest,
+        "dirty_bits": soak.kinds[0].dirty_bits,
         "ended": ended,
         "complaints": lines,
         "totals": soak.totals(),

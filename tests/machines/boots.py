@@ -30,19 +30,19 @@ SPARE_S = 60
 # Time limit of a test, seconds. The first case of a boot waits for all others.
 MOST_S = 7200
 PARAMETERS = "/sys/module/kvm/parameters"
-HARVEST = f"{PARAMETERS}/dirty_harvest"
+DIRTY_BITS = f"{PARAMETERS}/dirty_bits"
 # Exit status of a case that did not run, because the machine lacks a setting or memory for it.
 UNFIT = 99
 
 # save NAME... saves the settings that cases of this boot change; run restores them for each case.
-# run NAME LIMIT EAGER HARVEST HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]... runs a case, and
+# run NAME LIMIT EAGER DIRTY_BITS HUGE [SETTING=VALUE]... -- PROGRAM [ARGUMENT]... runs a case, and
 # writes NAME.status, NAME.output and NAME.log.
 SCRIPT = f"""
 cd /selftests
 
 save() {{
     for name in "$@"; do echo "$name=$(cat {PARAMETERS}/$name)"; done >/saved
-    [ ! -e {HARVEST} ] || echo "dirty_harvest=$(cat {HARVEST})" >>/saved
+    [ ! -e {DIRTY_BITS} ] || echo "dirty_bits=$(cat {DIRTY_BITS})" >>/saved
 }}
 
 set_all() {{
@@ -58,7 +58,7 @@ prepare() {{
     echo "$3" >/proc/sys/vm/nr_hugepages
     [ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$3" ] || {{ echo "no $3 huge pages"; exit {UNFIT}; }}
     set_all "eager_page_split=$1"
-    [ -z "$2" ] || [ ! -e {HARVEST} ] || set_all "dirty_harvest=$2"
+    [ -z "$2" ] || [ ! -e {DIRTY_BITS} ] || set_all "dirty_bits=$2"
     shift 3
     set_all "$@"
 }}
@@ -178,7 +178,7 @@ def _call(case: Case) -> str:
     test = case.test
     limit, huge = str(int(test.timeout_s)), str(test.huge_2m)
     settings = (f"{name}={value}" for name, value in test.settings)
-    words = (case.id, limit, case.eager, test.harvest, huge, *settings, "--", *test.argv)
+    words = (case.id, limit, case.eager, test.dirty_bits, huge, *settings, "--", *test.argv)
     return shlex.join(("run", *words))
 
 

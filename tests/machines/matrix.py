@@ -29,7 +29,7 @@ class Selftest:
     cmdline: words for the kernel command line.
     settings: files below /sys/module/kvm/parameters to write first.
     eager: values of eager_page_split that it makes sense with.
-    harvest: what dirty_harvest is where there is one; empty: what it is by default.
+    dirty_bits: what dirty_bits is where there is one; empty: what it is by default.
     timeout_s: for the slowest kernel.
     """
 
@@ -41,7 +41,7 @@ class Selftest:
     cmdline: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     eager: tuple[str, ...] = ("N", "Y")
-    harvest: str = "off"
+    dirty_bits: str = "off"
     timeout_s: float = 300
 
 
@@ -85,8 +85,8 @@ class Case:
 
 # Programs in which no two threads run at the same time; of some only parts, which -m names.
 ONE_THREAD: Mapping[str, tuple[str, ...]] = {
-    "x86/dirty_harvest_param_test": (),
-    "x86/dirty_harvest_test": ("nothing", "readonly", "root"),
+    "x86/dirty_bits_param_test": (),
+    "x86/dirty_bits_test": ("nothing", "readonly", "root"),
     "x86/dirty_log_caps_test": (),
     "x86/dirty_log_clear_test": (),
     "x86/dirty_log_control_test": (),
@@ -250,46 +250,48 @@ FAULT = (
 )
 
 
-def harvested(test: Selftest) -> Selftest:
+def by_dirty_bits(test: Selftest) -> Selftest:
     """The same, with dirty pages logged by Dirty bits instead of write protection."""
-    return replace(test, name=f"{test.name}-harvest", harvest="on")
+    return replace(test, name=f"{test.name}-dirty_bits", dirty_bits="on")
 
 
-HARVEST = tuple(map(harvested, (*MODEL, dirty_log_test("clear-log"), LIVE)))
+DIRTY_BITS = tuple(map(by_dirty_bits, (*MODEL, dirty_log_test("clear-log"), LIVE)))
 
 
-def harvest_test(*argv: str, name: str = "") -> Selftest:
+def dirty_bits_test(*argv: str, name: str = "") -> Selftest:
     """The test of logging by Dirty bits, of some of the combinations of memory and log."""
-    return selftest("x86/dirty_harvest_test", *argv, name=name, eager=("Y",))
+    return selftest("x86/dirty_bits_test", *argv, name=name, eager=("Y",))
 
 
 # Logging is enabled while a vCPU runs, which -q has only where that leaves all to CLEAR.
-ENABLE_TLB = harvest_test("-g", "L1", "-m", "enable", "-n", "40", name="enable")
+ENABLE_TLB = dirty_bits_test("-g", "L1", "-m", "enable", "-n", "40", name="enable")
 # By write protection: the log is the same.
-WRPROT = harvest_test("-w", "-q", "-n", "40", name="wrprot")
-HARVEST_PARAM = selftest("x86/dirty_harvest_param_test", "-d", "auto", eager=("Y",), harvest="")
+WRPROT = dirty_bits_test("-w", "-q", "-n", "40", name="wrprot")
+DIRTY_BITS_PARAM = selftest("x86/dirty_bits_param_test", "-d", "auto", eager=("Y",), dirty_bits="")
 
 
 # All ways in which a Dirty bit can go away. A page table of the debug kernel is dear to build.
-NOTHING_UNSEEN = (harvest_test("-q", "-n", "100"), ENABLE_TLB, HARVEST_PARAM, WRPROT)
-NOTHING_UNSEEN_DEBUG = (harvest_test("-q", "-m", "relink", "-m", "quota", "-m", "tlb", "-n", "40"),)
+NOTHING_UNSEEN = (dirty_bits_test("-q", "-n", "100"), ENABLE_TLB, DIRTY_BITS_PARAM, WRPROT)
+NOTHING_UNSEEN_DEBUG = (
+    dirty_bits_test("-q", "-m", "relink", "-m", "quota", "-m", "tlb", "-n", "40"),
+)
 # An L2 of VMX, whose EPT has Accessed and Dirty bits or not, or that has no EPT. Each event more
 # is a second on Bochs.
 VMX_GUESTS = ("-g", "L2", "-g", "L2-noAD", "-g", "L2-noTDP")
 VMX_EVENTS = ("-m", "nothing", "-m", "readonly", "-m", "root")
 VMX_RUNNING = ("-m", "tlb", "-m", "enable")
 NOTHING_UNSEEN_VMX = (
-    harvest_test("-q", *VMX_GUESTS, *VMX_EVENTS),
-    harvest_test("-q", *VMX_GUESTS, *VMX_RUNNING, "-n", "40", name="running"),
+    dirty_bits_test("-q", *VMX_GUESTS, *VMX_EVENTS),
+    dirty_bits_test("-q", *VMX_GUESTS, *VMX_RUNNING, "-n", "40", name="running"),
     ENABLE_TLB,
 )
 # A ring needs the vCPU that wrote: such a VM doesn't log by Dirty bits, whatever the parameter.
-HARVEST_RING = harvested(dirty_log_test("dirty-ring"))
+DIRTY_BITS_RING = by_dirty_bits(dirty_log_test("dirty-ring"))
 
 
 def window_test(name: str, *argv: str) -> Selftest:
     """Writes that come amid the update of an SPTE, logged by Dirty bits."""
-    return harvested(selftest("x86/dirty_log_window_test", *argv, name=name, eager=("Y",)))
+    return by_dirty_bits(selftest("x86/dirty_log_window_test", *argv, name=name, eager=("Y",)))
 
 
 def paused(test: Selftest) -> Selftest:
@@ -301,7 +303,7 @@ def paused(test: Selftest) -> Selftest:
 # What is looked at above all where a Dirty bit may go.
 PAUSED = tuple(map(paused, NOTHING_UNSEEN_DEBUG))
 # Where the stress test, which copies what vCPUs write, is not fit to run.
-PAUSED_TDP = (paused(harvested(dirty_log_test("clear-log"))),)
+PAUSED_TDP = (paused(by_dirty_bits(dirty_log_test("clear-log"))),)
 WINDOW = window_test("chance", "-n", "75")
 WINDOW_LONG = window_test("chance-long", "-n", "150")
 WINDOW_VMX = window_test("chance", "-n", "15")
@@ -318,7 +320,7 @@ WINDOW_WRPROT = selftest(
 
 
 # Page tables that are skipped as no CPU has used them.
-IDLE = harvested(selftest("x86/dirty_log_idle_test", huge_2m=66, eager=("Y",)))
+IDLE = by_dirty_bits(selftest("x86/dirty_log_idle_test", huge_2m=66, eager=("Y",)))
 # What takes a second thread, and the others.
 IDLE_VMX = tuple(
     replace(IDLE, name=f"{IDLE.name}{name}", argv=(*IDLE.argv, *words))
@@ -344,7 +346,7 @@ FIRST_WRITE_1G = replace(with_1g(FIRST_WRITE), eager=("N",))
 # The same by dirty_log_perf_test, whose verdict on page sizes has to know.
 SETTINGS = ("--chunk", "0", "--dirty-bits", "on")
 CONTROLLED = replace(
-    perf_test("", *SMALL, *SETTINGS), name="controlled_perf_test-dirty", harvest="auto"
+    perf_test("", *SMALL, *SETTINGS), name="controlled_perf_test-dirty", dirty_bits="auto"
 )
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # It skips where the kernel does not have the bug.
@@ -386,7 +388,7 @@ FOLIO = selftest("x86/dirty_folio_test", eager=("Y",))
 OF_BASE = "".join(file.read_text() for file in (LAYOUT.backport / "post").glob("*.patch"))
 
 # Private memory is zapped by others than MMU notifiers. Only the debug kernel knows such VMs.
-PRIVATE = harvested(selftest("x86/private_mem_conversions_test", eager=("Y",)))
+PRIVATE = by_dirty_bits(selftest("x86/private_mem_conversions_test", eager=("Y",)))
 
 SVM_MODES = tuple(
     Mode(f"npt{npt}-tdp_mmu{tdp}", "svm-qemu", {"kvm_amd.npt": npt, "kvm.tdp_mmu": tdp})
@@ -397,7 +399,7 @@ SHADOW_MODES = tuple(mode for mode in SVM_MODES if mode.parameters["kvm.tdp_mmu"
 TDP_MODE = SVM_MODES[0]
 DISTINCT_MODES = (*SHADOW_MODES, TDP_MODE)
 # Each MMU once.
-HARVEST_MODES = DISTINCT_MODES[1:]
+DIRTY_BITS_MODES = DISTINCT_MODES[1:]
 
 
 def vmx_mode(ept: str, tdp: str) -> Mode:
@@ -423,7 +425,7 @@ def without(parameter: str) -> Mode:
 
 
 # Where the CPU logs by itself, KVM doesn't look for Dirty bits.
-VMX_HARVEST_MODE = without("pml")
+VMX_DIRTY_BITS_MODE = without("pml")
 # Without Accessed bits KVM takes away what an SPTE permits, to see who comes.
 VMX_TRACKED_MODE = without("eptad")
 
@@ -437,12 +439,12 @@ def each(
 
 
 # Without PML, and without Dirty bits; it is the test that sets eager_page_split.
-CONTROL_MODES = (TDP_MODE, VMX_HARVEST_MODE, VMX_TRACKED_MODE)
+CONTROL_MODES = (TDP_MODE, VMX_DIRTY_BITS_MODE, VMX_TRACKED_MODE)
 # With shadow paging, and with PML: the controls of mutants run it there.
 CONTROL_MODES_LONG = (SHADOW_MODES[-1], VMX_MODES[0])
 CONTROL_CASES = (
     *each((CONTROL,), CONTROL_MODES),
-    *each((CONTROLLED,), HARVEST_MODES),
+    *each((CONTROLLED,), DIRTY_BITS_MODES),
 )
 
 # Each way is tried until it has come in between, at least so many times.
@@ -514,7 +516,7 @@ HOLD_LONG = hold_test(512, name="long")
 def stress_test(rounds: int, name: str = "") -> Selftest:
     """`make soak` in short: so many rounds with each of four VMs.
 
-    The seeds draw a VM each for the four ways of harvesting, HugeTLB pages and transparent huge
+    The seeds draw a VM each for the four ways of logging, HugeTLB pages and transparent huge
     ones, fast and contended. With NPT the emulator itself fails now and then, see
     docs/developing.md.
     """
@@ -530,8 +532,8 @@ STRESS_SLOW = stress_test(2)
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     shadow = SHADOW_MODES[-1:]
-    yield from each((WINDOW_VMX, HOLD, harvested(HOLD)), VMX_MODES[-1:])
-    yield from each((paused(harvested(STRESS_SLOW)), *DEBUG_SHADOW), shadow, "debug")
+    yield from each((WINDOW_VMX, HOLD, by_dirty_bits(HOLD)), VMX_MODES[-1:])
+    yield from each((paused(by_dirty_bits(STRESS_SLOW)), *DEBUG_SHADOW), shadow, "debug")
     yield from each((KEPT,), (*shadow, TDP_MODE), "debug", eager="N")
     yield from each(DEBUG_TDP, (TDP_MODE,), "debug")
     everywhere = (
@@ -548,29 +550,29 @@ def cases() -> Iterator[Case]:
     # That lazily nothing is split early is the same code for each MMU.
     yield from each((*MODEL, TABLES), shadow, eager="N")
     yield from each(MODEL, (TDP_MODE,), eager="N")
-    of_harvest = (STRESS_SLOW, *NOTHING_UNSEEN_VMX, WINDOW_VMX, *IDLE_VMX)
-    yield from each(of_harvest, (VMX_HARVEST_MODE,))
+    of_dirty_bits = (STRESS_SLOW, *NOTHING_UNSEEN_VMX, WINDOW_VMX, *IDLE_VMX)
+    yield from each(of_dirty_bits, (VMX_DIRTY_BITS_MODE,))
     yield Case(RECOVER, VMX_TRACKED_MODE, "Y")
-    yield from each((TABLES, harvested(TABLES), HOSTILE, STRESS), shadow)
+    yield from each((TABLES, by_dirty_bits(TABLES), HOSTILE, STRESS), shadow)
     yield from each((NESTED_LOG,), VMX_NESTED_MODES)
     yield from each(VMX_SMOKE, VMX_MODES, eager="")
     yield from each(VMX_NESTED, VMX_NESTED_MODES, eager="")
-    yield from each((*HARVEST, *NOTHING_UNSEEN, harvested(RECOVER)), HARVEST_MODES)
-    rest = (WINDOW, IDLE, EXCESS, HIST, harvested(HIST), *SIGNALS, NOSLOT, HARVEST_RING)
-    yield from each(rest, HARVEST_MODES)
+    yield from each((*DIRTY_BITS, *NOTHING_UNSEEN, by_dirty_bits(RECOVER)), DIRTY_BITS_MODES)
+    rest = (WINDOW, IDLE, EXCESS, HIST, by_dirty_bits(HIST), *SIGNALS, NOSLOT, DIRTY_BITS_RING)
+    yield from each(rest, DIRTY_BITS_MODES)
     yield from CONTROL_CASES
-    yield from each((ALIAS, harvested(ALIAS)), shadow)
+    yield from each((ALIAS, by_dirty_bits(ALIAS)), shadow)
     yield Case(RACE, TDP_MODE, "Y")
     yield Case(ENABLE, VMX_MODES[0], "N")
-    yield from each((FIRST_WRITE, harvested(FIRST_WRITE)), DISTINCT_MODES, eager="N")
+    yield from each((FIRST_WRITE, by_dirty_bits(FIRST_WRITE)), DISTINCT_MODES, eager="N")
     yield from each((FIRST_WRITE,), (*VMX_MODES, VMX_TRACKED_MODE), eager="N")
-    yield from each((CREATE, harvested(CREATE)), DISTINCT_MODES)
+    yield from each((CREATE, by_dirty_bits(CREATE)), DISTINCT_MODES)
     yield from each((CREATE,), (*VMX_MODES, VMX_TRACKED_MODE))
-    yield from each((harvested(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
+    yield from each((by_dirty_bits(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
     # Here no VM looks for Dirty bits.
-    yield Case(HARVEST_PARAM, VMX_MODES[0], "Y")
+    yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
-    yield from each((harvested(CAPS),), HARVEST_MODES)
+    yield from each((by_dirty_bits(CAPS),), DIRTY_BITS_MODES)
     # The CPU's log, and neither Dirty bits nor that.
     yield from each((CAPS,), (VMX_MODES[0], VMX_TRACKED_MODE))
     yield from each((MASKS,), (*DISTINCT_MODES, VMX_MODES[0], VMX_TRACKED_MODE))
@@ -578,7 +580,7 @@ def cases() -> Iterator[Case]:
     yield from each((FUZZ_THREAD,), (SHADOW_MODES[-1],))
     yield from each(PERF_ACCESS, (SHADOW_MODES[0], TDP_MODE))
     if f"/{FOLIO.name}.c\n" in OF_BASE:
-        yield from each((FOLIO, harvested(FOLIO)), HARVEST_MODES)
+        yield from each((FOLIO, by_dirty_bits(FOLIO)), DIRTY_BITS_MODES)
     yield from each(SHADOW, SHADOW_MODES)
 
 
@@ -606,12 +608,12 @@ def is_for_default_base(case: Case) -> bool:
 
 def long_cases() -> Iterator[Case]:
     """Yield what `make test` has a shorter or other form of, and `make test WHAT=long` runs."""
-    yield from each((HOLD_LONG, harvested(HOLD_LONG)), VMX_MODES[-1:])
+    yield from each((HOLD_LONG, by_dirty_bits(HOLD_LONG)), VMX_MODES[-1:])
     yield from each((stress_test(50, name="long"),), SHADOW_MODES[-1:])
-    yield from each((stress_test(25, name="long"),), (VMX_HARVEST_MODE,))
+    yield from each((stress_test(25, name="long"),), (VMX_DIRTY_BITS_MODE,))
     yield from each((RACE_LONG,), DISTINCT_MODES)
-    yield from each((WINDOW_LONG,), HARVEST_MODES)
-    yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_HARVEST_MODE))
+    yield from each((WINDOW_LONG,), DIRTY_BITS_MODES)
+    yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
     yield Case(CAPS, VMX_MODES[0], "N")
     yield from each((FUZZ_LONG,), DISTINCT_MODES)
     yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
@@ -658,7 +660,7 @@ def packaged_cases(tree: Path) -> Iterator[Case]:
                 cpus=2,
                 memory_mib=3072,
                 huge_2m=128,
-                harvest="",
+                dirty_bits="",
                 timeout_s=PACKAGED_S[mode.machine],
             )
             yield Case(test, mode, "Y")

@@ -14,7 +14,7 @@ from .test_selftests import run_silent
 CONFIG = "leaks"
 NOT_BUILT = "no leak was looked for: there is no kernel leaks; `make test WHAT=leaks` builds it"
 VMS = 250
-# Each MMU, and each way of logging: (parameters, dirty_harvest).
+# Each MMU, and each way of logging: (parameters, dirty_bits).
 MODES = [
     ({"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}, "off"),
     ({"kvm_amd.npt": "0", "kvm.tdp_mmu": "0"}, "on"),
@@ -26,7 +26,7 @@ MODES = [
 SCRIPT = """
 set -eo pipefail
 echo Y >/sys/module/kvm/parameters/eager_page_split
-echo "$2" >/sys/module/kvm/parameters/dirty_harvest
+echo "$2" >/sys/module/kvm/parameters/dirty_bits
 echo 4 >/proc/sys/vm/nr_hugepages
 /test/dirty_log_perf_test -s anonymous_hugetlb_2mb -b 4M -i 2 --runs "$1" | tail -n 3
 sleep 6
@@ -36,16 +36,16 @@ cp /sys/kernel/debug/kmemleak "$LAB_OUT/leaks"
 """
 
 
-@pytest.mark.parametrize(("parameters", "harvest"), MODES, ids=str)
+@pytest.mark.parametrize(("parameters", "dirty_bits"), MODES, ids=str)
 def test_nothing_is_left_of_vms(
     optional_kernel: Callable[..., Kernel],
     selftests: Callable[[str], Path],
     parameters: dict[str, str],
-    harvest: str,
+    dirty_bits: str,
 ) -> None:
     job = Job(
         kernel=optional_kernel(CONFIG, NOT_BUILT).image,
-        command=("sh", "-c", SCRIPT, "leaks", str(VMS), harvest),
+        command=("sh", "-c", SCRIPT, "leaks", str(VMS), dirty_bits),
         parameters=parameters,
         files={"/test/dirty_log_perf_test": selftests("series") / "dirty_log_perf_test"},
         timeout_s=900,

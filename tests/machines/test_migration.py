@@ -23,13 +23,13 @@ from lab.measure.migration.load import Load
 from .test_selftests import run_silent
 
 LOAD = Load(vcpus=2, mib_per_vcpu=4, rate=50, reads=63, writes=1)
-# With dirty_harvest=off, to begin with, KVM refuses Dirty bits; with auto it allows them.
+# With dirty_bits=off, to begin with, KVM refuses Dirty bits; with auto it allows them.
 START = f"{command.INSIDE}/qemu -M none -display none -monitor stdio -accel kvm,dirty-bits="
-ALLOW = "echo auto >/sys/module/kvm/parameters/dirty_harvest"
+ALLOW = "echo auto >/sys/module/kvm/parameters/dirty_bits"
 ASKS = f'{START}on || echo quit | {START}auto && "$0" "$@" && {ALLOW} && echo quit | {START}on'
 SAID = [
     f"kvm: dirty-bits={value}: KVM_CAP_X86_DIRTY_BITS: Operation not permitted"
-    " (parameter kvm.dirty_harvest must not be off)"
+    " (parameter kvm.dirty_bits must not be off)"
     for value in ("on", "auto")
 ]
 # make test WHAT=migration builds it before; pytest alone must not take minutes for that.
@@ -55,7 +55,7 @@ def test_migration(
     migrations = [one for one in found if one["record"] == "migration"]
     assert [one["eager"] for one in migrations] == [False, True, True, *asked]
     when = ("kvm_stats_before", "kvm_stats_after")
-    assert [one[when[0]]["dirty_harvest"] for one in migrations] == [0, 0, 1, *asked]
+    assert [one[when[0]]["dirty_bits"] for one in migrations] == [0, 0, 1, *asked]
     counts = [[one[stats]["eager_split_done"] for stats in when] for one in migrations]
     split = [after - before for before, after in counts]
     assert split[0] == 0

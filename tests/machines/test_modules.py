@@ -39,14 +39,14 @@ PERF = "dirty_log_perf_test -V -s anonymous_hugetlb_2mb -v 1 -b 8M -i 2"
 SERIES = (
     PERF,
     "x86/eager_split_modes_test -m long -m pae -m nonpaging",
-    "x86/dirty_harvest_test -q $harvest",
+    "x86/dirty_bits_test -q $dirty_bits",
 )
 STOCK = ("dirty_log_test -M clear-log -i 3 -I 10 -b 8M",)
 # The slow one has a few events less.
-HARVEST = {"svm-qemu": "-m nothing -m readonly -m root", "vmx-bochs": "-g L1 -m nothing"}
+DIRTY_BITS = {"svm-qemu": "-m nothing -m readonly -m root", "vmx-bochs": "-g L1 -m nothing"}
 EACH_S = 120
 FUNCTIONS = f"""
-vendor=$1 harvest=$2 parameter=$3
+vendor=$1 dirty_bits=$2 parameter=$3
 export PATH=/sbin:/bin
 state() {{ kvm-eager-split status --json >"$LAB_OUT/$1"; echo $? >"$LAB_OUT/$1.status"; }}
 run() {{ echo "$@"; timeout -s KILL {EACH_S} "/selftests/$@" || echo "FAILED ($?): $*"; }}
@@ -131,7 +131,7 @@ def check_metrics(result: Result) -> None:
     # kvm_stat takes all of these for numbers.
     lines = result.files["kvm_stat"].decode().splitlines()
     sums = {name.rpartition("/")[2]: int(value) for name, value in (o.split(":") for o in lines)}
-    assert {"eager_split_done", "dirty_harvest", "pf_taken"} <= set(sums)
+    assert {"eager_split_done", "dirty_bits", "pf_taken"} <= set(sums)
 
 
 def check_states(result: Result) -> None:
@@ -140,10 +140,10 @@ def check_states(result: Result) -> None:
     for name in ("booted", "again"):
         said, status = state(result, name)
         assert (said["eager_split"], said["loaded"], status) == ("active", "series", 0)
-        assert "eager_page_split=Y dirty_harvest=" in said["parameters"]
+        assert "eager_page_split=Y dirty_bits=" in said["parameters"]
     said, status = state(result, "stock")
     assert (said["loaded"], said["after_reload"], status) == ("stock", "series", 3)
-    assert "dirty_harvest" not in said["parameters"]
+    assert "dirty_bits" not in said["parameters"]
 
 
 @pytest.mark.parametrize("suite, flavour, name, tdp", ON_HOSTS + IN_CLOUDS)
@@ -171,7 +171,7 @@ def test_debians_kernel(
     ]
     job = Job(
         kernel=installed.kernel,
-        command=("sh", "-c", "\n".join(lines), "sh", vendor, HARVEST[name], parameter),
+        command=("sh", "-c", "\n".join(lines), "sh", vendor, DIRTY_BITS[name], parameter),
         files=installed.files(vendor)
         | {f"/selftests/{program}": selftests("series") / program for program in programs},
         # Without PML there are Dirty bits to test. What the kernel warns of are its mitigations.
@@ -198,7 +198,7 @@ def test_debians_kernel(
 AFTER_S = 4
 ONE_VCPU = replace(LOAD, vcpus=1)
 # N is not the default with shadow paging.
-AS_ASKED = "{ [ $2 = N ] && echo off || echo on; } >/sys/module/kvm/parameters/dirty_harvest"
+AS_ASKED = "{ [ $2 = N ] && echo off || echo on; } >/sys/module/kvm/parameters/dirty_bits"
 RELOAD, STOCK_BACK = "kvm-eager-split reload", "kvm-eager-split reload --stock"
 # Kernel whose KVM logs what the guest writes -> what loads that KVM, and what loads the other one.
 MIGRATIONS = {"series": (RELOAD, STOCK_BACK), "base": (STOCK_BACK, f"{RELOAD} && {AS_ASKED}")}
@@ -219,7 +219,7 @@ def check_way_back(setting: str, files: Mapping[str, bytes]) -> int | None:
         assert last.reads - first.reads >= there.pages
         assert last.writes > first.writes > 0
     stats = parse_stats(files[f"{setting}.back.stats"].decode())
-    return stats["before"].get("dirty_harvest")
+    return stats["before"].get("dirty_bits")
 
 
 @LATER
@@ -254,15 +254,15 @@ def test_a_guest_moves_between_the_two(
     result = run_silent(machine.name, job)
     loaded = ["series", "stock", "series"] * 3 + ["stock", "series", "stock"] * 2
     assert re.findall(r"loaded: (\w+)$", result.text, re.MULTILINE) == loaded
-    harvested, brought_back = [], []
+    by_dirty_bits, brought_back = [], []
     for boot in boots:
         own = f"{boot.kernel}/"
         files = {name.removeprefix(own): text for name, text in result.files.items() if own in name}
         # Among other things: the restored guest has found every write in all of its memory.
         found = [one for one in command.collect(boot, files) if one["record"] == "migration"]
-        harvested += [one["kvm_stats_before"].get("dirty_harvest") for one in found]
+        by_dirty_bits += [one["kvm_stats_before"].get("dirty_bits") for one in found]
         brought_back += [check_way_back(setting, files) for setting in boot.settings]
-    assert harvested == [0, 0, 1, None, None]
+    assert by_dirty_bits == [0, 0, 1, None, None]
     assert brought_back == [None, None, None, 0, 1]
 
 

@@ -90,7 +90,7 @@ LONGEST_S = 300
 def test_every_page_is_as_it_should_be() -> None:
     sides = code.build(source_tree("series"))
     assert len(list(guest.passes(sides, 1, 1))) == 2 * (5 + 4 + 3 + 3)
-    for phase in ("split", "clear", "harvest"):
+    for phase in ("split", "clear", "collect"):
         idle = SimpleNamespace(**{"set_up": lambda *_: None, phase: lambda _: None})
         with pytest.raises(WorkFailed, match=f"{phase} by idle: page 0 is wrong"):
             list(guest.passes({**sides, "idle": idle}, 1, 1))

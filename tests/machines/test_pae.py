@@ -36,19 +36,19 @@ def _name(value: str | dict[str, str]) -> str:
 
 
 @for_each_row(
-    "machine, parameters, harvest",
+    "machine, parameters, dirty_bits",
     *(("svm-qemu", {"kvm_amd.npt": npt}, by) for npt, by in product("01", ("off", "on"))),
     ("vmx-bochs", {"kvm_intel.ept": "0"}, "on"),
     ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "1"}, "off"),
     ("vmx-bochs", {"kvm_intel.ept": "1", "kvm_intel.pml": "0"}, "on"),
     ids=_name,
 )
-def test_splitting(image: Path, machine: str, parameters: dict[str, str], harvest: str) -> None:
+def test_splitting(image: Path, machine: str, parameters: dict[str, str], dirty_bits: str) -> None:
     job = Job(
         kernel=image,
         busybox=programs32.BUSYBOX,
-        command=("/test", harvest),
-        parameters={**parameters, "kvm.dirty_harvest": harvest},
+        command=("/test", dirty_bits),
+        parameters={**parameters, "kvm.dirty_bits": dirty_bits},
         files={"/test": programs32.build(TEST)},
         timeout_s=120,
     )

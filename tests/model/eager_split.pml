@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The splitter's locking against MMU notifier, page fault, harvest and slot deletion.
+ * The splitter's locking against MMU notifier, page fault, collection of Dirty bits and slot deletion.
  *
  * A guest of SMALL 4 KiB pages in HUGE 2 MiB pages in one GiB, which is mapped by 2 MiB SPTEs or
  * (-DGIB) by one of 1 GiB at first.  A gfn is mapped at one level at most, as there is one page
@@ -10,7 +10,7 @@
  *             the lock or (4 KiB, only W missing) without
  *   notifier  the host moves the first huge page: zaps by level, smallest first, and may drop
  *             the lock in between; then the old frame is freed
- *   harvester GET, CLEAR, copy of what was dirty (initially-all-set); with -DENABLE it enables
+ *   collector GET, CLEAR, copy of what was dirty (initially-all-set); with -DENABLE it enables
  *             logging, copies everything, and GET clears.  At the end the vCPUs are stopped, and
  *             what is still dirty is copied
  *   deleter   (-DDELETE) deletes the memslot at any time, and then unmaps its memory
@@ -351,7 +351,7 @@ inline split()
 	split_level_2m()
 }
 
-/* ---- harvester ---------------------------------------------------------- */
+/* ---- collector ---------------------------------------------------------- */
 
 inline protect_huge(h)
 {
@@ -421,7 +421,7 @@ inline enable()
 }
 
 #ifdef ENABLE
-inline harvest()
+inline collect_log()
 {
 	enable();
 	copy();
@@ -429,7 +429,7 @@ inline harvest()
 	copy()
 }
 #else
-inline harvest()
+inline collect_log()
 {
 	get();
 #ifdef BUG_COPY_FIRST
@@ -445,8 +445,8 @@ inline harvest()
 }
 #endif
 
-/* The slot cannot go away meanwhile: its deletion takes turns with the harvest. */
-proctype harvester()
+/* The slot cannot go away meanwhile: its deletion takes turns with the collector. */
+proctype collector()
 {
 	byte h, seen;
 	bit mask[SMALL];
@@ -454,7 +454,7 @@ proctype harvester()
 	LOCK(slots_lock);
 	if
 	:: slot ->
-		harvest();
+		collect_log();
 		UNLOCK(slots_lock);
 		running == 0;
 		LOCK(slots_lock);
@@ -504,7 +504,7 @@ init {
 		for (i : 0 .. SMALL - 1) { ahead[i] = 1 }
 		for (i : 0 .. VCPUS - 1) { run vcpu(i * SMALL) }
 		i = 0;
-		run harvester();
+		run collector();
 		run notifier();
 #ifdef DELETE
 		run deleter()

@@ -10,15 +10,15 @@ from tests.unit.files import program, write
 SCRIPT = Path(__file__).parents[2] / "scripts" / "split-bench.sh"
 NOBODY = 65534
 
-# Appends the value of eager_page_split, behind a comma that of dirty_harvest unless it is
+# Appends the value of eager_page_split, behind a comma that of dirty_bits unless it is
 # off, and its arguments but for the file of -j to "calls", then writes what dirty_log_perf_test
 # writes there. N costs 100 times what Y costs, and either costs 10 times what it does with
-# dirty_harvest; iterations differ. All by the shell itself, as it runs thousands of times.
+# dirty_bits; iterations differ. All by the shell itself, as it runs thousands of times.
 FAKE_TEST = r"""#!/bin/sh
 here=${0%/*}
 read -r eager <"$here/sys/module/kvm/parameters/eager_page_split"
-{ read -r harvest <"$here/sys/module/kvm/parameters/dirty_harvest"; } 2>/dev/null || harvest=off
-[ "$harvest" = off ] && suffix= || suffix=,$harvest
+{ read -r dirty_bits <"$here/sys/module/kvm/parameters/dirty_bits"; } 2>/dev/null || dirty_bits=off
+[ "$dirty_bits" = off ] && suffix= || suffix=,$dirty_bits
 echo "$eager$suffix ${*% -j *}" >>"$here/calls"
 read -r mode <"$here/mode"
 clear=1
@@ -43,7 +43,7 @@ case $mode in
     stubborn) trap '' INT TERM HUP; echo $$ >"$here/pid"; while :; do sleep 0.1; done ;;
 esac
 [ "$eager" = Y ] && dirty=00$vcpus || dirty=$vcpus
-[ "$harvest" = off ] && dirty=0.$dirty || dirty=0.0$dirty
+[ "$dirty_bits" = off ] && dirty=0.$dirty || dirty=0.0$dirty
 phase() {
     line="\"phase\": \"$1\", \"iteration\": $2"
     stats='"kvm_stats": {"exits": 7}'
@@ -89,8 +89,8 @@ class Host:
         return self.root / "out.jsonl"
 
     @property
-    def harvest(self) -> Path:
-        return self.root / "sys/module/kvm/parameters/dirty_harvest"
+    def dirty_bits(self) -> Path:
+        return self.root / "sys/module/kvm/parameters/dirty_bits"
 
     @property
     def journal(self) -> Path:
@@ -165,7 +165,7 @@ def furnish(host: Host) -> None:
     set_cpus(host, 9)
     host.write("proc/meminfo", "MemAvailable: 4194304 kB\nHugepagesize: 2048 kB\n")
     host.set("kvm.eager_page_split", "Y")
-    host.set("kvm.dirty_harvest", "off")
+    host.set("kvm.dirty_bits", "off")
     host.set("kvm.tdp_mmu", "N")
     host.set("kvm_intel.ept", "Y")
     host.set("kvm_intel.pml", "Y")

@@ -103,7 +103,7 @@ def files(tdp: bool = True) -> dict[str, bytes]:
         found[f"{setting}.restored"] = notes(total=80)
         found[f"{setting}.stats"] = STATS.encode()
     for setting in (command.BITS, command.ASKED):
-        found[f"{setting}.stats"] += b"before dirty_harvest 1\n"
+        found[f"{setting}.stats"] += b"before dirty_bits 1\n"
     return found
 
 

@@ -34,7 +34,7 @@ def _dirty(key: Key) -> float:
     if key.kernel == "base" and not key.eager:
         return unlogged + fault
     lazily = 0.0 if key.eager else 0.0009 * min(1, 8 * written)
-    by_bits = key.dirty_harvest == notation.ON or (key.ept and key.pml)
+    by_bits = key.dirty_bits == notation.ON or (key.ept and key.pml)
     return unlogged + lazily + (0 if by_bits else fault * (0.2 if key.ept else 0.9))
 
 
@@ -50,7 +50,7 @@ def _seconds(key: Key) -> float:
         case "clear":
             return (0.06 if key.kernel == "series" else 1) * 1e-3 * regions
         case "get":
-            return 800e-6 if key.dirty_harvest == notation.ON else 15e-6
+            return 800e-6 if key.dirty_bits == notation.ON else 15e-6
         case "enable":
             return 500e-6 if key.initially_all_set else 2500e-6
         case _:

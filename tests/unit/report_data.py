@@ -69,16 +69,16 @@ def crossover() -> Iterator[Measurement]:
     Also figures with idle memory: 1 ms for each page table with Dirty bits.
     """
     modes = ((False, True), (True, False))
-    for (ept, pml), mix, harvest in product(modes, (0, 10, 100), ("off", "on")):
+    for (ept, pml), mix, dirty_bits in product(modes, (0, 10, 100), ("off", "on")):
         seconds = {"dirty": 0.001, "get": 0.0005, "clear": 0.0001 * mix / 100}
-        if harvest == "off":
+        if dirty_bits == "off":
             seconds |= {"dirty": 0.001 + 0.2 * mix / 100, "get": 0.0}
         for phase, time in seconds.items():
-            mode = {"ept": ept, "pml": pml, "write_percent": mix, "dirty_harvest": harvest}
+            mode = {"ept": ept, "pml": pml, "write_percent": mix, "dirty_bits": dirty_bits}
             yield measurement(**mode, vcpus=8, eager=True, phase=phase, seconds=time)
-    for (ept, pml), harvest, idle in product(modes, ("off", "on"), (1, 7)):
-        mode = {"ept": ept, "pml": pml, "dirty_harvest": harvest, "idle": idle, "vcpus": idle + 1}
-        time = idle * 0.001 if harvest == "on" else 0.0
+    for (ept, pml), dirty_bits, idle in product(modes, ("off", "on"), (1, 7)):
+        mode = {"ept": ept, "pml": pml, "dirty_bits": dirty_bits, "idle": idle, "vcpus": idle + 1}
+        time = idle * 0.001 if dirty_bits == "on" else 0.0
         yield measurement(**mode, eager=True, phase="get", iteration=5, seconds=time)
 
 

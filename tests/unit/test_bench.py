@@ -69,7 +69,7 @@ class FakeMachine:
         for name in ("kvm_intel.ept", "kvm_intel.pml", "kvm.tdp_mmu"):
             host.set(name, "Y" if job.parameters.get(name, "1") == "1" else "N")
         if job.kernel.name in ("bzImage-peer", "bzImage-base"):
-            host.harvest.unlink()
+            host.dirty_bits.unlink()
         self.spoil(host, job)
         out = host.root / "out"
         out.mkdir()
@@ -179,7 +179,7 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     for m in lab.latest():
         mode, values = (m.ept, m.tdp_mmu, m.pml), (m.vcpus, m.write_percent, m.eager)
         pattern = () if m.pattern == "pages" else (m.pattern,)
-        where = (m.kernel, mode, m.initially_all_set, m.dirty_harvest, *pattern)
+        where = (m.kernel, mode, m.initially_all_set, m.dirty_bits, *pattern)
         measured.setdefault(where, set()).add(values)
     mixes, lazy, eager = (100, 20), (False,), (True,)
     # In the TDP MMU a third one, and all in either log mode: what enabling is judged by.
@@ -204,8 +204,8 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     for mode in (EPT, SHADOW):
         wanted["peer", mode, True, "off"] = set(product((2, 8), mixes, eager))
     for mode in (EPT, SHADOW, TDP_PML):
-        harvest = "off" if mode[0] else "on"
-        wanted["series", mode, True, harvest, "regions"] = set(product((8,), (100, 20, 0), BOTH))
+        dirty_bits = "off" if mode[0] else "on"
+        wanted["series", mode, True, dirty_bits, "regions"] = set(product((8,), (100, 20, 0), BOTH))
     wanted["series", SHADOW, True, "on", "clean"] = set(product((8,), (100,), BOTH))
     assert measured == wanted
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
@@ -214,10 +214,8 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     # Four tables of times; twelve with the TDP MMU.
     columns = [said.out.count(f"| {name} |") for name in ("ungated", "unpatched", "D bits")]
     assert columns == [4, 12, 12]
-    assert "ept=N, tdp_mmu=N, dirty_harvest=on, all writes, clean gPTEs" in said.out
-    memory = re.escape(
-        "| ept=N, dirty_harvest=on, 20% writes by regions of 2 MiB, 8 vCPUs x 10 MiB "
-    )
+    assert "ept=N, tdp_mmu=N, dirty_bits=on, all writes, clean gPTEs" in said.out
+    memory = re.escape("| ept=N, dirty_bits=on, 20% writes by regions of 2 MiB, 8 vCPUs x 10 MiB ")
     assert re.search(rf"{memory}.*\| +32 \| +32 \| +8 \| +8 \|", said.out)
     assert "|  U/Y |" in said.out
     assert "126 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
@@ -276,12 +274,12 @@ def test_options_reach_the_script(lab: Lab) -> None:
 
 @for_each_row("words", [], ["--full"])
 def test_host_is_measured_as_it_is(lab: Lab, words: list[str]) -> None:
-    lab.machine.spoil = lambda host, job: host.set("kvm.dirty_harvest", "auto")
+    lab.machine.spoil = lambda host, job: host.set("kvm.dirty_bits", "auto")
     said = lab.bench(*SMALL, *words, "--machine", "host")
     (job,) = lab.machine.jobs
     assert job.parameters == {}
     assert lab.built == ["series selftests"]
-    seen = {(m.machine, m.ept, m.tdp_mmu, m.dirty_harvest) for m in lab.latest()}
+    seen = {(m.machine, m.ept, m.tdp_mmu, m.dirty_bits) for m in lab.latest()}
     assert seen == {("host", True, True, "auto")}
     assert "wall-clock time" in said.out
 
@@ -294,7 +292,7 @@ def test_memory_grows_with_the_guest_and_svm_has_its_own_parameter(lab: Lab) -> 
     assert small.memory_mib == plan.MEMORY_MIB
     boot = Boot("svm-qemu", "series", Mode(False), Matrix())
     without = {"kvm.tdp_mmu": "0", "kvm_amd.npt": "0"}
-    assert boot.parameters == without | {"kvm.dirty_harvest": "off"}
+    assert boot.parameters == without | {"kvm.dirty_bits": "off"}
     assert replace(boot, kernel="base").parameters == without
     assert boot.label == "series, npt=N"
 
@@ -304,7 +302,7 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
     assert (lab.built, lab.machine.jobs, lab.result_files()) == ([], [], [])
     assert "series, ept=N: vmx-bochs, 9 CPUs, 1024 MiB kvm.tdp_mmu=0 kvm_intel.ept=0" in said
     assert "--eager=N Y" in said
-    assert said.count("--harvest=on --output=") == 7
+    assert said.count("--dirty-bits=on --output=") == 7
     assert said.count("--writes=5 ") == 5
     # In each boot whatever was measured is verified afterwards.
     scripts = [line for line in said.splitlines() if line.startswith("  sh ")]
@@ -313,7 +311,7 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
         measured, *verified = script.split(" --verify=only ")
         assert measured.count("--verify=no") == measured.count("--output=") > 0
         assert not any("--output=" in call for call in verified)
-        for words in ("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--harvest=on"):
+        for words in ("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--dirty-bits=on"):
             assert (words in measured) == any(words in call for call in verified)
 
 
@@ -340,16 +338,16 @@ def test_full_is_the_larger_matrix(lab: Lab) -> None:
     for words in ("ept=Y, tdp_mmu=Y, without, 0% writes", "kvm.tdp_mmu=1 kvm_intel.ept=1"):
         assert words in said
     assert "peer, ept=Y, tdp_mmu=Y" not in said
-    # Another kernel has no dirty_harvest.
-    assert "--harvest" not in lab.bench("--full", "--kernel", "peer", "--dry-run").out
+    # Another kernel has no dirty_bits.
+    assert "--dirty-bits" not in lab.bench("--full", "--kernel", "peer", "--dry-run").out
     said = lab.bench("--full", "--machine", "svm-qemu", "--dry-run").out
     assert "pml" not in said
-    assert "'--harvest=off on'" in said
+    assert "'--dirty-bits=off on'" in said
 
 
 def test_the_presets_are_those_of_the_script() -> None:
     # But for the second backing, and for what not every kernel has.
-    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"), harvest=())
+    full = replace(FULL, backing=(*FULL.backing, "anonymous_thp"), dirty_bits=())
     for preset, matrix in (("--quick", QUICK), ("--full", full)):
         said = [
             subprocess.run(
@@ -366,7 +364,7 @@ def test_the_presets_are_those_of_the_script() -> None:
 def test_a_plan_measures_every_run_of_the_matrix_once() -> None:
     boots = plan.bench_boots("vmx-bochs", "series", FULL, plan.modes_of("vmx-bochs"))
     assert len({boot.label for boot in boots}) == len(boots) == 5 * 2 * 6
-    without = replace(FULL, harvest=())
+    without = replace(FULL, dirty_bits=())
     for mode in plan.MODES.values():
         same = [boot for boot in boots if boot.mode == mode]
         # Where the CPU logs by itself there is nothing to choose.
@@ -388,9 +386,9 @@ def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> 
 
 @for_each_row(
     "words, keys, wanted",
-    # There is nothing beside the ungated baseline without Y, nor beside dirty_harvest alone.
+    # There is nothing beside the ungated baseline without Y, nor beside dirty_bits alone.
     ("--eager N", "kernel", {"series", "base"}),
-    ("--modes ept0,ept1 --harvest auto", "kernel ept dirty_harvest", {("series", False, "auto")}),
+    ("--modes ept0,ept1 --dirty-bits auto", "kernel ept dirty_bits", {("series", False, "auto")}),
     (
         "--modes tdp,ept0",
         "kernel ept tdp_mmu",
@@ -399,8 +397,8 @@ def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> 
     ),
     # Where there is no PML.
     (
-        "--modes ept0,ept1,ept1-nopml,tdp-nopml --harvest off,on --eager Y",
-        "kernel ept tdp_mmu pml dirty_harvest",
+        "--modes ept0,ept1,ept1-nopml,tdp-nopml --dirty-bits off,on --eager Y",
+        "kernel ept tdp_mmu pml dirty_bits",
         {("series", *mode, by) for mode in (SHADOW, EPT_NOPML, TDP_NOPML) for by in ("off", "on")}
         | {("peer", *mode, "off") for mode in (SHADOW, EPT, EPT_NOPML)}
         | {("series", *EPT, "off"), ("base", *TDP_NOPML, "off")},
@@ -446,10 +444,10 @@ def test_a_goal_that_is_missed_is_an_error_and_the_results_are_kept(lab: Lab) ->
     (["--vcpus", ""], "--vcpus: the list is empty"),
     (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
     (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is none of ept1, ept0, tdp"),
-    (["--harvest", "perhaps"], "--harvest: 'perhaps' is none of off, on, auto"),
-    (["--harvest", ""], "--harvest: the list is empty"),
-    (["--harvest", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
-    (["--harvest", "on", "--kernel", "base"], "the kernel base has no dirty_harvest"),
+    (["--dirty-bits", "perhaps"], "--dirty-bits: 'perhaps' is none of off, on, auto"),
+    (["--dirty-bits", ""], "--dirty-bits: the list is empty"),
+    (["--dirty-bits", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
+    (["--dirty-bits", "on", "--kernel", "base"], "the kernel base has no dirty_bits"),
     (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
     (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
     # The script refuses this, see test_split_bench.py.
@@ -501,7 +499,7 @@ def test_a_failed_run_and_a_refusal_inside_are_told(lab: Lab) -> None:
     "parameter, value, said",
     ("kvm_intel.ept", "Y", "series, ept=N: asked for another paging mode, the results say ept=Y"),
     ("kvm.tdp_mmu", "Y", "missing or were not asked for"),
-    ("kvm.dirty_harvest", "on", "missing or were not asked for"),
+    ("kvm.dirty_bits", "on", "missing or were not asked for"),
 )
 def test_a_parameter_that_is_not_as_asked_for_is_noticed(
     lab: Lab, parameter: str, value: str, said: str

@@ -109,8 +109,8 @@ def judged(found: list[Measurement]) -> list[tuple[str, str]]:
 
 
 def bits(**changes: Any) -> list[Measurement]:
-    """Y with dirty_harvest=on, which takes a hundredth of N."""
-    return measured(eager=(True,), dirty_harvest="on", **{"speedup": 100} | changes)
+    """Y with dirty_bits=on, which takes a hundredth of N."""
+    return measured(eager=(True,), dirty_bits="on", **{"speedup": 100} | changes)
 
 
 BESIDE = tables.WHAT_IS_U | {"D bits": tables.WHAT_ARE_BITS}
@@ -148,12 +148,12 @@ def test_what_stands_side_by_side(found: list[Measurement], wanted: str) -> None
 
 
 def test_what_is_no_column_has_a_table_of_its_own() -> None:
-    lazy = measured(eager=(False,), dirty_harvest="on")
-    auto = measured(ept=False, dirty_harvest="auto")
+    lazy = measured(eager=(False,), dirty_bits="on")
+    auto = measured(ept=False, dirty_bits="auto")
     found = tables.main_tables(measured() + bits() + lazy + auto)
-    assert ["dirty_harvest=" in table.title for table in found] == [False, True, True]
-    assert "ept=Y, tdp_mmu=N, dirty_harvest=on, all writes" in found[1].title
-    assert "ept=N, tdp_mmu=N, dirty_harvest=auto, all writes" in found[2].title
+    assert ["dirty_bits=" in table.title for table in found] == [False, True, True]
+    assert "ept=Y, tdp_mmu=N, dirty_bits=on, all writes" in found[1].title
+    assert "ept=N, tdp_mmu=N, dirty_bits=auto, all writes" in found[2].title
     (alone,) = tables.main_tables(bits())
     assert alone.rows[0][2:5] == ("-", "4.00", "-")
 
@@ -323,9 +323,9 @@ def test_goals_reached_and_missed() -> None:
     "label, at, verdict",
     ("ept=Y", 4.0, "at most 4 ms: reached"),
     ("ept=Y", 4.1, "at most 4 ms: missed"),
-    ("ept=N, dirty_harvest=on", 3.1, "at most 3 ms: missed"),
+    ("ept=N, dirty_bits=on", 3.1, "at most 3 ms: missed"),
     ("ept=Y, tdp_mmu=Y", 3.0, "at most 3 ms: reached"),
-    ("ept=Y, tdp_mmu=Y, pml=N, dirty_harvest=on", 1.31, "at most 1.3 ms: missed"),
+    ("ept=Y, tdp_mmu=Y, pml=N, dirty_bits=on", 1.31, "at most 1.3 ms: missed"),
 )
 def test_the_first_writes_with_n_have_goals_of_their_own(
     label: str, at: float, verdict: str
@@ -334,7 +334,7 @@ def test_the_first_writes_with_n_have_goals_of_their_own(
         "ept": label.startswith("ept=Y"),
         "tdp_mmu": "tdp_mmu" in label,
         "pml": "pml" not in label,
-        "dirty_harvest": "on" if "harvest" in label else "off",
+        "dirty_bits": "on" if "dirty_bits" in label else "off",
     }
     found = measured(vcpus=(8,), eager=(False,), **like)
     found = [replace(one, seconds=at / 1000) for one in found if one.phase == "dirty"]
@@ -365,7 +365,7 @@ def test_n_costs_no_more_than_y_in_clear_and_dirty_together(more: float, verdict
 @for_each_row("percent, verdict", (9.9, "reached"), (10.1, "missed"))
 def test_clean_entries_in_the_guest_cost_n_little(percent: float, verdict: str) -> None:
     """Of Y, and with write protection, nothing is said."""
-    found = [*measured(ept=False, vcpus=(8,), dirty_harvest="on"), *measured(ept=False, vcpus=(8,))]
+    found = [*measured(ept=False, vcpus=(8,), dirty_bits="on"), *measured(ept=False, vcpus=(8,))]
     slower = 1 + percent / 100
     clean = [replace(m, pattern="clean", seconds=m.seconds * slower) for m in found]
     said = [
@@ -373,7 +373,7 @@ def test_clean_entries_in_the_guest_cost_n_little(percent: float, verdict: str) 
         for line in judged(found + clean)
         if "clean gPTEs" in line[0] and "4 MiB" not in line[0]
     ]
-    label = f"ept=N, dirty_harvest=on, all writes, clean gPTEs, dirty ms, +{percent:.2f}%"
+    label = f"ept=N, dirty_bits=on, all writes, clean gPTEs, dirty ms, +{percent:.2f}%"
     assert said == [(label, f"N: at most 10% longer than without: {verdict}")]
     assert not any("clean gPTEs, dirty" in label for label, _ in judged(clean))
 
@@ -419,8 +419,8 @@ def in_ways(found: list[Measurement]) -> list[Measurement]:
     """The same in the TDP MMU: by PML, by write protection and, if eagerly, by Dirty bits."""
     pml = [replace(one, tdp_mmu=True) for one in found]
     nopml = [replace(one, pml=False) for one in pml]
-    harvested = [replace(one, dirty_harvest="on") for one in nopml if one.eager]
-    return [*pml, *nopml, *harvested]
+    by_dirty_bits = [replace(one, dirty_bits="on") for one in nopml if one.eager]
+    return [*pml, *nopml, *by_dirty_bits]
 
 
 IN_THE_TDP_MMU = {
@@ -436,7 +436,7 @@ IN_THE_TDP_MMU = {
 @pytest.mark.parametrize("seconds", [0.002, 0.0020001, 0.0026, 0.0045, 0.006])
 def test_each_way_of_the_tdp_mmu_has_goals(seconds: float) -> None:
     found = measured(vcpus=(8,)) + measured(vcpus=(8,), init=False) + measured(write_percent=20)
-    ways = ("", ", pml=N", ", pml=N, dirty_harvest=on")
+    ways = ("", ", pml=N", ", pml=N, dirty_bits=on")
     wanted = [
         (f"ept=Y, tdp_mmu=Y{way}, {label} ms", f"at most {ms:g} ms: {verdict}")
         for label, most in IN_THE_TDP_MMU.items()
@@ -486,7 +486,7 @@ def test_goals_are_for_the_figures_of_the_issue_only() -> None:
     others: list[dict[str, Any]] = [
         *({"vcpus": (2,), "eager": (True,)}, {"write_percent": 50, "eager": (True,)}),
         *({"init": False}, {"ept": False, "eager": (False,)}),
-        *({"kernel": "base"}, {"dirty_harvest": "auto"}, {"bytes_per_vcpu": 1 << 20}),
+        *({"kernel": "base"}, {"dirty_bits": "auto"}, {"bytes_per_vcpu": 1 << 20}),
         {"pattern": "clean", "eager": (True,)},
     ]
     assert goals.table(measured())

@@ -68,7 +68,7 @@ def test_goals_that_are_missed_are_named_as_far_as_there_is_room(
     ({"machine": "host"}, "wall-clock time of this host", "vmx-bochs ("),
     ({"machine": "svm-qemu"}, "NPT", "EPT"),
     ({"machine": "epyc"}, "wall-clock time of epyc", "vmx-bochs ("),
-    ({"dirty_harvest": "auto"}, "N: splits on first write", "Dirty bits"),
+    ({"dirty_bits": "auto"}, "N: splits on first write", "Dirty bits"),
     ({"phase": "populate", "iteration": None}, "nothing to sum up", "Writing"),
 )
 def test_results_of_other_kinds(changes: dict[str, Any], wanted: str, unwanted: str) -> None:

@@ -188,7 +188,7 @@ def test_the_job_has_each_case_with_its_own() -> None:
     "now, setting, status",
     ("update 3\nzap 4\n", "prove_window_us=9", 98),
     ("update 3\nzap 5\n", "prove_window_us=9", 0),
-    ("update 3\nzap 4\n", "dirty_harvest=on", 0),
+    ("update 3\nzap 4\n", "dirty_bits=on", 0),
     (None, "prove_window_us=9", 98),
 )
 def test_pauses_have_to_be_made(now: str | None, setting: str, status: int, tmp_path: Path) -> None:

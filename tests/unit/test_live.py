@@ -25,7 +25,7 @@ def test_n_and_y_share_a_boot_and_what_is_beside_them_has_its_own() -> None:
     job = live.live_job(BOOT, Path("bz"), Path("test"))
     assert job.cpus == live.USUAL.vcpus + 1
     assert job.command[-3:] == (str(live.USUAL.vcpus * 8), "N", "Y")
-    assert job.parameters["kvm.dirty_harvest"] == "off"
+    assert job.parameters["kvm.dirty_bits"] == "off"
 
 
 def test_windows_become_one_line_and_single_vcpus_are_dropped() -> None:
@@ -82,9 +82,9 @@ def test_a_parameter_that_did_not_take_effect_is_found() -> None:
 def test_the_contended_load_is_measured_with_and_without_the_series() -> None:
     plan = live.contended_boots()
     expected = [("base", False), ("series", False), ("series", True)]
-    assert [(boot.kernel, boot.harvest) for boot in plan] == expected
+    assert [(boot.kernel, boot.dirty_bits) for boot in plan] == expected
     by_dirty_bits = live.live_job(plan[2], Path("bz"), Path("test")).parameters
-    assert (by_dirty_bits["kvm_intel.pml"], by_dirty_bits["kvm.dirty_harvest"]) == ("0", "on")
+    assert (by_dirty_bits["kvm_intel.pml"], by_dirty_bits["kvm.dirty_bits"]) == ("0", "on")
     job = live.live_job(plan[0], Path("bz"), Path("test"))
     assert (job.cpus, job.parameters["kvm.tdp_mmu"]) == (15, "1")
     assert job.memory_mib > 14 * 74 + 13 * live.FRESH_MIB

@@ -27,7 +27,7 @@ from lab.submit import mailout
 from lab.submit.mailout import choose_results, tables_text
 from lab.submit.subject import Subject
 from tests.conftest import _kind
-from tests.machines.matrix import HARVEST_MODES, SIGNAL, cases, each
+from tests.machines.matrix import DIRTY_BITS_MODES, SIGNAL, cases, each
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.fake_kernel import MMU, SPLITTER, FakeKernel
@@ -228,7 +228,7 @@ def test_the_tables_are_those_of_the_report() -> None:
 
 def test_dirty_bits_and_the_baseline_fit_a_mail() -> None:
     lazy, eager = measured(ept=False)
-    found = [lazy, eager, replace(eager, dirty_harvest="on", seconds=0.001)]
+    found = [lazy, eager, replace(eager, dirty_bits="on", seconds=0.001)]
     text = tables_text([*found, replace(eager, kernel="peer")], "x")
     assert re.search(r"vCPUs +N +Y +D bits +ungated +N/Y\n", text)
     assert re.search(r"dirty, iteration 2 +8 +230.9 +2.35 +1.00 +2.35 +98.3$", text)
@@ -324,7 +324,7 @@ def test_fixes_say_what_they_fix_and_are_for_stable_kernels() -> None:
 
 def test_every_topic_has_tests_that_there_are() -> None:
     # Topics are of the newest base: what another one leaves out is there.
-    names = [case.id for case in (*cases(), *each((SIGNAL,), HARVEST_MODES))]
+    names = [case.id for case in (*cases(), *each((SIGNAL,), DIRTY_BITS_MODES))]
     for one in topics.read(LAYOUT):
         assert one.tests
         for pattern in one.tests:

@@ -120,7 +120,7 @@ def test_phases_are_told_apart() -> None:
     ({"source": data.notes(wrong=2)}, "2 accesses .* in the source"),
     ({"restored": data.notes(total=41)}, "did not see all its memory"),
     ({"stats": "before pages_2m 1\nafter pages_2m 0\n"}, "1 huge pages"),
-    ({"stats": f"{data.STATS}before dirty_harvest 1\n"}, "dirty_harvest did not take effect"),
+    ({"stats": f"{data.STATS}before dirty_bits 1\n"}, "dirty_bits did not take effect"),
     ({"qmp": data.qmp(data.START_S - 100)}, "clocks .* do not agree"),
     ({"qmp": data.qmp(data.START_S + 100)}, "noted only 60: .* took too long"),
     ({"source": data.notes(total=data.STOP + 4, spare=0)}, "noted only 43: .* took too long"),
@@ -133,14 +133,14 @@ def test_a_boot_gives_both_and_verifies_its_mode() -> None:
     boot = command.MigrationBoot("svm-qemu", "series", True, data.LOAD, 128, Path("qemu"))
     found = list(command.collect(boot, data.files(tdp=True)))
     assert [one["eager"] for one in found] == [False] * 5 + [True] * 15
-    assert [one["dirty_harvest"] for one in found] == ["off"] * 10 + ["on"] * 5 + ["qemu"] * 5
+    assert [one["dirty_bits"] for one in found] == ["off"] * 10 + ["on"] * 5 + ["qemu"] * 5
     assert {one["kernel_version"] for one in found} == {"6.12.1-series"}
     assert "did not take effect" in failed(list, command.collect(boot, data.files(tdp=False)))
     others = {name: text for name, text in data.files().items() if name != "Y.qmp"}
     assert "no file 'Y.qmp'" in failed(list, command.collect(boot, others))
     assert "no file 'host'" in failed(list, command.collect(boot, {}))
     with_pml = data.files() | {"host": data.files()["host"] + b"pml Y\n"}
-    assert "dirty_harvest did not take effect" in failed(list, command.collect(boot, with_pml))
+    assert "dirty_bits did not take effect" in failed(list, command.collect(boot, with_pml))
     # A third migration has columns of its own, and a fourth.
     (table,) = shown.migration_tables(found)
     settings = ("N: on the first write", "Y: eager", "Y, Dirty bits", "Y, as QEMU asks")
@@ -253,7 +253,7 @@ while read -r line <&3; do
         state=${state:+postmigrate} ;;
     migrate)
         answer {} "$name"
-        cat "$FAKE_PARAMS/eager_page_split" "$FAKE_PARAMS/dirty_harvest" >>"$FAKE_LOG"
+        cat "$FAKE_PARAMS/eager_page_split" "$FAKE_PARAMS/dirty_bits" >>"$FAKE_LOG"
         [ "$FAKE" != hangs ] || continue
         stream=${line##*cat >}
         : >"${stream%%\"*}"
@@ -278,7 +278,7 @@ def host(tmp_path: Path) -> Path:
     """A host with huge pages, of Intel's make."""
     made = Host(tmp_path / "root", [])
     furnish(made)
-    made.set("kvm.dirty_harvest", "auto")
+    made.set("kvm.dirty_bits", "auto")
     made.set("kvm_intel.ept", "N")
     made.pool().write_text("7\n")
     made.free(18)
@@ -324,7 +324,7 @@ def run(host: Path, tmp_path: Path) -> Run:
 def assert_put_back(host: Path, tmp_path: Path) -> None:
     params, mm = host / "sys/module/kvm/parameters", host / "sys/kernel/mm/hugepages"
     pool = mm / "hugepages-2048kB/nr_hugepages"
-    files = (params / "eager_page_split", params / "dirty_harvest", pool)
+    files = (params / "eager_page_split", params / "dirty_bits", pool)
     assert [file.read_text() for file in files] == ["Y\n", "auto\n", "7\n"]
     assert [*(tmp_path / "tmp").iterdir()] == []
 
@@ -339,7 +339,7 @@ def test_all_are_migrated_and_restored(run: Run, host: Path, tmp_path: Path) -> 
     assert (tmp_path / "out/N.stats").read_text() == "before pages_2m 18\nafter pages_2m 18\n"
     log = (tmp_path / "log").read_text().splitlines()
     assert log.count("quit") == 6
-    # What eager_page_split and dirty_harvest were while each migrated.
+    # What eager_page_split and dirty_bits were while each migrated.
     seen = [log[i + 1 : i + 3] for i, name in enumerate(log) if name == "migrate"]
     assert seen == [["N", "off"], ["Y", "off"], ["Y", "on"]]
     assert_put_back(host, tmp_path)

@@ -249,7 +249,7 @@ ANYWAY = (
     ),
     (
         *(INTEL, {"kvm_intel/pml": "N"}, "Intel, EPT with Dirty bits, PML switched off"),
-        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here; try dirty_harvest=on"),
+        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here; try dirty_bits=on"),
     ),
     (
         *(INTEL.replace("ept_ad pml", ""), {"kvm/tdp_mmu": "N", "kvm_intel/nested": "N"}),
@@ -257,7 +257,7 @@ ANYWAY = (
             "Intel, EPT without Dirty bits, no PML",
             "two-dimensional, shadow MMU (tdp_mmu=N), guests ca",
         ),
-        f"{AHEAD}; try dirty_harvest=on",
+        f"{AHEAD}; try dirty_bits=on",
     ),
     (
         *("flags : svm npt hypervisor\n", {"kvm_amd/npt": "0", "kvm_amd/nested": "1"}),

@@ -159,8 +159,8 @@ def over_vcpus(file: Path) -> model.Section:
 def test_dirty_bits_are_a_curve_where_they_were_measured(tmp_path: Path, drawn: Drawn) -> None:
     found = list(data.bench())
     shadow = [one for one in found if one.eager and one.kernel == "series" and not one.ept]
-    bits = [replace(one, dirty_harvest="on", seconds=0.0005) for one in shadow]
-    lone = [replace(one, ept=True, pml=False, dirty_harvest="on") for one in shadow]
+    bits = [replace(one, dirty_bits="on", seconds=0.0005) for one in shadow]
+    lone = [replace(one, ept=True, pml=False, dirty_bits="on") for one in shadow]
     jsonl.write(tmp_path / data.BENCH, [*found, *bits, *lone])
     section = over_vcpus(tmp_path / data.BENCH)
     *panels, one, other = drawn["first writes"]
@@ -203,14 +203,14 @@ def test_the_crossover_is_drawn_and_said(tmp_path: Path, drawn: Drawn) -> None:
     titles = [f"{mode}: Dirty bits cheaper from 0.25% on" for mode in modes]
     memories, crossover = drawn["dirty + GET + CLEAR"][:2], drawn["dirty + GET + CLEAR"][2:]
     assert [panel.title for panel in crossover] == titles
-    points = crossover[0].curves[pictures.HARVESTED]
+    points = crossover[0].curves[pictures.BY_DIRTY_BITS]
     assert [p.x for p in points] == [0, 10, 100]
     assert [p.y for p in points] == pytest.approx([1.5, 1.51, 1.6])
     (memory, _) = [block for block in section.blocks if isinstance(block, Picture)][::-1]
     assert memory.dimensions.startswith("computed, not measured: ")
     # 8 vCPUs x 2 MiB take 1.6 ms, and each page table beside them a millisecond.
     panel = memories[0]
-    (least, *_, most) = panel.curves[pictures.HARVESTED]
+    (least, *_, most) = panel.curves[pictures.BY_DIRTY_BITS]
     assert (least.x, most.x) == (1, 1024)
     assert (least.y, most.y) == pytest.approx((0.0016 + 0.504, 0.0016 + 524.280))
     assert [p.y for p in panel.curves[pictures.PROTECTED]] == pytest.approx([0.2011] * 6)
@@ -231,7 +231,7 @@ def test_the_crossover_may_be_in_a_bench(tmp_path: Path) -> None:
 def test_cells_cannot_break_out() -> None:
     line = Line("a b.jsonl", 1, "{}", {})
     used = {"bench": Source("bench", line.file, b"", (line,))}
-    table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_harvest=on", "*")])
+    table = Table("T", ("a", "b"), [("x|y<b>", "14*"), ("dirty_bits=on", "*")])
     pages = render.pages(used, [model.Section("s", "S", [Grid(table, [(line,), (line,)])])])
     assert "x\\|y&lt;b>" in pages[render.MARKDOWN]
     cells = re.findall(
@@ -239,7 +239,7 @@ def test_cells_cannot_break_out() -> None:
     )
     link = '<a href="#L0-1">1</a>'
     shown = ["".join(cell).strip() for cell in cells]
-    assert shown == ["x|y&lt;b&gt;", "14*", link, "dirty_harvest=on", "*", link]
+    assert shown == ["x|y&lt;b&gt;", "14*", link, "dirty_bits=on", "*", link]
 
 
 def test_neighbouring_lines_are_a_range() -> None:
@@ -264,6 +264,7 @@ def test_inlined_pictures_have_ids_of_their_own() -> None:
     ('{"machine": 1', "is empty or ends in half a line"),
     ("nonsense\n", "line 1: is not JSON"),
     ("[1]\n", "line 1: is not a JSON object"),
+    ('{"dirty_harvest": "on"}\n', "line 1: 'dirty_harvest' is now 'dirty_bits': sed"),
     ('{"a": 1}\n', "line 1: Object missing required field `machine`"),
     ('{"phase": "teleport"}\n', "has no measurement"),
     ('{"phase": "dirty"}\n', "line 1: Object missing required field `machine`"),

@@ -39,7 +39,7 @@ PROGRAMS = ("promtool", "prometheus")
 # KVM's statistics with their modes: it counts what root may write.
 COUNTERS = ("eager_split_done", "eager_split_fault", "eager_split_nomem", "eager_split_noquota")
 FAULTS = ("pf_taken", "pf_fast")
-GAUGES = ("pages_4k", "pages_2m", "pages_1g", "dirty_harvest")
+GAUGES = ("pages_4k", "pages_2m", "pages_1g", "dirty_bits")
 WAIT_S = 30
 
 

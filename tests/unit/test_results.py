@@ -47,17 +47,17 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     written = jsonl.to_line(Measurement(**GOOD))
     assert written.endswith('"seconds": 0.184512345}\n')
     # As split-bench.sh writes it.
-    assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_harvest", "seconds"]
+    assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_bits", "seconds"]
 
 
-LATER = {"dirty_harvest": "on", "pml": False, "idle": 7, "pattern": "clean", "cpus": 9}
+LATER = {"dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean", "cpus": 9}
 LATER |= {"overcommitted": False, "pinned": True, "pages_2m": 32, "page_tables": -1}
 # Those of them that name what was measured.
-LATER_DIMENSIONS = ("dirty_harvest", "pml", "idle", "pattern")
+LATER_DIMENSIONS = ("dirty_bits", "pml", "idle", "pattern")
 
 
 def test_keys_that_came_after_the_first_results() -> None:
-    """A line without them is as it was: dirty_harvest is off, pml is said only where off."""
+    """A line without them is as it was: dirty_bits is off, pml is said only where off."""
     assert set(LATER) == jsonl.LATER
     found = jsonl.parse(line(**LATER))
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
@@ -66,10 +66,10 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert found.key != jsonl.parse(line()).key
     rest = {name: value for name, value in LATER.items() if name not in LATER_DIMENSIONS}
     assert jsonl.parse(line(**rest)).key == jsonl.parse(line()).key
-    old, new = jsonl.parse(line()), jsonl.parse(line(dirty_harvest="off", pml=True))
+    old, new = jsonl.parse(line()), jsonl.parse(line(dirty_bits="off", pml=True))
     assert old == new
-    assert (old.dirty_harvest, old.pml) == ("off", True)
-    others = (("dirty_harvest", "auto"), ("pml", False), ("idle", 7), ("pattern", "regions"))
+    assert (old.dirty_bits, old.pml) == ("off", True)
+    others = (("dirty_bits", "auto"), ("pml", False), ("idle", 7), ("pattern", "regions"))
     for name, value in others:
         other = jsonl.parse(line(**{name: value}))
         assert other.key != old.key
@@ -94,7 +94,7 @@ def test_keys_that_came_after_the_first_results() -> None:
     (line(seconds=float("nan")), "Expected `float` >= 0.0 - at `$.seconds`"),
     (line(seconds=float("inf")), "Expected `float` <= 1.7976931348623157e+308"),
     (line(ept=False, tdp_mmu=True), "'tdp_mmu' cannot be True without 'ept'"),
-    (line(dirty_harvest="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_harvest`"),
+    (line(dirty_bits="perhaps"), "regex '^(off|on|auto)\\\\Z' - at `$.dirty_bits`"),
     (line(ept=False, pml=False), "'pml' cannot be False without 'ept'"),
     (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
     (line(pattern="stripes"), "regex '^(pages|regions|clean)\\\\Z' - at `$.pattern`"),
@@ -144,7 +144,7 @@ def test_the_documentation_names_every_key_and_phase_and_its_example_is_one() ->
         assert f"| `{name}` |" in text
     example = next(row for row in text.splitlines() if row.startswith("    {"))
     assert list(json.loads(example)) == [*list(GOOD)[:-1], *LATER, "seconds"]
-    assert jsonl.parse(example).dirty_harvest == "on"
+    assert jsonl.parse(example).dirty_bits == "on"
     assert jsonl.to_line(jsonl.parse(example)) == f"{example.strip()}\n"
 
 
@@ -267,17 +267,17 @@ def test_only_the_same_dimensions_are_compared(tmp_path: Path) -> None:
 
 def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
     one = measurement(eager=True)
-    both = [one, replace(one, dirty_harvest="on"), replace(one, pml=False)]
+    both = [one, replace(one, dirty_bits="on"), replace(one, pml=False)]
     a = file_of(tmp_path, "a.jsonl", [one])
     b = file_of(tmp_path, "b.jsonl", [both[0], *scaled(both[1:], 3)])
     c = file_of(tmp_path, "c.jsonl", both)
     # An older line has neither key.
     text = (tmp_path / "a.jsonl").read_text()
-    assert ' "dirty_harvest": "off",' in text
-    (tmp_path / "a.jsonl").write_text(text.replace(' "dirty_harvest": "off",', ""))
-    assert "ept=Y, dirty_harvest=on, 2 vCPUs" in lab("compare", a, b, "--brief").err
+    assert ' "dirty_bits": "off",' in text
+    (tmp_path / "a.jsonl").write_text(text.replace(' "dirty_bits": "off",', ""))
+    assert "ept=Y, dirty_bits=on, 2 vCPUs" in lab("compare", a, b, "--brief").err
     said = lab("compare", c, b, "--brief", status=1).out
-    for words in ("series, ept=Y, dirty_harvest=on, 2", "series, ept=Y, pml=N, 2"):
+    for words in ("series, ept=Y, dirty_bits=on, 2", "series, ept=Y, pml=N, 2"):
         assert f"moved: {words} vCPUs x 2 MiB, 100% writes, Y: dirty 2: " in said
 
 
@@ -345,9 +345,9 @@ def measured(off: dict[int, float], on: dict[int, float]) -> list[Measurement]:
     vm = {"ept": False, "eager": True, "vcpus": 8}
     return [
         measurement(**vm, **mode, phase=phase, seconds=total * share)
-        for harvest, rounds in (("off", off), ("on", on))
+        for dirty_bits, rounds in (("off", off), ("on", on))
         for mix, total in rounds.items()
-        for mode in [{"write_percent": mix, "dirty_harvest": harvest}]
+        for mode in [{"write_percent": mix, "dirty_bits": dirty_bits}]
         for phase, share in shares.items()
     ]
 
@@ -401,9 +401,9 @@ def test_idle_memory_costs_what_it_adds_to_the_last_get() -> None:
     get = replace(used[0], phase="get")
     idle = [
         replace(one, iteration=iteration, idle=n, seconds=2 + n * each * iteration / 5)
-        for harvest, each in (("off", 0.25), ("on", 0.5))
+        for dirty_bits, each in (("off", 0.25), ("on", 0.5))
         for n in (1, 3)
-        for one in [replace(get, dirty_harvest=harvest, vcpus=n + 1)]
+        for one in [replace(get, dirty_bits=dirty_bits, vcpus=n + 1)]
         for iteration in (5, 4)
     ]
     # In between, and in an earlier GET only: neither counts.
@@ -431,7 +431,7 @@ def test_only_what_was_measured_both_ways_counts() -> None:
         [replace(one, kernel="peer") for one in whole],
         [replace(one, eager=False) for one in whole],
         [one for one in whole if one.phase != "get"],
-        [one for one in whole if one.dirty_harvest == "on"],
+        [one for one in whole if one.dirty_bits == "on"],
     ):
         assert tradeoff.find({one.key: one.seconds for one in spoilt}) == []
 
@@ -452,21 +452,21 @@ def test_modes_are_told_apart_and_those_of_different_vms_are_not_mixed() -> None
 
 def test_the_cpus_own_log_is_the_other_way_where_there_is_one() -> None:
     """A VM with EPT that logs by Dirty bits does without PML, so its keys say so."""
-    both = [replace(m, ept=True, pml=m.dirty_harvest == "off") for m in measured(FLAT, FLAT)]
+    both = [replace(m, ept=True, pml=m.dirty_bits == "off") for m in measured(FLAT, FLAT)]
     (mode,) = tradeoff.find({m.key: m.seconds for m in both})
     assert mode.like.pml
     assert {key.pml for one in mode.protected for key in one.keys} == {True}
     assert {key.pml for one in mode.bits for key in one.keys} == {False}
 
 
-def test_every_mode_that_is_measured_harvests() -> None:
+def test_every_mode_that_is_measured_logs_by_dirty_bits() -> None:
     boots = crossover.boots()
     modes = ("ept=N", "ept=Y, pml=N", "ept=Y, tdp_mmu=Y, pml=N", "ept=Y, tdp_mmu=Y")
     parts = ("", ", idle memory")
     assert [boot.label for boot in boots] == [f"series, {m}{p}" for p in parts for m in modes]
     # By PML, and by nothing else.
-    harvests = 2 * [("off", "on"), ("off", "on"), ("off", "on"), ()]
-    assert [boot.matrix.harvest for boot in boots] == harvests
+    values = 2 * [("off", "on"), ("off", "on"), ("off", "on"), ()]
+    assert [boot.matrix.dirty_bits for boot in boots] == values
     assert (boots[1].parameters["kvm_intel.ept"], boots[1].parameters["kvm_intel.pml"]) == (
         "1",
         "0",
@@ -485,7 +485,7 @@ def test_what_was_measured_is_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert str(file) in said.err
     # A dry run measures nothing.
     monkeypatch.setattr(crossover, "measure_into", None)
-    assert "--harvest=off on" in lab("crossover", "--dry-run").out
+    assert "--dirty-bits=off on" in lab("crossover", "--dry-run").out
     file = tmp_path / "old-crossover.jsonl"
     file.write_text("precious")
     assert "results are never overwritten" in refusal("crossover", "--output", str(file))

@@ -14,7 +14,7 @@ SHADOW = Case(matrix.IDLE, matrix.SHADOW_MODES[-1], "Y")
 TDP = Case(matrix.IDLE, matrix.TDP_MODE, "Y")
 TDP_WITHOUT_ITS_MMU = Case(matrix.IDLE, matrix.SHADOW_MODES[0], "Y")
 WITH_1G = Case(matrix.MODES_1G, matrix.TDP_MODE, "Y")
-VMX = Case(matrix.HARVEST_PARAM, matrix.VMX_MODES[0], "Y")
+VMX = Case(matrix.DIRTY_BITS_PARAM, matrix.VMX_MODES[0], "Y")
 
 
 @for_each_row(

@@ -36,7 +36,7 @@ from tests.rows import for_each_row
 from tests.unit import calls
 from tests.unit.calls import Said
 
-TITLE = "data-race in our_harvest / mark_page_dirty_in_slot"
+TITLE = "data-race in our_dirty_bits / mark_page_dirty_in_slot"
 KNOWN = f"""\
 booted
 ==================================================================
@@ -44,7 +44,7 @@ BUG: KCSAN: {TITLE}
 
 read to 0xffff888004c1a000 of 8 bytes by task 88 on cpu 0:
  _find_next_bit+0x10/0x100
- our_harvest+0x30/0x400
+ our_dirty_bits+0x30/0x400
  kvm_vm_ioctl+0x50/0x400
 
 read-write (marked) to 0xffff888004c1a000 of 8 bytes by interrupt on cpu 1:
@@ -66,7 +66,7 @@ BUG: KCSAN: data-race in upstream.constprop.0+0x40/0x80
 
 race at unknown origin, with read to 0xffff888004c1b008 of 8 bytes by task 7 on cpu 0:
  upstream.constprop.0+0x40/0x80
- our_harvest+0x30/0x400
+ our_dirty_bits+0x30/0x400
 
 value changed: 0x8000000000000001 -> 0x8000000000000041
 
@@ -80,7 +80,7 @@ MMU = "arch/x86/kvm/mmu/mmu.c"
 WRITTEN = {OUR_FILE: set(range(1, 100)), MMU: {50, 51}}
 PLACES: dict[str, list[Place]] = {
     "_find_next_bit+0x10/0x100": [("lib/find_bit.c", 50)],
-    "our_harvest+0x30/0x400": [(OUR_FILE, 7)],
+    "our_dirty_bits+0x30/0x400": [(OUR_FILE, 7)],
     "kvm_vm_ioctl+0x50/0x400": [("virt/kvm/kvm_main.c", 5)],
     "mark_page_dirty_in_slot+0x20/0x80": [("virt/kvm/kvm_main.c", 9)],
     "our_fault+0x8/0x80": [(MMU, 50)],
@@ -99,11 +99,11 @@ def test_a_report_is_read() -> None:
     (known, unknown), rest = races.parse(KNOWN + UNKNOWN)
     assert known.title == TITLE
     assert known.sides == [
-        ["_find_next_bit+0x10/0x100", "our_harvest+0x30/0x400", "kvm_vm_ioctl+0x50/0x400"],
+        ["_find_next_bit+0x10/0x100", "our_dirty_bits+0x30/0x400", "kvm_vm_ioctl+0x50/0x400"],
         ["mark_page_dirty_in_slot+0x20/0x80", "our_fault+0x8/0x80"],
     ]
     assert known.race == ("_find_next_bit+0x10/0x100", "mark_page_dirty_in_slot+0x20/0x80")
-    assert unknown.sides == [["upstream.constprop.0+0x40/0x80", "our_harvest+0x30/0x400"]]
+    assert unknown.sides == [["upstream.constprop.0+0x40/0x80", "our_dirty_bits+0x30/0x400"]]
     assert "KCSAN" not in rest
     assert [line for line in rest.splitlines() if "=" not in line] == ["booted", "done"]
     # What is in the log twice counts once.
@@ -123,11 +123,11 @@ def test_other_messages_between_the_lines_are_not_lost() -> None:
 def test_a_side_with_a_line_of_the_series_makes_it_ours() -> None:
     # The bitmap is looked through for the caller.
     assert sort_out(KNOWN) == ([TITLE], [])
-    assert sort_out(KNOWN, our_harvest=[(MMU, 52)]) == ([], [TITLE])
-    assert sort_out(KNOWN, our_harvest=[(MMU, 51)]) == ([TITLE], [])
+    assert sort_out(KNOWN, our_dirty_bits=[(MMU, 52)]) == ([], [TITLE])
+    assert sort_out(KNOWN, our_dirty_bits=[(MMU, 51)]) == ([TITLE], [])
     others: list[Place] = [(MMU, 52)]
-    assert sort_out(KNOWN, our_harvest=others, mark_page_dirty_in_slot=[(MMU, 51)])[0]
-    assert sort_out(KNOWN, our_harvest=others, mark_page_dirty_in_slot=others)[1]
+    assert sort_out(KNOWN, our_dirty_bits=others, mark_page_dirty_in_slot=[(MMU, 51)])[0]
+    assert sort_out(KNOWN, our_dirty_bits=others, mark_page_dirty_in_slot=others)[1]
     # Who calls KVM code of others is not at fault.
     assert sort_out(UNKNOWN) == ([], ["data-race in upstream.constprop.0+0x40/0x80"])
     # What is inlined counts.
@@ -222,7 +222,7 @@ def test_a_frame_is_where_the_call_is(tmp_path: Path, monkeypatch: pytest.Monkey
 
 COUNTS = (
     "seed=0x1 seeds=2 cycles=30 pages=50000 copied=9 operations=700 host_operations=4 get=10"
-    " clear=10 init-set=9 ring=1 harvested=14 merged=3 faults=5 faults_headers=3"
+    " clear=10 init-set=9 ring=1 by_dirty_bits=14 merged=3 faults=5 faults_headers=3"
     " faults_descs=1 faults_pages=1"
 )
 STRESS_OUTPUT = f"# seed 0x1\n# summary: {COUNTS}\n"
@@ -432,7 +432,7 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
 
 @for_each_row(
     "arguments, says",
-    (["--dirty-harvest", "yes"], "'any', 'on', 'off', 'auto'"),
+    (["--dirty-bits", "yes"], "'any', 'on', 'off', 'auto'"),
     (["--only", "nonsense"], "'stress-kvm-npt0', "),
     (["--minutes", "0"], "minutes"),
     (["--minutes", "nan"], "not a number"),
@@ -481,14 +481,14 @@ def test_what_is_repeatable_is_never_cut_short(run_soak: Soak) -> None:
     assert machine.jobs[0].command[-3] == str(kind.seconds // soak_boots.COUNTED_SLOWNESS)
 
 
-def test_dirty_harvest_reaches_the_module_and_the_stress_test(
+def test_dirty_bits_reaches_the_module_and_the_stress_test(
     run_soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine(answer=lambda job, nr: replace(passed(job, nr), status=1))
-    error = run_soak(machine, "--only", "stress-kvm-npt0", "--dirty-harvest", "on", status=1).err
+    error = run_soak(machine, "--only", "stress-kvm-npt0", "--dirty-bits", "on", status=1).err
     command = machine.jobs[0].command
     assert (command[5], command[-2:]) == ("on", ("-d", "on"))
-    assert "make soak ARGS='--only stress-kvm-npt0 --dirty-harvest on" in error
+    assert "make soak ARGS='--only stress-kvm-npt0 --dirty-bits on" in error
     monkeypatch.setattr(soak_boots, "LAYOUT", Layout(tmp_path, "7.3"))
     assert soak_boots.replay(Boot(soak_kinds.KINDS[0], 1, 60)).startswith(
         "make soak BASE=7.3 ARGS='--only "
@@ -525,7 +525,7 @@ KCSAN = ["--only", "stress-kcsan-npt0"]
 @pytest.mark.usefixtures("known_places")
 @for_each_row(
     "words, answer, says",
-    (KCSAN, racing(KNOWN), "data race of the series: data-race in our_harvest / mark_"),
+    (KCSAN, racing(KNOWN), "data race of the series: data-race in our_dirty_bits / mark_"),
     (KCSAN, racing(UNKNOWN + "WARNING: CPU: 1\n"), "the kernel complains: WARNING"),
     (KCSAN, racing(UNKNOWN.replace("\n our", "\nBUG: bad\n our")), "complains: BUG: bad"),
     # A kernel that looks for no race, and a machine that fails.

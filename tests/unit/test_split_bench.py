@@ -74,14 +74,14 @@ def needed() -> list[str]:
 
 @for_each_row(
     "options, flags, values",
-    # What dirty_harvest is stays without the option.
+    # What dirty_bits is stays without the option.
     (("--vcpus", "2,4", "--init-set", "both"), ("", " -g"), (",auto",)),
-    (("--vcpus", "2 4", "--harvest", "off,on auto"), ("",), ("", ",on", ",auto")),
+    (("--vcpus", "2 4", "--dirty-bits", "off,on auto"), ("",), ("", ",on", ",auto")),
 )
 def test_runs_n_beside_y_for_each_combination(
     host: Host, options: tuple[str, ...], flags: tuple[str, ...], values: tuple[str, ...]
 ) -> None:
-    host.harvest.write_text("auto\n")
+    host.dirty_bits.write_text("auto\n")
     before = host.settings()
     done = host.run("--writes", "100 20", *options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -100,7 +100,7 @@ def test_runs_n_beside_y_for_each_combination(
 def test_settings_of_each_vm(host: Host) -> None:
     before = host.settings()
     options = ("--vcpus", "2", "--writes", "100", "--per-vm")
-    done = host.run(*options, "--harvest", "off,on auto")
+    done = host.run(*options, "--dirty-bits", "off,on auto")
     assert (done.returncode, done.stderr) == (0, "")
     run = "-s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 2 -c 1,2,0"
     asked = [
@@ -109,27 +109,27 @@ def test_settings_of_each_vm(host: Host) -> None:
         for bits in (" --dirty-bits=off", " --dirty-bits=on", "")
     ]
     assert host.calls() == [f"Y,auto {words}" for words in asked]
-    assert [row[3] for row in table(done.stdout)] == ["harvest", "off", "on", "auto"]
+    assert [row[3] for row in table(done.stdout)] == ["dirty_bits", "off", "on", "auto"]
     host.run(*options)
     assert host.calls()[6:] == [f"Y {words}" for words in asked[2::3]]
     assert host.settings() == before
 
 
 @pytest.mark.parametrize("value", ["on", None])
-def test_dirty_harvest_is_left_alone_and_recorded(host: Host, value: str | None) -> None:
+def test_dirty_bits_is_left_alone_and_recorded(host: Host, value: str | None) -> None:
     """A kernel without it is off."""
 
     def stamp() -> int | None:
-        return host.harvest.stat().st_mtime_ns if host.harvest.exists() else None
+        return host.dirty_bits.stat().st_mtime_ns if host.dirty_bits.exists() else None
 
-    host.harvest.unlink()
+    host.dirty_bits.unlink()
     if value:
-        host.harvest.write_text(f"{value}\n")
+        host.dirty_bits.write_text(f"{value}\n")
     before = stamp()
     done, found = measured(host, "--vcpus", "2")
     assert (done.stderr, stamp()) == ("", before)
-    assert {r["dirty_harvest"] for r in found} == {value or "off"}
-    assert [row[3] for row in table(done.stdout)] == ["harvest", *2 * [value or "off"]]
+    assert {r["dirty_bits"] for r in found} == {value or "off"}
+    assert [row[3] for row in table(done.stdout)] == ["dirty_bits", *2 * [value or "off"]]
 
 
 def seen_pools(host: Host, *sizes: str) -> Path:
@@ -242,7 +242,7 @@ def verified(host: Host) -> list[str]:
 def test_whatever_changes_what_kvm_does_is_verified_before_it_is_measured(host: Host) -> None:
     before = host.settings()
     words = ["--vcpus", "8 2 4", "--writes", "20 100 50", "--eager", "N Y"]
-    words += ["--init-set", "both", "--harvest", "off on"]
+    words += ["--init-set", "both", "--dirty-bits", "off on"]
     for verify, times in (("first", 1), ("only", 0)):
         host.verify = verify
         done = host.run(*words)
@@ -355,7 +355,7 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
         "write_percent": 20,
         "eager": True,
         "iteration": 1,
-        "dirty_harvest": "off",
+        "dirty_bits": "off",
         "cpus": 9,
         "overcommitted": False,
         "pinned": True,
@@ -391,7 +391,7 @@ def test_records_the_paging_mode_of_this_cpu(
         host.set(name, value)
     if pml is None:
         (host.root / "sys/module/kvm_intel/parameters/pml").unlink()
-    _, found = measured(host, *PART, "--harvest", "on")
+    _, found = measured(host, *PART, "--dirty-bits", "on")
     assert {(r["ept"], r["tdp_mmu"], r.get("pml")) for r in found} == {wanted}
 
 
@@ -508,7 +508,7 @@ HUGE = "anonymous_hugetlb_2mb"
 
 def test_table_holds_n_y_and_their_ratio(host: Host) -> None:
     done = host.run("--vcpus", "2 8", "--writes", "20")
-    names = "backing,set,writes,harvest,vCPUs,dirty N,dirty Y,N/Y,split N,split Y,log N,log Y"
+    names = "backing,set,writes,dirty_bits,vCPUs,dirty N,dirty Y,N/Y,split N,split Y,log N,log Y"
     assert table(done.stdout) == [
         names.split(","),
         [HUGE, "yes", "20", "off", "2", "220", "2.20", "100", "4.00", "4.00", "4.00", "4.00"],
@@ -539,7 +539,7 @@ def test_one_table_has_the_whole_matrix(host: Host) -> None:
     # Iteration 1, enabling and the second GET.
     (("--init-set", "no"), ["off 2 210 2.10 100 0.123 0.123 2.00 2.00"]),
     (
-        ("--harvest", "off on"),
+        ("--dirty-bits", "off on"),
         ["off 2 220 2.20 100 4.00 4.00 4.00 4.00", "on 2 22.0 0.220 100 4.00 4.00 4.00 4.00"],
     ),
 )
@@ -617,9 +617,9 @@ def test_dry_run_shows_the_runs_and_touches_nothing(host: Host) -> None:
     words = f"{fake} -s anonymous_hugetlb_2mb -b 4194304 -v 8 -w 20 -i 2 -c 1,2,3,4,5,6,7,8,0"
     assert f"eager_page_split=Y {words}" in done.stdout.splitlines()
     assert "17 pages of 2 MiB" in done.stdout
-    both = host.run("--vcpus", "8", "--writes", "20", "--harvest", "off on", "--dry-run").stdout
+    both = host.run("--vcpus", "8", "--writes", "20", "--dirty-bits", "off on", "--dry-run").stdout
     assert "4 runs:" in both
-    assert f"eager_page_split=Y dirty_harvest=on {words}" in both.splitlines()
+    assert f"eager_page_split=Y dirty_bits=on {words}" in both.splitlines()
 
 
 # ---- what is refused, and changes nothing --------------------------------------
@@ -638,8 +638,8 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--writes=50%"], "'50%' is not a whole number"),
     (["--eager", "N maybe"], "--eager: 'maybe' is none of N, Y"),
-    (["--harvest", "off maybe"], "--harvest: 'maybe' is none of off, on, auto"),
-    (["--harvest="], "--harvest: the list is empty"),
+    (["--dirty-bits", "off maybe"], "--dirty-bits: 'maybe' is none of off, on, auto"),
+    (["--dirty-bits="], "--dirty-bits: the list is empty"),
     (["--pattern", "stripes"], "--pattern: 'stripes' is none of pages, regions, clean"),
     (["--pattern=clean", "--backing=anonymous"], "'anonymous' is no HugeTLB, which --pattern"),
     (
@@ -692,7 +692,7 @@ def having(path: str, text: str) -> Change:
 
 
 NO_THP = having("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
-NO_HARVEST = f"--harvest: no parameter dirty_harvest in /{KVM}: "
+NO_DIRTY_BITS = f"--dirty-bits: no parameter dirty_bits in /{KVM}: "
 TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --vcpus=1"
 
 
@@ -700,7 +700,7 @@ TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --
     "spoil, arguments, said",
     (without("dev/kvm"), "", "no /dev/kvm"),
     (without(f"{KVM}/eager_page_split"), "", "no parameter eager_page_split"),
-    (without(f"{KVM}/dirty_harvest"), "--harvest=off,on", NO_HARVEST),
+    (without(f"{KVM}/dirty_bits"), "--dirty-bits=off,on", NO_DIRTY_BITS),
     (without(EPT), "", f"no /{EPT}"),
     (with_a_vm, "", "1 other VM(s) run here"),
     (lambda host: with_a_vm(host, 99), "", "2 other VM(s) run here"),
@@ -760,12 +760,12 @@ def test_a_vm_that_starts_meanwhile(host: Host, verify: str, runs: int) -> None:
     came = f'[ "$(grep -c . "$here/calls")" -ne 2 ] || {{ {came}; }}'
     (host.root / "fake_test").write_text(FAKE_TEST + f"\n{came}\n")
     before["fake_test"] = (host.root / "fake_test").read_text()
-    words = ("--vcpus", "2 4", "--writes", "20", "--harvest", "on", "--keep-going")
+    words = ("--vcpus", "2 4", "--writes", "20", "--dirty-bits", "on", "--keep-going")
     done, found = measured(host, *words, status=1)
     line = done.stderr.splitlines()[0]
     assert "1 other VM(s) started meanwhile: the run '2 vCPUs, 20% writes" in line
-    assert "eager_page_split=Y, dirty_harvest=on' is discarded" in line
-    assert "; a VM keeps the dirty_harvest that it started with; later: --resume" in line
+    assert "eager_page_split=Y, dirty_bits=on' is discarded" in line
+    assert "; a VM keeps the dirty_bits that it started with; later: --resume" in line
     assert (len(found), len(host.calls())) == (runs * RECORDS, 2)
     host.output.unlink(missing_ok=True)
     (host.root / "calls").unlink()
@@ -860,15 +860,15 @@ POOL_2M = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 def test_a_killed_benchmark_leaves_a_journal_from_which_the_next_restores(host: Host) -> None:
     host.pool().write_text("3\n")
     before = host.settings()
-    with hanging(host, "--harvest", "on", "--output", str(host.output)) as process:
+    with hanging(host, "--dirty-bits", "on", "--output", str(host.output)) as process:
         assert host.journal.read_text().splitlines() == [
             f"by split-bench {process.pid}",
             f"{POOL_2M} 3 5",
             f"{SYS_KVM}/eager_page_split Y N",
-            f"{SYS_KVM}/dirty_harvest off on",
+            f"{SYS_KVM}/dirty_bits off on",
         ]
         process.kill()
-    changed = (host.eager.read_text(), host.harvest.read_text(), host.pool().read_text())
+    changed = (host.eager.read_text(), host.dirty_bits.read_text(), host.pool().read_text())
     assert changed == ("N\n", "on\n", "5\n")
     done, found = measured(host, "--vcpus", "2")
     left = f"which split-bench (process {process.pid}) left when it was killed"
@@ -876,11 +876,11 @@ def test_a_killed_benchmark_leaves_a_journal_from_which_the_next_restores(host: 
         f"split-bench: restored {file}: {was}, not {now}, {left}"
         for file, was, now in (
             (POOL_2M, "3", "5"),
-            (f"{SYS_KVM}/dirty_harvest", "off", "on"),
+            (f"{SYS_KVM}/dirty_bits", "off", "on"),
             (f"{SYS_KVM}/eager_page_split", "Y", "N"),
         )
     ]
-    assert {r["dirty_harvest"] for r in found} == {"off"}
+    assert {r["dirty_bits"] for r in found} == {"off"}
     host.output.unlink()
     assert host.settings() == before | {"mode": "ok\n"}
 
@@ -930,12 +930,12 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
     host.mode(mode)
     host.pool().write_text("3\n")
     before = host.settings()
-    matrix = ["--vcpus", "2", "--eager", "N", "--harvest", "on"]
+    matrix = ["--vcpus", "2", "--eager", "N", "--dirty-bits", "on"]
     command = host.command(*matrix, "--output", f"{host.root}/out.jsonl")
     pid = host.root / "pid"
     with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
         assert until(lambda: pid.exists() and pid.read_text().endswith("\n"), 20)
-        set_to = (host.eager.read_text(), host.harvest.read_text(), host.pool().read_text())
+        set_to = (host.eager.read_text(), host.dirty_bits.read_text(), host.pool().read_text())
         assert set_to == ("N\n", "on\n", "5\n")
         os.kill(-process.pid if "group" in name else process.pid, number)
         _, said = process.communicate(timeout=10)
@@ -960,7 +960,12 @@ def test_reader_that_goes_away(host: Host) -> None:
     "file_of, was, words, said",
     (Host.pool, "0", "--eager=N", ""),
     # Nor does the kernel take the next value.
-    (lambda it: it.harvest, "off", "--harvest=off,on", "dirty_harvest did not take the value on"),
+    (
+        lambda it: it.dirty_bits,
+        "off",
+        "--dirty-bits=off,on",
+        "dirty_bits did not take the value on",
+    ),
 )
 def test_setting_that_cannot_be_restored_is_told(
     host: Host, file_of: Callable[[Host], Path], was: str, words: str, said: str
@@ -1007,7 +1012,7 @@ class Moments:
         path = f"{self.notes}/bin:{self.host.environment['PATH']}"
         starter = ["/bin/dash", "-c", f'echo $$ >"{self.notes}/pid"; exec "$@"', "dash"]
         matrix = ["--vcpus", "2", "--writes", "20", "--iterations", "2", "--quiet", *arguments]
-        matrix += ["--eager", "Y", "--harvest", "off on"]
+        matrix += ["--eager", "Y", "--dirty-bits", "off on"]
         return subprocess.run(
             [*starter, *self.host.command(*matrix)],
             env=self.host.environment | words | {"PATH": path},
@@ -1132,11 +1137,11 @@ def test_patterns_are_told_and_recorded_and_memory_is_counted(
     assert memory == [counted if one else {} for one in wanted]
 
 
-def test_resume_with_dirty_harvest_repeats_nothing(host: Host) -> None:
+def test_resume_with_dirty_bits_repeats_nothing(host: Host) -> None:
     """What was measured before the option, or the key, came is off."""
     output = partly(host)
-    edit(host, ' "dirty_harvest": "off",', "")
-    matrix = ["--vcpus", "2 4", "--writes", "20", "--harvest", "off on", "--resume", str(output)]
+    edit(host, ' "dirty_bits": "off",', "")
+    matrix = ["--vcpus", "2 4", "--writes", "20", "--dirty-bits", "off on", "--resume", str(output)]
     done = host.run(*matrix)
     assert done.returncode == 0
     values = [call.partition(" ")[0] for call in host.calls()]
@@ -1166,6 +1171,11 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
     (lambda host: edit(host, RELEASE, "5"), [], f"was interrupted on Linux 5, this is {RELEASE}"),
     (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (
+        lambda host: edit(host, '"dirty_bits"', '"dirty_harvest"'),
+        [],
+        "calls dirty_bits dirty_harvest",
+    ),
     (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], "line 1 of "),
     (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
 )

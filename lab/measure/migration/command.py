@@ -37,11 +37,11 @@ from lab.results.notation import OFF, ON
 CONFIG = "kvm"
 SCRIPT = Path(__file__).parent / "migrate.sh"
 INSIDE = "/migrate"
-# What is migrated: with eager_page_split=N; with Y; with dirty_harvest=on as well; and with
-# dirty_harvest=auto and a QEMU that enables splitting, 2 MiB at a time, and Dirty bits.
+# What is migrated: with eager_page_split=N; with Y; with dirty_bits=on as well; and with
+# dirty_bits=auto and a QEMU that enables splitting, 2 MiB at a time, and Dirty bits.
 EAGER = ("N", "Y")
 BITS, ASKED = "D", "V"
-HARVEST = {BITS: ON, ASKED: "qemu"}
+DIRTY_BITS = {BITS: ON, ASKED: "qemu"}
 # Keep WARNs off the serial port, where one takes half a simulated second. The kernel's log has
 # them.
 QUIET = ("loglevel=4",)
@@ -141,7 +141,7 @@ def _migration(boot: MigrationBoot, setting: str, files: Mapping[str, bytes]) ->
             guest.parse(files[f"{setting}.source"]),
             guest.parse(files[f"{setting}.restored"]),
             parse_stats(files[f"{setting}.stats"].decode()),
-            harvested=setting == BITS or (setting == ASKED and b"pml Y" not in files["host"]),
+            by_dirty_bits=setting == BITS or (setting == ASKED and b"pml Y" not in files["host"]),
         )
     except KeyError as error:
         raise WorkFailed(f"{boot.label}: no file {error}") from error
@@ -164,7 +164,7 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
         "tdp_mmu": tdp and facts["tdp_mmu"] in TRUE,
     }
     for setting in boot.settings:
-        set_to = {"eager": setting != "N", "dirty_harvest": HARVEST.get(setting, OFF)}
+        set_to = {"eager": setting != "N", "dirty_bits": DIRTY_BITS.get(setting, OFF)}
         for record in records(_migration(boot, setting, files)):
             yield {"record": record["record"], **origin, **set_to} | record
 
@@ -226,7 +226,7 @@ def command(
 ) -> None:
     """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
 
-    And with dirty_harvest=on, where the CPU doesn't log by itself; not on `host`.
+    And with dirty_bits=on, where the CPU doesn't log by itself; not on `host`.
 
     Prints what the guest felt, by its own TSC; writes JSON lines, draws the report. A copy of the
     guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated

@@ -3,8 +3,8 @@
 #
 # migrate.sh QEMU IMAGE VCPUS MIB MIB_PER_S BEFORE_S AFTER_S SETTING... - migrate a guest that writes.
 #
-# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_harvest is on; V: that is Y, and
-# dirty_harvest is auto, and QEMU enables chunks of 2 MiB and, without PML, Dirty bits): what
+# Once for each SETTING (N, Y: eager_page_split; D: that is Y, and dirty_bits is on; V: that is Y, and
+# dirty_bits is auto, and QEMU enables chunks of 2 MiB and, without PML, Dirty bits): what
 # docs/migration.md says under "What happens". The guest, IMAGE, works for BEFORE_S seconds before it is
 # migrated, and for AFTER_S after that and after being restored; its results are taken out of its memory
 # then. With MIGRATE_KVM it goes back before that, by another file, in a third QEMU.
@@ -31,7 +31,7 @@ HUGE_MIB=2
 root=${MIGRATE_ROOT-}
 params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
-harvest_param=$params/dirty_harvest
+dirty_bits_param=$params/dirty_bits
 pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 
 say() {
@@ -50,7 +50,7 @@ restore() {
 	set +e
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
 	[ -z "${old_eager-}" ] || echo "$old_eager" >"$eager_param"
-	[ -z "${old_harvest-}" ] || echo "$old_harvest" >"$harvest_param"
+	[ -z "${old_dirty_bits-}" ] || echo "$old_dirty_bits" >"$dirty_bits_param"
 	[ -z "${old_pool-}" ] || echo "$old_pool" >"$pool"
 	rm -rf "$work"
 }
@@ -147,26 +147,26 @@ end_qemu() {
 save_stats() {
 	for file in "$root"/sys/kernel/debug/kvm/*-*/*; do
 		case ${file##*/} in
-		pages_* | eager_split_* | dirty_harvest | pf_taken | exits) echo "$1 ${file##*/} $(cat "$file")" ;;
+		pages_* | eager_split_* | dirty_bits | pf_taken | exits) echo "$1 ${file##*/} $(cat "$file")" ;;
 		esac
 	done
 }
 
-# Only the series' kernel has dirty_harvest.
+# Only the series' kernel has dirty_bits.
 set_up() {
 	accel=kvm
 	case $1 in
-	N) eager=N harvest=off ;;
-	Y) eager=Y harvest=off ;;
-	D) eager=Y harvest=on ;;
+	N) eager=N dirty_bits=off ;;
+	Y) eager=Y dirty_bits=off ;;
+	D) eager=Y dirty_bits=on ;;
 	V)
-		eager=Y harvest=auto accel=kvm,eager-split-size=2M
+		eager=Y dirty_bits=auto accel=kvm,eager-split-size=2M
 		[ "$(pml)" = Y ] || accel=$accel,dirty-bits=on
 		;;
 	*) die "$1: neither N nor Y nor D nor V" ;;
 	esac
 	echo "$eager" >"$eager_param"
-	[ ! -e "$harvest_param" ] || echo "$harvest" >"$harvest_param"
+	[ ! -e "$dirty_bits_param" ] || echo "$dirty_bits" >"$dirty_bits_param"
 }
 
 await_guest() {
@@ -248,7 +248,7 @@ trap 'exit 129' HUP
 describe_host >"$LAB_OUT/host"
 reserve
 old_eager=$(cat "$eager_param")
-[ ! -e "$harvest_param" ] || old_harvest=$(cat "$harvest_param")
+[ ! -e "$dirty_bits_param" ] || old_dirty_bits=$(cat "$dirty_bits_param")
 for setting; do
 	say "$setting: starting the guest"
 	migrate "$setting"

@@ -73,7 +73,7 @@ class Migration:
     """A migration.
 
     source, restored: the notes of the guest that continued, and of the copy restored from the file.
-    harvested: whether its pages should have been logged by Dirty bits.
+    by_dirty_bits: whether its pages should have been logged by Dirty bits.
     """
 
     load: Load
@@ -81,7 +81,7 @@ class Migration:
     source: Notes
     restored: Notes
     stats: Mapping[str, Mapping[str, int]]
-    harvested: bool = False
+    by_dirty_bits: bool = False
 
     def window_at(self, time: float) -> int:
         return int((time - self.source.start) * 1e6 // self.source.window_us)
@@ -134,8 +134,8 @@ class Migration:
 
     def _check_settings(self) -> None:
         """WorkFailed: KVM did not log as it should have, or did not map huge pages."""
-        if bool(self.stats["before"].get("dirty_harvest")) != self.harvested:
-            raise WorkFailed(f"dirty_harvest did not take effect: it was to be {self.harvested}")
+        if bool(self.stats["before"].get("dirty_bits")) != self.by_dirty_bits:
+            raise WorkFailed(f"dirty_bits did not take effect: it was to be {self.by_dirty_bits}")
         huge = self.stats["before"].get("pages_2m", 0)
         if huge < self.load.vcpus * self.load.mib_per_vcpu // 2:
             raise WorkFailed(f"{huge} huge pages were mapped before the migration: not all were")

@@ -16,11 +16,11 @@ HERE = Path(__file__).parent
 MMU = "arch/x86/kvm/mmu"
 # Files to look for a name, in this order.
 OURS = [f"{MMU}/{name}" for name in ("spte_bulk.h", "rmap_log.h", "rmap_log.c")]
-OURS += [f"{MMU}/{name}" for name in ("eager_split.c", "dirty_harvest.c", "tdp_harvest.h")]
+OURS += [f"{MMU}/{name}" for name in ("eager_split.c", "dirty_bits.c", "tdp_dirty_bits.h")]
 KERNEL = [f"{MMU}/{name}" for name in ("mmu.c", "spte.c", "spte.h", "mmu_internal.h")]
 KERNEL += ["arch/x86/kvm/mmu.h", "arch/x86/include/asm/kvm_host.h"]
 BY_PAGE = ("shadow_mmu_split_huge_page", "kvm_mmu_write_protect_pt_masked")
-BULK = ("eager_split_heads_are_empty", "eager_split_fill", "kvm_rmap_log_wrprot", "harvest_64")
+BULK = ("eager_split_heads_are_empty", "eager_split_fill", "kvm_rmap_log_wrprot", "collect_64")
 STAND_INS = HERE / "kernel.h"
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 # Matches a prototype, or the declaration of a variable that is defined elsewhere.

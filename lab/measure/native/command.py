@@ -80,7 +80,7 @@ def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
 def command(
     sizes: tuple[int, ...], read_sizes: tuple[int, ...], repeats: int, output: Path | None
 ) -> None:
-    """Measure splitting, CLEAR and harvesting of page tables and rmap heads on this machine.
+    """Measure splitting, CLEAR and collecting Dirty bits on this machine.
 
     KVM's own functions, of the series and of the unpatched kernel, in user space: with this
     processor's caches, and no guest. And what huge pages are worth: reads of memory that is mapped

@@ -23,7 +23,7 @@ WRITABLE, DIRTY, HUGE = 1 << 1, 1 << 6, 1 << 7
 SMALL = 1 | WRITABLE | 1 << 5 | DIRTY | 1 << 9 | 1 << 10 | 1 << 11
 # The phases to measure, and the percentages of dirty pages. A code without such a function is left
 # out.
-PHASES = (("split", 100), ("clear", 100), ("harvest", 100), ("harvest", 20))
+PHASES = (("split", 100), ("clear", 100), ("collect", 100), ("collect", 20))
 # Tables that are checked at once. The dirty pages of each block are the same.
 BLOCK = 4096
 # Hardware events, as linux/perf_event.h defines them.
@@ -99,7 +99,7 @@ class Guest:
                 want &= ~np.uint64(WRITABLE)
             right = sptes | DIRTY == want
             right &= self.heads[block] == self.sps[block, 2, None] + 8 * entries
-            if phase == "harvest":
+            if phase == "collect":
                 logged = np.unpackbits(self.log[block].view(np.uint8), axis=1, bitorder="little")
                 right &= logged == (sptes & DIRTY != 0)
             if not right.all():

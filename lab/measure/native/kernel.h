@@ -116,7 +116,7 @@ static volatile bool nx_huge_pages;
 #define is_nx_huge_page_enabled(kvm) (nx_huge_pages && !(kvm)->arch.disable_nx_huge_pages)
 #define is_ept_ve_possible(spte) false
 #define kvm_logs_by_dirty_bit(kvm) false
-#define kvm_dirty_harvest(kvm) false
+#define kvm_dirty_bits_enabled(kvm) false
 #define kvm_mark_folio_dirty(known, pfn) ((void)(pfn))
 #define kvm_mark_folio_dirty_64(known, first, any, all) true
 #define kvm_set_pfn_dirty(pfn) ((void)(pfn))
@@ -141,4 +141,4 @@ static volatile bool nx_huge_pages;
 #define eager_split_fill_blank(es, sptes, spte, step, heads) NEVER
 #define eager_split_is_empty(sp) ({ NEVER; false; })
 #define rmap_log_slow(log, head, mode) NEVER
-#define harvest_slow(h, heads, rel, nr) NEVER
+#define collect_slow(h, heads, rel, nr) NEVER

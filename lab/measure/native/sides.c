@@ -28,17 +28,17 @@ PASS(split, store_all(sps[table].spt), store_all(&HEADS(table)->val))
 #else
 PASS(split, memset(sps[table].spt, 1, PAGE_SIZE), memset(HEADS(table), 1, PAGE_SIZE))
 PASS(clear, read_all(sps[table].spt), read_all(&HEADS(table)->val))
-PASS(harvest, read_all(sps[table].spt), read_all(&HEADS(table)->val))
+PASS(collect, read_all(sps[table].spt), read_all(&HEADS(table)->val))
 #endif
 #elif defined(UNPATCHED)
 PASS(split, shadow_mmu_split_huge_page(&vm, &slot, &huge_sptes[table]))
 PASS(clear, EACH_WORD(table, page) kvm_mmu_write_protect_pt_masked(&vm, &slot, page, ~0ul))
 #else
 static struct eager_split es = { .kvm = &vm, .slot = &slot };
-static struct harvest h = { .kvm = &vm, .slot = &slot };
+static struct collector c = { .kvm = &vm, .slot = &slot };
 
 PASS(split, eager_split_fill(&es, &sps[table], true, READ_ONCE(huge_sptes[table]), HEADS(table),
 			     eager_split_heads_are_empty(HEADS(table))))
 PASS(clear, EACH_WORD(table, page) kvm_rmap_log_wrprot(&vm, &slot, page, ~0ul))
-PASS(harvest, EACH_WORD(table, page) harvest_64(&h, &slot.arch.rmap[0][page], page))
+PASS(collect, EACH_WORD(table, page) collect_64(&c, &slot.arch.rmap[0][page], page))
 #endif

@@ -2,7 +2,7 @@
 /*
  * Eager page splitting and dirty logging on a 32-bit host, by bare ioctls.
  *
- *	pae_split_test off|on		what kvm.dirty_harvest has to come to
+ *	pae_split_test off|on		what kvm.dirty_bits has to come to
  *
  * A guest in 32-bit protected mode, without paging and with PAE paging by 2 MiB
  * pages, writes pages of an 8 MiB memslot on HugeTLB.  Checked are the number of
@@ -336,7 +336,7 @@ static void enable_logging(struct vm *vm, const struct variant *variant)
 	clear_log(vm, &found);
 }
 
-static void run_variant(const struct variant *variant, int harvest)
+static void run_variant(const struct variant *variant, int dirty_bits)
 {
 	/* Ends and neighbours: of a page, of a word of the log, of a 2 MiB page. */
 	static const unsigned short some[] = {
@@ -349,7 +349,7 @@ static void run_variant(const struct variant *variant, int harvest)
 	variant_name = variant->name;
 	write_text(EAGER, variant->eager);
 	start(&vm, variant);
-	check(read_number(STAT "dirty_harvest") == harvest, "dirty_harvest is not %d", harvest);
+	check(read_number(STAT "dirty_bits") == dirty_bits, "dirty_bits is not %d", dirty_bits);
 	guest_writes_all(&vm);
 	check_contents(&vm);
 	expect_huge(NR_HUGE, "before logging");

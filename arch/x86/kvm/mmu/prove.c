@@ -269,11 +269,11 @@ static bool prove_is_dirty(u64 spte)
 }
 
 /*
- * The rule of dirty_harvest.h, for a 4KiB SPTE of a page from the @first-th on and before
+ * The rule of dirty_bits.h, for a 4KiB SPTE of a page from the @first-th on and before
  * the @end-th.  A vCPU needs no lock to set a Dirty bit: one that has begun to run since the
  * walk began is noticed after its Dirty bit.
  */
-static void prove_harvested(struct kvm *kvm, const struct kvm_memory_slot *slot,
+static void prove_collected(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long first, unsigned long end, u64 nr_exits_before,
 			    gfn_t gfn, u64 spte)
 {
@@ -300,7 +300,7 @@ static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
 }
 
 /* The 4KiB SPTEs of a shadow page, whatever root it is below. */
-static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+static void prove_collected_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long end, u64 nr_exits_before,
 			       struct kvm_mmu_page *sp)
 {
@@ -310,13 +310,13 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		spte = READ_ONCE(sp->spt[i]);
 		prove_ad_disabled(sp, spte);
-		prove_harvested(kvm, slot, first, end, nr_exits_before,
+		prove_collected(kvm, slot, first, end, nr_exits_before,
 				kvm_mmu_page_get_gfn(sp, i), spte);
 	}
 }
 
 /**
- * __kvm_prove_harvested_rmaps - check the log against all shadow pages
+ * __kvm_prove_collected_rmaps - check the log against all shadow pages
  * @kvm: the VM
  * @slot: the memslot
  * @first: the first of its pages that were looked at
@@ -327,7 +327,7 @@ static void prove_harvested_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
  * guests are on the list like others.  Only roots that were zapped in use are not,
  * and these have no SPTEs any more.
  */
-void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
+void __kvm_prove_collected_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
 				 unsigned long first, unsigned long end, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *sp;
@@ -340,19 +340,19 @@ void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 
 	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
 		if (sp->role.level == PG_LEVEL_4K && kvm_mmu_page_as_id(sp) == slot->as_id)
-			prove_harvested_sp(kvm, slot, first, end, nr_exits_before, sp);
+			prove_collected_sp(kvm, slot, first, end, nr_exits_before, sp);
 }
 
 #ifdef CONFIG_X86_64
 /**
- * __kvm_prove_harvested_tdp - check the log against the TDP MMU, SPTE by SPTE
+ * __kvm_prove_collected_tdp - check the log against the TDP MMU, SPTE by SPTE
  * @kvm: the VM
  * @slot: the memslot
  * @first: the first of its pages that were looked at
  * @end: the first behind these
  * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  */
-void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+void __kvm_prove_collected_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long end, u64 nr_exits_before)
 {
 	struct kvm_mmu_page *root;
@@ -371,7 +371,7 @@ void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 
 		for_each_tdp_pte(iter, kvm, root, slot->base_gfn + first, slot->base_gfn + end)
 			if (iter.level == PG_LEVEL_4K)
-				prove_harvested(kvm, slot, first, end, nr_exits_before, iter.gfn,
+				prove_collected(kvm, slot, first, end, nr_exits_before, iter.gfn,
 						iter.old_spte);
 	}
 	rcu_read_unlock();

@@ -21,7 +21,7 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
 
 /*
  * Check that @slot's log has all that was written, after its pages from the @first-th on and
- * before the @end-th were harvested.  That can only be said if no vCPU ran meanwhile:
+ * before the @end-th were collected.  That can only be said if no vCPU ran meanwhile:
  * @nr_exits_before is what kvm_prove_nr_exits_if_stopped() returned before, and if one did,
  * nothing is checked.
  *
@@ -29,9 +29,9 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
  * kvm_prove_nr_exits_if_stopped().
  */
 u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm);
-void __kvm_prove_harvested_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
+void __kvm_prove_collected_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
 				 unsigned long first, unsigned long end, u64 nr_exits_before);
-void __kvm_prove_harvested_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
+void __kvm_prove_collected_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long end, u64 nr_exits_before);
 
 /*
@@ -61,22 +61,22 @@ static inline u64 kvm_prove_nr_exits_if_stopped(struct kvm *kvm)
 	return IS_ENABLED(CONFIG_KVM_PROVE_MMU) ? __kvm_prove_nr_exits_if_stopped(kvm) : 0;
 }
 
-static inline void kvm_prove_harvested_rmaps(struct kvm *kvm,
+static inline void kvm_prove_collected_rmaps(struct kvm *kvm,
 					     const struct kvm_memory_slot *slot,
 					     unsigned long first, unsigned long end,
 					     u64 nr_exits_before)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
-		__kvm_prove_harvested_rmaps(kvm, slot, first, end, nr_exits_before);
+		__kvm_prove_collected_rmaps(kvm, slot, first, end, nr_exits_before);
 }
 
-static inline void kvm_prove_harvested_tdp(struct kvm *kvm,
+static inline void kvm_prove_collected_tdp(struct kvm *kvm,
 					   const struct kvm_memory_slot *slot,
 					   unsigned long first, unsigned long end,
 					   u64 nr_exits_before)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU))
-		__kvm_prove_harvested_tdp(kvm, slot, first, end, nr_exits_before);
+		__kvm_prove_collected_tdp(kvm, slot, first, end, nr_exits_before);
 }
 
 static inline void kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,

@@ -52,8 +52,8 @@ static const char * const prove_force_sites[] = {
 	[KVM_FORCE_LOG_PAGE]		= "log_page",
 	[KVM_FORCE_LOG_SLOT]		= "log_slot",
 	[KVM_FORCE_RECOVER]		= "recover",
-	[KVM_FORCE_HARVEST_RMAPS]	= "harvest_rmaps",
-	[KVM_FORCE_HARVEST_TDP]		= "harvest_tdp",
+	[KVM_FORCE_COLLECT_RMAPS]	= "collect_rmaps",
+	[KVM_FORCE_COLLECT_TDP]		= "collect_tdp",
 	[KVM_FORCE_TDP_WALK]		= "tdp_walk",
 };
 

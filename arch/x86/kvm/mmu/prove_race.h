@@ -35,8 +35,8 @@ enum kvm_force_site {
 	/* While huge pages are put back in place. */
 	KVM_FORCE_RECOVER,
 	/* While Dirty bits are looked for in the shadow MMU, and in the TDP MMU. */
-	KVM_FORCE_HARVEST_RMAPS,
-	KVM_FORCE_HARVEST_TDP,
+	KVM_FORCE_COLLECT_RMAPS,
+	KVM_FORCE_COLLECT_TDP,
 	/* On any walk of the TDP MMU that may, which begins anew from there. */
 	KVM_FORCE_TDP_WALK,
 	KVM_NR_FORCE_SITES

@@ -334,7 +334,7 @@ static const struct test_option common_options[] = {
 	  "     e.g. 2M or 1G; 0: none are split eagerly. (default: KVM's; x86 only)",
 	  .take = take_chunk },
 	{ 0, "dirty-bits", "Have KVM log pages by Dirty bits. (off, on; default: as KVM's\n"
-	  "     parameter dirty_harvest says; x86 only)", .take = take_dirty_bits },
+	  "     parameter dirty_bits says; x86 only)", .take = take_dirty_bits },
 #endif
 	{ 0, "stats", "Print what KVM's statistics say about each phase. (x86 only)",
 	  .flag = &perf_options.stats },

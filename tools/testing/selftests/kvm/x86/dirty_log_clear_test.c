@@ -19,7 +19,7 @@
  * A model says which pages are dirty, and each GET has to return just these.
  *
  * Limits: the vCPU doesn't run during an ioctl.  Writes that race with CLEAR are
- * eager_split_stress_test's and the event "tlb" of dirty_harvest_test.
+ * eager_split_stress_test's and the event "tlb" of dirty_bits_test.
  */
 #include <asm/barrier.h>
 
@@ -69,14 +69,14 @@ static const struct memory {
 };
 
 /*
- * Of the host.  With PML, or without Dirty bits, dirty_harvest changes nothing, and the first
- * NR_HARVESTING are left out.
+ * Of the host.  With PML, or without Dirty bits, dirty_bits changes nothing, and the first
+ * NR_COLLECTING are left out.
  */
-#define NR_HARVESTING	2
+#define NR_COLLECTING	2
 
 static const struct host {
 	const char *eager;
-	const char *harvest;
+	const char *dirty_bits;
 } hosts[] = {
 	{ "N", "on" },
 	{ "Y", "on" },
@@ -114,8 +114,8 @@ static const char *label(const struct run *r)
 {
 	static char text[160];
 
-	snprintf(text, sizeof(text), "eager_page_split=%s, dirty_harvest=%s, %s, %s, CLEAR of %s",
-		 r->host->eager, r->host->harvest, ways[r->way], r->memory->name, masks[r->mask]);
+	snprintf(text, sizeof(text), "eager_page_split=%s, dirty_bits=%s, %s, %s, CLEAR of %s",
+		 r->host->eager, r->host->dirty_bits, ways[r->way], r->memory->name, masks[r->mask]);
 	return text;
 }
 
@@ -276,14 +276,14 @@ static void run_masks(struct run *r)
 	kvm_vm_free(r->vm);
 }
 
-static bool can_harvest(void)
+static bool can_dirty_bits(void)
 {
 	struct kvm_vm *vm;
 	bool can;
 
-	setting_set(PARAM_HARVEST, "on");
+	setting_set(PARAM_DIRTY_BITS, "on");
 	vm = vm_create_barebones();
-	can = vm_get_stat(vm, dirty_harvest);
+	can = vm_get_stat(vm, dirty_bits);
 	kvm_vm_free(vm);
 	return can;
 }
@@ -293,7 +293,7 @@ static void run_host(const struct host *host)
 	struct run r = { .host = host };
 
 	setting_set(PARAM_EAGER, host->eager);
-	setting_set(PARAM_HARVEST, host->harvest);
+	setting_set(PARAM_DIRTY_BITS, host->dirty_bits);
 	for (r.way = 0; r.way < NR_WAYS; r.way++) {
 		for (unsigned int i = 0; i < ARRAY_SIZE(memories); i++) {
 			r.memory = &memories[i];
@@ -302,8 +302,8 @@ static void run_host(const struct host *host)
 			run_masks(&r);
 		}
 	}
-	ksft_test_result_pass("eager_page_split=%s, dirty_harvest=%s\n", host->eager,
-			      host->harvest);
+	ksft_test_result_pass("eager_page_split=%s, dirty_bits=%s\n", host->eager,
+			      host->dirty_bits);
 }
 
 int main(int argc, char *argv[])
@@ -313,12 +313,12 @@ int main(int argc, char *argv[])
 	parse_test_options(argc, argv, NULL, NULL);
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL));
-	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
+	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_DIRTY_BITS));
 	__TEST_REQUIRE(nr_free_2m_pages() >= DATA_PAGES / PAGES_PER_2M,
 		       "too few 2MiB HugeTLB pages are free");
 
 	ksft_print_header();
-	first = can_harvest() ? 0 : NR_HARVESTING;
+	first = can_dirty_bits() ? 0 : NR_COLLECTING;
 	ksft_set_plan(ARRAY_SIZE(hosts) - first);
 	for (unsigned int i = first; i < ARRAY_SIZE(hosts); i++)
 		run_host(&hosts[i]);

@@ -36,7 +36,7 @@ struct control {
 static const struct control none = { NOT_SET, NOT_SET };
 
 /* Of the host: whether CPUs log by themselves, SPTEs have Dirty bits, and the parameters. */
-static bool pml, dirty_bits, host_eager;
+static bool pml, has_dirty_bits, host_eager;
 static const char *host_method;
 
 static u8 smm_page[SZ_4K] __aligned(SZ_4K);
@@ -57,7 +57,7 @@ static void set_host(bool eager, const char *method)
 	host_eager = eager;
 	host_method = method;
 	setting_set(PARAM_EAGER, eager ? "Y" : "N");
-	setting_set(PARAM_HARVEST, method);
+	setting_set(PARAM_DIRTY_BITS, method);
 }
 
 static int chunk_error(u64 chunk)
@@ -71,7 +71,7 @@ static int bits_error(u64 bits)
 {
 	int err = strcmp(host_method, "off") ? 0 : EPERM;
 
-	if (!dirty_bits)
+	if (!has_dirty_bits)
 		err = EOPNOTSUPP;
 	if (!bits)
 		err = 0;
@@ -87,18 +87,18 @@ static bool is_allowed(struct control c)
 	       (c.bits == NOT_SET || !bits_error(c.bits));
 }
 
-static bool expected_harvest(u64 bits)
+static bool expected_dirty_bits(u64 bits)
 {
 	bool of_host = !strcmp(host_method, "on") ||
 		       (!strcmp(host_method, "auto") && !kvm_is_tdp_enabled());
 
-	return bits == NOT_SET ? dirty_bits && !pml && of_host : bits;
+	return bits == NOT_SET ? has_dirty_bits && !pml && of_host : bits;
 }
 
 /* What KVM says of a VM, and of the host: that doesn't depend on parameters. */
-static void check_reports(struct kvm_vm *vm, u64 chunk, bool harvest)
+static void check_reports(struct kvm_vm *vm, u64 chunk, bool dirty_bits)
 {
-	u64 flags = dirty_bits ? KVM_X86_DIRTY_BITS_ENABLE : 0;
+	u64 flags = has_dirty_bits ? KVM_X86_DIRTY_BITS_ENABLE : 0;
 
 	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_EAGER_SPLIT_CHUNK_SIZE), chunk);
 	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_EAGER_SPLIT_CHUNK_SIZE), DEFAULT_CHUNK);
@@ -106,7 +106,7 @@ static void check_reports(struct kvm_vm *vm, u64 chunk, bool harvest)
 	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_SUPPORTED_BLOCK_SIZES), SZ_2M | SZ_1G);
 	TEST_ASSERT_EQ(vm_check_cap(vm, KVM_CAP_X86_DIRTY_BITS), flags);
 	TEST_ASSERT_EQ(kvm_check_cap(KVM_CAP_X86_DIRTY_BITS), flags);
-	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_harvest), harvest);
+	TEST_ASSERT_EQ(vm_get_stat(vm, dirty_bits), dirty_bits);
 }
 
 static void enable(struct kvm_vm *vm, struct kvm_enable_cap cap, int expected)
@@ -169,22 +169,22 @@ static void check_values(void)
 				      1ull << 32 | SZ_2M, 1ull << 63, ~0ull };
 	static const u64 bits[] = { 0, 1, 2, 3, 0, 1ull << 32 | 1, 1ull << 63, 1, ~0ull };
 	struct kvm_vm *vm = vm_create_barebones();
-	bool harvest = expected_harvest(NOT_SET);
+	bool dirty_bits = expected_dirty_bits(NOT_SET);
 	u64 chunk = DEFAULT_CHUNK;
 	int i;
 
-	check_reports(vm, chunk, harvest);
+	check_reports(vm, chunk, dirty_bits);
 	for (i = 0; i < ARRAY_SIZE(chunks); i++) {
 		enable_chunk(vm, chunks[i], chunk_error(chunks[i]));
 		if (!chunk_error(chunks[i]))
 			chunk = chunks[i];
-		check_reports(vm, chunk, harvest);
+		check_reports(vm, chunk, dirty_bits);
 	}
 	for (i = 0; i < ARRAY_SIZE(bits); i++) {
 		enable_bits(vm, bits[i], bits_error(bits[i]));
 		if (!bits_error(bits[i]))
-			harvest = bits[i];
-		check_reports(vm, chunk, harvest);
+			dirty_bits = bits[i];
+		check_reports(vm, chunk, dirty_bits);
 	}
 	kvm_vm_free(vm);
 }
@@ -197,12 +197,12 @@ static void check_later(void)
 	set_host(true, "on");
 	vm = vm_create_barebones();
 	enable_chunk(vm, SZ_2M, 0);
-	enable_bits(vm, dirty_bits, 0);
+	enable_bits(vm, has_dirty_bits, 0);
 	set_host(false, "off");
-	check_reports(vm, SZ_2M, dirty_bits);
+	check_reports(vm, SZ_2M, has_dirty_bits);
 	enable_chunk(vm, SZ_1G, EPERM);
-	enable_bits(vm, 1, dirty_bits ? EPERM : EOPNOTSUPP);
-	check_reports(vm, SZ_2M, dirty_bits);
+	enable_bits(vm, 1, has_dirty_bits ? EPERM : EOPNOTSUPP);
+	check_reports(vm, SZ_2M, has_dirty_bits);
 	enable_chunk(vm, 0, 0);
 	enable_bits(vm, 0, 0);
 	check_reports(vm, 0, false);
@@ -212,12 +212,12 @@ static void check_later(void)
 /* Refused, with the opposite of what the VM has. */
 static void enable_too_late(struct kvm_vm *vm)
 {
-	int expected = bits_error(dirty_bits);
+	int expected = bits_error(has_dirty_bits);
 
 	enable_chunk(vm, 0, EINVAL);
-	enable_bits(vm, !dirty_bits, dirty_bits ? EBUSY : EOPNOTSUPP);
-	enable_bits(vm, dirty_bits, expected ?: EBUSY);
-	check_reports(vm, SZ_2M, dirty_bits);
+	enable_bits(vm, !has_dirty_bits, has_dirty_bits ? EBUSY : EOPNOTSUPP);
+	enable_bits(vm, has_dirty_bits, expected ?: EBUSY);
+	check_reports(vm, SZ_2M, has_dirty_bits);
 }
 
 static void check_too_late(void)
@@ -233,14 +233,14 @@ static void check_too_late(void)
 	enable_chunk(vm, 0, 0);
 	enable_bits(vm, 0, 0);
 	enable_chunk(vm, SZ_2M, 0);
-	enable_bits(vm, dirty_bits, 0);
+	enable_bits(vm, has_dirty_bits, 0);
 
 	vm_userspace_mem_region_add(vm, VM_MEM_SRC_ANONYMOUS, DATA_GPA, DATA_SLOT, 1, 0);
 	enable_too_late(vm);
 	vm_mem_region_delete(vm, DATA_SLOT);
 	enable_chunk(vm, 0, 0);
 	enable_chunk(vm, SZ_2M, 0);
-	enable_bits(vm, dirty_bits, 0);
+	enable_bits(vm, has_dirty_bits, 0);
 
 	/* A memslot in the other address space. */
 	if (vm_check_cap(vm, KVM_CAP_MULTI_ADDRESS_SPACE) > 1) {
@@ -254,8 +254,8 @@ static void check_too_late(void)
 	enable_chunk(vm, 0, 0);
 	enable_chunk(vm, SZ_2M, 0);
 	enable_bits(vm, 0, EBUSY);
-	enable_bits(vm, 1, dirty_bits ? EBUSY : EOPNOTSUPP);
-	check_reports(vm, SZ_2M, dirty_bits);
+	enable_bits(vm, 1, has_dirty_bits ? EBUSY : EOPNOTSUPP);
+	check_reports(vm, SZ_2M, has_dirty_bits);
 	kvm_vm_free(vm);
 }
 
@@ -265,7 +265,7 @@ static void check_small_ring(void)
 	struct kvm_enable_cap cap = { .cap = KVM_CAP_DIRTY_LOG_RING, .args = { PAGE_SIZE } };
 	struct kvm_vm *vm = vm_create_barebones();
 
-	enable_bits(vm, dirty_bits, 0);
+	enable_bits(vm, has_dirty_bits, 0);
 	TEST_ASSERT(!__vm_ioctl(vm, KVM_ENABLE_CAP, &cap) == !pml,
 		    "a ring of one page%s", pml ? ", less than PML's log" : " is refused");
 	kvm_vm_free(vm);
@@ -277,8 +277,8 @@ static void check_ring(void)
 	struct kvm_vm *vm = vm_create_barebones();
 
 	vm_enable_dirty_ring(vm, 16 * PAGE_SIZE);
-	enable_bits(vm, dirty_bits, 0);
-	TEST_ASSERT(!vm_get_stat(vm, dirty_harvest), "Dirty bits are looked for beside a ring");
+	enable_bits(vm, has_dirty_bits, 0);
+	TEST_ASSERT(!vm_get_stat(vm, dirty_bits), "Dirty bits are looked for beside a ring");
 	kvm_vm_free(vm);
 }
 
@@ -351,7 +351,7 @@ static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 /* @manual: splitting is left to CLEAR.  @turn_off: the host changes its mind before. */
 static void check_vm(struct control c, bool manual, bool turn_off)
 {
-	bool splits = c.chunk && host_eager && !turn_off, harvest = expected_harvest(c.bits);
+	bool splits = c.chunk && host_eager && !turn_off, dirty_bits = expected_dirty_bits(c.bits);
 	u64 chunk = c.chunk == NOT_SET ? DEFAULT_CHUNK : c.chunk;
 	u64 nr_2m, holds, at_least, faults;
 	struct kvm_vcpu *vcpu;
@@ -359,7 +359,7 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 
 	enable_chunk(vm, chunk ? 0 : SZ_2M, chunk || host_eager ? EINVAL : EPERM);
 	enable_bits(vm, 0, EBUSY);
-	check_reports(vm, chunk, harvest);
+	check_reports(vm, chunk, dirty_bits);
 	if (manual)
 		vm_enable_manual_protect(vm, true);
 	vcpu_run_to_sync(vcpu, NULL);
@@ -394,7 +394,7 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	faults = nr_faults(vcpu);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE * STRIDE, manual);
-	TEST_ASSERT((nr_faults(vcpu) > faults) == (!pml && !harvest),
+	TEST_ASSERT((nr_faults(vcpu) > faults) == (!pml && !dirty_bits),
 		    "Dirty bits %lx: %lu faults", c.bits, nr_faults(vcpu) - faults);
 	if (c.bits != NOT_SET)
 		check_late_vcpu(vm, c, manual);
@@ -431,22 +431,22 @@ int main(int argc, char *argv[])
 	struct kvm_vm *vm;
 
 	parse_test_options(argc, argv, NULL, NULL);
-	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
+	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_DIRTY_BITS));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "too few 2MiB HugeTLB pages are free");
 
 	ksft_print_header();
 	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2 + ARRAY_SIZE(methods));
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
-	setting_set(PARAM_HARVEST, "on");
+	setting_set(PARAM_DIRTY_BITS, "on");
 	vm = vm_create_barebones();
 	/* PML needs Dirty bits. */
-	dirty_bits = pml || vm_get_stat(vm, dirty_harvest);
+	has_dirty_bits = pml || vm_get_stat(vm, dirty_bits);
 	kvm_vm_free(vm);
 
 	for (int i = 0; i < ARRAY_SIZE(methods) * 2; i++) {
 		set_host(i % 2, methods[i / 2]);
 		check_values();
-		ksft_test_result_pass("values, eager_page_split=%d, dirty_harvest=%s\n", host_eager,
+		ksft_test_result_pass("values, eager_page_split=%d, dirty_bits=%s\n", host_eager,
 				      host_method);
 	}
 	check_later();
@@ -460,7 +460,7 @@ int main(int argc, char *argv[])
 		check_bits();
 		if (i < 2)
 			check_chunks();
-		ksft_test_result_pass("VMs, dirty_harvest=%s\n", host_method);
+		ksft_test_result_pass("VMs, dirty_bits=%s\n", host_method);
 	}
 	ksft_finished();
 }

@@ -453,7 +453,7 @@ static int dirty_bits_error(struct fuzz *f, u64 bits)
 		return -EINVAL;
 	if (bits && !kvm_check_cap(KVM_CAP_X86_DIRTY_BITS))
 		return -EOPNOTSUPP;
-	read_file(PARAM_HARVEST, method, sizeof(method));
+	read_file(PARAM_DIRTY_BITS, method, sizeof(method));
 	if (bits && !strncmp(method, "off", 3))
 		return -EPERM;
 	return f->booted ? -EBUSY : 0;
@@ -489,9 +489,9 @@ static void step_eager(struct fuzz *f, const u32 *args)
 	setting_set(PARAM_EAGER, args[0] ? "Y" : "N");
 }
 
-static void step_harvest(struct fuzz *f, const u32 *args)
+static void step_host_bits(struct fuzz *f, const u32 *args)
 {
-	setting_set(PARAM_HARVEST, methods[args[0] % ARRAY_SIZE(methods)]);
+	setting_set(PARAM_DIRTY_BITS, methods[args[0] % ARRAY_SIZE(methods)]);
 }
 
 /* All of every VM is zapped. */
@@ -615,7 +615,7 @@ const struct op ops[] = {
 	{ "split-chunk", step_split_chunk, 1, STAGE_VM, { ARG_SPLIT_CHUNK } },
 	{ "dirty-bits", step_dirty_bits, 1, STAGE_VM, { ARG_DIRTY_BITS } },
 	{ "eager", step_eager, 2, STAGE_HOST, { ARG_BOOL } },
-	{ "harvest", step_harvest, 1, STAGE_HOST, { ARG_METHOD } },
+	{ "host-bits", step_host_bits, 1, STAGE_HOST, { ARG_METHOD } },
 	{ "ring", step_ring, 1 },
 	{ "mmu-pages", step_mmu_pages, 1, .args = { ARG_QUOTA } },
 	{ "nx", step_nx, 1, .args = { ARG_BOOL } },

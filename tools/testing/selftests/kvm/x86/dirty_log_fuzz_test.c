@@ -169,7 +169,7 @@ static struct step draw_memslot(u64 *rng, u32 id)
 static unsigned int draw_sequence(u64 *rng, struct step *steps)
 {
 	static const char * const settings[] = {
-		"eager", "harvest", "split-chunk", "dirty-bits", "manual",
+		"eager", "host-bits", "split-chunk", "dirty-bits", "manual",
 	};
 	unsigned int n;
 
@@ -287,7 +287,7 @@ static void __noreturn run_child(const struct step *steps, unsigned int n)
 static void reset_host(void)
 {
 	setting_reset(PARAM_EAGER);
-	setting_reset(PARAM_HARVEST);
+	setting_reset(PARAM_DIRTY_BITS);
 	if (setting_exists(PARAM_NX))
 		setting_reset(PARAM_NX);
 }
@@ -467,7 +467,7 @@ int main(int argc, char *argv[])
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
-	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_HARVEST));
+	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_DIRTY_BITS));
 	__TEST_REQUIRE(nr_free_2m_pages() >= AREA_SIZE / SZ_2M + 2,
 		       "too few 2MiB HugeTLB pages are free");
 

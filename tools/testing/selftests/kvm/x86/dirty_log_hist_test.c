@@ -209,7 +209,7 @@ static bool has_waited(void)
 	struct hist h = read_stats();
 	int bucket = longest_bucket(h.waits);
 
-	if (vm_get_stat_or_absent(vm, "dirty_harvest") == 1)
+	if (vm_get_stat_or_absent(vm, "dirty_bits") == 1)
 		return bucket;
 
 	return bucket && bucket + WAIT_BUCKETS >= longest_bucket(h.holds);

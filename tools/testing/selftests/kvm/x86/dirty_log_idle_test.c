@@ -4,7 +4,7 @@
  *
  * CPUs that have a link to a page table cached write to pages without setting its Accessed bit,
  * until TLBs are flushed: that has to be in the log, too.  And what is skipped shows in the
- * statistic dirty_harvest_idle.
+ * statistic dirty_bits_idle.
  *
  * The guest reads and writes single pages between calls of KVM_GET_DIRTY_LOG and
  * KVM_CLEAR_DIRTY_LOG, each of which has to find exactly the pages that the model says.
@@ -78,10 +78,10 @@ static void look_and_clear(struct model_test *t, unsigned int times)
 
 static void expect_skipped(struct model_test *t, u64 expected, const char *when)
 {
-	u64 before = vm_get_stat_or_absent(t->vm, "dirty_harvest_idle"), seen;
+	u64 before = vm_get_stat_or_absent(t->vm, "dirty_bits_idle"), seen;
 
 	compare_log(t, when);
-	seen = vm_get_stat_or_absent(t->vm, "dirty_harvest_idle") - before;
+	seen = vm_get_stat_or_absent(t->vm, "dirty_bits_idle") - before;
 	if (!is_tdp_mmu())
 		expected = 0;
 	CHECK(t, seen == expected, "%s: expected %lu page tables to be skipped, seen %lu", when,
@@ -326,10 +326,10 @@ static void run_link(struct model_test *t)
 static const char *no_dirty_bits(void)
 {
 	struct kvm_vm *vm = vm_create_barebones();
-	u64 harvests = vm_get_stat_or_absent(vm, "dirty_harvest");
+	u64 dirty_bits = vm_get_stat_or_absent(vm, "dirty_bits");
 
 	kvm_vm_free(vm);
-	return harvests == 1 ? NULL : "VMs do not log by Dirty bits";
+	return dirty_bits == 1 ? NULL : "VMs do not log by Dirty bits";
 }
 
 /* Elsewhere pages get into the log when they are first read, and nothing is skipped. */

@@ -124,7 +124,7 @@ struct live {
 	/* Phases that began. */
 	int nr_spans;
 	u64 fresh_gpa;
-	/* Only with -V, by page of test memory: as last harvested ... */
+	/* Only with -V, by page of test memory: as last copied ... */
 	u64 *copies;
 	/* ... and whether that changed until just before the last GET. */
 	bool *changed;

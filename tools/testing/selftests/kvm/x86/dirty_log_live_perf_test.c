@@ -42,7 +42,7 @@
  * counted by itself, by reads and writes, by latency, and by window, have to be
  * the same number, and a reader with -F has to have taken a fault per read.
  *
- * -V plays live migration: after each harvest it copies the pages in the log, and before the next
+ * -V plays live migration: after each GET it copies the pages in the log, and before the next
  * one each page that differs from its copy has to be in the log.  This runs beside the vCPUs,
  * within the stretches and in a phase "verify", and changes the figures.  --stats adds some
  * microseconds to the phase before the one that it is for.
@@ -216,7 +216,7 @@ static void note_changes(struct live *live)
  * After GET and CLEAR.  What was written before CLEAR is in the copy; what is
  * written after it may be in the copy, too, and has to be in the next log.
  */
-static void check_harvest(struct live *live, int iteration)
+static void check_collected(struct live *live, int iteration)
 {
 	u64 changed = 0, logged = 0;
 
@@ -300,7 +300,7 @@ static void enable(struct live *live)
 	run_on(live);
 }
 
-static void harvest(struct live *live, int iteration)
+static void collect_log(struct live *live, int iteration)
 {
 	const struct test *test = live->test;
 
@@ -318,7 +318,7 @@ static void harvest(struct live *live, int iteration)
 
 	if (test->opts->verify) {
 		begin_phase(live, PHASE_VERIFY, iteration);
-		check_harvest(live, iteration);
+		check_collected(live, iteration);
 		if (initially_set(test))
 			verify_split(test, "clearing");
 	}
@@ -333,7 +333,7 @@ static void run(struct live *live)
 	run_on(live);
 	enable(live);
 	for (int i = 1; i <= opts->iterations; i++) {
-		harvest(live, i);
+		collect_log(live, i);
 		begin_phase(live, PHASE_LOGGING, i);
 		run_on(live);
 	}

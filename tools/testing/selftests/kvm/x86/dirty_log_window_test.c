@@ -570,19 +570,19 @@ static void act_alone(struct window_test *t)
 		run_alone(t, 1, t->e->race);
 }
 
-static u64 nr_logged(const struct event *e, unsigned int rounds, const char *harvest)
+static u64 nr_logged(const struct event *e, unsigned int rounds, const char *dirty_bits)
 {
-	setting_set(PARAM_HARVEST, harvest);
+	setting_set(PARAM_DIRTY_BITS, dirty_bits);
 	return run_rounds(e, rounds, act_alone).nr_logged;
 }
 
 static bool is_no_more_logged(const struct event *e, unsigned int rounds)
 {
-	u64 wrprot = nr_logged(e, rounds, "off"), harvest = nr_logged(e, rounds, "on");
+	u64 wrprot = nr_logged(e, rounds, "off"), dirty_bits = nr_logged(e, rounds, "on");
 
 	ksft_print_msg("%s: %u rounds, no write: %lu in the log if protected, %lu by Dirty bits\n",
-		       e->name, rounds, wrprot, harvest);
-	return harvest <= wrprot;
+		       e->name, rounds, wrprot, dirty_bits);
+	return dirty_bits <= wrprot;
 }
 
 static bool no_write;

@@ -260,7 +260,7 @@ static void expect_enabling_traced(struct model_test *t)
 static void run_trace(struct model_test *t)
 {
 	/* SPTEs that a CLEAR creates have no Dirty bit to clear. */
-	bool harvest = vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
+	bool dirty_bits = vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 
 	touch_all(t, "all touched");
 	setting_set(TRACE_EVENT, "1");
@@ -270,7 +270,7 @@ static void run_trace(struct model_test *t)
 	expect_enabling_traced(t);
 	if (t->manual)
 		clear_all(t);
-	expect_traced(t, eager && t->manual && !harvest, "split by CLEAR");
+	expect_traced(t, eager && t->manual && !dirty_bits, "split by CLEAR");
 	write_all(t);
 	clear_trace();
 	compare_log(t, "all written");

@@ -44,10 +44,10 @@ struct variant {
 	bool clear;
 	bool aliased;
 	/*
-	 * Where mmu_lock is dropped, what kvm.dirty_harvest is.  The first one meets
-	 * what takes enabling and harvesting, and aliases are there to be armed.
+	 * Where mmu_lock is dropped, what kvm.dirty_bits is.  The first one meets
+	 * what takes enabling and collecting, and aliases are there to be armed.
 	 */
-	const char *harvest;
+	const char *dirty_bits;
 };
 
 #define NR_VARIANTS		4u

@@ -14,10 +14,10 @@
 u64 max_tries = UINT_MAX;
 
 const struct variant variants[NR_VARIANTS] = {
-	{ .name = "enable", .harvest = "on" },
-	{ .name = "clear", .clear = true, .harvest = "off" },
-	{ .name = "enable, aliased", .aliased = true, .harvest = "off" },
-	{ .name = "clear, aliased", .clear = true, .aliased = true, .harvest = "on" },
+	{ .name = "enable", .dirty_bits = "on" },
+	{ .name = "clear", .clear = true, .dirty_bits = "off" },
+	{ .name = "enable, aliased", .aliased = true, .dirty_bits = "off" },
+	{ .name = "clear, aliased", .clear = true, .aliased = true, .dirty_bits = "on" },
 };
 
 bool applies(const struct variant *v)

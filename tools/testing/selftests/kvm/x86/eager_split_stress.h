@@ -96,7 +96,7 @@ enum split_stat {
 struct counters {
 	u64 rounds;
 	u64 rounds_of[NR_LOG_MODES];
-	u64 rounds_harvested;
+	u64 rounds_by_dirty_bits;
 	u64 rounds_fast;
 	u64 rounds_tracked;
 	u64 rounds_merged;
@@ -118,9 +118,9 @@ struct stress {
 	bool shared;
 	/* Memslots are logged from their creation to their end. */
 	bool tracked;
-	/* What kvm.dirty_harvest is for this VM, and whether it logs that way. */
-	const char *harvest;
-	bool harvested;
+	/* What kvm.dirty_bits is for this VM, and whether it logs that way. */
+	const char *dirty_bits;
+	bool by_dirty_bits;
 	/* Allocations of this round fail. */
 	bool inject;
 
@@ -245,7 +245,7 @@ void one_memory_op(struct stress *t, u64 *rng);
 
 void set_host_dirty(struct region *r, u64 page);
 void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
-void harvest(struct stress *t, bool last);
+void collect_log(struct stress *t, bool last);
 /* A vCPU whose ring is full has to go on to the end of its operation. */
 void stop_world(struct stress *t);
 void start_world(struct stress *t);

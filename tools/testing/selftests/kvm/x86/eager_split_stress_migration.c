@@ -5,8 +5,8 @@
 #define MERGED			"/proc/self/ksm_merging_pages"
 #define THOROUGH_ROUNDS		16
 
-/* Between two harvests. */
-#define HARVEST_NAP_US		400
+/* Between two looks at the log. */
+#define COLLECT_NAP_US		400
 
 /* How long vCPUs may take to use all huge pages, and a step of the wait. */
 #define SETTLE_MAX_US		20000
@@ -160,7 +160,7 @@ static void check_only_read(struct stress *t, struct region *r, bool logged)
 	      "page %lu of slot %u was only read, and is in the log", ONLY_READ_PAGE, r->slot);
 }
 
-static void harvest_bitmap(struct stress *t, struct region *r, bool last)
+static void collect_bitmap(struct stress *t, struct region *r, bool last)
 {
 	kvm_vm_get_dirty_log(t->vm, r->slot, r->log);
 	if (r == tables_region(t))
@@ -186,7 +186,7 @@ static void take_ring_entry(struct stress *t, struct kvm_dirty_gfn *entry)
 	__atomic_store_n(&entry->flags, KVM_DIRTY_GFN_F_RESET, __ATOMIC_RELEASE);
 }
 
-static void harvest_rings(struct stress *t)
+static void collect_rings(struct stress *t)
 {
 	struct kvm_dirty_gfn *ring, *entry;
 
@@ -203,13 +203,13 @@ static void harvest_rings(struct stress *t)
 	kvm_vm_reset_dirty_ring(t->vm);
 }
 
-void harvest(struct stress *t, bool last)
+void collect_log(struct stress *t, bool last)
 {
 	if (t->log_mode == LOG_RING)
-		harvest_rings(t);
+		collect_rings(t);
 	else
 		for (unsigned int i = 0; i < t->nr_logged; i++)
-			harvest_bitmap(t, &t->regions[i], last);
+			collect_bitmap(t, &t->regions[i], last);
 
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		copy_todo(&t->regions[i]);
@@ -308,7 +308,7 @@ static void check_words(struct stress *t, struct vcpu_state *v)
 
 static void check_round(struct stress *t)
 {
-	harvest(t, true);
+	collect_log(t, true);
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		check_copy(t, &t->regions[i]);
 
@@ -333,7 +333,7 @@ void stop_world(struct stress *t)
 	gate_set(&t->gate, true);
 	while (!gate_wait(&t->gate, NR_VCPUS + NR_HOST_THREADS))
 		if (t->log_mode == LOG_RING)
-			harvest_rings(t);
+			collect_rings(t);
 }
 
 void start_world(struct stress *t)
@@ -345,14 +345,14 @@ void start_world(struct stress *t)
 static void migrate(struct stress *t)
 {
 	for (u64 nr = below(&t->rng, 3); nr; nr--) {
-		usleep(below(&t->rng, HARVEST_NAP_US));
-		harvest(t, false);
+		usleep(below(&t->rng, COLLECT_NAP_US));
+		collect_log(t, false);
 		if (!below(&t->rng, 16))
 			delete_slot(t);
 		if (!below(&t->rng, 16))
 			move_slot(t);
 	}
-	usleep(below(&t->rng, HARVEST_NAP_US));
+	usleep(below(&t->rng, COLLECT_NAP_US));
 }
 
 static bool have_swept(struct stress *t)
@@ -409,7 +409,7 @@ void one_round(struct stress *t)
 		stop_all_logging(t);
 	counters.rounds++;
 	counters.rounds_of[t->log_mode]++;
-	counters.rounds_harvested += t->harvested;
+	counters.rounds_by_dirty_bits += t->by_dirty_bits;
 	counters.rounds_fast += t->pace == &paces[FAST];
 	counters.rounds_tracked += t->tracked;
 	counters.rounds_merged += have_merged();

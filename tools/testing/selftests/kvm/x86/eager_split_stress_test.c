@@ -4,11 +4,11 @@
  *
  * vCPUs write their own words of all pages of a memslot, through mappings of 4KiB, 2MiB and 1GiB,
  * an alias, and windows that they map anew all the time, with page tables that they use as data,
- * too.  The host migrates the memory at the same time, again and again: it enables dirty logging,
- * harvests by bitmap, by KVM_CLEAR_DIRTY_LOG of random ranges or by dirty ring, and copies what it
+ * too.  The host migrates the memory at the same time, again and again: it enables the log,
+ * reads it by bitmap, by KVM_CLEAR_DIRTY_LOG of random ranges or by dirty ring, and copies what it
  * got.  One VM in three is logged all its life instead, and the log must not have a page that vCPUs
  * only read.  Meanwhile other threads take memory away, change its protection and turn KVM's settings,
- * and the memslot moves and goes.  Every other VM logs by Dirty bits (dirty_harvest), and where the
+ * and the memslot moves and goes.  Every other VM logs by Dirty bits (dirty_bits), and where the
  * kernel can inject faults the splitter runs out of memory.
  *
  * At the end of each round all threads stop.  Then
@@ -65,10 +65,10 @@ struct vcpu_thread {
 
 struct counters counters;
 
-/* Of dirty_harvest; drawn if it is the first. */
-static const char * const harvests[] = { "any", "off", "on", "auto" };
-static struct choice harvest_choice = { harvests, sizeof(*harvests), ARRAY_SIZE(harvests) };
-static u64 option_harvest;
+/* Of dirty_bits; drawn if it is the first. */
+static const char * const dirty_bits[] = { "any", "off", "on", "auto" };
+static struct choice dirty_bits_choice = { dirty_bits, sizeof(*dirty_bits), ARRAY_SIZE(dirty_bits) };
+static u64 option_dirty_bits;
 
 static const char * const bad_texts[] = {
 	[BAD_WORD] = "a vCPU read a word that is not its last",
@@ -85,9 +85,9 @@ const char *repeat_hint(struct stress *t)
 
 	snprintf(text, sizeof(text),
 		 "round %lu, log mode %s%s%s, %s, %s; to repeat: -S 0x%lx -d %s",
-		 counters.rounds, log_mode_names[t->log_mode], t->harvested ? " by Dirty bits" : "",
+		 counters.rounds, log_mode_names[t->log_mode], t->by_dirty_bits ? " by Dirty bits" : "",
 		 t->tracked ? " from the start" : "", t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed,
-		 harvests[option_harvest]);
+		 dirty_bits[option_dirty_bits]);
 	return text;
 }
 
@@ -341,7 +341,7 @@ static void draw_configuration(struct stress *t)
 	if (t->log_mode == LOG_RING && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING))
 		t->log_mode = LOG_CLEAR;
 	t->shared = below(&t->rng, 2) || !thp_configured();
-	t->harvest = harvests[option_harvest ?: 1 + below(&t->rng, 2)];
+	t->dirty_bits = dirty_bits[option_dirty_bits ?: 1 + below(&t->rng, 2)];
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 	t->tracked = !(t->seed % 3);
 }
@@ -411,8 +411,8 @@ static void report(const char *what, u64 seed, u64 nr_seeds)
 		counters.host_ops);
 	for (unsigned int i = 0; i < NR_LOG_MODES; i++)
 		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
-	pr_info(" harvested=%lu fast=%lu tracked=%lu merged=%lu retries=%lu mmio=%lu",
-		counters.rounds_harvested, counters.rounds_fast, counters.rounds_tracked,
+	pr_info(" by_dirty_bits=%lu fast=%lu tracked=%lu merged=%lu retries=%lu mmio=%lu",
+		counters.rounds_by_dirty_bits, counters.rounds_fast, counters.rounds_tracked,
 		counters.rounds_merged, counters.retries, counters.mmio);
 	for (unsigned int i = 0; i < NR_STATS; i++)
 		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
@@ -473,8 +473,8 @@ int main(int argc, char *argv[])
 		  .number = &max_vm_rounds, .min = 1, .max = ~0ul },
 		{ 'S', "seed", "draw the operations that a run with this seed drew",
 		  .number = &seed, .max = ~0ul },
-		{ 'd', "harvest", "dirty_harvest: off, on, auto, any (on or off; default)",
-		  .number = &option_harvest, .choice = &harvest_choice },
+		{ 'd', "dirty_bits", "dirty_bits: off, on, auto, any (on or off; default)",
+		  .number = &option_dirty_bits, .choice = &dirty_bits_choice },
 		{ }
 	};
 

@@ -166,9 +166,9 @@ static u64 get_stat(struct stress *t, const char *name)
 
 void create_vm(struct stress *t)
 {
-	set_if_there(PARAM_HARVEST, t->harvest);
+	set_if_there(PARAM_DIRTY_BITS, t->dirty_bits);
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, NR_VCPUS, 0);
-	t->harvested = t->log_mode != LOG_RING && get_stat(t, "dirty_harvest");
+	t->by_dirty_bits = t->log_mode != LOG_RING && get_stat(t, "dirty_bits");
 	set_log_mode(t);
 	create_control(t);
 	create_regions(t);

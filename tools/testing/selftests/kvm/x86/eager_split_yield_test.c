@@ -25,7 +25,7 @@ static const struct forced_site {
 	bool shadow_mmu;
 	bool tdp_mmu;
 	bool enabling;
-	bool harvesting;
+	bool collecting;
 	/* Only if a gfn has very many SPTEs, which they don't here. */
 	bool aliases;
 } forced_sites[] = {
@@ -35,8 +35,8 @@ static const struct forced_site {
 	{ .name = "log_page", .shadow_mmu = true, .aliases = true },
 	{ .name = "log_slot", .shadow_mmu = true, .enabling = true },
 	{ .name = "recover", .shadow_mmu = true },
-	{ .name = "harvest_rmaps", .shadow_mmu = true, .harvesting = true },
-	{ .name = "harvest_tdp", .tdp_mmu = true, .harvesting = true },
+	{ .name = "collect_rmaps", .shadow_mmu = true, .collecting = true },
+	{ .name = "collect_tdp", .tdp_mmu = true, .collecting = true },
 	{ .name = "tdp_walk", .tdp_mmu = true, .enabling = true },
 };
 
@@ -49,7 +49,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 	if (site->aliases || (site->enabling && t->v->clear))
 		return false;
 
-	return !site->harvesting || vm_get_stat_or_absent(t->vm, "dirty_harvest") == 1;
+	return !site->collecting || vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 }
 
 /* Fails for a site that isn't in the list: it would never be expected. */
@@ -296,7 +296,7 @@ static void try_variant(const struct variant *v, void (*try)(struct fault_test *
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
 
-	setting_set(PARAM_HARVEST, v->harvest);
+	setting_set(PARAM_DIRTY_BITS, v->dirty_bits);
 	fault_create_vm(&t, 0);
 	add_writers(&t);
 	try(&t);
@@ -308,14 +308,14 @@ static const char *prove_variants(const char *param, void (*try)(struct fault_te
 {
 	if (!setting_exists(param))
 		return "the kernel has no CONFIG_KVM_PROVE_MMU";
-	if (!setting_exists(PARAM_HARVEST))
-		return "the kernel has no " PARAM_HARVEST;
+	if (!setting_exists(PARAM_DIRTY_BITS))
+		return "the kernel has no " PARAM_DIRTY_BITS;
 
 	setting_set(param, "Y");
 	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (applies(&variants[i]))
 			try_variant(&variants[i], try);
-	setting_reset(PARAM_HARVEST);
+	setting_reset(PARAM_DIRTY_BITS);
 	setting_reset(param);
 	return NULL;
 }

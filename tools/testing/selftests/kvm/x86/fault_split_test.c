@@ -34,7 +34,7 @@ static bool logs_by_dirty_bit(struct model_test *t)
 	if (host_cpu_is_intel && kvm_is_tdp_enabled() && get_kvm_intel_param_bool("pml"))
 		return true;
 
-	return vm_get_stat(t->vm, dirty_harvest);
+	return vm_get_stat(t->vm, dirty_bits);
 }
 
 /* Does a write to memory that was only read cost one fault for each 2MiB? */

@@ -19,7 +19,7 @@
 /* Parameters of kvm.ko; the last four exist with CONFIG_KVM_PROVE_MMU only. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
 #define PARAM_EAGER		KVM_PARAM("eager_page_split")
-#define PARAM_HARVEST		KVM_PARAM("dirty_harvest")
+#define PARAM_DIRTY_BITS		KVM_PARAM("dirty_bits")
 #define PARAM_NX		KVM_PARAM("nx_huge_pages")
 #define PARAM_FORCE_YIELD	KVM_PARAM("prove_force_yield")
 #define PARAM_FORCED		KVM_PARAM("prove_forced")

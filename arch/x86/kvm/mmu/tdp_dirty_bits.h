@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-#ifndef __KVM_X86_MMU_TDP_HARVEST_H
-#define __KVM_X86_MMU_TDP_HARVEST_H
+#ifndef __KVM_X86_MMU_TDP_DIRTY_BITS_H
+#define __KVM_X86_MMU_TDP_DIRTY_BITS_H
 
 #include <linux/atomic.h>
 #include <linux/kvm_host.h>
@@ -11,15 +11,15 @@
  * What has to be looked at before mmu_lock may be dropped because others want it:
  * pages, or SPTEs where a page has several.
  */
-#define HARVEST_MIN_WORK	SPTE_ENT_PER_PAGE
+#define COLLECT_MIN_WORK	SPTE_ENT_PER_PAGE
 
-static inline bool harvest_is_dirty(u64 spte)
+static inline bool collect_is_dirty(u64 spte)
 {
 	return spte_ad_enabled(spte) && (spte & shadow_dirty_mask);
 }
 
 /* Add what was found to a word of the log. */
-static inline void harvest_log(unsigned long *word, unsigned long dirty)
+static inline void collect_log(unsigned long *word, unsigned long dirty)
 {
 	if (dirty)
 		atomic_long_or(dirty, (atomic_long_t *)word);
@@ -38,14 +38,14 @@ static inline void harvest_log(unsigned long *word, unsigned long dirty)
  * at only as there was no such flush.
  */
 #ifdef CONFIG_X86_64
-unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
+unsigned long kvm_tdp_collect(struct kvm *kvm, struct kvm_memory_slot *slot,
 			      unsigned long first, unsigned long nr, bool flushed);
 #else
-static inline unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
+static inline unsigned long kvm_tdp_collect(struct kvm *kvm, struct kvm_memory_slot *slot,
 					    unsigned long first, unsigned long nr, bool flushed)
 {
 	return 0;
 }
 #endif
 
-#endif /* __KVM_X86_MMU_TDP_HARVEST_H */
+#endif /* __KVM_X86_MMU_TDP_DIRTY_BITS_H */

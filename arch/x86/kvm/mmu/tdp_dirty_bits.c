@@ -30,7 +30,7 @@
  *   that is set too late to be found leaves the link touched.
  *
  * - Where KVM itself makes SPTEs with the Dirty bit, the page is in the log before.  Where
- *   it takes pages out of the log, it takes their Dirty bits (see dirty_harvest.c), for
+ *   it takes pages out of the log, it takes their Dirty bits (see dirty_bits.c), for
  *   which it doesn't matter what the link is.
  *
  * Which flushes count.  Both the walk and each flush that is counted are within a hold of
@@ -66,7 +66,7 @@
 #include "prove.h"
 #include "spte.h"
 #include "spte_bulk.h"
-#include "tdp_harvest.h"
+#include "tdp_dirty_bits.h"
 #include "tdp_log.h"
 #include "tdp_mmu.h"
 
@@ -75,7 +75,7 @@ static_assert(!(KVM_PROVE_LINK_CACHED & (SPTE_LINK_PENDING | SPTE_MMU_PRESENT_MA
 					 EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE |
 					 GENMASK_ULL(51, 0))));
 
-struct tdp_harvest {
+struct tdp_collector {
 	struct kvm *kvm;
 
 	/* Stable throughout, along with its log. */
@@ -85,7 +85,7 @@ struct tdp_harvest {
 	gfn_t start;
 	gfn_t end;
 
-	/* See kvm_tdp_harvest(). */
+	/* See kvm_tdp_collect(). */
 	bool flushed;
 
 	/* SPTEs, or links alone, looked at since it was last asked who wants mmu_lock. */
@@ -102,13 +102,13 @@ struct tdp_harvest {
  *
  * Return: false if they have to be looked at one by one.
  */
-static bool harvest_bulk(const u64 *sptep, unsigned long *dirty)
+static bool collect_bulk(const u64 *sptep, unsigned long *dirty)
 {
 	bool first = READ_ONCE(*sptep) & shadow_dirty_mask;
 	u64 all = first ? spte_all(sptep, SPTE_BULK) : 0;
 	u64 any;
 
-	if (is_shadow_present_pte(all) && harvest_is_dirty(all)) {
+	if (is_shadow_present_pte(all) && collect_is_dirty(all)) {
 		*dirty = ~0ul;
 		return true;
 	}
@@ -131,18 +131,18 @@ static bool harvest_bulk(const u64 *sptep, unsigned long *dirty)
  * is set too late to be found is found the next time, and one that goes meanwhile is
  * told to the log by the thread that takes it.
  */
-static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
+static unsigned long collect_sptes(const u64 *sptep, unsigned int nr)
 {
 	unsigned long dirty = 0;
 	unsigned int i;
 
-	if (nr == BITS_PER_LONG && harvest_bulk(sptep, &dirty))
+	if (nr == BITS_PER_LONG && collect_bulk(sptep, &dirty))
 		return dirty;
 
 	for (i = 0; i < nr; i++) {
 		u64 spte = READ_ONCE(sptep[i]);
 
-		if (is_shadow_present_pte(spte) && harvest_is_dirty(spte))
+		if (is_shadow_present_pte(spte) && collect_is_dirty(spte))
 			dirty |= BIT(i);
 	}
 
@@ -153,7 +153,7 @@ static unsigned long harvest_sptes(const u64 *sptep, unsigned int nr)
  * Visit @nr pages of the memslot, from the @rel-th on, all of them mapped by one
  * page table, which may begin in the middle of a word of the log.
  */
-static void harvest_table(const struct kvm_memory_slot *slot, const u64 *sptep,
+static void collect_table(const struct kvm_memory_slot *slot, const u64 *sptep,
 			  unsigned long rel, unsigned int nr)
 {
 	unsigned int batch, shift;
@@ -161,19 +161,19 @@ static void harvest_table(const struct kvm_memory_slot *slot, const u64 *sptep,
 	for (; nr; nr -= batch, rel += batch, sptep += batch) {
 		shift = rel % BITS_PER_LONG;
 		batch = min(nr, BITS_PER_LONG - shift);
-		harvest_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
-			    harvest_sptes(sptep, batch) << shift);
+		collect_log(&slot->dirty_bitmap[rel / BITS_PER_LONG],
+			    collect_sptes(sptep, batch) << shift);
 	}
 }
 
 /* Pages from @gfn on that one page table maps, @max at most. */
-static unsigned int harvest_table_size(gfn_t gfn, unsigned long max)
+static unsigned int collect_table_size(gfn_t gfn, unsigned long max)
 {
 	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
 }
 
 /* The page table of level 1 that an SPTE links to, or NULL. */
-static u64 *harvest_linked_table(u64 spte)
+static u64 *collect_linked_table(u64 spte)
 {
 	if (!is_shadow_present_pte(spte) || is_last_spte(spte, PG_LEVEL_2M))
 		return NULL;
@@ -182,13 +182,13 @@ static u64 *harvest_linked_table(u64 spte)
 }
 
 /* Does the Accessed bit of a link say whether CPUs use it? */
-static bool harvest_may_judge(u64 spte)
+static bool collect_may_judge(u64 spte)
 {
 	return shadow_accessed_mask && spte_ad_enabled(spte);
 }
 
 /* Is it a link to a page table, and idle?  For hosts that have Accessed bits. */
-static bool harvest_is_idle(u64 spte)
+static bool collect_is_idle(u64 spte)
 {
 	const u64 mask = SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_MASK | PT_PAGE_SIZE_MASK |
 			 SPTE_LINK_PENDING | shadow_accessed_mask;
@@ -197,14 +197,14 @@ static bool harvest_is_idle(u64 spte)
 }
 
 /* What a link that is touched or pending is to be while its page table is looked at. */
-static u64 harvest_next_link(const struct tdp_harvest *h, u64 spte)
+static u64 collect_next_link(const struct tdp_collector *c, u64 spte)
 {
 	u64 idle = spte & ~(shadow_accessed_mask | SPTE_LINK_PENDING);
 
 	if (spte & shadow_accessed_mask)
 		return idle | SPTE_LINK_PENDING | kvm_prove_link_cached();
 
-	return h->flushed ? idle : spte;
+	return c->flushed ? idle : spte;
 }
 
 /*
@@ -212,40 +212,40 @@ static u64 harvest_next_link(const struct tdp_harvest *h, u64 spte)
  *
  * Return: the page table, which has to be looked at after this, or NULL.
  */
-static u64 *harvest_judge_link(struct tdp_harvest *h, u64 *link)
+static u64 *collect_judge_link(struct tdp_collector *c, u64 *link)
 {
 	u64 spte = READ_ONCE(*link);
 	u64 next, *pt;
 
 	do {
 		spte = kvm_prove_forget_link(link, spte);
-		pt = harvest_linked_table(spte);
-		if (!pt || !harvest_may_judge(spte))
+		pt = collect_linked_table(spte);
+		if (!pt || !collect_may_judge(spte))
 			return pt;
 
-		next = harvest_next_link(h, spte);
+		next = collect_next_link(c, spte);
 		kvm_prove_window(KVM_WINDOW_TDP_LINK);
 		/* Fully ordered: what CPUs do to the page table is looked at afterwards. */
 	} while (next != spte && !try_cmpxchg64(link, &spte, next));
 
-	h->nr_pending += next == spte;
+	c->nr_pending += next == spte;
 	return pt;
 }
 
 /* Visit the page table behind a link, @nr pages of which, from @gfn on, are in the range. */
-static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root, u64 *link,
+static void collect_link(struct tdp_collector *c, const struct kvm_mmu_page *root, u64 *link,
 			 gfn_t gfn, unsigned int nr)
 {
 	u64 *pt;
 
 	if (nr == SPTE_ENT_PER_PAGE && !root->role.invalid)
-		pt = harvest_judge_link(h, link);
+		pt = collect_judge_link(c, link);
 	else
-		pt = harvest_linked_table(READ_ONCE(*link));
+		pt = collect_linked_table(READ_ONCE(*link));
 
 	if (pt)
-		harvest_table(h->slot, pt + gfn % SPTE_ENT_PER_PAGE, gfn - h->slot->base_gfn, nr);
-	h->work += pt ? nr : 1;
+		collect_table(c->slot, pt + gfn % SPTE_ENT_PER_PAGE, gfn - c->slot->base_gfn, nr);
+	c->work += pt ? nr : 1;
 }
 
 /*
@@ -254,7 +254,7 @@ static void harvest_link(struct tdp_harvest *h, const struct kvm_mmu_page *root,
  *
  * Return: how many pages were skipped.
  */
-static unsigned int harvest_skip_idle(struct tdp_harvest *h, const struct kvm_mmu_page *root,
+static unsigned int collect_skip_idle(struct tdp_collector *c, const struct kvm_mmu_page *root,
 				      u64 *link, gfn_t gfn, gfn_t end)
 {
 	gfn_t first = gfn;
@@ -266,30 +266,30 @@ static unsigned int harvest_skip_idle(struct tdp_harvest *h, const struct kvm_mm
 
 	for (; gfn + SPTE_ENT_PER_PAGE <= end; gfn += SPTE_ENT_PER_PAGE, link++) {
 		spte = kvm_prove_forget_link(link, READ_ONCE(*link));
-		if (!harvest_is_idle(spte))
+		if (!collect_is_idle(spte))
 			break;
 
-		kvm_prove_idle_table(h->kvm, h->slot, gfn - h->slot->base_gfn, link, spte,
-				     harvest_linked_table(spte));
+		kvm_prove_idle_table(c->kvm, c->slot, gfn - c->slot->base_gfn, link, spte,
+				     collect_linked_table(spte));
 	}
 
 	nr = (gfn - first) / SPTE_ENT_PER_PAGE;
-	h->nr_idle += nr;
-	h->work += nr;
+	c->nr_idle += nr;
+	c->work += nr;
 	return gfn - first;
 }
 
 /* Do others want mmu_lock, or the CPU? */
-static bool harvest_should_yield(struct tdp_harvest *h)
+static bool collect_should_yield(struct tdp_collector *c)
 {
-	if (kvm_prove_force_yield(KVM_FORCE_HARVEST_TDP))
+	if (kvm_prove_force_yield(KVM_FORCE_COLLECT_TDP))
 		return true;
 
-	if (h->work < HARVEST_MIN_WORK)
+	if (c->work < COLLECT_MIN_WORK)
 		return false;
 
-	h->work = 0;
-	return kvm_mmu_lock_is_wanted(h->kvm);
+	c->work = 0;
+	return kvm_mmu_lock_is_wanted(c->kvm);
 }
 
 /*
@@ -298,36 +298,36 @@ static bool harvest_should_yield(struct tdp_harvest *h)
  *
  * Return: true if others are to have mmu_lock.
  */
-static bool harvest_links(struct tdp_harvest *h, struct kvm_mmu_page *root, gfn_t *gfn)
+static bool collect_links(struct tdp_collector *c, struct kvm_mmu_page *root, gfn_t *gfn)
 {
-	gfn_t end = min(h->end, ALIGN(*gfn + 1, KVM_PAGES_PER_HPAGE(PG_LEVEL_1G)));
+	gfn_t end = min(c->end, ALIGN(*gfn + 1, KVM_PAGES_PER_HPAGE(PG_LEVEL_1G)));
 	unsigned int nr;
 	u64 *link, spte;
 
 	link = kvm_tdp_log_find(root, *gfn, PG_LEVEL_2M, &spte);
 	if (!link) {
 		*gfn = end;
-		h->work++;
-		return harvest_should_yield(h);
+		c->work++;
+		return collect_should_yield(c);
 	}
 
 	link += SPTE_INDEX(gfn_to_gpa(*gfn), PG_LEVEL_2M);
 	do {
-		nr = harvest_skip_idle(h, root, link, *gfn, end);
+		nr = collect_skip_idle(c, root, link, *gfn, end);
 		if (!nr) {
-			nr = harvest_table_size(*gfn, end - *gfn);
-			harvest_link(h, root, link, *gfn, nr);
+			nr = collect_table_size(*gfn, end - *gfn);
+			collect_link(c, root, link, *gfn, nr);
 		}
 		*gfn += nr;
 		link += DIV_ROUND_UP(nr, SPTE_ENT_PER_PAGE);
-		if (harvest_should_yield(h))
+		if (collect_should_yield(c))
 			return true;
 	} while (*gfn < end);
 
 	return false;
 }
 
-static void harvest_tdp_yield(struct kvm *kvm)
+static void collect_tdp_yield(struct kvm *kvm)
 {
 	kvm_dirty_log_release(kvm);
 	read_unlock(&kvm->mmu_lock);
@@ -337,18 +337,18 @@ static void harvest_tdp_yield(struct kvm *kvm)
 }
 
 /* The caller has a reference to the root, which may become invalid meanwhile. */
-static void harvest_root(struct tdp_harvest *h, struct kvm_mmu_page *root)
+static void collect_root(struct tdp_collector *c, struct kvm_mmu_page *root)
 {
-	gfn_t gfn = h->start;
+	gfn_t gfn = c->start;
 	bool yield;
 
-	while (gfn < h->end) {
+	while (gfn < c->end) {
 		rcu_read_lock();
-		yield = harvest_links(h, root, &gfn);
+		yield = collect_links(c, root, &gfn);
 		rcu_read_unlock();
 
 		if (yield)
-			harvest_tdp_yield(h->kvm);
+			collect_tdp_yield(c->kvm);
 	}
 }
 
@@ -360,10 +360,10 @@ static void harvest_root(struct tdp_harvest *h, struct kvm_mmu_page *root)
  * A root that comes while this goes on is empty at first: what is written by way of it is
  * found the next time.
  */
-unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
+unsigned long kvm_tdp_collect(struct kvm *kvm, struct kvm_memory_slot *slot,
 			      unsigned long first, unsigned long nr, bool flushed)
 {
-	struct tdp_harvest h = {
+	struct tdp_collector c = {
 		.kvm = kvm,
 		.slot = slot,
 		.start = slot->base_gfn + first,
@@ -380,17 +380,17 @@ unsigned long kvm_tdp_harvest(struct kvm *kvm, struct kvm_memory_slot *slot,
 
 	while ((root = kvm_tdp_mmu_next_root(kvm, root)))
 		if (kvm_mmu_page_as_id(root) == slot->as_id)
-			harvest_root(&h, root);
+			collect_root(&c, root);
 
 	kvm_dirty_log_release(kvm);
 	read_unlock(&kvm->mmu_lock);
 
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
-	kvm_prove_harvested_tdp(kvm, slot, first, first + nr, nr_exits_before);
+	kvm_prove_collected_tdp(kvm, slot, first, first + nr, nr_exits_before);
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 
-	kvm->stat.dirty_harvest_idle += h.nr_idle;
-	return h.nr_pending;
+	kvm->stat.dirty_bits_idle += c.nr_idle;
+	return c.nr_pending;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The command line of the tests of dirty logging by Dirty bits, and all kinds of guests to run. */
-#include "dirty_harvest.h"
+#include "dirty_bits.h"
 
 #define DEFAULT_ROUNDS		1000u
 
@@ -9,39 +9,39 @@ bool is_writable(const char *path)
 	return setting_exists(path) && write_file(path, setting_value(path));
 }
 
-u64 harvest_of_new_vm(const char *mode)
+u64 dirty_bits_of_new_vm(const char *mode)
 {
 	struct kvm_vm *vm;
-	u64 harvest;
+	u64 dirty_bits;
 
-	setting_set(PARAM_HARVEST, mode);
+	setting_set(PARAM_DIRTY_BITS, mode);
 	vm = vm_create_barebones();
-	setting_set(PARAM_HARVEST, strcmp(mode, "off") ? "off" : "on");
-	harvest = vm_get_stat(vm, dirty_harvest);
+	setting_set(PARAM_DIRTY_BITS, strcmp(mode, "off") ? "off" : "on");
+	dirty_bits = vm_get_stat(vm, dirty_bits);
 	kvm_vm_free(vm);
-	return harvest;
+	return dirty_bits;
 }
 
-bool can_harvest(void)
+bool can_dirty_bits(void)
 {
-	bool can = harvest_of_new_vm("on");
+	bool can = dirty_bits_of_new_vm("on");
 
 	TEST_ASSERT(!can || !host_cpu_is_intel || !get_kvm_intel_param_bool("pml"),
 		    "The CPU logs by itself, and so does KVM");
-	TEST_ASSERT(harvest_of_new_vm("auto") == (can && !kvm_is_tdp_enabled()),
+	TEST_ASSERT(dirty_bits_of_new_vm("auto") == (can && !kvm_is_tdp_enabled()),
 		    "auto isn't for shadow paging, and nothing else");
 	return can;
 }
 
-void require_harvest(void)
+void require_dirty_bits(void)
 {
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
-	__TEST_REQUIRE(is_writable(PARAM_HARVEST), "Can't write " PARAM_HARVEST);
+	__TEST_REQUIRE(is_writable(PARAM_DIRTY_BITS), "Can't write " PARAM_DIRTY_BITS);
 }
 
 /* Guests */
 
-const char *harvest_label(struct harvest_test *t)
+const char *dirty_bits_label(struct dirty_bits_test *t)
 {
 	static char text[80];
 
@@ -52,7 +52,7 @@ const char *harvest_label(struct harvest_test *t)
 
 static const struct event *events;
 static struct choice event_choice;
-static void (*run_event)(struct harvest_test *t, const struct event *e);
+static void (*run_event)(struct dirty_bits_test *t, const struct event *e);
 
 static bool can_run(unsigned int i, bool private)
 {
@@ -72,27 +72,27 @@ static bool any_selected(bool private)
 	return nr;
 }
 
-bool harvest_wrprot;
+bool dirty_bits_wrprot;
 
 /* All that is selected, by one guest. */
-static void run_with_guest(struct harvest_test *t)
+static void run_with_guest(struct dirty_bits_test *t)
 {
-	u64 start = now_ns(), harvest;
+	u64 start = now_ns(), dirty_bits;
 
 	t->name = "setting up";
-	harvest_create_vm(t);
-	harvest = vm_get_stat(t->vm, dirty_harvest);
-	CHECK(t, harvest == !harvest_wrprot, "expected the statistic dirty_harvest to be %d, seen %lu",
-	      !harvest_wrprot, harvest);
+	dirty_bits_create_vm(t);
+	dirty_bits = vm_get_stat(t->vm, dirty_bits);
+	CHECK(t, dirty_bits == !dirty_bits_wrprot, "expected the statistic dirty_bits to be %d, seen %lu",
+	      !dirty_bits_wrprot, dirty_bits);
 	for (unsigned int i = 0; i < event_choice.nr; i++) {
 		t->name = events[i].name;
 		if (can_run(i, t->private))
 			run_event(t, &events[i]);
 	}
-	harvest_destroy_vm(t);
+	dirty_bits_destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
-	ksft_test_result_pass("%s: %lu ms\n", harvest_label(t), (now_ns() - start) / NSEC_PER_MSEC);
+	ksft_test_result_pass("%s: %lu ms\n", dirty_bits_label(t), (now_ns() - start) / NSEC_PER_MSEC);
 }
 
 enum guest_kind { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, NR_GUEST_KINDS = 4 };
@@ -132,7 +132,7 @@ static const char *skip_reason(const struct writer *w)
 static void run_kind(const struct writer *w, unsigned int kind, unsigned int rounds)
 {
 	const char *reason = skip_reason(w);
-	struct harvest_test t = {
+	struct dirty_bits_test t = {
 		.writer = w,
 		.private = kind & GUEST_PRIVATE,
 		.manual = kind & GUEST_MANUAL,
@@ -178,8 +178,8 @@ static void require_writers(void)
 
 /* The command line */
 
-int harvest_main(int argc, char *argv[], const struct event *given, unsigned int nr,
-		 void (*run)(struct harvest_test *t, const struct event *e))
+int dirty_bits_main(int argc, char *argv[], const struct event *given, unsigned int nr,
+		    void (*run)(struct dirty_bits_test *t, const struct event *e))
 {
 	u64 rounds = DEFAULT_ROUNDS, seed = 1;
 	bool quick = false;
@@ -188,13 +188,13 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 		  .choice = &writer_choice },
 		{ 'm', "event", "let only this happen; more than one may be given",
 		  .choice = &event_choice },
-		{ 'n', "rounds", "rounds of harvesting, where vCPUs run meanwhile",
+		{ 'n', "rounds", "looks at the log, where vCPUs run meanwhile",
 		  .number = &rounds, .min = 1, .max = UINT_MAX },
 		{ 'q', NULL, "for each guest only some of the combinations of private and shared\n"
 		  "     memory, with and without manual protection", .flag = &quick },
 		{ 's', "seed", "seed of what is random", .number = &seed, .max = UINT_MAX },
 		{ 'w', NULL, "log by write protection instead: the same log is expected",
-		  .flag = &harvest_wrprot },
+		  .flag = &dirty_bits_wrprot },
 		{ }
 	};
 
@@ -202,12 +202,12 @@ int harvest_main(int argc, char *argv[], const struct event *given, unsigned int
 	event_choice = (struct choice){ events, sizeof(*events), nr };
 	run_event = run;
 	parse_test_options(argc, argv, options,
-			   "It changes kvm.dirty_harvest and kvm.nx_huge_pages, and puts them back.\n\n");
+			   "It changes kvm.dirty_bits and kvm.nx_huge_pages, and puts them back.\n\n");
 	ksft_print_header();
-	require_harvest();
-	__TEST_REQUIRE(can_harvest(), NO_DIRTY_BITS);
+	require_dirty_bits();
+	__TEST_REQUIRE(can_dirty_bits(), NO_DIRTY_BITS);
 	srandom(seed);
-	setting_set(PARAM_HARVEST, harvest_wrprot ? "off" : "on");
+	setting_set(PARAM_DIRTY_BITS, dirty_bits_wrprot ? "off" : "on");
 	require_writers();
 	ksft_set_plan(run_guests(0, quick));
 	run_guests(rounds, quick);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The guest of the tests of Dirty bits: L1 or L2 does what a list in memory says. */
-#include "dirty_harvest.h"
+#include "dirty_bits.h"
 
 struct guest_op {
 	u64 op;
@@ -138,13 +138,13 @@ void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt)
 
 /* Running the guest */
 
-void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value)
+void add_op(struct dirty_bits_test *t, enum guest_opcode op, u64 addr, u64 value)
 {
 	CHECK(t, nr_guest_ops < MAX_GUEST_OPS, "too many operations");
 	guest_ops[nr_guest_ops++] = (struct guest_op){ op, addr, value };
 }
 
-void send_ops(struct harvest_test *t, bool l2)
+void send_ops(struct dirty_bits_test *t, bool l2)
 {
 	write_guest_global(t->vm, by_l2, l2);
 	sync_global_to_guest(t->vm, guest_ops);
@@ -152,26 +152,26 @@ void send_ops(struct harvest_test *t, bool l2)
 	nr_guest_ops = 0;
 }
 
-void run_l1(struct harvest_test *t)
+void run_l1(struct dirty_bits_test *t)
 {
 	send_ops(t, false);
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-void run_writer(struct harvest_test *t)
+void run_writer(struct dirty_bits_test *t)
 {
 	send_ops(t, t->writer->nested);
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-void set_l2_root(struct harvest_test *t, u64 root)
+void set_l2_root(struct dirty_bits_test *t, u64 root)
 {
 	if (t->bits == &ept_bits)
 		root |= EPTP_WRITE_BACK | EPTP_4_LEVELS | (t->writer->no_ad ? 0 : EPTP_AD);
 	write_guest_global(t->vm, l2_root, root);
 }
 
-void set_stop(struct harvest_test *t, u64 value)
+void set_stop(struct dirty_bits_test *t, u64 value)
 {
 	write_guest_global(t->vm, stop, value);
 }

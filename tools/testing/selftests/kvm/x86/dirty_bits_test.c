@@ -30,32 +30,32 @@
 #include <sys/wait.h>
 #include <linux/mman.h>
 
-#include "dirty_harvest.h"
+#include "dirty_bits.h"
 
 /* Of a vCPU that stays in the guest: how many of -n make a round. */
 #define ROUNDS_PER		4u
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
 
-static u64 content(struct harvest_test *t, u64 page)
+static u64 content(struct dirty_bits_test *t, u64 page)
 {
 	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
 }
 
 /* What can happen: the host */
 
-static void happen_dontneed(struct harvest_test *t, bool undo)
+static void happen_dontneed(struct dirty_bits_test *t, bool undo)
 {
 	advise(t, DATA_SIZE, MADV_DONTNEED);
 }
 
-static void happen_flags(struct harvest_test *t, bool undo)
+static void happen_flags(struct dirty_bits_test *t, bool undo)
 {
 	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
 	add_other(t, 0);
 }
 
-static void happen_nx(struct harvest_test *t, bool undo)
+static void happen_nx(struct dirty_bits_test *t, bool undo)
 {
 	bool on = setting_value(PARAM_NX)[0] == 'Y';
 
@@ -68,13 +68,13 @@ static const char *no_nx(void)
 	return is_writable(PARAM_NX) ? NULL : PARAM_NX " is read-only";
 }
 
-static void happen_reclaim(struct harvest_test *t, bool undo)
+static void happen_reclaim(struct dirty_bits_test *t, bool undo)
 {
 	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
 	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
-static void happen_mprotect(struct harvest_test *t, bool undo)
+static void happen_mprotect(struct dirty_bits_test *t, bool undo)
 {
 	int prot = undo ? PROT_READ | PROT_WRITE : PROT_READ;
 	int r = mprotect(t->hva, DATA_SIZE, prot);
@@ -82,7 +82,7 @@ static void happen_mprotect(struct harvest_test *t, bool undo)
 	CHECK(t, !r, "mprotect(%d) failed, errno %d", prot, errno);
 }
 
-static void happen_mremap(struct harvest_test *t, bool undo)
+static void happen_mremap(struct dirty_bits_test *t, bool undo)
 {
 	void *from = undo ? t->elsewhere : t->hva, *to = undo ? t->hva : t->elsewhere;
 	void *p = mremap(from, DATA_SIZE, DATA_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
@@ -91,7 +91,7 @@ static void happen_mremap(struct harvest_test *t, bool undo)
 }
 
 /* Both processes have the memory read-only until one of them writes to it. */
-static void happen_fork(struct harvest_test *t, bool undo)
+static void happen_fork(struct dirty_bits_test *t, bool undo)
 {
 	pid_t pid = fork();
 	int status;
@@ -103,13 +103,13 @@ static void happen_fork(struct harvest_test *t, bool undo)
 }
 
 /* A page table of the host becomes a huge page. */
-static void happen_collapse(struct harvest_test *t, bool undo)
+static void happen_collapse(struct dirty_bits_test *t, bool undo)
 {
 	advise(t, SZ_2M, undo ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
 	advise(t, SZ_2M, undo ? MADV_DONTNEED : MADV_COLLAPSE);
 }
 
-static void happen_delete(struct harvest_test *t, bool undo)
+static void happen_delete(struct dirty_bits_test *t, bool undo)
 {
 	if (undo)
 		add_other(t, 0);
@@ -117,13 +117,13 @@ static void happen_delete(struct harvest_test *t, bool undo)
 		vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
 }
 
-static void happen_move(struct harvest_test *t, bool undo)
+static void happen_move(struct dirty_bits_test *t, bool undo)
 {
 	set_slot(t, undo ? DATA_GPA : MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
 }
 
 /* Shadow pages go that were made first, which are those of the data. */
-static void happen_quota(struct harvest_test *t, bool undo)
+static void happen_quota(struct dirty_bits_test *t, bool undo)
 {
 	for (unsigned int i = 0; !undo && i < BALLAST_PAGES; i++)
 		add_op(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
@@ -139,14 +139,14 @@ static void happen_quota(struct harvest_test *t, bool undo)
 #define EDGE_PAGES		((SZ_2M + DATA_GPA + DATA_SIZE) / PAGE_SIZE)
 #define MMIO_TIMEOUT_S		10
 
-static void set_edge(struct harvest_test *t, u64 pages, u32 flags, void *hva)
+static void set_edge(struct dirty_bits_test *t, u64 pages, u32 flags, void *hva)
 {
 	vm_set_user_memory_region(t->vm, EDGE_SLOT, flags, EDGE_GPA - SZ_2M,
 				  pages * PAGE_SIZE, hva);
 }
 
 /* The last page that a root of four levels maps is written. */
-static void log_edge(struct harvest_test *t)
+static void log_edge(struct dirty_bits_test *t)
 {
 	unsigned long *log = bitmap_zalloc(EDGE_PAGES);
 
@@ -161,7 +161,7 @@ static void log_edge(struct harvest_test *t)
 }
 
 /* A CPU that ignores these bits finds what KVM has noted for MMIO at the gpa without them. */
-static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
+static void read_mmio(struct dirty_bits_test *t, u64 gva, u64 gpa)
 {
 	struct kvm_run *run = t->vcpu->run;
 
@@ -176,7 +176,7 @@ static void read_mmio(struct harvest_test *t, u64 gva, u64 gpa)
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-static void happen_edge(struct harvest_test *t, bool undo)
+static void happen_edge(struct dirty_bits_test *t, bool undo)
 {
 	struct kvm_pre_fault_memory range = { .gpa = EDGE_GPA + DATA_GPA, .size = DATA_SIZE };
 	u8 *hva = map_memory(EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
@@ -198,7 +198,7 @@ static void happen_edge(struct harvest_test *t, bool undo)
 }
 
 /* The guest reads what KVM has no SPTEs for any more, and then a device of user space writes. */
-static void happen_device(struct harvest_test *t, bool undo)
+static void happen_device(struct dirty_bits_test *t, bool undo)
 {
 	u64 page;
 
@@ -214,7 +214,7 @@ static void happen_device(struct harvest_test *t, bool undo)
 }
 
 /* As if the vCPU read, also what is mapped.  What was written stays writable. */
-static void happen_prefault(struct harvest_test *t, bool undo)
+static void happen_prefault(struct dirty_bits_test *t, bool undo)
 {
 	struct kvm_pre_fault_memory range = { .gpa = DATA_GPA, .size = DATA_SIZE };
 	u64 faults = nr_faults(t->vcpu);
@@ -235,14 +235,14 @@ static void happen_prefault(struct harvest_test *t, bool undo)
  * wrote.  Where KVM has no shadow of them it is none of its business.
  */
 
-static void change_entry(struct harvest_test *t, u64 page, u64 value)
+static void change_entry(struct dirty_bits_test *t, u64 page, u64 value)
 {
 	add_op(t, OP_WRITE, TABLE_GVA + page * sizeof(u64), value);
 	add_op(t, OP_INVLPG, DATA_GPA + page * PAGE_SIZE, 0);
 }
 
 /* KVM looks at an EPT that L1 changed when L1 says so, at an NPT when L2 runs. */
-static void run_changes(struct harvest_test *t)
+static void run_changes(struct dirty_bits_test *t)
 {
 	if (t->bits == &ept_bits)
 		add_op(t, OP_INVEPT, 0, 0);
@@ -251,7 +251,7 @@ static void run_changes(struct harvest_test *t)
 }
 
 /* All of the entries, to what they were at first, or less than that. */
-static void reset_entries(struct harvest_test *t, u64 take)
+static void reset_entries(struct dirty_bits_test *t, u64 take)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
 		change_entry(t, page, good_entry(t, page) & ~take);
@@ -259,7 +259,7 @@ static void reset_entries(struct harvest_test *t, u64 take)
 }
 
 /* Undone for all of the entries. */
-static void change_written(struct harvest_test *t, bool undo, u64 take, u64 give)
+static void change_written(struct dirty_bits_test *t, bool undo, u64 take, u64 give)
 {
 	if (undo) {
 		reset_entries(t, 0);
@@ -272,40 +272,40 @@ static void change_written(struct harvest_test *t, bool undo, u64 take, u64 give
 	run_changes(t);
 }
 
-static void happen_readonly(struct harvest_test *t, bool undo)
+static void happen_readonly(struct dirty_bits_test *t, bool undo)
 {
 	change_written(t, undo, PT_WRITABLE_MASK, 0);
 }
 
-static void happen_absent(struct harvest_test *t, bool undo)
+static void happen_absent(struct dirty_bits_test *t, bool undo)
 {
 	change_written(t, undo, ~0ull, 0);
 }
 
-static void happen_other_gfn(struct harvest_test *t, bool undo)
+static void happen_other_gfn(struct dirty_bits_test *t, bool undo)
 {
 	change_written(t, undo, PHYSICAL_PAGE_MASK, OTHER_GPA);
 }
 
-static void happen_clean(struct harvest_test *t, bool undo)
+static void happen_clean(struct dirty_bits_test *t, bool undo)
 {
 	change_written(t, undo, t->bits->dirty, 0);
 }
 
-static void happen_old(struct harvest_test *t, bool undo)
+static void happen_old(struct dirty_bits_test *t, bool undo)
 {
 	change_written(t, undo, t->bits->accessed, 0);
 }
 
 /* To nothing but another permission, and back. */
-static void happen_regrant(struct harvest_test *t, bool undo)
+static void happen_regrant(struct dirty_bits_test *t, bool undo)
 {
 	reset_entries(t, PT_WRITABLE_MASK);
 	reset_entries(t, 0);
 }
 
 /* Change all entries of the table above that lead to the data; those tables are neighbours. */
-static void change_upper(struct harvest_test *t, bool undo, u64 value)
+static void change_upper(struct dirty_bits_test *t, bool undo, u64 value)
 {
 	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE, step = undo ? PAGE_SIZE : 0;
 
@@ -319,13 +319,13 @@ static void change_upper(struct harvest_test *t, bool undo, u64 value)
 	run_changes(t);
 }
 
-static void happen_unlink(struct harvest_test *t, bool undo)
+static void happen_unlink(struct dirty_bits_test *t, bool undo)
 {
 	change_upper(t, undo, 0);
 }
 
 /* To a table that has one and the same page of zeroes everywhere. */
-static void happen_relink(struct harvest_test *t, bool undo)
+static void happen_relink(struct dirty_bits_test *t, bool undo)
 {
 	change_upper(t, undo, t->zeroes);
 	if (undo)
@@ -336,7 +336,7 @@ static void happen_relink(struct harvest_test *t, bool undo)
 	run_writer(t);
 }
 
-static void happen_root(struct harvest_test *t, bool undo)
+static void happen_root(struct dirty_bits_test *t, bool undo)
 {
 	u64 root = undo ? t->root : t->other_root;
 
@@ -348,9 +348,9 @@ static void happen_root(struct harvest_test *t, bool undo)
 }
 
 /* Pages that were mapped have been written: what has a Dirty bit takes no fault. */
-static void check_faults(struct harvest_test *t, u64 faults, u64 written)
+static void check_faults(struct dirty_bits_test *t, u64 faults, u64 written)
 {
-	if (t->writer->no_ad || harvest_wrprot)
+	if (t->writer->no_ad || dirty_bits_wrprot)
 		CHECK(t, faults >= written,
 		      "KVM took %lu faults for %lu pages: not all are write-protected",
 		      faults, written);
@@ -358,7 +358,7 @@ static void check_faults(struct harvest_test *t, u64 faults, u64 written)
 		CHECK(t, !faults, "KVM took %lu faults: the log may know of the writes", faults);
 }
 
-static void check_memory(struct harvest_test *t)
+static void check_memory(struct dirty_bits_test *t)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
 		CHECK(t, !test_bit(page, t->log) || content(t, page) == t->value,
@@ -367,7 +367,7 @@ static void check_memory(struct harvest_test *t)
 }
 
 /* The log of one round: exact, the same if asked again, and empty afterwards. */
-static void one_round(struct harvest_test *t, const struct event *e, bool mapped)
+static void one_round(struct dirty_bits_test *t, const struct event *e, bool mapped)
 {
 	u64 before = nr_faults(t->vcpu);
 	u64 written = write_batch(t);
@@ -388,7 +388,7 @@ static void one_round(struct harvest_test *t, const struct event *e, bool mapped
 	expect_log(t, false, "cleared");
 }
 
-static void run_event(struct harvest_test *t, const struct event *e)
+static void run_event(struct dirty_bits_test *t, const struct event *e)
 {
 	if (e->run) {
 		e->run(t, e);
@@ -414,7 +414,7 @@ static void run_event(struct harvest_test *t, const struct event *e)
 
 /* What a vCPU writes that runs */
 
-static void await_write(struct harvest_test *t, u64 page)
+static void await_write(struct dirty_bits_test *t, u64 page)
 {
 	u64 end = now_ns() + WRITE_TIMEOUT_NS;
 	u64 old = content(t, page);
@@ -424,7 +424,7 @@ static void await_write(struct harvest_test *t, u64 page)
 }
 
 /* The vCPU may leave the guest during GET.  @cached: have it cache what is to be flushed. */
-static void spin_round(struct harvest_test *t, u64 page, bool cached, bool enable)
+static void spin_round(struct dirty_bits_test *t, u64 page, bool cached, bool enable)
 {
 	if (enable)
 		stop_logging(t);
@@ -443,7 +443,7 @@ static void spin_round(struct harvest_test *t, u64 page, bool cached, bool enabl
 	memset(t->log, 0, LOG_BYTES);
 }
 
-static void run_tlb(struct harvest_test *t, const struct event *e)
+static void run_tlb(struct dirty_bits_test *t, const struct event *e)
 {
 	u64 page = NR_PAGES - 1;
 	pthread_t thread;
@@ -499,5 +499,5 @@ static const struct event events[] = {
 
 int main(int argc, char *argv[])
 {
-	return harvest_main(argc, argv, events, ARRAY_SIZE(events), run_event);
+	return dirty_bits_main(argc, argv, events, ARRAY_SIZE(events), run_event);
 }

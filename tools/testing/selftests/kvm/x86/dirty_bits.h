@@ -4,11 +4,11 @@
  * logged, a guest that writes to it as told, the log and what should be in it, and
  * the run over all kinds of guests.
  *
- * dirty_harvest_guest.c has the guest, dirty_harvest_vm.c the VM and its log,
- * dirty_harvest_run.c the command line.
+ * dirty_bits_guest.c has the guest, dirty_bits_vm.c the VM and its log,
+ * dirty_bits_run.c the command line.
  */
-#ifndef SELFTEST_KVM_DIRTY_HARVEST_H
-#define SELFTEST_KVM_DIRTY_HARVEST_H
+#ifndef SELFTEST_KVM_DIRTY_BITS_H
+#define SELFTEST_KVM_DIRTY_BITS_H
 
 #include "eager_split_util.h"
 #include "svm_util.h"
@@ -86,7 +86,7 @@ struct writer {
 	unsigned long quick;
 };
 
-struct harvest_test {
+struct dirty_bits_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	/* Of the event, for messages. */
@@ -128,7 +128,7 @@ struct event {
 	 * Happens between the writes and KVM_GET_DIRTY_LOG; with @undo, it makes the guest
 	 * able to go on, if it has to be undone.
 	 */
-	void (*happen)(struct harvest_test *t, bool undo);
+	void (*happen)(struct dirty_bits_test *t, bool undo);
 	bool undo;
 
 	const char *(*skip_reason)(void);
@@ -137,14 +137,14 @@ struct event {
 	/* The log may have pages that were not written. */
 	bool more;
 	/* What to do instead, while vCPUs run. */
-	void (*run)(struct harvest_test *t, const struct event *e);
+	void (*run)(struct dirty_bits_test *t, const struct event *e);
 };
 
 /* For messages: the event, who writes, and how the log is cleared. */
-const char *harvest_label(struct harvest_test *t);
+const char *dirty_bits_label(struct dirty_bits_test *t);
 
 #define CHECK(t, cond, fmt, ...)	\
-	CHECK_CASE(harvest_label(t), cond, fmt, ##__VA_ARGS__)
+	CHECK_CASE(dirty_bits_label(t), cond, fmt, ##__VA_ARGS__)
 
 extern const struct entry_bits ept_bits;
 
@@ -152,57 +152,57 @@ extern const struct entry_bits ept_bits;
 
 /* With one of @svm and @vmx if there is an L2. */
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
-void add_op(struct harvest_test *t, enum guest_opcode op, u64 addr, u64 value);
-void send_ops(struct harvest_test *t, bool l2);
-void run_l1(struct harvest_test *t);
+void add_op(struct dirty_bits_test *t, enum guest_opcode op, u64 addr, u64 value);
+void send_ops(struct dirty_bits_test *t, bool l2);
+void run_l1(struct dirty_bits_test *t);
 /* The guest whose writes are looked for. */
-void run_writer(struct harvest_test *t);
-void set_l2_root(struct harvest_test *t, u64 root);
-void set_stop(struct harvest_test *t, u64 value);
+void run_writer(struct dirty_bits_test *t);
+void set_l2_root(struct dirty_bits_test *t, u64 root);
+void set_stop(struct dirty_bits_test *t, u64 value);
 
 /* The VM, its memory and its log */
 
 /* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
-u64 write_batch(struct harvest_test *t);
-void write_all(struct harvest_test *t);
-void set_slot(struct harvest_test *t, u64 gpa, u32 flags);
-void get_log(struct harvest_test *t);
-void expect_log(struct harvest_test *t, bool more, const char *when);
-void clear_log(struct harvest_test *t);
-void start_logging(struct harvest_test *t);
-void stop_logging(struct harvest_test *t);
-void advise(struct harvest_test *t, size_t size, int advice);
-void add_other(struct harvest_test *t, u32 flags);
+u64 write_batch(struct dirty_bits_test *t);
+void write_all(struct dirty_bits_test *t);
+void set_slot(struct dirty_bits_test *t, u64 gpa, u32 flags);
+void get_log(struct dirty_bits_test *t);
+void expect_log(struct dirty_bits_test *t, bool more, const char *when);
+void clear_log(struct dirty_bits_test *t);
+void start_logging(struct dirty_bits_test *t);
+void stop_logging(struct dirty_bits_test *t);
+void advise(struct dirty_bits_test *t, size_t size, int advice);
+void add_other(struct dirty_bits_test *t, u32 flags);
 const char *no_edge(void);
-u64 *entry_of(struct harvest_test *t, u64 page);
-u64 good_entry(struct harvest_test *t, u64 page);
-void harvest_create_vm(struct harvest_test *t);
-void harvest_destroy_vm(struct harvest_test *t);
+u64 *entry_of(struct dirty_bits_test *t, u64 page);
+u64 good_entry(struct dirty_bits_test *t, u64 page);
+void dirty_bits_create_vm(struct dirty_bits_test *t);
+void dirty_bits_destroy_vm(struct dirty_bits_test *t);
 
 /* A run */
 
 /* It can be written, at least to what it was. */
 bool is_writable(const char *path);
 
-/* Skip the test if there is no kvm.dirty_harvest to be set. */
-void require_harvest(void);
+/* Skip the test if there is no kvm.dirty_bits to be set. */
+void require_dirty_bits(void);
 
 /* Whether any VM looks for Dirty bits.  With PML none does, whatever the parameter says. */
-bool can_harvest(void);
+bool can_dirty_bits(void);
 
 #define NO_DIRTY_BITS		"SPTEs have no Dirty bits, or the CPU logs by itself (PML)"
 
 /* Pages are logged by write-protection faults instead. */
-extern bool harvest_wrprot;
+extern bool dirty_bits_wrprot;
 
-/* What the statistic dirty_harvest of a VM is that is created with this parameter. */
-u64 harvest_of_new_vm(const char *mode);
+/* What the statistic dirty_bits of a VM is that is created with this parameter. */
+u64 dirty_bits_of_new_vm(const char *mode);
 
 /*
  * Parse the command line, and @run each of @events with each kind of guest.
  * Return: the exit status.
  */
-int harvest_main(int argc, char *argv[], const struct event *events, unsigned int nr,
-		 void (*run)(struct harvest_test *t, const struct event *e));
+int dirty_bits_main(int argc, char *argv[], const struct event *events, unsigned int nr,
+		    void (*run)(struct dirty_bits_test *t, const struct event *e));
 
-#endif /* SELFTEST_KVM_DIRTY_HARVEST_H */
+#endif /* SELFTEST_KVM_DIRTY_BITS_H */

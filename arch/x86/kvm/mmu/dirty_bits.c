@@ -9,13 +9,13 @@
  * pages writable, take away the Dirty bit to start a round of logging, and look
  * for it when user space asks.
  *
- * Why no write is missed.  See dirty_harvest.h for the rule.  Three things can
+ * Why no write is missed.  See dirty_bits.h for the rule.  Three things can
  * happen to a Dirty bit:
  *
  * - KVM_GET_DIRTY_LOG finds it and sets the page's bit in the log.  The Dirty bit
  *   stays, hence a CPU that has it cached may go on writing unseen: the page is
  *   in the log.  There is nothing to flush.  Where it need not look in the TDP
- *   MMU is said in tdp_harvest.c.
+ *   MMU is said in tdp_dirty_bits.c.
  *
  * - The page is taken out of the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
  *   without manual protection), and the Dirty bit goes along.  CPUs may have it
@@ -28,7 +28,7 @@
  *   atomic and leaves the Dirty bit alone (aging, lockless page faults), or what the
  *   exchange returned, and nothing older, is handed to one function in each MMU:
  *   mmu_spte_record_dirty() in the shadow MMU and handle_changed_spte() in the TDP
- *   MMU.  These call kvm_dirty_harvest_record() if a Dirty bit went, within
+ *   MMU.  These call kvm_dirty_bits_record() if a Dirty bit went, within
  *   the hold of mmu_lock in which it went.  Looking for Dirty bits takes mmu_lock for
  *   write, if only at the end, so by then a page has its Dirty bit or its bit in the log.
  *
@@ -52,70 +52,70 @@
 #include "rmap_log.h"
 #include "spte.h"
 #include "spte_bulk.h"
-#include "tdp_harvest.h"
-#include "dirty_harvest.h"
+#include "tdp_dirty_bits.h"
+#include "dirty_bits.h"
 
 /* Page tables of the TDP MMU that may be looked at in vain before TLBs are flushed for it. */
-#define HARVEST_MAX_PENDING	64
+#define COLLECT_MAX_PENDING	64
 
-enum harvest_mode {
-	HARVEST_OFF,
-	HARVEST_ON,
-	HARVEST_AUTO,
+enum dirty_bits_mode {
+	DIRTY_BITS_OFF,
+	DIRTY_BITS_ON,
+	DIRTY_BITS_AUTO,
 };
 
-static const char * const harvest_modes[] = {
-	[HARVEST_OFF]	= "off",
-	[HARVEST_ON]	= "on",
-	[HARVEST_AUTO]	= "auto",
+static const char * const dirty_bits_modes[] = {
+	[DIRTY_BITS_OFF]	= "off",
+	[DIRTY_BITS_ON]		= "on",
+	[DIRTY_BITS_AUTO]	= "auto",
 };
 
-static int harvest_mode __read_mostly = HARVEST_AUTO;
+static int dirty_bits_mode __read_mostly = DIRTY_BITS_AUTO;
 
-static int harvest_set_mode(const char *value, const struct kernel_param *kp)
+static int dirty_bits_set_mode(const char *value, const struct kernel_param *kp)
 {
-	int mode = sysfs_match_string(harvest_modes, value);
+	int mode = sysfs_match_string(dirty_bits_modes, value);
 
 	if (mode < 0)
 		return mode;
 
-	WRITE_ONCE(harvest_mode, mode);
+	WRITE_ONCE(dirty_bits_mode, mode);
 	return 0;
 }
 
-static int harvest_get_mode(char *buffer, const struct kernel_param *kp)
+static int dirty_bits_get_mode(char *buffer, const struct kernel_param *kp)
 {
-	return sysfs_emit(buffer, "%s\n", harvest_modes[READ_ONCE(harvest_mode)]);
+	return sysfs_emit(buffer, "%s\n", dirty_bits_modes[READ_ONCE(dirty_bits_mode)]);
 }
 
-static const struct kernel_param_ops harvest_ops = {
-	.set = harvest_set_mode,
-	.get = harvest_get_mode,
+static const struct kernel_param_ops dirty_bits_ops = {
+	.set = dirty_bits_set_mode,
+	.get = dirty_bits_get_mode,
 };
 
 /* Read when a VM is created, and when userspace chooses for a VM. */
-module_param_cb(dirty_harvest, &harvest_ops, NULL, 0644);
-MODULE_PARM_DESC(dirty_harvest, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
+module_param_cb(dirty_bits, &dirty_bits_ops, NULL, 0644);
+MODULE_PARM_DESC(dirty_bits, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
 
 /* Code isn't patched more than once a second, however often VMs come and go. */
-DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_harvest_vms, HZ);
+DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_bits_vms, HZ);
 
 /**
- * kvm_dirty_harvest_is_allowed - may userspace choose to log a VM by Dirty bits?
+ * kvm_dirty_bits_is_allowed - may userspace choose to log a VM by Dirty bits?
  */
-bool kvm_dirty_harvest_is_allowed(void)
+bool kvm_dirty_bits_is_allowed(void)
 {
-	return READ_ONCE(harvest_mode) != HARVEST_OFF;
+	return READ_ONCE(dirty_bits_mode) != DIRTY_BITS_OFF;
 }
 
 /**
- * kvm_dirty_harvest_is_possible - can a VM log by Dirty bits?
+ * kvm_dirty_bits_is_possible - can a VM log by Dirty bits?
  * @kvm: the VM, known to the vendor module, or NULL for VMs of the default type
  *
  * SPTEs must have Dirty bits that CPUs set.  KVM doesn't write the page tables of a VM whose
  * page tables are mirrored, so it can't clear Dirty bits there.
  */
-bool kvm_dirty_harvest_is_possible(const struct kvm *kvm)
+bool kvm_dirty_bits_is_possible(const struct kvm *kvm)
 {
 	return kvm_ad_enabled && !(kvm && kvm_has_mirrored_tdp(kvm));
 }
@@ -127,70 +127,70 @@ bool kvm_dirty_harvest_is_possible(const struct kvm *kvm)
  * page that is mapped.  Write protection costs vCPUs a fault for each page that is written.
  * With shadow paging each fault holds mmu_lock exclusively, and so delays all other vCPUs.
  */
-static bool harvest_is_default(const struct kvm *kvm)
+static bool dirty_bits_is_default(const struct kvm *kvm)
 {
-	int mode = READ_ONCE(harvest_mode);
+	int mode = READ_ONCE(dirty_bits_mode);
 
-	return kvm_dirty_harvest_is_possible(kvm) && !kvm->arch.usual_cpu_dirty_log_size &&
-	       (mode == HARVEST_ON || (mode == HARVEST_AUTO && !tdp_enabled));
+	return kvm_dirty_bits_is_possible(kvm) && !kvm->arch.usual_cpu_dirty_log_size &&
+	       (mode == DIRTY_BITS_ON || (mode == DIRTY_BITS_AUTO && !tdp_enabled));
 }
 
 /**
- * kvm_dirty_harvest_get - before a VM is told how to log
+ * kvm_dirty_bits_get - before a VM is told how to log
  * @use: true if by Dirty bits
  *
  * It may patch code, so that no lock may be held that is taken with cpus_read_lock().
  */
-void kvm_dirty_harvest_get(bool use)
+void kvm_dirty_bits_get(bool use)
 {
 	if (use)
-		static_branch_deferred_inc(&kvm_dirty_harvest_vms);
+		static_branch_deferred_inc(&kvm_dirty_bits_vms);
 }
 
 /**
- * kvm_dirty_harvest_put - undo kvm_dirty_harvest_get()
+ * kvm_dirty_bits_put - undo kvm_dirty_bits_get()
  * @use: as there
  */
-void kvm_dirty_harvest_put(bool use)
+void kvm_dirty_bits_put(bool use)
 {
 	if (use)
-		static_branch_slow_dec_deferred(&kvm_dirty_harvest_vms);
+		static_branch_slow_dec_deferred(&kvm_dirty_bits_vms);
 }
 
 /**
- * kvm_dirty_harvest_init_vm - choose how a new VM logs dirty pages
+ * kvm_dirty_bits_init_vm - choose how a new VM logs dirty pages
  * @kvm: the VM, which has no vCPUs and no memslots yet, and is known to the vendor module
  */
-void kvm_dirty_harvest_init_vm(struct kvm *kvm)
+void kvm_dirty_bits_init_vm(struct kvm *kvm)
 {
 	kvm->arch.usual_cpu_dirty_log_size = kvm->arch.cpu_dirty_log_size;
-	kvm->arch.dirty_harvest = harvest_is_default(kvm);
-	kvm->stat.dirty_harvest = kvm->arch.dirty_harvest;
+	kvm->arch.dirty_bits = dirty_bits_is_default(kvm);
+	kvm->stat.dirty_bits = kvm->arch.dirty_bits;
 	kvm->arch.nr_flushes = 1;
-	kvm_dirty_harvest_get(kvm->arch.dirty_harvest);
+	kvm_dirty_bits_get(kvm->arch.dirty_bits);
 }
 
 /**
- * kvm_dirty_harvest_uninit_vm - undo kvm_dirty_harvest_init_vm()
+ * kvm_dirty_bits_uninit_vm - undo kvm_dirty_bits_init_vm()
  * @kvm: the VM, of which nothing is mapped any more
  */
-void kvm_dirty_harvest_uninit_vm(struct kvm *kvm)
+void kvm_dirty_bits_uninit_vm(struct kvm *kvm)
 {
-	kvm_dirty_harvest_put(kvm->arch.dirty_harvest);
+	kvm_dirty_bits_put(kvm->arch.dirty_bits);
 }
 
 /**
- * kvm_dirty_harvest_exit - end what kvm_dirty_harvest_uninit_vm() put off
+ * kvm_dirty_bits_exit - end what kvm_dirty_bits_uninit_vm() put off
  *
  * KVM is about to be unloaded, or its vendor module; there are no VMs.
  */
-void kvm_dirty_harvest_exit(void)
+void kvm_dirty_bits_exit(void)
 {
-	static_key_deferred_flush(&kvm_dirty_harvest_vms);
+	static_key_deferred_flush(&kvm_dirty_bits_vms);
 }
 
 /**
- * __kvm_dirty_harvest_record - Dirty bits went away that are in the log only now
+ * __kvm_dirty_bits_record - Dirty bits went away that are in the log only now
  * @kvm: the VM
  * @as_id: the address space of the SPTEs that had them
  * @gfn: the first of 64 pages
@@ -199,7 +199,7 @@ void kvm_dirty_harvest_exit(void)
  * Unlike mark_page_dirty() it can be called for any reason and in any context, not
  * just for a write by a running vCPU.
  */
-void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask)
+void __kvm_dirty_bits_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask)
 {
 	struct kvm_memory_slot *slot = NULL;
 	gfn_t first = gfn;
@@ -221,13 +221,13 @@ void __kvm_dirty_harvest_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned 
 	srcu_read_unlock(&kvm->srcu, idx);
 }
 
-static bool harvest_wants(struct kvm *kvm, u64 *sptep)
+static bool collect_wants(struct kvm *kvm, u64 *sptep)
 {
-	return harvest_is_dirty(READ_ONCE(*sptep));
+	return collect_is_dirty(READ_ONCE(*sptep));
 }
 
 /* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
-static unsigned long harvest_gather(const struct kvm_rmap_head *heads)
+static unsigned long collect_each(const struct kvm_rmap_head *heads)
 {
 	unsigned long dirty = 0;
 	int i;
@@ -239,7 +239,7 @@ static unsigned long harvest_gather(const struct kvm_rmap_head *heads)
 	return dirty;
 }
 
-static bool harvest_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
+static bool collect_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
 {
 	unsigned long val = kvm_rmap_get(head);
 
@@ -247,18 +247,18 @@ static bool harvest_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
 		return false;
 
 	if (val & KVM_RMAP_MANY)
-		return kvm_mmu_find_rmap_spte(kvm, head, harvest_wants);
+		return kvm_mmu_find_rmap_spte(kvm, head, collect_wants);
 
-	return harvest_is_dirty(READ_ONCE(*(u64 *)val));
+	return collect_is_dirty(READ_ONCE(*(u64 *)val));
 }
 
 /* What the look at a gfn costs: a guest decides how many SPTEs map it. */
-static unsigned int harvest_head_work(struct kvm_rmap_head *head)
+static unsigned int collect_head_work(struct kvm_rmap_head *head)
 {
 	return kvm_rmap_get(head) & KVM_RMAP_MANY ? pte_list_count(head) : 1;
 }
 
-struct harvest {
+struct collector {
 	struct kvm *kvm;
 
 	/* Stable throughout, along with its rmaps and its log. */
@@ -275,51 +275,51 @@ struct harvest {
 };
 
 /* Let others have mmu_lock, if enough was done; pages before the @end-th were looked at. */
-static void harvest_cond_resched(struct harvest *h, unsigned long end)
+static void collect_cond_resched(struct collector *c, unsigned long end)
 {
-	if (h->work < HARVEST_MIN_WORK)
+	if (c->work < COLLECT_MIN_WORK)
 		return;
 
-	h->work = 0;
-	kvm_prove_harvested_rmaps(h->kvm, h->slot, h->first, end, h->nr_exits_before);
-	kvm_mmu_cond_resched(h->kvm, KVM_FORCE_HARVEST_RMAPS);
+	c->work = 0;
+	kvm_prove_collected_rmaps(c->kvm, c->slot, c->first, end, c->nr_exits_before);
+	kvm_mmu_cond_resched(c->kvm, KVM_FORCE_COLLECT_RMAPS);
 }
 
 /*
  * Look at @nr gfns one by one, from the @rel-th of the memslot on.  Each is in the log
  * before mmu_lock may be dropped.
  */
-static void harvest_slow(struct harvest *h, struct kvm_rmap_head *heads, unsigned long rel,
+static void collect_slow(struct collector *c, struct kvm_rmap_head *heads, unsigned long rel,
 			 unsigned int nr)
 {
-	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
+	unsigned long *word = &c->slot->dirty_bitmap[rel / BITS_PER_LONG];
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		h->work += harvest_head_work(&heads[i]);
-		if (harvest_head_is_dirty(h->kvm, &heads[i]))
-			harvest_log(word, BIT(i));
+		c->work += collect_head_work(&heads[i]);
+		if (collect_head_is_dirty(c->kvm, &heads[i]))
+			collect_log(word, BIT(i));
 
-		harvest_cond_resched(h, rel + i + 1);
+		collect_cond_resched(c, rel + i + 1);
 	}
 }
 
-/* Look at 64 gfns, as harvest_slow() does, which is left to do what is not regular. */
-static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *heads,
+/* Look at 64 gfns, as collect_slow() does, which is left to do what is not regular. */
+static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head *heads,
 				       unsigned long rel)
 {
 	bool mapped = true;
 	const u64 *block = IS_ENABLED(CONFIG_X86_64) ?
 			   spte_heads_block((u64 *)heads, KVM_RMAP_MANY, &mapped) : NULL;
-	unsigned long *word = &h->slot->dirty_bitmap[rel / BITS_PER_LONG];
+	unsigned long *word = &c->slot->dirty_bitmap[rel / BITS_PER_LONG];
 	u64 first;
 
 	if (!block && mapped) {
-		harvest_slow(h, heads, rel, BITS_PER_LONG);
+		collect_slow(c, heads, rel, BITS_PER_LONG);
 		return;
 	}
 
-	h->work += BITS_PER_LONG;
+	c->work += BITS_PER_LONG;
 	if (!block)
 		return;
 
@@ -337,17 +337,17 @@ static __always_inline void harvest_64(struct harvest *h, struct kvm_rmap_head *
 		return;
 
 	if ((first & shadow_dirty_mask) && (spte_all(block, SPTE_BULK) & shadow_dirty_mask))
-		harvest_log(word, ~0ul);
+		collect_log(word, ~0ul);
 	else
-		harvest_log(word, harvest_gather(heads));
+		collect_log(word, collect_each(heads));
 }
 
-static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+static void collect_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			  unsigned long nr)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn + first, PG_LEVEL_4K, slot);
 	unsigned long in_words = first + round_down(nr, BITS_PER_LONG);
-	struct harvest h = {
+	struct collector c = {
 		.kvm = kvm,
 		.slot = slot,
 		.first = first,
@@ -361,15 +361,15 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
 	for (rel = first; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
 		/* Pages leave the log under slots_lock only: a stale word costs a look. */
 		if (data_race(slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
-			harvest_64(&h, heads, rel);
+			collect_64(&c, heads, rel);
 		else
-			h.work++;
+			c.work++;
 
-		harvest_cond_resched(&h, rel + BITS_PER_LONG);
+		collect_cond_resched(&c, rel + BITS_PER_LONG);
 	}
 
-	harvest_slow(&h, heads, in_words, nr % BITS_PER_LONG);
-	kvm_prove_harvested_rmaps(kvm, slot, first, first + nr, h.nr_exits_before);
+	collect_slow(&c, heads, in_words, nr % BITS_PER_LONG);
+	kvm_prove_collected_rmaps(kvm, slot, first, first + nr, c.nr_exits_before);
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 }
@@ -378,7 +378,7 @@ static void harvest_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
  * Hypercalls of Hyper-V flush a range of gfns, or the root that a vCPU uses at the time:
  * they don't tell when no CPU has a link to a page table cached any more.
  */
-static bool harvest_counts_flushes(void)
+static bool collect_counts_flushes(void)
 {
 #if IS_ENABLED(CONFIG_HYPERV)
 	return !kvm_x86_ops.flush_remote_tlbs && !kvm_x86_ops.flush_remote_tlbs_range;
@@ -397,7 +397,7 @@ void kvm_arch_flush_memslot_begin(struct kvm *kvm)
 {
 	lockdep_assert_held(&kvm->slots_lock);
 
-	if (kvm_dirty_harvest(kvm))
+	if (kvm_dirty_bits_enabled(kvm))
 		kvm_prove_forget_links(kvm);
 }
 
@@ -411,7 +411,7 @@ void kvm_arch_flush_memslot_end(struct kvm *kvm)
 {
 	lockdep_assert_held(&kvm->slots_lock);
 
-	if (harvest_counts_flushes())
+	if (collect_counts_flushes())
 		kvm->arch.nr_flushes++;
 }
 
@@ -420,9 +420,9 @@ void kvm_arch_flush_memslot_end(struct kvm *kvm)
  * out of the log.  If there are none, and much is looked at, a flush pays: it is one for
  * all of that, in every other call at most, also while CPUs use links that they have cached.
  */
-static bool harvest_wants_flush(const struct kvm_memory_slot *slot, unsigned long nr_pending)
+static bool collect_wants_flush(const struct kvm_memory_slot *slot, unsigned long nr_pending)
 {
-	if (nr_pending <= HARVEST_MAX_PENDING || !harvest_counts_flushes())
+	if (nr_pending <= COLLECT_MAX_PENDING || !collect_counts_flushes())
 		return false;
 
 	/* Any answer will do, while faults log pages. */
@@ -433,7 +433,7 @@ static bool harvest_wants_flush(const struct kvm_memory_slot *slot, unsigned lon
  * Links outside of the range are judged by the flushes since this call, too, though they
  * have waited for longer.
  */
-static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+static void collect_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			unsigned long nr)
 {
 	u64 nr_flushes = kvm->arch.nr_flushes;
@@ -442,26 +442,26 @@ static void harvest_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned 
 
 	/* Since the last time, and after that was over. */
 	flushed = slot->arch.nr_flushes && slot->arch.nr_flushes != nr_flushes;
-	nr_pending = kvm_tdp_harvest(kvm, slot, first, nr, flushed);
+	nr_pending = kvm_tdp_collect(kvm, slot, first, nr, flushed);
 	slot->arch.nr_flushes = nr_flushes;
 
-	if (harvest_wants_flush(slot, nr_pending))
+	if (collect_wants_flush(slot, nr_pending))
 		kvm_flush_remote_tlbs_memslot(kvm, slot);
 }
 
 /* @nr pages from the @first-th on, a whole number of words or up to the memslot's end. */
-static void harvest_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
+static void collect_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			  unsigned long nr)
 {
 	if (kvm_memslots_have_rmaps(kvm))
-		harvest_rmaps(kvm, slot, first, nr);
+		collect_rmaps(kvm, slot, first, nr);
 
 	if (tdp_mmu_enabled)
-		harvest_tdp(kvm, slot, first, nr);
+		collect_tdp(kvm, slot, first, nr);
 }
 
 /**
- * kvm_arch_harvest_dirty_log - bring a memslot's log up to date
+ * kvm_arch_collect_dirty_log - bring a memslot's log up to date
  * @kvm: the VM
  * @slot: a memslot that is logged
  *
@@ -469,16 +469,16 @@ static void harvest_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
  * The caller holds slots_lock, which keeps the memslot, and mmu_lock is dropped
  * on the way if others want it.
  */
-void kvm_arch_harvest_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
+void kvm_arch_collect_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
 	lockdep_assert_held(&kvm->slots_lock);
 
-	if (kvm_dirty_harvest(kvm))
-		harvest_range(kvm, slot, 0, slot->npages);
+	if (kvm_dirty_bits_enabled(kvm))
+		collect_range(kvm, slot, 0, slot->npages);
 }
 
 /**
- * kvm_arch_harvest_unlogged - bring part of a log up to date amid KVM_CLEAR_DIRTY_LOG
+ * kvm_arch_collect_unlogged - bring part of a log up to date amid KVM_CLEAR_DIRTY_LOG
  * @kvm: the VM, with mmu_lock held for write, which is dropped on the way
  * @slot: a memslot that is logged
  * @first: the first page, a multiple of 64
@@ -494,18 +494,18 @@ void kvm_arch_harvest_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
  *
  * Return: true if pages may have come into the log.
  */
-bool kvm_arch_harvest_unlogged(struct kvm *kvm, struct kvm_memory_slot *slot,
+bool kvm_arch_collect_unlogged(struct kvm *kvm, struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long nr)
 {
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	if (!kvm_dirty_harvest(kvm))
+	if (!kvm_dirty_bits_enabled(kvm))
 		return false;
 
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
-	harvest_range(kvm, slot, first, nr);
+	collect_range(kvm, slot, first, nr);
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The VM of the tests of dirty logging by Dirty bits, its log, and what should be in it. */
-#include "dirty_harvest.h"
+#include "dirty_bits.h"
 
 /* Two huge pages, wherever they begin. */
 #define MAPPING_SIZE		(3 * SZ_2M)
@@ -16,7 +16,7 @@ const struct entry_bits ept_bits = {
 	.dirty = BIT_ULL(9),
 };
 
-static void write_page(struct harvest_test *t, u64 page)
+static void write_page(struct dirty_bits_test *t, u64 page)
 {
 	add_op(t, OP_WRITE, DATA_GPA + page * PAGE_SIZE, t->value);
 	set_bit(page, t->log);
@@ -28,7 +28,7 @@ static bool is_border(u64 page)
 	       page == PTES_PER_TABLE - 1 || page == PTES_PER_TABLE;
 }
 
-u64 write_batch(struct harvest_test *t)
+u64 write_batch(struct dirty_bits_test *t)
 {
 	u64 nr = 0;
 
@@ -44,7 +44,7 @@ u64 write_batch(struct harvest_test *t)
 }
 
 /* Of some words of the log every page is mapped for L1 as well, of some every other. */
-static void write_by_l1(struct harvest_test *t)
+static void write_by_l1(struct dirty_bits_test *t)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
 		if (page & 64 && (page & 128 || page & 1))
@@ -52,7 +52,7 @@ static void write_by_l1(struct harvest_test *t)
 	run_l1(t);
 }
 
-void write_all(struct harvest_test *t)
+void write_all(struct dirty_bits_test *t)
 {
 	if (t->writer->nested)
 		write_by_l1(t);
@@ -66,18 +66,18 @@ void write_all(struct harvest_test *t)
 
 /* The log */
 
-void set_slot(struct harvest_test *t, u64 gpa, u32 flags)
+void set_slot(struct dirty_bits_test *t, u64 gpa, u32 flags)
 {
 	vm_set_user_memory_region(t->vm, DATA_SLOT, flags, gpa, DATA_SIZE, t->hva);
 }
 
-void get_log(struct harvest_test *t)
+void get_log(struct dirty_bits_test *t)
 {
 	memset(t->seen, 0xa5, LOG_BYTES);
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->seen);
 }
 
-void expect_log(struct harvest_test *t, bool more, const char *when)
+void expect_log(struct dirty_bits_test *t, bool more, const char *when)
 {
 	get_log(t);
 	for (u64 page = 0; page < LOG_WORDS * 64; page++) {
@@ -92,14 +92,14 @@ void expect_log(struct harvest_test *t, bool more, const char *when)
 		memset(t->log, 0, LOG_BYTES);
 }
 
-void clear_log(struct harvest_test *t)
+void clear_log(struct dirty_bits_test *t)
 {
 	if (t->manual)
 		kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->seen, 0, NR_PAGES);
 	memset(t->log, 0, LOG_BYTES);
 }
 
-void start_logging(struct harvest_test *t)
+void start_logging(struct dirty_bits_test *t)
 {
 	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
 	if (t->manual) {
@@ -110,19 +110,19 @@ void start_logging(struct harvest_test *t)
 	expect_log(t, false, "armed");
 }
 
-void stop_logging(struct harvest_test *t)
+void stop_logging(struct dirty_bits_test *t)
 {
 	set_slot(t, DATA_GPA, 0);
 }
 
-void advise(struct harvest_test *t, size_t size, int advice)
+void advise(struct dirty_bits_test *t, size_t size, int advice)
 {
 	int r = madvise(t->hva, size, advice);
 
 	CHECK(t, !r, "madvise(%d) failed, errno %d", advice, errno);
 }
 
-void add_other(struct harvest_test *t, u32 flags)
+void add_other(struct dirty_bits_test *t, u32 flags)
 {
 	static u8 memory[2 * SZ_4K] __aligned(SZ_4K);
 
@@ -137,7 +137,7 @@ const char *no_edge(void)
 
 /* Setting up */
 
-u64 *entry_of(struct harvest_test *t, u64 page)
+u64 *entry_of(struct dirty_bits_test *t, u64 page)
 {
 	return &t->table[page / PTES_PER_TABLE][page % PTES_PER_TABLE];
 }
@@ -147,12 +147,12 @@ static u64 table_entry(u64 gpa)
 	return gpa | PT_PRESENT_MASK | PT_WRITABLE_MASK | PT_USER_MASK;
 }
 
-static u64 page_entry(struct harvest_test *t, u64 gpa)
+static u64 page_entry(struct dirty_bits_test *t, u64 gpa)
 {
 	return table_entry(gpa) | t->bits->leaf;
 }
 
-u64 good_entry(struct harvest_test *t, u64 page)
+u64 good_entry(struct dirty_bits_test *t, u64 page)
 {
 	return page_entry(t, DATA_GPA + page * PAGE_SIZE) | t->bits->accessed | t->bits->dirty;
 }
@@ -163,7 +163,7 @@ static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
 }
 
 /* The page tables that the guest has for the data. */
-static void find_tables(struct harvest_test *t)
+static void find_tables(struct dirty_bits_test *t)
 {
 	t->root = t->vm->mmu.pgd;
 	t->upper = vm_get_entry(t->vm, DATA_GPA / SZ_1G * SZ_1G, PG_LEVEL_2M);
@@ -171,14 +171,14 @@ static void find_tables(struct harvest_test *t)
 		t->table[i] = vm_get_entry(t->vm, DATA_GPA + i * SZ_2M, PG_LEVEL_4K);
 }
 
-static u64 *new_table(struct harvest_test *t, u64 *entry)
+static u64 *new_table(struct dirty_bits_test *t, u64 *entry)
 {
 	*entry = table_entry(vm_alloc_page_table(t->vm));
 	return gpa_table(t->vm, *entry);
 }
 
 /* Map everything but the data by 2MiB entries, one to one. */
-static void build_tdp(struct harvest_test *t)
+static void build_tdp(struct dirty_bits_test *t)
 {
 	u64 first = DATA_GPA / SZ_2M, root, *pdpt, *pd;
 	int levels = t->bits == &ept_bits ? 4 : t->vm->mmu.pgtable_levels;
@@ -198,7 +198,7 @@ static void build_tdp(struct harvest_test *t)
 }
 
 /* Where L1 sees the tables that are changed. */
-static void map_tables(struct harvest_test *t)
+static void map_tables(struct dirty_bits_test *t)
 {
 	for (unsigned int i = 0; i < NR_TABLES; i++)
 		virt_pg_map(t->vm, TABLE_GVA + i * PAGE_SIZE, addr_hva2gpa(t->vm, t->table[i]));
@@ -206,7 +206,7 @@ static void map_tables(struct harvest_test *t)
 }
 
 /* The tables that map the data are where @linked says. */
-static void find_links(struct harvest_test *t)
+static void find_links(struct dirty_bits_test *t)
 {
 	u64 *zeroes = new_table(t, &t->zeroes);
 
@@ -219,7 +219,7 @@ static void find_links(struct harvest_test *t)
 		      "the tables are not neighbours");
 }
 
-static void create_svm_l2(struct harvest_test *t)
+static void create_svm_l2(struct dirty_bits_test *t)
 {
 	gva_t svm_gva;
 
@@ -229,7 +229,7 @@ static void create_svm_l2(struct harvest_test *t)
 	vcpu_args_set(t->vcpu, 3, svm_gva, 0ull, t->tdp);
 }
 
-static void create_vmx_l2(struct harvest_test *t)
+static void create_vmx_l2(struct dirty_bits_test *t)
 {
 	gva_t vmx_gva;
 	struct vmx_pages *vmx = vcpu_alloc_vmx(t->vm, &vmx_gva);
@@ -242,7 +242,7 @@ static void create_vmx_l2(struct harvest_test *t)
 	vcpu_args_set(t->vcpu, 3, 0ull, vmx_gva, 0ull);
 }
 
-static void create_l2(struct harvest_test *t)
+static void create_l2(struct dirty_bits_test *t)
 {
 	if (kvm_cpu_has(X86_FEATURE_SVM))
 		create_svm_l2(t);
@@ -251,7 +251,7 @@ static void create_l2(struct harvest_test *t)
 	set_l2_root(t, t->root);
 }
 
-static void map_data(struct harvest_test *t)
+static void map_data(struct dirty_bits_test *t)
 {
 	int fd = t->private ? -1 : kvm_memfd_alloc(MAPPING_SIZE, false);
 
@@ -263,7 +263,7 @@ static void map_data(struct harvest_test *t)
 	advise(t, 2 * SZ_2M, MADV_NOHUGEPAGE);
 }
 
-static void add_memory(struct harvest_test *t)
+static void add_memory(struct dirty_bits_test *t)
 {
 	map_data(t);
 	t->elsewhere = map_memory(DATA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -273,7 +273,7 @@ static void add_memory(struct harvest_test *t)
 				    BALLAST_PAGES * SZ_2M / PAGE_SIZE, 0);
 }
 
-static void map_guest(struct harvest_test *t)
+static void map_guest(struct dirty_bits_test *t)
 {
 	for (u64 offset = 0; offset < DATA_SIZE; offset += PAGE_SIZE)
 		virt_pg_map(t->vm, DATA_GPA + offset, DATA_GPA + offset);
@@ -287,7 +287,7 @@ static void map_guest(struct harvest_test *t)
 	*vm_get_entry(t->vm, MMIO_GVA + PAGE_SIZE, PG_LEVEL_4K) = table_entry(EDGE_GPA + MMIO_GPA);
 }
 
-void harvest_create_vm(struct harvest_test *t)
+void dirty_bits_create_vm(struct dirty_bits_test *t)
 {
 	t->bits = &x86_bits;
 	t->vm = __vm_create_with_one_vcpu(&t->vcpu, EXTRA_PAGES, guest_main);
@@ -309,7 +309,7 @@ void harvest_create_vm(struct harvest_test *t)
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-void harvest_destroy_vm(struct harvest_test *t)
+void dirty_bits_destroy_vm(struct dirty_bits_test *t)
 {
 	kvm_vm_free(t->vm);
 	munmap(t->mapping, MAPPING_SIZE);

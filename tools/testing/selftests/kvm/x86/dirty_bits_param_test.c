@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging by Dirty bits: the parameter kvm.dirty_harvest
+ * Dirty logging by Dirty bits: the parameter kvm.dirty_bits
  *
  * What it accepts, which VMs it is for (none where the CPU logs by itself), and that a
  * VM that is created with "off" has its pages write-protected.
  */
-#include "dirty_harvest.h"
+#include "dirty_bits.h"
 
 #define RING_BYTES		SZ_64K
 
@@ -14,11 +14,11 @@ static void check_refused(const char *value)
 	char before[SETTING_MAX], after[SETTING_MAX];
 	int err;
 
-	read_file(PARAM_HARVEST, before, sizeof(before));
-	err = write_file(PARAM_HARVEST, value) ? 0 : errno;
-	read_file(PARAM_HARVEST, after, sizeof(after));
-	TEST_ASSERT(err == EINVAL, "dirty_harvest=%s: expected EINVAL, seen %d", value, err);
-	TEST_ASSERT(!strcmp(before, after), "dirty_harvest=%s was refused, and made %s of %s",
+	read_file(PARAM_DIRTY_BITS, before, sizeof(before));
+	err = write_file(PARAM_DIRTY_BITS, value) ? 0 : errno;
+	read_file(PARAM_DIRTY_BITS, after, sizeof(after));
+	TEST_ASSERT(err == EINVAL, "dirty_bits=%s: expected EINVAL, seen %d", value, err);
+	TEST_ASSERT(!strcmp(before, after), "dirty_bits=%s was refused, and made %s of %s",
 		    value, after, before);
 }
 
@@ -30,12 +30,12 @@ static void check_dirty_ring(void)
 	if (!kvm_has_cap(KVM_CAP_DIRTY_LOG_RING) && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING_ACQ_REL))
 		return;
 
-	setting_set(PARAM_HARVEST, "on");
+	setting_set(PARAM_DIRTY_BITS, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
 	/* Rings can be asked for until there is a vCPU. */
 	__vm_vcpu_add(vm, 0);
-	TEST_ASSERT(!vm_get_stat(vm, dirty_harvest),
+	TEST_ASSERT(!vm_get_stat(vm, dirty_bits),
 		    "The VM has a dirty ring, and says that it looks for Dirty bits");
 	kvm_vm_free(vm);
 }
@@ -44,25 +44,25 @@ static void check_dirty_ring(void)
 static void run_without(void)
 {
 	static const struct writer writer = { .name = "L1" };
-	struct harvest_test t = { .writer = &writer, .manual = true };
+	struct dirty_bits_test t = { .writer = &writer, .manual = true };
 	u64 faults;
 
-	setting_set(PARAM_HARVEST, "off");
-	harvest_create_vm(&t);
+	setting_set(PARAM_DIRTY_BITS, "off");
+	dirty_bits_create_vm(&t);
 	t.name = "off";
-	CHECK(&t, !vm_get_stat(t.vm, dirty_harvest), "dirty_harvest is off, and used");
+	CHECK(&t, !vm_get_stat(t.vm, dirty_bits), "dirty_bits is off, and used");
 	write_all(&t);
 	start_logging(&t);
 	faults = nr_faults(t.vcpu);
 	write_batch(&t);
 	CHECK(&t, nr_faults(t.vcpu) > faults, "no page is write-protected");
 	expect_log(&t, false, "GET");
-	harvest_destroy_vm(&t);
+	dirty_bits_destroy_vm(&t);
 }
 
 static void check_parameter(void)
 {
-	TEST_ASSERT(!harvest_of_new_vm("off"), "dirty_harvest is off, and used");
+	TEST_ASSERT(!dirty_bits_of_new_vm("off"), "dirty_bits is off, and used");
 	check_dirty_ring();
 	check_refused("maybe");
 	check_refused("1");
@@ -81,14 +81,14 @@ int main(int argc, char *argv[])
 
 	parse_test_options(argc, argv, options, NULL);
 	ksft_print_header();
-	require_harvest();
-	read_file(PARAM_HARVEST, value, sizeof(value));
+	require_dirty_bits();
+	read_file(PARAM_DIRTY_BITS, value, sizeof(value));
 	value[strcspn(value, "\n")] = 0;
-	TEST_ASSERT(!at_first || !strcmp(value, at_first), "dirty_harvest is %s at first", value);
+	TEST_ASSERT(!at_first || !strcmp(value, at_first), "dirty_bits is %s at first", value);
 	ksft_set_plan(2);
 	check_parameter();
 	ksft_test_result_pass("values\n");
-	if (can_harvest()) {
+	if (can_dirty_bits()) {
 		run_without();
 		ksft_test_result_pass("off\n");
 	} else {
