@@ -133,6 +133,8 @@ void guest_begin(struct fuzz *f, unsigned int id);
 /* It accesses a page of the window, which may have no memslot. */
 void guest_list(struct fuzz *f, u64 page, bool write);
 void guest_run(struct fuzz *f);
+/* A vCPU enters the guest, which doesn't access the window. */
+void guest_enter(struct fuzz *f, unsigned int id);
 
 /* Memory */
 void memory_create(struct fuzz *f);

@@ -533,7 +533,7 @@ static int prefault_error(struct fuzz *f, u64 page, bool wrong)
 /* vCPU, slot, first page, pages, flags */
 static void step_prefault(struct fuzz *f, const u32 *args)
 {
-	struct kvm_vcpu *vcpu = f->vcpus[args[0]] ?: f->vcpus[0];
+	unsigned int id = f->vcpus[args[0]] ? args[0] : 0;
 	const struct slot *s = &f->slots[args[1]];
 	u64 page = s->base + (s->npages ? args[2] % s->npages : 0);
 	struct kvm_pre_fault_memory range = {
@@ -543,7 +543,12 @@ static void step_prefault(struct fuzz *f, const u32 *args)
 	};
 	int error = prefault_error(f, page, args[4]), ret;
 
-	ret = __vcpu_ioctl(vcpu, KVM_PRE_FAULT_MEMORY, &range);
+	/*
+	 * Linux 6.12 replaces the root page table that a deleted memslot has made obsolete on entry
+	 * alone, and without a new one KVM_PRE_FAULT_MEMORY tries again until a signal comes.
+	 */
+	guest_enter(f, id);
+	ret = __vcpu_ioctl(f->vcpus[id], KVM_PRE_FAULT_MEMORY, &range);
 	/* The other thread has the memory. */
 	if (f->threaded && ret && (errno == EFAULT || errno == EAGAIN))
 		return;
