@@ -2,9 +2,10 @@
 /*
  * Eager page splitting that is interrupted: the process is ended in the midst of it by SIGKILL
  *
- * Limits: what "in the midst" is depends on the scheduler; there are many tries, and
- * not one success among them is a failure.
+ * Limits: whether the signal comes in time depends on the scheduler; there are many huge pages and
+ * many tries, and not one success among them is a failure.
  */
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,22 +15,31 @@
 #define MAX_MIDST_TRIES		200u
 #define NR_KILLS		6
 
+/* Splitting them takes longer than it takes to notice that the first one was. */
+#define NR_HUGE_KILL		256u
+
 static bool may_try_again(unsigned int nr_tries)
 {
 	return nr_tries < max_tries && nr_tries < MAX_MIDST_TRIES;
 }
 
-/* The victim's file descriptor, once it has got one. */
-static int *victim_stats_fd;
+static struct {
+	/* The victim's, once it has got one. */
+	int stats_fd;
+	/* The killer looks on from the first time that something is split. */
+	bool go;
+} *shared;
 
 static pid_t victim_pid;
 
 static void victim_main(const struct variant *v)
 {
-	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_SOME };
+	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_KILL, .same_memory = true };
 
 	fault_create_vm(&t, 0);
-	WRITE_ONCE(*victim_stats_fd, vm_get_stats_fd(t.vm));
+	WRITE_ONCE(shared->stats_fd, vm_get_stats_fd(t.vm));
+	while (!READ_ONCE(shared->go))
+		sched_yield();
 	for (;;) {
 		touch_all(&t);
 		CHECK(&t, !set_logging(&t, true), "enabling failed, errno %d", errno);
@@ -39,7 +49,8 @@ static void victim_main(const struct variant *v)
 
 static void start_victim(const struct variant *v)
 {
-	*victim_stats_fd = -1;
+	shared->stats_fd = -1;
+	shared->go = false;
 	victim_pid = fork();
 	TEST_ASSERT(victim_pid >= 0, "Can't fork, errno %d", errno);
 	if (!victim_pid)
@@ -58,9 +69,9 @@ static int take_stats_fd(void)
 	int pidfd = syscall(SYS_pidfd_open, victim_pid, 0);
 	int fd;
 
-	while (READ_ONCE(*victim_stats_fd) < 0)
+	while (READ_ONCE(shared->stats_fd) < 0)
 		check_victim_is_alive();
-	fd = syscall(SYS_pidfd_getfd, pidfd, *victim_stats_fd, 0);
+	fd = syscall(SYS_pidfd_getfd, pidfd, shared->stats_fd, 0);
 	TEST_ASSERT(fd >= 0, "Can't get the victim's statistics, errno %d", errno);
 	close(pidfd);
 	return fd;
@@ -92,17 +103,16 @@ static bool kill_once(const struct variant *v, bool watch)
 
 	start_victim(v);
 	vm.stats.fd = take_stats_fd();
-	/* All of them are there, and then the first one goes. */
-	while (vm_get_stat_or_absent(&vm, "pages_2m") < NR_HUGE_SOME)
-		check_victim_is_alive();
-	while (vm_get_stat_or_absent(&vm, "pages_2m") >= NR_HUGE_SOME)
+	WRITE_ONCE(shared->go, true);
+	/* All of them are there, until the first one goes. */
+	while (vm_get_stat_or_absent(&vm, "pages_2m") >= NR_HUGE_KILL)
 		check_victim_is_alive();
 
 	if (!watch)
 		close_stats(&vm);
 	kill_victim();
 	if (watch) {
-		noticed = vm_get_stat_or_absent(&vm, "eager_split_done") < NR_HUGE_SOME;
+		noticed = vm_get_stat_or_absent(&vm, "eager_split_done") < NR_HUGE_KILL;
 		close_stats(&vm);
 	}
 	return noticed;
@@ -122,8 +132,7 @@ static void run_kill_variant(const struct variant *v)
 
 static const char *run_kill(void)
 {
-	victim_stats_fd = map_memory(sizeof(*victim_stats_fd), PROT_READ | PROT_WRITE,
-				     MAP_SHARED | MAP_ANONYMOUS, -1);
+	shared = map_memory(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
 	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (!variants[i].clear && applies(&variants[i]))
 			run_kill_variant(&variants[i]);
@@ -131,7 +140,7 @@ static const char *run_kill(void)
 }
 
 const struct part parts[] = {
-	{ "kill", "the process is killed", run_kill, NR_HUGE_SOME },
+	{ "kill", "the process is killed", run_kill, 1 },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);

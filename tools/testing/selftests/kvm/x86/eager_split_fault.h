@@ -59,6 +59,8 @@ struct fault_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	u64 nr_huge;
+	/* All of these are one and the same of the host's, and the guest touches each but once. */
+	bool same_memory;
 	/* Of these, how many are to be left alone by the splitter. */
 	u64 nr_refused;
 	u64 npages;
