@@ -220,10 +220,16 @@ static void step_wrong_region(struct fuzz *f, const u32 *args)
 
 /* Accesses */
 
+/* Of a step: the vCPU that it names, or the first if there is no such yet. */
+static unsigned int vcpu_or_first(struct fuzz *f, unsigned int id)
+{
+	return f->vcpus[id] ? id : 0;
+}
+
 /* vCPU, slot, first page, pages, distance; a read for each @one_in; 0: all are writes */
 static void access_pages(struct fuzz *f, const u32 *args, unsigned int one_in)
 {
-	unsigned int id = f->vcpus[args[0]] ? args[0] : 0;
+	unsigned int id = vcpu_or_first(f, args[0]);
 	const struct slot *s = &f->slots[args[1]];
 	u64 npages = s->npages ?: PAGES_PER_2M, page = args[2];
 
@@ -533,7 +539,7 @@ static int prefault_error(struct fuzz *f, u64 page, bool wrong)
 /* vCPU, slot, first page, pages, flags */
 static void step_prefault(struct fuzz *f, const u32 *args)
 {
-	unsigned int id = f->vcpus[args[0]] ? args[0] : 0;
+	unsigned int id = vcpu_or_first(f, args[0]);
 	const struct slot *s = &f->slots[args[1]];
 	u64 page = s->base + (s->npages ? args[2] % s->npages : 0);
 	struct kvm_pre_fault_memory range = {
@@ -570,7 +576,7 @@ static void step_vcpu(struct fuzz *f, const u32 *args)
 
 static void step_mode(struct fuzz *f, const u32 *args)
 {
-	guest_set_mode(f, f->vcpus[args[0]] ? args[0] : 0, args[1] % guest_nr_modes(), args[2]);
+	guest_set_mode(f, vcpu_or_first(f, args[0]), args[1] % guest_nr_modes(), args[2]);
 }
 
 /* All of a memslot, by lists. */

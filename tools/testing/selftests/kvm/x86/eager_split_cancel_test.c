@@ -132,7 +132,8 @@ static void run_kill_variant(const struct variant *v)
 
 static const char *run_kill(void)
 {
-	shared = map_memory(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
+	shared = map_memory(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			    -1);
 	for (unsigned int i = 0; i < NR_VARIANTS; i++)
 		if (!variants[i].clear && applies(&variants[i]))
 			run_kill_variant(&variants[i]);

@@ -28,7 +28,7 @@
 
 /*
  * For drops of mmu_lock, with something before and behind each; for failing
- * allocations, for what is interrupted, and for too small a quota.
+ * allocations; how many a small quota has to refuse; and for such a quota.
  */
 #define NR_HUGE_FORCE		2u
 #define NR_HUGE_FEW		3u

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Of the tests that take something from the eager splitter: the VM, the log, the command line. */
-#include <linux/memfd.h>
-
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */
@@ -70,11 +68,11 @@ static bool is_written(u64 page)
 
 void touch_all(struct fault_test *t)
 {
-	u64 once = t->same_memory ? PAGES_PER_2M : 0;
+	u64 step = t->same_memory ? PAGES_PER_2M : 1;
 
 	if (t->v->aliased)
-		vcpu_write(t, t->vcpu, ALIAS_GVA, 0, once ?: ALIAS_STEP, TOUCH_VALUE);
-	vcpu_write(t, t->vcpu, DATA_GVA, 0, once ?: 1, TOUCH_VALUE);
+		vcpu_write(t, t->vcpu, ALIAS_GVA, 0, max_t(u64, step, ALIAS_STEP), TOUCH_VALUE);
+	vcpu_write(t, t->vcpu, DATA_GVA, 0, step, TOUCH_VALUE);
 }
 
 static void check_memory(struct fault_test *t)
@@ -99,18 +97,6 @@ struct split_stats get_stats(struct kvm_vm *vm)
 	};
 }
 
-/* In place of memory that nobody has touched. */
-static void map_same(void *hva, size_t size)
-{
-	int fd = memfd_create("same", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
-
-	TEST_ASSERT(fd >= 0 && !ftruncate(fd, SZ_2M), "memfd: errno %d", errno);
-	for (size_t i = 0; i < size; i += SZ_2M)
-		TEST_ASSERT(mmap(hva + i, SZ_2M, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-				 0) == hva + i, "mmap: errno %d", errno);
-	close(fd);
-}
-
 static void map_data(struct fault_test *t)
 {
 	size_t size = t->npages * PAGE_SIZE;
@@ -120,7 +106,7 @@ static void map_data(struct fault_test *t)
 				    t->npages, 0);
 	t->hva = addr_gpa2hva(t->vm, DATA_GPA);
 	if (t->same_memory)
-		map_same(t->hva, size);
+		map_one_2m_page(t->hva, size);
 	virt_map_level(t->vm, DATA_GVA, DATA_GPA, size, PG_LEVEL_2M);
 	if (t->v->aliased)
 		virt_map_level(t->vm, ALIAS_GVA, DATA_GPA, size, PG_LEVEL_4K);

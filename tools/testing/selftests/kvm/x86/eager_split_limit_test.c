@@ -19,7 +19,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <linux/memfd.h>
 
 #include "eager_split_util.h"
 
@@ -109,17 +108,10 @@ static void set_logging(bool on)
 /* One huge page of the host for all of the guest's. */
 static void map_data(void)
 {
-	int fd = memfd_create("data", MFD_HUGETLB | MFD_HUGE_2MB);
-
-	TEST_ASSERT(fd >= 0 && !ftruncate(fd, SZ_2M), "memfd of 2MiB, errno %d", errno);
 	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 	mem = align_ptr_up(mem, SZ_2M);
-	for (unsigned long i = 0; i < NR_HUGE; i++)
-		TEST_ASSERT(mmap(mem + i * SZ_2M, SZ_2M, PROT_READ | PROT_WRITE,
-				 MAP_SHARED | MAP_FIXED, fd, 0) == mem + i * SZ_2M,
-			    "Can't map a huge page, errno %d", errno);
-	close(fd);
+	map_one_2m_page(mem, DATA_SIZE);
 }
 
 static void create_vm(bool clear)

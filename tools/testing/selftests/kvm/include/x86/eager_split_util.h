@@ -97,6 +97,8 @@ u64 nr_faults(struct kvm_vcpu *vcpu);
 u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name);
 /* Return: memory, or else the test ends. */
 void *map_memory(size_t size, int prot, int flags, int fd);
+/* Put one huge page of the host's, over and over, where something is mapped already. */
+void map_one_2m_page(void *hva, size_t size);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
 /* Return: false and errno if not all of it could be written; safe in a signal handler. */

@@ -2,6 +2,7 @@
 /* What the tests of eager page splitting and of dirty logging share. */
 #include <signal.h>
 #include <time.h>
+#include <linux/memfd.h>
 
 #include "eager_split_util.h"
 
@@ -100,6 +101,17 @@ void *map_memory(size_t size, int prot, int flags, int fd)
 
 	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", size, errno);
 	return p;
+}
+
+void map_one_2m_page(void *hva, size_t size)
+{
+	int fd = memfd_create("2MiB", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+
+	TEST_ASSERT(fd >= 0 && !ftruncate(fd, SZ_2M), "memfd of 2MiB, errno %d", errno);
+	for (size_t i = 0; i < size; i += SZ_2M)
+		TEST_ASSERT(mmap(hva + i, SZ_2M, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+				 0) == hva + i, "Can't map a huge page, errno %d", errno);
+	close(fd);
 }
 
 /* Settings */
