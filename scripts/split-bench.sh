@@ -67,10 +67,13 @@
 # 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
 #
 # Needs a POSIX shell and the commands awk, cat, chmod, chown, date, dd, dirname, flock, grep, ls, mkdir,
-# mktemp, mv, rm, sed, sort, stat, tail, tr, uname, wc (busybox's are enough; flock is util-linux's, and needed
+# mktemp, mv, rm, sed, sort, stat, tail, tr, uname, wc, xargs (busybox's are enough; flock is util-linux's, and needed
 # only where there is a directory /run).
 
 set -u
+# Points in numbers, for awk, and no quotes around names, for ls, whatever the user sets.
+export LC_ALL=C
+unset QUOTING_STYLE
 
 name=split-bench
 # For the tests only: a directory that stands for / when /sys, /proc, /dev and /run are
@@ -489,8 +492,12 @@ check_host() {
 	esac
 }
 
-# shellcheck disable=SC2010,SC2012 # thousands of links: one ls, not a readlink each
-count_others() { ls -l "$root"/proc/[0-9]*/fd 2>/dev/null | grep -c 'anon_inode:kvm-vm$'; }
+# Thousands of links: a few ls, not a readlink each; nor one ls, as the words of a command have a limit. Anybody can
+# open a file whose name ends like that of a VM.
+count_others() {
+	# shellcheck disable=SC2012 # numbers
+	(cd "$root/proc" && printf '%s\n' [0-9]*/fd | xargs ls -l) 2>/dev/null | grep -c '^[^>]* -> anon_inode:kvm-vm$'
+}
 
 # Counted before and after each run, as a VM can start at any moment. The parameters are global: it has those
 # of the benchmark, dirty_bits for as long as it runs. So nothing more is measured, and they are restored.

@@ -557,6 +557,15 @@ def test_says_when_vcpus_share_cpus(host: Host, vcpus: str, said: bool) -> None:
     assert ("-c" in call) is not said
 
 
+def test_numbers_are_read_with_points(host: Host) -> None:
+    """Where a locale has commas, mawk would take 0.5 for 0: a table of zeros."""
+    seen = 'echo "$LC_ALL" >>"$here/progress"'
+    (host.root / "fake_test").write_text(f"{FAKE_TEST}\n{seen}\n")
+    host.environment["LC_ALL"] = "de_DE.UTF-8"
+    assert host.run(*PART).returncode == 0
+    assert (host.root / "progress").read_text().split() == ["C", "C"]
+
+
 def on_terminal(host: Host, *arguments: str) -> str:
     """Everything that the script writes to a terminal."""
     control, terminal = pty.openpty()
@@ -715,6 +724,29 @@ TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --
 def test_unsuitable_host(host: Host, spoil: Change, arguments: str, said: str) -> None:
     spoil(host)
     assert said in refusal(host, *arguments.split())
+
+
+@for_each_row("style", "literal", "c", "shell-always")
+def test_no_vm_is_overlooked(host: Host, style: str) -> None:
+    """Whatever ls quotes, and with more processes than one command takes."""
+    host.environment["QUOTING_STYLE"] = style
+    for process in range(600):
+        (host.root / f"proc/{10**240 + process}/fd").mkdir(parents=True)
+    with_a_vm(host)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (1 << 18, 1 << 18))
+
+    assert "1 other VM(s) run here" in refusal(host, preexec_fn=limit)
+
+
+def test_a_file_is_no_vm(host: Host) -> None:
+    """Nobody keeps root from measuring by a file of such a name."""
+    files = host.root / "proc/123/fd"
+    files.mkdir(parents=True)
+    (files / "3").symlink_to("/tmp/anon_inode:kvm-vm")
+    (files / "4").symlink_to("/tmp/5 -> anon_inode:kvm-vm")
+    assert host.run(*PART).returncode == 0
 
 
 def test_not_root(host: Host) -> None:
