@@ -94,7 +94,7 @@ dirty_bits_given='' dirty_bits_list=''
 
 # What has to be undone; empty: nothing. A value is stored before the setting
 # is changed, so that a signal in between restores what is there anyway.
-eager_was='' dirty_bits_was='' pool_was='' pool_file='' scratch='' output_tmp=''
+eager_was='' dirty_bits_was='' pool_was='' pool_got='' pool_file='' scratch='' output_tmp=''
 # Whether the lock is held, and the lines that the journal has of this process.
 locked='' noted='' unrestored=''
 # $! at the time no test was running; a different $! is a test to be ended.
@@ -189,7 +189,7 @@ restore() {
 	end_child
 	put_back "$eager_param" "$eager_was" || status=1
 	put_back "$dirty_bits_param" "$dirty_bits_was" || status=1
-	put_back "$pool_file" "$pool_was" || status=1
+	put_back_pool || status=1
 	rm -rf ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
 	# It stays if a setting could not be restored.
 	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
@@ -204,6 +204,16 @@ put_back() {
 	complain "could not restore $1; by hand: echo $2 > $1"
 }
 
+# A pool that has got another size since is somebody else's, who may have pages in it.
+put_back_pool() {
+	now=$(value_of "${pool_file#"$root"}")
+	if [ -n "$pool_was" ] && [ "$now" != "${pool_got:-"$now"}" ]; then
+		say "$pool_file is $now, which somebody else has set meanwhile, so it stays; it was $pool_was"
+	else
+		put_back "$pool_file" "$pool_was"
+	fi
+}
+
 # note FILE NEW OLD, before FILE is changed: a killed script restores nothing.
 note() {
 	line="${1#"$root"} $3 $2"
@@ -212,7 +222,8 @@ note() {
 	[ -n "$noted" ] || line="by $name $$
 $line"
 	noted="$noted$line;"
-	{ printf '%s\n' "$line" >>"$journal"; } 2>/dev/null ||
+	# Whoever runs "kvm-eager-split status" is to see it.
+	(umask 022 && printf '%s\n' "$line" >>"$journal") 2>/dev/null ||
 		complain "could not write $journal, so ${1##*/} is not changed: no space left?"
 }
 
@@ -639,8 +650,9 @@ grow_pool() {
 	was=$(value_of "${pool_dir#"$root"}/nr_hugepages") || return 1
 	pool_new=$(($(cat "$pool_dir/nr_hugepages") + wanted - had))
 	note "$pool_dir/nr_hugepages" "$pool_new" "$was" || return 1
-	pool_file=$pool_dir/nr_hugepages pool_was=$was
+	pool_got='' pool_file=$pool_dir/nr_hugepages pool_was=$was
 	{ echo "$pool_new" >"$pool_file"; } 2>/dev/null
+	pool_got=$(value_of "${pool_file#"$root"}")
 	had=$(pool_free)
 	[ "$had" -ge "$wanted" ] || too_little $((wanted * page_mib)) $((had * page_mib)) "$page_mib"
 }
@@ -649,7 +661,7 @@ grow_pool() {
 memory_of=
 use_memory() {
 	[ "$1" != "$memory_of" ] || return 0
-	put_back "$pool_file" "$pool_was" || return 1
+	put_back_pool || return 1
 	pool_was=
 	page_mib=$(page_mib_of "$1")
 	if [ "$page_mib" -gt 0 ]; then grow_pool; else check_memory $((largest * size / 1048576)); fi || return 1

@@ -939,6 +939,25 @@ def test_only_values_of_the_benchmark_are_restored(
     assert ((host.root / "etc/shadow").read_text(), host.journal.exists()) == ("on\n", False)
 
 
+def test_everybody_may_read_the_journal(host: Host) -> None:
+    """Monitoring is not root, and root's umask may be 077."""
+    seen = 'stat -c %a "$here"/run/kvm-eager-split.journal >>"$here/progress"'
+    (host.root / "fake_test").write_text(f"{FAKE_TEST}\n{seen}\n")
+    assert host.run(*PART, "--output=out.jsonl", preexec_fn=lambda: os.umask(0o77)).returncode == 0
+    assert (host.root / "progress").read_text().split() == ["644"] * 2
+    assert host.output.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pool_that_somebody_else_has_changed_meanwhile(host: Host) -> None:
+    """As a VMM that starts next: its pages are not taken away."""
+    pool = host.pool()
+    (host.root / "fake_test").write_text(f"{FAKE_TEST}\necho 500 >{pool}\n")
+    done = host.run(*PART)
+    said = f"split-bench: {pool} is 500, which somebody else has set meanwhile, so it stays; "
+    assert (done.returncode, done.stderr) == (0, f"{said}it was 0\n")
+    assert (pool.read_text(), host.journal.exists()) == ("500\n", False)
+
+
 def test_no_setting_is_changed_that_cannot_be_noted(host: Host) -> None:
     said = refusal(host, *PART, preexec_fn=limit_files(0))
     assert f"could not write {host.journal}, so nr_hugepages is not changed" in said
