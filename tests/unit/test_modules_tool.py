@@ -3,8 +3,10 @@
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -516,6 +518,38 @@ def test_an_upgrade_replaces_only_whole_modules(host: Host) -> None:
     assert host.calls[1:] == [f"depmod {RELEASE}"]
 
 
+def test_ended_by_a_signal_while_modules_are_replaced(host: Host) -> None:
+    """Of two versions none loads. dkms build may be ended."""
+    put(host, OLD)
+    host.build()
+    mv = '/bin/mv "$@"; kill -TERM $PPID; echo >>"$H/moved"'
+    program(host.root / "bin/mv", f"#!/bin/dash\n{mv}\n")
+    assert host.does("install") == (0, f"installed for {RELEASE}\n")
+    assert in_place(host) == {f"{each}.eagersplit.ko.xz": VERSION for each in MODULES}
+    assert host.calls == [f"depmod {RELEASE}"]
+    # While they are taken away, too.
+    host.write("torn", "kvm\n")
+    depmod = (host.root / "bin/depmod").read_text()
+    program(host.root / "bin/depmod", depmod + "kill -TERM $PPID\n")
+    program(host.root / "bin/cp", "#!/bin/sh\nexit 1\n")
+    assert (host.does("install")[0], in_place(host)) == (4, {})
+
+
+@for_each_row("umask", "027", "077")
+def test_everybody_may_read_what_is_installed(host: Host, umask: str) -> None:
+    """Or monitoring, which is not root, takes the kernel's own modules for the next."""
+    host.write("next", "")
+    command = ("dash", "-c", f'umask {umask}; exec dash "$@"', "dash", host.script)
+    assert host.called(*command, "install").returncode == 0
+    for file in (host.root / UPDATES[1:], *(host.root / UPDATES[1:]).iterdir()):
+        assert file.stat().st_mode & 0o444 == 0o444, file
+    done = host.called(*command, "build", "--deb")
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run(("dpkg-deb", "-c", host.root / DEB), capture_output=True, check=True)
+    modes = {line.split()[0] for line in listed.stdout.decode().splitlines()}
+    assert modes == {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x"}
+
+
 IMAGE = f"boot/initrd.img-{RELEASE}"
 STOCK_KVM = "usr/lib/modules/x/kernel/arch/x86/kvm/kvm-amd.ko.xz\n"
 UPDATE = f"update-initramfs -u -k {RELEASE}"
@@ -546,6 +580,15 @@ def test_an_initramfs_with_kvm_gets_what_is_installed(host: Host) -> None:
     (host.root / "bin/cp").chmod(0o755)
     assert host.does("install")[0] == 4
     assert (host.calls[-1], "eagersplit" in image.read_text()) == (UPDATE, False)
+
+
+def test_an_initramfs_of_a_clock_that_was_ahead(host: Host) -> None:
+    """It is newer than what has just been installed."""
+    host.write("next", "")
+    image = host.write(IMAGE, STOCK_KVM)
+    os.utime(image, (time.time() + 86400,) * 2)
+    assert host.does("install")[0] == 0
+    assert UPDATE in host.calls and "updates/dkms/kvm.eagersplit.ko.xz" in image.read_text()
 
 
 def test_an_initramfs_without_kvm_is_left_alone(host: Host) -> None:
