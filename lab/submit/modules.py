@@ -36,7 +36,7 @@ PACKAGE = f"{TOOL}-dkms"
 # The directories that KVM is built from. Changes of the series to others do not matter for modules.
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
 SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards", "symbols")
-CONTROL = ("control", "triggers", "preinst", "postinst", "prerm")
+CONTROL = ("control", "triggers", "preinst", "postinst", "prerm", "postrm")
 # What a fleet puts into Prometheus and Grafana.
 EXAMPLES = ("alerts.yml", "dashboard.json")
 # Commands of the package -> what their manual pages call them, in section 8.

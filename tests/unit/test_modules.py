@@ -558,11 +558,31 @@ def test_nothing_is_left(installed: Installed) -> None:
     log = write(installed.root / f"var/log/kvm-eager-split-{RELEASE}.log", "")
     package = write(installed.root / "var/cache/kvm-eager-split/x.deb", "")
     _, (first, *rest) = installed.run("prerm", "remove")
-    assert not log.exists() and not package.exists()
+    assert not log.exists()
+    # It may be what apt is about to install, having removed this package for it.
+    assert package.exists()
+    installed.run("postrm", "remove")
+    assert package.exists()
+    installed.run("postrm", "purge")
+    assert not package.parent.exists()
     assert not (installed.root / "var/lib/dkms/kvm-eager-split").exists()
     assert [file.name for file in installed.modules.iterdir()] == ["nvidia.ko"]
     assert first == f"remove -m kvm-eager-split -v {OURS} --all"
     assert set(rest) == {f"depmod {RELEASE}"}
+
+
+def test_an_index_that_names_what_is_gone(installed: Installed) -> None:
+    """As dkms or a removal that was killed has left it: the next boot would have no KVM."""
+    kernel = installed.modules.parents[1]
+    index = write(kernel / "modules.dep", "updates/dkms/kvm.eagersplit.ko.xz:\n")
+    program(installed.root / "bin/depmod", f'echo depmod "$@" >>"$DPKG_ROOT/calls"; : >{index}\n')
+    said, calls = installed.run("prerm", "remove")
+    assert (said, calls[1:], index.read_text()) == ("", [f"depmod {RELEASE}"], "")
+    # Without room.
+    index.write_text("updates/dkms/kvm.eagersplit.ko.xz:\n")
+    program(installed.root / "bin/depmod", "exit 1\n")
+    said, _ = installed.run("prerm", "remove")
+    assert f"{index} STILL NAMES ITS MODULES, so a boot has no KVM: depmod {RELEASE}\n" in said
 
 
 def test_a_removal_says_what_it_waits_for(installed: Installed) -> None:
