@@ -2,6 +2,7 @@
 """Alerts and the dashboard for what `kvm-eager-split metrics` writes, by Prometheus itself."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ from lab.series import archive
 from lab.series.archive import SourceMissing
 from lab.submit.modules import PARTS
 from tests.rows import for_each_row
+from tests.unit.fake_kvm_host import NOBODY
+from tests.unit.files import called, program, write
 from tests.unit.processes import started
 from tests.unit.test_modules_tool import Host
 
@@ -93,6 +96,43 @@ def text(tmp_path: Path) -> str:
     done = host.run("metrics")
     assert (done.returncode, done.stderr) == (0, "")
     return f'node_textfile_mtime_seconds{{file="/x/kvm.prom"}} 1\n{done.stdout}'
+
+
+# The exporter's user, for whom another one stands. Who is not root stays who it is.
+RUNUSER = f"""#!/bin/sh
+[ "$1 $2 $3" = "-u prometheus --" ] || exit 2
+shift 3
+[ "$(id -u)" -ne 0 ] || exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups "$@"
+exec "$@"
+"""
+
+
+def test_the_file_for_a_node_exporter() -> None:
+    """By the documented command, if the directory's owner wants root to write elsewhere."""
+    page = (Path(__file__).parents[2] / "docs/operators.md").read_text()
+    begin = "kvm-eager-split metrics |"
+    command = begin + page.partition(f"```sh\n{begin}")[2].partition("```")[0]
+    with TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        program(root / "bin/runuser", RUNUSER)
+        tool = program(root / "bin/kvm-eager-split", "#!/bin/sh\nprintf 'x 1\\n# EOF\\n'\n")
+        (root / "node-exporter").mkdir()
+        words = ("sh", "-c", command.replace("/var/lib/prometheus", directory))
+        secret = write(root / "secret", "root's own\n", 0o600)
+        (root / "node-exporter/kvm.new").symlink_to(secret)
+        if os.geteuid() == 0:
+            os.chown(root / "node-exporter", NOBODY, NOBODY)
+            assert called(root, *words).returncode
+            assert secret.read_text() == "root's own\n"
+        (root / "node-exporter/kvm.new").unlink()
+        file = root / "node-exporter/kvm.prom"
+        for _ in range(2):
+            done = called(root, *words)
+            # It stays if there is nothing, or half of it.
+            assert file.read_text() == "x 1\n# EOF\n"
+            program(tool, "#!/bin/sh\necho x 2\nexit 1\n")
+        assert done.returncode == 1
 
 
 @contextmanager
