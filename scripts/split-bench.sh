@@ -190,7 +190,9 @@ restore() {
 	put_back "$eager_param" "$eager_was" || status=1
 	put_back "$dirty_bits_param" "$dirty_bits_was" || status=1
 	put_back_pool || status=1
-	rm -rf ${output_tmp:+"$output_tmp"} ${scratch:+"$scratch"}
+	# Not a directory that has taken the name, nor what is in it.
+	rm -f ${output_tmp:+"$output_tmp"} 2>/dev/null
+	rm -rf ${scratch:+"$scratch"}
 	# It stays if a setting could not be restored.
 	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
 	[ "$status" -lt 128 ] || complain 'interrupted; the settings of this host are as before'
@@ -729,7 +731,10 @@ replace_results() {
 
 # A copy that replaces the file: there are whole test runs only in it, whatever happens.
 append_results() {
-	cat "$scratch/new" >>"$scratch/all"
+	{ cat "$scratch/new" >>"$scratch/all"; } 2>/dev/null || {
+		complain "could not keep results for the table in $scratch: no space left?"
+		return
+	}
 	[ -n "$output" ] || return 0
 	{ name_new && to_new replace_results; } 2>/dev/null && return 0
 	rm -f "$output_tmp"
@@ -971,7 +976,8 @@ prepare() {
 	eager_was=$(cat "$eager_param")
 	[ -z "$dirty_bits_given" ] || dirty_bits_was=$(cat "$dirty_bits_param")
 	# The table has what the file held, too.
-	[ -z "$resumed" ] || printf '%s\n' "$resumed" >"$scratch/all"
+	[ -z "$resumed" ] || { printf '%s\n' "$resumed" >"$scratch/all"; } 2>/dev/null ||
+		refuse "no room in $scratch for the results of '$output'"
 	[ -z "$resume" ] || [ "$quiet" -eq 1 ] ||
 		printf '%s: %s of %s runs are still to be measured\n' "$name" "$runs_total" "$runs_wanted" >&2
 }

@@ -445,6 +445,18 @@ def test_results_that_were_exchanged_are_a_failure(host: Host) -> None:
     assert (done.returncode, "or is another file there?" in done.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("host", ["dash"], indirect=True)
+def test_a_directory_that_takes_the_name_of_a_new_file_stays(host: Host) -> None:
+    """A recursive removal would follow links that are exchanged meanwhile, busybox's at least."""
+    name = f"{host.root}/${{word##*/}}"
+    steps = f'case $word in */.split-bench.*) mkdir "{name}"; : >"{name}/file" ;; esac'
+    mv = f'/bin/mv "$@"; for word; do {steps}; done'
+    program(host.root / "bin/mv", f"#!/bin/dash\n{mv}\n")
+    host.environment["PATH"] = f"{host.root}/bin:{host.environment['PATH']}"
+    assert host.run(*PART, "--output", str(host.output)).returncode == 0
+    assert len([*host.root.glob(".split-bench.*/file")]) == 2
+
+
 @for_each_row("option", "--output", "--resume")
 def test_a_link_is_refused(host: Host, option: str) -> None:
     for target in (host.write("data.jsonl", ""), host.root / "nothing", host.root / "run"):
@@ -774,6 +786,15 @@ def test_no_space_at_the_output(host: Host) -> None:
     output = host.root / "out.jsonl"
     assert "no room for" in refusal(host, "--output", str(output), preexec_fn=limit_files(4096))
     assert not output.exists()
+
+
+def test_no_space_for_the_table(host: Host) -> None:
+    """A table that lacks a run is not printed by a success."""
+    done = host.run(*PART, preexec_fn=limit_files(6000))
+    said = f"split-bench: could not keep results for the table in {host.root}/run/split-bench: "
+    assert done.returncode == 1 and said in done.stderr
+    settings = (host.eager.read_text(), host.pool().read_text(), host.journal.exists())
+    assert settings == ("Y\n", "0\n", False)
 
 
 def test_others_are_ok(host: Host) -> None:
