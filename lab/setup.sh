@@ -7,6 +7,8 @@
 # and LAB_BASE those that the pin of a base names.
 # Says nothing when nothing is missing. Exit status 2: it could not be done.
 set -eu
+# With it, cd goes elsewhere, and prints where.
+unset CDPATH
 
 lab=$(cd "$(dirname "$0")" && pwd)
 build=$(dirname "$lab")/build

@@ -107,6 +107,18 @@ def test_silent_when_nothing_is_missing(machine: Machine) -> None:
     ]
 
 
+def test_a_cdpath(machine: Machine) -> None:
+    """By which cd finds another directory, and prints its name."""
+    (machine.root / "elsewhere/lab").mkdir(parents=True)
+    places = {"PATH": str(machine.path), "NOTES": str(machine.notes), "HOME": str(machine.root)}
+    for path in (".", "elsewhere"):
+        done = called(
+            machine.root, "lab/setup.sh", cwd=machine.root, **places, LAB_BASE="", CDPATH=path
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not (machine.root / "elsewhere/build").exists()
+
+
 def test_installs_only_what_is_missing(machine: Machine) -> None:
     forget(machine, "flex", "bochs")
     done = machine.run()
