@@ -4,8 +4,10 @@
 migrate.sh with a QEMU that only talks: what it asks, keeps and puts back.
 """
 
+import fcntl
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -301,9 +303,25 @@ def run(host: Path, tmp_path: Path) -> Run:
         limit: float = 30,
         kvm: str = 'echo "kvm $*" >>"$FAKE_LOG"; [ "$FAKE" != "$1" ]',
         settings: str = "NYD",
+        end: str = "TERM",
     ) -> subprocess.CompletedProcess[str]:
         # TERM after LIMIT seconds, as the lab ends what takes too long.
-        words = ("timeout", limit, "sh", SCRIPT, qemu, "image", 2, mib, 128, 0, 0, *settings)
+        words = (
+            "timeout",
+            "-s",
+            end,
+            limit,
+            "sh",
+            SCRIPT,
+            qemu,
+            "image",
+            2,
+            mib,
+            128,
+            0,
+            0,
+            *settings,
+        )
         return called(
             tmp_path,
             *words,
@@ -388,6 +406,55 @@ def test_what_fails_is_said_and_all_is_put_back(
     done = run(fake, says, mib)
     assert done.returncode == 1
     assert done.stderr.startswith("migrate: ") and said in done.stderr
+    assert_put_back(host, tmp_path)
+
+
+POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+PARAMETERS = "/sys/module/kvm/parameters"
+
+
+def test_being_killed_leaves_a_journal(run: Run, host: Path, tmp_path: Path) -> None:
+    """From which kvm-eager-split restores, and without that nothing is changed again."""
+    write(host / POOL[1:].replace("nr_", "surplus_"), "2\n")
+    free = host / POOL[1:].replace("nr_", "free_")
+    free.unlink()
+    free.symlink_to("nr_hugepages")
+    assert run("hangs", kvm="", limit=3, end="KILL").returncode == -signal.SIGKILL
+    by, *lines = (host / "run/kvm-eager-split.journal").read_text().splitlines()
+    assert re.fullmatch("by split-bench [0-9]+", by)
+    # Surplus pages are others'.
+    assert lines == [
+        f"{POOL} 5 18",
+        f"{PARAMETERS}/eager_page_split Y N",
+        f"{PARAMETERS}/dirty_bits auto off",
+    ]
+    done = run(kvm="")
+    said = "migrate: a benchmark or a reload was killed: kvm-eager-split restore\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_memory_and_pool_are_not_taken_from_others(run: Run, host: Path, tmp_path: Path) -> None:
+    write(host / "proc/meminfo", "MemAvailable: 90000 kB\n")
+    done = run(kvm="", mib=100)
+    said = "migrate: too little memory: wanted 128 MiB, had 87 MiB available\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert_put_back(host, tmp_path)
+    with (host / "run/split-bench.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = run(kvm="")
+    assert done.returncode == 1
+    assert "migrate: a benchmark runs already, or a test that it started" in done.stderr
+    assert not (host / "run/kvm-eager-split.journal").exists()
+    assert_put_back(host, tmp_path)
+
+
+def test_another_vm_is_not_disturbed(run: Run, host: Path, tmp_path: Path) -> None:
+    files = host / "proc/123/fd"
+    files.mkdir(parents=True)
+    (files / "9").symlink_to("anon_inode:kvm-vm")
+    done = run(kvm="")
+    assert done.returncode == 1
+    assert done.stderr == "migrate: 1 other VM(s) run here, and eager_page_split is global\n"
     assert_put_back(host, tmp_path)
 
 

@@ -14,15 +14,18 @@
 # Leaves in $LAB_OUT: host, and for each SETTING (N): N.qmp, N.source, N.restored, N.stats; with
 # MIGRATE_KVM N.back.qmp, N.back.stats, and N.there, its results from before it went back.
 #
-# Limits: one vendor's KVM; the VM is the only one of this host, as the parameters are global.
-# The pool of huge pages and the parameters are put back on every way out. Needs a POSIX shell
-# and cat, grep, head, mkfifo, mktemp, rm, sleep, uname (busybox's are enough).
+# Limits: one vendor's KVM; the VM is the only one of this host, as the parameters are global: it refuses beside
+# others, and beside split-bench.sh, whose lock it takes.
+# The pool of huge pages and the parameters are put back on every way out, and after SIGKILL by
+# "kvm-eager-split restore". Needs a POSIX shell and cat, grep, head, ls, mkfifo, mktemp, rm, sed, sleep,
+# uname, xargs (busybox's are enough), and where there is a directory /run, flock of util-linux.
 #
 # Environment: LAB_OUT, LAB_PROGRESS; MIGRATE_KVM, if another KVM is to have the guest in between: sh runs
 # it with `source`, `destination` or `source` again and the setting before each QEMU is started;
 # MIGRATE_ROOT, for the tests only: a directory that stands for / when /sys and /proc are read or written.
 
 set -eu
+unset QUOTING_STYLE
 
 qemu=$1 image=$2 vcpus=$3 mib=$4 mib_per_s=$5 before_s=$6 after_s=$7
 shift 7
@@ -33,6 +36,9 @@ params=$root/sys/module/kvm/parameters
 eager_param=$params/eager_page_split
 dirty_bits_param=$params/dirty_bits
 pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+# That of split-bench.sh, which describes it. Without /run, as in an emulated machine, nothing else runs.
+journal=$root/run/kvm-eager-split.journal
+locked='' noted='' unrestored=''
 
 say() {
 	echo "$*" >>"${LAB_PROGRESS:-/dev/null}"
@@ -46,13 +52,51 @@ die() {
 
 # Nothing may end this early, and a setting that cannot be put back keeps none from it.
 restore() {
-	trap '' INT TERM HUP
+	trap '' INT TERM HUP QUIT PIPE
 	set +e
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
-	[ -z "${old_eager-}" ] || echo "$old_eager" >"$eager_param"
-	[ -z "${old_dirty_bits-}" ] || echo "$old_dirty_bits" >"$dirty_bits_param"
-	[ -z "${old_pool-}" ] || echo "$old_pool" >"$pool"
+	put_back "$eager_param" "${old_eager-}"
+	put_back "$dirty_bits_param" "${old_dirty_bits-}"
+	put_back "$pool" "${old_pool-}"
 	rm -rf "$work"
+	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
+	[ -z "$unrestored" ] || exit 1
+}
+
+put_back() {
+	[ -n "$2" ] || return 0
+	{ echo "$2" >"$1"; } 2>/dev/null && return
+	unrestored=yes
+	echo "migrate: could not restore $1; by hand: echo $2 > $1" >&2
+}
+
+# change FILE NEW OLD
+change() {
+	if [ -n "$locked" ]; then
+		by="by split-bench $$
+"
+		[ -z "$noted" ] || by=''
+		noted=yes
+		{ printf '%s%s %s %s\n' "$by" "${1#"$root"}" "$3" "$2" >>"$journal"; } 2>/dev/null ||
+			die "could not write $journal, so ${1##*/} is not changed"
+	fi
+	echo "$2" >"$1"
+}
+
+# MIGRATE_KVM may need the same lock, as kvm-eager-split reload does.
+be_alone() {
+	[ -d "$root/run" ] && [ -z "${MIGRATE_KVM-}" ] || return 0
+	lock=$root/run/split-bench.lock
+	(umask 077 && : >>"$lock") 2>/dev/null || die "$root/run cannot be written: is it mounted read-only?"
+	# QEMU has it, too, and can outlive this.
+	exec 9>>"$lock"
+	flock -w 1 9 || die "a benchmark runs already, or a test that it started ($lock)"
+	[ ! -e "$journal" ] || die "a benchmark or a reload was killed: kvm-eager-split restore"
+	locked=yes
+	# shellcheck disable=SC2012 # numbers
+	others=$( (cd "$root/proc" && printf '%s\n' [0-9]*/fd | xargs ls -l) 2>/dev/null |
+		grep -c '^[^>]* -> anon_inode:kvm-vm$') || :
+	[ "$others" -eq 0 ] || die "$others other VM(s) run here, and eager_page_split is global"
 }
 
 # The vendor's module is the one whose KVM found its processor.
@@ -78,10 +122,17 @@ describe_host() {
 }
 
 reserve() {
-	old_pool=$(cat "$pool")
+	pages=$(cat "$pool")
+	# Surplus pages are others', and freed with them.
+	old_pool=$((pages - $(cat "${pool%/*}/surplus_hugepages" 2>/dev/null || echo 0)))
 	free=$(cat "${pool%/*}/free_hugepages")
 	missing=$((mib / HUGE_MIB - free))
-	[ "$missing" -le 0 ] || echo $((old_pool + missing)) >"$pool"
+	# A pool that takes the last pages has the host reclaim for minutes, and kill processes.
+	needed=$((missing * HUGE_MIB + 64 + mib / 128))
+	available=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
+	[ "$missing" -le 0 ] || [ "$needed" -le "$available" ] ||
+		die "too little memory: wanted $needed MiB, had $available MiB available"
+	[ "$missing" -le 0 ] || change "$pool" $((pages + missing)) "$old_pool"
 	[ "$(cat "${pool%/*}/free_hugepages")" -ge $((mib / HUGE_MIB)) ] ||
 		die "no $((mib / HUGE_MIB)) free huge pages of $HUGE_MIB MiB: memory is fragmented or short"
 }
@@ -165,8 +216,8 @@ set_up() {
 		;;
 	*) die "$1: neither N nor Y nor D nor V" ;;
 	esac
-	echo "$eager" >"$eager_param"
-	[ ! -e "$dirty_bits_param" ] || echo "$dirty_bits" >"$dirty_bits_param"
+	change "$eager_param" "$eager" "$old_eager"
+	[ ! -e "$dirty_bits_param" ] || change "$dirty_bits_param" "$dirty_bits" "$old_dirty_bits"
 }
 
 await_guest() {
@@ -244,7 +295,10 @@ trap restore EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
+trap 'exit 131' QUIT
+trap 'exit 141' PIPE
 
+be_alone
 describe_host >"$LAB_OUT/host"
 reserve
 old_eager=$(cat "$eager_param")
