@@ -180,10 +180,11 @@ time_left() {
 	printf ', about %s s left' $((elapsed * (work_total - work_done) / work_done))
 }
 
-# Every way out leads here. A setting that cannot be put back is the one thing
-# that the user must hear of even when all else went well.
+# Every way out leads here, a signal directly: "exit" would end the script, and restore nothing, if a signal came just
+# as this begins. A setting that cannot be put back is the one thing that the user must hear of even when all else went
+# well.
 restore() {
-	status=$?
+	status=${1:-$?}
 	trap '' INT TERM HUP QUIT PIPE
 	trap - EXIT
 	end_child
@@ -243,7 +244,7 @@ catch_signals() {
 	trap restore EXIT
 	for signal in 1/HUP 2/INT 3/QUIT 13/PIPE 15/TERM; do
 		# shellcheck disable=SC2064 # the number is that of now
-		trap "exit $((128 + ${signal%/*}))" "${signal#*/}"
+		trap "restore $((128 + ${signal%/*}))" "${signal#*/}"
 	done
 }
 

@@ -31,6 +31,15 @@ def called(
     return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, check=False)
 
 
+def with_a_second_signal(script: Path, to: Path) -> Path:
+    """A copy that gets another signal just as it begins to restore, once."""
+    again = '[ -n "${again-}" ] || { again=yes; kill -HUP $$; }'
+    begin, restore, rest = script.read_text().partition("\nrestore() {\n")
+    line, _, rest = rest.partition("\n")
+    assert line.startswith("\tstatus=")
+    return program(to, f"{begin}{restore}{line}\n{again}\n{rest}")
+
+
 def leave_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Pretend that all disks have SIZE bytes free. The path that is asked about has to exist."""
     usage = shutil.disk_usage("/")._replace(free=size)

@@ -26,7 +26,7 @@ from tests.rows import for_each_row
 from tests.unit import migration_data as data
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.fake_kvm_host import Host, furnish
-from tests.unit.files import called, program, write
+from tests.unit.files import called, program, with_a_second_signal, write
 
 
 def test_the_image_is_a_bios_that_begins_at_its_first_byte(tmp_path: Path) -> None:
@@ -406,6 +406,15 @@ def test_what_fails_is_said_and_all_is_put_back(
     done = run(fake, says, mib)
     assert done.returncode == 1
     assert done.stderr.startswith("migrate: ") and said in done.stderr
+    assert_put_back(host, tmp_path)
+
+
+def test_a_second_signal_puts_all_back(
+    run: Run, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = with_a_second_signal(SCRIPT, tmp_path / "script")
+    monkeypatch.setattr("tests.unit.test_migration.SCRIPT", script)
+    run("hangs", limit=1)
     assert_put_back(host, tmp_path)
 
 

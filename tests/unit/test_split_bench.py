@@ -22,7 +22,7 @@ import pytest
 
 from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, set_cpus
-from tests.unit.files import program
+from tests.unit.files import program, with_a_second_signal
 from tests.unit.processes import default_signals, is_gone, started, until
 from tests.unit.report_data import DIMENSIONS
 
@@ -1014,6 +1014,14 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
         assert is_gone(int(pid.read_text()))
     assert (process.returncode, host.settings()) == (128 + number, before)
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+
+
+def test_a_signal_as_it_begins_to_restore(host: Host) -> None:
+    """As of a terminal that closes after Ctrl-C."""
+    host.script = with_a_second_signal(SCRIPT, host.root / "script")
+    before = host.settings()
+    assert host.run(*PART, preexec_fn=default_signals).returncode == 129
+    assert host.settings() == before
 
 
 def test_reader_that_goes_away(host: Host) -> None:

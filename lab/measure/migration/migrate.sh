@@ -50,8 +50,10 @@ die() {
 	exit 1
 }
 
-# Nothing may end this early, and a setting that cannot be put back keeps none from it.
+# Nothing may end this early, and a setting that cannot be put back keeps none from it. Signals lead here directly:
+# "exit" would restore nothing if a signal came just as this begins.
 restore() {
+	status=${1:-$?}
 	trap '' INT TERM HUP QUIT PIPE
 	set +e
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
@@ -60,7 +62,9 @@ restore() {
 	put_back "$pool" "${old_pool-}"
 	rm -rf "$work"
 	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
-	[ -z "$unrestored" ] || exit 1
+	[ -z "$unrestored" ] || status=1
+	trap - EXIT
+	exit "$status"
 }
 
 put_back() {
@@ -292,11 +296,11 @@ check_restored() {
 
 work=$(mktemp -d)
 trap restore EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
-trap 'exit 131' QUIT
-trap 'exit 141' PIPE
+trap 'restore 130' INT
+trap 'restore 143' TERM
+trap 'restore 129' HUP
+trap 'restore 131' QUIT
+trap 'restore 141' PIPE
 
 be_alone
 describe_host >"$LAB_OUT/host"
