@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* From the command line to VM after VM: what both programs do before and after they measure. */
+/*
+ * main() of dirty_log_perf_test and dirty_log_live_perf_test: parses the command
+ * line, creates one VM after the other, and has the program measure each of them.
+ */
 #include <ctype.h>
 #include <limits.h>
 
@@ -8,48 +11,10 @@
 
 #define MAX_RUNS	1000
 
-bool initially_set(const struct test *test)
-{
-	return test->manual_caps & KVM_DIRTY_LOG_INITIALLY_SET;
-}
-
-bool is_hugetlb(enum vm_mem_backing_src_type backing)
-{
-	return is_backing_src_hugetlb(backing) || backing == VM_MEM_SRC_SHARED_HUGETLB;
-}
-
-u64 slot_bytes(const struct test *test)
-{
-	return memstress_args.size / test->opts->slots;
-}
-
-u64 slot_gpa(const struct test *test, int slot)
-{
-	return memstress_args.gpa + slot * slot_bytes(test);
-}
-
-/* By bytes, as the log is little-endian on all architectures. */
-bool is_logged(const struct test *test, int slot, u64 offset)
-{
-	const u8 *bytes = (const u8 *)test->bitmaps[slot];
-	u64 page = offset / getpagesize();
-
-	return bytes[page / 8] & (1 << (page % 8));
-}
-
-bool is_page_logged(const struct test *test, u64 page)
-{
-	u64 per_slot = test->pages_per_slot;
-
-	return is_logged(test, page / per_slot, page % per_slot * getpagesize());
-}
-
-u64 page_step(const struct options *opts)
-{
-	return opts->sparse ? SPARSE_BYTES / memstress_args.guest_page_size : 1;
-}
-
-/* Ask by reserving the pages, as this considers surplus pages and limits. */
+/*
+ * Reserve the pages instead of reading how many are free: only a reservation takes
+ * surplus pages and the limits of the process into account.
+ */
 static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 {
 	size_t page_size = get_backing_src_pagesz(backing);
@@ -78,7 +43,10 @@ static void require_memory(const struct options *opts, u64 bytes)
 		require_hugetlb(opts->backing, bytes);
 }
 
-/* The largest page that host, guest, and backing use: sizes are multiples. */
+/*
+ * The memory of each vCPU and of each memslot must be a multiple of the largest page
+ * that the host, the guest or the backing uses.
+ */
 static u64 allocation_unit(enum vm_guest_mode mode, const struct options *opts)
 {
 	u64 guest_page = vm_guest_mode_params[mode].page_size;
@@ -111,7 +79,7 @@ static u64 enable_manual_protect(struct kvm_vm *vm)
 	u64 caps = kvm_check_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2);
 
 	caps &= KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE | KVM_DIRTY_LOG_INITIALLY_SET;
-	/* --tracked starts with an empty log. */
+	/* With --tracked the log is empty at first. */
 	if (perf_options.tracked)
 		caps &= KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE;
 	if (caps)
@@ -166,7 +134,7 @@ static void run_test(enum vm_guest_mode mode, void *data)
 		run_once(mode, &perf_options, i);
 }
 
-/* The command line: what the programs have in common.  Their own is that of struct perf_program. */
+/* Options of both programs.  A program's own are in its struct perf_program. */
 
 static_assert(DEFAULT_PER_VCPU_MEM_SIZE == SZ_1G, "-h says what -b is by default");
 
@@ -182,7 +150,7 @@ struct options perf_options = {
 	.manual_protect = true,
 };
 
-/* @option: the name of the option, which takes no less than @min bytes. */
+/* @option: its name, for the message.  @min: the least number of bytes it accepts. */
 static u64 take_size(const char *option, const char *arg, u64 min)
 {
 	static const char units[] = "bkmgt";
@@ -216,7 +184,7 @@ static void take_backing(const char *arg)
 	perf_options.backing = option_name(arg, &backings);
 }
 
-/* The library's way out is an assertion. */
+/* The library would end the test by an assertion, instead of telling what is wrong. */
 static void take_mode(const char *arg)
 {
 	if (!*arg || arg[strspn(arg, "0123456789")] || strtoul(arg, NULL, 10) >= NUM_VM_MODES)
@@ -224,7 +192,10 @@ static void take_mode(const char *arg)
 	guest_modes_cmdline(arg);
 }
 
-/* Headers without the capability come with a library without the hook. */
+/*
+ * The capabilities and vm_open_hook are added by the same series: where the headers
+ * lack the former, the library lacks the latter.
+ */
 #ifdef KVM_CAP_X86_DIRTY_BITS
 static void take_chunk(const char *arg)
 {
@@ -255,24 +226,12 @@ static void enable_settings(struct kvm_vm *vm)
 	enable_setting(vm, KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, &perf_options.chunk, "--chunk");
 	enable_setting(vm, KVM_CAP_X86_DIRTY_BITS, &perf_options.dirty_bits, "--dirty-bits");
 }
-
-void asked_json(const struct options *opts)
-{
-	if (opts->chunk.given)
-		fprintf(json_out, ", \"asked_chunk_bytes\": %lu", opts->chunk.value);
-	else
-		fprintf(json_out, ", \"asked_chunk_bytes\": null");
-	fprintf(json_out, ", \"asked_dirty_bits\": %s", !opts->dirty_bits.given ? "null" :
-		opts->dirty_bits.value ? "true" : "false");
-}
-#else
-void asked_json(const struct options *opts)
-{
-}
 #endif
 
-/* To pin to, parsed once the number of vCPUs is known. */
+/* The value of -c.  It can be parsed only when the number of vCPUs is known. */
 static const char *pcpus;
+
+/* The value of -p, which upstream's dirty_log_perf_test has. */
 static u64 ignored;
 
 static int max_vcpus(void)
@@ -280,7 +239,7 @@ static int max_vcpus(void)
 	return min_t(int, kvm_check_cap(KVM_CAP_MAX_VCPUS), KVM_MAX_VCPUS);
 }
 
-/* memslot 0 is the library's. */
+/* The library itself uses memslot 0. */
 static int max_slots(void)
 {
 	return kvm_check_cap(KVM_CAP_NR_MEMSLOTS) - 1 - perf_program.own_slots;
@@ -357,7 +316,6 @@ static void check_options(const struct options *opts)
 
 static void parse_options(int argc, char *argv[])
 {
-	/* The common ones, then the program's own. */
 	struct test_option options[MAX_OPTIONS] = { }, *end = &options[ARRAY_SIZE(common_options)];
 
 	memcpy(options, common_options, sizeof(common_options));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Times of phases, for people, and as JSON objects, one per line, for programs. */
+/* Prints the times of phases, as text and as JSON with one object per line. */
 #include <ctype.h>
 #include <limits.h>
 
@@ -8,7 +8,10 @@
 /* Takes tv_sec and tv_nsec. */
 #define TIME_FMT	"%ld.%.9lds"
 
-/* Part of the output format, which scripts parse; those whose time is taken have a text. */
+/*
+ * Names in JSON are part of the output format, which scripts parse.  A phase has a
+ * text if its time is printed.
+ */
 static const struct {
 	const char *json;
 	const char *text;
@@ -82,13 +85,39 @@ void json_phase(enum phase phase, int iteration)
 		fprintf(json_out, "null");
 }
 
+static void parameters_json(const struct kvm_parameters *parameters)
+{
+	if (!parameters->eager)
+		return;
+
+	fprintf(json_out, ", \"eager\": %s, \"tdp_mmu\": %s, \"ept\": %s",
+		parameters->eager, parameters->tdp_mmu, parameters->tdp);
+}
+
+/* The settings that the command line asks for, as opposed to those of the host. */
+static void asked_json(const struct options *opts)
+{
+#ifdef KVM_CAP_X86_DIRTY_BITS
+	const char *dirty_bits = "null";
+
+	if (opts->chunk.given)
+		fprintf(json_out, ", \"asked_chunk_bytes\": %lu", opts->chunk.value);
+	else
+		fprintf(json_out, ", \"asked_chunk_bytes\": null");
+
+	if (opts->dirty_bits.given)
+		dirty_bits = json_bool(opts->dirty_bits.value);
+	fprintf(json_out, ", \"asked_dirty_bits\": %s", dirty_bits);
+#endif
+}
+
 void json_dimensions(const struct test *test, const char *record)
 {
 	const struct options *opts = test->opts;
 
 	fprintf(json_out, "{\"record\": \"%s\", \"mode\": \"%s\"", record, perf_program.mode);
 	fprintf(json_out, ", \"run\": %d, \"runs\": %d", test->run, opts->runs);
-	kvm_parameters_json();
+	parameters_json(&test->parameters);
 	fprintf(json_out, ", \"vcpus\": %d, \"bytes_per_vcpu\": %lu, \"slots\": %d",
 		opts->nr_vcpus, memstress_args.size / opts->nr_vcpus, opts->slots);
 	fprintf(json_out, ", \"backing\": \"%s\"", vm_mem_backing_src_alias(opts->backing)->name);
@@ -107,11 +136,14 @@ void json_dimensions(const struct test *test, const char *record)
 	asked_json(opts);
 }
 
-/* What json_out collects. */
+/* What was written to json_out so far. */
 static char *json_text;
 static size_t json_bytes;
 
-/* Where it is written: in the same directory, so that it can be renamed. */
+/*
+ * The file is written under this name, and then renamed.  It is in the same
+ * directory because rename() does not work across file systems.
+ */
 static char json_part[PATH_MAX];
 
 void json_open(const char *json)

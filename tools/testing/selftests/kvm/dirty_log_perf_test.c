@@ -45,17 +45,17 @@
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
 
-/* The first word of a page that the guest did not write to since: it writes no other one. */
+/* The first word, the only one that the guest writes, of pages that it has not written. */
 #define UNWRITTEN	0ULL
 
 /*
- * What a vCPU does in a pass, and has done.  Guest memory; main accesses it
- * while the vCPU does not run.
+ * What a vCPU is to do in a pass, and what it has done.  This is guest memory, which the
+ * main thread accesses while the vCPU does not run.
  */
 struct guest_job {
-	/* Accesses of a pass. */
+	/* How many accesses a pass has. */
 	u64 steps;
-	/* In bytes: the first page and the distance to the next, from args->gva. */
+	/* Bytes from args->gva to the first page, and from one page to the next. */
 	u64 first;
 	u64 stride;
 	u32 write_percent;
@@ -63,22 +63,22 @@ struct guest_job {
 	u32 first_region;
 	bool regions;
 	bool random;
-	/* Of all passes since main reset it. */
+	/* Accesses of all passes since the main thread reset this. */
 	struct accesses done;
 } __aligned(64);
 
 static struct guest_job guest_jobs[KVM_MAX_VCPUS];
 
-/* Guest pages of one or more slots. */
+/* Numbers of guest pages. */
 struct tally {
 	s64 written;
 	s64 logged;
 };
 
 /*
- * Guests.  Whether an access is a write is decided by chance even if all are, so
- * that the cost of an access does not depend on it.  Little is kept across calls,
- * for all of it to stay in registers: counting shall not make an access dearer.
+ * Draw for each access whether it is a write, even if all or none are, so that the cost of
+ * an access does not depend on -w.  All variables fit into registers, so that counting
+ * does not make an access more expensive.
  */
 static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
@@ -101,13 +101,13 @@ static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *rand
 	return writes;
 }
 
-/* All or nothing of a region: among neighbours, @percent of them are written, to within one. */
+/* Return: 0 or 100, so that of any regions in a row @percent are 100, to within one region. */
 static u32 region_percent(u64 region, u64 percent)
 {
 	return (region + 1) * percent / 100 > region * percent / 100 ? 100 : 0;
 }
 
-/* All of a vCPU's memory, or one region after the other. */
+/* Access all of a vCPU's memory, at once or region by region. */
 static u64 guest_passes(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
 	struct guest_job part = *job;
@@ -124,7 +124,7 @@ static u64 guest_passes(const struct guest_job *job, struct kvm_random_state *ra
 	return writes;
 }
 
-/* In place of the library's, in L2 as well. */
+/* Replaces the library's weak definition.  With -n it runs in L2. */
 void memstress_guest_code(u32 vcpu)
 {
 	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];
@@ -281,7 +281,7 @@ static void set_access(const struct test *test, int iteration)
 	}
 }
 
-/* Since the last time.  vCPUs must not be running. */
+/* Return: the accesses since the last call.  vCPUs must not be running. */
 static struct accesses take_accesses(const struct test *test)
 {
 	struct accesses sum = {}, none = {};
@@ -301,13 +301,13 @@ static double percent_written(const struct accesses *accesses)
 	return accesses->writes * 100.0 / nr_accesses(accesses);
 }
 
-/* JSON comes with statistics, as they cost no phase anything. */
+/* JSON always contains statistics: reading them is not part of any phase. */
 static bool wants_stats(const struct options *opts)
 {
 	return opts->stats || opts->json;
 }
 
-/* Counting has all CPUs do something, which may change the times of the next phase. */
+/* Only when needed: counting runs code on all CPUs, which may change the next phase's time. */
 static bool counts_memory(const struct options *opts)
 {
 	return opts->json && (opts->pattern == PATTERN_REGIONS || opts->tracked);
@@ -344,9 +344,10 @@ static void json_record(const struct test *test, enum phase phase, int iteration
 }
 
 /*
- * The time of an ioctl begins just after a timer tick where sleeping ends with one.
- * A tick while KVM queues its wait for SRCU readers may preempt main, which is one of
- * them then: three more ticks.
+ * Sleep for a moment before an ioctl is timed.  Without high-resolution timers the sleep
+ * ends with a timer tick, so the next tick is as far away as possible.  A tick that
+ * preempts the main thread while KVM queues its wait for SRCU readers would make that wait
+ * three ticks longer, because the main thread is such a reader then.
  */
 static struct timespec start_clock(void)
 {
@@ -357,7 +358,7 @@ static struct timespec start_clock(void)
 	return start;
 }
 
-/* What main did, or what vCPUs did if @accesses is not empty. */
+/* @accesses: those of vCPUs in this phase; empty if the main thread did the work. */
 static void end_phase(struct test *test, enum phase phase, int iteration,
 		      struct timespec time, struct accesses accesses)
 {
@@ -403,12 +404,14 @@ static void populate(struct test *test)
 	if (counts_memory(opts) && opts->tracked)
 		test->page_tables = count_page_tables();
 	run_pass(test, PHASE_POPULATE, 0);
-	if (counts_memory(opts) && !opts->tracked)
-		test->page_tables = count_page_tables();
-	else if (counts_memory(opts))
-		kvm_memory_json(test, PHASE_POPULATE, 0);
+	if (counts_memory(opts)) {
+		if (opts->tracked)
+			kvm_memory_json(test, PHASE_POPULATE, 0);
+		else
+			test->page_tables = count_page_tables();
+	}
 
-	/* Memory that was written while it is logged is mapped by 4KiB pages. */
+	/* With --tracked there are no huge pages: writes to logged memory map 4KiB pages. */
 	if (opts->verify && !opts->tracked)
 		verify_populated(test);
 }

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What dirty_log_perf_test and x86/dirty_log_live_perf_test share:
- *   dirty_log_perf_main.c		from the command line to VM after VM
- *   dirty_log_perf_workers.c		the vCPUs' threads
- *   dirty_log_perf_results.c		times of phases, for people and as JSON
- *   x86/dirty_log_perf_stats.c	KVM's parameters and statistics
+ * dirty_log_perf_test and x86/dirty_log_live_perf_test consist of their own files and
+ * of these, which they share:
+ *   dirty_log_perf_main.c		the command line, and one VM after the other
  *   x86/dirty_log_perf_sizes.c	the verdict on the sizes of pages
+ *   x86/dirty_log_perf_stats.c	KVM's statistics and parameters
+ *   dirty_log_perf_results.c		times of phases, as text and as JSON
+ *   dirty_log_perf_workers.c		the vCPUs' threads
+ *
+ * Each file calls only those below it.  The programs' own files call any of them but
+ * main.c, which calls the program by way of struct perf_program.
  */
 #ifndef SELFTEST_KVM_DIRTY_LOG_PERF_H
 #define SELFTEST_KVM_DIRTY_LOG_PERF_H
@@ -17,7 +21,10 @@
 #include "memstress.h"
 #include "test_options.h"
 
-/* Of both programs; the first four of dirty_log_live_perf_test are its first ones in time. */
+/*
+ * Phases of both programs.  dirty_log_live_perf_test numbers its phases by time, and
+ * relies on the first four of these to have these numbers there, too.
+ */
 enum phase {
 	PHASE_POPULATE, PHASE_BASELINE, PHASE_ENABLE, PHASE_ENABLED, PHASE_DIRTY, PHASE_GET,
 	PHASE_CLEAR, PHASE_VERIFY, PHASE_LOGGING, PHASE_DISABLE, PHASE_DISABLED, NR_PHASES,
@@ -55,6 +62,14 @@ enum pattern {
 
 /* Room for the statistics that are read, see x86/dirty_log_perf_stats.c. */
 #define MAX_KVM_STATS	24
+
+/* Values of KVM's parameters in JSON, as the VM was created.  NULL: not on x86. */
+struct kvm_parameters {
+	const char *eager;
+	const char *tdp_mmu;
+	/* ept or npt. */
+	const char *tdp;
+};
 
 /* Of the VM and of all its vCPUs at one time; 0 for what the kernel lacks. */
 struct kvm_stats {
@@ -111,6 +126,7 @@ struct test {
 	/* From 1 to what was asked for. */
 	int run;
 	struct kvm_vm *vm;
+	struct kvm_parameters parameters;
 	/* KVM_DIRTY_LOG_* as enabled, 0 if GET clears the log. */
 	u64 manual_caps;
 	/* What the last GET returned, by slot; one bit per host page. */
@@ -135,20 +151,21 @@ struct test {
 
 #define SPARSE_BYTES	0x200000UL
 
-/* What one of the programs has of its own. */
+/* How main() reaches the program that it belongs to. */
 struct perf_program {
-	/* In JSON. */
+	/* The name of the program in JSON. */
 	const char *mode;
 	/* The first lines of what -h prints. */
 	const char *purpose;
 	const struct test_option *options;
 	/* memslots besides those of the test. */
 	int own_slots;
-	/* Refuse what does not go together; may be NULL. */
+	/* Refuse options that exclude each other; may be NULL. */
 	void (*check)(const struct options *opts);
 	/*
-	 * Let the first vCPU access @nr pages of the test memory, of any vCPU's part.  NULL if
-	 * vCPUs run on while the host acts, and mend or hide what is to be found.
+	 * Let the first vCPU access @nr pages of the test memory, from the page with the
+	 * number @first on, whichever vCPU's they are.  NULL if vCPUs run while page
+	 * sizes are verified: their accesses change what a probe would find.
 	 */
 	void (*probe)(const struct test *test, u64 first, u64 nr, bool write);
 	void (*run)(struct test *test);
@@ -177,36 +194,69 @@ void phase_done(struct test *test, enum phase phase, int iteration, struct times
 const char *phase_name(enum phase phase);
 void print_average(const struct test *test, enum phase phase);
 
-bool initially_set(const struct test *test);
-bool is_hugetlb(enum vm_mem_backing_src_type backing);
-u64 slot_bytes(const struct test *test);
-u64 slot_gpa(const struct test *test, int slot);
+static inline bool initially_set(const struct test *test)
+{
+	return test->manual_caps & KVM_DIRTY_LOG_INITIALLY_SET;
+}
 
-/* Whether the last GET returned the page at @offset into @slot. */
-bool is_logged(const struct test *test, int slot, u64 offset);
+static inline bool is_hugetlb(enum vm_mem_backing_src_type backing)
+{
+	return is_backing_src_hugetlb(backing) || backing == VM_MEM_SRC_SHARED_HUGETLB;
+}
+
+static inline u64 slot_bytes(const struct test *test)
+{
+	return memstress_args.size / test->opts->slots;
+}
+
+static inline u64 slot_gpa(const struct test *test, int slot)
+{
+	return memstress_args.gpa + slot * slot_bytes(test);
+}
+
+/*
+ * Did the last GET return the page at @offset into @slot?  The log is little-endian
+ * on all architectures, so look at bytes, not at words.
+ */
+static inline bool is_logged(const struct test *test, int slot, u64 offset)
+{
+	const u8 *bytes = (const u8 *)test->bitmaps[slot];
+	u64 page = offset / getpagesize();
+
+	return bytes[page / 8] & (1 << (page % 8));
+}
+
 /* The same for a page by its number in the test memory. */
-bool is_page_logged(const struct test *test, u64 page);
+static inline bool is_page_logged(const struct test *test, u64 page)
+{
+	u64 per_slot = test->pages_per_slot;
+
+	return is_logged(test, page / per_slot, page % per_slot * getpagesize());
+}
+
+/* Guest pages from one that is accessed to the next one. */
+static inline u64 page_step(const struct options *opts)
+{
+	return opts->sparse ? SPARSE_BYTES / memstress_args.guest_page_size : 1;
+}
 
 /* As the command line and JSON have it. */
 const char *pattern_name(enum pattern pattern);
-
-/* Guest pages from one that is accessed to the next one. */
-u64 page_step(const struct options *opts);
 
 static inline const char *json_bool(bool value)
 {
 	return value ? "true" : "false";
 }
 
-/* Where JSON goes: memory, as a file shall be complete or not come to be. */
+/* JSON is collected in memory, so that the file is either complete or not written. */
 extern FILE *json_out;
 
-/* Begin a line with all that tells one test from another. */
+/* Begin a line with all parameters of the test: what tells it from other tests. */
 void json_dimensions(const struct test *test, const char *record);
 /* The members "phase" and "iteration". */
 void json_phase(enum phase phase, int iteration);
 
-/* Refuse a file that cannot be written: better now than after the run. */
+/* Find out whether the file can be written, before the test rather than after it. */
 void json_open(const char *json);
 void json_close(const char *json);
 
@@ -220,7 +270,7 @@ void verify_populated(struct test *test);
 void verify_split(const struct test *test, const char *stage);
 
 /* KVM's statistics and parameters, once there is a VM and until its end. */
-void kvm_stats_open(const struct test *test);
+void kvm_stats_open(struct test *test);
 void kvm_stats_close(void);
 void kvm_stats_read(struct kvm_stats *stats);
 /* Pages that are page tables of VMs, all over the host; negative if the kernel does not tell. */
@@ -230,26 +280,20 @@ void kvm_memory_json(const struct test *test, enum phase phase, int iteration);
 /* Page faults that a vCPU took so far. */
 u64 vcpu_faults_taken(int vcpu);
 
-/* What changed, for people, per write if there are any, and for programs. */
+/* What changed.  As text, also how many exits there were per write, if there are any. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes);
 void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *after);
-
-/* The members "asked_...", each with a comma in front of it. */
-void asked_json(const struct options *opts);
-/* Members for KVM's parameters, likewise. */
-void kvm_parameters_json(void);
 #else
-/* --stats is refused; the parameters exist only on x86. */
+/* KVM's parameters and these statistics exist only on x86, so --stats is refused. */
 static inline void verify_populated(struct test *test) { }
 static inline void verify_split(const struct test *test, const char *stage) { }
-static inline void kvm_stats_open(const struct test *test) { }
+static inline void kvm_stats_open(struct test *test) { }
 static inline void kvm_stats_close(void) { }
 static inline void kvm_stats_read(struct kvm_stats *stats) { }
 static inline void kvm_stats_print(const struct kvm_stats *before,
 				   const struct kvm_stats *after, u64 writes) { }
 static inline void kvm_stats_json(const struct kvm_stats *before,
 				  const struct kvm_stats *after) { }
-static inline void kvm_parameters_json(void) { }
 static inline s64 count_page_tables(void) { return -1; }
 static inline void kvm_memory_json(const struct test *test, enum phase phase,
 				   int iteration) { }

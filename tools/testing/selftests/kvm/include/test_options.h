@@ -1,54 +1,60 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The command line of a test: a table of its options, which -h is made of, too. */
+/* The command line of a test, described by a table of options.  -h prints that table. */
 #ifndef SELFTEST_KVM_TEST_OPTIONS_H
 #define SELFTEST_KVM_TEST_OPTIONS_H
 
 #include "kvm_util.h"
 
-/* Of a program, -h included. */
+/* Options of a program, including -h. */
 #define MAX_OPTIONS	32
 
-/* Rows of a table, which begin with their name and what they are. */
+/* A table from which the user chooses rows.  Each begins with two strings: name and text. */
 struct choice {
 	const void *rows;
 	size_t size;
 	unsigned int nr;
-	/* By number, those that were named; none: all of them are chosen. */
+	/* Bits of the rows that the user has named.  None: all rows are chosen. */
 	u64 named;
 };
 
 bool choice_has(const struct choice *c, unsigned int row);
 unsigned int choice_count(const struct choice *c);
-/* Return: its name, and behind that what it is. */
+/* Return: the two strings that the row begins with. */
 const char * const *choice_row(const struct choice *c, unsigned int row);
 
-/* An option of the command line; a list of them ends with an empty one, NULL is none. */
+/* An option of the command line.  An empty one ends a list; NULL is an empty list. */
 struct test_option {
-	/* 0 or NULL if it has the other one only. */
+	/* An option has a letter or a name, or both; 0 or NULL: it has none. */
 	char letter;
 	const char *name;
-	/* For -h, which adds what a number is by default; or what says it there. */
+	/* For -h, which adds the default of a number. */
 	const char *help;
+	/* Prints the help instead. */
 	void (*describe)(void);
-	/*
-	 * One of these: set, or cleared if @off; read from the value, or the value; given the
-	 * value; or told what was named.  A @number with a choice is that of the row.
-	 */
+	/* What the option sets is one of these, up to @choice.  @flag: no value is given. */
 	bool *flag;
+	/* Clear the flag instead. */
 	bool off;
+	/* The value as a number, or with @choice, the number of the row of that name. */
 	u64 *number;
 	int *count;
 	const char **text;
+	/* Called with the value. */
 	void (*take)(const char *arg);
+	/* Rows that are named; the option may be given several times. */
 	struct choice *choice;
-	/* Of the number: the second one is @most() if there is such a function; 0: of one. */
+	/* Limits of a number.  @most, if not NULL, is used instead of @max. */
 	u64 min;
 	u64 max;
 	int (*most)(void);
+	/* The number has to be a multiple of this, unless it is 0. */
 	u64 multiple;
 };
 
-/* These end the test if they can't.  @more: what -h says besides, or NULL. */
+/*
+ * These functions end the program if the command line is wrong.  @more: text for -h
+ * that is printed before the options, or NULL.
+ */
 void parse_test_options(int argc, char *argv[], const struct test_option *options,
 			const char *more);
 /* Return: the number of the row with this name. */

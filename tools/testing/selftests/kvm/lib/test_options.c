@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The command line of a test. */
+/* Parses the command line of a test, and prints its help. */
 #include <ctype.h>
 #include <getopt.h>
 #include <limits.h>
@@ -8,7 +8,7 @@
 
 #define EXIT_USAGE	2
 
-/* Of getopt_long(), for options without a letter: their number follows. */
+/* getopt_long() returns this plus the number of the option, if that has no letter. */
 #define NO_LETTER	256
 
 void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
@@ -51,7 +51,7 @@ static bool is_end(const struct test_option *o)
 	return !o || (!o->letter && !o->name);
 }
 
-/* As it is to be typed.  Valid until the next call. */
+/* Return: how the user types the option.  Valid until the next call. */
 static const char *typed(const struct test_option *o)
 {
 	static char name[32];
@@ -69,10 +69,17 @@ static void print_option(const struct test_option *o)
 	bool both = o->letter && o->name;
 
 	printf(" %s%s%s: %s", typed(o), both ? ", --" : "", both ? o->name : "", o->help);
-	/* Nothing, and what is without limit or drawn, is none. */
+	/* Zero means none, and a huge number means no limit or one drawn at random. */
 	if (value && value < UINT_MAX)
 		printf(" (default: %lu)", value);
 	printf("\n");
+}
+
+static void print_choice(const struct test_option *o)
+{
+	for (unsigned int i = 0; i < o->choice->nr; i++)
+		printf("  -%c %-10s %s\n", o->letter, choice_row(o->choice, i)[0],
+		       choice_row(o->choice, i)[1]);
 }
 
 static void __noreturn print_help(const struct test_option *options, const char *more)
@@ -84,9 +91,9 @@ static void __noreturn print_help(const struct test_option *options, const char 
 	for (const struct test_option *o = options; !is_end(o); o++) {
 		if (o->describe)
 			o->describe();
-		for (unsigned int i = 0; o->choice && !o->number && i < o->choice->nr; i++)
-			printf("  -%c %-10s %s\n", o->letter, choice_row(o->choice, i)[0],
-			       choice_row(o->choice, i)[1]);
+		/* With a number, the help text names the rows. */
+		if (o->choice && !o->number)
+			print_choice(o);
 	}
 	exit(0);
 }
@@ -140,7 +147,7 @@ void parse_test_options(int argc, char *argv[], const struct test_option *option
 	}
 
 	while ((flag = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
-		/* It told what is wrong. */
+		/* getopt_long() has printed what is wrong. */
 		if (flag == '?')
 			exit(EXIT_USAGE);
 		if (flag == 'h')

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of dirty_log_live_perf_test share: the host's side of a run in
- * dirty_log_live_perf_test.c, the guest's in dirty_log_live_guest.c, and what they
- * counted in dirty_log_live_report.c.
+ * What the files of dirty_log_live_perf_test share.  Each calls only those below it:
+ *
+ *   dirty_log_live_perf_test.c	the host's side of a run
+ *   dirty_log_live_report.c		what vCPUs have counted
+ *   dirty_log_live_guest.c		the guest's side of a run
+ *
+ * See dirty_log_perf.h for the files that it shares with dirty_log_perf_test.
  */
 #ifndef SELFTEST_KVM_DIRTY_LOG_LIVE_H
 #define SELFTEST_KVM_DIRTY_LOG_LIVE_H
@@ -10,7 +14,7 @@
 #include "processor.h"
 #include "dirty_log_perf.h"
 
-/* Buckets of an octave, the logarithm of that, and buckets of all octaves. */
+/* Buckets per octave, the logarithm of that, and buckets of all octaves. */
 #define STEPS		8
 #define STEP_BITS	3
 #define NR_BUCKETS	((64 - STEP_BITS + 1) * STEPS)
@@ -23,7 +27,7 @@
 
 enum kind { WRITERS, READERS, NR_KINDS };
 
-/* What the host does in it stalls vCPUs. */
+/* Does the host do anything in this phase, which may stall vCPUs? */
 static inline bool is_action(enum phase phase)
 {
 	return phase == PHASE_ENABLE || phase == PHASE_GET || phase == PHASE_CLEAR ||
@@ -35,14 +39,14 @@ struct phase_stats {
 	u64 reads;
 	u64 writes;
 	u64 longest;
-	/* Where it was, when it began, and of several vCPUs, whose it was. */
+	/* The longest access: its address, its beginning, and in a sum, its vCPU. */
 	u64 longest_gva;
 	u64 longest_at;
 	u64 longest_vcpu;
 	u64 histogram[NR_BUCKETS];
 };
 
-/* Guest memory of one vCPU, which alone writes it. */
+/* Guest memory that only one vCPU writes. */
 struct vcpu_stats {
 	/* All accesses; written once, at the end. */
 	u64 accesses;
@@ -72,7 +76,7 @@ static inline u32 phase_number(u32 word)
 	return word & ~ACTION;
 }
 
-/* Where everything is.  Host and guests have a copy; none is modified. */
+/* The layout of guest memory.  Host and guest have a copy, and neither modifies it. */
 extern struct layout {
 	struct control *control;
 	/* struct vcpu_stats of vCPU 0, and the distance to the next. */
@@ -92,7 +96,7 @@ extern struct layout {
 	u64 page_step;
 } layout;
 
-/* The command line's. */
+/* Options of this program. */
 extern struct live_options {
 	/* Length of a window of the timeline. */
 	int window_us;
@@ -102,7 +106,7 @@ extern struct live_options {
 	bool fresh;
 } live_options;
 
-/* One phase that was, or is. */
+/* A phase that has begun. */
 struct span {
 	enum phase phase;
 	/* 0 outside of iterations. */
@@ -113,7 +117,7 @@ struct span {
 	struct kvm_stats stats;
 };
 
-/* One VM that was measured, or is. */
+/* One VM that is being measured. */
 struct live {
 	struct test *test;
 	/* Host's view of the guest memory. */
@@ -124,9 +128,9 @@ struct live {
 	/* Phases that began. */
 	int nr_spans;
 	u64 fresh_gpa;
-	/* Only with -V, by page of test memory: as last copied ... */
+	/* Only with -V, for each page of test memory: the first word, as it was last copied. */
 	u64 *copies;
-	/* ... and whether that changed until just before the last GET. */
+	/* Whether that had changed just before the last GET. */
 	bool *changed;
 };
 
@@ -153,7 +157,7 @@ static inline u64 accesses_of(const struct phase_stats *stats)
 /* The largest latency in a bucket; ticks. */
 u64 bucket_end(int bucket);
 
-/* For people, and for programs. */
+/* Print the results as text, and as JSON. */
 void report(const struct live *live);
 void json_all(const struct live *live);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest of dirty_log_live_perf_test: it accesses memory without end, and takes
- * the time of each access.  Only what memory accesses need may fault in here.
+ * The guest of dirty_log_live_perf_test: it accesses memory all the time, and measures
+ * how long each access takes.  No other access may fault, so what this code uses itself
+ * is touched before.
  */
 #include "dirty_log_live.h"
 
@@ -20,9 +21,9 @@ struct cursor {
 	u64 stamp;
 	u64 window;
 	u64 window_end;
-	/* When to read it; U64_MAX if there is none left. */
-	u64 fresh_due;
+	/* The next fresh page to read, and when; U64_MAX if there is none left. */
 	u64 fresh_next;
+	u64 fresh_due;
 };
 
 static int bucket_of(u64 ticks)
@@ -46,7 +47,7 @@ u64 bucket_end(int bucket)
 	return ((bucket - shift * STEPS + 1ULL) << shift) - 1;
 }
 
-/* Usually the one it began in. */
+/* Return: the phase that an access belongs to, usually the one in which it began. */
 static u32 phase_to_blame(u32 began, u64 start, u64 end)
 {
 	u32 now = READ_ONCE(layout.control->phase);
@@ -99,7 +100,7 @@ static void timed_access(struct cursor *me, u64 gva, bool write, u32 began)
 		count_window(me, end);
 }
 
-/* So that it does not stall anything later. */
+/* Write to all of it now, so that no fault there stalls the vCPU later. */
 static void touch_stats(struct vcpu_stats *stats)
 {
 	for (u64 offset = 0; offset < layout.stride; offset += PAGE_SIZE) {
@@ -135,7 +136,7 @@ static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *ar
 	timed_access(me, args->gva + page * PAGE_SIZE, write, phase);
 }
 
-/* Not with PAUSE, which makes some processors exit. */
+/* Called again and again until the read is due.  No PAUSE, as that may be a VM exit. */
 static void read_fresh(struct cursor *me, u32 vcpu, u32 phase)
 {
 	u64 now = rdtsc();
@@ -155,7 +156,7 @@ static void read_fresh(struct cursor *me, u32 vcpu, u32 phase)
 	timed_access(me, layout.fresh_gva + page * PAGE_SIZE, false, phase);
 }
 
-/* In place of the library's, in L2 as well. */
+/* Replaces the library's weak definition.  With -n it runs in L2. */
 void memstress_guest_code(u32 vcpu)
 {
 	struct memstress_vcpu_args *args = &memstress_args.vcpu_args[vcpu];

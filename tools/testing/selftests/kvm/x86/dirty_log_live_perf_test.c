@@ -81,7 +81,7 @@ static bool host_relies_on_tsc(void)
 	return relies;
 }
 
-/* From here on, guests read the same clock as the host. */
+/* With an offset of zero, guests read the same TSC as the host. */
 static void set_up_clock(int nr_vcpus)
 {
 	u64 offset = 0;
@@ -107,7 +107,7 @@ static void check_clock(int nr_vcpus)
 	}
 }
 
-/* Below the memory that there is already, and mapped after it. */
+/* Add a memslot below the guest's memory so far, and map it behind that. */
 static char *add_memory(struct live *live, int slot, u64 *gva, u64 *gpa, u64 bytes)
 {
 	struct kvm_vm *vm = live->test->vm;
@@ -127,7 +127,7 @@ static void set_up_layout(const struct test *test)
 {
 	const struct live_options *opts = &live_options;
 	int per_iteration = 2 + !!test->manual_caps + test->opts->verify;
-	/* Of the stretches alone. */
+	/* The time that the host sleeps; what its actions take is not known yet. */
 	u64 planned_us = (3ULL + test->opts->iterations) * opts->stretch_ms * 1000;
 	u64 room_us = ROOM_FACTOR * planned_us;
 
@@ -198,14 +198,14 @@ static u64 page_word(const struct live *live, u64 page)
 	return READ_ONCE(*word);
 }
 
-/* As if all pages had been in the log. */
+/* The first copy of all pages. */
 static void copy_all(struct live *live)
 {
 	for (u64 page = 0; page < nr_test_pages(); page++)
 		live->copies[page] = page_word(live, page);
 }
 
-/* Before GET.  A page that was never copied differs from its copy, 0. */
+/* To be called before GET.  Guests write no 0, so a page that was never copied differs. */
 static void note_changes(struct live *live)
 {
 	for (u64 page = 0; page < nr_test_pages(); page++)
@@ -213,8 +213,8 @@ static void note_changes(struct live *live)
 }
 
 /*
- * After GET and CLEAR.  What was written before CLEAR is in the copy; what is
- * written after it may be in the copy, too, and has to be in the next log.
+ * To be called after GET and CLEAR.  The copies have what was written before CLEAR.
+ * They may have later writes, too, which must then be in the next log nevertheless.
  */
 static void check_collected(struct live *live, int iteration)
 {
@@ -257,7 +257,7 @@ static void begin_phase(struct live *live, enum phase phase, int iteration)
 	__atomic_store_n(&live->control->phase, word, __ATOMIC_RELEASE);
 }
 
-/* Ends the vCPUs. */
+/* Have the vCPUs end. */
 static void end_phases(struct live *live)
 {
 	TEST_ASSERT(live->nr_spans == layout.nr_phases, "%d phases instead of %u",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the vCPUs of dirty_log_live_perf_test counted: what it comes to by phase,
- * by kind of vCPU, and over time; for people and for programs.
+ * Evaluates what the vCPUs of dirty_log_live_perf_test have counted, by phase, by kind
+ * of vCPU and over time, and prints it as text and as JSON.
  */
 #include "dirty_log_live.h"
 
@@ -21,13 +21,13 @@ struct period {
 	enum phase end;
 };
 
-/* As dirty logging costs vCPUs something for different reasons. */
+/* Separate, because stalls have other reasons in each of them. */
 static const struct period periods[] = {
 	{ "logging", PHASE_ENABLE, PHASE_DISABLE },
 	{ "disabling", PHASE_DISABLE, PHASE_DISABLED },
 };
 
-/* What a kind's throughput went through in a period. */
+/* How far the throughput of one kind of vCPUs fell in a period. */
 struct dip {
 	/* Mean number of accesses in a window of the baseline, 0 if unknown. */
 	double baseline;
@@ -121,7 +121,7 @@ static double timeline_us(const struct live *live, u64 tsc)
 	return tsc < origin ? -ticks_to_us(origin - tsc) : ticks_to_us(tsc - origin);
 }
 
-/* As long as the timeline is, i.e. vCPUs ran; more than are kept if it overflowed. */
+/* Windows in which vCPUs ran; if that is more than layout.nr_windows, some share the last. */
 static u64 windows_needed(const struct live *live)
 {
 	u64 end = live->spans[layout.nr_phases].begin;
@@ -150,7 +150,7 @@ static u64 window_accesses(const struct live *live, enum kind kind, u32 window)
 	return sum;
 }
 
-/* The phase of that moment. */
+/* Return: the number of the phase at this time. */
 static int phase_at(const struct live *live, u64 tsc)
 {
 	int phase = 0;
@@ -180,7 +180,7 @@ static double baseline_mean(const struct live *live, enum kind kind)
 	return i ? (double)sum / i : 0;
 }
 
-/* Windows that begin in the period, as far as vCPUs ran to their end. */
+/* Considers windows that begin in the period, but not the last one, which is incomplete. */
 static struct dip find_dip(const struct live *live, enum kind kind, const struct period *period)
 {
 	u64 begin = live->spans[find_phase(live, period->first)].begin;
@@ -204,7 +204,7 @@ static struct dip find_dip(const struct live *live, enum kind kind, const struct
 	return dip;
 }
 
-/* Output for people. */
+/* Output as text. */
 
 /* E.g. "clear 1".  Valid until the next call. */
 static const char *span_name(const struct span *span)
@@ -218,7 +218,7 @@ static const char *span_name(const struct span *span)
 	return name;
 }
 
-/* The lines that dirty_log_perf_test has, too. */
+/* The same lines as those of dirty_log_perf_test. */
 static void report_actions(const struct live *live)
 {
 	const struct span *span;
@@ -262,7 +262,9 @@ static void report_table(const struct live *live)
 	pr_info("\n%-6s %-12s %12s %13s %9s %9s %9s %12s\n", "vCPUs", "phase", "accesses",
 		"accesses/s", "p50 us", "p99 us", "p99.9 us", "longest us");
 	for (enum kind kind = 0; kind < NR_KINDS; kind++) {
-		for (int i = 0; nr_of_kind(live, kind) && i < layout.nr_phases; i++)
+		if (!nr_of_kind(live, kind))
+			continue;
+		for (int i = 0; i < layout.nr_phases; i++)
 			report_latency(live, kind, i);
 	}
 }
@@ -293,7 +295,7 @@ void report(const struct live *live)
 	report_overflows(live);
 }
 
-/* Output for programs: JSON objects, one per line, each with all dimensions. */
+/* Output as JSON: one object per line, each with all parameters of the test. */
 
 static void json_live_dimensions(const struct live *live, const char *record)
 {
@@ -398,8 +400,10 @@ void json_all(const struct live *live)
 		for (int i = 0; i < ARRAY_SIZE(periods); i++)
 			json_dip(live, kind, &periods[i]);
 	}
-	for (int i = 0; live->test->opts->stats && i < layout.nr_phases; i++)
-		json_stats(live, i);
+	if (live->test->opts->stats) {
+		for (int i = 0; i < layout.nr_phases; i++)
+			json_stats(live, i);
+	}
 	for (u32 window = 0; window < windows_used(live); window++)
 		json_window(live, window);
 }

@@ -2,19 +2,20 @@
 /*
  * The verdict (-V) on the sizes of the pages that KVM maps.
  *
- * Page sizes come as counts, which do not tell where a wrong one is,
- * and may be wrong themselves.  So if no vCPU runs, the first one goes and looks:
+ * KVM counts pages by size.  The counts do not tell where a wrong page is, and may be
+ * wrong themselves.  So while no other vCPU runs, the first one probes the memory:
  *
  *   hole		after each split it reads all pages, 2 MiB at a time.  None
  *			of these reads may take a page fault.
  *   huge page left	if the counts say so, it writes to two pages of each 2 MiB.
- *			If a huge page vanishes, it was there and write-protected;
- *			if the second of the two is not in the log then, it was
- *			there and writable.
+ *			If a huge page vanishes, it was there and write-protected.
+ *			If the second of the two pages is not in the log then, the
+ *			huge page was there and writable.
  *
- * Limits.  What is found is mended by that, so the message names the first page only.  Memory that
- * is not HugeTLB may lose SPTEs by reclaim, so only huge pages left count there.  Where vCPUs run
- * on, in dirty_log_live_perf_test, there are counts only.
+ * Limits.  Probing splits the huge page, or fills the hole, that it finds, so the message
+ * names the first page only.  Memory that is not HugeTLB may lose SPTEs by reclaim, so
+ * there only huge pages that are left are errors.  dirty_log_live_perf_test, whose vCPUs
+ * run all the time, has only the counts.
  */
 #include "processor.h"
 #include "dirty_log_perf.h"
@@ -209,7 +210,7 @@ static void verify_lazy(const struct test *test, const char *stage)
 	const struct page_sizes *old = &test->populated;
 	struct page_sizes now;
 
-	/* The first time, before the guest writes, and only if the host does not zap. */
+	/* Only the first CLEAR comes before writes, and only HugeTLB keeps its SPTEs. */
 	if (!perf_program.probe || !is_hugetlb(test->opts->backing) ||
 	    test->times[PHASE_CLEAR].count > 1)
 		return;
@@ -222,7 +223,7 @@ static void verify_lazy(const struct test *test, const char *stage)
 		    old->nr_4k, old->nr_2m, old->nr_1g);
 }
 
-/* Only the test slots can have huge pages, memslot 0 has none. */
+/* The counts are those of the VM.  Memslot 0 has no huge pages that would count, too. */
 void verify_split(const struct test *test, const char *stage)
 {
 	const struct vm_setting *chunk = &test->opts->chunk;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What KVM says about itself in the tests of dirty_log_perf.h: its parameters, and
- * its statistics around each phase.
+ * KVM's statistics in the tests of dirty_log_perf.h, as text and as JSON, and the
+ * values of KVM's parameters.
  *
- * Statistics are those of the binary stats file descriptors, one read for the
- * VM and one for each vCPU.  Those of vCPUs are added up.  What a kernel does
- * not have, e.g. the splitter's own if it is not patched, is left out.
+ * Statistics come from the binary stats file descriptors, with one read for the VM
+ * and one for each vCPU.  Those of vCPUs are added up.  Statistics that the kernel
+ * does not have are left out, e.g. those of the splitter in an unpatched kernel.
  */
 #include "processor.h"
 #include "dirty_log_perf.h"
 
-/* Of the VM or of vCPUs, whichever has it.  Names are KVM's, and part of the output format. */
+/* Statistics of the VM or of vCPUs.  Names are KVM's, and part of the output format. */
 static const struct {
 	const char *name;
-	/* It tells what is present now, not what happened since. */
+	/* The value says how many there are now, not how often something has happened. */
 	bool level;
 } kvm_stat_table[] = {
 	{ "pages_4k", true },
@@ -37,14 +37,15 @@ static const struct {
 
 #define NR_KVM_STATS	ARRAY_SIZE(kvm_stat_table)
 
-/* What a file descriptor has, histograms included, is less. */
+/* More than a file descriptor has, histograms included. */
 #define MAX_WORDS	1024
 
-/* Of the current VM: its own file descriptor, and behind it those of each vCPU. */
+/* The file descriptor of the current VM, followed by those of its vCPUs. */
 static struct source {
 	int fd;
-	/* Where the data begins, and in it, what is where: negative if it is not there. */
+	/* Where the data begins in the file. */
 	off_t begin;
+	/* Where each statistic is in the data, negative if it is not there. */
 	int index[NR_KVM_STATS];
 } sources[1 + KVM_MAX_VCPUS];
 
@@ -52,7 +53,7 @@ static int nr_sources;
 
 /* KVM's parameters. */
 
-/* A boolean parameter of a module as JSON, null if there is none. */
+/* Return: a boolean parameter of a module as JSON, null if there is no such parameter. */
 static const char *read_parameter(const char *module, const char *name)
 {
 	char path[128];
@@ -69,18 +70,14 @@ static const char *read_parameter(const char *module, const char *name)
 	return json_bool(c == 'Y' || c == '1');
 }
 
-/* As of the creation of the VM. */
-static struct {
-	const char *eager;
-	const char *tdp_mmu;
-	/* ept or npt. */
-	const char *tdp;
-} parameters;
-
-void kvm_parameters_json(void)
+static struct kvm_parameters read_parameters(void)
 {
-	fprintf(json_out, ", \"eager\": %s, \"tdp_mmu\": %s, \"ept\": %s",
-		parameters.eager, parameters.tdp_mmu, parameters.tdp);
+	return (struct kvm_parameters){
+		.eager = read_parameter("kvm", "eager_page_split"),
+		.tdp_mmu = read_parameter("kvm", "tdp_mmu"),
+		.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
+					   read_parameter("kvm_amd", "npt"),
+	};
 }
 
 /* KVM's statistics. */
@@ -113,20 +110,17 @@ static void add_source(int fd)
 	free(descs);
 }
 
-void kvm_stats_open(const struct test *test)
+void kvm_stats_open(struct test *test)
 {
 	static_assert(NR_KVM_STATS <= MAX_KVM_STATS, "struct kvm_stats is too small");
 
-	parameters.eager = read_parameter("kvm", "eager_page_split");
-	parameters.tdp_mmu = read_parameter("kvm", "tdp_mmu");
-	parameters.tdp = host_cpu_is_intel ? read_parameter("kvm_intel", "ept") :
-					     read_parameter("kvm_amd", "npt");
+	test->parameters = read_parameters();
 	add_source(test->vm->stats.fd);
 	for (int i = 0; i < test->opts->nr_vcpus; i++)
 		add_source(vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu));
 }
 
-/* That of the VM is the library's. */
+/* Closes those of the vCPUs: the library closes the VM's. */
 void kvm_stats_close(void)
 {
 	while (--nr_sources)
@@ -164,9 +158,10 @@ s64 count_page_tables(void)
 	char line[128];
 	s64 pages = -1;
 
-	/* Each CPU keeps some of the count to itself until told otherwise. */
 	if (!file)
 		return -1;
+
+	/* Have each CPU add to the global counters what it has counted itself. */
 	fputs("1\n", file);
 	fclose(file);
 
@@ -208,7 +203,7 @@ static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *a
 	return after->values[stat] - before->values[stat];
 }
 
-/* Only what changed: nearly all of it is 0 in nearly all phases. */
+/* Prints only what changed: in most phases most statistics do not. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
 	s64 change;
