@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests of dirty logging by Dirty bits share: a VM with memory that is
- * logged, a guest that writes to it as told, the log and what should be in it, and
- * the run over all kinds of guests.
+ * What dirty_bits_test and dirty_bits_param_test share.  Each file calls only those
+ * below it:
  *
- * dirty_bits_guest.c has the guest, dirty_bits_vm.c the VM and its log,
- * dirty_bits_run.c the command line.
+ *   dirty_bits_run.c		the command line, and the run over all kinds of guests
+ *   dirty_bits_vm.c		the VM, its memory, its log and what should be in the log
+ *   dirty_bits_guest.c		the guest, which writes to memory as told
  */
 #ifndef SELFTEST_KVM_DIRTY_BITS_H
 #define SELFTEST_KVM_DIRTY_BITS_H
@@ -23,7 +23,7 @@
 #define LOG_WORDS		DIV_ROUND_UP(NR_PAGES, 64)
 #define LOG_BYTES		(LOG_WORDS * sizeof(unsigned long))
 
-/* Memory for a page table of the guest to point to, instead. */
+/* Memory that a page table of the guest can map instead of the data. */
 #define OTHER_SLOT		11
 #define OTHER_GPA		0x50000000ull
 
@@ -34,16 +34,16 @@
 #define MAX_MMU_PAGES		2000ul
 #define EXTRA_PAGES		512
 
-/* Memory across the end of what page tables of four levels map; L1 sees its last page before. */
+/* A memslot across the end of what page tables of four levels map.  EDGE_GVA: the last page. */
 #define EDGE_SLOT		13
 #define EDGE_GPA		BIT_ULL(48)
 #define EDGE_GVA		0x90000000ull
 
-/* No memory, without bits 48 and above or with them, in the page behind it. */
+/* No memory.  The page behind MMIO_GVA maps the same address with a bit above 47 set. */
 #define MMIO_GPA		0xb0000000ull
 #define MMIO_GVA		0xa0000000ull
 
-/* Where L1 sees the tables that map the data, and the one above. */
+/* Where L1 maps the page tables of the data, and the table above them, to change them. */
 #define TABLE_GVA		0x80000000ull
 #define UPPER_GVA		0x80100000ull
 #define NR_TABLES		2u
@@ -52,7 +52,7 @@
 
 #define VMMCALL_BYTES		3
 
-/* Of an EPT pointer, and the operand of INVEPT that says all of them. */
+/* Bits of an EPT pointer, and the operand that has INVEPT invalidate all contexts. */
 #define EPTP_WRITE_BACK		X86_MEMTYPE_WB
 #define EPTP_4_LEVELS		(3ull << 3)
 #define EPTP_AD			BIT_ULL(6)
@@ -65,13 +65,13 @@ enum guest_opcode { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN }
  * Present, Writable and User of the former are Read, Write and Execute of the latter.
  */
 struct entry_bits {
-	/* Of each entry that maps a page. */
+	/* Bits that are set in each entry that maps a page. */
 	u64 leaf;
 	u64 accessed;
 	u64 dirty;
 };
 
-/* Who writes. */
+/* The guest that writes: L1 or L2. */
 struct writer {
 	const char *name;
 	const char *what;
@@ -82,14 +82,14 @@ struct writer {
 	bool no_tdp;
 
 	const char *(*skip_reason)(void);
-	/* Of the combinations of enum guest_kind, those that do if there is little time. */
+	/* The combinations of enum guest_kind that -q runs, as bits. */
 	unsigned long quick;
 };
 
 struct dirty_bits_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
-	/* Of the event, for messages. */
+	/* The event, for messages. */
 	const char *name;
 
 	const struct writer *writer;
@@ -100,13 +100,13 @@ struct dirty_bits_test {
 	u8 *hva;
 	/* Where memory goes when it is moved away; never mapped otherwise. */
 	u8 *elsewhere;
-	/* Of L1, or zero: its NPT or EPT. */
+	/* L1's NPT or EPT, or zero. */
 	u64 tdp;
 	/* The entries that map the data: L1's page tables, or its NPT or EPT. */
 	const struct entry_bits *bits;
 	u64 *table[NR_TABLES];
 	u64 *upper;
-	/* Entries of @upper: that of the first table, and one that leads to zeroes. */
+	/* Entries of @upper: the first one for the data, and one for a table of zero pages. */
 	u64 linked;
 	u64 zeroes;
 
@@ -124,24 +124,29 @@ struct dirty_bits_test {
 struct event {
 	const char *name;
 	const char *what;
-	/*
-	 * Happens between the writes and KVM_GET_DIRTY_LOG; with @undo, it makes the guest
-	 * able to go on, if it has to be undone.
-	 */
-	void (*happen)(struct dirty_bits_test *t, bool undo);
-	bool undo;
+	/* Called between the writes and KVM_GET_DIRTY_LOG. */
+	void (*happen)(struct dirty_bits_test *t);
+	/* Undo that after KVM_GET_DIRTY_LOG, for the guest to go on.  NULL: not needed. */
+	void (*undo)(struct dirty_bits_test *t);
 
 	const char *(*skip_reason)(void);
 	/* Private anonymous memory, not a memfd. */
 	bool private;
 	/* The log may have pages that were not written. */
 	bool more;
-	/* What to do instead, while vCPUs run. */
-	void (*run)(struct dirty_bits_test *t, const struct event *e);
+	/* A test of its own, with a vCPU that runs meanwhile, instead of @happen. */
+	void (*run)(struct dirty_bits_test *t);
 };
 
 /* For messages: the event, who writes, and how the log is cleared. */
-const char *dirty_bits_label(struct dirty_bits_test *t);
+static inline const char *dirty_bits_label(struct dirty_bits_test *t)
+{
+	static char text[80];
+
+	snprintf(text, sizeof(text), "%s, %s, %s", t->name, t->writer->name,
+		 t->manual ? "manual protection" : "GET clears");
+	return text;
+}
 
 #define CHECK(t, cond, fmt, ...)	\
 	CHECK_CASE(dirty_bits_label(t), cond, fmt, ##__VA_ARGS__)
@@ -155,14 +160,17 @@ void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
 void add_op(struct dirty_bits_test *t, enum guest_opcode op, u64 addr, u64 value);
 void send_ops(struct dirty_bits_test *t, bool l2);
 void run_l1(struct dirty_bits_test *t);
-/* The guest whose writes are looked for. */
+/* Run the guest whose writes should be in the log: L1 or L2. */
 void run_writer(struct dirty_bits_test *t);
 void set_l2_root(struct dirty_bits_test *t, u64 root);
 void set_stop(struct dirty_bits_test *t, u64 value);
 
 /* The VM, its memory and its log */
 
-/* Some pages at borders, a third of one half, and nearly none of the other.  Return how many. */
+/*
+ * Have the guest write to some pages: some of those at borders, a third of the pages in
+ * every other 128, and few in the rest.  Return: how many.
+ */
 u64 write_batch(struct dirty_bits_test *t);
 void write_all(struct dirty_bits_test *t);
 void set_slot(struct dirty_bits_test *t, u64 gpa, u32 flags);
@@ -181,13 +189,13 @@ void dirty_bits_destroy_vm(struct dirty_bits_test *t);
 
 /* A run */
 
-/* It can be written, at least to what it was. */
+/* Can the setting be written?  Writes the value that it has. */
 bool is_writable(const char *path);
 
 /* Skip the test if there is no kvm.dirty_bits to be set. */
 void require_dirty_bits(void);
 
-/* Whether any VM looks for Dirty bits.  With PML none does, whatever the parameter says. */
+/* Can VMs log by Dirty bits?  With PML none does, whatever the parameter says. */
 bool can_dirty_bits(void);
 
 #define NO_DIRTY_BITS		"SPTEs have no Dirty bits, or the CPU logs by itself (PML)"
@@ -195,7 +203,7 @@ bool can_dirty_bits(void);
 /* Pages are logged by write-protection faults instead. */
 extern bool dirty_bits_wrprot;
 
-/* What the statistic dirty_bits of a VM is that is created with this parameter. */
+/* Return: the statistic dirty_bits of a VM that is created while the parameter is @mode. */
 u64 dirty_bits_of_new_vm(const char *mode);
 
 /*

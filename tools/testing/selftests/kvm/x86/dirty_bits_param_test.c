@@ -2,8 +2,8 @@
 /*
  * Dirty logging by Dirty bits: the parameter kvm.dirty_bits
  *
- * What it accepts, which VMs it is for (none where the CPU logs by itself), and that a
- * VM that is created with "off" has its pages write-protected.
+ * Check which values it accepts, which VMs log by Dirty bits (none where the CPU logs
+ * writes itself), and that KVM write-protects the pages of a VM that is created with "off".
  */
 #include "dirty_bits.h"
 
@@ -22,7 +22,7 @@ static void check_refused(const char *value)
 		    value, after, before);
 }
 
-/* An entry in a ring needs the vCPU that wrote: such a VM protects pages. */
+/* A ring belongs to the vCPU that wrote, which Dirty bits do not tell: KVM write-protects. */
 static void check_dirty_ring(void)
 {
 	struct kvm_vm *vm;
@@ -33,14 +33,14 @@ static void check_dirty_ring(void)
 	setting_set(PARAM_DIRTY_BITS, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
-	/* Rings can be asked for until there is a vCPU. */
+	/* KVM decides with the first vCPU, as a ring can be enabled until then. */
 	__vm_vcpu_add(vm, 0);
 	TEST_ASSERT(!vm_get_stat(vm, dirty_bits),
 		    "The VM has a dirty ring, and says that it looks for Dirty bits");
 	kvm_vm_free(vm);
 }
 
-/* Write protection does the same, only that KVM takes faults. */
+/* The log is the same with write protection, but KVM takes faults. */
 static void run_without(void)
 {
 	static const struct writer writer = { .name = "L1" };

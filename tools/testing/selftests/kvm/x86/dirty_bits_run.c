@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The command line of the tests of dirty logging by Dirty bits, and all kinds of guests to run. */
+/* The command line of the tests of dirty logging by Dirty bits, and the run over all guests. */
 #include "dirty_bits.h"
 
 #define DEFAULT_ROUNDS		1000u
@@ -41,15 +41,6 @@ void require_dirty_bits(void)
 
 /* Guests */
 
-const char *dirty_bits_label(struct dirty_bits_test *t)
-{
-	static char text[80];
-
-	snprintf(text, sizeof(text), "%s, %s, %s", t->name, t->writer->name,
-		 t->manual ? "manual protection" : "GET clears");
-	return text;
-}
-
 static const struct event *events;
 static struct choice event_choice;
 static void (*run_event)(struct dirty_bits_test *t, const struct event *e);
@@ -62,7 +53,7 @@ static bool can_run(unsigned int i, bool private)
 	       !(e->skip_reason && e->skip_reason());
 }
 
-/* Is there anything to do for a guest with this kind of memory? */
+/* Is any event selected for a guest with this kind of memory? */
 static bool any_selected(bool private)
 {
 	unsigned int nr = 0;
@@ -74,7 +65,7 @@ static bool any_selected(bool private)
 
 bool dirty_bits_wrprot;
 
-/* All that is selected, by one guest. */
+/* Run all events that are selected, with one guest. */
 static void run_with_guest(struct dirty_bits_test *t)
 {
 	u64 start = now_ns(), dirty_bits;
@@ -82,7 +73,8 @@ static void run_with_guest(struct dirty_bits_test *t)
 	t->name = "setting up";
 	dirty_bits_create_vm(t);
 	dirty_bits = vm_get_stat(t->vm, dirty_bits);
-	CHECK(t, dirty_bits == !dirty_bits_wrprot, "expected the statistic dirty_bits to be %d, seen %lu",
+	CHECK(t, dirty_bits == !dirty_bits_wrprot,
+	      "expected the statistic dirty_bits to be %d, seen %lu",
 	      !dirty_bits_wrprot, dirty_bits);
 	for (unsigned int i = 0; i < event_choice.nr; i++) {
 		t->name = events[i].name;
@@ -92,7 +84,8 @@ static void run_with_guest(struct dirty_bits_test *t)
 	dirty_bits_destroy_vm(t);
 
 	t->name = t->private ? "private memory" : "shared memory";
-	ksft_test_result_pass("%s: %lu ms\n", dirty_bits_label(t), (now_ns() - start) / NSEC_PER_MSEC);
+	ksft_test_result_pass("%s: %lu ms\n", dirty_bits_label(t),
+			      (now_ns() - start) / NSEC_PER_MSEC);
 }
 
 enum guest_kind { GUEST_PRIVATE = 1, GUEST_MANUAL = 2, NR_GUEST_KINDS = 4 };
@@ -145,26 +138,31 @@ static void run_kind(const struct writer *w, unsigned int kind, unsigned int rou
 		run_with_guest(&t);
 }
 
-/* Return: for how many guests there is anything to do, which is done unless @rounds is 0. */
-static unsigned int run_guests(unsigned int rounds, bool quick)
+static bool is_wanted(unsigned int writer, unsigned int kind, bool quick)
 {
-	unsigned int kind, nr = 0;
+	return choice_has(&writer_choice, writer) && any_selected(kind & GUEST_PRIVATE) &&
+	       (!quick || writers[writer].quick & BIT(kind));
+}
 
-	for (unsigned int i = 0; i < ARRAY_SIZE(writers); i++) {
-		for (kind = 0; choice_has(&writer_choice, i) && kind < NR_GUEST_KINDS; kind++) {
-			if (!any_selected(kind & GUEST_PRIVATE) ||
-			    (quick && !(writers[i].quick & BIT(kind))))
-				continue;
+static unsigned int count_guests(bool quick)
+{
+	unsigned int nr = 0;
 
-			nr++;
-			if (rounds)
-				run_kind(&writers[i], kind, rounds);
-		}
-	}
+	for (unsigned int i = 0; i < ARRAY_SIZE(writers); i++)
+		for (unsigned int kind = 0; kind < NR_GUEST_KINDS; kind++)
+			nr += is_wanted(i, kind, quick);
 	return nr;
 }
 
-/* All that are possible, or just those that were asked for, which then have to be. */
+static void run_guests(unsigned int rounds, bool quick)
+{
+	for (unsigned int i = 0; i < ARRAY_SIZE(writers); i++)
+		for (unsigned int kind = 0; kind < NR_GUEST_KINDS; kind++)
+			if (is_wanted(i, kind, quick))
+				run_kind(&writers[i], kind, rounds);
+}
+
+/* Guests that the command line names must be possible here; others are skipped if not. */
 static void require_writers(void)
 {
 	const char *reason;
@@ -209,7 +207,7 @@ int dirty_bits_main(int argc, char *argv[], const struct event *given, unsigned 
 	srandom(seed);
 	setting_set(PARAM_DIRTY_BITS, dirty_bits_wrprot ? "off" : "on");
 	require_writers();
-	ksft_set_plan(run_guests(0, quick));
+	ksft_set_plan(count_guests(quick));
 	run_guests(rounds, quick);
 	ksft_finished();
 }

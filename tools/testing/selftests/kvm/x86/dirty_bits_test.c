@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging by Dirty bits: nothing leaves unseen
+ * Dirty logging by Dirty bits: no Dirty bit is lost with its SPTE
  *
- * For each way in which an SPTE or its Dirty bit goes away: begin with an empty log, let the guest
- * write to some pages, check that KVM took no fault and so wasn't told, let it happen, and then the
- * log has to have exactly these pages, and after KVM_CLEAR_DIRTY_LOG none.  All of it is done by an
- * L1 guest and by an L2 guest (SVM or VMX), with and without manual protection.
+ * There is an event for each way in which an SPTE or its Dirty bit goes away.  Begin with
+ * an empty log and let the guest write to some pages.  Check that KVM took no fault, so
+ * that only the Dirty bits tell of the writes.  Then have the event happen.  The log must
+ * contain exactly these pages, and none after KVM_CLEAR_DIRTY_LOG.  The guest is an L1 or
+ * an L2 (SVM or VMX), with and without manual protection.
  *
  * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
  * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check
  * that there was a fault for each page that was written.  L1 uses some of the pages
  * as well, so that one gfn may have an SPTE with a Dirty bit and one without.
  *
- * The log may have more than what was written in two cases, as with write protection: what
- * KVM maps writable for a read ("device", "prefault"), and the page of a guest that turns a
- * read-only entry of its page tables into a writable one ("regrant").
+ * The log may contain pages that were not written in two cases, as with write protection:
+ * those that KVM maps writable for a read ("device", "prefault"), and those whose
+ * read-only entry in the guest's page tables becomes writable ("regrant").
  *
- * Then a vCPU writes to a page all the time and never leaves the guest ("tlb", "enable"): once the
- * page is taken out of the log, the next write has to show, though the vCPU has the translation
- * cached.  Copies that are made while vCPUs write are eager_split_stress_test's.
+ * Then a vCPU writes to a page all the time and never leaves the guest ("tlb", "enable").
+ * Once the page is cleared in the log, the next write has to be logged, although the vCPU
+ * has the translation cached.  eager_split_stress_test is the test of copies that are made
+ * while vCPUs write.
  *
  * With -w KVM logs by write protection, which takes a fault for each page that was written.  The
  * log has to be the same.
@@ -32,7 +34,7 @@
 
 #include "dirty_bits.h"
 
-/* Of a vCPU that stays in the guest: how many of -n make a round. */
+/* With a vCPU that stays in the guest there is one round for so many of -n, as it takes longer. */
 #define ROUNDS_PER		4u
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
@@ -42,20 +44,20 @@ static u64 content(struct dirty_bits_test *t, u64 page)
 	return READ_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE));
 }
 
-/* What can happen: the host */
+/* Events: the host */
 
-static void happen_dontneed(struct dirty_bits_test *t, bool undo)
+static void happen_dontneed(struct dirty_bits_test *t)
 {
 	advise(t, DATA_SIZE, MADV_DONTNEED);
 }
 
-static void happen_flags(struct dirty_bits_test *t, bool undo)
+static void happen_flags(struct dirty_bits_test *t)
 {
 	add_other(t, KVM_MEM_LOG_DIRTY_PAGES);
 	add_other(t, 0);
 }
 
-static void happen_nx(struct dirty_bits_test *t, bool undo)
+static void happen_nx(struct dirty_bits_test *t)
 {
 	bool on = setting_value(PARAM_NX)[0] == 'Y';
 
@@ -68,30 +70,48 @@ static const char *no_nx(void)
 	return is_writable(PARAM_NX) ? NULL : PARAM_NX " is read-only";
 }
 
-static void happen_reclaim(struct dirty_bits_test *t, bool undo)
+static void happen_reclaim(struct dirty_bits_test *t)
 {
 	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
 	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
-static void happen_mprotect(struct dirty_bits_test *t, bool undo)
+static void protect(struct dirty_bits_test *t, int prot)
 {
-	int prot = undo ? PROT_READ | PROT_WRITE : PROT_READ;
 	int r = mprotect(t->hva, DATA_SIZE, prot);
 
 	CHECK(t, !r, "mprotect(%d) failed, errno %d", prot, errno);
 }
 
-static void happen_mremap(struct dirty_bits_test *t, bool undo)
+static void happen_mprotect(struct dirty_bits_test *t)
 {
-	void *from = undo ? t->elsewhere : t->hva, *to = undo ? t->hva : t->elsewhere;
+	protect(t, PROT_READ);
+}
+
+static void undo_mprotect(struct dirty_bits_test *t)
+{
+	protect(t, PROT_READ | PROT_WRITE);
+}
+
+static void move_memory(struct dirty_bits_test *t, void *from, void *to)
+{
 	void *p = mremap(from, DATA_SIZE, DATA_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 
 	CHECK(t, p == to, "mremap() failed, errno %d", errno);
 }
 
+static void happen_mremap(struct dirty_bits_test *t)
+{
+	move_memory(t, t->hva, t->elsewhere);
+}
+
+static void undo_mremap(struct dirty_bits_test *t)
+{
+	move_memory(t, t->elsewhere, t->hva);
+}
+
 /* Both processes have the memory read-only until one of them writes to it. */
-static void happen_fork(struct dirty_bits_test *t, bool undo)
+static void happen_fork(struct dirty_bits_test *t)
 {
 	pid_t pid = fork();
 	int status;
@@ -103,38 +123,55 @@ static void happen_fork(struct dirty_bits_test *t, bool undo)
 }
 
 /* A page table of the host becomes a huge page. */
-static void happen_collapse(struct dirty_bits_test *t, bool undo)
+static void happen_collapse(struct dirty_bits_test *t)
 {
-	advise(t, SZ_2M, undo ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
-	advise(t, SZ_2M, undo ? MADV_DONTNEED : MADV_COLLAPSE);
+	advise(t, SZ_2M, MADV_HUGEPAGE);
+	advise(t, SZ_2M, MADV_COLLAPSE);
 }
 
-static void happen_delete(struct dirty_bits_test *t, bool undo)
+static void undo_collapse(struct dirty_bits_test *t)
 {
-	if (undo)
-		add_other(t, 0);
-	else
-		vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
+	advise(t, SZ_2M, MADV_NOHUGEPAGE);
+	advise(t, SZ_2M, MADV_DONTNEED);
 }
 
-static void happen_move(struct dirty_bits_test *t, bool undo)
+static void happen_delete(struct dirty_bits_test *t)
 {
-	set_slot(t, undo ? DATA_GPA : MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	vm_set_user_memory_region(t->vm, OTHER_SLOT, 0, OTHER_GPA, 0, NULL);
 }
 
-/* Shadow pages go that were made first, which are those of the data. */
-static void happen_quota(struct dirty_bits_test *t, bool undo)
+static void undo_delete(struct dirty_bits_test *t)
 {
-	for (unsigned int i = 0; !undo && i < BALLAST_PAGES; i++)
+	add_other(t, 0);
+}
+
+static void happen_move(struct dirty_bits_test *t)
+{
+	set_slot(t, MOVED_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+static void undo_move(struct dirty_bits_test *t)
+{
+	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+}
+
+/* KVM reclaims the oldest shadow pages, which are those of the data. */
+static void happen_quota(struct dirty_bits_test *t)
+{
+	for (unsigned int i = 0; i < BALLAST_PAGES; i++)
 		add_op(t, OP_WRITE, BALLAST_GPA + i * SZ_2M, 0);
-	if (!undo)
-		run_writer(t);
-	vm_set_nr_mmu_pages(t->vm, undo ? MAX_MMU_PAGES : MIN_MMU_PAGES);
+	run_writer(t);
+	vm_set_nr_mmu_pages(t->vm, MIN_MMU_PAGES);
+}
+
+static void undo_quota(struct dirty_bits_test *t)
+{
+	vm_set_nr_mmu_pages(t->vm, MAX_MMU_PAGES);
 }
 
 /*
- * Without bits 48 and above, which a root of four levels has no tables for, the data is
- * in this memslot.
+ * A root with four levels has no tables for bits 48 and above.  The memslot is so large
+ * that it contains an address which differs from that of the data in such a bit only.
  */
 #define EDGE_PAGES		((SZ_2M + DATA_GPA + DATA_SIZE) / PAGE_SIZE)
 #define MMIO_TIMEOUT_S		10
@@ -145,7 +182,7 @@ static void set_edge(struct dirty_bits_test *t, u64 pages, u32 flags, void *hva)
 				  pages * PAGE_SIZE, hva);
 }
 
-/* The last page that a root of four levels maps is written. */
+/* The guest writes to the last page that a root with four levels maps. */
 static void log_edge(struct dirty_bits_test *t)
 {
 	unsigned long *log = bitmap_zalloc(EDGE_PAGES);
@@ -160,7 +197,7 @@ static void log_edge(struct dirty_bits_test *t)
 	free(log);
 }
 
-/* A CPU that ignores these bits finds what KVM has noted for MMIO at the gpa without them. */
+/* If KVM ignored bits 48 and above, the second read would find the SPTE of the first. */
 static void read_mmio(struct dirty_bits_test *t, u64 gva, u64 gpa)
 {
 	struct kvm_run *run = t->vcpu->run;
@@ -176,7 +213,7 @@ static void read_mmio(struct dirty_bits_test *t, u64 gva, u64 gpa)
 	vcpu_run_to_sync(t->vcpu, NULL);
 }
 
-static void happen_edge(struct dirty_bits_test *t, bool undo)
+static void happen_edge(struct dirty_bits_test *t)
 {
 	struct kvm_pre_fault_memory range = { .gpa = EDGE_GPA + DATA_GPA, .size = DATA_SIZE };
 	u8 *hva = map_memory(EDGE_PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE,
@@ -197,13 +234,13 @@ static void happen_edge(struct dirty_bits_test *t, bool undo)
 	munmap(hva, EDGE_PAGES * PAGE_SIZE);
 }
 
-/* The guest reads what KVM has no SPTEs for any more, and then a device of user space writes. */
-static void happen_device(struct dirty_bits_test *t, bool undo)
+/* KVM zaps its SPTEs, the guest reads all pages, and then a device of user space writes. */
+static void happen_device(struct dirty_bits_test *t)
 {
 	u64 page;
 
-	happen_mprotect(t, false);
-	happen_mprotect(t, true);
+	protect(t, PROT_READ);
+	protect(t, PROT_READ | PROT_WRITE);
 	for (page = 0; page < NR_PAGES; page++)
 		add_op(t, OP_EXPECT, DATA_GPA + page * PAGE_SIZE, content(t, page));
 	run_writer(t);
@@ -213,8 +250,8 @@ static void happen_device(struct dirty_bits_test *t, bool undo)
 			WRITE_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE), ~content(t, page));
 }
 
-/* As if the vCPU read, also what is mapped.  What was written stays writable. */
-static void happen_prefault(struct dirty_bits_test *t, bool undo)
+/* KVM handles a read fault for each page, mapped or not.  Pages that were written stay writable. */
+static void happen_prefault(struct dirty_bits_test *t)
 {
 	struct kvm_pre_fault_memory range = { .gpa = DATA_GPA, .size = DATA_SIZE };
 	u64 faults = nr_faults(t->vcpu);
@@ -229,10 +266,10 @@ static void happen_prefault(struct dirty_bits_test *t, bool undo)
 }
 
 /*
- * What can happen: tables of the guest
+ * Events: page tables of the guest
  *
- * L1 changes the entries of pages that were written, of those that map data for the guest that
- * wrote.  Where KVM has no shadow of them it is none of its business.
+ * L1 changes the entries that map written pages for the guest that wrote them.  Unless KVM
+ * shadows these page tables, that must not change the log.
  */
 
 static void change_entry(struct dirty_bits_test *t, u64 page, u64 value)
@@ -241,7 +278,7 @@ static void change_entry(struct dirty_bits_test *t, u64 page, u64 value)
 	add_op(t, OP_INVLPG, DATA_GPA + page * PAGE_SIZE, 0);
 }
 
-/* KVM looks at an EPT that L1 changed when L1 says so, at an NPT when L2 runs. */
+/* KVM reads an EPT that L1 has changed when L1 executes INVEPT, an NPT when L2 runs. */
 static void run_changes(struct dirty_bits_test *t)
 {
 	if (t->bits == &ept_bits)
@@ -250,7 +287,7 @@ static void run_changes(struct dirty_bits_test *t)
 	run_writer(t);
 }
 
-/* All of the entries, to what they were at first, or less than that. */
+/* Set all entries to their first value, without the bits in @take. */
 static void reset_entries(struct dirty_bits_test *t, u64 take)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
@@ -258,59 +295,56 @@ static void reset_entries(struct dirty_bits_test *t, u64 take)
 	run_changes(t);
 }
 
-/* Undone for all of the entries. */
-static void change_written(struct dirty_bits_test *t, bool undo, u64 take, u64 give)
+static void undo_entries(struct dirty_bits_test *t)
 {
-	if (undo) {
-		reset_entries(t, 0);
-		return;
-	}
+	reset_entries(t, 0);
+}
 
+/* Clear and set bits in the entries of the pages that were written. */
+static void change_written(struct dirty_bits_test *t, u64 take, u64 give)
+{
 	for (u64 page = 0; page < NR_PAGES; page++)
 		if (test_bit(page, t->log))
 			change_entry(t, page, (*entry_of(t, page) & ~take) | give);
 	run_changes(t);
 }
 
-static void happen_readonly(struct dirty_bits_test *t, bool undo)
+static void happen_readonly(struct dirty_bits_test *t)
 {
-	change_written(t, undo, PT_WRITABLE_MASK, 0);
+	change_written(t, PT_WRITABLE_MASK, 0);
 }
 
-static void happen_absent(struct dirty_bits_test *t, bool undo)
+static void happen_absent(struct dirty_bits_test *t)
 {
-	change_written(t, undo, ~0ull, 0);
+	change_written(t, ~0ull, 0);
 }
 
-static void happen_other_gfn(struct dirty_bits_test *t, bool undo)
+static void happen_other_gfn(struct dirty_bits_test *t)
 {
-	change_written(t, undo, PHYSICAL_PAGE_MASK, OTHER_GPA);
+	change_written(t, PHYSICAL_PAGE_MASK, OTHER_GPA);
 }
 
-static void happen_clean(struct dirty_bits_test *t, bool undo)
+static void happen_clean(struct dirty_bits_test *t)
 {
-	change_written(t, undo, t->bits->dirty, 0);
+	change_written(t, t->bits->dirty, 0);
 }
 
-static void happen_old(struct dirty_bits_test *t, bool undo)
+static void happen_old(struct dirty_bits_test *t)
 {
-	change_written(t, undo, t->bits->accessed, 0);
+	change_written(t, t->bits->accessed, 0);
 }
 
-/* To nothing but another permission, and back. */
-static void happen_regrant(struct dirty_bits_test *t, bool undo)
+/* Only the permission to write goes, and comes back. */
+static void happen_regrant(struct dirty_bits_test *t)
 {
 	reset_entries(t, PT_WRITABLE_MASK);
-	reset_entries(t, 0);
+	undo_entries(t);
 }
 
-/* Change all entries of the table above that lead to the data; those tables are neighbours. */
-static void change_upper(struct dirty_bits_test *t, bool undo, u64 value)
+/* Change the entries above the page tables of the data: to @value, @value + @step and so on. */
+static void change_upper(struct dirty_bits_test *t, u64 value, u64 step)
 {
-	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE, step = undo ? PAGE_SIZE : 0;
-
-	if (undo)
-		value = t->linked;
+	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE;
 
 	for (unsigned int i = 0; i < NR_TABLES; i++)
 		add_op(t, OP_WRITE, UPPER_GVA + (first + i) * sizeof(u64), value + i * step);
@@ -319,27 +353,28 @@ static void change_upper(struct dirty_bits_test *t, bool undo, u64 value)
 	run_changes(t);
 }
 
-static void happen_unlink(struct dirty_bits_test *t, bool undo)
+/* The page tables of the data are one page behind the other. */
+static void undo_upper(struct dirty_bits_test *t)
 {
-	change_upper(t, undo, 0);
+	change_upper(t, t->linked, PAGE_SIZE);
 }
 
-/* To a table that has one and the same page of zeroes everywhere. */
-static void happen_relink(struct dirty_bits_test *t, bool undo)
+static void happen_unlink(struct dirty_bits_test *t)
 {
-	change_upper(t, undo, t->zeroes);
-	if (undo)
-		return;
+	change_upper(t, 0, 0);
+}
 
+/* All entries lead to a table that maps a page of zeroes everywhere. */
+static void happen_relink(struct dirty_bits_test *t)
+{
+	change_upper(t, t->zeroes, 0);
 	for (unsigned int i = 0; i < NR_PAGES; i++)
 		add_op(t, OP_EXPECT, DATA_GPA + i * PAGE_SIZE, 0);
 	run_writer(t);
 }
 
-static void happen_root(struct dirty_bits_test *t, bool undo)
+static void use_root(struct dirty_bits_test *t, u64 root)
 {
-	u64 root = undo ? t->root : t->other_root;
-
 	if (t->writer->nested)
 		set_l2_root(t, root);
 	else
@@ -347,7 +382,17 @@ static void happen_root(struct dirty_bits_test *t, bool undo)
 	run_writer(t);
 }
 
-/* Pages that were mapped have been written: what has a Dirty bit takes no fault. */
+static void happen_root(struct dirty_bits_test *t)
+{
+	use_root(t, t->other_root);
+}
+
+static void undo_root(struct dirty_bits_test *t)
+{
+	use_root(t, t->root);
+}
+
+/* The guest has written to mapped pages.  SPTEs with a Dirty bit take no fault for that. */
 static void check_faults(struct dirty_bits_test *t, u64 faults, u64 written)
 {
 	if (t->writer->no_ad || dirty_bits_wrprot)
@@ -366,7 +411,7 @@ static void check_memory(struct dirty_bits_test *t)
 		      content(t, page));
 }
 
-/* The log of one round: exact, the same if asked again, and empty afterwards. */
+/* The log must be exact, the same if it is read again, and empty once it is cleared. */
 static void one_round(struct dirty_bits_test *t, const struct event *e, bool mapped)
 {
 	u64 before = nr_faults(t->vcpu);
@@ -374,14 +419,14 @@ static void one_round(struct dirty_bits_test *t, const struct event *e, bool map
 	u64 faults = nr_faults(t->vcpu) - before;
 
 	if (e->happen)
-		e->happen(t, false);
+		e->happen(t);
 	expect_log(t, e->more, "GET");
 	if (mapped)
 		check_faults(t, faults, written);
 	if (t->manual && !e->more)
 		expect_log(t, false, "GET again");
 	if (e->undo)
-		e->happen(t, true);
+		e->undo(t);
 
 	get_log(t);
 	clear_log(t);
@@ -391,13 +436,13 @@ static void one_round(struct dirty_bits_test *t, const struct event *e, bool map
 static void run_event(struct dirty_bits_test *t, const struct event *e)
 {
 	if (e->run) {
-		e->run(t, e);
+		e->run(t);
 		return;
 	}
 
 	write_all(t);
 	start_logging(t);
-	/* Again, with pages in each word of the log that were written since, and others. */
+	/* Enable again, now that some pages of each word of the log were written. */
 	write_batch(t);
 	if (t->manual)
 		expect_log(t, false, "written first");
@@ -412,7 +457,7 @@ static void run_event(struct dirty_bits_test *t, const struct event *e)
 	stop_logging(t);
 }
 
-/* What a vCPU writes that runs */
+/* A vCPU that writes all the time */
 
 static void await_write(struct dirty_bits_test *t, u64 page)
 {
@@ -423,27 +468,37 @@ static void await_write(struct dirty_bits_test *t, u64 page)
 		CHECK(t, now_ns() < end, "the vCPU doesn't write to page %lu", page);
 }
 
-/* The vCPU may leave the guest during GET.  @cached: have it cache what is to be flushed. */
-static void spin_round(struct dirty_bits_test *t, u64 page, bool cached, bool enable)
+/*
+ * The vCPU writes between two steps that have KVM flush the TLB.  It may have left the
+ * guest in the first step.  @cached: wait until it has the translation cached again.
+ */
+static void clear_while_written(struct dirty_bits_test *t, u64 page, bool cached)
 {
-	if (enable)
-		stop_logging(t);
-	else
-		get_log(t);
+	get_log(t);
 	if (cached)
 		await_write(t, page);
-	if (enable)
-		set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
-	else
-		clear_log(t);
+	clear_log(t);
 	await_write(t, page);
 	set_bit(page, t->log);
-	/* Initially-all-set leaves what enabling does to CLEAR. */
-	expect_log(t, enable && t->manual, "written again");
+	expect_log(t, false, "written again");
 	memset(t->log, 0, LOG_BYTES);
 }
 
-static void run_tlb(struct dirty_bits_test *t, const struct event *e)
+static void enable_while_written(struct dirty_bits_test *t, u64 page, bool cached)
+{
+	stop_logging(t);
+	if (cached)
+		await_write(t, page);
+	set_slot(t, DATA_GPA, KVM_MEM_LOG_DIRTY_PAGES);
+	await_write(t, page);
+	set_bit(page, t->log);
+	/* With manual protection all pages are in the log until they are cleared. */
+	expect_log(t, t->manual, "written again");
+	memset(t->log, 0, LOG_BYTES);
+}
+
+static void run_while_written(struct dirty_bits_test *t,
+			      void (*round)(struct dirty_bits_test *t, u64 page, bool cached))
 {
 	u64 page = NR_PAGES - 1;
 	pthread_t thread;
@@ -457,44 +512,54 @@ static void run_tlb(struct dirty_bits_test *t, const struct event *e)
 
 	await_write(t, page);
 	for (unsigned int i = 0; i < t->rounds / ROUNDS_PER; i++)
-		spin_round(t, page, i % 2, !strcmp(e->name, "enable"));
+		round(t, page, i % 2);
 
 	set_stop(t, 1);
 	pthread_join(thread, NULL);
 	stop_logging(t);
 }
 
+static void run_tlb(struct dirty_bits_test *t)
+{
+	run_while_written(t, clear_while_written);
+}
+
+static void run_enable(struct dirty_bits_test *t)
+{
+	run_while_written(t, enable_while_written);
+}
+
 static const struct event events[] = {
 	{ "nothing", "nothing happens" },
-	{ "mprotect", "the host may only read", happen_mprotect, .undo = true },
+	{ "mprotect", "the host may only read", happen_mprotect, undo_mprotect },
 	{ "dontneed", "the host unmaps memory of a file", happen_dontneed },
-	{ "mremap", "the host moves the memory", happen_mremap, .undo = true },
+	{ "mremap", "the host moves the memory", happen_mremap, undo_mremap },
 	{ "fork", "the host copies on write", happen_fork, .private = true },
-	{ "collapse", "the host's pages become a huge page", happen_collapse, .undo = true,
+	{ "collapse", "the host's pages become a huge page", happen_collapse, undo_collapse,
 	  .private = true },
-	{ "quota", "shadow pages are used for something else", happen_quota, .undo = true },
-	{ "delete", "another memslot is deleted", happen_delete, .undo = true },
+	{ "quota", "shadow pages are used for something else", happen_quota, undo_quota },
+	{ "delete", "another memslot is deleted", happen_delete, undo_delete },
 	{ "flags", "another memslot is logged, and not any more", happen_flags },
 	{ "edge", "memory is logged that page tables of four levels don't map", happen_edge,
 	  .skip_reason = no_edge },
-	{ "move", "the memslot moves", happen_move, .undo = true },
+	{ "move", "the memslot moves", happen_move, undo_move },
 	{ "nx", "nx_huge_pages changes", happen_nx, .skip_reason = no_nx },
 	{ "reclaim", "the quota of shadow pages is lowered", happen_reclaim },
 	{ "device", "the guest reads, and user space writes", happen_device, .more = true },
 	{ "prefault", "what is mapped is prefaulted (TDP)", happen_prefault, .more = true },
-	{ "readonly", "the guest makes entries read-only", happen_readonly, .undo = true },
-	{ "absent", "the guest clears entries", happen_absent, .undo = true },
+	{ "readonly", "the guest makes entries read-only", happen_readonly, undo_entries },
+	{ "absent", "the guest clears entries", happen_absent, undo_entries },
 	{ "other", "the guest makes entries point to another page", happen_other_gfn,
-	  .undo = true },
-	{ "clean", "the guest clears Dirty bits of its own", happen_clean, .undo = true },
-	{ "old", "the guest clears Accessed bits of its own", happen_old, .undo = true },
+	  undo_entries },
+	{ "clean", "the guest clears Dirty bits of its own", happen_clean, undo_entries },
+	{ "old", "the guest clears Accessed bits of its own", happen_old, undo_entries },
 	{ "regrant", "the guest makes entries read-only and writable again", happen_regrant,
 	  .more = true },
-	{ "unlink", "the guest unlinks page tables", happen_unlink, .undo = true },
-	{ "relink", "the guest uses other page tables", happen_relink, .undo = true },
-	{ "root", "the guest uses another root", happen_root, .undo = true },
+	{ "unlink", "the guest unlinks page tables", happen_unlink, undo_upper },
+	{ "relink", "the guest uses other page tables", happen_relink, undo_upper },
+	{ "root", "the guest uses another root", happen_root, undo_root },
 	{ "tlb", "a vCPU writes all the time and stays in the guest", .run = run_tlb },
-	{ "enable", "the same, while logging is disabled and enabled", .run = run_tlb },
+	{ "enable", "the same, while logging is disabled and enabled", .run = run_enable },
 };
 
 int main(int argc, char *argv[])
