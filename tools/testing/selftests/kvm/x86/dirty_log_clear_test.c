@@ -53,6 +53,9 @@ static const char * const masks[] = {
 /* Words at both ends that MASK_MIDDLE leaves out. */
 #define EDGE_WORDS	1
 
+/* MASK_MORE has one page in so many, besides those that GET has returned. */
+#define MORE_STEP	7
+
 /* Each has parts of two page tables. */
 static const struct memory {
 	const char *name;
@@ -69,8 +72,8 @@ static const struct memory {
 };
 
 /*
- * Of the host.  With PML, or without Dirty bits, dirty_bits changes nothing, and the first
- * NR_COLLECTING are left out.
+ * Parameters of the host.  If VMs cannot log by Dirty bits, which have to be collected by
+ * GET, then dirty_bits changes nothing, and the first NR_COLLECTING are left out.
  */
 #define NR_COLLECTING	2
 
@@ -115,11 +118,12 @@ static const char *label(const struct run *r)
 	static char text[160];
 
 	snprintf(text, sizeof(text), "eager_page_split=%s, dirty_bits=%s, %s, %s, CLEAR of %s",
-		 r->host->eager, r->host->dirty_bits, ways[r->way], r->memory->name, masks[r->mask]);
+		 r->host->eager, r->host->dirty_bits, ways[r->way], r->memory->name,
+		 masks[r->mask]);
 	return text;
 }
 
-/* The guest writes to the first of N pages, the next of N, and so on. */
+/* The guest writes to every N-th page, beginning with the first. */
 static void write_each(struct run *r, u64 n)
 {
 	write_guest_global(r->vm, stride, n);
@@ -128,7 +132,7 @@ static void write_each(struct run *r, u64 n)
 		__set_bit(page, r->dirty);
 }
 
-/* What is in the ring, which is reset. */
+/* Read all entries of the ring, and reset it. */
 static void collect_ring(struct run *r)
 {
 	struct kvm_dirty_gfn *ring = vcpu_map_dirty_ring(r->vcpu);
@@ -136,13 +140,13 @@ static void collect_ring(struct run *r)
 
 	memset(r->said, 0, sizeof(r->said));
 	for (unsigned int i = 0; i < RING_SIZE / sizeof(*ring); i++) {
-		/* The rest of the entry is there. */
+		/* Pairs with KVM's barrier between the entry and its flags. */
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
 		TEST_ASSERT(ring[i].slot == DATA_SLOT && ring[i].offset < r->nr_pages,
 			    "page %llu of memslot %u is in the ring", ring[i].offset, ring[i].slot);
 		__set_bit(ring[i].offset, r->said);
-		/* It was read, and is KVM's again. */
+		/* The entry has been read, and KVM may use it again. */
 		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET);
 		nr++;
 	}
@@ -163,7 +167,8 @@ static void get_and_compare(struct run *r)
 		missing += test_bit(page, r->dirty) && !test_bit(page, r->said);
 		more += !test_bit(page, r->dirty) && test_bit(page, r->said);
 	}
-	TEST_ASSERT(!missing && !more, "%s: log %u: %u pages were written and are missing, %u are clean",
+	TEST_ASSERT(!missing && !more,
+		    "%s: log %u: %u pages were written and are missing, %u are clean",
 		    label(r), r->nr_gets, missing, more);
 
 	if (r->way == WAY_AUTO || r->way == WAY_RING)
@@ -188,18 +193,20 @@ static void clear(struct run *r, enum mask mask)
 	if (r->way == WAY_RING)
 		return;
 
-	/* With bits of pages behind the memslot, which don't matter. */
+	/* This sets bits of pages behind the memslot, too, which KVM ignores. */
 	if (mask == MASK_ALL || mask == MASK_MIDDLE)
 		memset(log, 0xff, sizeof(log));
 	if (mask == MASK_SAID || mask == MASK_MORE)
 		memcpy(log, r->said, sizeof(log));
-	for (u64 page = 0; mask == MASK_MORE && page < r->nr_pages; page += 7)
-		__set_bit(page, log);
+	if (mask == MASK_MORE) {
+		for (u64 page = 0; page < r->nr_pages; page += MORE_STEP)
+			__set_bit(page, log);
+	}
 
 	clear_range(r, log, edge, nr);
 }
 
-/* Of memory that has been written to, so that huge pages are there, and writable. */
+/* The guest writes to all pages, so that KVM has mapped them, and writable. */
 static void create_vm(struct run *r)
 {
 	const struct memory *m = r->memory;
@@ -237,7 +244,7 @@ static void run_round(struct run *r)
 	r->nr_gets = 0;
 	enable(r);
 
-	/* Without a GET before. */
+	/* CLEAR without a GET before it. */
 	write_each(r, 3);
 	clear(r, r->mask);
 	get_and_compare(r);
@@ -249,7 +256,7 @@ static void run_round(struct run *r)
 	clear(r, r->mask);
 	get_and_compare(r);
 
-	/* Again and again, and nothing comes back. */
+	/* CLEAR twice, and pages that were cleared stay clean. */
 	clear(r, r->mask);
 	clear(r, r->mask);
 	write_each(r, 64);
@@ -263,7 +270,7 @@ static void run_round(struct run *r)
 	write_each(r, 1);
 }
 
-/* In one VM, and the first mask twice: what a round leaves behind is there in the next. */
+/* All masks in one VM, and the first one again: each round begins with what others leave. */
 static void run_masks(struct run *r)
 {
 	unsigned int nr_masks = r->way == WAY_RING ? 1 : NR_MASKS;
@@ -278,14 +285,8 @@ static void run_masks(struct run *r)
 
 static bool can_dirty_bits(void)
 {
-	struct kvm_vm *vm;
-	bool can;
-
 	setting_set(PARAM_DIRTY_BITS, "on");
-	vm = vm_create_barebones();
-	can = vm_get_stat(vm, dirty_bits);
-	kvm_vm_free(vm);
-	return can;
+	return new_vm_get_stat("dirty_bits") == 1;
 }
 
 static void run_host(const struct host *host)

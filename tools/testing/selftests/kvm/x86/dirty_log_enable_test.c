@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging: what other threads do while logging is being enabled.
+ * Dirty logging: other threads act while logging is being enabled.  The moment is a little
+ * later in each round, so that all rounds together cover the whole ioctl.
  *
- * split: a vCPU writes to a huge page of a memslot, which has its Dirty bit set again, and
- * executes from it, for which KVM has to split it if nx_huge_pages is on, at one moment
- * of the ioctl after the other.  What is written afterwards has to be in the log.  Each
- * round has a huge page of its own, as one split before logging doesn't come back.  The
- * small pages behind make the ioctl long.  With eager_page_split=Y no huge page is left.
- * A link to small pages that loses what is taken from the huge page has the vCPU fault for ever.
+ * split: a vCPU writes to a huge page of the memslot, which sets its Dirty bit again, and
+ * executes code in it, for which KVM has to split it if nx_huge_pages is on.  Writes
+ * after that must be in the log.  Each round has a huge page of its own, as KVM does not
+ * restore those that were split before logging.  The small pages behind the huge pages
+ * make the ioctl long.  With eager_page_split=Y no huge page is left to be split.  If KVM
+ * lost a bit while it replaced the huge page by a link, the vCPU would fault forever.
  *
- * create: a vCPU is created, at one moment of the ioctl after the other.  What it writes
- * afterwards has to be in the log.  These vCPUs run without paging and without CPUID:
- * KVM_SET_CPUID2 would have KVM decide again whether the CPU is to log their writes.
+ * create: a vCPU is created.  What it writes must be in the log.  These vCPUs run without
+ * paging and without CPUID: KVM_SET_CPUID2 would have KVM decide again whether the CPU
+ * logs their writes.
  */
 #include <signal.h>
 
@@ -44,7 +45,7 @@ static void guest_write_range(u64 gva, u64 size)
 		WRITE_ONCE(*(u64 *)gva, gva);
 }
 
-/* Twice in each round, before logging and while it is on. */
+/* Runs twice in each round: before logging is enabled, and after that. */
 static void guest_write(void)
 {
 	for (unsigned int i = 0; ; i++) {
@@ -63,7 +64,7 @@ static void guest_execute(void)
 	}
 }
 
-/* One thread for all rounds: KVM_RUN by another one than before waits for RCU first. */
+/* One thread for all rounds, as KVM_RUN waits for RCU first if the thread has changed. */
 static void *execute_later(void *arg)
 {
 	for (unsigned int round = 0; round < nr_rounds; round++) {
@@ -82,12 +83,10 @@ static void set_flags(u32 flags)
 
 static void create_slot(void)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED | MAP_HUGETLB;
 
-	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE, flags, -1);
-	mem = align_ptr_up(mem, SZ_2M);
-	TEST_ASSERT(mmap(mem, HUGE_SIZE, PROT_READ | PROT_WRITE,
-			 flags | MAP_FIXED | MAP_HUGETLB, -1, 0) == mem, "mmap");
+	mem = reserve_2m_aligned(DATA_SIZE);
+	TEST_ASSERT(mmap(mem, HUGE_SIZE, PROT_READ | PROT_WRITE, flags, -1, 0) == mem, "mmap");
 	TEST_ASSERT(!mprotect(mem + HUGE_SIZE, SZ_32M, PROT_READ | PROT_WRITE), "mprotect");
 	TEST_ASSERT(!madvise(mem + HUGE_SIZE, SZ_32M, MADV_NOHUGEPAGE), "madvise");
 	set_flags(0);
@@ -103,7 +102,7 @@ static unsigned int nr_missing(unsigned int round)
 	vcpu_run_to_sync(writer, NULL);
 	kvm_vm_get_dirty_log(vm, DATA_SLOT, log);
 	for (i = first; i < first + PAGES_PER_2M; i++)
-		missing += !(log[i / BITS_PER_WORD] >> (i % BITS_PER_WORD) & 1);
+		missing += !test_bit(i, log);
 	return missing;
 }
 
@@ -127,8 +126,8 @@ static void run_split(void)
 	TEST_ASSERT(signal(SIGALRM, give_up) != SIG_ERR, "signal");
 
 	/*
-	 * The first one begins at once.  Of the others a third begin while the shortest
-	 * ioctl so far would last, and some of the rest will while one that is held up does.
+	 * The first write comes at once.  About a third of the others come within the time
+	 * of the shortest ioctl so far; later ones may hit an ioctl that takes longer.
 	 */
 	for (round = 0; round < nr_rounds; round++) {
 		alarm(ROUND_S);
@@ -157,7 +156,7 @@ static void run_split(void)
 /* movb $1, (%eax); out %al, $0x10 */
 static const u8 write_code[] = { 0xc6, 0x00, 0x01, 0xe6, 0x10 };
 
-/* How many rounds the thread that enables logging has been told to do, and has begun. */
+/* Rounds that the thread that enables logging was told to begin, and has begun. */
 static unsigned int nr_asked, nr_begun;
 
 static void set_page_flags(u32 flags)
@@ -187,12 +186,7 @@ static void write_page(struct kvm_vcpu *vcpu)
 
 	vcpu_sregs_get(vcpu, &sregs);
 	sregs.cr0 |= X86_CR0_PE;
-	set_segment(&sregs.cs, 8, 11);
-	set_segment(&sregs.ss, 16, 3);
-	sregs.ds = sregs.ss;
-	sregs.es = sregs.ss;
-	sregs.fs = sregs.ss;
-	sregs.gs = sregs.ss;
+	set_flat_segments(&sregs, false);
 	vcpu_sregs_set(vcpu, &sregs);
 	vcpu_regs_set(vcpu, &regs);
 	vcpu_run(vcpu);

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What dirty_log_fuzz_test does to a VM: steps, which may be left out, and the model that says what
- * comes of each of them.
+ * What the files of dirty_log_fuzz_test share.  A sequence consists of steps, each of which
+ * can be left out.  A model says what the result of each step must be.
  *
- * dirty_log_fuzz_model.c has the model and the ioctls, dirty_log_fuzz_guest.c the guest and its
- * modes, dirty_log_fuzz_memory.c what the host does to memory.  dirty_log_fuzz_test.c draws,
- * replays and shrinks sequences.
+ *   dirty_log_fuzz_test.c	draws, replays and shrinks sequences
+ *   dirty_log_fuzz_model.c	the steps, most of them ioctls, and the model
+ *   dirty_log_fuzz_guest.c	the guest, and its modes
+ *   dirty_log_fuzz_memory.c	what the host does to memory
+ *
+ * Each file calls only those below it, but for fuzz_fail() in dirty_log_fuzz_test.c, which
+ * ends the process that runs the sequence.
  */
 #ifndef SELFTEST_KVM_DIRTY_LOG_FUZZ_H
 #define SELFTEST_KVM_DIRTY_LOG_FUZZ_H
@@ -33,25 +37,25 @@
 
 enum area_id { AREA_HUGETLB, AREA_THP, AREA_SHARED, NR_AREAS };
 
-/* What the host lets itself do with a page; what is less than needed is an error of KVM_RUN. */
+/* What the host's mapping permits.  If that is less than the guest needs, KVM_RUN fails. */
 enum access { ACCESS_ALL, ACCESS_READ, ACCESS_NONE };
 
 #define MAX_LIST		1024u
 #define MAX_ARGS		7u
 #define MAX_STEPS		1024u
 
-/* A step is one operation, and numbers that mean something in any state of the VM. */
+/* A step is an operation and its arguments, which are valid in any state of the VM. */
 struct step {
 	unsigned int op;
 	u32 args[MAX_ARGS];
 };
 
-/* How a sequence ended, in memory that the process shares that runs it. */
+/* How a sequence ended.  In memory shared with the process that runs the sequence. */
 struct report {
 	unsigned int step;
 	bool failed;
 	char text[256];
-	/* Ioctls, those that were refused as they had to be, pages accessed and pages compared. */
+	/* Ioctls and, among them, those that KVM had to refuse; pages accessed and compared. */
 	u64 calls;
 	u64 refused;
 	u64 accesses;
@@ -90,7 +94,7 @@ struct fuzz {
 	struct report *report;
 	/* Another thread does things to memory at the same time. */
 	bool threaded;
-	/* Both threads change mappings, and none finds those of the other half done. */
+	/* Held by each thread while it changes mappings. */
 	pthread_mutex_t memory_lock;
 	struct area areas[NR_AREAS];
 	void *spare;
@@ -104,7 +108,7 @@ struct fuzz {
 	u32 next_value;
 	unsigned int running;
 	struct entry *list;
-	/* What the guest has to find, and which entries are not memory that permits this. */
+	/* For each entry: the value to be read, and whether the access is MMIO. */
 	u32 expected[MAX_LIST];
 	bool mmio[MAX_LIST];
 	unsigned int nr_listed;
@@ -119,8 +123,29 @@ do {									\
 		fuzz_fail(f, fmt, ##__VA_ARGS__);			\
 } while (0)
 
-/* Count a call, and check that it failed with the negative error @expected, or not if that is 0. */
-void check_call(struct fuzz *f, const char *what, int ret, int expected);
+/* Count a call that returned @ret.  It has to fail with @expected, a negative errno, or 0. */
+static inline void check_call(struct fuzz *f, const char *what, int ret, int expected)
+{
+	int error = ret < 0 ? -errno : 0;
+
+	f->report->calls++;
+	f->report->refused += !!expected;
+	CHECK(f, error == expected, "%s: errno %d, expected %d", what, -error, -expected);
+}
+
+static inline u64 rng_next(u64 *rng)
+{
+	u64 x = *rng += 0x9e3779b97f4a7c15ul;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ul;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebul;
+	return x ^ x >> 31;
+}
+
+static inline u64 below(u64 *rng, u64 n)
+{
+	return rng_next(rng) % n;
+}
 
 /* The guest */
 void guest_create(struct fuzz *f);
@@ -138,8 +163,9 @@ void guest_enter(struct fuzz *f, unsigned int id);
 
 /* Memory */
 void memory_create(struct fuzz *f);
+/* Return: the memslot that has the page of the window, or NULL. */
 struct slot *slot_of_page(struct fuzz *f, u64 page);
-/* Where the word is that the guest uses of a page of an area. */
+/* Return: the offset of the word that the guest uses in a page of an area. */
 u32 word_offset(u64 page);
 void memory_allow(struct fuzz *f, enum area_id id, u64 first, u64 nr);
 void memory_check(struct fuzz *f);
@@ -197,8 +223,6 @@ struct op {
 extern const struct op ops[];
 extern const unsigned int nr_ops;
 
-u64 rng_next(u64 *rng);
-u64 below(u64 *rng, u64 n);
 /* Compare logs and memory, and have the guest read what it can. */
 void fuzz_final(struct fuzz *f);
 

@@ -6,23 +6,16 @@
 #define CODE_MAX		64
 #define LIST_GPA		0x10000ull
 
-#define SEG_CODE		0xb
-#define SEG_DATA		0x3
-#define SEG_TSS			0xb
-#define SELECTOR_CODE		0x8
-#define SELECTOR_DATA		0x10
-#define SELECTOR_TSS		0x18
-
 #define ENTRIES_LEGACY		1024
 #define SHIFT_PSE		22
 
 /* What a guest reads where there is no memslot. */
 #define MMIO_VALUE		0xfefefefeu
 
-/* Each is an exit, and one is as good as many. */
+/* MMIO accesses in a list: each is a slow exit, and more of them test nothing new. */
 #define MAX_MMIO		4
 
-/* How often KVM_RUN is called again for something that passes. */
+/* How often KVM_RUN is called again after an error that goes away. */
 #define MAX_RETRIES		100000
 
 /*
@@ -64,9 +57,9 @@ static const struct mode {
 	{ ROOT_SMALL, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX },
 	{ ROOT_PAE, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, 0 },
 	{ ROOT_PSE, X86_CR0_PG | X86_CR0_WP, X86_CR4_PSE, 0 },
-	/* Entries that are read-only, which the guest need not care about. */
+	/* Read-only entries, through which the guest may write, as CR0.WP is clear. */
 	{ ROOT_LONG, X86_CR0_PG, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX, ALIAS_STEP },
-	/* The same memory once more, as user's and not executable. */
+	/* The same memory once more, by user entries that are not executable. */
 	{ ROOT_LONG, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX,
 	  2 * ALIAS_STEP },
 };
@@ -76,7 +69,7 @@ unsigned int guest_nr_modes(void)
 	return ARRAY_SIZE(modes);
 }
 
-/* Page directory pointers of a 32-bit guest have no other bits. */
+/* Entries of a 32-bit guest's PDPT must not have the other bits. */
 static u64 table_bits(int levels, int level)
 {
 	return levels == 3 && level == 3 ? PT_PRESENT_MASK :
@@ -137,23 +130,6 @@ static void map_root(struct fuzz *f, enum root root)
 		  PT_WRITABLE_MASK | PT_USER_MASK | PT_NX_MASK, level);
 }
 
-static void set_segments(struct kvm_sregs *sregs, bool is_64bit)
-{
-	set_segment(&sregs->cs, SELECTOR_CODE, SEG_CODE);
-	set_segment(&sregs->ds, SELECTOR_DATA, SEG_DATA);
-	sregs->cs.l = is_64bit;
-	sregs->cs.db = !is_64bit;
-	sregs->es = sregs->ds;
-	sregs->fs = sregs->ds;
-	sregs->gs = sregs->ds;
-	sregs->ss = sregs->ds;
-
-	sregs->tr = (struct kvm_segment){
-		.limit = 0x67, .selector = SELECTOR_TSS, .type = SEG_TSS, .present = 1,
-	};
-	sregs->ldt = (struct kvm_segment){ .unusable = 1 };
-}
-
 void guest_set_mode(struct fuzz *f, unsigned int id, unsigned int mode, bool clean)
 {
 	const struct mode *m = &modes[mode];
@@ -163,7 +139,7 @@ void guest_set_mode(struct fuzz *f, unsigned int id, unsigned int mode, bool cle
 		map_root(f, m->root);
 
 	vcpu_sregs_get(f->vcpus[id], &sregs);
-	set_segments(&sregs, m->efer & EFER_LMA);
+	set_flat_segments(&sregs, m->efer & EFER_LMA);
 	sregs.cr0 = X86_CR0_PE | X86_CR0_NE | X86_CR0_ET | m->cr0;
 	sregs.cr3 = m->root == NO_ROOT ? 0 : f->roots[m->root];
 	sregs.cr4 = m->cr4;
@@ -238,6 +214,11 @@ void guest_list(struct fuzz *f, u64 page, bool write)
 	f->report->accesses++;
 }
 
+static bool is_write(const struct entry *e)
+{
+	return e->gva & 1;
+}
+
 static u64 gpa_of(struct fuzz *f, unsigned int i)
 {
 	return (f->list[i].gva & ~1u) - gva_offset(f);
@@ -257,10 +238,10 @@ static bool find_page(struct fuzz *f, unsigned int i, enum area_id *area, u64 *p
 	return true;
 }
 
-/* What the host doesn't let itself do, KVM can't do for the guest. */
+/* KVM has to refuse an access that the host's own mapping does not permit. */
 static bool is_refused(struct fuzz *f, unsigned int i)
 {
-	enum access least = f->list[i].gva & 1 ? ACCESS_ALL : ACCESS_READ;
+	enum access least = is_write(&f->list[i]) ? ACCESS_ALL : ACCESS_READ;
 	enum area_id area;
 	u64 page;
 
@@ -279,7 +260,7 @@ static unsigned int current_entry(struct fuzz *f, struct kvm_vcpu *vcpu)
 	return i;
 }
 
-/* An access is done before the next begins: none up to @end was refused. */
+/* The guest has done all accesses up to @end, so none of them may be one to refuse. */
 static unsigned int check_done(struct fuzz *f, unsigned int i, unsigned int end)
 {
 	for (; i < end; i++)
@@ -294,7 +275,7 @@ static void handle_mmio(struct fuzz *f, struct kvm_run *run, unsigned int i)
 	u64 gpa = i < f->nr_listed ? gpa_of(f, i) : 0;
 
 	CHECK(f, i < f->nr_listed && f->mmio[i] && run->mmio.phys_addr == gpa &&
-	      run->mmio.is_write == (f->list[i].gva & 1),
+	      run->mmio.is_write == is_write(&f->list[i]),
 	      "entry %u, GPA 0x%lx: MMIO at 0x%llx, write %u", i, gpa, run->mmio.phys_addr,
 	      run->mmio.is_write);
 	if (run->mmio.is_write)
@@ -305,27 +286,13 @@ static void handle_mmio(struct fuzz *f, struct kvm_run *run, unsigned int i)
 		memset(run->mmio.data, MMIO_VALUE, sizeof(run->mmio.data));
 }
 
-/*
- * KVM can't emulate an access to MMIO while an event is being delivered.  On SVM it concludes that
- * from the event's type alone, which QEMU leaves behind after the delivery.
- */
-static void check_no_event(struct fuzz *f, struct kvm_vcpu *vcpu)
-{
-	struct kvm_vcpu_events events;
-
-	vcpu_events_get(vcpu, &events);
-	CHECK(f, vcpu->run->internal.suberror == KVM_INTERNAL_ERROR_DELIVERY_EV &&
-	      !events.exception.injected && !events.interrupt.injected && !events.nmi.injected,
-	      "internal error %u", vcpu->run->internal.suberror);
-}
-
-/* The last access of KVM_RUN wasn't possible. */
+/* KVM_RUN has failed, for the access of entry @i. */
 static void handle_error(struct fuzz *f, unsigned int i, int error)
 {
 	enum area_id area;
 	u64 page;
 
-	/* The other thread has the memory, or has had it. */
+	/* The other thread has changed the memory.  Wait until it is done. */
 	if (f->threaded && (error == EFAULT || error == EAGAIN)) {
 		pthread_mutex_lock(&f->memory_lock);
 		pthread_mutex_unlock(&f->memory_lock);
@@ -336,7 +303,7 @@ static void handle_error(struct fuzz *f, unsigned int i, int error)
 	      "KVM_RUN: errno %d at entry %u of %u, GVA 0x%x", error, i, f->nr_listed,
 	      i < f->nr_listed ? f->list[i].gva : 0);
 	find_page(f, i, &area, &page);
-	/* And what is near it: each is an exit. */
+	/* Permit accesses to the memory around it as well, as each error is a slow exit. */
 	memory_allow(f, area, round_down(page, PAGES_PER_2M), PAGES_PER_2M);
 	f->report->refused++;
 }
@@ -344,7 +311,7 @@ static void handle_error(struct fuzz *f, unsigned int i, int error)
 static void check_read(struct fuzz *f)
 {
 	for (unsigned int i = 0; i < f->nr_listed; i++)
-		CHECK(f, f->list[i].gva & 1 || f->list[i].value == f->expected[i],
+		CHECK(f, is_write(&f->list[i]) || f->list[i].value == f->expected[i],
 		      "the guest reads 0x%x at GVA 0x%x, expected 0x%x", f->list[i].value,
 		      f->list[i].gva, f->expected[i]);
 }
@@ -356,7 +323,8 @@ static void handle_exit(struct fuzz *f, struct kvm_vcpu *vcpu, unsigned int i, i
 	else if (vcpu->run->exit_reason == KVM_EXIT_MMIO)
 		handle_mmio(f, vcpu->run, i);
 	else if (vcpu->run->exit_reason == KVM_EXIT_INTERNAL_ERROR)
-		check_no_event(f, vcpu);
+		CHECK(f, vcpu_saw_stale_event(vcpu), "internal error %u",
+		      vcpu->run->internal.suberror);
 	else
 		CHECK(f, vcpu->run->exit_reason == KVM_EXIT_HLT && i == f->nr_listed,
 		      "exit %u (%s) at entry %u of %u", vcpu->run->exit_reason,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What dirty_log_fuzz_test does to the memory of the VM. */
+/* What dirty_log_fuzz_test does to the host's memory, and which memslot has which page. */
 #include <sys/wait.h>
 #include <linux/falloc.h>
 #include <linux/mman.h>
@@ -14,6 +14,17 @@ struct range {
 	u64 nr;
 };
 
+struct slot *slot_of_page(struct fuzz *f, u64 page)
+{
+	for (unsigned int i = 1; i < NR_SLOTS; i++) {
+		struct slot *s = &f->slots[i];
+
+		if (s->exists && page >= s->base && page < s->base + s->npages)
+			return s;
+	}
+	return NULL;
+}
+
 u32 word_offset(u64 page)
 {
 	return page % PAGES_PER_2M * sizeof(u64);
@@ -24,7 +35,7 @@ static u32 *word_at(struct area *a, u64 page)
 	return a->hva + page * PAGE_SIZE + word_offset(page);
 }
 
-/* Both ends are those of pages of the host; others it doesn't give away. */
+/* Round to whole pages of the host, which is what it can take away. */
 static struct range range_of(struct fuzz *f, enum area_id id, u64 first, u64 nr)
 {
 	u64 unit = id == AREA_HUGETLB ? PAGES_PER_2M : 1;
@@ -36,7 +47,7 @@ static struct range range_of(struct fuzz *f, enum area_id id, u64 first, u64 nr)
 	return (struct range){ &f->areas[id], first, end - first };
 }
 
-/* By its number, or else that of a memslot. */
+/* A number is that of an area, or from NR_AREAS on, that of a memslot in an area. */
 static enum area_id area_of(struct fuzz *f, u32 number)
 {
 	return number < NR_AREAS ? number : f->slots[(number - NR_AREAS) % NR_SLOTS].area;
@@ -91,7 +102,7 @@ static void forget(struct range r)
 	memset(&r.area->content[r.first], 0, r.nr * sizeof(*r.area->content));
 }
 
-/* Only private memory loses what was in it. */
+/* Private memory loses its content; that of a file stays. */
 void step_dontneed(struct fuzz *f, const u32 *args)
 {
 	struct range r = arg_range(f, args);
@@ -105,7 +116,7 @@ void step_dontneed(struct fuzz *f, const u32 *args)
 		forget(r);
 }
 
-/* It may not be possible, and then nothing has happened. */
+/* This may fail, and then nothing has changed. */
 static void collapse(struct fuzz *f, u64 chunk)
 {
 	madvise(f->areas[AREA_THP].hva + chunk * SZ_2M, SZ_2M, MADV_COLLAPSE);
@@ -119,7 +130,7 @@ void step_collapse(struct fuzz *f, const u32 *args)
 	pthread_mutex_unlock(&f->memory_lock);
 }
 
-/* The other thread does that itself, for as long as vCPUs can wait. */
+/* With -t it is the other thread that protects memory, so that vCPUs can wait for its end. */
 void step_protect(struct fuzz *f, const u32 *args)
 {
 	if (!f->threaded)
@@ -137,7 +148,7 @@ static void remap_part(struct fuzz *f, void *p, size_t size)
 	f->report->events++;
 }
 
-/* Mappings of HugeTLB pages that were divided stay so. */
+/* HugeTLB mappings, once divided, are not merged again, so move page by page. */
 static void remap(struct fuzz *f, struct range r)
 {
 	size_t size = range_size(r);
@@ -149,7 +160,7 @@ static void remap(struct fuzz *f, struct range r)
 		remap_part(f, range_hva(r) + i, SZ_2M);
 }
 
-/* Elsewhere, and back: as one mapping, which all has to permit the same. */
+/* Move memory elsewhere and back.  That needs a single mapping, i.e. the same permissions. */
 void step_remap(struct fuzz *f, const u32 *args)
 {
 	struct range r = arg_range(f, args);
@@ -170,7 +181,7 @@ void step_punch(struct fuzz *f, const u32 *args)
 	forget(r);
 }
 
-/* No vCPU writes that, so it is not logged. */
+/* The host writes to the memory, which KVM does not log. */
 void step_host_write(struct fuzz *f, const u32 *args)
 {
 	struct range r = range_of(f, area_of(f, args[0]), args[1], min(args[2], 64u));
@@ -214,10 +225,9 @@ void memory_check(struct fuzz *f)
 /* Aligned, so that it can be mapped by huge pages. */
 static void *map_aligned(int prot, int flags, int fd)
 {
-	void *p = map_memory(AREA_SIZE + SZ_2M, PROT_NONE, MAP_ANON_PRIVATE | MAP_NORESERVE, -1);
-	void *aligned = (void *)align_up((unsigned long)p, SZ_2M);
+	void *aligned = reserve_2m_aligned(AREA_SIZE);
+	void *p = mmap(aligned, AREA_SIZE, prot, flags | MAP_FIXED, fd, 0);
 
-	p = mmap(aligned, AREA_SIZE, prot, flags | MAP_FIXED, fd, 0);
 	TEST_ASSERT(p == aligned, "mmap: errno %d", errno);
 	return p;
 }
@@ -235,7 +245,7 @@ void memory_create(struct fuzz *f)
 	a[AREA_THP].fd = -1;
 	a[AREA_THP].hva = map_aligned(rw, MAP_ANON_PRIVATE, -1);
 	madvise(a[AREA_THP].hva, AREA_SIZE, MADV_HUGEPAGE);
-	/* Its parts, once it is divided, can become one again if they have this in common. */
+	/* Parts of a mapping can be merged again only if they share an anon_vma, so create one. */
 	WRITE_ONCE(*(u32 *)a[AREA_THP].hva, 0);
 	a[AREA_SHARED].fd = fd;
 	a[AREA_SHARED].hva = map_aligned(rw, MAP_SHARED, fd);
@@ -243,7 +253,7 @@ void memory_create(struct fuzz *f)
 	pthread_mutex_init(&f->memory_lock, NULL);
 }
 
-/* The thread: nothing that it does may change what is in memory */
+/* The other thread.  Nothing that it does may change the content of memory. */
 
 static pthread_t thread;
 static bool stop;

@@ -24,41 +24,7 @@
 
 static const char * const methods[] = { "off", "auto", "on" };
 
-u64 rng_next(u64 *rng)
-{
-	u64 x = *rng += 0x9e3779b97f4a7c15ul;
-
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ul;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebul;
-	return x ^ x >> 31;
-}
-
-u64 below(u64 *rng, u64 n)
-{
-	return rng_next(rng) % n;
-}
-
-void check_call(struct fuzz *f, const char *what, int ret, int expected)
-{
-	int error = ret < 0 ? -errno : 0;
-
-	f->report->calls++;
-	f->report->refused += !!expected;
-	CHECK(f, error == expected, "%s: errno %d, expected %d", what, -error, -expected);
-}
-
 /* Memslots */
-
-struct slot *slot_of_page(struct fuzz *f, u64 page)
-{
-	for (unsigned int i = 1; i < NR_SLOTS; i++) {
-		struct slot *s = &f->slots[i];
-
-		if (s->exists && page >= s->base && page < s->base + s->npages)
-			return s;
-	}
-	return NULL;
-}
 
 static bool is_logged(const struct slot *s)
 {
@@ -96,7 +62,7 @@ static int region_error(struct fuzz *f, unsigned int id, const struct slot *new)
 	return overlaps(f, id, new->base, new->npages) ? -EEXIST : 0;
 }
 
-/* @new: the memslot as it is to be; without pages: deleted. */
+/* @new: what the memslot becomes; without pages it is deleted. */
 static void set_region(struct fuzz *f, unsigned int id, const struct slot *new)
 {
 	struct kvm_userspace_memory_region region = {
@@ -127,7 +93,10 @@ static void set_region(struct fuzz *f, unsigned int id, const struct slot *new)
 
 	memset(s->dirty, 0, sizeof(s->dirty));
 	memset(s->said, 0, sizeof(s->said));
-	for (u64 page = 0; is_logged(s) && f->manual == ALL_SET && page < s->npages; page++)
+	if (!is_logged(s) || f->manual != ALL_SET)
+		return;
+
+	for (u64 page = 0; page < s->npages; page++)
 		__set_bit(page, s->dirty);
 }
 
@@ -159,7 +128,7 @@ static void step_delete(struct fuzz *f, const u32 *args)
 	set_region(f, args[0], &new);
 }
 
-/* As it creates a memslot, whatever is there. */
+/* Like step_create(), but deletes the memslot first if there is one. */
 static void step_replace(struct fuzz *f, const u32 *args)
 {
 	if (f->slots[args[0]].exists)
@@ -220,13 +189,13 @@ static void step_wrong_region(struct fuzz *f, const u32 *args)
 
 /* Accesses */
 
-/* Of a step: the vCPU that it names, or the first if there is no such yet. */
+/* Return: the vCPU that a step names, or the first one if that does not exist yet. */
 static unsigned int vcpu_or_first(struct fuzz *f, unsigned int id)
 {
 	return f->vcpus[id] ? id : 0;
 }
 
-/* vCPU, slot, first page, pages, distance; a read for each @one_in; 0: all are writes */
+/* vCPU, slot, first page, pages, distance.  One access in @one_in is a read; 0: none is. */
 static void access_pages(struct fuzz *f, const u32 *args, unsigned int one_in)
 {
 	unsigned int id = vcpu_or_first(f, args[0]);
@@ -300,7 +269,7 @@ static void step_get(struct fuzz *f, const u32 *args)
 		memset(s->dirty, 0, sizeof(s->dirty));
 }
 
-/* A page that doesn't exist follows. */
+/* Return: the end of memory behind which nothing is mapped. */
 static void *edge(void)
 {
 	static void *p;
@@ -313,7 +282,7 @@ static void *edge(void)
 	return p + PAGE_SIZE;
 }
 
-/* slot, bytes of the log that there are: fewer than there have to be */
+/* slot, a number from which the size of the memory is made: too small for the log */
 static void step_get_hole(struct fuzz *f, const u32 *args)
 {
 	int error = log_error(f, args[0]);
@@ -342,7 +311,7 @@ static int clear_error(struct fuzz *f, u32 id, u64 first, u64 nr)
 	return 0;
 }
 
-/* Of KVM_CLEAR_DIRTY_LOG; others are single bits of each word, or random. */
+/* Bitmaps for KVM_CLEAR_DIRTY_LOG; larger numbers: one bit of each word, or random bits. */
 enum mask { MASK_ALL, MASK_SAID, MASK_FIRST, MASK_LAST };
 
 static void fill_mask(struct slot *s, unsigned long *mask, u32 kind, u64 first)
@@ -376,7 +345,7 @@ static void step_clear(struct fuzz *f, const u32 *args)
 	unsigned long mask[LOG_WORDS + 1] = {};
 	int error;
 
-	/* What is never aligned is seldom allowed. */
+	/* Align the range most times, or KVM would refuse nearly all of them. */
 	if (!args[4]) {
 		first = round_down(first, BITS_PER_WORD);
 		nr = round_up(nr, BITS_PER_WORD);
@@ -387,19 +356,22 @@ static void step_clear(struct fuzz *f, const u32 *args)
 	clear.first_page = first;
 	clear.num_pages = nr;
 	clear.dirty_bitmap = mask;
-	/* Where there is nothing to be read from, nothing is cleared. */
+	/* A bitmap that cannot be read, so that nothing is cleared. */
 	if (args[4] == 2) {
 		clear.dirty_bitmap = edge();
 		error = error ?: nr ? -EFAULT : 0;
 	}
 	check_call(f, "KVM_CLEAR_DIRTY_LOG", __vm_ioctl(f->vm, KVM_CLEAR_DIRTY_LOG, &clear),
 		   error);
-	for (u64 i = 0; !error && i < nr; i++)
+	if (error)
+		return;
+
+	for (u64 i = 0; i < nr; i++)
 		if (test_bit(i, mask))
 			__clear_bit(first + i, s->dirty);
 }
 
-/* A log is taken, and what was in it is cleared: slot */
+/* slot: get its log, and clear the pages that are in it */
 static void step_round(struct fuzz *f, const u32 *args)
 {
 	step_get(f, args);
@@ -427,7 +399,7 @@ static void step_manual(struct fuzz *f, const u32 *args)
 		f->manual = value;
 }
 
-/* Of the host. */
+/* The host's parameter. */
 static bool is_eager(void)
 {
 	return get_kvm_param_bool("eager_page_split");
@@ -472,7 +444,7 @@ static void step_dirty_bits(struct fuzz *f, const u32 *args)
 		   dirty_bits_error(f, args[0]));
 }
 
-/* It would have to be enabled before the first vCPU. */
+/* KVM refuses a ring, as there is a vCPU already. */
 static void step_ring(struct fuzz *f, const u32 *args)
 {
 	check_call(f, "KVM_CAP_DIRTY_LOG_RING_ACQ_REL",
@@ -500,7 +472,7 @@ static void step_host_bits(struct fuzz *f, const u32 *args)
 	setting_set(PARAM_DIRTY_BITS, methods[args[0] % ARRAY_SIZE(methods)]);
 }
 
-/* All of every VM is zapped. */
+/* A change zaps all SPTEs of all VMs. */
 static void step_nx(struct fuzz *f, const u32 *args)
 {
 	if (setting_exists(PARAM_NX))
@@ -579,7 +551,7 @@ static void step_mode(struct fuzz *f, const u32 *args)
 	guest_set_mode(f, vcpu_or_first(f, args[0]), args[1] % guest_nr_modes(), args[2]);
 }
 
-/* All of a memslot, by lists. */
+/* Have the guest read all pages of a memslot. */
 static void read_slot(struct fuzz *f, unsigned int id)
 {
 	struct slot *s = &f->slots[id];

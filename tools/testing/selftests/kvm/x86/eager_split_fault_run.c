@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Of the tests that take something from the eager splitter: the VM, the log, the command line. */
+/* See eager_split_fault.h: the VM, the guest, the log, and main(). */
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
 #define CODE_MAX		64
 
-/* Which pages the guest writes when they are logged, and which have an alias. */
+/* Pages that the guest writes when they are logged, and pages that it touches by the alias. */
 #define WRITE_STEP		31u
 #define WRITE_FIRST		3u
 #define ALIAS_STEP		8u
@@ -27,7 +27,7 @@ bool applies(const struct variant *v)
 
 /*
  * RDI: address; RSI: distance to the next; RCX: how many; RAX: what to write there;
- * RDX: what to add to it.  Loading a program into each VM would take much longer.
+ * RDX: what to add to it.  The library's way of loading a program would take much longer.
  */
 static void __attribute__((naked)) guest_code(void)
 {
@@ -148,7 +148,7 @@ int set_logging(struct fault_test *t, bool on)
 					   DATA_GPA, t->npages * PAGE_SIZE, t->hva);
 }
 
-/* CLEAR splits a huge page each time it gets a word of it, so give it one only. */
+/* CLEAR tries to split for each word of a huge page.  Clear one word, for one attempt. */
 static bool is_cleared(u64 page)
 {
 	return page % PAGES_PER_2M < BITS_PER_WORD;
@@ -228,15 +228,6 @@ static const char *run_part(unsigned int row)
 	return nr_free_2m_pages() < part->nr_huge ? too_few : part->run();
 }
 
-static bool has_stats(void)
-{
-	struct kvm_vm *vm = vm_create_barebones();
-	bool has = vm_get_stat_or_absent(vm, "eager_split_noquota") != STAT_ABSENT;
-
-	kvm_vm_free(vm);
-	return has;
-}
-
 int main(int argc, char *argv[])
 {
 	struct choice chosen = { parts, sizeof(*parts), nr_parts };
@@ -252,6 +243,7 @@ int main(int argc, char *argv[])
 	ksft_print_header();
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2));
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
-	__TEST_REQUIRE(has_stats(), "The kernel has no statistics of eager page splitting");
+	__TEST_REQUIRE(new_vm_get_stat("eager_split_noquota") != STAT_ABSENT,
+		       "The kernel has no statistics of eager page splitting");
 	return finish(run_chosen(&chosen, run_part) == choice_count(&chosen));
 }

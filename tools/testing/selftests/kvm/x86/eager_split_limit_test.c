@@ -2,8 +2,9 @@
 /*
  * Eager page splitting near the limit of a memory cgroup
  *
- * A VM that lives with eager_page_split=N has to live with Y: page tables that no vCPU
- * waits for must not take what vCPUs and the VMM need next, or the OOM killer comes.
+ * A VM that survives with eager_page_split=N must survive with Y, too.  Page tables that no
+ * vCPU is waiting for must not use up memory that vCPUs and the VMM need next, or the OOM
+ * killer ends the VM.
  *
  * Each try runs in a child process with a cgroup of its own.  It creates a guest that is
  * mapped by huge pages, leaves the cgroup some room, and has some rounds of dirty logging.  In
@@ -57,7 +58,7 @@ static const struct room rooms[] = {
 
 #define NR_ROOMS		ARRAY_SIZE(rooms)
 
-/* With less some huge pages stay. */
+/* Enough to split all huge pages. */
 #define ROOM_FOR_ALL		24576ul
 
 /* What a try reports to the process that judges. */
@@ -71,7 +72,7 @@ static struct report {
 	u64 clear_ns;
 } *report;
 
-/* Tries with eager splitting that live. */
+/* Tries with eager splitting in which the VM survived. */
 static unsigned int nr_judged;
 
 static struct kvm_vcpu *vcpus[NR_VCPUS];
@@ -108,9 +109,7 @@ static void set_logging(bool on)
 /* One huge page of the host for all of the guest's. */
 static void map_data(void)
 {
-	mem = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-	mem = align_ptr_up(mem, SZ_2M);
+	mem = reserve_2m_aligned(DATA_SIZE);
 	map_one_2m_page(mem, DATA_SIZE);
 }
 
@@ -136,7 +135,7 @@ static u64 nr_missing(void)
 	unsigned long i, missing = 0;
 
 	for (i = FIRST_WRITTEN * PAGES_PER_2M; i < NR_PAGES; i += PAGE_STEP)
-		missing += !(log[i / BITS_PER_WORD] >> (i % BITS_PER_WORD) & 1);
+		missing += !test_bit(i, log);
 	return missing;
 }
 
@@ -184,13 +183,6 @@ static void run_round(bool clear)
 	set_logging(false);
 }
 
-static u64 stat_or_zero(const char *name)
-{
-	u64 value = vm_get_stat_or_absent(vm, name);
-
-	return value == STAT_ABSENT ? 0 : value;
-}
-
 /* Cgroups */
 
 static unsigned long cgroup_read(const char *path)
@@ -230,12 +222,12 @@ static void try_logging(bool clear, const struct room *room)
 		     cgroup_read(CGROUP_CHILD "/memory.current") + room->free * SZ_1K);
 	for (int i = 0; i < NR_ROUNDS; i++)
 		run_round(clear);
-	report->nr_split = stat_or_zero("eager_split_done");
-	report->nr_nomem = stat_or_zero("eager_split_nomem");
+	report->nr_split = vm_get_stat_or_zero(vm, "eager_split_done");
+	report->nr_nomem = vm_get_stat_or_zero(vm, "eager_split_nomem");
 	report->done = true;
 }
 
-/* Return: true if the VM lives. */
+/* Return: true if the VM survived. */
 static bool run_try(bool clear, const struct room *room, bool eager)
 {
 	int status;
@@ -255,7 +247,7 @@ static bool run_try(bool clear, const struct room *room, bool eager)
 
 	pid = waitpid(pid, &status, 0);
 	TEST_ASSERT(pid > 0, "waitpid, errno %d", errno);
-	/* Until the VM is gone the cgroup is busy. */
+	/* The cgroup is busy until the VM is gone. */
 	while (rmdir(CGROUP_CHILD))
 		usleep(1000);
 
@@ -278,7 +270,7 @@ static void run_room(bool clear, const struct room *room)
 	bool for_all = room->free >= ROOM_FOR_ALL;
 	const char *how = clear ? "clear" : "enable";
 
-	/* With less than that nobody lives. */
+	/* Too little room for any VM says nothing about eager splitting. */
 	if (!run_try(clear, room, false)) {
 		ksft_test_result_skip("%s, %lu + %lu KiB of room: too little without as well\n",
 				      how, room->free, room->reclaimable);

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Eager page splitting compared with a model, after each step
+ * A VM whose huge pages, dirty log and memory are compared with a model after each step.
+ * eager_split_modes_test, eager_split_clear_test, eager_split_tables_test,
+ * huge_recover_test, fault_split_test and dirty_log_idle_test use it, each with a table of
+ * test cases of its own.
  *
- * A guest maps one memslot of HugeTLB pages.  Log dirty pages twice, and check that no
- * huge page is left where KVM splits eagerly, that the log has exactly what was
- * written, that memory has what was written, and that the huge pages come back.
+ * A guest maps one memslot of HugeTLB pages.  Unless a case does something else, it logs
+ * dirty pages twice and checks that no huge page is left where KVM splits eagerly, that
+ * the log contains exactly the pages written, that memory contains what was written, and
+ * that huge pages are restored.
  *
- * It has to pass with kvm.eager_page_split=N as well, where huge pages stay until they are written.
+ * All tests have to pass with kvm.eager_page_split=N, too, where huge pages are not split
+ * until they are written.
  *
- * eager_split_model_log.c has what the guest writes, the log and the checks,
- * eager_split_model_run.c the VM and the command line.
+ *   eager_split_model_run.c	the VM, its modes, and the command line
+ *   eager_split_model_log.c	what the guest writes, the log, and the checks
+ *
+ * run.c calls log.c and the test's cases, which call both.  log.c calls neither.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_MODEL_H
 #define SELFTEST_KVM_EAGER_SPLIT_MODEL_H
@@ -28,10 +35,10 @@
 #define DATA_SLOT		1u
 #define DATA_BASE		0x40000000ull
 
-/* Past it, KVM takes all mappings of a gfn away when it gets another one. */
+/* With more SPTEs than this for a gfn, KVM zaps all of them. */
 #define RMAP_RECYCLE_THRESHOLD	1000u
 
-/* Past it, KVM zaps a page table, instead of replacing all links to it by huge pages. */
+/* With more links to a page table than this, KVM zaps it instead of replacing the links. */
 #define MAX_LINKS		32u
 
 #define NR_CYCLES		2
@@ -49,7 +56,7 @@ struct test_case {
 	void (*enter)(struct model_test *t);
 	/* What to do instead of two cycles of logging. */
 	void (*run)(struct model_test *t);
-	/* Why this machine can't, or NULL. */
+	/* Return: why the case cannot run on this machine, or NULL. */
 	const char *(*skip_reason)(void);
 	/* Huge pages that fit into the slot, and 4KiB pages on either side. */
 	unsigned int nr_huge;
@@ -61,13 +68,13 @@ struct test_case {
 	u64 alias_step;
 	/* How many other page directories have links to the same tables. */
 	unsigned int directories;
-	/* Of how many pages one is used; all of them if it isn't said. */
+	/* The guest uses one page in so many; 0: all of them. */
 	unsigned int stride;
 	/* Nothing is written before logging begins. */
 	bool read_first;
 	/* Nothing is accessed before, so that no huge page is mapped then. */
 	bool untouched;
-	/* It makes no sense without initially-all-set. */
+	/* Run it only with initially-all-set. */
 	bool manual_only;
 };
 
@@ -78,7 +85,7 @@ struct model_test {
 	bool manual;
 	bool logging;
 	unsigned int cycle;
-	/* Huge pages can't be predicted, e.g. as shadow pages run out. */
+	/* The model does not know which huge pages there are, e.g. as shadow pages run out. */
 	bool unpredictable;
 	/* The slot under test. */
 	u32 slot;
@@ -107,7 +114,7 @@ struct model_test {
 	u64 huge_elsewhere;
 };
 
-/* Of eager_page_split. */
+/* The value of kvm.eager_page_split. */
 extern bool eager;
 
 /* For messages: the case, and how the log begins. */
@@ -122,6 +129,8 @@ u64 pages_per_huge(struct model_test *t);
 u64 nr_huge_mapped(struct model_test *t);
 void expect_huge(struct model_test *t, u64 expected, const char *when);
 void expect_huge_model(struct model_test *t, const char *when);
+/* Have the model expect all huge pages of the slot to be mapped. */
+void model_all_huge(struct model_test *t);
 /* A 1GiB page is split into 2MiB pages first, and only one of them further. */
 void expect_huge_first_word(struct model_test *t);
 
@@ -171,7 +180,7 @@ void enter_long(struct model_test *t);
 const char *no_1g(void);
 const char *no_shadow_paging(void);
 
-/* What the test itself has; main() runs them. */
+/* Defined by each test; main() runs them. */
 extern const struct test_case test_cases[];
 extern const unsigned int nr_cases;
 

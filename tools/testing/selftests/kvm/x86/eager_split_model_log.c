@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Eager page splitting compared with a model: what the guest writes, the log, the checks */
+/* eager_split_model.h's model: what the guest writes, the log, huge pages, and the checks */
 #include "eager_split_model.h"
 
 #define LIST_MAX		8192u
@@ -15,7 +15,7 @@ const char *label(struct model_test *t)
 	return text;
 }
 
-/* How many huge SPTEs there are for each huge page of the slot. */
+/* Return: how many huge SPTEs map each huge page of the slot. */
 static unsigned int ptes_per_huge(struct model_test *t)
 {
 	struct kvm_sregs sregs;
@@ -44,7 +44,7 @@ static u64 gva_of(struct model_test *t, u64 page, unsigned int alias)
 	return t->gpa + page * PAGE_SIZE + alias * t->c->alias_step;
 }
 
-/* Which of the huge pages of the slot has @page, or -1. */
+/* Return: the number of the huge page that contains @page, or -1. */
 static int huge_of(struct model_test *t, u64 page)
 {
 	u64 i;
@@ -68,13 +68,19 @@ void expect_huge(struct model_test *t, u64 expected, const char *when)
 	if (t->unpredictable)
 		return;
 
-	/* Some mappings were taken away again by the last ones that came. */
+	/* KVM zaps all SPTEs of a gfn that gets too many, so only some are left. */
 	if (is_recycled(t) && expected) {
 		CHECK(t, seen, "%s: expected huge pages, seen none", when);
 		return;
 	}
 
 	CHECK(t, seen == expected, "%s: expected %lu huge pages, seen %lu", when, expected, seen);
+}
+
+void model_all_huge(struct model_test *t)
+{
+	for (unsigned int i = 0; i < t->c->nr_huge; i++)
+		t->huge[i] = true;
 }
 
 void expect_huge_model(struct model_test *t, const char *when)
@@ -168,8 +174,7 @@ void touch_all(struct model_test *t, const char *when)
 	guest_run(t, t->c->read_first ? READ_GPA : WRITE_GPA);
 	t->seed++;
 
-	for (unsigned int i = 0; i < t->c->nr_huge; i++)
-		t->huge[i] = true;
+	model_all_huge(t);
 	expect_huge_model(t, when);
 }
 
@@ -221,7 +226,10 @@ static void model_clear_word(struct model_test *t, u64 word, unsigned long mask)
 	u64 last = page + BITS_PER_WORD - 1 - __builtin_clzl(mask);
 
 	t->log[word] &= ~mask;
-	for (page += __builtin_ctzl(mask); eager && page <= last; page++)
+	if (!eager)
+		return;
+
+	for (page += __builtin_ctzl(mask); page <= last; page++)
 		if (huge_of(t, page) >= 0)
 			t->huge[huge_of(t, page)] = false;
 }
@@ -319,7 +327,7 @@ void check_memory(struct model_test *t)
 	}
 }
 
-/* Every page is mapped: nothing that the guest reads has to be faulted in. */
+/* Check that all pages are mapped: reading all of them must not fault in any. */
 static void check_split(struct model_test *t)
 {
 	u64 pages_4k = vm_get_stat(t->vm, pages_4k);
@@ -330,7 +338,7 @@ static void check_split(struct model_test *t)
 	CHECK(t, pages_4k >= t->npages,
 	      "split: expected at least %lu 4KiB pages, seen %lu", t->npages, pages_4k);
 
-	/* A guest's entry that changes makes KVM use another, empty, child. */
+	/* When a guest's entry gets dirty, KVM links another child, which is empty. */
 	if (t->c->read_first || is_recycled(t))
 		return;
 
@@ -347,7 +355,7 @@ static bool is_border(struct model_test *t, u64 page)
 	       huge_of(t, page + 1) != huge_of(t, page);
 }
 
-/* A third of the pages and all at borders; of all huge pages, or every other. */
+/* Pick a third of the pages, and all at borders.  Unless @all, skip every other huge page. */
 static void pick_pages(struct model_test *t, bool all)
 {
 	log_fill(t, t->pick, 0, 0);
@@ -380,7 +388,7 @@ void round_of_writes(struct model_test *t, bool all)
 	if (eager || (ptes_per_huge(t) == 1 && t->c->level == PG_LEVEL_2M))
 		expect_huge_model(t, "written");
 
-	/* User space may clear what no GET has told it. */
+	/* Every other cycle clears pages that no GET has returned. */
 	if (!t->manual || t->cycle % 2)
 		compare_log(t, "written");
 	if (t->manual) {
@@ -398,7 +406,7 @@ void log_cycle(struct model_test *t)
 	start_and_clear(t);
 	check_split(t);
 
-	/* Page faults have to find the child that they would have made. */
+	/* Page faults must find and use the children that splitting has created. */
 	round_of_writes(t, false);
 	check_split(t);
 	do {

@@ -4,19 +4,12 @@
 
 #include "eager_split_model.h"
 
-#define SEG_CODE		0xb
-#define SEG_DATA		0x3
-#define SEG_TSS			0xb
-#define SELECTOR_CODE		0x8
-#define SELECTOR_DATA		0x10
-#define SELECTOR_TSS		0x18
-
 /*
- * What the guest runs: write to, or add up, the words that a list in memory points to.  The
- * instructions are such that they are the same in 32-bit and in 64-bit code.
+ * What the guest runs: write to, or add up, the words at the addresses in a list in
+ * memory.  These instructions have the same encoding in 32-bit and in 64-bit code.
  *
- * In: ESI the list, ECX its length, EDX what is added to an address to get what
- * is written to it.  Out: EBX the sum of what was read.
+ * In: ESI the list, ECX its length, EDX a number that is added to each address to get
+ * the value that is written there.  Out: EBX the sum of the words read.
  */
 static void __attribute__((naked)) guest_write(void)
 {
@@ -43,31 +36,12 @@ static void __attribute__((naked)) guest_read(void)
 
 /* Modes of the guest */
 
-static void set_segments(struct kvm_sregs *sregs)
-{
-	set_segment(&sregs->cs, SELECTOR_CODE, SEG_CODE);
-	set_segment(&sregs->ds, SELECTOR_DATA, SEG_DATA);
-	sregs->es = sregs->ds;
-	sregs->fs = sregs->ds;
-	sregs->gs = sregs->ds;
-	sregs->ss = sregs->ds;
-
-	sregs->tr = (struct kvm_segment){
-		.limit = 0x67, .selector = SELECTOR_TSS, .type = SEG_TSS, .present = 1,
-	};
-	sregs->ldt = (struct kvm_segment){ .unusable = 1 };
-}
-
 void set_mode(struct model_test *t, u64 cr0, u64 cr3, u64 cr4, u64 efer)
 {
 	struct kvm_sregs sregs;
 
 	vcpu_sregs_get(t->vcpu, &sregs);
-	set_segments(&sregs);
-	if (efer & EFER_LMA) {
-		sregs.cs.l = 1;
-		sregs.cs.db = 0;
-	}
+	set_flat_segments(&sregs, efer & EFER_LMA);
 	sregs.cr0 = X86_CR0_PE | X86_CR0_NE | X86_CR0_ET | cr0;
 	sregs.cr3 = cr3;
 	sregs.cr4 = cr4;

@@ -2,22 +2,22 @@
 /*
  * Huge pages that the first write splits
  *
- * Dirty logging begins with huge pages, as eager_page_split is off.  Reads leave them as they
- * are.  The first write to each maps all of its small pages: KVM counts one split, and where
- * Dirty bits tell what is written, no other page fault.  That is to be so each time that
- * logging is enabled, as KVM finds the page tables of the last time empty.
+ * With eager_page_split=N, memory is still mapped by huge pages when logging is enabled.
+ * Reads must not split them.  The first write to a huge page maps all of its small pages:
+ * KVM must count one split, and with Dirty bits no other page fault.  The same must hold
+ * each time that logging is enabled, when KVM finds the page tables of the last time empty.
  *
- * Memory that is logged from the start is mapped by huge pages, too, until it is written, and
- * reads don't put it into the log.
+ * Memory that is logged from the start must be mapped by huge pages, too, until it is
+ * written, and reads must not put it into the log.
  *
- * Besides, the log and memory are compared with eager_split_model.h's model.
+ * The log and memory are compared with the model of eager_split_model.h.
  *
- * Limits: where pages are write-protected instead, page faults aren't counted, nor are they
- * in the TDP MMU for memory that the host has mapped for reading only.
+ * Limits: page faults are not counted where KVM write-protects pages instead, nor in the
+ * TDP MMU for memory that the host has mapped for reading only.
  */
 #include "eager_split_model.h"
 
-/* Some pages have a page table of the first time, and none of the second. */
+/* Some page tables are left of the first time, and none of the second, so try a third. */
 #define NR_TIMES	3
 
 /* The same memory once more, at other addresses. */
@@ -48,7 +48,7 @@ static void write_all_split(struct model_test *t, u64 nr)
 {
 	u64 faults = nr_faults(t->vcpu), splits = nr_splits(t);
 
-	/* The pages before the first huge page and behind the last are none of these. */
+	/* Small pages before the first huge page and behind the last one are mapped already. */
 	write_all(t);
 	faults = nr_faults(t->vcpu) - faults;
 	splits = nr_splits(t) - splits;
@@ -99,7 +99,7 @@ static void run_clean(struct model_test *t)
 	check_memory(t);
 }
 
-/* As long as all is in the log from the start, huge pages are writable, and none is split. */
+/* Until CLEAR all pages are dirty in the log, so huge pages stay writable and are not split. */
 static void run_initially_set(struct model_test *t)
 {
 	touch_all(t, "all touched");
@@ -107,8 +107,7 @@ static void run_initially_set(struct model_test *t)
 	for (unsigned int i = 0; i < t->c->nr_huge; i++)
 		list_write(t, t->c->head + i * PAGES_PER_2M + 7, 0);
 	write_listed(t);
-	for (unsigned int i = 0; i < t->c->nr_huge; i++)
-		t->huge[i] = true;
+	model_all_huge(t);
 	CHECK(t, !nr_splits(t), "written before CLEAR: expected no split, seen %lu", nr_splits(t));
 	expect_huge_model(t, "written before CLEAR");
 	compare_log(t, "written before CLEAR");
@@ -155,7 +154,15 @@ static void set_twin_flags(struct model_test *t, u32 flags)
 				  t->npages * PAGE_SIZE, t->hva);
 }
 
-/* The pages of the other memslot that are in its log. */
+/* Write to the first page at its address in the other memslot. */
+static void write_twin(struct model_test *t)
+{
+	list_add_gva(t, t->gpa + TWIN_OFFSET, WRITE_GPA);
+	t->content[0] = t->gpa + TWIN_OFFSET + t->seed;
+	write_listed(t);
+}
+
+/* Return: how many pages are in the log of the other memslot. */
 static u64 nr_dirty_twins(struct model_test *t)
 {
 	u64 nr = 0;
@@ -168,7 +175,7 @@ static u64 nr_dirty_twins(struct model_test *t)
 	return nr;
 }
 
-/* Two memslots have the same memory: each is split, and logged, for itself. */
+/* Two memslots have the same memory.  KVM must split and log each of them separately. */
 static void run_twins(struct model_test *t)
 {
 	u64 splits;
@@ -177,9 +184,7 @@ static void run_twins(struct model_test *t)
 	virt_map_level(t->vm, t->gpa + TWIN_OFFSET, t->gpa + TWIN_OFFSET, t->npages * PAGE_SIZE,
 		       PG_LEVEL_2M);
 	touch_all(t, "all touched");
-	list_add_gva(t, t->gpa + TWIN_OFFSET, WRITE_GPA);
-	t->content[0] = t->gpa + TWIN_OFFSET + t->seed;
-	write_listed(t);
+	write_twin(t);
 	t->huge_elsewhere = 1;
 
 	start_and_clear(t);
@@ -193,9 +198,7 @@ static void run_twins(struct model_test *t)
 	CHECK(t, !nr_dirty_twins(t), "written by one memslot: seen in the log of another");
 
 	splits = nr_splits(t);
-	list_add_gva(t, t->gpa + TWIN_OFFSET, WRITE_GPA);
-	t->content[0] = t->gpa + TWIN_OFFSET + t->seed;
-	write_listed(t);
+	write_twin(t);
 	t->huge_elsewhere = 0;
 	CHECK(t, nr_splits(t) == splits + 1, "other memslot: expected a split, seen %lu",
 	      nr_splits(t) - splits);
@@ -292,12 +295,6 @@ static void read_logged(struct model_test *t, const char *when)
 	compare_log(t, when);
 }
 
-static void expect_all_huge(struct model_test *t)
-{
-	for (unsigned int i = 0; i < t->c->nr_huge; i++)
-		t->huge[i] = true;
-}
-
 /* Write to a page of each huge page, which takes one page fault and one split. */
 static void write_sparse(struct model_test *t, const char *when)
 {
@@ -342,12 +339,12 @@ static void use_split(struct model_test *t)
 /* Logged from the start: read, and then written. */
 static void run_logged_reads(struct model_test *t)
 {
-	/* Let the host map it writable, so that KVM may, too. */
+	/* Have the host map the memory writable, so that KVM may do so, too. */
 	for (u64 page = 0; page < t->npages; page++)
 		WRITE_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE), 0);
 
 	start_untouched(t);
-	expect_all_huge(t);
+	model_all_huge(t);
 	read_logged(t, "read while logged");
 	write_sparse(t, "written while logged");
 	use_split(t);
@@ -374,7 +371,7 @@ static void run_logged_writes(struct model_test *t)
 static void run_logged_kept(struct model_test *t)
 {
 	start_untouched(t);
-	expect_all_huge(t);
+	model_all_huge(t);
 	read_logged(t, "read while logged");
 	setting_set(PARAM_SKIP_SPLIT, "1");
 	for (unsigned int i = 0; i < t->c->nr_huge; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests of eager page splitting and of dirty logging share: a clock,
- * KVM's statistics, settings of the host that get their old values back, what every
- * other VM of theirs needs, and the headers that nearly all of them take.
+ * Helpers for the tests of eager page splitting and of dirty logging: a clock, KVM's
+ * statistics, memory, settings of the host that get their old values back, fault
+ * injection, and parts of VMs and guests.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 #define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
@@ -45,7 +45,7 @@
 /* The smallest quota of shadow pages that KVM accepts. */
 #define MIN_MMU_PAGES		64ul
 
-/* Of entries in page tables of the guest, in all of its modes, and of NPT. */
+/* Bits of entries in page tables: the guest's, in all of its modes, and those of NPT. */
 #define PT_PRESENT_MASK		BIT_ULL(0)
 #define PT_WRITABLE_MASK	BIT_ULL(1)
 #define PT_USER_MASK		BIT_ULL(2)
@@ -54,7 +54,7 @@
 #define PT_HUGE_MASK		BIT_ULL(7)
 #define PT_NX_MASK		BIT_ULL(63)
 
-/* Of an entry that has been used for a write already. */
+/* Bits of an entry by which the guest has written already. */
 #define PT_USED_ENTRY		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
 				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
 
@@ -65,8 +65,8 @@
 #define NR_BUCKETS		32
 
 /*
- * TEST_ASSERT() for a test of many cases: the message begins with the name of the case.  To
- * name it may take long, so that is done only once the check has failed.
+ * TEST_ASSERT() for a test of many cases: the message begins with the name of the case.
+ * @name is evaluated only if the check fails, as that may take long.
  */
 #define CHECK_CASE(name, cond, fmt, ...)				\
 do {									\
@@ -75,64 +75,72 @@ do {									\
 			    "%s: " fmt, name, ##__VA_ARGS__);		\
 } while (0)
 
-/* Of vm_get_stat_or_absent(). */
+/* What vm_get_stat_or_absent() and others return for statistics that KVM lacks. */
 #define STAT_ABSENT		(~0ul)
 
 /* CLOCK_MONOTONIC. */
 u64 now_ns(void);
-/* Busy, as sleeping takes too long. */
+/* Wait in a loop: sleeping would take longer than asked for. */
 void spin_ns(u64 ns);
-/* Return: false if the kernel lacks the statistic, of @stats->fd, with @nr values. */
+/* Read a statistic with @nr values from @stats->fd.  Return: false if the kernel lacks it. */
 bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr);
-/* Return: the sum of a histogram, or else the test ends. */
+/* Return: the sum of a histogram.  Fails the test if the kernel lacks it. */
 u64 sum_stat(struct kvm_binary_stats *stats, const char *name);
 /* Return: the value of a statistic, STAT_ABSENT if the kernel lacks it. */
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
-/* Have a signal, which does nothing else, end what the thread waits for. */
+/* Return: the value of a statistic, 0 if the kernel lacks it. */
+u64 vm_get_stat_or_zero(struct kvm_vm *vm, const char *name);
+/* Return: what vm_get_stat_or_absent() returns for a VM that is created now. */
+u64 new_vm_get_stat(const char *name);
+/* Have SIGALRM interrupt the system call that the process is in by then. */
 void interrupt_after(unsigned int seconds);
 void clear_trace(void);
 /* Page faults that KVM took for the vCPU. */
 u64 nr_faults(struct kvm_vcpu *vcpu);
 /* Return: the statistic of the vCPU, STAT_ABSENT if KVM has none of that name. */
 u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name);
-/* Return: memory, or else the test ends. */
+/* mmap().  Fails the test if that fails. */
 void *map_memory(size_t size, int prot, int flags, int fd);
-/* Put one huge page of the host's, over and over, where something is mapped already. */
+/* Return: reserved addresses, aligned to 2MiB, where memory can be mapped with MAP_FIXED. */
+void *reserve_2m_aligned(size_t size);
+/* Replace the mapping at @hva: map one and the same huge page of the host everywhere. */
 void map_one_2m_page(void *hva, size_t size);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
 /* Return: false and errno if not all of it could be written; safe in a signal handler. */
 bool write_file(const char *path, const char *text);
-/* Into a file that takes one, e.g. FAIL_NTH. */
+/* Write to a file that takes a number, e.g. FAIL_NTH. */
 void write_number(int fd, unsigned int number);
 /* Return: false if the file can't be read; @text is a string if it can. */
 bool read_file(const char *path, char *text, size_t size);
 
-/* Room for what a file of the host's with a setting in it says. */
+/* The longest text that a file with a setting of the host may contain. */
 #define SETTING_MAX		32
 
 /*
- * Can the setting be read and written?  If so, it gets the value back that it had when it was first
- * asked for or set: when the process ends, by a failure or by SIGINT, SIGTERM or SIGHUP, too.  Only
- * the process that did that puts it back, not its children: ask before they set anything.
+ * Can the setting be read and written?  If so, this saves its value, unless that has been
+ * saved before, and the end of the process restores it.  Failures, SIGINT, SIGTERM and
+ * SIGHUP restore it, too.  Only the process that has saved it does so, not its children:
+ * a parent must save what its children set.
  */
 bool setting_exists(const char *path);
-/* Return: what it was, or is if nothing has set it. */
+/* Return: the saved value, which is the current one if nothing has set it since. */
 const char *setting_value(const char *path);
 void setting_set(const char *path, const char *value);
 void setting_reset(const char *path);
-/* For handlers of other signals: put everything back, and end. */
+/* For handlers of other signals: restore all settings, and end the process. */
 void __noreturn settings_restore_and_exit(int signal);
 /*
- * Let allocations fail that may wait, too, and have nothing said about it in the kernel's log.
+ * Let allocations that may sleep fail, too, and keep the kernel from logging failures.
  * Return: false if the kernel has no fault injection.
  */
 bool prepare_injection(void);
-/* Let nothing fail but objects of @cache, FAIL_HEADERS or FAIL_DESCS, or pages if it is NULL. */
+/* Have only objects of @cache, FAIL_HEADERS or FAIL_DESCS, fail, or pages if it is NULL. */
 void fail_only(const char *cache);
 /*
- * Run the rows that were chosen.  @run: NULL, or why it can't.  Return: how many could be.
- * Not in the library: each file that includes kselftest.h has results of its own.
+ * Run the rows that were chosen.  @run returns NULL, or why the row can't be run here.
+ * Return: how many rows were run.  This is not in the library because kselftest.h counts
+ * results per file.
  */
 static inline unsigned int run_chosen(const struct choice *c, const char *(*run)(unsigned int row))
 {
@@ -157,7 +165,7 @@ static inline unsigned int run_chosen(const struct choice *c, const char *(*run)
 	return nr;
 }
 
-/* Return: the exit status.  @complete: false if something couldn't run, and has said why. */
+/* Return: the exit status.  @complete: false if something could not be run. */
 static inline int finish(bool complete)
 {
 	if (complete)
@@ -167,29 +175,37 @@ static inline int finish(bool complete)
 	return KSFT_SKIP;
 }
 
-/* Of an option: how long KVM is to pause within each update of an SPTE; 0: leave it alone. */
+/* Microseconds to pause within each update of an SPTE; 0: set_pauses() does nothing. */
 extern u64 pause_us;
 void set_pauses(bool on);
 /* How often KVM has paused amid an update, at all places together. */
 u64 nr_pauses(void);
-/* Is the guest mapped by the TDP MMU, which has no rmaps and no quota? */
+/* The same for one place.  KVM counts a pause as it begins. */
+u64 nr_pauses_at(const char *place);
+/* Does the TDP MMU map the guest?  It has no rmaps, and no quota of page tables. */
 bool is_tdp_mmu(void);
-/* Return: where the guest's page tables map @gva at @level, those above it being there. */
+/* Return: the entry for @gva at @level.  There must be page tables down to there. */
 u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level);
 /*
- * Vary what the 2MiB entry for @gva permits, all of it good for a write by the
- * supervisor: each of four kinds has shadow pages of its own.
+ * Change the permissions in the 2MiB entry for @gva.  All four kinds permit writes by
+ * the supervisor, but KVM needs shadow pages of its own for each.
  */
 void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind);
-/* Of code or data, of 32 bits and 4GiB, from address 0 on. */
-void set_segment(struct kvm_segment *segment, u16 selector, u8 type);
-/* Let KVM_CLEAR_DIRTY_LOG do the work.  @initially_set: from a log with all pages dirty. */
+/* Flat segments for protected mode, or for 64-bit mode. */
+void set_flat_segments(struct kvm_sregs *sregs, bool is_64bit);
+/* Manual protection.  @initially_set: all pages are dirty when logging is enabled. */
 void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set);
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);
-/* Run the guest up to its next GUEST_SYNC(); @uc: what that says, or NULL. */
+/* Run the guest up to its next GUEST_SYNC(), and store that to @uc unless it is NULL. */
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc);
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
 /* Run the guest up to its next GUEST_SYNC() in a thread of its own. */
 pthread_t start_vcpu(struct kvm_vcpu *vcpu);
+/*
+ * After an internal error: did KVM refuse to emulate MMIO because of an event that is not
+ * being delivered any more?  On SVM, KVM looks at the type of the event alone, and QEMU
+ * does not clear that after the delivery.  KVM_RUN can be called again.
+ */
+bool vcpu_saw_stale_event(struct kvm_vcpu *vcpu);
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_UTIL_H */

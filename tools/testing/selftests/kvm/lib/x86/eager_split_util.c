@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What the tests of eager page splitting and of dirty logging share. */
+/* Helpers for the tests of eager page splitting and of dirty logging. */
 #include <signal.h>
 #include <time.h>
 #include <linux/memfd.h>
@@ -7,6 +7,15 @@
 #include "eager_split_util.h"
 
 #define MAX_SETTINGS		32
+/* The longest name of a place where KVM pauses. */
+#define PLACE_MAX		32
+#define SEG_CODE		0xb
+#define SEG_DATA		0x3
+#define SEG_TSS			0xb
+#define SELECTOR_CODE		0x8
+#define SELECTOR_DATA		0x10
+#define SELECTOR_TSS		0x18
+
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 
 u64 now_ns(void)
@@ -61,6 +70,22 @@ u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name)
 	return read_stat(&vm->stats, name, &value, 1) ? value : STAT_ABSENT;
 }
 
+u64 vm_get_stat_or_zero(struct kvm_vm *vm, const char *name)
+{
+	u64 value = vm_get_stat_or_absent(vm, name);
+
+	return value == STAT_ABSENT ? 0 : value;
+}
+
+u64 new_vm_get_stat(const char *name)
+{
+	struct kvm_vm *vm = vm_create_barebones();
+	u64 value = vm_get_stat_or_absent(vm, name);
+
+	kvm_vm_free(vm);
+	return value;
+}
+
 u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name)
 {
 	struct kvm_binary_stats stats = { .fd = vcpu_get_stats_fd(vcpu) };
@@ -101,6 +126,12 @@ void *map_memory(size_t size, int prot, int flags, int fd)
 
 	TEST_ASSERT(p != MAP_FAILED, "Can't map %zu bytes, errno %d", size, errno);
 	return p;
+}
+
+void *reserve_2m_aligned(size_t size)
+{
+	return align_ptr_up(map_memory(size + SZ_2M, PROT_NONE,
+				       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1), SZ_2M);
 }
 
 void map_one_2m_page(void *hva, size_t size)
@@ -161,7 +192,7 @@ unsigned int nr_free_2m_pages(void)
 	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
 }
 
-/* Each is complete before it is counted, and stays as it is. */
+/* A signal handler reads these: each is complete before it is counted, and never changes. */
 static struct setting {
 	const char *path;
 	char value[SETTING_MAX];
@@ -170,7 +201,7 @@ static struct setting {
 static unsigned int nr_settings;
 static pid_t settings_pid;
 
-/* System calls only, so a signal may do it while a thread does. */
+/* Makes only system calls, as signal handlers call this. */
 static void settings_restore(void)
 {
 	static const char message[] = "Can't restore a setting of the host\n";
@@ -200,7 +231,21 @@ static void restore_at_end(void)
 	signal(SIGHUP, settings_restore_and_exit);
 }
 
-/* Return: the one of this path, saved if it was not, or NULL. */
+/* Save the setting as the last one.  Return: false if it can't be read and written. */
+static bool save_setting(struct setting *s, const char *path)
+{
+	TEST_ASSERT(nr_settings < MAX_SETTINGS, "Too many settings");
+	if (access(path, W_OK) || !read_file(path, s->value, sizeof(s->value)))
+		return false;
+
+	s->path = path;
+	if (!nr_settings)
+		restore_at_end();
+	__atomic_store_n(&nr_settings, nr_settings + 1, __ATOMIC_RELEASE);
+	return true;
+}
+
+/* Return: the saved setting, which is saved now if it was not; NULL if it can't be. */
 static const struct setting *find_setting(const char *path)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -209,17 +254,8 @@ static const struct setting *find_setting(const char *path)
 	pthread_mutex_lock(&lock);
 	while (s < settings + nr_settings && strcmp(s->path, path))
 		s++;
-	if (s == settings + nr_settings) {
-		TEST_ASSERT(nr_settings < MAX_SETTINGS, "Too many settings");
-		if (access(path, W_OK) || !read_file(path, s->value, sizeof(s->value))) {
-			s = NULL;
-		} else {
-			s->path = path;
-			if (!nr_settings)
-				restore_at_end();
-			__atomic_store_n(&nr_settings, nr_settings + 1, __ATOMIC_RELEASE);
-		}
-	}
+	if (s == settings + nr_settings && !save_setting(s, path))
+		s = NULL;
 	pthread_mutex_unlock(&lock);
 	return s;
 }
@@ -285,16 +321,31 @@ void set_pauses(bool on)
 	setting_set(PARAM_PAUSE_US, text);
 }
 
-u64 nr_pauses(void)
+/* @place: the only one to count, or NULL. */
+static u64 sum_pauses(const char *place)
 {
 	FILE *f = fopen(KVM_PARAM("prove_windows"), "r");
+	char name[PLACE_MAX];
 	u64 nr, sum = 0;
 
-	while (f && fscanf(f, "%*s %lu", &nr) == 1)
-		sum += nr;
-	if (f)
-		fclose(f);
+	if (!f)
+		return 0;
+
+	while (fscanf(f, "%31s %lu", name, &nr) == 2)
+		if (!place || !strcmp(name, place))
+			sum += nr;
+	fclose(f);
 	return sum;
+}
+
+u64 nr_pauses(void)
+{
+	return sum_pauses(NULL);
+}
+
+u64 nr_pauses_at(const char *place)
+{
+	return sum_pauses(place);
 }
 
 /* VMs */
@@ -328,12 +379,30 @@ void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind)
 					       (kind & 2 ? PT_NX_MASK : 0);
 }
 
-void set_segment(struct kvm_segment *segment, u16 selector, u8 type)
+/* Code or data, from address 0 on, of 4GiB. */
+static struct kvm_segment flat_segment(u16 selector, u8 type)
 {
-	*segment = (struct kvm_segment){
+	return (struct kvm_segment){
 		.limit = ~0u, .selector = selector, .type = type, .present = 1,
 		.s = 1, .db = 1, .g = 1,
 	};
+}
+
+void set_flat_segments(struct kvm_sregs *sregs, bool is_64bit)
+{
+	sregs->cs = flat_segment(SELECTOR_CODE, SEG_CODE);
+	sregs->cs.l = is_64bit;
+	sregs->cs.db = !is_64bit;
+	sregs->ds = flat_segment(SELECTOR_DATA, SEG_DATA);
+	sregs->es = sregs->ds;
+	sregs->fs = sregs->ds;
+	sregs->gs = sregs->ds;
+	sregs->ss = sregs->ds;
+
+	sregs->tr = (struct kvm_segment){
+		.limit = 0x67, .selector = SELECTOR_TSS, .type = SEG_TSS, .present = 1,
+	};
+	sregs->ldt = (struct kvm_segment){ .unusable = 1 };
 }
 
 void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set)
@@ -381,4 +450,13 @@ pthread_t start_vcpu(struct kvm_vcpu *vcpu)
 
 	start_thread(&thread, vcpu_thread, vcpu);
 	return thread;
+}
+
+bool vcpu_saw_stale_event(struct kvm_vcpu *vcpu)
+{
+	struct kvm_vcpu_events events;
+
+	vcpu_events_get(vcpu, &events);
+	return vcpu->run->internal.suberror == KVM_INTERNAL_ERROR_DELIVERY_EV &&
+	       !events.exception.injected && !events.interrupt.injected && !events.nmi.injected;
 }
