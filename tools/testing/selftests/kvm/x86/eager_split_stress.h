@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of eager_split_stress_test share
+ * What the files of eager_split_stress_test share.  Each calls only those below it:
  *
- * eager_split_stress_guest.c has what vCPUs do, eager_split_stress_vm.c the VM and its
- * memory, eager_split_stress_memory.c how memory is taken away,
- * eager_split_stress_migration.c a round and its verdict, eager_split_stress_host.c
- * settings and allocations that fail, eager_split_stress_test.c all threads.
+ *   eager_split_stress_test.c		the threads, and the command line
+ *   eager_split_stress_migration.c	a round: migrate, and compare
+ *   eager_split_stress_vm.c		the VM and its memslots
+ *   eager_split_stress_memory.c	take memory away from the guest
+ *   eager_split_stress_report.c	counters, and what is printed
+ *   eager_split_stress_gate.c		where threads wait for each other
+ *   eager_split_stress_host.c		settings, and allocations that fail
+ *   eager_split_stress_guest.c		what vCPUs run
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_H
@@ -14,20 +18,17 @@
 
 enum log_mode { LOG_GET, LOG_CLEAR, LOG_INIT_SET, LOG_RING, NR_LOG_MODES };
 
-extern const char * const log_mode_names[];
-
 #define RING_BYTES		(2048 * sizeof(struct kvm_dirty_gfn))
 #define NR_BANKS		2
 #define NR_REGIONS		2
 #define NR_HOST_THREADS		2
-#define GATE_WAIT_US		2000
 
 /* Generators of random numbers, by what is added to the seed. */
 #define VCPU_RNG		16
 #define MEMORY_RNG		1
 #define SETTING_RNG		2
 
-/* Room for a bit for each page of a region, and for what CLEAR is given too much. */
+/* A bit for each page of a region, and room for a range of CLEAR that ends behind it. */
 #define REGION_WORDS		(NR_PAGES / BITS_PER_WORD + 2)
 
 /* A memslot that is migrated. */
@@ -36,20 +37,20 @@ struct region {
 	u64 gpa;
 	u64 nr_pages;
 	void *hva;
-	/* What is written: so many pages, of each of them all or vCPUs' words only. */
+	/* How many of the pages are written, the first ones, and whether only vCPUs' words. */
 	u64 nr_used;
 	bool words_only;
 	/* The destination of the migration. */
 	void *copy;
-	/* What KVM says, what to CLEAR, and what to copy. */
+	/* Bits for pages: what GET returned, what to CLEAR, and what to copy. */
 	unsigned long log[REGION_WORDS];
 	unsigned long arg[REGION_WORDS];
 	unsigned long todo[REGION_WORDS];
-	/* Pages that the host itself changed; bits are set once they are changed. */
+	/* Pages that the host changed itself.  Bits are set after the change. */
 	unsigned long host_dirty[REGION_WORDS];
 };
 
-/* One set of pages that can be behind the memslot. */
+/* One of the sets of pages that the memslot's memory can consist of. */
 struct bank {
 	int fd;
 	void *mapping;
@@ -57,16 +58,17 @@ struct bank {
 	bool poisoned[NR_CHUNKS];
 };
 
-/* Memory that was the guest's, poisoned; NULL if there is none. */
+/* The last chunk that was taken from the guest, poisoned.  @mapping: NULL if none was. */
 struct jar {
 	void *mapping;
 	u64 chunk;
 };
 
-/* How much happens beside the migration. */
+/* How much happens beside the migration; all VMs have one of two paces. */
 struct pace {
 	const char *name;
-	/* Of the same VM. */
+	bool is_fast;
+	/* Rounds of one VM. */
 	unsigned int nr_rounds;
 	/* How long threads sleep between two operations, at most. */
 	u64 memory_nap_us;
@@ -77,8 +79,6 @@ struct pace {
 	unsigned int ops_per_rest;
 	u64 rest_us;
 };
-
-enum pace_name { CONTENDED, FAST, NR_PACES };
 
 /* Where threads wait for the end of a round. */
 struct gate {
@@ -121,6 +121,8 @@ struct stress {
 	/* What kvm.dirty_bits is for this VM, and whether it logs that way. */
 	const char *dirty_bits;
 	bool by_dirty_bits;
+	/* What -d has to be to get this VM again. */
+	const char *dirty_bits_option;
 	/* Allocations of this round fail. */
 	bool inject;
 
@@ -144,17 +146,19 @@ struct stress {
 	bool quit;
 };
 
-extern const struct pace paces[NR_PACES];
 extern struct counters counters;
 
 extern const char * const stat_names[NR_STATS];
 
-/* How to draw the operations of this round again. */
+/* Describe the VM and the round, with the options that draw the same operations again. */
 const char *repeat_hint(struct stress *t);
+
+/* Print all counters in one line of NAME=NUMBER, which scripts parse. */
+void report(const char *what, u64 seed, u64 nr_seeds);
 
 #define FAIL(t, fmt, ...)	TEST_FAIL(fmt "\n%s", ##__VA_ARGS__, repeat_hint(t))
 
-/* Unlike TEST_ASSERT(), it costs nothing as long as all is well. */
+/* Unlike TEST_ASSERT(), this does not format the message unless the check fails. */
 #define CHECK(t, cond, fmt, ...)				\
 do {								\
 	if (!(cond))						\
@@ -193,6 +197,13 @@ static inline struct region *tables_region(struct stress *t)
 	return &t->regions[1];
 }
 
+/* To be called after the page was changed, for copy_todo() to copy the new content. */
+static inline void set_host_dirty(struct region *r, u64 page)
+{
+	__atomic_fetch_or(&r->host_dirty[page / BITS_PER_WORD], BIT(page % BITS_PER_WORD),
+			  __ATOMIC_SEQ_CST);
+}
+
 /* Settings of the host, and allocations that fail */
 
 #define NO_FD			(-1)
@@ -205,12 +216,12 @@ enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
 extern const char * const site_names[NR_SITES];
 
 struct faults {
-	/* Of the thread that prepared; NO_FD if nothing can fail. */
+	/* Files of the thread that called prepare_faults(); NO_FD if nothing can fail. */
 	int fail_nth_fd;
 	int make_it_fail_fd;
 
 	enum fault_site site;
-	/* How many of each site have failed, and "times" when that was counted last. */
+	/* Allocations of each site that have failed, and "times" when they were counted last. */
 	u64 failed[NR_SITES];
 	u64 slab_times;
 	u64 page_times;
@@ -221,9 +232,9 @@ extern struct faults faults;
 bool can_fail(void);
 /* Let waiting allocations fail, too, and say nothing about it in the log. */
 void prepare_faults(void);
-/* @every: of so many allocations one fails, or the one of this number. */
+/* @every: of so many objects of a slab cache one fails. */
 void select_faults(enum fault_site site, unsigned int every);
-/* If something can fail.  @nth: which page does, if it is one. */
+/* Only if can_fail().  @nth: which page fails, if the site is SITE_PAGES. */
 void begin_faults(unsigned int nth);
 void end_faults(void);
 /* To be called before another site is selected. */
@@ -231,8 +242,12 @@ void count_faults(void);
 
 /* The gate */
 
+/* Wait while the gate is closed. */
+void gate_pass(struct gate *g);
 void gate_set(struct gate *g, bool closed);
-/* Wait for a while, at most.  Returns true if so many are parked. */
+/* Sleep until the gate changes, or for @us microseconds, unless it is closed. */
+void gate_nap(struct gate *g, u64 us);
+/* Wait a short time for @nr threads.  Return: true if that many wait at the gate. */
 bool gate_wait(struct gate *g, unsigned int nr);
 
 /* Memory */
@@ -243,18 +258,18 @@ void one_memory_op(struct stress *t, u64 *rng);
 
 /* A round */
 
-void set_host_dirty(struct region *r, u64 page);
-void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
 void collect_log(struct stress *t, bool last);
-/* A vCPU whose ring is full has to go on to the end of its operation. */
+/* Close the gate and wait for all threads.  Empties rings, so that no vCPU is stuck. */
 void stop_world(struct stress *t);
 void start_world(struct stress *t);
-/* From one migration to the next. */
+/* One migration of the memory, with the comparison at its end. */
 void one_round(struct stress *t);
 
 /* The VM */
 
 void create_vm(struct stress *t);
+/* Create or change a memslot, or delete it unless it is to be @there. */
+void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
 void destroy_vm(struct stress *t);
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_STRESS_H */

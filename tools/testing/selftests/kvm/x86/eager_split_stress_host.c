@@ -18,7 +18,7 @@
 #define SLAB_TIMES		FAILSLAB "times"
 #define PAGE_TIMES		FAIL_PAGE_ALLOC "times"
 
-/* More than will ever fail. */
+/* More allocations than will ever fail. */
 #define FAULT_TIMES		1000000000
 
 void set_if_there(const char *path, const char *value)
@@ -40,7 +40,7 @@ static u64 get_number(const char *path)
 const char * const site_names[NR_SITES] = { "headers", "descs", "pages" };
 static const char * const site_caches[NR_SITES] = { FAIL_HEADERS, FAIL_DESCS };
 
-struct faults faults = { NO_FD, NO_FD };
+struct faults faults = { .fail_nth_fd = NO_FD, .make_it_fail_fd = NO_FD };
 
 bool can_fail(void)
 {

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* How eager_split_stress_test takes memory away. */
+/*
+ * How eager_split_stress_test takes memory away from the guest
+ *
+ * The guest may find a page fresh, i.e. without its words, from begin_taking() to the
+ * end of the round.  end_taking() has the page copied again.  Whatever was taken is
+ * filled with poison by another mapping, and must keep it: KVM must not let the guest
+ * write there any more.
+ */
 #include <linux/falloc.h>
 #include <linux/mman.h>
 
@@ -20,7 +27,7 @@ static u64 chunk_end(u64 chunk)
 	return min_t(u64, NR_PAGES, (chunk + 1) * PAGES_PER_2M - FIRST_PAGE);
 }
 
-/* @p: where the chunk begins. */
+/* Where the word of a vCPU is, if the chunk of @page is mapped at @p. */
 static u64 *word_in(void *p, u64 page, u64 vcpu)
 {
 	return p + (FIRST_PAGE + page) % PAGES_PER_2M * PAGE_SIZE + word_offset(page, vcpu);
@@ -115,7 +122,10 @@ static void fill_jar(struct stress *t, void *mapping, u64 chunk)
 	t->jar = (struct jar){ mapping, chunk };
 }
 
-/* The page that HugeTLB gives away next is the one that it got back last. */
+/*
+ * Free a huge page, and allocate one for the jar: HugeTLB hands out first what was
+ * freed last, so that the jar gets the very page that was the guest's.
+ */
 static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
 	struct bank *b = &t->banks[t->current_bank[chunk]];
@@ -150,7 +160,7 @@ static void collapse_chunk(struct stress *t, u64 *rng, u64 chunk)
 	madvise(t->data + chunk * SZ_2M, SZ_2M, MADV_COLLAPSE);
 }
 
-/* Some pages of a chunk, none of which is kept. */
+/* Drop some pages of a chunk.  Nobody keeps them, so there is nothing to poison. */
 static void drop_pages(struct stress *t, u64 *rng, u64 chunk)
 {
 	u64 first = chunk_first(chunk), n = chunk_end(chunk) - first;
@@ -162,7 +172,7 @@ static void drop_pages(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, page, end);
 }
 
-/* KVM has to map it again; the file keeps the content. */
+/* Have KVM map the chunk again.  The file keeps the content. */
 static void unmap_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
 	CHECK(t, !madvise(t->data + chunk * SZ_2M, SZ_2M, MADV_DONTNEED),
@@ -175,7 +185,7 @@ static void unmap_tables(struct stress *t, u64 *rng, u64 chunk)
 	      "MADV_DONTNEED: errno %d", errno);
 }
 
-/* Private memory as a whole: in parts it might never be one mapping again. */
+/* Private memory as a whole: once divided, the mapping might never become one again. */
 static void protect_memory(struct stress *t, u64 *rng, u64 chunk)
 {
 	void *p = t->shared ? t->data + chunk * SZ_2M : t->data;

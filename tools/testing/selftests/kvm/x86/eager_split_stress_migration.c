@@ -5,18 +5,12 @@
 #define MERGED			"/proc/self/ksm_merging_pages"
 #define THOROUGH_ROUNDS		16
 
-/* Between two looks at the log. */
+/* The longest pause between two calls that collect the log. */
 #define COLLECT_NAP_US		400
 
-/* How long vCPUs may take to use all huge pages, and a step of the wait. */
+/* The longest wait for vCPUs to use all huge pages, and between two checks of that. */
 #define SETTLE_MAX_US		20000
 #define SETTLE_STEP_US		100
-
-void set_host_dirty(struct region *r, u64 page)
-{
-	__atomic_fetch_or(&r->host_dirty[page / BITS_PER_WORD], BIT(page % BITS_PER_WORD),
-			  __ATOMIC_SEQ_CST);
-}
 
 /* The migration */
 
@@ -81,19 +75,13 @@ static void copy_todo(struct region *r)
 	}
 }
 
-void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log)
-{
-	vm_set_user_memory_region(t->vm, r->slot, log ? KVM_MEM_LOG_DIRTY_PAGES : 0, gpa,
-				  there ? r->nr_pages * PAGE_SIZE : 0, r->hva);
-}
-
-/* What of this round fails, and how often. */
+/* Draw which allocations of this round fail, if any, and how often. */
 static void choose_faults(struct stress *t)
 {
 	enum fault_site site = below(&t->rng, NR_SITES);
 	u64 order = below(&t->rng, site == SITE_DESCS ? 10 : 2);
 
-	/* Without shadow paging next to no descriptor is needed. */
+	/* Without shadow paging hardly any gfn has two SPTEs, so no descriptor is needed. */
 	if (site == SITE_DESCS && kvm_is_tdp_enabled())
 		site = SITE_HEADERS;
 	t->inject = below(&t->rng, 8) && can_fail();
@@ -102,8 +90,9 @@ static void choose_faults(struct stress *t)
 }
 
 /*
- * What was written until the slot is logged is in the log, or is copied now.  Pages
- * don't fail here: KVM needs some for other things than splitting.
+ * Enable logging, and copy what was written before, unless all pages are dirty in the
+ * log initially.  Allocations of pages do not fail here: enabling needs pages for more
+ * than splitting, and would fail as a whole.
  */
 static void start_logging(struct stress *t, struct region *r)
 {
@@ -120,7 +109,7 @@ static void start_logging(struct stress *t, struct region *r)
 	}
 }
 
-/* Splitting has nothing else to fail by: CLEAR itself doesn't allocate. */
+/* CLEAR allocates only in order to split, so that allocations of pages may fail, too. */
 static void clear_with_faults(struct stress *t, struct region *r, u64 first, u64 nr)
 {
 	u64 nth = 1 + below(&t->rng, 3);
@@ -215,7 +204,7 @@ void collect_log(struct stress *t, bool last)
 		copy_todo(&t->regions[i]);
 }
 
-/* With the slot goes its log, so all of it counts as changed. */
+/* Deleting the memslot deletes its log, so copy all pages afterwards. */
 static void delete_slot(struct stress *t)
 {
 	struct region *r = data_region(t);
@@ -227,7 +216,7 @@ static void delete_slot(struct stress *t)
 		set_host_dirty(r, page);
 }
 
-/* The log comes along. */
+/* The log moves with the memslot. */
 static void move_slot(struct stress *t)
 {
 	struct region *r = data_region(t);
@@ -264,12 +253,15 @@ static void check_copy(struct stress *t, struct region *r)
 	counters.pages += nr;
 }
 
-/* Where a word is that is not where it belongs: this is what tells about its way. */
+/* A word is missing: print all places where it is, which shows through what it was written. */
 static void look_for(const char *where, const void *p, size_t size, u64 word)
 {
 	const u64 *words = p;
 
-	for (u64 i = 0; p && i < size / sizeof(*words); i++)
+	if (!p)
+		return;
+
+	for (u64 i = 0; i < size / sizeof(*words); i++)
 		if (words[i] == word)
 			ksft_print_msg("0x%lx is in %s, page %lu, at 0x%lx\n", word, where,
 				       i / WORDS_PER_PAGE, i % WORDS_PER_PAGE * sizeof(word));
@@ -283,7 +275,8 @@ static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, 
 	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
 	look_for("the memory taken last", t->jar.mapping, SZ_2M, word);
 	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
-	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
+	/* Unless the memory is shared, banks have no mapping. */
+	for (unsigned int i = 0; i < NR_BANKS; i++) {
 		snprintf(name, sizeof(name), "bank %u%s", i,
 			 t->current_bank[chunk] == i ? ", in use" : "");
 		look_for(name, t->banks[i].mapping, DATA_SIZE, word);
@@ -312,14 +305,14 @@ static void check_round(struct stress *t)
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		check_copy(t, &t->regions[i]);
 
-	/* Where a word went to tells more than that it is missing. */
+	/* Before words: where a word went says more than that it is missing. */
 	check_all_poison(t);
 	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		check_words(t, &t->ctl->vcpus[i]);
 	memset(t->ctl->taken, 0, sizeof(t->ctl->taken));
 }
 
-/* Does one page stand for several of this process, as they are the same? */
+/* Has KSM merged any pages of this process? */
 static bool have_merged(void)
 {
 	char text[SETTING_MAX];
@@ -410,7 +403,7 @@ void one_round(struct stress *t)
 	counters.rounds++;
 	counters.rounds_of[t->log_mode]++;
 	counters.rounds_by_dirty_bits += t->by_dirty_bits;
-	counters.rounds_fast += t->pace == &paces[FAST];
+	counters.rounds_fast += t->pace->is_fast;
 	counters.rounds_tracked += t->tracked;
 	counters.rounds_merged += have_merged();
 }

@@ -2,14 +2,15 @@
 /*
  * Eager page splitting under stress
  *
- * vCPUs write their own words of all pages of a memslot, through mappings of 4KiB, 2MiB and 1GiB,
- * an alias, and windows that they map anew all the time, with page tables that they use as data,
- * too.  The host migrates the memory at the same time, again and again: it enables the log,
- * reads it by bitmap, by KVM_CLEAR_DIRTY_LOG of random ranges or by dirty ring, and copies what it
- * got.  One VM in three is logged all its life instead, and the log must not have a page that vCPUs
- * only read.  Meanwhile other threads take memory away, change its protection and turn KVM's settings,
- * and the memslot moves and goes.  Every other VM logs by Dirty bits (dirty_bits), and where the
- * kernel can inject faults the splitter runs out of memory.
+ * Each vCPU writes words of its own in all pages of a memslot: through mappings of 4KiB,
+ * 2MiB and 1GiB, through an alias, and through windows that it maps again and again, by
+ * page tables that it uses as data, too.  The host migrates the memory at the same time,
+ * again and again: it enables the log, reads it by bitmap, by KVM_CLEAR_DIRTY_LOG of random
+ * ranges or by dirty ring, and copies the pages in it.  One VM in three is logged all its
+ * life instead, and its log must not contain a page that vCPUs only read.  Meanwhile other
+ * threads take memory away, change its protection and change KVM's settings, and the
+ * memslot is moved and deleted.  Every other VM logs by Dirty bits (dirty_bits).  Where the
+ * kernel can inject faults, the splitter runs out of memory.
  *
  * At the end of each round all threads stop.  Then
  *  - the copy has to equal the memory: a difference is a write that is missing from the log;
@@ -20,17 +21,19 @@
  *  - guest entries have to be dirty after a write, clean after a read, and must
  *    not allow writes when they are read-only.
  *
- * All operations are drawn from generators that are seeded by the number printed (-S), which is
- * good for one VM and some rounds, then it is increased.  The scheduler interleaves threads.
+ * All operations are drawn from generators that are seeded by the number printed (-S).  A
+ * seed is used for some rounds of one VM, and is then increased.  How the threads
+ * interleave is up to the scheduler.
  *
- * A seed is contended or, three in four, fast.  In a contended one memory is taken so often that
- * most faults of vCPUs are retried; in a fast one logging comes and goes several times as often.
+ * A VM is contended or, three times in four, fast.  In a contended VM memory is taken away
+ * so often that most faults of vCPUs are retried.  In a fast VM logging is enabled and
+ * disabled several times as often.
  *
- * Limits: protection never goes below read-only, as the host reads the memory itself.  Memory that
- * holds page tables is not taken away for good.  Nothing is written but the words of the vCPUs, so
- * in most rounds only these are compared, and all the rest in one round of THOROUGH_ROUNDS.  A TLB
- * flush that is missing while enabling or clearing the log is not seen if the ioctl flushes at its
- * end.
+ * Limits: memory is never protected against reads, as the host reads it itself.  Memory
+ * that contains page tables is never replaced.  Only the vCPUs' words are ever written, so
+ * most rounds compare only these, and one round in THOROUGH_ROUNDS compares all the rest.
+ * The test does not find a TLB flush that is missing while the log is enabled or cleared,
+ * if the ioctl flushes at its end.
  */
 #include <signal.h>
 #include <time.h>
@@ -40,21 +43,34 @@
 #define COMPACT			"/proc/sys/vm/compact_memory"
 #define KSM			"/sys/kernel/mm/ksm/"
 
-/* More shadow pages than ever used. */
+/* A quota that no VM reaches. */
 #define MANY_MMU_PAGES		100000ul
 
-/* For two banks, the page tables, and the page that turns up again. */
+/* Two banks, the page tables, and the page that punch_chunk() allocates. */
 #define NR_HUGE_NEEDED		(NR_BANKS * NR_CHUNKS + 2)
 
-const char * const log_mode_names[] = { "get", "clear", "init-set", "ring" };
+enum pace_name { CONTENDED, FAST, NR_PACES };
 
-const struct pace paces[NR_PACES] = {
-	[CONTENDED] = { "contended", 25, 8000, 16000, 2, 16, 200 },
-	[FAST] = { "fast", 100, 200000, 200000, 8, 2, 3000 },
-};
-
-const char * const stat_names[NR_STATS] = {
-	"eager_split_done", "eager_split_nomem", "eager_split_noquota",
+static const struct pace paces[NR_PACES] = {
+	[CONTENDED] = {
+		.name = "contended",
+		.nr_rounds = 25,
+		.memory_nap_us = 8000,
+		.setting_nap_us = 16000,
+		.settle_one_in = 2,
+		.ops_per_rest = 16,
+		.rest_us = 200,
+	},
+	[FAST] = {
+		.name = "fast",
+		.is_fast = true,
+		.nr_rounds = 100,
+		.memory_nap_us = 200000,
+		.setting_nap_us = 200000,
+		.settle_one_in = 8,
+		.ops_per_rest = 2,
+		.rest_us = 3000,
+	},
 };
 
 struct vcpu_thread {
@@ -63,11 +79,13 @@ struct vcpu_thread {
 	pthread_t thread;
 };
 
-struct counters counters;
-
-/* Of dirty_bits; drawn if it is the first. */
+/* Values of -d.  With the first one, each VM draws "off" or "on". */
 static const char * const dirty_bits[] = { "any", "off", "on", "auto" };
-static struct choice dirty_bits_choice = { dirty_bits, sizeof(*dirty_bits), ARRAY_SIZE(dirty_bits) };
+static struct choice dirty_bits_choice = {
+	.rows = dirty_bits,
+	.size = sizeof(*dirty_bits),
+	.nr = ARRAY_SIZE(dirty_bits),
+};
 static u64 option_dirty_bits;
 
 static const char * const bad_texts[] = {
@@ -79,78 +97,12 @@ static const char * const bad_texts[] = {
 	[BAD_TABLE] = "a vCPU read a word of a former page table that is not its last",
 };
 
-const char *repeat_hint(struct stress *t)
-{
-	static char text[200];
-
-	snprintf(text, sizeof(text),
-		 "round %lu, log mode %s%s%s, %s, %s; to repeat: -S 0x%lx -d %s",
-		 counters.rounds, log_mode_names[t->log_mode], t->by_dirty_bits ? " by Dirty bits" : "",
-		 t->tracked ? " from the start" : "", t->shared ? "HugeTLB" : "THP", t->pace->name, t->seed,
-		 dirty_bits[option_dirty_bits]);
-	return text;
-}
-
-/* Where threads wait for the end of a round */
-
-static void gate_pass(struct gate *g)
-{
-	pthread_mutex_lock(&g->lock);
-	if (g->closed) {
-		g->nr_parked++;
-		pthread_cond_broadcast(&g->changed);
-		while (g->closed)
-			pthread_cond_wait(&g->changed, &g->lock);
-		g->nr_parked--;
-	}
-	pthread_mutex_unlock(&g->lock);
-}
-
-void gate_set(struct gate *g, bool closed)
-{
-	pthread_mutex_lock(&g->lock);
-	WRITE_ONCE(g->closed, closed);
-	pthread_cond_broadcast(&g->changed);
-	pthread_mutex_unlock(&g->lock);
-}
-
-static void gate_wait_us(struct gate *g, u64 us)
-{
-	struct timespec end;
-
-	clock_gettime(CLOCK_REALTIME, &end);
-	end.tv_nsec += us * 1000;
-	end.tv_sec += end.tv_nsec / NSEC_PER_SEC;
-	end.tv_nsec %= NSEC_PER_SEC;
-	pthread_cond_timedwait(&g->changed, &g->lock, &end);
-}
-
-bool gate_wait(struct gate *g, unsigned int nr)
-{
-	bool all;
-
-	pthread_mutex_lock(&g->lock);
-	if (g->nr_parked < nr)
-		gate_wait_us(g, GATE_WAIT_US);
-	all = g->nr_parked >= nr;
-	pthread_mutex_unlock(&g->lock);
-	return all;
-}
-
-/* Rest until another thread wants something, or the time is over. */
-static void gate_nap(struct gate *g, u64 us)
-{
-	pthread_mutex_lock(&g->lock);
-	if (!g->closed)
-		gate_wait_us(g, us);
-	pthread_mutex_unlock(&g->lock);
-}
-
 /* vCPUs */
 
 /*
- * The memslot is away: do what a VMM does for a device, with the memory itself.  In one
- * access, as the vCPU would: byte by byte, the memory could be replaced in between.
+ * The memslot is deleted at the moment.  Emulate the access as a VMM does for a device,
+ * but on the memory itself, and in one access as the vCPU would: between the bytes of
+ * a copy, the memory could be replaced.
  */
 static void emulate_access(struct stress *t, unsigned int id)
 {
@@ -187,18 +139,11 @@ static void check_complaint(struct stress *t, unsigned int id)
 	      v->bad.gva, v->bad.expected, v->bad.seen);
 }
 
-/*
- * KVM can't emulate an access to MMIO while an event is being delivered.  On SVM it
- * concludes that from the event's type alone, which QEMU leaves behind after the delivery.
- */
 static void check_no_event(struct stress *t, unsigned int id)
 {
 	struct kvm_run *run = t->vcpus[id]->run;
-	struct kvm_vcpu_events events;
 
-	vcpu_events_get(t->vcpus[id], &events);
-	CHECK(t, run->internal.suberror == KVM_INTERNAL_ERROR_DELIVERY_EV &&
-	      !events.exception.injected && !events.interrupt.injected && !events.nmi.injected,
+	CHECK(t, vcpu_saw_stale_event(t->vcpus[id]),
 	      "vCPU %u ended, internal error %u, data 0x%llx 0x%llx 0x%llx", id,
 	      run->internal.suberror, run->internal.data[0], run->internal.data[1],
 	      run->internal.data[2]);
@@ -206,11 +151,12 @@ static void check_no_event(struct stress *t, unsigned int id)
 }
 
 /*
- * Memory that is read-only at the moment can't be written: try again when it can.  Trying
- * at once kept the thread that ends it from a timer's lock, where emulated CPUs take turns.
+ * KVM_RUN fails when the guest writes to memory that is read-only at the moment.  Wait
+ * on the lock until it is writable again.  Where emulated CPUs take turns, a loop of
+ * KVM_RUN would keep the thread that makes it writable from getting a timer's lock.
  *
- * Return: true if the vCPU is between two operations.  Anywhere else it may hold a
- * word that it read, or have written one without a note of it.
+ * Return: true if the vCPU is between two operations.  Elsewhere it may hold a word
+ * that it has read, or may have written a word and not yet noted it.
  */
 static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 {
@@ -275,7 +221,7 @@ static void flip_eager(struct stress *t, u64 *rng)
 	set_if_there(PARAM_EAGER, below(rng, 3) ? "Y" : "N");
 }
 
-/* All mappings go each time. */
+/* Each change zaps all mappings of all VMs, so it is made rarely. */
 static void flip_nx(struct stress *t, u64 *rng)
 {
 	if (!below(rng, 4))
@@ -335,18 +281,19 @@ static void draw_configuration(struct stress *t)
 	t->rng = seeded(t->seed, 0);
 	t->log_mode = below(&t->rng, NR_LOG_MODES);
 
-	/* CLEAR asks for a split with each word of the log, which may fail each time. */
+	/* With LOG_INIT_SET, CLEAR tries to split once per word of the log: most failures. */
 	if (can_fail() && below(&t->rng, 2))
 		t->log_mode = LOG_INIT_SET;
 	if (t->log_mode == LOG_RING && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING))
 		t->log_mode = LOG_CLEAR;
 	t->shared = below(&t->rng, 2) || !thp_configured();
 	t->dirty_bits = dirty_bits[option_dirty_bits ?: 1 + below(&t->rng, 2)];
+	t->dirty_bits_option = dirty_bits[option_dirty_bits];
 	t->pace = &paces[below(&t->rng, 4) ? FAST : CONTENDED];
 	t->tracked = !(t->seed % 3);
 }
 
-/* What to do at most, altogether and with one VM; no rounds: it does not matter. */
+/* When to end, and the most rounds altogether and with one VM; 0: no limit. */
 static u64 end_ms, max_rounds, max_vm_rounds;
 
 static bool is_over(void)
@@ -402,27 +349,6 @@ static void run_seed(u64 seed)
 	destroy_vm(&t);
 }
 
-/* One line of NAME=NUMBER each, which is what scripts read. */
-static void report(const char *what, u64 seed, u64 nr_seeds)
-{
-	ksft_print_msg("%s: seed=0x%lx seeds=%lu cycles=%lu pages=%lu copied=%lu", what, seed,
-		       nr_seeds, counters.rounds, counters.pages, counters.copied);
-	pr_info(" operations=%lu host_operations=%lu", counters.guest_ops + counters.host_ops,
-		counters.host_ops);
-	for (unsigned int i = 0; i < NR_LOG_MODES; i++)
-		pr_info(" %s=%lu", log_mode_names[i], counters.rounds_of[i]);
-	pr_info(" by_dirty_bits=%lu fast=%lu tracked=%lu merged=%lu retries=%lu mmio=%lu",
-		counters.rounds_by_dirty_bits, counters.rounds_fast, counters.rounds_tracked,
-		counters.rounds_merged, counters.retries, counters.mmio);
-	for (unsigned int i = 0; i < NR_STATS; i++)
-		pr_info(" %s=%lu", stat_names[i], counters.stats[i]);
-	pr_info(" faults=%lu", faults.failed[SITE_HEADERS] + faults.failed[SITE_DESCS] +
-		faults.failed[SITE_PAGES]);
-	for (unsigned int i = 0; i < NR_SITES; i++)
-		pr_info(" faults_%s=%lu", site_names[i], faults.failed[i]);
-	pr_info("\n");
-}
-
 #define REPORT_MS		10000
 
 static u64 current_seed;
@@ -444,7 +370,7 @@ static void run(u64 seed)
 
 	ksft_print_msg("seed 0x%lx\n", seed);
 	do {
-		/* Each seed for itself: if threads wait for each other, say which. */
+		/* If threads wait for each other forever, give_up() prints the VM's own seed. */
 		current_seed = seed + nr;
 		alarm(ROUND_MAX_S);
 		run_seed(seed + nr++);

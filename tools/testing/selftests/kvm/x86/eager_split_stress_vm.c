@@ -5,6 +5,12 @@
 
 #include "eager_split_stress.h"
 
+void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log)
+{
+	vm_set_user_memory_region(t->vm, r->slot, log ? KVM_MEM_LOG_DIRTY_PAGES : 0, gpa,
+				  there ? r->nr_pages * PAGE_SIZE : 0, r->hva);
+}
+
 static void *map_anonymous(size_t size)
 {
 	return map_memory(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NO_FD);
@@ -48,7 +54,10 @@ static void free_data(struct stress *t)
 	munmap(t->reserved, DATA_SIZE + SZ_2M);
 	if (t->jar.mapping)
 		munmap(t->jar.mapping, SZ_2M);
-	for (unsigned int i = 0; t->shared && i < NR_BANKS; i++) {
+	if (!t->shared)
+		return;
+
+	for (unsigned int i = 0; i < NR_BANKS; i++) {
 		munmap(t->banks[i].mapping, DATA_SIZE);
 		close(t->banks[i].fd);
 	}
@@ -63,7 +72,11 @@ static void create_region(struct stress *t, struct region *r, u32 slot, u64 gpa,
 	r->hva = hva;
 	r->copy = map_anonymous(nr_pages * PAGE_SIZE);
 	set_region(t, r, gpa, true, t->tracked);
-	for (u64 page = 0; t->tracked && page < nr_pages; page++)
+	if (!t->tracked)
+		return;
+
+	/* There will be no start_logging() that copies the memory. */
+	for (u64 page = 0; page < nr_pages; page++)
 		set_host_dirty(r, page);
 }
 
@@ -71,7 +84,7 @@ static void create_regions(struct stress *t)
 {
 	int fd = create_file(SZ_2M);
 
-	/* A place for the memory, aligned to huge pages. */
+	/* Reserve addresses for the data, so that it can be aligned to huge pages. */
 	t->reserved = map_memory(DATA_SIZE + SZ_2M, PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, NO_FD);
 	t->data = align_ptr_up(t->reserved, SZ_2M);
@@ -89,7 +102,7 @@ static void create_regions(struct stress *t)
 	close(fd);
 }
 
-/* Entries of other permissions, so that KVM uses other page tables. */
+/* Entries with other permissions, so that KVM maps the alias by page tables of its own. */
 static void map_alias(struct stress *t)
 {
 	u64 gva = VIEW_GVA(VIEW_ALIAS);
@@ -157,18 +170,11 @@ static void set_log_mode(struct stress *t)
 		vm_enable_manual_protect(t->vm, t->log_mode == LOG_INIT_SET);
 }
 
-static u64 get_stat(struct stress *t, const char *name)
-{
-	u64 value = vm_get_stat_or_absent(t->vm, name);
-
-	return value == STAT_ABSENT ? 0 : value;
-}
-
 void create_vm(struct stress *t)
 {
 	set_if_there(PARAM_DIRTY_BITS, t->dirty_bits);
 	t->vm = __vm_create(VM_SHAPE_DEFAULT, NR_VCPUS, 0);
-	t->by_dirty_bits = t->log_mode != LOG_RING && get_stat(t, "dirty_bits");
+	t->by_dirty_bits = t->log_mode != LOG_RING && vm_get_stat_or_zero(t->vm, "dirty_bits");
 	set_log_mode(t);
 	create_control(t);
 	create_regions(t);
@@ -182,7 +188,7 @@ void destroy_vm(struct stress *t)
 	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		counters.guest_ops += t->ctl->vcpus[i].nr_ops;
 	for (unsigned int i = 0; i < NR_STATS; i++)
-		counters.stats[i] += get_stat(t, stat_names[i]);
+		counters.stats[i] += vm_get_stat_or_zero(t->vm, stat_names[i]);
 	kvm_vm_free(t->vm);
 	free_data(t);
 	munmap(tables_region(t)->hva, SZ_2M);
