@@ -2,28 +2,31 @@
 /*
  * Dirty logging by Dirty bits: page tables that no CPU has used are skipped
  *
- * CPUs that have a link to a page table cached write to pages without setting its Accessed bit,
- * until TLBs are flushed: that has to be in the log, too.  And what is skipped shows in the
- * statistic dirty_bits_idle.
+ * A CPU that has cached the link to a page table writes to pages without setting the
+ * Accessed bit of the link, until its TLB is flushed.  Such writes must be in the log,
+ * too.  The statistic dirty_bits_idle counts page tables that were skipped.
  *
  * The guest reads and writes single pages between calls of KVM_GET_DIRTY_LOG and
- * KVM_CLEAR_DIRTY_LOG, each of which has to find exactly the pages that the model says.
+ * KVM_CLEAR_DIRTY_LOG, each of which must find exactly the pages of the model.
  *
- * Limits: emulators have no caches of links.  With kvm.prove_forget_links, kernels with
- * CONFIG_KVM_PROVE_MMU_RACES do as if CPUs had all links cached; then the test fails if they
- * never did.  CPUs may use links before a guest does, so that on other machines than
- * emulated ones fewer page tables may be skipped than are counted on.  Without the TDP MMU
- * nothing is skipped, and only the log is looked at.
+ * Limits: emulators do not cache links.  With kvm.prove_forget_links, kernels with
+ * CONFIG_KVM_PROVE_MMU_RACES behave as if CPUs had cached all links, and the test fails if
+ * that never made a difference.  Real CPUs may use links speculatively, so fewer page
+ * tables may be skipped there than the test expects.  Without the TDP MMU nothing is
+ * skipped, and the test compares the log only.
  */
 #include "eager_split_model.h"
 
 #define PARAM_FORGET		KVM_PARAM("prove_forget_links")
 #define PARAM_FORGOTTEN		KVM_PARAM("prove_forgotten")
 
+/* Where KVM pauses amid the update of a link. */
+#define LINK_PLACE		"tdp_link"
+
 #define NR_ROUNDS		40u
 #define NR_TABLES		8u
 
-/* Page tables for which KVM_GET_DIRTY_LOG waits for a flush that others make. */
+/* KVM_GET_DIRTY_LOG flushes TLBs itself only for more page tables than this. */
 #define MAX_PENDING		64u
 
 static bool links_are_cached(void)
@@ -50,18 +53,22 @@ static void write_page(struct model_test *t, u64 page)
 	write_listed(t);
 }
 
-/* A page in each of the first page tables. */
-static void use_tables(struct model_test *t, unsigned int nr, bool write)
+/* Write to the first page of each of the first @nr page tables. */
+static void write_tables(struct model_test *t, unsigned int nr)
 {
 	for (unsigned int i = 0; i < nr; i++)
-		(write ? list_write : list_read)(t, i * PAGES_PER_2M, 0);
-	if (write)
-		write_listed(t);
-	else
-		guest_run(t, READ_GPA);
+		list_write(t, i * PAGES_PER_2M, 0);
+	write_listed(t);
 }
 
-/* Take out of the log what was last seen there, and no more: other pages may be dirty by now. */
+static void read_tables(struct model_test *t, unsigned int nr)
+{
+	for (unsigned int i = 0; i < nr; i++)
+		list_read(t, i * PAGES_PER_2M, 0);
+	guest_run(t, READ_GPA);
+}
+
+/* Clear only what the last GET returned: other pages may be dirty by now. */
 static void clear_seen(struct model_test *t)
 {
 	memcpy(t->arg, t->seen, log_words(t) * sizeof(*t->arg));
@@ -131,7 +138,7 @@ static void window_round(struct model_test *t, unsigned int i)
 	clear_seen(t);
 	compare_log(t, "written before the flush");
 	clear_seen(t);
-	/* From pending to idle, or to what is before that. */
+	/* So many calls that the page table may be idle, or on its way there. */
 	for (unsigned int j = 0; j < i % 4; j++)
 		compare_log(t, "nothing was written");
 	write_page(t, next);
@@ -178,7 +185,7 @@ static struct model_test *cut(struct model_test *t)
 	return second;
 }
 
-/* Of a page table each memslot has one half: what one looks at is the other's, too. */
+/* Each memslot has one half of a page table, so collecting one half affects the other's link. */
 static void shared_round(struct model_test *first, struct model_test *second, unsigned int i)
 {
 	u64 page = first->npages - 1 - i, next = i;
@@ -187,7 +194,7 @@ static void shared_round(struct model_test *first, struct model_test *second, un
 	read_page(second, next);
 	compare_log(first, "the link may be cached");
 	write_page(second, next);
-	/* Two looks at the other half, and the flush between them. */
+	/* Collect the other half twice, with a flush between. */
 	write_page(first, i);
 	compare_log(first, "beside what the other has");
 	clear_seen(first);
@@ -213,8 +220,8 @@ static void run_shared(struct model_test *first)
 		shared_round(first, second, i);
 
 	/* Pending, then a flush, then idle: all but the one in the middle. */
-	use_tables(first, 2, true);
-	use_tables(second, 2, true);
+	write_tables(first, 2);
+	write_tables(second, 2);
 	look_and_clear(first, 1);
 	look_and_clear(second, 1);
 	compare_log(first, "flushed");
@@ -224,11 +231,11 @@ static void run_shared(struct model_test *first)
 	free(second);
 }
 
-/* Only what is used is looked at, and what is used again is found. */
+/* Page tables are skipped until they are used again. */
 static void run_idle(struct model_test *t)
 {
 	start_and_clear(t);
-	use_tables(t, NR_TABLES, true);
+	write_tables(t, NR_TABLES);
 	expect_skipped(t, 0, "touched");
 	expect_skipped(t, 0, "no flush yet");
 	clear_seen(t);
@@ -253,7 +260,7 @@ static void read_many(struct model_test *t)
 	u64 before = vm_get_stat(t->vm, remote_tlb_flush_requests), seen;
 
 	for (unsigned int i = 0; i < 6; i++) {
-		use_tables(t, MAX_PENDING + 1, false);
+		read_tables(t, MAX_PENDING + 1);
 		compare_log(t, "read");
 	}
 	seen = vm_get_stat(t->vm, remote_tlb_flush_requests) - before;
@@ -267,11 +274,11 @@ static void read_many(struct model_test *t)
 static void run_many(struct model_test *t)
 {
 	start_and_clear(t);
-	use_tables(t, MAX_PENDING + 1, true);
+	write_tables(t, MAX_PENDING + 1);
 	look_and_clear(t, 3);
 	expect_skipped(t, MAX_PENDING + 1, "idle after CLEAR");
 
-	use_tables(t, MAX_PENDING, false);
+	read_tables(t, MAX_PENDING);
 	for (unsigned int i = 0; i < 3; i++)
 		expect_skipped(t, 1, "no flush pays");
 
@@ -286,7 +293,7 @@ static void run_many(struct model_test *t)
 
 		write_page(t, page);
 		look_and_clear(t, 1);
-		use_tables(t, MAX_PENDING + 1, false);
+		read_tables(t, MAX_PENDING + 1);
 		compare_log(t, "all touched");
 		compare_log(t, "flushed by this call");
 		write_page(t, page);
@@ -295,27 +302,44 @@ static void run_many(struct model_test *t)
 	read_many(t);
 }
 
+/* Set when the thread has got the log. */
+static bool got_log;
+
 static void *get_log(void *arg)
 {
 	struct model_test *t = arg;
 
 	kvm_vm_get_dirty_log(t->vm, t->slot, t->seen);
+	WRITE_ONCE(got_log, true);
 	return NULL;
 }
 
-/* A CPU uses a link amid the step that would have it idle, in kernels that can pause there. */
+/* Wait until KVM pauses amid the update of a link, or does not do that at all. */
+static void wait_for_pause(u64 before)
+{
+	while (nr_pauses_at(LINK_PLACE) == before && !READ_ONCE(got_log))
+		;
+}
+
+/*
+ * KVM takes a link for idle, and pauses between reading and changing it.  The guest uses
+ * the link meanwhile.  Kernels that cannot pause run the same steps one after the other.
+ */
 static void run_link(struct model_test *t)
 {
 	pthread_t thread;
+	u64 pauses;
 
 	pause_us = setting_exists(PARAM_PAUSE_US) ? MAX_PAUSE_US : 0;
 	start_and_clear(t);
 	for (unsigned int i = 0; i < NR_ROUNDS; i++) {
 		write_page(t, i);
 		look_and_clear(t, 1);
+		pauses = nr_pauses_at(LINK_PLACE);
+		WRITE_ONCE(got_log, false);
 		set_pauses(true);
 		start_thread(&thread, get_log, t);
-		spin_ns(MAX_PAUSE_US * NSEC_PER_USEC / 2);
+		wait_for_pause(pauses);
 		read_page(t, i);
 		pthread_join(thread, NULL);
 		set_pauses(false);
@@ -325,11 +349,7 @@ static void run_link(struct model_test *t)
 
 static const char *no_dirty_bits(void)
 {
-	struct kvm_vm *vm = vm_create_barebones();
-	u64 dirty_bits = vm_get_stat_or_absent(vm, "dirty_bits");
-
-	kvm_vm_free(vm);
-	return dirty_bits == 1 ? NULL : "VMs do not log by Dirty bits";
+	return new_vm_get_stat("dirty_bits") == 1 ? NULL : "VMs do not log by Dirty bits";
 }
 
 /* Elsewhere pages get into the log when they are first read, and nothing is skipped. */
