@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Settings of a VM: KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and KVM_CAP_X86_DIRTY_BITS
+ * Per-VM settings: KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and KVM_CAP_X86_DIRTY_BITS
  *
- * Method: enable both with all kinds of arguments, for all values of the host's parameters, at
- * times when KVM allows that and when it is too late.  Compare the errors with what api.rst says,
- * and what KVM reports after each call with the last call that succeeded.  Then log VMs with these
- * settings: count the huge pages split, the holds of mmu_lock meanwhile, and faults or exits.
+ * Enable both capabilities with valid and invalid arguments, for all values of the host's
+ * parameters, at times when KVM allows it and when it is too late.  The errors must be
+ * those of api.rst.  What KVM reports must be what the last successful call has set.  Then
+ * log VMs with these settings, and count the huge pages split, the holds of mmu_lock
+ * meanwhile, and faults or exits.
  *
- * Limits: memory is too small to split more than 1GiB.
+ * Limits: the memory is too small to split more than 1GiB.
  */
 #include "eager_split_util.h"
 
@@ -16,7 +17,7 @@
 #define NR_HUGE		16u
 #define NR_PAGES	(NR_HUGE * PAGES_PER_2M)
 #define STRIDE		3ul
-/* Its log has 512 entries. */
+/* PML's log has 512 entries, and exits when it is full. */
 #define PML_EXITS	(NR_PAGES / 512)
 #define MAX_LATE_ROUNDS	16
 #define SMM_SLOT	BIT(16)
@@ -35,12 +36,22 @@ struct control {
 
 static const struct control none = { NOT_SET, NOT_SET };
 
-/* Of the host: whether CPUs log by themselves, SPTEs have Dirty bits, and the parameters. */
-static bool pml, has_dirty_bits, host_eager;
+/* The values of kvm.dirty_bits. */
+static const char * const methods[] = { "off", "auto", "on" };
+
+/* Do the host's CPUs log writes themselves, and do its SPTEs have Dirty bits? */
+static bool pml, has_dirty_bits;
+
+/* The values of the host's parameters. */
+static bool host_eager;
 static const char *host_method;
 
 static u8 smm_page[SZ_4K] __aligned(SZ_4K);
+
+/* What enable_asked() enables. */
 static struct control asked;
+
+/* The guest writes to one page in so many.  Set by the host while the vCPU is stopped. */
 static u64 stride = 1;
 
 static void guest_main(void)
@@ -81,6 +92,11 @@ static int bits_error(u64 bits)
 	return err;
 }
 
+static u64 chunk_of(struct control c)
+{
+	return c.chunk == NOT_SET ? DEFAULT_CHUNK : c.chunk;
+}
+
 static bool is_allowed(struct control c)
 {
 	return (c.chunk == NOT_SET || !chunk_error(c.chunk)) &&
@@ -95,7 +111,7 @@ static bool expected_dirty_bits(u64 bits)
 	return bits == NOT_SET ? has_dirty_bits && !pml && of_host : bits;
 }
 
-/* What KVM says of a VM, and of the host: that doesn't depend on parameters. */
+/* What KVM reports of the VM and of the host.  The latter does not depend on parameters. */
 static void check_reports(struct kvm_vm *vm, u64 chunk, bool dirty_bits)
 {
 	u64 flags = has_dirty_bits ? KVM_X86_DIRTY_BITS_ENABLE : 0;
@@ -132,7 +148,7 @@ static void enable_bits(struct kvm_vm *vm, u64 bits, int expected)
 	struct kvm_enable_cap cap = { .cap = KVM_CAP_X86_DIRTY_BITS, .args = { bits } };
 
 	enable(vm, cap, expected);
-	/* The opposite, and not valid. */
+	/* Each invalid call asks for the opposite, which must not take effect. */
 	cap.args[0] ^= KVM_X86_DIRTY_BITS_ENABLE;
 	cap.flags = 1;
 	enable(vm, cap, EINVAL);
@@ -146,7 +162,7 @@ static void enable_bits(struct kvm_vm *vm, u64 bits, int expected)
 	enable(vm, cap, EINVAL);
 }
 
-/* First the opposite, as far as it is allowed: the last call that succeeds counts. */
+/* Enable the opposite first, as far as it is allowed: the last successful call counts. */
 static void enable_asked(struct kvm_vm *vm)
 {
 	u64 chunk = asked.chunk ? 0 : SZ_2M, bits = !asked.bits;
@@ -189,7 +205,7 @@ static void check_values(void)
 	kvm_vm_free(vm);
 }
 
-/* The parameters were changed since the VM got its settings. */
+/* A VM keeps its settings when the parameters change, but new ones obey the parameters. */
 static void check_later(void)
 {
 	struct kvm_vm *vm;
@@ -209,7 +225,7 @@ static void check_later(void)
 	kvm_vm_free(vm);
 }
 
-/* Refused, with the opposite of what the VM has. */
+/* KVM must refuse other settings than those that the VM has. */
 static void enable_too_late(struct kvm_vm *vm)
 {
 	int expected = bits_error(has_dirty_bits);
@@ -227,7 +243,7 @@ static void check_too_late(void)
 
 	set_host(true, "on");
 	vm = vm_create_barebones();
-	/* KVM may make memslots of these, which don't count. */
+	/* KVM may create internal memslots for these, which must not make it too late. */
 	vm_ioctl(vm, KVM_SET_TSS_ADDR, (void *)TSS_ADDR);
 	vm_ioctl(vm, KVM_SET_IDENTITY_MAP_ADDR, &addr);
 	enable_chunk(vm, 0, 0);
@@ -249,7 +265,7 @@ static void check_too_late(void)
 		vm_set_user_memory_region(vm, SMM_SLOT, 0, DATA_GPA, 0, smm_page);
 	}
 
-	/* The chunk is about memslots only. */
+	/* A vCPU makes it too late for Dirty bits, but not for the chunk. */
 	__vm_vcpu_add(vm, 0);
 	enable_chunk(vm, 0, 0);
 	enable_chunk(vm, SZ_2M, 0);
@@ -259,7 +275,10 @@ static void check_too_late(void)
 	kvm_vm_free(vm);
 }
 
-/* It has room for PML's log, also where a VM has enabled Dirty bits: it may disable them. */
+/*
+ * A ring must have room for PML's log, even if the VM has enabled Dirty bits instead of
+ * PML, as it may disable them again.
+ */
 static void check_small_ring(void)
 {
 	struct kvm_enable_cap cap = { .cap = KVM_CAP_DIRTY_LOG_RING, .args = { PAGE_SIZE } };
@@ -282,7 +301,7 @@ static void check_ring(void)
 	kvm_vm_free(vm);
 }
 
-/* Every @nr-th page was written. */
+/* The log must contain every @nr-th page, which the guest has written, and no other. */
 static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 {
 	unsigned long log[NR_PAGES / BITS_PER_WORD];
@@ -295,7 +314,14 @@ static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 			    test_bit(page, log) ? "" : " not");
 }
 
-/* Whatever other VMs enable and are refused, this one logs by Dirty bits: 2 s later, too. */
+/*
+ * KVM has a static key for VMs that enable Dirty bits, and changes it at most once a
+ * second, so a wrong count of such VMs takes effect a second later.  There is no event to
+ * wait for if the count is right.
+ */
+#define STATIC_KEY_S	2
+
+/* This must not change how the VM logs that runs at the same time. */
 static void enable_in_another_vm(void)
 {
 	struct kvm_vm *vm = vm_create_barebones();
@@ -308,7 +334,7 @@ static void enable_in_another_vm(void)
 	for (int i = 0; i < 9; i++)
 		enable_bits(vm, 1, EBUSY);
 	kvm_vm_free(vm);
-	sleep(2);
+	sleep(STATIC_KEY_S);
 }
 
 static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
@@ -326,9 +352,9 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 }
 
 /*
- * A vCPU that comes while pages are logged.  By PML it exits at least once for 512 pages, in
- * each round.  The host's interrupts are exits as well, so without PML one round with fewer
- * exits than that is enough.
+ * A vCPU that is created while pages are logged must log like the others.  With PML it
+ * exits at least once for 512 pages in each round.  The host's interrupts are exits, too,
+ * so to show that PML is off, one round with fewer exits is enough.
  */
 static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 {
@@ -348,24 +374,11 @@ static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 		    "%lu exits for %lu pages, Dirty bits %lu", exits, NR_PAGES, c.bits);
 }
 
-/* @manual: splitting is left to CLEAR.  @turn_off: the host changes its mind before. */
-static void check_vm(struct control c, bool manual, bool turn_off)
+/* Enable logging.  With manual protection it is CLEAR that splits huge pages. */
+static void check_split(struct kvm_vm *vm, struct control c, bool manual, bool splits)
 {
-	bool splits = c.chunk && host_eager && !turn_off, dirty_bits = expected_dirty_bits(c.bits);
-	u64 chunk = c.chunk == NOT_SET ? DEFAULT_CHUNK : c.chunk;
-	u64 nr_2m, holds, at_least, faults;
-	struct kvm_vcpu *vcpu;
-	struct kvm_vm *vm = create_vm(c, &vcpu);
+	u64 chunk = chunk_of(c), nr_2m, holds, at_least;
 
-	enable_chunk(vm, chunk ? 0 : SZ_2M, chunk || host_eager ? EINVAL : EPERM);
-	enable_bits(vm, 0, EBUSY);
-	check_reports(vm, chunk, dirty_bits);
-	if (manual)
-		vm_enable_manual_protect(vm, true);
-	vcpu_run_to_sync(vcpu, NULL);
-
-	if (turn_off)
-		setting_set(PARAM_EAGER, "N");
 	nr_2m = vm_get_stat(vm, pages_2m);
 	holds = sum_stat(&vm->stats, "dirty_log_hold_hist");
 	vm_mem_region_set_flags(vm, DATA_SLOT, KVM_MEM_LOG_DIRTY_PAGES);
@@ -373,8 +386,6 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 		check_log(vm, 1, true);
 	nr_2m -= vm_get_stat(vm, pages_2m);
 	holds = sum_stat(&vm->stats, "dirty_log_hold_hist") - holds;
-	if (turn_off)
-		setting_set(PARAM_EAGER, "Y");
 
 	TEST_ASSERT(nr_2m == (splits ? NR_HUGE : 0),
 		    "chunk %lx, Dirty bits %lx, manual %d: %lu pages split", c.chunk, c.bits,
@@ -383,6 +394,12 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	TEST_ASSERT(!splits || (holds >= at_least && holds < at_least + NR_HUGE / 2),
 		    "%lu 2MiB pages were split in %lu holds of mmu_lock, with a chunk of %lx",
 		    nr_2m, holds, chunk);
+}
+
+/* Log two rounds of writes.  Faults tell whether KVM write-protects pages. */
+static void check_writes(struct kvm_vm *vm, struct kvm_vcpu *vcpu, struct control c, bool manual)
+{
+	u64 faults;
 
 	/* All pages are small after the first round; the second one writes to fewer of them. */
 	write_guest_global(vm, stride, STRIDE);
@@ -394,8 +411,32 @@ static void check_vm(struct control c, bool manual, bool turn_off)
 	faults = nr_faults(vcpu);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE * STRIDE, manual);
-	TEST_ASSERT((nr_faults(vcpu) > faults) == (!pml && !dirty_bits),
+	TEST_ASSERT((nr_faults(vcpu) > faults) == (!pml && !expected_dirty_bits(c.bits)),
 		    "Dirty bits %lx: %lu faults", c.bits, nr_faults(vcpu) - faults);
+}
+
+/* @turn_off: the host sets eager_page_split=N when the VM has its settings already. */
+static void check_vm(struct control c, bool manual, bool turn_off)
+{
+	bool splits = c.chunk && host_eager && !turn_off;
+	u64 chunk = chunk_of(c);
+	struct kvm_vcpu *vcpu;
+	struct kvm_vm *vm = create_vm(c, &vcpu);
+
+	enable_chunk(vm, chunk ? 0 : SZ_2M, chunk || host_eager ? EINVAL : EPERM);
+	enable_bits(vm, 0, EBUSY);
+	check_reports(vm, chunk, expected_dirty_bits(c.bits));
+	if (manual)
+		vm_enable_manual_protect(vm, true);
+	vcpu_run_to_sync(vcpu, NULL);
+
+	if (turn_off)
+		setting_set(PARAM_EAGER, "N");
+	check_split(vm, c, manual, splits);
+	if (turn_off)
+		setting_set(PARAM_EAGER, "Y");
+
+	check_writes(vm, vcpu, c, manual);
 	if (c.bits != NOT_SET)
 		check_late_vcpu(vm, c, manual);
 	kvm_vm_free(vm);
@@ -406,8 +447,11 @@ static void check_bits(void)
 	struct control c = none;
 
 	for (c.bits = 0; c.bits < 2; c.bits++) {
+		/* Once with, once without manual protection. */
+		bool manual = c.bits;
+
 		if (is_allowed(c))
-			check_vm(c, c.bits, false);
+			check_vm(c, manual, false);
 	}
 }
 
@@ -416,20 +460,49 @@ static void check_chunks(void)
 	static const u64 chunks[] = { NOT_SET, 0, SZ_2M, SZ_1G };
 	struct control c = none;
 
-	for (int i = 0; i < 2 * ARRAY_SIZE(chunks); i++) {
-		c.chunk = chunks[i / 2];
-		if (is_allowed(c))
-			check_vm(c, i % 2, false);
+	for (int i = 0; i < ARRAY_SIZE(chunks); i++) {
+		c.chunk = chunks[i];
+		if (is_allowed(c)) {
+			check_vm(c, false, false);
+			check_vm(c, true, false);
+		}
 	}
-	for (int i = 0; i < 2 && host_eager; i++)
-		check_vm((struct control){ SZ_2M, NOT_SET }, i, true);
+	if (host_eager) {
+		c.chunk = SZ_2M;
+		check_vm(c, false, true);
+		check_vm(c, true, true);
+	}
+}
+
+/* All combinations of the host's parameters. */
+static void check_all_values(void)
+{
+	for (int i = 0; i < ARRAY_SIZE(methods); i++) {
+		for (int eager = 0; eager < 2; eager++) {
+			set_host(eager, methods[i]);
+			check_values();
+			ksft_test_result_pass("values, eager_page_split=%d, dirty_bits=%s\n",
+					      host_eager, host_method);
+		}
+	}
+}
+
+/* Chunks with each value of eager_page_split, and Dirty bits with each of dirty_bits. */
+static void check_all_vms(void)
+{
+	for (int i = 0; i < ARRAY_SIZE(methods); i++) {
+		bool eager = i;
+
+		set_host(eager, methods[i]);
+		check_bits();
+		if (i < 2)
+			check_chunks();
+		ksft_test_result_pass("VMs, dirty_bits=%s\n", host_method);
+	}
 }
 
 int main(int argc, char *argv[])
 {
-	static const char * const methods[] = { "off", "auto", "on" };
-	struct kvm_vm *vm;
-
 	parse_test_options(argc, argv, NULL, NULL);
 	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_DIRTY_BITS));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "too few 2MiB HugeTLB pages are free");
@@ -438,29 +511,16 @@ int main(int argc, char *argv[])
 	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2 + ARRAY_SIZE(methods));
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
 	setting_set(PARAM_DIRTY_BITS, "on");
-	vm = vm_create_barebones();
 	/* PML needs Dirty bits. */
-	has_dirty_bits = pml || vm_get_stat(vm, dirty_bits);
-	kvm_vm_free(vm);
+	has_dirty_bits = pml || new_vm_get_stat("dirty_bits") == 1;
 
-	for (int i = 0; i < ARRAY_SIZE(methods) * 2; i++) {
-		set_host(i % 2, methods[i / 2]);
-		check_values();
-		ksft_test_result_pass("values, eager_page_split=%d, dirty_bits=%s\n", host_eager,
-				      host_method);
-	}
+	check_all_values();
 	check_later();
 	ksft_test_result_pass("parameters changed later\n");
 	check_too_late();
 	check_ring();
 	check_small_ring();
 	ksft_test_result_pass("too late, dirty ring\n");
-	for (int i = 0; i < ARRAY_SIZE(methods); i++) {
-		set_host(i, methods[i]);
-		check_bits();
-		if (i < 2)
-			check_chunks();
-		ksft_test_result_pass("VMs, dirty_bits=%s\n", host_method);
-	}
+	check_all_vms();
 	ksft_finished();
 }

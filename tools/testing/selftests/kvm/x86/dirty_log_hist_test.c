@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Statistics of dirty logging: the histograms of how long mmu_lock is held by it, and of
- * how long page faults of vCPUs waited for it.
+ * Statistics of dirty logging: the histogram of how long dirty logging holds mmu_lock, and
+ * that of how long page faults of vCPUs wait for mmu_lock.
  *
- * Nothing is counted as long as nothing is logged.  Then each ioctl adds holds, which
- * together are not longer than the ioctl, and not much shorter where it does little else.
- * A vCPU whose memory is taken away again and again has to wait for one sooner or later, and
- * for a good part of it.
+ * Without a log nothing is counted.  With a log each ioctl adds holds.  Together they must
+ * not be longer than the ioctl, nor much shorter if the ioctl does little else.  A vCPU
+ * whose memory is taken away again and again has to wait for a hold sooner or later, for
+ * a good part of it.
  */
 #include "eager_split_util.h"
 
@@ -19,10 +19,10 @@
 /* To take a lock, read a clock and drop the lock again takes longer than 15 ns. */
 #define SHORTEST_BUCKET		5
 
-/* Percent. */
+/* In percent, see struct action. */
 #define MIN_SHARE		25
 
-/* A wait is as long as a hold, or the eighth of it: by how many buckets it is shorter. */
+/* A wait has to be at least an eighth of the longest hold, which is three buckets less. */
 #define WAIT_BUCKETS		3
 
 struct hist {
@@ -99,25 +99,30 @@ static void disable(void)
 	vm_mem_region_set_flags(vm, DATA_SLOT, 0);
 }
 
-/*
- * Each of these ioctls holds mmu_lock at least once, and never for longer than it takes.
- * Those with a share, percent, do little else; when the thread loses its CPU in between is
- * nothing of that, so that once is enough.
- */
-static struct action {
+/* An ioctl that holds mmu_lock at least once, and never for longer than the ioctl takes. */
+struct action {
 	const char *name;
 	void (*run)(void);
+	/*
+	 * Some ioctls do little but hold mmu_lock: the least share of the time, in percent.
+	 * The thread may lose its CPU in between, so one call with this share is enough.
+	 */
 	u64 min_share;
-	/* Seen: an ioctl that added nothing, holds too short to be any, or longer than the ioctl. */
+	/* A call was seen that added nothing to the histogram. */
 	bool uncounted;
+	/* A hold was seen that is shorter than any can be, or longer than the ioctl took. */
 	bool too_short;
 	bool too_long;
-	/* The largest share of an ioctl that its holds lasted at most. */
+	/* The largest share of a call, as far as the histogram tells. */
 	u64 share;
-} enabling = { "enabling", enable }, getting = { "getting the log", get, MIN_SHARE },
-  clearing = { "clearing the log", clear, MIN_SHARE }, disabling = { "disabling", disable };
+};
 
-/* A bucket has the times below 1 << its number, the shortest of which are half as long. */
+static struct action enabling = { "enabling", enable };
+static struct action getting = { "getting the log", get, MIN_SHARE };
+static struct action clearing = { "clearing the log", clear, MIN_SHARE };
+static struct action disabling = { "disabling", disable };
+
+/* Return: the longest that all holds can have lasted.  Bucket i ends at 1 << i, begins at half. */
 static u64 at_most(const u64 *hist)
 {
 	u64 sum = 0;
@@ -203,7 +208,7 @@ static int longest_bucket(const u64 *hist)
 	return i;
 }
 
-/* Where Dirty bits are looked for, faults share mmu_lock with GET, and may not wait at all. */
+/* To collect Dirty bits, GET takes mmu_lock for reading, so that faults need not wait long. */
 static bool has_waited(void)
 {
 	struct hist h = read_stats();

@@ -28,11 +28,11 @@
 #define TABLES_GPA		0x80000000ull
 #define ALIAS_GVA		(2ull << 39)
 
-/* One less than KVM lets be: with more it takes all of a gfn's mappings away. */
+/* One less than KVM allows: beyond that it zaps all SPTEs of the gfn. */
 #define NR_ALIASES		999
 #define MMU_PAGES		4000ul
 
-/* A memslot that is logged and never written; user space decides how large it is. */
+/* A memslot that is logged and never written, as large as user space may make it. */
 #define CLEAN_SLOT		12
 #define CLEAN_GPA		0x400000000ull
 #define CLEAN_SIZE		(16ull * SZ_1G)
@@ -41,7 +41,7 @@
 /* A memslot in huge pages, each of them mapped once. */
 #define HUGE_SLOT		13
 #define HUGE_GPA		0xc0000000ull
-#define HUGE_GVA		(1ull << 39)
+#define HUGE_GVA		BIT_ULL(39)
 #define NR_HUGE			8ul
 #define HUGE_SIZE		(NR_HUGE * SZ_2M)
 
@@ -75,11 +75,11 @@ struct hold_test {
 struct phase {
 	const char *name;
 	void (*run)(struct hold_test *t, u32 flags);
-	/* What the slot's flags become, if it is that which is measured. */
+	/* The new flags of the memslot, if the phase sets them. */
 	u32 flags;
 	/* All pages are in the log when it begins. */
 	bool written;
-	/* By how much its bound is larger: memory is freed on the vCPU's CPU as well. */
+	/* The bound is larger by this factor: memory is freed on the vCPU's CPU as well. */
 	unsigned int slack;
 };
 
@@ -194,7 +194,7 @@ static void clear_nothing(struct hold_test *t, u32 flags)
 static const struct phase idle = { "idle", rest };
 static const struct phase splitting = { "split", split, .flags = KVM_MEM_LOG_DIRTY_PAGES };
 
-/* To find that no page was written takes a look at every SPTE. */
+/* With get_clean, KVM has to look at every SPTE to find that no page was written. */
 static const struct phase phases[] = {
 	{ "enable", set_logging, .flags = KVM_MEM_LOG_DIRTY_PAGES },
 	{ "get", get_log, .written = true },
@@ -215,7 +215,7 @@ static void *waiter_main(void *arg)
 	return NULL;
 }
 
-/* Return the longest that the vCPU waited, in nanoseconds. */
+/* Return: the longest time that the vCPU waited, in nanoseconds. */
 static u64 measure(struct hold_test *t, const struct phase *phase)
 {
 	pthread_t thread;
@@ -265,6 +265,14 @@ static void run_split(struct hold_test *t, u64 bound_us)
 			 t->locked_per_ms, idle_per_ms);
 }
 
+static void run_phases(struct hold_test *t, u64 bound_us)
+{
+	/* Map all pages at all addresses. */
+	vcpu_run_to_sync(t->vcpu, NULL);
+	for (unsigned int i = 0; i < ARRAY_SIZE(phases); i++)
+		run_phase(t, &phases[i], bound_us);
+}
+
 int main(int argc, char *argv[])
 {
 	struct hold_test t = {};
@@ -290,9 +298,7 @@ int main(int argc, char *argv[])
 	measure(&t, &idle);
 	run_split(&t, bound_us);
 	if (!split_only)
-		vcpu_run_to_sync(t.vcpu, NULL);
-	for (unsigned int i = 0; !split_only && i < ARRAY_SIZE(phases); i++)
-		run_phase(&t, &phases[i], bound_us);
+		run_phases(&t, bound_us);
 	kvm_vm_free(t.vm);
 	ksft_finished();
 }

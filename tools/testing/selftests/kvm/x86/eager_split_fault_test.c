@@ -22,10 +22,10 @@
 #define VAST_GPA		BIT_ULL(37)
 #define VAST_SIZE		(48ul << 30)
 
-/* How many failing allocations are left out in a row at most, and one. */
+/* The largest step from one failing allocation to the next. */
 #define MAX_STEP		16u
 
-/* Allocations that enabling may need for itself now and then. */
+/* Allocations that enabling may need for itself in one try and not in another. */
 #define OWN_MARGIN		3
 #define ENOUGH_ALIKE		4
 #define NR_INSIST		4
@@ -35,12 +35,13 @@
 /* Allocations that may fail. */
 struct site {
 	const char *name;
-	/* Of the cache that this is of, and no other; without it, whole pages. */
+	/* Only objects of this cache fail; NULL: whole pages. */
 	const char *cache;
 	/* Any allocation. */
 	bool all;
-	/* No split of a new VM can do without; only that of aliased memory. */
+	/* A new VM cannot split without it. */
 	bool needed;
+	/* That holds only for memory with an alias. */
 	bool aliased_only;
 
 	unsigned int nr_injected;
@@ -148,7 +149,7 @@ static void open_fail_nth(void)
 	fail_nth_fd = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
 }
 
-/* The end of the process takes the VM along, faster than we could. */
+/* Does not free the VM: the end of the process does so faster. */
 static void try_failure(const struct variant *v, struct site *site, unsigned int nth)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
@@ -178,8 +179,8 @@ static void fill_kernel_tables(void)
 	munmap(hva, VAST_SIZE);
 }
 
-/* How many allocations there are if nothing is split. */
-static void try_without_split(const struct variant *v)
+/* Count the allocations of the ioctl if nothing is split.  @nth is unused. */
+static void try_without_split(const struct variant *v, struct site *site, unsigned int nth)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
 
@@ -193,7 +194,9 @@ static void try_without_split(const struct variant *v)
 	setting_set(PARAM_EAGER, "Y");
 }
 
-static void run_try(const struct variant *v, struct site *site, unsigned int nth)
+/* Run @try in a process of its own, which reports to @outcome. */
+static void run_try(void (*try)(const struct variant *v, struct site *site, unsigned int nth),
+		    const struct variant *v, struct site *site, unsigned int nth)
 {
 	int status;
 	pid_t pid;
@@ -204,10 +207,7 @@ static void run_try(const struct variant *v, struct site *site, unsigned int nth
 	TEST_ASSERT(pid >= 0, "Can't fork, errno %d", errno);
 	if (!pid) {
 		open_fail_nth();
-		if (nth)
-			try_failure(v, site, nth);
-		else
-			try_without_split(v);
+		try(v, site, nth);
 		fflush(stdout);
 		_exit(0);
 	}
@@ -217,20 +217,20 @@ static void run_try(const struct variant *v, struct site *site, unsigned int nth
 		    v->name, nth, site->name, status);
 }
 
-/* Returns false if there was no such allocation. */
+/* Return: false if there was no such allocation. */
 static bool fail_one(const struct variant *v, struct site *site, unsigned int nth)
 {
-	run_try(v, site, nth);
+	run_try(try_failure, v, site, nth);
 	site->nr_injected += outcome->injected;
 	site->nr_nomem += outcome->nomem;
 	site->nr_ioctl_failed += outcome->ioctl_failed;
 	return outcome->injected;
 }
 
-/* The first that may fail. */
+/* Return: the number of the first allocation that may fail. */
 static unsigned int first_failure(const struct variant *v, struct site *site)
 {
-	run_try(v, site, 0);
+	run_try(try_without_split, v, site, 0);
 	return outcome->nr_own ? outcome->nr_own + OWN_MARGIN + 1 : 1;
 }
 
@@ -243,7 +243,7 @@ static void show_site(const struct variant *v, const struct site *site, const st
 	fflush(stdout);
 }
 
-/* How many in a row ended like the last one. */
+/* Return: how many tries in a row ended like the last one. */
 static unsigned int count_alike(unsigned int nr_alike)
 {
 	static bool last;
@@ -253,7 +253,7 @@ static unsigned int count_alike(unsigned int nr_alike)
 	return nr_alike;
 }
 
-/* By more and more through what makes no difference, once something did. */
+/* Once a failure was felt, take larger steps the more tries in a row end alike. */
 static unsigned int next_step(const struct variant *v, const struct site *site,
 			      bool was_felt, unsigned int nr_alike)
 {
@@ -262,7 +262,7 @@ static unsigned int next_step(const struct variant *v, const struct site *site,
 	return was_felt ? min(1 + nr_alike / 4, max) : 1;
 }
 
-/* What fills a cache up, past what is needed, is never missed. */
+/* A cache is filled beyond what is needed: failures from there on are not felt. */
 static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_alike)
 {
 	return nr >= max_tries || (site->cache && !outcome->nomem && nr_alike >= ENOUGH_ALIKE);
@@ -287,7 +287,7 @@ static void sweep(const struct variant *v, struct site *site)
 	select_site(site);
 	nth = first_failure(v, site);
 
-	/* Of few pages some are the ioctl's: all sites together will have to do. */
+	/* The ioctl's own allocations come first, and might be all there are of this kind. */
 	if (nth > 1 && !site->all)
 		return;
 
@@ -336,9 +336,12 @@ static const char *run_memory(void)
 	outcome = map_memory(sizeof(*outcome), PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1);
 	fill_kernel_tables();
-	for (unsigned int i = 0; i < NR_VARIANTS; i++)
-		for (unsigned int j = 0; applies(&variants[i]) && j < ARRAY_SIZE(sites); j++)
+	for (unsigned int i = 0; i < NR_VARIANTS; i++) {
+		if (!applies(&variants[i]))
+			continue;
+		for (unsigned int j = 0; j < ARRAY_SIZE(sites); j++)
 			sweep(&variants[i], &sites[j]);
+	}
 	expect_all_sites_hit();
 	return NULL;
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Huge pages that come back in place when dirty logging ends
+ * Huge pages that are restored in place when dirty logging is disabled
  *
- * That they do so in each mode of the guest is checked by eager_split_modes_test, which
- * has the same model.  Here are page tables that are not full, memory that the host may
- * only read, page tables that nothing links to any more, huge pages that must not be
- * executed, and what is left to page faults: nothing, as KVM's own count says.
+ * eager_split_modes_test checks that in each mode of the guest, with the same model.  This
+ * test is about page tables that are not full, memory that the host may only read, page
+ * tables that nothing links to any more, and huge pages that must not be executed.  It
+ * also checks that no page is left to page faults, which KVM counts.
  *
- * Limits: the TDP MMU of some kernels leaves what is read-only to page faults, which are not
- * counted there.  A flush of TLBs is seen in KVM's count of requests, not in its effect.
+ * Limits: the TDP MMU of some kernels leaves read-only memory to page faults, so faults
+ * are not checked there.  TLB flushes are checked by KVM's count of requests only.
  */
 #include "eager_split_model.h"
 
-/* End logging, with a flush of TLBs if that took anything away. */
+/* Disable logging, which removes page tables and so has to flush TLBs. */
 static void stop_and_flush(struct model_test *t)
 {
 	u64 flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
@@ -22,7 +22,15 @@ static void stop_and_flush(struct model_test *t)
 	      "logging disabled: expected a flush of TLBs, seen none");
 }
 
-/* What was mapped is mapped: no vCPU faults, whether it reads or writes. */
+static void expect_4k_as_before(struct model_test *t, u64 before)
+{
+	u64 now = vm_get_stat(t->vm, pages_4k);
+
+	CHECK(t, now == before, "logging disabled: expected %lu 4KiB pages as before, seen %lu",
+	      before, now);
+}
+
+/* Everything must be mapped as before, so that neither reads nor writes take a fault. */
 static void run_full(struct model_test *t)
 {
 	u64 faults, pages_2m, pages_4k;
@@ -34,9 +42,7 @@ static void run_full(struct model_test *t)
 		start_and_clear(t);
 		round_of_writes(t, true);
 		stop_and_flush(t);
-		CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
-		      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
-		      vm_get_stat(t->vm, pages_4k));
+		expect_4k_as_before(t, pages_4k);
 		CHECK(t, vm_get_stat(t->vm, pages_2m) == pages_2m,
 		      "logging disabled: expected %lu 2MiB pages as before, seen %lu", pages_2m,
 		      vm_get_stat(t->vm, pages_2m));
@@ -80,7 +86,7 @@ static void run_holes(struct model_test *t)
 	check_memory(t);
 }
 
-/* The host may take the right to write away; only reads are mapped from then on. */
+/* The host makes the memory read-only, so that KVM must not restore writable huge pages. */
 static void run_readonly(struct model_test *t)
 {
 	struct kvm_regs regs = { .rip = WRITE_GPA, .rsi = LIST_GPA, .rcx = 1,
@@ -104,8 +110,9 @@ static void run_readonly(struct model_test *t)
 }
 
 /*
- * Page tables that nothing links to: entries of the guest's that get dirty while logging have
- * KVM take others, which may be written.  The SPTEs of the former are to go all the same.
+ * When an entry of the guest gets dirty, KVM links another page table, whose SPTEs may be
+ * writable.  Nothing links to the former page table then.  Its SPTEs must go as well when
+ * logging is disabled.
  */
 static void run_unlinked(struct model_test *t)
 {
@@ -119,15 +126,13 @@ static void run_unlinked(struct model_test *t)
 		list_write(t, t->c->head + i * PAGES_PER_2M, 0);
 	write_listed(t);
 	stop_logging(t);
-	CHECK(t, vm_get_stat(t->vm, pages_4k) == pages_4k,
-	      "logging disabled: expected %lu 4KiB pages as before, seen %lu", pages_4k,
-	      vm_get_stat(t->vm, pages_4k));
+	expect_4k_as_before(t, pages_4k);
 	write_all(t);
 	check_memory(t);
 }
 
 /*
- * With the mitigation for NX huge pages no huge page can be executed: what is executed
+ * With the mitigation for NX huge pages, huge pages are not executable, and executing code
  * in one splits it.
  */
 static void execute_first(struct model_test *t)
@@ -151,7 +156,7 @@ static void run_nx(struct model_test *t)
 	execute_first(t);
 }
 
-/* Without Accessed bits, what KVM maps before a vCPU wants it is being tracked for an access. */
+/* Without Accessed bits, KVM maps a prefaulted page by an SPTE that tracks the first access. */
 static void run_nx_tracked(struct model_test *t)
 {
 	struct kvm_pre_fault_memory first = {
