@@ -2,11 +2,12 @@
 /*
  * Dirty ring: a signal comes while KVM_RESET_DIRTY_RINGS takes entries from it.
  *
- * The ioctl returns early, and what was taken has to be logged again when the guest writes to
- * it again.  The signal is a timer's, as that interrupts the ioctl on its own CPU: no other
- * thread has to be scheduled in time.  It still may come too early or too late, so it is tried
- * with delays all through the ioctl until this has returned early some times.  Kernels that
- * don't look for signals there never do that, which is a skip.
+ * The ioctl returns early.  Pages whose entries it has taken must be logged again when the
+ * guest writes to them again.  The signal is that of a timer, which interrupts the ioctl on
+ * its own CPU, so that no other thread has to be scheduled in time.  It may still come too
+ * early or too late.  So the test tries delays from the beginning to the end of the ioctl,
+ * until the ioctl has returned early some times.  Kernels that do not check for signals
+ * there never return early, and the test is skipped.
  */
 #include <signal.h>
 #include <time.h>
@@ -38,7 +39,7 @@ static void ignore(int sig)
 {
 }
 
-/* Return: how many pages are in the ring.  All are marked as to be reset. */
+/* Mark all entries of the ring for reset.  Return: how many there are. */
 static u32 collect(struct kvm_vcpu *vcpu)
 {
 	struct kvm_dirty_gfn *ring = vcpu_map_dirty_ring(vcpu);
@@ -54,7 +55,10 @@ static u32 collect(struct kvm_vcpu *vcpu)
 	return nr;
 }
 
-/* Return: did a call come back with a part of NR entries?  USEC: when a signal comes, or 0. */
+/*
+ * Reset @nr entries, with a signal after @usec microseconds unless that is 0.  Return: did
+ * a call return after a part of the entries?
+ */
 static bool reset_ring(struct kvm_vm *vm, u32 nr, u64 usec)
 {
 	struct itimerval once = { .it_value.tv_usec = usec };
@@ -63,7 +67,10 @@ static bool reset_ring(struct kvm_vm *vm, u32 nr, u64 usec)
 
 	TEST_ASSERT(!setitimer(ITIMER_REAL, &once, NULL), "setitimer");
 	while (nr) {
-		/* None, if the signal comes at once.  There is only one, so the next call goes on. */
+		/*
+		 * If the signal comes at once, no entry is reset.  There is only one
+		 * signal, so that the next call resets some.
+		 */
 		some = kvm_vm_reset_dirty_ring(vm);
 		TEST_ASSERT(some <= nr && (some || usec), "%u of %u entries were reset", some, nr);
 		if (!some)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting that is interrupted: the process is ended in the midst of it by SIGKILL
+ * Eager page splitting that is interrupted: SIGKILL ends the process in the midst of it
  *
- * Limits: whether the signal comes in time depends on the scheduler; there are many huge pages and
- * many tries, and not one success among them is a failure.
+ * Limits: whether the signal comes in time depends on the scheduler.  There are many huge
+ * pages and many tries, and the test fails if none of them succeeds.
  */
 #include <sched.h>
 #include <signal.h>
@@ -24,9 +24,9 @@ static bool may_try_again(unsigned int nr_tries)
 }
 
 static struct {
-	/* The victim's, once it has got one. */
+	/* The victim's file descriptor; negative until the victim has its VM. */
 	int stats_fd;
-	/* The killer looks on from the first time that something is split. */
+	/* Set once the killer watches, for the victim to begin. */
 	bool go;
 } *shared;
 
@@ -93,8 +93,8 @@ static void kill_victim(void)
 }
 
 /*
- * Returns true if the splitter noticed.  The VM outlives the process if its
- * statistics are watched, otherwise it goes with it.
+ * Return: true if the splitter stopped early.  With @watch the statistics stay open, so that
+ * the VM outlives the process and they can be read; otherwise the process ends the VM.
  */
 static bool kill_once(const struct variant *v, bool watch)
 {
@@ -104,7 +104,7 @@ static bool kill_once(const struct variant *v, bool watch)
 	start_victim(v);
 	vm.stats.fd = take_stats_fd();
 	WRITE_ONCE(shared->go, true);
-	/* All of them are there, until the first one goes. */
+	/* Wait until the first huge page is split. */
 	while (vm_get_stat_or_absent(&vm, "pages_2m") >= NR_HUGE_KILL)
 		check_victim_is_alive();
 

@@ -2,12 +2,13 @@
 /*
  * Eager page splitting by KVM_CLEAR_DIRTY_LOG
  *
- * What it refuses, how little it splits and arms when asked for little, words of the
- * log that have pages of two huge pages, a huge page that contains a page table of the
- * guest's, memory where there was MMIO before, a quota of
- * shadow pages that is too small to split all huge pages, a parameter that changes all
- * the time, and that a trace of the TDP MMU's SPTEs has each of the changes that logging
- * makes.
+ *  - which arguments the ioctl refuses, and that it splits no more than it is told to
+ *  - words of the log with pages of two huge pages
+ *  - a huge page that contains a page table of the guest
+ *  - memory where there was MMIO before
+ *  - a quota of shadow pages that is too small to split all huge pages
+ *  - a parameter that changes all the time
+ *  - a trace of the TDP MMU's SPTEs, which must have each change that logging makes
  */
 #include <signal.h>
 
@@ -15,7 +16,7 @@
 
 #define TRACE_LINE		256
 
-/* More than enough, if vCPUs get on at all. */
+/* More than enough, unless a vCPU is stuck. */
 #define MMIO_TIMEOUT_S		20
 #define OPCODE_HLT		0xf4
 
@@ -84,8 +85,8 @@ static void check_single(struct model_test *t, u64 page)
 }
 
 /*
- * What is written after the log was read, and not asked for, is in the next log: a page of
- * the same word, and one of the same page table.
+ * Pages that are written after the log was read, and that CLEAR does not name, must be in
+ * the next log: here a page of the same word, and one of the same page table.
  */
 static void check_neighbours(struct model_test *t, u64 page)
 {
@@ -157,10 +158,10 @@ static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 }
 
 /*
- * CLEAR write-protects a huge page, and flushes TLBs at its end only.  Should KVM begin to
- * shadow a page table in it before that, it has to flush, too, lest a vCPU write to the table
- * by what it has cached.  Whether it would do that can be seen afterwards as well: the huge
- * page is such that write-protecting it for a page table requests a flush.
+ * CLEAR write-protects a huge page, and flushes TLBs only at its end.  If KVM begins to
+ * shadow a page table in that huge page before, it has to flush TLBs, too, or a vCPU could
+ * write to the table by a cached translation.  The test does not need to hit that moment:
+ * KVM requests the flush later as well.
  */
 static void run_shadowed(struct model_test *t)
 {
@@ -192,8 +193,9 @@ static void run_shadowed(struct model_test *t)
 /* MMIO */
 
 /*
- * What KVM made of accesses to no memory is still in its page tables when there is memory
- * that is logged.  No bit of it is Writable or Dirty: the guest runs what is in memory.
+ * SPTEs that KVM has made for MMIO are still in its page tables when a memslot that is
+ * logged is created there.  CLEAR must not take any of their bits for Writable or Dirty.
+ * The guest executes the memory's content then.
  */
 static void run_mmio(struct model_test *t)
 {
@@ -246,7 +248,7 @@ static void expect_traced(struct model_test *t, bool all, const char *when)
 	clear_trace();
 }
 
-/* SPTEs that are created ready for dirty logging don't change when logging is enabled. */
+/* SPTEs that were created armed for dirty logging do not change when it is enabled. */
 static void expect_enabling_traced(struct model_test *t)
 {
 	u64 seen = nr_traced_4k();
@@ -259,7 +261,7 @@ static void expect_enabling_traced(struct model_test *t)
 
 static void run_trace(struct model_test *t)
 {
-	/* SPTEs that a CLEAR creates have no Dirty bit to clear. */
+	/* SPTEs that CLEAR creates have a clear Dirty bit, so they do not change after that. */
 	bool dirty_bits = vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 
 	touch_all(t, "all touched");
@@ -297,7 +299,7 @@ static void *flip_thread(void *unused)
 	return NULL;
 }
 
-/* The thread has ended before the parameter gets its old value. */
+/* End the thread, at exit before the parameter gets its old value. */
 static void flip_end(void)
 {
 	if (!flipping)
@@ -320,7 +322,7 @@ static void flip_begin(void)
 	start_thread(&flip_id, flip_thread, NULL);
 }
 
-/* Failures end in exit(), and signals have to wait: the old value comes back. */
+/* Block signals, so that the old value is restored by exit() after a failure, or below. */
 static void run_flip(struct model_test *t)
 {
 	sigset_t all, old;
@@ -377,14 +379,14 @@ static void tighten_quota(struct model_test *t)
 		vm_set_nr_mmu_pages(t->vm, --quota);
 	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages", BALLAST_PAGES);
 
-	/* What went was the oldest, through which others were reached. */
+	/* KVM has reclaimed the oldest shadow page, by which others were reached. */
 	vm_set_nr_mmu_pages(t->vm, quota + QUOTA_LEFT);
 	recycled = vm_get_stat(t->vm, mmu_recycled);
 	touch_all(t, "all touched again");
 	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "touching reclaimed shadow pages");
 }
 
-static void start_logging_in_vain(struct model_test *t)
+static void start_logging_short_of_quota(struct model_test *t)
 {
 	u64 recycled = vm_get_stat(t->vm, mmu_recycled);
 	unsigned int nr;
@@ -407,7 +409,7 @@ static void run_quota(struct model_test *t)
 	t->unpredictable = true;
 	for (int i = 0; i < NR_CYCLES; i++) {
 		tighten_quota(t);
-		start_logging_in_vain(t);
+		start_logging_short_of_quota(t);
 		round_of_writes(t, false);
 		round_of_writes(t, true);
 		stop_logging(t);
@@ -423,7 +425,7 @@ static const char *no_quota(void)
 	return is_tdp_mmu() ? "the TDP MMU has no quota" : NULL;
 }
 
-/* What couldn't be split is write-protected nevertheless. */
+/* Huge pages that cannot be split must be write-protected. */
 static void run_across_quota(struct model_test *t)
 {
 	add_ballast(t);

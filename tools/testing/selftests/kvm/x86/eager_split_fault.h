@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests share that take something from the eager splitter: VMs, a guest that
- * writes, what the log and memory have to have afterwards, and the command line.
+ * What the tests share in which eager page splitting lacks something or is interrupted:
+ * eager_split_cancel_test, eager_split_fault_test, eager_split_quota_test and
+ * eager_split_yield_test.  Each has a table of its parts.  eager_split_fault_run.c has the
+ * VM, the guest, the log and main(), which runs the parts.
  *
- * Whatever splitting lacks, huge pages may stay, and nothing else may go wrong: KVM's statistics
- * have to account for each huge page, and log and memory have to have exactly what the guest
- * writes.
+ * If splitting fails, huge pages stay, and nothing else may go wrong: KVM's statistics
+ * must account for each huge page, and the log and memory must contain exactly what the
+ * guest has written.
  *
- * With shadow paging (npt=0, ept=0) all of it is done once more for memory that the
- * guest maps a second time, with 4KiB entries, so that rmaps need descriptors.
+ * With shadow paging (npt=0, ept=0) all parts are run once more with memory that the guest
+ * maps a second time, by 4KiB entries, so that rmaps need descriptors.
  *
- * Limits: the TDP MMU's own splitter has none of these statistics, and is tested only by
- * eager_split_yield_test, and by turning the parameter off.
+ * Limits: the TDP MMU's splitter has none of these statistics.  Only eager_split_yield_test
+ * tests it.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_FAULT_H
 #define SELFTEST_KVM_EAGER_SPLIT_FAULT_H
@@ -26,14 +28,13 @@
 #define DATA_GVA		DATA_GPA
 #define ALIAS_GVA		0x80000000ull
 
-/*
- * For drops of mmu_lock, with something before and behind each; for failing
- * allocations; how many a small quota has to refuse; and for such a quota.
- */
+/* Huge pages: with forced drops of mmu_lock, so that one comes before and one after. */
 #define NR_HUGE_FORCE		2u
+/* With failing allocations. */
 #define NR_HUGE_FEW		3u
-#define NR_HUGE_SOME		32u
+/* With a quota of shadow pages that is too small, and how many it must refuse at least. */
 #define NR_HUGE_MANY		64u
+#define NR_HUGE_SOME		32u
 
 #define TOUCH_VALUE		0x100000000ull
 #define WRITE_VALUE		0x200000000ull
@@ -44,8 +45,8 @@ struct variant {
 	bool clear;
 	bool aliased;
 	/*
-	 * Where mmu_lock is dropped, what kvm.dirty_bits is.  The first one meets
-	 * what takes enabling and collecting, and aliases are there to be armed.
+	 * kvm.dirty_bits in eager_split_yield_test.  "on" is needed to collect Dirty bits:
+	 * the first variant does that after enabling, the last one with aliases.
 	 */
 	const char *dirty_bits;
 };
@@ -59,9 +60,9 @@ struct fault_test {
 	struct kvm_vm *vm;
 	struct kvm_vcpu *vcpu;
 	u64 nr_huge;
-	/* All of these are one and the same of the host's, and the guest touches each but once. */
+	/* One huge page of the host is mapped everywhere, and the guest touches each once. */
 	bool same_memory;
-	/* Of these, how many are to be left alone by the splitter. */
+	/* How many of these the splitter has to leave alone. */
 	u64 nr_refused;
 	u64 npages;
 	void *hva;
@@ -85,19 +86,19 @@ extern u64 max_tries;
 
 void vcpu_write(struct fault_test *t, struct kvm_vcpu *vcpu, u64 gva, u64 first,
 		u64 step, u64 value);
-/* The alias first, so that rmaps are in use when huge pages come. */
+/* Write to all pages, through the alias first, so that rmaps are in use by then. */
 void touch_all(struct fault_test *t);
 struct split_stats get_stats(struct kvm_vm *vm);
 void fault_create_vm(struct fault_test *t, unsigned long quota);
 int set_logging(struct fault_test *t, bool on);
 /* CLEAR what @log has. */
 int clear_log(struct fault_test *t);
-/* CLEAR needs a log that is enabled; that splits nothing. */
+/* Enable logging if it is CLEAR that splits. */
 void before_split(struct fault_test *t);
 /* The ioctl under test. */
 int split(struct fault_test *t);
 void check_sum(struct fault_test *t, const struct split_stats *s);
-/* Whatever is left is split by the guest's writes, and nothing gets lost. */
+/* Check that the guest's writes split the huge pages that are left, and are in the log. */
 void check_afterwards(struct fault_test *t);
 bool applies(const struct variant *v);
 
@@ -107,15 +108,15 @@ bool applies(const struct variant *v);
 struct part {
 	const char *name;
 	const char *what;
-	/* Returns why it can't be done, or NULL. */
+	/* Return: why it can't be done, or NULL. */
 	const char *(*run)(void);
 	/* How many huge pages have to be free. */
 	unsigned int nr_huge;
-	/* The TDP MMU can do it, too. */
+	/* The part is for the TDP MMU, too. */
 	bool any_mmu;
 };
 
-/* What the test itself has; main() runs them. */
+/* Defined by each test; main() runs them. */
 extern const struct part parts[];
 extern const unsigned int nr_parts;
 

@@ -2,24 +2,24 @@
 /*
  * Eager page splitting against guests that make it hard
  *
- * None of what a guest maps may make the splitter hold mmu_lock for longer or go on for ever.  That
- * it uses no more shadow pages than it may is checked by eager_split_clear_test.
+ * No mappings of a guest may make the splitter hold mmu_lock for longer, or run forever.
+ * eager_split_clear_test checks that it stays within the quota of shadow pages.
  *
  *  - alias: map one huge page at very many addresses, with all permissions there
- *    are.  What splitting one of these mappings takes, by KVM's tracepoint, has a
+ *    are.  The time to split one of these mappings, by KVM's tracepoints, has a
  *    bound that does not depend on their number.
  *  - contended: the same while others want mmu_lock all the time.  All mappings
- *    are split nevertheless; how often the lock was given up is shown.
- *  - rewrite: a vCPU takes entries away and puts them back for as long as logging
- *    is enabled and disabled.  No huge page comes back to be split again: there
- *    are no more splits than guest entries.
+ *    are split nevertheless.  The test prints in how many holds.
+ *  - rewrite: a vCPU clears and restores entries while logging is enabled and
+ *    disabled.  Enabling must not split what comes back meanwhile again: there
+ *    must be no more splits than guest entries.
  *
  * All but the last take shadow paging.
  *
- * Limits: times are those of the machine; the bound allows for an interruption by taking the best
- * of some tries.  Those who want the lock need a CPU to do so, which a machine that is itself
- * emulated may not have for milliseconds: how many huge pages are split within a contended hold is
- * not judged.  The TDP MMU has neither rmaps nor a quota.
+ * Limits: times are those of the machine, so the best of some tries counts, in case one is
+ * interrupted.  Threads need a CPU to contend for the lock, which an emulated machine may
+ * not give them for milliseconds, so the number of huge pages that are split in one
+ * contended hold has no bound.  The TDP MMU has neither rmaps nor a quota.
  */
 #include "eager_split_util.h"
 
@@ -36,16 +36,16 @@
 
 #define NR_ALIASES		4096ul
 
-/* As many as KVM lets be: with one more it takes all of a gfn's mappings away. */
+/* As many as KVM allows: with one more it zaps all SPTEs of the gfn. */
 #define MOST_ALIASES		1000ul
 
-/* What splitting one of many may cost more than splitting the only one. */
+/* How many times as long as splitting the only mapping splitting one of many may take. */
 #define MAX_FACTOR		16
 #define NR_CONTENDERS		2
 #define NR_TRIES		3
 #define NR_REWRITES		40
 
-/* Entries that the vCPU takes away and puts back between two times that logging is enabled. */
+/* Entries that the vCPU clears and restores between two times that logging is enabled. */
 #define NR_PUT_BACK		64
 
 enum order { ORDER_TOUCH, ORDER_REWRITE };
@@ -248,7 +248,7 @@ static void run_alias(void)
 	expect_bounded(&one, NR_ALIASES);
 }
 
-/* What all of those who want mmu_lock are told. */
+/* What the threads share that contend for mmu_lock. */
 struct contention {
 	void *page;
 	bool over;
@@ -296,7 +296,7 @@ static void run_contended(void)
 	kvm_vm_free(t.vm);
 }
 
-/* Huge pages are back, which the next time finds. */
+/* Wait until some entries are restored, so that the next time finds huge pages to split. */
 static void wait_for_vcpu(struct hostile *t)
 {
 	u64 until;

@@ -2,10 +2,10 @@
 /*
  * Eager page splitting in every mode of the guest
  *
- * The shadow MMU maps guest memory with huge pages in different ways, depending on how the guest
- * maps it: without paging, with page tables of two, three and four levels, through many addresses
- * at once, with huge entries that are read-only or clean, in SMM.  Each of them is compared with a
- * model, as eager_split_model.h says.
+ * How the shadow MMU maps guest memory by huge pages depends on how the guest maps it:
+ * without paging, by page tables with two, three or four levels, at many addresses at once,
+ * by huge entries that are read-only or clean, or in SMM.  Each of these is compared with
+ * the model of eager_split_model.h.
  */
 #include "eager_split_model.h"
 
@@ -16,7 +16,7 @@
 #define SHIFT_PAE		21
 #define SHIFT_PSE		22
 
-/* Read-only entries of a supervisor that may write nevertheless; some user's. */
+/* Read-only entries, through which the guest may write as CR0.WP is clear; some are user's. */
 static void enter_long_wp0(struct model_test *t)
 {
 	map_low(t);
@@ -81,8 +81,8 @@ static void enter_nonpaging(struct model_test *t)
 }
 
 /*
- * SMM has an address space of its own: the same memory in another slot, that is
- * logged, while that of the other address space isn't.
+ * SMM has an address space of its own.  It gets a slot with the same memory, which is
+ * logged, while the slot of the other address space is not.
  */
 static void enter_smm(struct model_test *t)
 {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting without shadow pages
+ * Eager page splitting with too small a quota of shadow pages
  *
  * With the smallest KVM_SET_NR_MMU_PAGES some huge pages are split and others stay.
- * Some thousand failures must not cost any memory.
+ * Thousands of failures must not leak memory.
  */
 #include "eager_split_fault.h"
 
 #define MEMINFO			"/proc/meminfo"
 #define ZONEINFO		"/proc/zoneinfo"
 
-/* How often to clear all of the log, in vain for most of the huge pages. */
+/* How often to clear all of the log, which fails to split most of the huge pages. */
 #define NR_LEAK_ROUNDS		10
 
-/* Memory that was given back has arrived when so many samples see no more of it. */
+/* All freed memory has been counted when so many samples in a row find no more of it. */
 #define NR_LEAK_SAMPLES		5
 #define LEAK_SAMPLE_US		20000
 
@@ -47,7 +47,7 @@ static const char *run_quota(void)
 }
 
 /*
- * Failures cost no memory
+ * Failures leak no memory
  *
  * What a page is used for is in one of the counters of MEMINFO, unless it is the
  * kernel's and has been allocated as a page.  When the VM is gone, so are those.
@@ -84,7 +84,7 @@ static long nr_set_aside(void)
 	return sum;
 }
 
-/* Pages that nothing tells about, less a constant. */
+/* Return: pages that no counter accounts for, less a constant. */
 static long nr_unaccounted(void)
 {
 	FILE *f = fopen(MEMINFO, "r");
@@ -100,8 +100,9 @@ static long nr_unaccounted(void)
 }
 
 /*
- * The same when what was given back a moment ago has arrived: pages that wait for a grace period
- * are in no counter.  They only make the figure too large, so the least of several is it.
+ * The same, once pages that were freed a moment ago are counted as free.  While they wait
+ * for a grace period, no counter has them, and the figure is too large.  So take the
+ * smallest of several samples.
  */
 static long nr_lost(void)
 {
@@ -127,7 +128,7 @@ static void clear_all_words(struct fault_test *t)
 	CHECK(t, !set_logging(t, false), "disabling failed, errno %d", errno);
 }
 
-/* Returns how many attempts failed. */
+/* Return: how many attempts failed. */
 static u64 fail_often(const struct variant *v, unsigned int nr_rounds)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_MANY };
@@ -147,7 +148,7 @@ static const char *run_leak(void)
 	u64 nr_failed;
 	long lost;
 
-	/* What the first VM needs and leaves behind isn't lost. */
+	/* Memory that KVM allocates once, with the first VM, is not leaked. */
 	fail_often(v, 1);
 	lost = nr_lost();
 	nr_failed = fail_often(v, NR_LEAK_ROUNDS);

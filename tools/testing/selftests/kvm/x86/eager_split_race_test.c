@@ -2,26 +2,29 @@
 /*
  * Page sizes that change while the memory goes away
  *
- * When the host takes memory from a guest, KVM zaps what maps it level by level, 4KiB pages first,
- * and lets go of mmu_lock on the way if another thread needs the CPU.  A huge page that is split at
- * this moment would never be zapped, so it has to be left alone.
+ * When the host takes memory from a guest, KVM zaps its SPTEs level by level, 4KiB pages
+ * first, and drops mmu_lock on the way if another thread needs the CPU.  If a huge page
+ * were split at this moment, its small pages would never be zapped.  So KVM must not split
+ * huge pages whose memory is being invalidated.
  *
- * Make that likely: a slot of very many pages, so that the walk takes long, huge pages at its
- * start, after the first of which KVM lets go of the lock, as another thread competes for the
- * CPU.  From another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages meanwhile.  When both are
- * done the guest has to find zeroes, as the memory is fresh, not what it wrote before.
+ * Make that likely: the slot has very many pages, so that the walk takes long, and huge
+ * pages at its start.  KVM drops the lock after the first of them, as another thread
+ * competes for the CPU.  On another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages
+ * meanwhile.  Afterwards the guest has to find zeroes, as the memory is fresh, and not
+ * what it wrote before.
  *
- * The same for huge pages that come back when logging ends.  KVM waits for invalidations
- * before it does that, so logging ends first, and takes long: what is mapped is at the
- * end of the slot.  Both lose their CPUs on the way.  Memory goes in several ways, in one of
- * them with half of a huge page.  Nothing may be mapped afterwards.
+ * The same holds for huge pages that are restored when logging is disabled.  KVM waits for
+ * invalidations before it does that, so here logging is disabled first, and takes long:
+ * the huge pages are at the end of the slot.  Both threads lose their CPUs on the way.
+ * Memory is taken in several ways, in one of them together with half of a huge page.
+ * Nothing may be mapped afterwards.
  *
  * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update of an
  * SPTE, so that walks take longer; the test fails if they did not.
  *
- * Limits: a race that isn't hit proves nothing.  By the clock one ioctl has to come while the
- * other one runs, or the test is skipped; whether KVM left anything alone it doesn't know.
- * With the TDP MMU splitting is not tested, as there are no rmaps.
+ * Limits: a race that is not hit proves nothing.  The test is skipped unless, by the clock,
+ * one ioctl began while the other one was running.  It does not know whether KVM had to
+ * leave any huge page alone.  Splitting is not tested with the TDP MMU, which has no rmaps.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -41,20 +44,23 @@
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
 #define DATA_SIZE		(NR_HUGE * (u64)SZ_2M)
 
-/* What stays of the last huge page, if it goes in part. */
+/* Pages of the last huge page that stay, where only a part of it is taken. */
 #define NR_KEPT			(PAGES_PER_2M / 2)
 
 #define HUGETLB			(MAP_NORESERVE | MAP_HUGETLB | MAP_HUGE_2MB)
 
 #define PATTERN			0x5ca1ab1e00000000ull
 #define DEFAULT_TRIES		20u
-/* So many times as often, if none of these comes in between. */
+/* How many times as many tries there are until one comes in between. */
 #define MAX_FACTOR		10u
 #define COMPETE_US		20u
 
 enum guest_order { GUEST_WRITE, GUEST_READ };
 
-/* What the guest shall do, to which memory, of which the last pages stay; and what it saw. */
+/*
+ * Set by the host: what the guest does, the address of the memory, and how many pages of
+ * it were taken.  Set by the guest: how many pages have other content than they should.
+ */
 static enum guest_order guest_order;
 static u64 guest_gva;
 static u64 guest_nr_gone;
@@ -68,8 +74,9 @@ struct way {
 	const char *what;
 	int flags;
 	void (*take)(struct race *r);
-	/* How many pages stay, at the end. */
+	/* How many pages at the end stay. */
 	u64 nr_kept;
+	/* Huge pages are restored meanwhile, not split. */
 	bool recover;
 };
 
@@ -130,7 +137,10 @@ static void set_slot(struct race *r, u64 size, u32 flags)
 	vm_set_user_memory_region(r->vm, DATA_SLOT, flags, DATA_GPA, size, r->hva);
 }
 
-/* All of it is fresh, host page tables included, which would keep huge pages from coming. */
+/*
+ * Map fresh memory for each try: page tables of the host that are left of the last one
+ * would keep it from mapping huge pages.
+ */
 static void prepare(struct race *r)
 {
 	unsigned long mask[NR_PAGES / BITS_PER_WORD];
@@ -178,7 +188,7 @@ static void take_mremap(struct race *r)
 	munmap(p, SLOT_SIZE);
 }
 
-/* KVM is told of what follows the first page table that is there. */
+/* The host tells KVM only what follows its first page table, so have one at the start. */
 static void take_mprotect(struct race *r)
 {
 	WRITE_ONCE(*r->hva, 1);
@@ -194,16 +204,17 @@ static const struct way ways[] = {
 	  take_dontneed, .recover = true },
 	{ "hole", "the same, of a file", MAP_SHARED | HUGETLB, take_hole, .recover = true },
 	{ "part", "huge pages that are to come back, one of which goes in part",
-	  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, take_dontneed, NR_KEPT, true },
+	  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, take_dontneed, .nr_kept = NR_KEPT,
+	  .recover = true },
 	{ "mremap", "the same, which are moved", MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 	  take_mremap, .recover = true },
 	{ "mprotect", "the same, which are protected", MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-	  take_mprotect, NR_PAGES, true },
+	  take_mprotect, .nr_kept = NR_PAGES, .recover = true },
 };
 
 /* The race */
 
-/* Wait for the other threads on one of the CPUs that there are, the last if there are too few. */
+/* Move to the @nth CPU, or the last if there are fewer, and wait for the other threads. */
 static void start_on(struct race *r, int nth)
 {
 	cpu_set_t allowed;
@@ -266,8 +277,8 @@ static void *unmap_thread(void *arg)
 }
 
 /*
- * Needs the CPU as much as the thread that it shares it with; or now and then, but at once, if
- * that is permitted.
+ * Compete for the CPU with the thread there: by a loop, or where huge pages are restored
+ * and if real-time priority is permitted, by waking up again and again.
  */
 static void *compete_thread(void *arg)
 {
@@ -311,7 +322,7 @@ static bool was_between(const struct race *r)
 	return r->began < r->other_ended && r->other_began < r->ended;
 }
 
-/* Returns how many pages the guest sees, or KVM maps, that are not its own any more. */
+/* Return: how many pages that were taken the guest can still read, or KVM still maps. */
 static u64 try_once(struct race *r)
 {
 	u64 mapped;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting where there are page tables already: KVM's of an earlier split,
- * and the guest's within the huge page
+ * Eager page splitting where there are page tables already: those of KVM from an earlier
+ * split, and page tables of the guest within the huge page
  */
 #include "eager_split_model.h"
 
 /*
- * End logging as if the memory had gone for a moment: nothing is mapped, so that no huge page
- * comes back in place, and page tables stay, with the links to them.
+ * Have the host zap all SPTEs before logging is disabled.  With nothing mapped, KVM does not
+ * restore huge pages in place, so that page tables and the links to them are left.
  */
 static void stop_and_leave_links(struct model_test *t)
 {
@@ -19,10 +19,10 @@ static void stop_and_leave_links(struct model_test *t)
 }
 
 /*
- * The child of a 1GiB page that has links from an earlier cycle
+ * A 1GiB page whose child has links from an earlier cycle
  *
- * They are replaced, and a vCPU that remembers them must forget them before others
- * get mmu_lock: CLEAR's own flush comes later.
+ * Splitting replaces these links.  A vCPU may have cached them, so KVM must flush TLBs
+ * before it drops mmu_lock.  The flush at the end of CLEAR would be too late.
  */
 
 static void clear_relinked(struct model_test *t)
@@ -55,11 +55,10 @@ static void run_relink(struct model_test *t)
 }
 
 /*
- * The child of a 1GiB page, with links to tables that many other page directories have
- * links to as well
+ * A 1GiB page whose child links to page tables to which many other page directories link
  *
- * Each link to the same table makes it take longer to replace one of them, and mmu_lock
- * is held meanwhile.  With too many the 1GiB page is zapped, and faulted in anew.
+ * To replace a link takes longer the more links to the same table there are, with mmu_lock
+ * held.  If there are too many, KVM zaps the 1GiB page instead, and faults map it again.
  */
 
 #define FEW_DIRECTORIES		16
@@ -159,7 +158,7 @@ static void run_links(struct model_test *t)
 	list_write(t, 1, 0);
 	write_listed(t);
 	compare_log(t, "one page written");
-	/* What the other page directories map comes back as well. */
+	/* Huge pages that the other page directories map are restored as well. */
 	t->unpredictable = true;
 	stop_logging(t);
 	check_memory(t);
@@ -192,8 +191,8 @@ static void run_tracked(struct model_test *t)
 }
 
 /*
- * A huge SPTE that is write-protected because of one of the guest's page tables, and the
- * table for it, which has a writable SPTE for another page
+ * A huge SPTE that is write-protected because of one of the guest's page tables, where the
+ * child that splitting will use already has a writable SPTE for another page
  *
  * The guest has written to that page by another mapping with the same permissions.
  */
@@ -203,7 +202,7 @@ static void run_tracked(struct model_test *t)
 
 static void run_tracked_alias(struct model_test *t)
 {
-	/* Not all mappings are used. */
+	/* The guest uses only some of the mappings. */
 	t->unpredictable = true;
 
 	list_write(t, 0, 0);

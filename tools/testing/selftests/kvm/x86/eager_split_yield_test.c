@@ -2,31 +2,31 @@
 /*
  * Eager page splitting that drops mmu_lock, or leaves huge pages alone
  *
- * In debug kernels (CONFIG_KVM_PROVE_MMU) KVM drops mmu_lock at each place where it may
- * be dropped on the way, and tells that each was met.  Two vCPUs write all the time, and
- * memory is copied by what the log has, which must come to the same, and must not have
- * more.  The TDP MMU is in it, too.
+ * "force": a debug kernel (CONFIG_KVM_PROVE_MMU) drops mmu_lock at each place where it may
+ * be dropped on the way, and counts that by place.  Two vCPUs write all the time, and
+ * memory is copied as the log tells.  The copy must equal the memory in the end, and the
+ * log must not contain pages that were not written.  Both MMUs are tested.
  *
- * The same, while KVM takes the memory of every other huge page for memory that is just
- * being taken away.  It is left to vCPUs.
+ * "refuse": the same, while KVM treats every other huge page as if its memory were being
+ * invalidated.  Such pages are split by vCPUs' faults instead.
  */
 #include "eager_split_fault.h"
 
-/* Who writes while mmu_lock is dropped, each one page of so many. */
+/* vCPUs that write meanwhile, each to one page in so many. */
 #define NR_WRITERS		2u
 #define WRITER_STEP		31u
 #define PASS_SHIFT		32
 #define SITE_NAME_MAX		32
 #define POLL_US			1000
 
-/* Where mmu_lock is dropped, and what it takes to get there. */
+/* Places where mmu_lock is dropped, and what must be the case to get there. */
 static const struct forced_site {
 	const char *name;
 	bool shadow_mmu;
 	bool tdp_mmu;
 	bool enabling;
 	bool collecting;
-	/* Only if a gfn has very many SPTEs, which they don't here. */
+	/* Only if a gfn has very many SPTEs, which no gfn has here. */
 	bool aliases;
 } forced_sites[] = {
 	{ .name = "split_yield", .shadow_mmu = true },
@@ -52,7 +52,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 	return !site->collecting || vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 }
 
-/* Fails for a site that isn't in the list: it would never be expected. */
+/* Fails for a site that is not in the list, as the test would never require it. */
 static unsigned int site_index(const char *name)
 {
 	for (unsigned int i = 0; i < NR_FORCED_SITES; i++)
@@ -103,7 +103,7 @@ struct writer {
 	pthread_t thread;
 	u64 gva;
 	unsigned int first;
-	/* Complete ones; the pages have the number of the last. */
+	/* Complete passes.  Each page contains the number of the last one that wrote it. */
 	u64 nr_passes;
 };
 
@@ -142,7 +142,7 @@ static void start_writers(void)
 {
 	WRITE_ONCE(writers_stop, false);
 	for (unsigned int i = 0; i < NR_WRITERS; i++)
-		pthread_create(&writers[i].thread, NULL, write_on, &writers[i]);
+		start_thread(&writers[i].thread, write_on, &writers[i]);
 }
 
 static void stop_writers(void)
@@ -152,7 +152,7 @@ static void stop_writers(void)
 		pthread_join(writers[i].thread, NULL);
 }
 
-/* Each vCPU has written all of its pages from now on: the first pass had begun. */
+/* Wait for each vCPU to write all of its pages once: it is amid the first of two passes. */
 static void wait_for_pass(void)
 {
 	u64 until[NR_WRITERS];
@@ -176,7 +176,7 @@ static void copy_dirty(struct fault_test *t, void *copy)
 			memcpy(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE);
 }
 
-/* The same, when not everything is dirty any more. */
+/* The same, once only what vCPUs write is dirty. */
 static void copy_written(struct fault_test *t, void *copy)
 {
 	copy_dirty(t, copy);
@@ -185,7 +185,7 @@ static void copy_written(struct fault_test *t, void *copy)
 		      "page %lu is in the log, and was not written", page);
 }
 
-/* Where all is dirty initially, there is nothing to copy but what the log has. */
+/* Make the first copy, of all pages.  With CLEAR the log has all of them initially. */
 static void copy_all(struct fault_test *t, void *copy)
 {
 	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
@@ -195,7 +195,7 @@ static void copy_all(struct fault_test *t, void *copy)
 		memcpy(copy, t->hva, t->npages * PAGE_SIZE);
 }
 
-/* No vCPU has met a huge page that was write-protected before it was split. */
+/* All huge pages must have been split eagerly, none of them by a fault of a vCPU. */
 static void check_all_split(struct fault_test *t)
 {
 	struct split_stats s = get_stats(t->vm);
@@ -245,8 +245,8 @@ static void migrate(struct fault_test *t)
 }
 
 /*
- * Any page that is written brings its huge page back.  What was overlooked below it
- * shows in the number of 4KiB pages only, which is to be what it was before.
+ * A write to any page restores its huge page.  A page table below it that KVM has
+ * overlooked shows only in the number of 4KiB pages, which must be what it was before.
  */
 static void disable_while_written(struct fault_test *t, u64 nr_small)
 {
@@ -284,7 +284,7 @@ static void force_variant(struct fault_test *t)
 	expect_forced(t, before);
 }
 
-/* What is left alone because it may be going has to be in the log when it is written. */
+/* Huge pages that the splitter leaves alone must get into the log when they are written. */
 static void refuse_variant(struct fault_test *t)
 {
 	t->nr_refused = t->nr_huge / 2;

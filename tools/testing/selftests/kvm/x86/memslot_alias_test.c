@@ -56,7 +56,8 @@ static void run_until_sync(struct kvm_vcpu *vcpu)
 	TEST_ASSERT_EQ(get_ucall(vcpu, NULL), UCALL_SYNC);
 }
 
-static bool is_logged(struct kvm_vm *vm)
+/* Return: was the page in the log?  KVM_GET_DIRTY_LOG clears the log. */
+static bool take_log(struct kvm_vm *vm)
 {
 	unsigned long log = 0;
 
@@ -99,11 +100,12 @@ int main(void)
 	prepare_entries(vm);
 
 	run_until_sync(vcpu);
-	is_logged(vm);
+	/* Start with an empty log. */
+	take_log(vm);
 	for (u8 i = 1; i <= NR_WRITES; i++) {
 		run_until_sync(vcpu);
 		TEST_ASSERT_EQ(hva[8], i);
-		nr_logged += is_logged(vm);
+		nr_logged += take_log(vm);
 	}
 	ksft_test_result(nr_logged == NR_WRITES, "of %u writes %u are in the log\n", NR_WRITES,
 			 nr_logged);
