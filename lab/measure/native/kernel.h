@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The guest that guest.py makes, and stand-ins for what KVM's code uses of the rest of the kernel,
- * which win over that.  Locks, debugging and marks of folios cost nothing.
+ * The guest's memory that guest.py makes, and replacements for what KVM's code uses of the
+ * rest of the kernel.  They take precedence over the kernel's definitions.  Locks, debug
+ * checks and marks of folios do nothing, so that they cost no time.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,7 +84,7 @@ u64 shadow_dirty_mask = 1 << 6;
 u64 shadow_host_writable_mask = 1 << 9;
 u64 shadow_mmu_writable_mask = 1 << 10;
 
-/* sps and huge_sptes: for each 2 MiB.  pages: for each table of the arena, where it lies. */
+/* sps and huge_sptes: one for each 2 MiB.  pages: one for each page table in the arena. */
 struct kvm_memory_slot slot;
 struct kvm_mmu_page *sps;
 u64 *huge_sptes, *arena;
@@ -91,8 +92,13 @@ struct page *pages;
 
 EXPORT void set_up(u64 npages, void **from)
 {
-	slot.npages = npages, slot.dirty_bitmap = from[0], slot.arch.rmap[0] = from[1];
-	sps = from[2], huge_sptes = from[3], arena = from[4], pages = from[5];
+	slot.npages = npages;
+	slot.dirty_bitmap = from[0];
+	slot.arch.rmap[0] = from[1];
+	sps = from[2];
+	huge_sptes = from[3];
+	arena = from[4];
+	pages = from[5];
 }
 
 #define PASS(name, ...) \
@@ -129,7 +135,7 @@ static volatile bool nx_huge_pages;
 #define shadow_mmu_get_sp_for_split(kvm, huge_sptep) (&sps[(huge_sptep) - huge_sptes])
 #define __link_shadow_page(kvm, cache, huge_sptep, sp, flush) ((void)(flush))
 
-/* Never called where each gfn has one SPTE, which the compiler doesn't know. */
+/* Not called as long as each gfn has one SPTE, but the compiler does not know that. */
 #define NEVER __builtin_trap()
 #define make_spte_executable(spte) ({ NEVER; spte; })
 #define change_spte_executable(spte, access) ({ NEVER; spte; })

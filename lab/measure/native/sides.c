@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* With each table: KVM's functions, which stand before this; or the physical limit. */
+/*
+ * The passes that are timed, each over all page tables.  They call KVM's functions, which
+ * precede this in the file that is compiled.  With LIMIT they only read or write the same
+ * memory, which no implementation can do faster.
+ */
 #define HEADS(table) (&slot.arch.rmap[0][(table) * PER_TABLE])
 #define EACH_WORD(table, page) \
 	for (unsigned long page = table * PER_TABLE; page < (table + 1) * PER_TABLE; page += 64)
