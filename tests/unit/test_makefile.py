@@ -45,6 +45,21 @@ def help_text() -> str:
     return done.stdout
 
 
+def test_the_readme_says_how_long_make_test_takes_as_the_help_does() -> None:
+    helped = re.search(
+        r"\(about (\d+) minutes on two cores with a warm ccache, (\d+) without; BASE=7\.3: (\d+)\)\n"
+        r".*WHAT=quick .*\(([a-z -]+) once the kernel is built\)",
+        help_text(),
+    )
+    said = re.search(
+        r"`make test` takes about (\d+) minutes, (\d+) the first time \(`BASE=7\.3`: (\d+)\),"
+        r" and `make test WHAT=quick`, for the loop of edit and try, ([a-z -]+)\.",
+        " ".join((ROOT / "README.md").read_text().split()),
+    )
+    assert helped is not None and said is not None
+    assert helped.groups() == said.groups()
+
+
 def test_the_help_shows_every_target_once_and_every_value() -> None:
     shown = re.findall(r"^make ([a-z]+)", help_text(), re.MULTILINE)
     assert len(shown) == len(set(shown))
