@@ -82,7 +82,8 @@ help:
 	@echo
 	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
 	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference  measure docs/reference/BASE anew (an hour and a half) and put its figures into the pages'
+	@echo 'make reference  measure docs/reference/BASE anew (an hour) and put its figures into the pages;'
+	@echo '              ARGS=--older lists in docs/older.toml which of it is older than the code'
 	@echo
 	@echo 'make setup    install what all of this needs (the others do it by themselves)'
 	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'
@@ -97,6 +98,8 @@ setup:
 tree: setup
 	@$(LAB) tree $(if $(SOURCE),--source '$(SOURCE)') $(ARGS)
 
+# Migrations need a QEMU.
+reference: PACKAGES := qemu
 save mail soak report compare reference: setup
 	@$(LAB) $@ $(ARGS)
 

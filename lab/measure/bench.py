@@ -26,7 +26,7 @@ from lab.measure.plan import Boot
 from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.page import figures
-from lab.results import files, goals, jsonl, notation, sources, tables
+from lab.results import files, goals, jsonl, notation, origin, sources, tables
 from lab.results.jsonl import Measurement
 
 CONFIG = "kvm"
@@ -166,7 +166,9 @@ def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Me
     test = selftests.build("series") / PERF_TEST
     # `host` has no image: its kernel is running.
     jobs = [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
-    found = run_plan(machine, jobs)
+    # `host` measures a kernel that the lab may know nothing about.
+    of: dict[str, Any] = {} if machine.name == "host" else origin.measured("bench")
+    found = [replace(one, **of) for one in run_plan(machine, jobs)]
     jsonl.write(file, found)
     return found
 

@@ -27,7 +27,7 @@ from lab.measure.options import numbers
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
 from lab.page import sections
-from lab.results import notation
+from lab.results import notation, origin
 from lab.results.files import output_file, output_option, write_records
 
 INSIDE = "/cost"
@@ -160,12 +160,13 @@ def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None)
     check(wanted, machine.max_cpus)
     file = output_file(output, "cost")
     built, test = kernel.build("series", "kvm"), selftests.build("series") / PERF_TEST
+    of = origin.measured("cost")
     records: list[dict[str, Any]] = []
     for ept in (True, False):
         mode = notation.paging(MACHINE, ept)
         with step(f"Splitting with {mode}, {len(wanted)} runs", "10 min"):
             result = machine.run(cost_job(ept, wanted, built.image, test))
         result.check(mode)
-        records += parse(result.text, ept, built.release)
+        records += (one | of for one in parse(result.text, ept, built.release))
     write_records(file, records)
     page.present("cost", [sections.cost_table(records)], file, draw=output is None)

@@ -26,7 +26,7 @@ from lab.measure.options import EITHER
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
 from lab.page import live as pages
-from lab.results import notation, sources
+from lab.results import notation, origin, sources
 from lab.results.files import output_file, output_option, write_records
 
 CONFIG = "kvm"
@@ -166,8 +166,8 @@ def _timeline(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"record": "timeline", **common, **series}
 
 
-def condense(text: str, origin: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The records to keep of one run's JSON lines, with ORIGIN's keys in front.
+def condense(text: str, common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The records to keep of one run's JSON lines, with the keys of COMMON in front.
 
     WorkFailed: the test wrote something else.
     """
@@ -178,7 +178,7 @@ def condense(text: str, origin: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             raise WorkFailed("a run without a timeline")
         kept = [one for one in records if one["record"] in KEPT]
         for one in [_timeline(windows), *kept]:
-            yield {"record": one["record"], **origin} | one
+            yield {"record": one["record"], **common} | one
     except (ValueError, KeyError, TypeError) as error:
         raise WorkFailed(f"unusable results: {error!r}") from error
 
@@ -187,10 +187,10 @@ def collect(boot: LiveBoot, files: Mapping[str, bytes]) -> Iterator[dict[str, An
     """The records of a boot. WorkFailed: a run's file is missing, or not what was asked for."""
     try:
         version = files["version"].decode().strip()
-        origin = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
-        origin |= {"dirty_bits": "on"} if boot.dirty_bits else {}
+        common = {"machine": MACHINE, "kernel": boot.kernel, "kernel_version": version}
+        common |= {"dirty_bits": "on"} if boot.dirty_bits else {}
         for eager in boot.eager:
-            records = list(condense(files[f"{eager}.json"].decode(), origin))
+            records = list(condense(files[f"{eager}.json"].decode(), common))
             seen = {(one["ept"], one["tdp_mmu"], one["eager"]) for one in records}
             if seen != {(boot.ept, boot.tdp_mmu, eager == "Y")}:
                 raise WorkFailed(f"{boot.label}: a parameter did not take effect")
@@ -213,6 +213,7 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
     kinds = dict.fromkeys(boot.kernel for boot in plan)
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
     test = selftests.build("series") / LIVE_TEST
+    of = origin.measured("live")
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
@@ -221,7 +222,7 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
         with step(f"Live, {number} of {len(plan)}: {boot.label}", f"{run_s * len(boot.eager)} s"):
             result = machine.run(job)
         result.check(boot.label)
-        found += collect(boot, result.files)
+        found += (one | of for one in collect(boot, result.files))
     return found
 
 

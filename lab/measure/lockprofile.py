@@ -33,7 +33,7 @@ from lab.measure.options import numbers, words
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, MODES, SPARE_MIB, check_modes, cpus_for
 from lab.page import command as page
 from lab.page import sections
-from lab.results import notation
+from lab.results import notation, origin
 from lab.results.files import output_file, output_option, write_records
 from lab.results.notation import MIB
 
@@ -176,7 +176,7 @@ def _dirty_ticks(text: str, what: str) -> int:
 
 
 def profile(
-    mode: Mode, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], origin: Origin
+    mode: Mode, run: TracedRun, mib: int, cpus: int, files: Mapping[str, bytes], traced: Origin
 ) -> dict[str, Any]:
     """What the files of one run say, as a line of the results: docs/results-format.md.
 
@@ -197,10 +197,10 @@ def profile(
         locktrace.check_complete(text("stats"))
         ticks = _dirty_ticks(text("traced"), run.name)
         trace = gzip.decompress(data("trace.gz")).decode(errors="replace")
-        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, origin.areas)
+        waiting = locktrace.waiting_in_pass(trace, run.vcpus, ITERATION + 1, ticks, traced.areas)
     except (locktrace.TraceError, OSError, EOFError, zlib.error) as error:
         raise WorkFailed(f"{notation.mode_of(MACHINE, mode)}, {run.name}: {error}") from error
-    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": origin.release}
+    found: dict[str, Any] = {"machine": MACHINE, "kernel": KERNEL, "kernel_version": traced.release}
     found |= {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu} | ({} if mode.pml else {"pml": False})
     found |= {"vcpus": run.vcpus, "cpus": cpus, "bytes_per_vcpu": mib * MIB, "backing": BACKING}
     found |= {"write_percent": run.write_percent, "initially_all_set": True, "eager": run.eager}
@@ -265,7 +265,8 @@ def command(
         return
     file = output_file(output, "lock")
     built, test = kernel.build(KERNEL, "kvm"), selftests.build(KERNEL) / PERF_TEST
-    origin = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
+    traced = Origin(built.release, locktrace.areas_of(built.image.parents[4]))
+    of = origin.measured("lock")
     records: list[dict[str, Any]] = []
     for mode in chosen:
         job = trace_job(mode, runs, mib, cpus, built.image, test)
@@ -273,6 +274,7 @@ def command(
         with step(f"Tracing with {name}, {len(runs)} runs", duration(estimate_s(runs))):
             result = machine.run(replace(job, on_progress=partial(_done, len(runs), count(1))))
         result.check(name)
-        records += [profile(mode, run, mib, cpus, result.files, origin) for run in runs]
+        found = (profile(mode, run, mib, cpus, result.files, traced) for run in runs)
+        records += (one | of for one in found)
     write_records(file, records)
     page.present("lockprofile", [sections.lock_table(records)], file, draw=output is None)

@@ -5,6 +5,7 @@ docs/measuring.md, "The reference", says why each number of vCPUs has boots of i
 """
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -16,27 +17,46 @@ from lab import machines
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
 from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
-from lab.core.steps import run_logged, say, step
+from lab.core.steps import bar, duration, run_logged, say
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover, plan
 from lab.measure.plan import MACHINE, Boot, Matrix
-from lab.page import claims, figures, render, typed
-from lab.results import goals, sources
+from lab.page import claims, figures, older, render, typed
+from lab.results import goals, origin, sources
+from lab.series import tree
 
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
-PARTS = ("bench", "memory", "lock", "live", "yield", "cost", "crossover")
-# The parts that an older base has, for comparison.
-HEADLINE = ("bench",)
 # The parts whose commands run two machines at a time.
 BOTH_CORES = ("bench", "memory", "crossover")
-COMMANDS = {"live": "live", "yield": "live", "cost": "cost", "lock": "lockprofile"}
-# These commands get less to do than by default: more would take longer, and show nothing new.
-ARGUMENTS = {"lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"), "yield": ("--contended",)}
-# The other parts run one machine at a time, so measure two parts at once on two cores.
+# The other parts, the longest first, and the commands that measure them.
+COMMANDS = {
+    "lock": "lockprofile",
+    "cost": "cost",
+    "tracking": "tracking",
+    "migrate": "migrate",
+    "live": "live",
+}
+PARTS = (*BOTH_CORES, *COMMANDS)
+# Depends on the machine at hand and on what else it does: measured only if asked for, and alone.
+NATIVE = "native"
+ARGUMENTS = {
+    # Less than by default: more would take longer, and show nothing new.
+    "lock": ("--vcpus", "1 2 4 8 14 32", "--writes", "100"),
+    "migrate": ("--machine", MACHINE),
+}
+# Seconds that a part takes with a core of its own, as its command estimates them.
+ESTIMATES_S = {
+    "lock": 1520,
+    "cost": 1200,
+    "tracking": 1090,
+    "migrate": 620,
+    "live": 400,
+    NATIVE: 600,
+}
+# These run one machine at a time, so measure two parts at once on two cores.
 PARALLEL = 2
 GRACE_S = 1.0
-ESTIMATE = "50 to 80 min"
 
 
 def directory(layout: Layout = LAYOUT) -> Path:
@@ -59,20 +79,55 @@ def reference_boots() -> list[Boot]:
 
 def _measure(part: str, file: Path) -> None:
     """Run the command that measures PART into FILE; what it says goes to its log."""
-    words = (COMMANDS[part], *ARGUMENTS.get(part, ()), "--output", str(file))
+    command = COMMANDS.get(part, part)
+    words = (command, *ARGUMENTS.get(part, ()), "--output", str(file))
     log = LOG / f"reference-{part}.log"
     log.unlink(missing_ok=True)
-    run_logged(f"`lab {COMMANDS[part]}`", (sys.executable, "-m", "lab", *words), log, ROOT)
+    run_logged(f"`lab {command}`", (sys.executable, "-m", "lab", *words), log, ROOT)
+
+
+def estimate_s(parts: Iterable[str]) -> float:
+    """About how long PARTS take on two cores when all is built, seconds."""
+    machine = machines.get(MACHINE)
+    boots = {"bench": reference_boots, "memory": plan.memory_boots, "crossover": crossover.boots}
+    wanted = set(parts)
+    one_core = [ESTIMATES_S[part] for part in COMMANDS if part in wanted]
+    together = max(sum(one_core) / PARALLEL, *one_core, 0)
+    alone = ESTIMATES_S[NATIVE] if NATIVE in wanted else 0
+    return together + alone + sum(bench.estimate_s(machine, boots[p]()) for p in wanted & {*boots})
+
+
+class _Progress:
+    """Which of some parts are measured, and about how long the rest takes."""
+
+    def __init__(self, parts: Sequence[str], files: Mapping[str, Path]) -> None:
+        self.parts, self.files, self.begun = parts, files, time.monotonic()
+        self.running: list[str] = []
+        self.done: list[str] = []
+
+    def measure(self, part: str) -> None:
+        self.running.append(part)
+        _measure(part, self.files[part])
+        self.running.remove(part)
+        self.done.append(part)
+        say(f"reference: {part} is measured, {len(self.done)} of {len(self.parts)} such parts")
+
+    def now(self) -> tuple[float, str]:
+        """See lab.core.steps.bar()."""
+        passed = time.monotonic() - self.begun
+        left = max(estimate_s(self.parts) - passed, 0)
+        return passed, f"about {duration(left)} left; {', '.join(self.running)} running"
 
 
 def measure_others(files: Mapping[str, Path]) -> None:
     """Run the commands that measure the other parts, some at a time. WorkFailed: one failed."""
-    parts = [part for part in PARTS if part in files]
-    if parts:
-        with step(f"Measuring {' and '.join(parts)}", ESTIMATE):
-            parallel.for_each(
-                parts, lambda part: _measure(part, files[part]), threads=PARALLEL, grace_s=GRACE_S
-            )
+    together = [part for part in COMMANDS if part in files]
+    for parts in (together, [NATIVE] if NATIVE in files else []):
+        if parts:
+            say(f"reference: {' '.join(parts)}, about {duration(estimate_s(parts))}")
+            progress = _Progress(parts, files)
+            with bar("reference", estimate_s(parts), progress.now) as tick:
+                parallel.for_each(parts, progress.measure, tick, PARALLEL, GRACE_S)
 
 
 def measure(parts: Sequence[str], target: Path) -> None:
@@ -91,8 +146,22 @@ def measure(parts: Sequence[str], target: Path) -> None:
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
+        for part, file in files.items():
+            check_source(part, file)
         others = (file for file in target.glob("*.jsonl") if file.stem not in files)
         keep([*others, *files.values()], target)
+
+
+def check_source(part: str, file: Path) -> None:
+    """WorkFailed: lines do not say what they have measured, or not all have measured the same."""
+    if origin.source_in(line.record for line in sources.load(file).lines) == origin.UNKNOWN:
+        raise WorkFailed(f"{part}: its lines do not name one state of the code")
+
+
+def check_saved() -> None:
+    """LabError: build/linux has work that the repository does not have."""
+    if LAYOUT.linux.exists() and (reason := tree.unsaved(LAYOUT.linux)):
+        raise LabError(f"{LAYOUT.linux} holds {reason}: `make save` first")
 
 
 def check_output(directory: Path) -> None:
@@ -113,9 +182,15 @@ def refresh_pages() -> None:
         say(f"reference: {page.relative_to(ROOT)} has new figures")
 
 
+def list_older() -> None:
+    """Write docs/older.toml anew, and say what is in it."""
+    for part, of in older.record().items():
+        say(f"reference: {part} is older than the code, and has measured {of}")
+
+
 def check_sentences() -> None:
     """WorkFailed: a sentence of a page, or of a mail, has a figure that the reference has not."""
-    if wrong := [*claims.wrong(), *typed.typed()]:
+    if wrong := [*claims.wrong(), *typed.typed(), *older.wrong()]:
         say("\n".join(wrong))
         raise WorkFailed("sentences have other figures than the reference, see above")
 
@@ -134,9 +209,9 @@ def check_bounds(file: Path) -> None:
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(PARTS),
-    help="Measure this only, keep the other files; can be repeated. Default: all of the newest"
-    f" base, {HEADLINE[0]} of an older one.",
+    type=click.Choice((*PARTS, NATIVE)),
+    help="Measure this only, keep the other files; can be repeated. Default: all, but for"
+    f" {NATIVE}, whose figures depend on this machine.",
 )
 @click.option(
     "--output",
@@ -144,32 +219,48 @@ def check_bounds(file: Path) -> None:
     help="Directory, instead of docs/reference/BASE.",
 )
 @click.option("--pages", is_flag=True, help="Measure nothing: only put the figures into the pages.")
+@click.option(
+    "--older",
+    "older_only",
+    is_flag=True,
+    help=f"Measure nothing: only list in {older.FILE} which parts are older than the code.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be measured.")
-def command(parts: tuple[str, ...], output: Path | None, pages: bool, dry_run: bool) -> None:
+def command(
+    parts: tuple[str, ...], output: Path | None, pages: bool, older_only: bool, dry_run: bool
+) -> None:
     """Measure the reference, check N/Y against its bounds, and put its figures into the pages.
 
-    An hour to an hour and a half on two cores, most of it for the lock profile. Two runs of
-    the same sources write the same bytes. Nothing is replaced before all is measured.
+    About an hour on two cores. Two runs of the same sources write the same
+    bytes. Nothing is replaced before all is measured.
     """
-    if pages:
-        if parts or dry_run or output:
-            raise LabError("--pages measures nothing, so it goes with no other option")
+    if pages or older_only:
+        if parts or dry_run or output or (pages and older_only):
+            name = "--pages" if pages else "--older"
+            raise LabError(f"{name} measures nothing, so it goes with no other option")
+        if older_only:
+            list_older()
+            return
         refresh_pages()
         check_sentences()
         return
     target = output or directory()
     check_output(target)
-    wanted = parts or (PARTS if LAYOUT.is_newest else HEADLINE)
+    wanted = parts or PARTS
+    about = f"{' '.join(wanted)} of Linux {LAYOUT.version}, about {duration(estimate_s(wanted))}"
     if dry_run:
         click.echo("\n".join(one.label for one in reference_boots()))
-        click.echo(f"parts: {' '.join(wanted)}")
+        click.echo(f"parts: {about}")
         return
+    check_saved()
+    say(f"reference: {about} on two cores when all is built")
     measure(wanted, target)
     say(f"reference: {target} is new")
     if not (target / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")
     if not output:
         refresh_pages()
+        list_older()
     check_bounds(target / "bench.jsonl")
     if not output:
         check_sentences()

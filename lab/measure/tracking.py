@@ -25,7 +25,7 @@ from lab.measure import plan
 from lab.measure.options import words
 from lab.measure.plan import HUGE_MIB, MACHINE, MEMORY_MIB, SPARE_MIB
 from lab.page import command as page
-from lab.results import notation, tracking
+from lab.results import notation, origin, tracking
 from lab.results.files import output_file, output_option, write_records
 from lab.results.notation import OFF, ON
 
@@ -157,7 +157,7 @@ def collect(boot: TrackingBoot, files: Mapping[str, bytes]) -> Iterator[dict[str
     try:
         version = files["version"].decode().strip()
         for setting in boot.settings:
-            origin = {
+            common = {
                 "machine": MACHINE,
                 "kernel": boot.kernel,
                 "kernel_version": version,
@@ -170,7 +170,7 @@ def collect(boot: TrackingBoot, files: Mapping[str, bytes]) -> Iterator[dict[str
                 _check(boot, setting, records)
                 for one in records:
                     if one["record"] in KEPT:
-                        yield {"record": one["record"], "load": load.name, **origin} | one
+                        yield {"record": one["record"], "load": load.name, **common} | one
     except KeyError as error:
         raise WorkFailed(f"{boot.label}: no file, or no key {error}") from error
     except ValueError as error:
@@ -187,13 +187,14 @@ def measure(every: Sequence[TrackingBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     images = {kind: kernel.build(kind, CONFIG).image for kind in {boot.kernel for boot in every}}
     test = selftests.build("series") / PERF_TEST
+    of = origin.measured("tracking")
     machine = machines.get(MACHINE)
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(every, 1):
         with step(f"Tracking, {number} of {len(every)}: {boot.label}", f"{boot.seconds} s"):
             result = machine.run(job_of(boot, images[boot.kernel], test))
         result.check(boot.label)
-        found += collect(boot, result.files)
+        found += (one | of for one in collect(boot, result.files))
     return found
 
 

@@ -93,12 +93,13 @@ class Measurement(Key):
     cpus: the number of CPUs that the test may use.
     overcommitted: the vCPUs and the test's main thread have less than a CPU each.
     pinned: each of them was pinned to a CPU of its own.
+    source, commit: the code that was measured, see lab.results.origin.
     pages_2m: 2 MiB pages that the VM is mapped by before logging is disabled.
     page_tables: pages of page tables that were added by then since the memory was populated.
 
-    The last five are None if the line is older than these keys. The last two are None in all lines
-    but those of phase "disable" with pattern "regions", and page_tables is None if the kernel does
-    not count page tables.
+    The last seven are None if the line is older than these keys. pages_2m and page_tables are None
+    in all lines but those of phase "disable" with pattern "regions", and page_tables is None if the
+    kernel does not count page tables. source and commit are None for a real machine's kernel.
     """
 
     kernel_version: str
@@ -108,6 +109,8 @@ class Measurement(Key):
     pinned: bool | None = None
     pages_2m: Annotated[int, Meta(ge=0)] | None = None
     page_tables: int | None = None
+    source: str | None = None
+    commit: str | None = None
 
     @property
     def key(self) -> Key:

@@ -25,7 +25,7 @@ from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT, Layout
 from lab.core.steps import say, step
 from lab.page import figures
-from lab.results import jsonl, notation, sources, tables
+from lab.results import jsonl, notation, origin, sources, tables
 from lab.results.jsonl import Measurement
 from lab.results.table import Table
 from lab.series import topics, tree
@@ -41,9 +41,6 @@ PLACES = ("*** SUBJECT HERE ***", "*** BLURB HERE ***")
 WIDTH = 75
 # The file with the tests of topics.
 TESTS = "tests/machines/test_selftests.py"
-
-# Directories whose whole files can change a figure.
-KERNEL_CODE = ("arch", "include", "virt")
 
 # The part of the matrix that a cover letter shows; `make report` shows everything.
 WRITES = (100, 20)
@@ -71,13 +68,6 @@ def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
         command = f"make reference BASE={layout.newest.version}"
         say(f"figures are of Linux {file.parent.name}: `{command}` measures the newest")
     return file
-
-
-def _committed_at(*paths: str) -> float:
-    """The time of the last commit that changed one of these paths; 0 if that is not known."""
-    with suppress(GitFailed):
-        return float(Repo(ROOT).text("log", "-1", "--format=%ct", "--", *paths) or 0)
-    return 0
 
 
 def _narrow(table: Table) -> Table:
@@ -291,11 +281,11 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
         words = ["-m", "pytest", "-n", "2", "--no-loadscope-reorder", "-m", "not long", TESTS]
         return process.run((sys.executable, *words), ROOT, sys.stdout, stderr=sys.stderr, env=env)
     file = choose_results(given)
-    results = jsonl.parse_all(sources.load(file).data.decode(), file.name)
+    loaded = sources.load(file)
+    results = jsonl.parse_all(loaded.data.decode(), file.name)
     figures = tables_text(results, file.name)
-    # Take the time of the file, or of the commit that has it: files of a new clone are new.
-    measured = _committed_at(str(file.resolve())) or file.stat().st_mtime
-    if measured < _committed_at("series", *KERNEL_CODE):
+    measured = origin.source_in(line.record for line in loaded.lines)
+    if measured != origin.source_of("bench", LAYOUT.of(loaded.base)):
         what = "make bench" if given else "make reference"
         say(f"{file.name} is older than the series: `{what}` has figures of what is sent")
     sender = configured_identity(ROOT)

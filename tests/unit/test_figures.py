@@ -14,15 +14,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from lab.core.paths import LAYOUT, ROOT, Layout
+from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT
 from lab.machines.paging import Mode
 from lab.measure import reference
-from lab.page import claims, cliff, figures, query, typed
+from lab.page import claims, cliff, figures, older, query, typed
 from lab.page.figures import Grid
-from lab.results import goals, jsonl, sources
+from lab.results import goals, jsonl, origin, sources
 from lab.results.sources import Sources
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
+from tests.unit.fake_kernel import FakeKernel
 from tests.unit.report_data import measurement
 
 PICTURES = (".svg", ".png", ".jpg", ".gif")
@@ -330,17 +331,15 @@ def test_the_reference_reaches_all_goals(base: str) -> None:
     assert [*goals.missed(figures.reference()[base]["bench"].measurements)] == []
 
 
-def test_of_an_older_base_only_the_headline_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "base").mkdir()
-    for base, parts in (("6.12", reference.PARTS), ("7.3", reference.PARTS), ("6.12", ["bench"])):
-        (tmp_path / "base" / f"{base}.pin").touch()
-        layout = Layout(tmp_path, base)
-        monkeypatch.setattr(reference, "LAYOUT", layout)
-        assert reference.directory(layout).parts[-3:] == ("docs", "reference", base)
-        said = re.findall(r"^parts: (.*)$", lab("reference", "--dry-run").out, re.MULTILINE)
-        assert said == [" ".join(parts)]
+@pytest.mark.parametrize("base", LAYOUT.versions)
+def test_all_parts_of_each_base_are_measured(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BASE_VARIABLE, base)
+    assert reference.directory(LAYOUT.of(base)).parts[-3:] == ("docs", "reference", base)
+    (said,) = re.findall(r"^parts: (.*)$", lab("reference", "--dry-run").out, re.MULTILINE)
+    every = {*sources.KINDS} - {"native", "yield"}
+    parts, _, about = said.partition(" of Linux ")
+    assert {*parts.split()} == every
+    assert re.fullmatch(rf"{base}, about \d+ min", about)
 
 
 def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,9 +359,48 @@ def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     for file in files:
         (tmp_path / file.name).write_text("" if file.stem == "live" else file.read_text())
     monkeypatch.setattr(reference, "_measure", lambda _, file: shutil.copy(given / file.name, file))
-    lab("reference", "--part", "live", "--output", str(tmp_path))
+    words = ("reference", "--part", "live", "--output", str(tmp_path))
+    monkeypatch.setattr(origin, "source_in", lambda _: origin.UNKNOWN)
+    assert "live: its lines do not name one state of the code" in lab(*words, status=1).err
+    assert (tmp_path / "live.jsonl").read_text() == ""
+    monkeypatch.setattr(origin, "source_in", lambda _: "a")
+    lab(*words)
     kept, committed = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (tmp_path, given))
     assert kept == committed
+
+
+def test_unsaved_work_is_no_reference(
+    fake: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "LAYOUT", fake.layout)
+    monkeypatch.setattr(reference, "measure", None)
+    reference.check_saved()
+    (fake.layout.linux / "Makefile").write_text("VERSION = 7\n")
+    said = refusal("reference", "--part", "live", "--output", str(tmp_path / "x"))
+    assert "holds uncommitted changes (Makefile...): `make save` first" in said
+
+
+def test_progress_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "_measure", lambda _, file: file.touch())
+    parts = ("cost", "live")
+    progress = reference._Progress(parts, {part: tmp_path / part for part in parts})
+    progress.running.append("cost")
+    passed, said = progress.now()
+    assert passed < 5 and said == "about 20 min left; cost running"
+    progress.begun -= 1000
+    assert progress.now()[1] == "about 3 min left; cost running"
+    progress.measure("live")
+    assert (progress.done, progress.running) == (["live"], ["cost"])
+
+
+def test_estimates() -> None:
+    found = {part: reference.estimate_s([part]) for part in reference.PARTS}
+    assert all(60 < seconds < 1800 for seconds in found.values())
+    assert found["lock"] == 1520 and reference.estimate_s([reference.NATIVE]) == 600
+    both = reference.estimate_s(["lock", "live", "bench"])
+    assert both == found["lock"] + found["bench"]
+    assert reference.estimate_s(["lock", "cost"]) == 1520
+    assert reference.estimate_s(["lock", "cost", "tracking"]) == (1520 + 1200 + 1090) / 2
 
 
 def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,8 +415,9 @@ def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         running.release()
 
     monkeypatch.setattr(reference, "_measure", measure)
-    reference.measure_others({part: tmp_path / part for part in ("live", "cost", "lock", "yield")})
-    assert [set(started[:2]), set(started[2:])] == [{"lock", "live"}, {"yield", "cost"}]
+    parts = ("live", "cost", "lock", "tracking")
+    reference.measure_others({part: tmp_path / part for part in parts})
+    assert [set(started[:2]), set(started[2:])] == [{"lock", "cost"}, {"tracking", "live"}]
 
 
 def test_a_directory_with_other_things_is_not_replaced(tmp_path: Path) -> None:
@@ -393,6 +432,14 @@ def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "measure_others", None)
     assert "a.md: says 1" in lab("reference", "--pages", status=1).err
     refresh.assert_called_once_with()
-    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"]):
+    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"], ["--older"]):
         assert "goes with no other option" in refusal("reference", "--pages", *others)
     refresh.assert_called_once_with()
+
+
+def test_older_only_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older, "record", lambda: {"6.12/live": "0123"})
+    monkeypatch.setattr(figures, "refresh", None)
+    said = "6.12/live is older than the code, and has measured 0123"
+    assert said in lab("reference", "--older").err
+    assert "goes with no other option" in refusal("reference", "--older", "--dry-run")

@@ -4,7 +4,6 @@
 docs/topics.toml: every mail is in one topic, and a topic's kernel has no later mail.
 """
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from lab import cli
 from lab.build import kernel
 from lab.core.git import Identity, Repo, configured_identity
 from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
-from lab.results import jsonl, tables
+from lab.results import jsonl, origin, tables
 from lab.results.jsonl import Measurement
 from lab.series import files, topics
 from lab.series.save import save
@@ -283,10 +282,10 @@ def test_the_command_line(words: list[str], said: str) -> None:
 def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bench.jsonl"
     words = ("mail", "--dry-run", "--results", str(file))
-    jsonl.write(file, measured())
+    source = origin.source_of("bench", LAYOUT.of("6.12"))
+    jsonl.write(file, [replace(one, source=source) for one in measured()])
     monkeypatch.setattr(mailout, "make", None)
     monkeypatch.setattr(mailout, "configured_identity", lambda _: Identity("A", "a@b"))
-    monkeypatch.setattr(mailout, "_committed_at", lambda *paths: float("series" in paths))
     printed = lab(*words)
     assert printed.out.startswith("Subject: KVM: ")
     assert "230.9" in printed.out
@@ -296,7 +295,7 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     printed = lab(*words)
     assert printed.out.count(mailout.NOT_SIGNED) == len(topics.read(LAYOUT))
     assert "git has no user.name and user.email: the mails are not signed off" in printed.err
-    os.utime(file, (0, 0))
+    jsonl.write(file, measured())
     assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
 
 

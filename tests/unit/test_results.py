@@ -52,6 +52,7 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
 
 LATER = {"dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean", "cpus": 9}
 LATER |= {"overcommitted": False, "pinned": True, "pages_2m": 32, "page_tables": -1}
+LATER |= {"source": "0123", "commit": "4567"}
 # Those of them that name what was measured.
 LATER_DIMENSIONS = ("dirty_bits", "pml", "idle", "pattern")
 

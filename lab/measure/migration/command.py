@@ -30,7 +30,7 @@ from lab.measure.options import EITHER
 from lab.measure.plan import MEMORY_MIB, SPARE_MIB, logs_by_itself
 from lab.page import command as page
 from lab.page import migration as shown
-from lab.results import notation
+from lab.results import notation, origin
 from lab.results.files import output_file, output_option, write_records
 from lab.results.notation import OFF, ON
 
@@ -155,7 +155,7 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
     tdp = facts["tdp"] in TRUE
     if boot.tdp not in (None, tdp):
         raise WorkFailed(f"{boot.label}: the paging mode did not take effect")
-    origin = {
+    common = {
         "machine": boot.machine,
         "kernel": boot.kernel,
         "kernel_version": facts["version"],
@@ -166,20 +166,21 @@ def collect(boot: MigrationBoot, files: Mapping[str, bytes]) -> Iterator[dict[st
     for setting in boot.settings:
         set_to = {"eager": setting != "N", "dirty_bits": DIRTY_BITS.get(setting, OFF)}
         for record in records(_migration(boot, setting, files)):
-            yield {"record": record["record"], **origin, **set_to} | record
+            yield {"record": record["record"], **common, **set_to} | record
 
 
 def measure(machine: Machine, plan: Sequence[MigrationBoot]) -> list[dict[str, Any]]:
     """Build what is needed, run all boots, and return the records in the order of the plan."""
     load = guest.build(plan[0].load, BUILD / "migrate")
     image = Path() if machine.name == "host" else kernel.build(plan[0].kernel, CONFIG).image
+    of = {} if machine.name == "host" else origin.measured("migrate")
     estimate = f"{DEFAULTS[machine.name].estimate_s} s"
     found: list[dict[str, Any]] = []
     for number, boot in enumerate(plan, 1):
         with step(f"Migrating, {number} of {len(plan)}: {boot.label}", estimate):
             result = machine.run(migration_job(machine, boot, image, load))
         result.check(boot.label)
-        found += collect(boot, result.files)
+        found += (one | of for one in collect(boot, result.files))
     return found
 
 

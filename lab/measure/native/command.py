@@ -19,6 +19,7 @@ from lab.measure.native.guest import BYTES_BESIDE, TABLES_PER_GIB, Case, Counts
 from lab.measure.options import numbers
 from lab.page import command as page
 from lab.page import native
+from lab.results import origin
 from lab.results.files import output_file, output_option, write_records
 
 # Memory for all page tables and rmap heads of a GiB; and the time of a repetition, as it was
@@ -58,7 +59,7 @@ def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     linux = source_tree("series")
     libraries = code.build(linux)
     release = ".".join(VERSION.findall((linux / "Makefile").read_text()))
-    which = processor() | {"kernel_version": release}
+    which = processor() | {"kernel_version": release} | origin.measured("native")
     records: list[dict[str, Any]] = []
     left = [repeats * (SECONDS + gib * SECONDS_PER_GIB) for gib in sizes]
     for number, gib in enumerate(sizes):
@@ -90,7 +91,8 @@ def command(
     check(sizes, repeats)
     file = output_file(output, "native")
     found = measure(sizes, repeats)
-    of_reads = reads.measure(read_sizes, repeats, processor())
+    of = {name: found[0][name] for name in (origin.SOURCE, origin.COMMIT)}
+    of_reads = reads.measure(read_sizes, repeats, processor() | of)
     write_records(file, [*found, *of_reads])
     shown = [native.table(found), *([native.reads_table(of_reads)] if of_reads else [])]
     page.present("native", shown, file, draw=output is None)
