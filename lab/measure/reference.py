@@ -21,7 +21,7 @@ from lab.core.steps import bar, duration, run_logged, say
 from lab.machines.paging import Mode
 from lab.measure import bench, crossover, plan
 from lab.measure.plan import MACHINE, Boot, Matrix
-from lab.page import claims, figures, older, render, typed
+from lab.page import claims, figures, labels, older, render, typed
 from lab.results import goals, origin, sources
 from lab.series import tree
 
@@ -190,7 +190,7 @@ def list_older() -> None:
 
 def check_sentences() -> None:
     """WorkFailed: a sentence of a page, or of a mail, has a figure that the reference has not."""
-    if wrong := [*claims.wrong(), *typed.typed(), *older.wrong()]:
+    if wrong := [*claims.wrong(), *labels.wrong(), *typed.typed(), *older.wrong()]:
         say("\n".join(wrong))
         raise WorkFailed("sentences have other figures than the reference, see above")
 

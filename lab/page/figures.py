@@ -120,12 +120,16 @@ def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> S
     return found[base]
 
 
+def _asked(common: str, row: Mapping[str, str], column: Mapping[str, str]) -> str:
+    """The query of a figure: the words of the table, the row and the column."""
+    sides = column["of"].split(" / ")
+    return " / ".join(f"{common} {row['of']} {side}" for side in sides)
+
+
 def _cell(common: str, row: Mapping[str, str], column: Mapping[str, str], found: Sources) -> str:
-    """A figure. Its query consists of the words of the column, the row and the table."""
     if row["name"] in column.get("not", ()):
         return notation.NOTHING
-    sides = column["of"].split(" / ")
-    text = " / ".join(f"{common} {row['of']} {side}" for side in sides)
+    text, sides = _asked(common, row, column), column["of"].split(" / ")
     style = column.get("as", "ratio" if len(sides) > 1 else "ms")
     return STYLES[style](query.number(text, found))
 
@@ -136,6 +140,17 @@ def _rows(table: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         for value in row.get("for", [""]):
             name, figure = value if isinstance(value, list) else (value, value)
             yield {key: row[key].format(name, figure) for key in ("name", "of")}
+
+
+def cells(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """What each figure is called, and its query: names of the row, the column, and "over".
+
+    "over" says what only the first side of a ratio is.
+    """
+    for row, column in product(_rows(table), table["columns"]):
+        if row["name"] not in column.get("not", ()):
+            names = (row["name"], column["name"], column.get("over", ""))
+            yield names, _asked(table["common"], row, column)
 
 
 def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Grid:

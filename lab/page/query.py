@@ -37,28 +37,54 @@ def _pairs(text: str, words: Sequence[str]) -> dict[str, Any]:
     return {name: _value(value) for name, _, value in pairs}
 
 
-def _figure(text: str, sources: Sources) -> float:
-    """One figure; times in milliseconds. LabError: there is none, or more than one."""
-    if SPLITTING in text.split():
-        return sum(_figure(text.replace(SPLITTING, part), sources) for part in SUMMANDS)
+def _line(text: str, sources: Sources) -> tuple[dict[str, Any], str]:
+    """The only line that TEXT fits, and the key that is shown. LabError: none, or more than one."""
     kind, *words = text.split()
     wanted = _pairs(text, words)
-    if kind == CROSSING:
-        return _crossing(sources, wanted)
     if kind not in sources:
         raise LabError(f"the reference has no {kind}.jsonl")
     shown = str(wanted.pop("value", "seconds"))
     like = {"kernel": "series"} | wanted
-    # Lines without a kernel are about the series.
-    known = [{"kernel": "series", **line.record} for line in sources[kind].lines]
+    known = sources[kind].records
     found = [one for one in known if all(one.get(name) == like[name] for name in like)]
     if len(found) != 1:
         said = " ".join(f"{name}={value}" for name, value in wanted.items())
         raise LabError(f"the reference has {len(found)} lines of {kind} {said}, not one")
-    number = found[0].get(shown)
-    if not isinstance(number, int | float):
-        raise LabError(f"{kind}: {shown} is {number!r}, not a number")
-    return float(number) * SCALES.get(shown.rsplit("_", 1)[-1], 1)
+    return found[0], shown
+
+
+def _summands(text: str) -> list[str]:
+    """The questions whose answers are summed up for TEXT, mostly only itself."""
+    if SPLITTING not in text.split():
+        return [text]
+    return [text.replace(SPLITTING, part) for part in SUMMANDS]
+
+
+def lines(text: str, sources: Sources) -> tuple[list[Mapping[str, Any]], str]:
+    """The lines that a figure is made of, and the key that it shows. text: without a slash.
+
+    Of a crossing, which many lines make, the values of the query.
+    """
+    kind, *words = text.split()
+    if kind == CROSSING:
+        return [_modes(_pairs(text, words))], ""
+    found = [_line(part, sources) for part in _summands(text)]
+    return [record for record, _ in found], found[0][1]
+
+
+def _figure(text: str, sources: Sources) -> float:
+    """One figure; times in milliseconds. LabError: there is none, or more than one."""
+    kind, *words = text.split()
+    if kind == CROSSING:
+        return _crossing(sources, _pairs(text, words))
+    total = 0.0
+    for part in _summands(text):
+        record, shown = _line(part, sources)
+        number = record.get(shown)
+        if not isinstance(number, int | float):
+            raise LabError(f"{kind}: {shown} is {number!r}, not a number")
+        total += float(number) * SCALES.get(shown.rsplit("_", 1)[-1], 1)
+    return total
 
 
 def _value(text: str) -> Any:
@@ -68,8 +94,13 @@ def _value(text: str) -> Any:
         return text
 
 
+def _modes(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What a crossing is asked for, with what the query leaves out."""
+    return {"tdp_mmu": False, "pml": not wanted["ept"], **wanted}
+
+
 def _crossing(sources: Sources, wanted: Mapping[str, Any]) -> float:
-    modes = {"tdp_mmu": False, "pml": not wanted["ept"], **wanted}
+    modes = _modes(wanted)
     by = modes.pop("by", "time")
     found = [
         one

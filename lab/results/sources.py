@@ -96,6 +96,11 @@ class Source:
         """The lines of those KEYS that were measured."""
         return tuple(self.measured[key].line for key in keys if key in self.measured)
 
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """All records. Those without a kernel are about the series."""
+        return [{"kernel": "series", **line.record} for line in self.lines]
+
     def of(self, record: str) -> list[Line]:
         """The lines of a live file with this value of "record"."""
         return [line for line in self.lines if line.record.get("record") == record]
