@@ -7,6 +7,7 @@ docs/measuring.md, "The reference", says why each number of vCPUs has boots of i
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,10 +72,27 @@ def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     return Boot(MACHINE, kernel, Mode(ept), matrix, part=f"{vcpus} vCPUs")
 
 
+# One point for each way to map memory and to log its pages: `make test` measures these again.
+POINTS: Mapping[str, tuple[Mode, tuple[str, ...]]] = {
+    "ept1": (plan.MODES["ept1"], ()),
+    "ept0": (plan.MODES["ept0"], ()),
+    "tdp": (plan.MODES["tdp"], ()),
+    "tdp-dirty_bits": (plan.MODES["tdp-nopml"], ("on",)),
+}
+
+
+def point(name: str) -> Boot:
+    """The boot that has the figures of one of POINTS."""
+    mode, dirty_bits = POINTS[name]
+    one = boot("series", mode.ept, min(VCPUS))
+    return replace(one, mode=mode, matrix=replace(one.matrix, dirty_bits=dirty_bits))
+
+
 def reference_boots() -> list[Boot]:
     """All boots, the long ones first, so that two at a time end together."""
     kinds = product(("base", "series", "peer"), reversed(VCPUS), (True, False))
-    return [boot(kernel, ept, n) for kernel, n, ept in kinds]
+    found = [boot(kernel, ept, n) for kernel, n, ept in kinds]
+    return found + [one for one in map(point, POINTS) if one not in found]
 
 
 def _measure(part: str, file: Path) -> None:

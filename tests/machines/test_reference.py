@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lockstep figures are still those of docs/reference, of the base that is tested.
 
-Repeats one job of the reference (docs/measuring.md: "The reference"), and compares figures like
-`lab compare`. `make reference` notices changes in the figures of the other jobs.
+Repeats one job of the reference (docs/measuring.md: "The reference") for each way to map memory and
+to log its pages, with two vCPUs, and compares figures like `lab compare`. `make reference` notices
+changes in the figures of the other jobs.
 
 Phases that wait for other threads, e.g. for a grace period, now and then take some ticks of the
 kernel's timer more, depending on when the tick falls. Any change of the kernel's size shifts that,
@@ -22,22 +23,35 @@ from lab.build.selftests import PERF_TEST
 from lab.core.paths import LAYOUT
 from lab.machines.job import Job
 from lab.measure import bench, plan, reference
+from lab.measure.plan import Boot
+from lab.page import older
 from lab.results import compare, goals, sources
 from lab.results.compare import Comparison, Side
 from lab.results.jsonl import Measurement
+from lab.results.notation import OFF
 
-VCPUS = 2
 # More memory takes longer to boot, so the test begins at another moment between two ticks.
 SHIFT_MIB = 16
 
 
-def test_the_figures_are_those_of_the_reference(
-    kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
-) -> None:
-    kept = reference.directory() / "bench.jsonl"
+def check_that_there_are_some(boot: Boot, kept: Path) -> None:
+    """Skip if the reference has nothing of BOOT, and is known to be older than the code."""
+    command = f"make reference BASE={LAYOUT.version}"
     if not kept.exists():
-        pytest.skip(f"no figures of {LAYOUT.version} yet: make reference BASE={LAYOUT.version}")
-    boot = reference.boot("series", True, VCPUS)
+        pytest.skip(f"no figures of {LAYOUT.version} yet: {command}")
+    like = (boot.mode, boot.matrix.dirty_bits or (OFF,), boot.matrix.vcpus)
+    found = (one.key for one in sources.load(kept).measurements if one.kernel == boot.kernel)
+    if not any((key.mode, (key.dirty_bits,), (key.vcpus,)) == like for key in found):
+        assert f"{LAYOUT.version}/bench" in older.listed(), f"{kept} has nothing of {boot.label}"
+        pytest.skip(f"the reference is older than this measurement: {command}")
+
+
+@pytest.mark.parametrize("point", reference.POINTS)
+def test_the_figures_are_those_of_the_reference(
+    point: str, kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
+) -> None:
+    kept, boot = reference.directory() / "bench.jsonl", reference.point(point)
+    check_that_there_are_some(boot, kept)
     machine = machines.get(boot.machine)
     test = selftests("series") / PERF_TEST
     job = plan.bench_job(machine, boot, kernel("series", bench.CONFIG).image, test)
@@ -64,5 +78,6 @@ def test_the_figures_are_those_of_the_reference(
     )
     # Y beside the unpatched kernel, as that was when the reference was measured.
     base = [one for one in sources.load(kept).measurements if one.kernel == "base"]
-    missed = [line for line in goals.missed([*measured, *base]) if line.startswith(f"{VCPUS} ")]
+    lines = goals.missed([*measured, *base])
+    missed = [line for line in lines if line.startswith(f"{boot.matrix.vcpus[0]} ")]
     assert not missed

@@ -21,6 +21,7 @@ from lab.page import claims, cliff, figures, older, query, typed
 from lab.page.figures import Grid
 from lab.results import goals, jsonl, origin, sources
 from lab.results.sources import Sources
+from tests.machines.test_reference import check_that_there_are_some
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.fake_kernel import FakeKernel
@@ -293,7 +294,13 @@ GOOD = {2: 20.0, 4: 30.0, 8: 60.5, 14: 150.0}
 def test_each_number_of_vcpus_has_its_own_boots() -> None:
     plan = reference.reference_boots()
     assert all(len(boot.matrix.vcpus) == 1 for boot in plan)
+    points = [reference.point(name) for name in reference.POINTS]
+    assert {b.matrix.vcpus for b in points} == {(2,)}
     series = {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == "series"}
+    in_tdp_mmu = {(b.mode, 2) for b in points if b.mode and b.mode.tdp_mmu}
+    assert len(points) == 4 and len(in_tdp_mmu) == 2
+    assert len({*plan}) == len(plan) and {*points} <= {*plan} and in_tdp_mmu < series
+    series -= in_tdp_mmu
     assert series == {(Mode(ept), n) for ept in (True, False) for n in goals.RATIOS}
     for kernel in ("base", "peer"):
         assert series == {(b.mode, b.matrix.vcpus[0]) for b in plan if b.kernel == kernel}
@@ -443,3 +450,23 @@ def test_older_only_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "6.12/live is older than the code, and has measured 0123"
     assert said in lab("reference", "--older").err
     assert "goes with no other option" in refusal("reference", "--older", "--dry-run")
+
+
+def test_a_point_without_figures_is_an_error_unless_they_are_known_to_be_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot, kept = reference.point("tdp-dirty_bits"), tmp_path / "bench.jsonl"
+    with pytest.raises(pytest.skip.Exception, match="no figures of"):
+        check_that_there_are_some(boot, kept)
+    one = measurement(tdp_mmu=True, pml=False, dirty_bits="on")
+    jsonl.write(kept, [one])
+    check_that_there_are_some(boot, kept)
+    # Those of another kernel, size, mode or way to log are others.
+    others = ({"kernel": "base"}, {"vcpus": 4}, {"tdp_mmu": False}, {"dirty_bits": "off"})
+    jsonl.write(kept, [replace(one, **values) for values in others])
+    monkeypatch.setattr(older, "listed", lambda: {"6.12/bench": "0123"})
+    with pytest.raises(pytest.skip.Exception, match="older than this measurement"):
+        check_that_there_are_some(boot, kept)
+    monkeypatch.setattr(older, "listed", lambda: {"7.3/bench": "0123"})
+    with pytest.raises(AssertionError, match="has nothing of series, ept=Y, tdp_mmu=Y"):
+        check_that_there_are_some(boot, kept)
