@@ -2,7 +2,8 @@
 """Which parts of a selftest may be skipped, and in which cases.
 
 A selftest that skips everything ends with KSFT_SKIP, so its case fails. One that skips some of its
-parts passes, and only its output says so: such lines are compared with EXPECTED.
+parts passes, and only its output says so: such lines are compared with EXPECTED, on all machines
+and kernels.
 """
 
 import re
@@ -16,11 +17,6 @@ from .matrix import MEMORY_FOR_1G, Case
 # KSFT's line, and that of print_skip() in tests of the kernel.
 SKIP = re.compile(r"^.*# SKIP .*$|^.*, skipping test$", re.MULTILINE)
 PART = re.compile(r"ok \d+ # SKIP (\S+): (.*)")
-
-
-def is_known(case: Case) -> bool:
-    """Whether EXPECTED is about CASE: so far about the fast kernel on svm-qemu only."""
-    return case.mode.machine == "svm-qemu" and case.config == "kvm"
 
 
 def has_tdp(case: Case) -> bool:
@@ -42,6 +38,25 @@ def _no_tdp_mmu(case: Case) -> bool:
 
 def _no_1g_page(case: Case) -> bool:
     return case.test.memory_mib < MEMORY_FOR_1G
+
+
+def _on_svm(case: Case) -> bool:
+    return case.mode.machine == "svm-qemu"
+
+
+def _no_tdp_on_svm(case: Case) -> bool:
+    return _on_svm(case) and _no_tdp(case)
+
+
+def _has_pml(case: Case) -> bool:
+    parameters = case.mode.parameters
+    off = {parameters.get(f"kvm_intel.{name}") for name in ("pml", "eptad")}
+    return not _on_svm(case) and has_tdp(case) and "0" not in off
+
+
+def _refuses_no_split(case: Case) -> bool:
+    """Whether the kernel lacks kvm.prove_skip_split, by which a split can be refused."""
+    return case.config != "debug"
 
 
 @dataclass(frozen=True)
@@ -70,20 +85,26 @@ EXPECTED = (
     MaySkip("no TDP MMU", ".*", _no_tdp_mmu),
     MaySkip("the guest isn't mapped by the TDP MMU", ".*", _no_tdp_mmu),
     MaySkip("no page tables of the guest are shadowed", ".*", has_tdp),
-    MaySkip("the kernel splits all huge pages", "logged-kept", is_known),
-    MaySkip("no nested EPT", "L2-noAD", is_known),
-    MaySkip("no nested NPT or EPT", "L2-noTDP", _no_tdp),
+    MaySkip("the kernel splits all huge pages", "logged-kept", _refuses_no_split),
+    MaySkip("no nested EPT", "L2-noAD", _on_svm),
+    MaySkip("no nested NPT or EPT", "L2-noTDP", _no_tdp_on_svm),
+    MaySkip("SPTEs have no Dirty bits, or the CPU logs by itself (PML)", "off", _has_pml),
 )
 
 
 def unexpected(case: Case, output: str) -> Iterator[str]:
-    """The lines of OUTPUT that say that something was skipped that may not be skipped in CASE.
-
-    None if nothing is known about CASE.
-    """
-    if not is_known(case):
-        return
+    """The lines of OUTPUT that say that something was skipped that may not be skipped in CASE."""
     for line in SKIP.findall(output):
         match = PART.fullmatch(line)
         if not match or not any(one.allows(case, match[1], match[2]) for one in EXPECTED):
             yield line
+
+
+def others(output: str, expected: str) -> list[str]:
+    """The lines of OUTPUT that say that something was skipped, but for those that are EXPECTED.
+
+    expected: a regular expression for the whole line without its number; empty: nothing is.
+    """
+    lines = (line for line in SKIP.findall(output))
+    said = ((line, re.sub(r"^ok \d+ # SKIP ", "", line)) for line in lines)
+    return [line for line, what in said if not (expected and re.fullmatch(expected, what))]

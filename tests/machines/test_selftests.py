@@ -16,7 +16,7 @@ from lab.machines.job import complaints
 
 from .boots import MOST_S, Boots, BootsOf, Outcome, Spent
 from .matrix import Case, cases, is_for_default_base, long_cases, quick_cases
-from .skips import unexpected
+from .skips import others, unexpected
 
 
 def marked(case: Case) -> ParameterSet:
@@ -43,11 +43,15 @@ def assert_silent(result: Outcome | Result) -> None:
     assert not found, "the kernel complains:\n" + "\n".join(found)
 
 
-def run_silent(machine: str, job: Job) -> Result:
-    """The result of a job that succeeds, and of which the kernel does not complain."""
+def run_silent(machine: str, job: Job, skipped: str = "") -> Result:
+    """The result of a job that succeeds, and of which the kernel does not complain.
+
+    skipped: what a selftest in it may skip, see others().
+    """
     result = machines.get(machine).run(job)
     assert result.status == 0, result.text
     assert_silent(result)
+    assert not others(result.text, skipped)
     return result
 
 

@@ -149,6 +149,11 @@ def test_figures_that_are_listed_have_to_be_there(root: Path, listed: str) -> No
     specification = root / figures.SPECIFICATION
     specification.write_text(f"{SPECIFICATION}\n[{listed}]\n'docs/b.md' = ['limit is 4 ms']\n")
     assert typed.typed(root) == []
+    # What stands right behind is seen.
+    (root / "docs/b.md").write_text("A limit is 4 ms/8 ms.\n")
+    specification.write_text(f"{SPECIFICATION}\n[{listed}]\n'docs/b.md' = ['limit is 4 ms/']\n")
+    assert "'8 ms' is not bound" in typed.typed(root)[0]
+    specification.write_text(f"{SPECIFICATION}\n[{listed}]\n'docs/b.md' = ['limit is 4 ms']\n")
     (root / "docs/b.md").write_text("A limit is 8 ms.\n")
     assert "docs/b.md: no longer says 'limit is 4 ms'" in refused(typed.typed, root)
     (root / "docs/b.md").unlink()
