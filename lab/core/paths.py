@@ -11,6 +11,8 @@ DEFAULT_BASE = "6.12"
 # The environment variable that chooses a base, for this process and for all that it starts. The
 # option --base sets it.
 BASE_VARIABLE = "LAB_BASE"
+# Names a directory with other pins than those of the repository, for `make dkms ARGS=--newest`.
+PINS_VARIABLE = "LAB_PINS"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -33,9 +35,14 @@ class Layout:
         return self.only or os.environ.get(BASE_VARIABLE) or DEFAULT_BASE
 
     @property
+    def pins(self) -> Path:
+        """The directory of all pins."""
+        return Path(os.environ.get(PINS_VARIABLE) or self.root / "base")
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """All bases that there are, the newest first."""
-        found = (file.stem for file in (self.root / "base").glob("*.pin"))
+        found = (file.stem for file in self.pins.glob("*.pin"))
         return tuple(sorted(found, key=numbers, reverse=True)) or (self.version,)
 
     @property
@@ -52,7 +59,7 @@ class Layout:
 
     @property
     def pin(self) -> Path:
-        return self.root / "base" / f"{self.version}.pin"
+        return self.pins / f"{self.version}.pin"
 
     @property
     def series(self) -> Path:

@@ -10,6 +10,8 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
 from pathlib import Path
 
 from lab.core import process
@@ -75,6 +77,21 @@ def _download(package: str, arch: str, suite: str, mirror: str, root: Path, log:
     return True
 
 
+def places(suite: str) -> list[tuple[str, str]]:
+    """What a host of this suite has in its sources: the suite, and what is made for it.
+
+    SourceMissing: this machine's own apt names no archive of Debian, from which it would be had.
+    """
+    own, release = codename(), suite.partition("-")[0]
+    found = [(mirror, suite) for mirror in mirrors(own)[:1]]
+    if not found:
+        raise SourceMissing(f"apt's sources name no archive of Debian, which has {suite}")
+    if suite == release:
+        security = mirrors(f"{own}-security")[:1]
+        found += [(mirror, f"{suite}-security") for mirror in security]
+    return found
+
+
 def codename() -> str:
     """The release of Debian that this machine has; empty if it has none."""
     return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
@@ -103,3 +120,57 @@ def unpack(deb: Path, target: Path) -> str:
     subprocess.run(("dpkg-deb", "-x", deb, target), check=True)
     query = ("dpkg-deb", "-f", deb, "Version")
     return subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Suites of Debian's archive, as an apt of its own below `root` reads them."""
+
+    root: Path
+    log: Path
+
+    def open(self, places: Sequence[tuple[str, str]]) -> None:
+        """Read the lists of these suites, each with its mirror. SourceMissing: apt cannot."""
+        for directory in ("lists/partial", "cache/archives/partial"):
+            (self.root / directory).mkdir(parents=True, exist_ok=True)
+        words = f"deb [signed-by={KEYRING} target=Packages]"
+        lines = (f"{words} {mirror} {suite} main\n" for mirror, suite in places)
+        (self.root / "sources.list").write_text("".join(lines))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if not self._run("update", "--error-on=any"):
+            suites = " ".join(suite for _, suite in places)
+            raise SourceMissing(f"apt cannot read {suites}; see {self.log}")
+
+    def _run(self, *words: str) -> bool:
+        command = ("apt-get", "-q", *_options(self.root, "amd64"), *words)
+        with self.log.open("a") as output:
+            return process.run(command, self.root, output, env=os.environ | {"LC_ALL": "C"}) == 0
+
+    def versions(self, package: str) -> list[str]:
+        """The versions that there are, the newest first."""
+        command = ("apt-cache", *_options(self.root, "amd64"), "madison", package)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows = (line.split("|") for line in done.stdout.splitlines())
+        found = dict.fromkeys(row[1].strip() for row in rows)
+        return sorted(found, key=cmp_to_key(_order))
+
+    def unpacked(self, package: str, version: str, target: Path) -> None:
+        """Download a package, and unpack it. SourceMissing: it cannot be had."""
+        for old in self.root.glob("*.deb"):
+            old.unlink()
+        if not self._run("download", f"{package}={version}"):
+            raise SourceMissing(f"there is no {package} {version}; see {self.log}")
+        (deb,) = self.root.glob("*.deb")
+        unpack(deb, target)
+        deb.unlink()
+
+
+def _order(one: str, other: str) -> int:
+    """The order in which the newer one comes first."""
+    return 1 if is_newer(other, one) else -1
+
+
+def is_newer(one: str, other: str) -> bool:
+    """Whether a version of a package is newer than another one."""
+    command = ("dpkg", "--compare-versions", one, "gt", other)
+    return subprocess.run(command, check=False).returncode == 0

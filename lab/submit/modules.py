@@ -273,26 +273,47 @@ def lay_out(what: Contents, root: Path) -> None:
     (sources / "proved").write_text(what.proved)
 
 
-def make(layout: Layout, what: Contents) -> Path:
-    """Make the package. The same input gives the same bytes."""
-    directory = directory_of(layout)
+def pack(what: Contents, directory: Path, log: Path) -> Path:
+    """Make the package in a directory, in which older ones are removed.
+
+    The same input gives the same bytes.
+    """
     lay_out(what, directory / "root")
     for old in directory.glob("*.deb"):
         old.unlink()
     deb = directory / f"{PACKAGE}_{what.version}_amd64.deb"
     command = ("dpkg-deb", "--root-owner-group", "-Zxz", "-b", str(directory / "root"), str(deb))
     env = {"SOURCE_DATE_EPOCH": str(what.date), "PATH": "/usr/bin:/bin"}
-    run_logged("dpkg-deb", command, layout.log / "dkms.log", directory, env)
+    run_logged("dpkg-deb", command, log, directory, env)
     if deb.stat().st_size > MOST_BYTES:
         raise WorkFailed(f"{deb} has {deb.stat().st_size} bytes, more than {MOST_BYTES}")
     return deb
 
 
+def make(layout: Layout, what: Contents) -> Path:
+    """Make the package in the layout's directory. Raises what pack() raises."""
+    return pack(what, directory_of(layout), layout.log / "dkms.log")
+
+
 @click.command()
-def command() -> None:
+@click.option("--newest", is_flag=True, help="Try Debian's newest kernels of the bases.")
+@click.option("--add", is_flag=True, help="Add the kernels that --newest has tried to the pins.")
+def command(newest: bool, add: bool) -> None:
     """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernel.
 
     It is in build/dkms, and for the kernels of all bases. No kernel is built: dkms builds the
     modules, where the package is installed.
+
+    With --newest no package is kept. For each suite that has a newer point release than its pin,
+    the series has to apply to its source, and `make test WHAT=modules` has to pass with its
+    kernels, which takes half an hour for each. --add puts those that have passed into base/.
     """
+    if newest and add:
+        raise click.UsageError("--newest or --add, one after the other")
+    if newest or add:
+        # Which imports this module.
+        from lab.submit import newest as points
+
+        (points.run if newest else points.add)(LAYOUT)
+        return
     say(f"dkms: {make(LAYOUT, contents(LAYOUT))}")

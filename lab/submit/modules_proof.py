@@ -20,7 +20,6 @@ from lab.core.steps import run_logged, step
 from lab.machines import disk
 from lab.machines.disk import INSTALLED, SvmQemuDisk
 from lab.series import archive
-from lab.series.archive import SourceMissing
 from lab.series.pin import Debian, read_pin
 from lab.submit import modules
 
@@ -92,7 +91,10 @@ class Installed:
 
     @property
     def machine(self) -> SvmQemuDisk:
-        initrd = self.directory / f"initrd.img-{self.release}"
+        return self.booted_by(self.directory / f"initrd.img-{self.release}")
+
+    def booted_by(self, initrd: Path) -> SvmQemuDisk:
+        """The machine with another initramfs than that of the root."""
         return SvmQemuDisk(self.directory / "root.ext2", initrd)
 
     def files(self, vendor: str) -> dict[str, Path]:
@@ -134,15 +136,12 @@ def _sources(suite: str) -> tuple[str, ...]:
 
     SourceMissing: the machine's own apt names no archive of Debian.
     """
-    own = archive.codename()
+    own, codename = archive.codename(), suite.partition("-")[0]
     if suite == own:
         return (own,)
-    codename = suite.partition("-")[0]
-    mirror = next(iter(archive.mirrors(own)), None)
-    if mirror is None:
-        raise SourceMissing(f"apt's sources name no archive of Debian, which has {suite}")
-    words = f"[signed-by={archive.KEYRING}] {mirror}"
-    return (codename, *(f"deb {words} {one} main" for one in dict.fromkeys((codename, suite))))
+    wanted = dict.fromkeys((*archive.places(codename), *archive.places(suite)))
+    words = f"[signed-by={archive.KEYRING}]"
+    return (codename, *(f"deb {words} {mirror} {one} main" for mirror, one in wanted))
 
 
 def install_line() -> str:
