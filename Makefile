@@ -76,7 +76,8 @@ help:
 	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
-	@echo "make dkms     a Debian package of KVM alone, as modules for Debian's kernels of all bases (2 minutes)"
+	@echo "make dkms     a Debian package of KVM alone, as modules for Debian's kernels of all bases (2 minutes);"
+	@echo "              ARGS=--newest tries Debian's newest kernels, which ARGS=--add then adds to the pins"
 	@echo 'make qemu     a QEMU that asks KVM for splitting, in build/qemu: qemu/ on Debian'"'"'s (8 minutes)'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
