@@ -38,7 +38,7 @@ dirty_bits_param=$params/dirty_bits
 pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 # That of split-bench.sh, which describes it. Without /run, as in an emulated machine, nothing else runs.
 journal=$root/run/kvm-eager-split.journal
-locked='' noted='' unrestored=''
+locked='' noted='' unrestored='' started=''
 
 say() {
 	echo "$*" >>"${LAB_PROGRESS:-/dev/null}"
@@ -56,6 +56,11 @@ restore() {
 	status=${1:-$?}
 	trap '' INT TERM HUP QUIT PIPE
 	set +e
+	# It may have been started just now, and would outlive this.
+	for _ in 1 2 3 4 5; do
+		{ [ -z "$started" ] || [ -s "$work/pid" ]; } && break
+		sleep 1
+	done
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
 	put_back "$eager_param" "${old_eager-}"
 	put_back "$dirty_bits_param" "${old_dirty_bits-}"
@@ -151,6 +156,7 @@ start_qemu() {
 	exec 5<>"$work/qmp.in" 6<>"$work/qmp.out" 7<>"$work/con.out"
 	machine=microvm,pit=off,pic=off,rtc=off,isa-serial=off,acpi=off,x-option-roms=off
 	memory=memory-backend-memfd,id=ram,size=${mib}M,hugetlb=on,hugetlbsize=${HUGE_MIB}M,prealloc=on
+	started=yes
 	{
 		"$qemu" -nodefaults -no-user-config -display none \
 			-accel "$accel" -cpu host,vmx=off,svm=off -smp "$vcpus" -m "${mib}M" \
@@ -196,6 +202,7 @@ end_qemu() {
 	ask '"quit"'
 	wait $!
 	rm -f "$work/pid"
+	started=''
 }
 
 # KVM's own account of the VM: page sizes, splits, faults.
