@@ -210,7 +210,7 @@ put_back() {
 # A pool that has got another size since is somebody else's, who may have pages in it.
 put_back_pool() {
 	now=$(value_of "${pool_file#"$root"}")
-	if [ -n "$pool_was" ] && [ "$now" != "${pool_got:-"$now"}" ]; then
+	if [ -n "$pool_was" ] && [ -n "$now" ] && [ "$now" != "${pool_got:-"$now"}" ]; then
 		say "$pool_file is $now, which somebody else has set meanwhile, so it stays; it was $pool_was"
 	else
 		put_back "$pool_file" "$pool_was"
