@@ -35,7 +35,7 @@ COMMANDS = {
     "reference": ("lab.measure.reference", "command"),
     "lockprofile": ("lab.measure.lockprofile", "command"),
     "deb": ("lab.submit.packages", "command"),
-    "dkms": ("lab.submit.modules", "command"),
+    "dkms": ("lab.submit.newest", "command"),
     "qemu": ("lab.build.qemu", "command"),
     "run": ("lab.build.run", "command"),
 }

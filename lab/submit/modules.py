@@ -18,12 +18,10 @@ from email.utils import formatdate
 from functools import cache
 from pathlib import Path
 
-import click
-
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import Identity, Repo, configured_identity
-from lab.core.paths import DEFAULT_BASE, LAYOUT, ROOT, Layout, numbers
+from lab.core.paths import DEFAULT_BASE, ROOT, Layout, numbers
 from lab.core.steps import run_logged, say
 from lab.series import tree
 from lab.series.archive import SourceMissing
@@ -293,27 +291,3 @@ def pack(what: Contents, directory: Path, log: Path) -> Path:
 def make(layout: Layout, what: Contents) -> Path:
     """Make the package in the layout's directory. Raises what pack() raises."""
     return pack(what, directory_of(layout), layout.log / "dkms.log")
-
-
-@click.command()
-@click.option("--newest", is_flag=True, help="Try Debian's newest kernels of the bases.")
-@click.option("--add", is_flag=True, help="Add the kernels that --newest has tried to the pins.")
-def command(newest: bool, add: bool) -> None:
-    """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernel.
-
-    It is in build/dkms, and for the kernels of all bases. No kernel is built: dkms builds the
-    modules, where the package is installed.
-
-    With --newest no package is kept. For each suite that has a newer point release than its pin,
-    the series has to apply to its source, and `make test WHAT=modules` has to pass with its
-    kernels, which takes half an hour for each. --add puts those that have passed into base/.
-    """
-    if newest and add:
-        raise click.UsageError("--newest or --add, one after the other")
-    if newest or add:
-        # Which imports this module.
-        from lab.submit import newest as points
-
-        (points.run if newest else points.add)(LAYOUT)
-        return
-    say(f"dkms: {make(LAYOUT, contents(LAYOUT))}")

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from lab.core import space
 from lab.core.errors import LabError, WorkFailed
 from lab.core.git import Repo
-from lab.core.paths import BASE_VARIABLE, PINS_VARIABLE, Layout
+from lab.core.paths import BASE_VARIABLE, LAYOUT, PINS_VARIABLE, Layout
 from lab.core.steps import say, step
 from lab.series import tree
 from lab.series.archive import Archive, SourceMissing, is_newer, places
@@ -236,3 +238,26 @@ def add(layout: Layout) -> None:
         shutil.copy2(top / "passed" / f"{version}.pin", layout.of(version).pin)
         say(f"dkms: {layout.of(version).pin} has the newer kernels; commit it")
     shutil.rmtree(top)
+
+
+@click.command()
+@click.option("--newest", is_flag=True, help="Try Debian's newest kernels of the bases.")
+@click.option(
+    "--add", "adds", is_flag=True, help="Add the kernels that --newest has tried to the pins."
+)
+def command(newest: bool, adds: bool) -> None:
+    """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernel.
+
+    It is in build/dkms, and for the kernels of all bases. No kernel is built: dkms builds the
+    modules, where the package is installed.
+
+    With --newest no package is kept. For each suite that has a newer point release than its pin,
+    the series has to apply to its source, and `make test WHAT=modules` has to pass with its
+    kernels, which takes half an hour for each. --add puts those that have passed into base/.
+    """
+    if newest and adds:
+        raise click.UsageError("--newest or --add, one after the other")
+    if newest or adds:
+        (run if newest else add)(LAYOUT)
+        return
+    say(f"dkms: {modules.make(LAYOUT, modules.contents(LAYOUT))}")

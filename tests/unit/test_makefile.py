@@ -47,7 +47,8 @@ def help_text() -> str:
 
 def test_the_readme_says_how_long_make_test_takes_as_the_help_does() -> None:
     helped = re.search(
-        r"\(about (\d+) minutes on two cores with a warm ccache, (\d+) without; BASE=7\.3: (\d+)\)\n"
+        r"\(about (\d+) minutes on two cores with a warm ccache, (\d+) without;"
+        r" BASE=7\.3: (\d+)\)\n"
         r".*WHAT=quick .*\(([a-z -]+) once the kernel is built\)",
         help_text(),
     )
