@@ -72,7 +72,8 @@ def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     return Boot(MACHINE, kernel, Mode(ept), matrix, part=f"{vcpus} vCPUs")
 
 
-# One point for each way to map memory and to log its pages: `make test` measures these again.
+# One point for each way to map memory and to log its pages. `make test` measures the first again,
+# `make test WHAT=long` the others.
 POINTS: Mapping[str, tuple[Mode, tuple[str, ...]]] = {
     "ept1": (plan.MODES["ept1"], ()),
     "ept0": (plan.MODES["ept0"], ()),
