@@ -16,7 +16,7 @@ from lab.core.errors import LabError
 from lab.core.paths import Layout
 from lab.core.steps import say, step
 from lab.series import archive
-from lab.series.archive import SourceMissing
+from lab.series.archive import SourceMissing, is_newer
 from lab.series.pin import Pin, read_pin
 
 # Free space for a fetched package and the tarball in it.
@@ -48,14 +48,18 @@ def installed_version(package: str) -> str:
 
 
 def _is_outdated(pin: Pin, version: str) -> bool:
-    older = ("dpkg", "--compare-versions", version, "lt", pin.newest)
-    return version not in pin.proved and subprocess.run(older, check=False).returncode == 0
+    return version not in pin.proved and is_newer(pin.newest, version)
+
+
+def sha256_of(file: Path) -> str:
+    """The checksum of a file, in hexadecimal digits."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _checksum(tarball: Path) -> str:
     try:
-        with tarball.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(tarball)
     except FileNotFoundError as error:
         raise LabError(f"{tarball} is missing; reinstall its package") from error
 

@@ -6,7 +6,6 @@ has to apply to its source, with the same result as the patch that the package h
 have to build for each flavour, and `make test WHAT=modules` has to pass with its kernel.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from lab.core.steps import say, step
 from lab.series import tree
 from lab.series.archive import Archive, SourceMissing, is_newer, places
 from lab.series.pin import Debian, Pin, read_pin
-from lab.series.source import KernelSource
+from lab.series.source import KernelSource, sha256_of
 from lab.submit import modules
 
 NEEDED_GIB = 1.5
@@ -81,11 +80,6 @@ def find(layout: Layout, suite: str, archive: Archive) -> Candidate | None:
     return Candidate(layout, suite, pinned, found[0]) if is_newer(found[0], pinned.source) else None
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def describe(one: Candidate, archive: Archive, directory: Path) -> tuple[Debian, Path]:
     """What a pin says of it, and the tarball of its source, in a directory.
 
@@ -98,10 +92,10 @@ def describe(one: Candidate, archive: Archive, directory: Path) -> tuple[Debian,
     for flavour in one.pinned.flavours:
         release, headers = f"{one.release}-{flavour}", directory / "headers"
         archive.unpacked(f"linux-headers-{release}", one.source, headers)
-        flavours[flavour] = _sha256(headers / f"usr/src/linux-headers-{release}/.config")
+        flavours[flavour] = sha256_of(headers / f"usr/src/linux-headers-{release}/.config")
         shutil.rmtree(headers)
     refused = one.pinned.refused
-    return Debian(one.source, _sha256(tarball), one.release, flavours, refused), tarball
+    return Debian(one.source, sha256_of(tarball), one.release, flavours, refused), tarball
 
 
 def check_patch(one: Candidate, source: KernelSource, patch: bytes, directory: Path) -> None:
@@ -217,7 +211,7 @@ def run(layout: Layout) -> None:
                 say(f"dkms: {error}")
     if passed := sorted((top / "passed").glob("*.pin")):
         (top / "of").write_text(
-            "".join(f"{file.stem} {_sha256(layout.of(file.stem).pin)}\n" for file in passed)
+            "".join(f"{file.stem} {sha256_of(layout.of(file.stem).pin)}\n" for file in passed)
         )
         say("dkms: add what has passed to the pins: make dkms ARGS=--add")
     if failed:
@@ -232,7 +226,7 @@ def add(layout: Layout) -> None:
     rows = [line.split() for line in (top / "of").read_text().splitlines()]
     for version, sha256 in rows:
         pin = layout.of(version).pin
-        if _sha256(pin) != sha256:
+        if sha256_of(pin) != sha256:
             raise LabError(f"{pin} has changed since kernels were tried: make dkms ARGS=--newest")
     for version, _ in rows:
         shutil.copy2(top / "passed" / f"{version}.pin", layout.of(version).pin)

@@ -247,8 +247,8 @@ def test_which_tests_are_run(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> N
     class Done:
         returncode = 1
 
-    def run(command: tuple[str, ...], **words: object) -> type[Done]:
-        assert words["env"]["LAB_PINS"] == "/pins"  # type: ignore[index]
+    def run(command: tuple[str, ...], env: dict[str, str], **_: object) -> type[Done]:
+        assert env["LAB_PINS"] == "/pins"
         calls.append(command)
         return Done
 
