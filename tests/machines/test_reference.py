@@ -49,15 +49,11 @@ def check_that_there_are_some(boot: Boot, kept: Path) -> None:
 # A tick can have lengthened a stored figure as well, which was measured once. Then the test fails
 # each time: two of the three other points did with the reference of 6.12. So only the first is for
 # every run, until figures of the reference are measured more than once.
-MAYBE = pytest.mark.long
+FIRST, *OTHERS = reference.POINTS
 
 
 @pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param(name, marks=[MAYBE] if number else [])
-        for number, name in enumerate(reference.POINTS)
-    ],
+    "point", [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 )
 def test_the_figures_are_those_of_the_reference(
     point: str, kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
