@@ -24,7 +24,7 @@
 /* In percent, see struct action. */
 #define MIN_SHARE		25
 
-/* A wait has to be at least an eighth of the longest hold, which is three buckets less. */
+/* A wait has to be at least an eighth of the hold of its GET, which is three buckets less. */
 #define WAIT_BUCKETS		3
 
 struct hist {
