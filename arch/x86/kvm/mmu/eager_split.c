@@ -215,6 +215,29 @@ static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 	return es->arm && role.level == PG_LEVEL_4K ? spte_arm(es->kvm, spte) : spte;
 }
 
+/*
+ * The huge SPTE that the small SPTEs are derived from.
+ *
+ * Read faults map logged memory by read-only huge pages.  Where the dirty log works by Dirty
+ * bits or PML, make their small SPTEs writable, with the Dirty bit clear, so that the first
+ * writes cost no faults.  kvm_fault_split() says why that loses no write, and this holds here,
+ * too: the huge SPTE isn't writable, nor will be while the memslot is logged, and whoever took
+ * write access away flushes TLBs before the ioctl returns.
+ *
+ * If KVM shadows or tracks a page table of the guest within the huge page, leave the small SPTEs
+ * as they are.
+ */
+static u64 eager_split_source(struct eager_split *es, u64 huge_spte, gfn_t gfn, int level)
+{
+	if (level != PG_LEVEL_2M || !kvm_slot_dirty_track_enabled(es->slot) ||
+	    !kvm_logs_by_dirty_bit(es->kvm) || spte_ad_need_write_protect(huge_spte) ||
+	    is_writable_pte(huge_spte) || !is_mmu_writable_spte(huge_spte) ||
+	    !kvm_gfn_is_lpage_allowed(es->kvm, es->slot, gfn, level))
+		return huge_spte;
+
+	return spte_arm(es->kvm, huge_spte | PT_WRITABLE_MASK);
+}
+
 static u64 eager_split_step(int level)
 {
 	return (u64)KVM_PAGES_PER_HPAGE(level) << PAGE_SHIFT;
@@ -385,6 +408,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (new)
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
 
+	huge_spte = eager_split_source(es, huge_spte, gfn, level);
 	eager_split_fill(es, sp, new, huge_spte, heads, empty);
 	kvm_mmu_link_split_sp(kvm, es->descs, gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(es->slot, sp, new, huge_spte);

@@ -160,6 +160,16 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
 	return huge_spte;
 }
 
+/*
+ * Does another huge page of the guest's for the same memory lead to this page table?  Then
+ * page faults have filled it, and its own page tables tell which pages were written.  To split
+ * this huge SPTE into it would replace them by huge SPTEs.
+ */
+static bool fault_split_is_filled(const struct kvm_mmu_page *sp)
+{
+	return sp->role.level > PG_LEVEL_4K && kvm_rmap_peek(&sp->parent_ptes);
+}
+
 /* Split if the caches hold enough descriptors, and request more otherwise, once. */
 static int fault_split_one(struct kvm_vcpu *vcpu, const struct kvm_memory_slot *slot,
 			   u64 *huge_sptep, u64 huge_spte, struct kvm_mmu_page *sp)
@@ -237,6 +247,9 @@ int kvm_fault_split(struct kvm_vcpu *vcpu, struct kvm_page_fault *fault, u64 *hu
 	if (kvm_mmu_invalidation_overlaps(kvm, sp->gfn, sp->gfn + KVM_PAGES_PER_HPAGE(level)) ||
 	    kvm_prove_skip_split(sp->gfn, level))
 		return -EBUSY;
+
+	if (fault_split_is_filled(sp))
+		return -EEXIST;
 
 	spte = fault_split_huge_spte(kvm, fault, huge_sptep, huge_spte, sp);
 	if (!spte)

@@ -8,7 +8,8 @@
  * each time that logging is enabled, when KVM finds the page tables of the last time empty.
  *
  * Memory that is logged from the start must be mapped by huge pages, too, until it is
- * written, and reads must not put it into the log.
+ * written, and reads must not put it into the log.  If it is split ahead, writes to it must cost
+ * no page fault with Dirty bits.
  *
  * The log and memory are compared with the model of eager_split_model.h.
  *
@@ -270,6 +271,44 @@ static void run_1g(struct model_test *t)
 	}
 }
 
+/*
+ * The guest has two 1GiB entries for the same memory.  The page tables that were filled by way of
+ * the first have to stay when the second is written: they tell which pages were written.
+ */
+static void run_1g_alias(struct model_test *t)
+{
+	u64 faults, splits;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	for (unsigned int i = 0; i < 4; i++)
+		list_write(t, i * PAGES_PER_2M + 5, 0);
+	write_listed(t);
+
+	splits = nr_splits(t);
+	faults = nr_faults(t->vcpu);
+	for (unsigned int i = 0; i < 4; i++)
+		list_write(t, i * PAGES_PER_2M + 5, 1);
+	write_listed(t);
+	splits = nr_splits(t) - splits;
+	faults = nr_faults(t->vcpu) - faults;
+	CHECK(t, !splits, "written by the other entry: expected no split, seen %lu", splits);
+	CHECK(t, faults <= 1, "written by the other entry: expected a page fault at most, seen %lu",
+	      faults);
+	expect_huge(t, PAGES_PER_2M - 4, "written by both entries");
+	compare_log(t, "written by both entries");
+	stop_logging(t);
+	check_memory(t);
+}
+
+/* 64-bit mode; all mappings permit the same. */
+static void enter_long_alike(struct model_test *t)
+{
+	map_low(t);
+	map_data(t);
+	enter_paging_4level(t, X86_CR0_WP);
+}
+
 /* Begin to log memory that the guest has never accessed, and take it out of the log. */
 static void start_untouched(struct model_test *t)
 {
@@ -336,13 +375,17 @@ static void use_split(struct model_test *t)
 	compare_log(t, "written after a split");
 }
 
+/* Have the host map the memory writable, so that KVM may do so, too. */
+static void populate_host(struct model_test *t)
+{
+	for (u64 page = 0; page < t->npages; page++)
+		WRITE_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE), 0);
+}
+
 /* Logged from the start: read, and then written. */
 static void run_logged_reads(struct model_test *t)
 {
-	/* Have the host map the memory writable, so that KVM may do so, too. */
-	for (u64 page = 0; page < t->npages; page++)
-		WRITE_ONCE(*(u32 *)(t->hva + page * PAGE_SIZE), 0);
-
+	populate_host(t);
 	start_untouched(t);
 	model_all_huge(t);
 	read_logged(t, "read while logged");
@@ -360,6 +403,44 @@ static void run_logged_writes(struct model_test *t)
 	write_listed(t);
 	write_sparse(t, "written while logged");
 	use_split(t);
+	stop_logging(t);
+	check_memory(t);
+}
+
+/*
+ * Logged from the start and read, so that KVM has mapped read-only huge pages.  A CLEAR splits
+ * them ahead, and with Dirty bits the first writes cost no page fault then.
+ */
+static void run_logged_ahead(struct model_test *t)
+{
+	u64 faults, splits;
+
+	populate_host(t);
+	start_logging(t);
+	read_all(t);
+	model_all_huge(t);
+	expect_huge_model(t, "read while logged");
+
+	setting_set(PARAM_EAGER, "Y");
+	eager = true;
+	clear_all(t);
+	expect_huge_model(t, "split ahead");
+	compare_log(t, "split ahead");
+	setting_reset(PARAM_EAGER);
+	eager = get_kvm_param_bool("eager_page_split");
+
+	faults = nr_faults(t->vcpu);
+	splits = nr_splits(t);
+	write_all(t);
+	faults = nr_faults(t->vcpu) - faults;
+	CHECK(t, nr_splits(t) == splits, "written: expected no split, seen %lu",
+	      nr_splits(t) - splits);
+	/* With shadow paging, the guest's entries are clean, so KVM must not make SPTEs writable. */
+	CHECK(t, !logs_by_dirty_bit(t) || !kvm_is_tdp_enabled() || !faults,
+	      "written after a split ahead: expected no page fault, seen %lu", faults);
+	compare_log(t, "written after a split ahead");
+	clear_all(t);
+	compare_log(t, "cleared after a split ahead");
 	stop_logging(t);
 	check_memory(t);
 }
@@ -411,8 +492,12 @@ const struct test_case test_cases[] = {
 	  .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
 	{ "logged-unaligned", "the same, of a memslot that is not aligned", enter_long,
 	  run_logged_reads, .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
+	{ "logged-ahead", "logged from the start, read, and split ahead", enter_long,
+	  run_logged_ahead, .nr_huge = 2, .untouched = true, .manual_only = true },
 	{ "logged-kept", "a page table that is not full", enter_long, run_logged_kept,
 	  .skip_reason = no_skip, .nr_huge = 2, .untouched = true },
+	{ "1g-alias", "2 entries for the same 1GiB", enter_long_alike, run_1g_alias,
+	  .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G, .stride = 61, .aliases = 2 },
 	{ "1g", "a 1GiB entry", enter_long, run_1g, .skip_reason = no_1g, .nr_huge = 1,
 	  .level = PG_LEVEL_1G, .stride = 61 },
 };
