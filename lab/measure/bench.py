@@ -27,9 +27,11 @@ from lab.measure.progress import Watch
 from lab.page import command as page
 from lab.page import figures
 from lab.results import files, goals, jsonl, notation, origin, sources, tables
-from lab.results.jsonl import Measurement
+from lab.results.jsonl import Key, Measurement
 
 CONFIG = "kvm"
+# Memory that moves the timer's ticks, see later_ticks().
+TICK_SHIFT_MIB = 16
 # Seconds to end a machine with. split-bench.sh on `host` has to restore settings; emulators do not.
 GRACE_S = {"host": 10.0}
 
@@ -158,17 +160,39 @@ def parallel_on(machine: Machine) -> int:
     return parallel.at_once() if machine.lockstep else 1
 
 
-def measure_into(file: Path, machine: Machine, boots: Sequence[Boot]) -> list[Measurement]:
-    """Build, measure, and keep the results in FILE, complete or not at all."""
+def later_ticks(job: Job) -> Job:
+    """The same job with the timer's ticks at other moments: more memory takes longer to boot."""
+    return replace(job, memory_mib=job.memory_mib + TICK_SHIFT_MIB)
+
+
+def shortest(found: Iterable[Measurement]) -> list[Measurement]:
+    """For each key the measurement with the shortest time, in the order of the first ones."""
+    kept: dict[Key, Measurement] = {}
+    for one in found:
+        if one.key not in kept or one.seconds < kept[one.key].seconds:
+            kept[one.key] = one
+    return [*kept.values()]
+
+
+def measure_into(
+    file: Path, machine: Machine, boots: Sequence[Boot], again: Sequence[Boot] = ()
+) -> list[Measurement]:
+    """Build, measure, and keep the results in FILE, complete or not at all.
+
+    again: those of the boots that are measured once more, with the timer's ticks at other moments.
+        Of each figure the shorter time is kept, since a tick can only lengthen it.
+    """
     kinds = dict.fromkeys(boot.kernel for boot in boots if boot.machine != "host")
     images = {kind: kernel.build(kind, CONFIG).image for kind in kinds}
     # The test of the series measures all kernels.
     test = selftests.build("series") / PERF_TEST
     # `host` has no image: its kernel is running.
     jobs = [(b, plan.bench_job(machine, b, images.get(b.kernel, Path()), test)) for b in boots]
+    jobs += [(boot, later_ticks(job)) for boot, job in jobs if boot in again]
     # `host` measures a kernel that the lab may know nothing about.
     of: dict[str, Any] = {} if machine.name == "host" else origin.measured("bench")
-    found = [replace(one, **of) for one in run_plan(machine, jobs)]
+    results = run_plan(machine, jobs)
+    found = [replace(one, **of) for one in (shortest(results) if again else results)]
     jsonl.write(file, found)
     return found
 

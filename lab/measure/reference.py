@@ -72,8 +72,7 @@ def boot(kernel: str, ept: bool, vcpus: int) -> Boot:
     return Boot(MACHINE, kernel, Mode(ept), matrix, part=f"{vcpus} vCPUs")
 
 
-# One point for each way to map memory and to log its pages. `make test` measures the first again,
-# `make test WHAT=long` the others.
+# One point for each way to map memory and to log its pages. `make test` measures them again.
 POINTS: Mapping[str, tuple[Mode, tuple[str, ...]]] = {
     "ept1": (plan.MODES["ept1"], ()),
     "ept0": (plan.MODES["ept0"], ()),
@@ -89,11 +88,22 @@ def point(name: str) -> Boot:
     return replace(one, mode=mode, matrix=replace(one.matrix, dirty_bits=dirty_bits))
 
 
+def points() -> list[Boot]:
+    return [*map(point, POINTS)]
+
+
+def tdp_mmu_boots() -> list[Boot]:
+    """The unpatched kernel and the series in the TDP MMU, where both split lazily and eagerly."""
+    series = boot("series", ept=True, vcpus=plan.BASE_VCPUS)
+    series = replace(series, mode=plan.MODES["tdp"])
+    return [replace(series, kernel=kernel) for kernel in ("base", "series")]
+
+
 def reference_boots() -> list[Boot]:
     """All boots, the long ones first, so that two at a time end together."""
     kinds = product(("base", "series", "peer"), reversed(VCPUS), (True, False))
-    found = [boot(kernel, ept, n) for kernel, n, ept in kinds]
-    return found + [one for one in map(point, POINTS) if one not in found]
+    found = [boot(kernel, ept, n) for kernel, n, ept in kinds] + tdp_mmu_boots()
+    return found + [one for one in points() if one not in found]
 
 
 def _measure(part: str, file: Path) -> None:
@@ -157,7 +167,7 @@ def measure(parts: Sequence[str], target: Path) -> None:
         if "bench" in files:
             machine, boots = machines.get(MACHINE), reference_boots()
             bench.announce(machine, boots)
-            bench.measure_into(files["bench"], machine, boots)
+            bench.measure_into(files["bench"], machine, boots, again=points())
         if "memory" in files:
             machine, boots = machines.get(MACHINE), plan.memory_boots()
             bench.announce(machine, boots, "the memory that splitting takes")

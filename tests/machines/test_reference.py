@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lockstep figures are still those of docs/reference, of the base that is tested.
 
-Repeats a job of the reference (docs/measuring.md: "The reference") with two vCPUs, in WHAT=long
-for each way to map memory and to log its pages, and compares figures like `lab compare`. `make
-reference` notices changes in the figures of the other jobs.
+Repeats a job of the reference (docs/measuring.md: "The reference") with two vCPUs for each way to
+map memory and to log its pages, and compares figures like `lab compare`. `make reference` notices
+changes in the figures of the other jobs.
 
 Phases that wait for other threads, e.g. for a grace period, now and then take some ticks of the
 kernel's timer more, depending on when the tick falls. Any change of the kernel's size shifts that,
 and the lockstep machine then repeats it. So what moved is measured again with the ticks at other
-moments, and counts if it has moved there, too.
+moments, and counts if it has moved there, too. `make reference` measures these jobs twice as well.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,6 @@ from lab.results.compare import Comparison, Side
 from lab.results.jsonl import Measurement
 from lab.results.notation import OFF
 
-# More memory takes longer to boot, so the test begins at another moment between two ticks.
-SHIFT_MIB = 16
-
 
 def check_that_there_are_some(boot: Boot, kept: Path) -> None:
     """Skip if the reference has nothing of BOOT, and is known to be older than the code."""
@@ -46,15 +42,7 @@ def check_that_there_are_some(boot: Boot, kept: Path) -> None:
         pytest.skip(f"the reference is older than this measurement: {command}")
 
 
-# A tick can have lengthened a stored figure as well, which was measured once. Then the test fails
-# each time: two of the three other points did with the reference of 6.12. So only the first is for
-# every run, until figures of the reference are measured more than once.
-FIRST, *OTHERS = reference.POINTS
-
-
-@pytest.mark.parametrize(
-    "point", [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
-)
+@pytest.mark.parametrize("point", reference.POINTS)
 def test_the_figures_are_those_of_the_reference(
     point: str, kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
 ) -> None:
@@ -74,8 +62,7 @@ def test_the_figures_are_those_of_the_reference(
     measured, found = measured_and_compared(job)
     moved = found.moved
     if moved:
-        shifted = replace(job, memory_mib=job.memory_mib + SHIFT_MIB)
-        again = {pair.key for pair in measured_and_compared(shifted)[1].moved}
+        again = {pair.key for pair in measured_and_compared(bench.later_ticks(job))[1].moved}
         moved = [pair for pair in moved if pair.key in again]
     assert not moved, "\n".join(
         [
