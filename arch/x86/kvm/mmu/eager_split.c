@@ -408,8 +408,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (new)
 		sp = kvm_mmu_alloc_split_sp(kvm, huge_sptep);
 
-	huge_spte = eager_split_source(es, huge_spte, gfn, level);
-	eager_split_fill(es, sp, new, huge_spte, heads, empty);
+	eager_split_fill(es, sp, new, eager_split_source(es, huge_spte, gfn, level), heads, empty);
 	kvm_mmu_link_split_sp(kvm, es->descs, gfn_to_rmap(gfn, level, es->slot), huge_sptep, sp);
 	kvm_prove_split_sp(es->slot, sp, new, huge_spte);
 	return 0;
