@@ -13,6 +13,9 @@
  * create: a vCPU is created.  What it writes must be in the log.  These vCPUs run without
  * paging and without CPUID: KVM_SET_CPUID2 would have KVM decide again whether the CPU
  * logs their writes.
+ *
+ * guess: the same, but another thread guesses the vCPU's file descriptor and runs the vCPU
+ * before the ioctl that creates it returns.
  */
 #include <signal.h>
 
@@ -30,9 +33,10 @@
 #define CODE_SLOT		11
 #define CODE_GPA		0x10000ull
 #define NR_CREATED		128
+#define NR_GUESSED		16
 
 static struct kvm_vcpu *writer, *executor;
-static pthread_barrier_t barrier;
+static pthread_barrier_t barrier, guess_barrier;
 static struct kvm_vm *vm;
 static void *mem;
 static u64 delay_ns;
@@ -156,8 +160,11 @@ static void run_split(void)
 /* movb $1, (%eax); out %al, $0x10 */
 static const u8 write_code[] = { 0xc6, 0x00, 0x01, 0xe6, 0x10 };
 
-/* Rounds that the thread that enables logging was told to begin, and has begun. */
-static unsigned int nr_asked, nr_begun;
+/* Rounds that the thread that enables logging was told to begin, has begun, and has done. */
+static unsigned int nr_asked, nr_begun, nr_done;
+
+/* Rounds that there will be. */
+static unsigned int nr_enabled;
 
 static void set_page_flags(u32 flags)
 {
@@ -167,12 +174,13 @@ static void set_page_flags(u32 flags)
 /* Busy, so that both threads begin at the same moment. */
 static void *enable_later(void *arg)
 {
-	for (unsigned int round = 1; round < NR_CREATED; round++) {
+	for (unsigned int round = 1; round < nr_enabled; round++) {
 		while (READ_ONCE(nr_asked) < round)
 			;
 		WRITE_ONCE(nr_begun, round);
 		spin_ns(READ_ONCE(delay_ns));
 		set_page_flags(KVM_MEM_LOG_DIRTY_PAGES);
+		WRITE_ONCE(nr_done, round);
 		pthread_barrier_wait(&barrier);
 	}
 	return NULL;
@@ -225,6 +233,7 @@ static void run_create(void)
 	creating_ns = create_vcpu(0, &vcpu);
 	write_page(vcpu);
 	pthread_barrier_init(&barrier, NULL, 2);
+	nr_enabled = NR_CREATED;
 	start_thread(&thread, enable_later, NULL);
 
 	/* The ioctl begins later each time: in the end, after the vCPU has been created. */
@@ -247,6 +256,81 @@ static void run_create(void)
 	kvm_vm_free(vm);
 }
 
+/* A vCPU runs before it is created */
+
+/* The file descriptor that KVM_CREATE_VCPU is going to return. */
+static int guessed_fd;
+
+static int next_fd(void)
+{
+	int fd = dup(vm->fd);
+
+	TEST_ASSERT(fd >= 0 && !close(fd), "dup");
+	return fd;
+}
+
+/* Write the page as write_page() does, as soon as there is a vCPU and logging is enabled. */
+static void *write_guessed(void *arg)
+{
+	struct kvm_regs regs = { .rip = CODE_GPA, .rax = DATA_GPA, .rflags = X86_EFLAGS_FIXED };
+	struct kvm_sregs sregs;
+
+	for (unsigned int round = 1; round < NR_GUESSED; round++) {
+		pthread_barrier_wait(&guess_barrier);
+		while (ioctl(guessed_fd, KVM_GET_SREGS, &sregs))
+			;
+		sregs.cr0 |= X86_CR0_PE;
+		set_flat_segments(&sregs, false);
+		TEST_ASSERT(!ioctl(guessed_fd, KVM_SET_SREGS, &sregs), "KVM_SET_SREGS");
+		TEST_ASSERT(!ioctl(guessed_fd, KVM_SET_REGS, &regs), "KVM_SET_REGS");
+		while (READ_ONCE(nr_done) < round)
+			;
+		TEST_ASSERT(!ioctl(guessed_fd, KVM_RUN, NULL), "KVM_RUN");
+		pthread_barrier_wait(&guess_barrier);
+	}
+	return NULL;
+}
+
+static void run_guess(void)
+{
+	unsigned int missing = 0;
+	pthread_t guessing, enabling;
+	u64 creating_ns, log;
+	struct kvm_vcpu *vcpu;
+
+	create_page_vm();
+	creating_ns = create_vcpu(0, &vcpu);
+	write_page(vcpu);
+	pthread_barrier_init(&barrier, NULL, 2);
+	pthread_barrier_init(&guess_barrier, NULL, 2);
+	nr_asked = nr_begun = nr_done = 0;
+	nr_enabled = NR_GUESSED;
+	start_thread(&enabling, enable_later, NULL);
+	start_thread(&guessing, write_guessed, NULL);
+
+	for (unsigned int round = 1; round < NR_GUESSED; round++) {
+		WRITE_ONCE(delay_ns, creating_ns * round / NR_GUESSED);
+		guessed_fd = next_fd();
+		pthread_barrier_wait(&guess_barrier);
+		WRITE_ONCE(nr_asked, round);
+		while (READ_ONCE(nr_begun) < round)
+			;
+		create_vcpu(round, &vcpu);
+		TEST_ASSERT_EQ(vcpu->fd, guessed_fd);
+		pthread_barrier_wait(&barrier);
+		pthread_barrier_wait(&guess_barrier);
+		kvm_vm_get_dirty_log(vm, DATA_SLOT, &log);
+		missing += !log;
+		set_page_flags(0);
+	}
+	pthread_join(enabling, NULL);
+	pthread_join(guessing, NULL);
+
+	ksft_test_result(!missing, "what vCPUs write at once is logged: of %u vCPUs it is not\n",
+			 missing);
+	kvm_vm_free(vm);
+}
+
 static const struct part {
 	const char *name;
 	const char *what;
@@ -254,6 +338,7 @@ static const struct part {
 } parts[] = {
 	{ "split", "a huge page is split", run_split },
 	{ "create", "a vCPU is created", run_create },
+	{ "guess", "a vCPU runs before it is created", run_guess },
 };
 
 static struct choice chosen = { parts, sizeof(parts[0]), ARRAY_SIZE(parts) };
