@@ -393,6 +393,9 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	int r;
 
 	sp = kvm_mmu_find_split_sp(kvm, huge_sptep);
+	if (IS_ERR(sp))
+		return PTR_ERR(sp);
+
 	new = !sp;
 	/* KVM_CLEAR_DIRTY_LOG comes for each 64 pages: don't look at 512 heads in vain. */
 	if (new && kvm_split_is_paused(kvm))

@@ -68,6 +68,8 @@ struct test_case {
 	u64 alias_step;
 	/* How many other page directories have links to the same tables. */
 	unsigned int directories;
+	/* How many page tables of the guest are in the bucket of the first huge page's child. */
+	unsigned int tables;
 	/* The guest uses one page in so many; 0: all of them. */
 	unsigned int stride;
 	/* Nothing is written before logging begins. */

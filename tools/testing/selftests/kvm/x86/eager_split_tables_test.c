@@ -3,6 +3,8 @@
  * Eager page splitting where there are page tables already: those of KVM from an earlier
  * split, and page tables of the guest within the huge page
  */
+#include <linux/hash.h>
+
 #include "eager_split_model.h"
 
 /*
@@ -214,6 +216,111 @@ static void run_tracked_alias(struct model_test *t)
 	stop_logging(t);
 }
 
+/*
+ * A huge page whose child belongs into a bucket of KVM's hash that the guest has filled
+ *
+ * The hash has no key, so a guest can choose gfns for its page tables that are all in the same
+ * bucket.  KVM looks for the child there, with mmu_lock held.  If the bucket is too full, KVM zaps
+ * the huge page instead, and page faults map its memory again.
+ */
+
+#define FEW_TABLES		64u
+#define TOO_MANY_TABLES		640u
+
+/* KVM's. */
+#define KVM_MMU_HASH_SHIFT	12
+
+/* The memslot of these page tables has a page of zeroes and, here and there, a page table. */
+#define TABLES_SLOT		2u
+#define TABLES_GPA		SZ_4G
+#define TABLES_SIZE		SZ_2G
+#define TABLES_GVA		((u64)SZ_2G)
+#define TABLE_BITS		(PT_PRESENT_MASK | PT_ACCESSED_MASK)
+
+/* KVM has a shadow page for each set of permissions with which a page table is used. */
+#define TABLE_KINDS		8u
+
+static u64 table_gva(unsigned int i)
+{
+	return TABLES_GVA + i * SZ_2M;
+}
+
+/* Return: the first gfn from @gfn on that is in the bucket of the first huge page's child. */
+static u64 next_in_bucket(struct model_test *t, u64 gfn)
+{
+	u64 bucket = hash_64(t->gpa >> PAGE_SHIFT, KVM_MMU_HASH_SHIFT);
+
+	while (hash_64(gfn, KVM_MMU_HASH_SHIFT) != bucket)
+		gfn++;
+	TEST_ASSERT(gfn < (TABLES_GPA + TABLES_SIZE) >> PAGE_SHIFT, "The memslot is too small");
+	return gfn;
+}
+
+/* Each maps the page of zeroes at its first address. */
+static void map_tables(struct model_test *t, void *hva)
+{
+	u64 gfn = TABLES_GPA >> PAGE_SHIFT;
+
+	for (unsigned int i = 0; i < t->c->tables; i++) {
+		u64 gva = table_gva(i);
+
+		if (!(i % TABLE_KINDS)) {
+			gfn = next_in_bucket(t, gfn + 1);
+			*(u64 *)(hva + (gfn << PAGE_SHIFT) - TABLES_GPA) = TABLES_GPA | TABLE_BITS;
+		}
+		virt_map_level(t->vm, gva, 0, SZ_2M, PG_LEVEL_2M);
+		*vm_get_entry(t->vm, gva, PG_LEVEL_2M) =
+			gfn << PAGE_SHIFT | TABLE_BITS | (i & 4 ? PT_WRITABLE_MASK : 0);
+		vm_vary_entry(t->vm, gva, i);
+	}
+}
+
+static void enter_colliding(struct model_test *t)
+{
+	void *hva = mmap(NULL, TABLES_SIZE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	TEST_ASSERT(hva != MAP_FAILED, "errno %d", errno);
+	/* The kernel may have no transparent huge pages. */
+	madvise(hva, TABLES_SIZE, MADV_NOHUGEPAGE);
+	vm_set_user_memory_region(t->vm, TABLES_SLOT, 0, TABLES_GPA, TABLES_SIZE, hva);
+	enter_long(t);
+	map_tables(t, hva);
+}
+
+static void use_tables(struct model_test *t)
+{
+	for (unsigned int i = 0; i < t->c->tables; i++)
+		list_add_gva(t, table_gva(i), READ_GPA);
+	guest_run(t, READ_GPA);
+}
+
+static void run_collide(struct model_test *t)
+{
+	bool many = t->c->tables >= TOO_MANY_TABLES;
+	u64 expected = eager ? t->c->nr_huge - many : 0;
+	u64 shadow_pages = vm_get_stat(t->vm, mmu_shadow_pages);
+	u64 splits;
+
+	touch_all(t, "all touched");
+	use_tables(t);
+	shadow_pages = vm_get_stat(t->vm, mmu_shadow_pages) - shadow_pages;
+	CHECK(t, shadow_pages >= t->c->tables,
+	      "page tables used: expected at least %u shadow pages, seen %lu", t->c->tables,
+	      shadow_pages);
+
+	splits = vm_get_stat(t->vm, eager_split_done);
+	start_and_clear(t);
+	splits = vm_get_stat(t->vm, eager_split_done) - splits;
+	CHECK(t, splits == expected,
+	      "%u page tables in the bucket: expected %lu huge pages to be split, seen %lu",
+	      t->c->tables, expected, splits);
+
+	round_of_writes(t, true);
+	stop_logging(t);
+	check_memory(t);
+}
+
 static const char *cannot_relink(void)
 {
 	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
@@ -239,6 +346,10 @@ const struct test_case test_cases[] = {
 	{ "tracked_alias", "the same, with another mapping that is not huge", enter_long,
 	  run_tracked_alias, .skip_reason = no_shadow_paging, .nr_huge = 1,
 	  .aliases = OTHER_ALIAS + 1, .alias_step = SZ_4M },
+	{ "collide", "page tables of the guest's in a bucket of KVM's hash", enter_colliding,
+	  run_collide, .skip_reason = no_shadow_paging, .tables = FEW_TABLES, .nr_huge = 2 },
+	{ "many_collide", "the same, too many page tables", enter_colliding, run_collide,
+	  .skip_reason = no_shadow_paging, .tables = TOO_MANY_TABLES, .nr_huge = 2 },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);
