@@ -4,8 +4,9 @@
  *
  * eager_split_modes_test checks that in each mode of the guest, with the same model.  This
  * test is about page tables that are not full, memory that the host may only read, page
- * tables that nothing links to any more, and huge pages that must not be executed.  It
- * also checks that no page is left to page faults, which KVM counts.
+ * tables that nothing links to any more, huge pages that must not be executed, and page
+ * tables below a 1GiB page.  It also checks that no page is left to page faults, which KVM
+ * counts.
  *
  * Limits: the TDP MMU of some kernels leaves read-only memory to page faults, so faults
  * are not checked there.  TLB flushes are checked by KVM's count of requests only.
@@ -170,6 +171,88 @@ static void run_nx_tracked(struct model_test *t)
 	execute_first(t);
 }
 
+/*
+ * A 1GiB page of the TDP MMU with a page table for each 2MiB, nearly all of which are empty, as the
+ * host has taken the memory away for a moment
+ *
+ * KVM must remove these page tables one by one, so that it can yield mmu_lock in between, and not
+ * all of them together when it restores the 1GiB page.  What is in a page table that is removed
+ * gets frozen: by KVM's tracepoint, no link to a page table may.
+ */
+
+#define SPTE_CHANGED	TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/"
+#define SPTE_PRESENT	BIT_ULL(11)
+#define SPTE_LEAF	BIT_ULL(7)
+
+struct removed {
+	unsigned int tables;
+	/* Of these, together with the page table that had links to them. */
+	unsigned int within;
+};
+
+static void add_removed(struct removed *r, const char *line)
+{
+	const char *text = strstr(line, "level 2 old_spte ");
+	unsigned long old_spte, new_spte;
+
+	if (!text ||
+	    sscanf(text, "level 2 old_spte %lx new_spte %lx", &old_spte, &new_spte) != 2 ||
+	    !(old_spte & SPTE_PRESENT) || (old_spte & SPTE_LEAF))
+		return;
+
+	/* Other than an SPTE that is frozen, one that is zapped has none of these bits. */
+	r->tables++;
+	r->within += !(new_spte & SPTE_PRESENT) && new_spte % PAGE_SIZE;
+}
+
+static struct removed read_removed(void)
+{
+	FILE *f = fopen(TRACING "trace", "r");
+	struct removed r = { };
+	char line[512];
+
+	TEST_ASSERT(f, "Can't read the trace");
+	while (fgets(line, sizeof(line), f))
+		add_removed(&r, line);
+	fclose(f);
+	return r;
+}
+
+static struct removed stop_and_count(struct model_test *t)
+{
+	struct removed r;
+
+	clear_trace();
+	setting_set(SPTE_CHANGED "enable", "1");
+	stop_logging(t);
+	setting_set(SPTE_CHANGED "enable", "0");
+	r = read_removed();
+	clear_trace();
+	return r;
+}
+
+static void run_1g_left(struct model_test *t)
+{
+	struct removed r;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_NONE) &&
+		    !mprotect(t->mapping, t->mapping_size, PROT_READ | PROT_WRITE),
+		    "errno %d", errno);
+	list_write(t, 0, 0);
+	write_listed(t);
+
+	r = stop_and_count(t);
+	CHECK(t, !eager || r.tables == PAGES_PER_1G / PAGES_PER_2M,
+	      "logging disabled: expected %lu page tables to be removed, seen %u",
+	      PAGES_PER_1G / PAGES_PER_2M, r.tables);
+	CHECK(t, !r.within, "logging disabled: %u page tables were removed in one step", r.within);
+	read_all(t);
+	write_all(t);
+	check_memory(t);
+}
+
 static const char *no_mitigation(void)
 {
 	return get_kvm_param_bool("nx_huge_pages") ? NULL : "nx_huge_pages is off";
@@ -178,6 +261,13 @@ static const char *no_mitigation(void)
 static const char *no_mitigation_or_tdp(void)
 {
 	return kvm_is_tdp_enabled() ? no_mitigation() : "the guest's page tables are shadowed";
+}
+
+static const char *cannot_trace_1g(void)
+{
+	if (!is_tdp_mmu())
+		return "the guest isn't mapped by the TDP MMU";
+	return no_1g() ?: setting_exists(SPTE_CHANGED "enable") ? NULL : "no tracepoint";
 }
 
 const struct test_case test_cases[] = {
@@ -192,6 +282,9 @@ const struct test_case test_cases[] = {
 	  .skip_reason = no_mitigation, .nr_huge = 2 },
 	{ "nx-tracked", "pages that are executed and tracked", enter_long, run_nx_tracked,
 	  .skip_reason = no_mitigation_or_tdp, .nr_huge = 1 },
+	{ "1g-left", "a 1GiB page and empty page tables", enter_long, run_1g_left,
+	  .skip_reason = cannot_trace_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
+	  .stride = PAGES_PER_2M },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);
