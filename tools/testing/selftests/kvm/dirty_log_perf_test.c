@@ -411,7 +411,7 @@ static void populate(struct test *test)
 			test->page_tables = count_page_tables();
 	}
 
-	/* With --tracked there are no huge pages: writes to logged memory map 4KiB pages. */
+	/* With --tracked, populating by writes maps 4KiB pages, as the memory is logged. */
 	if (opts->verify && !opts->tracked)
 		verify_populated(test);
 }
