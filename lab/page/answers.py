@@ -116,7 +116,7 @@ def _throughput(source: Source) -> Picture | None:
     if not shown:
         return None
     title = "Writes of a guest while the log is switched on, cleared twice, and switched off"
-    chart = pictures.throughput(title, [run.drawn for run in shown], "writer")
+    chart = live.throughput(title, shown, "writer")
     dims, reading = live.dimensions_of(shown), live.dips_said(shown)
     return Picture("slowdown", SLOWER, [chart], dims, reading, source.name)
 
@@ -177,15 +177,16 @@ def _memory(sources: Sources) -> Picture | None:
     left, added = [], []
     for one in found:
         lines = source.at([one.key])
-        group = f"{_regions(one.write_percent)}\nwritten"
+        group = _regions(one.write_percent)
         left.append(Bar(group, kinds[one.eager], float(one.pages_2m or 0), lines))
         if one.page_tables is not None:
             added.append(Bar(group, kinds[one.eager], one.page_tables * 4.0, lines))
     whole = found[0].vcpus * found[0].bytes_per_vcpu / (2 << 20)
-    charts = [pictures.bars("Huge pages left", left, "2 MiB pages", "pages", whole=whole)]
+    by = ", by what is written"
+    charts = [pictures.bars(f"Huge pages left{by}", left, "2 MiB pages", "pages", whole=whole)]
     if added:
         most = max(bar.value for bar in added) or 1
-        charts.append(pictures.bars("Page tables added", added, "KiB", "KiB", whole=most))
+        charts.append(pictures.bars(f"Page tables added{by}", added, "KiB", "KiB", whole=most))
     name = mode_name(found[0].machine, found[0].mode)
     dims = dimensions.of(_records(left))
     return Picture(

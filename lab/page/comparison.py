@@ -13,15 +13,19 @@ import click
 from lab.core.errors import WorkFailed
 from lab.core.steps import say
 from lab.page import dimensions, pictures, render
+from lab.page.compared import mode_name
 from lab.page.model import Block, Grid, Picture, Section
-from lab.page.pictures import Movement
-from lab.results import compare, files, sources
+from lab.page.pictures import Chart, Movement
+from lab.page.summary import path
+from lab.results import compare, files, notation, sources
 from lab.results.compare import Comparison, Pair, Side
+from lab.results.jsonl import Key
+from lab.results.notation import OFF
 from lab.results.sources import Line, Source
 
-# How many movements are named and drawn: the page has a table of all.
+# How many movements are named, and drawn each way: the page has a table of all.
 NAMED = 10
-DRAWN = 30
+DRAWN = 15
 TITLE = "What moved between two results"
 
 
@@ -44,18 +48,48 @@ def _origins(pairs: Sequence[Pair], of: Sequence[Source]) -> list[tuple[Line, ..
     return [tuple(line for source in of for line in source.at([pair.key])) for pair in pairs]
 
 
-def _picture(found: Comparison, of: Sequence[Source]) -> Picture:
-    shown = found.moved[:DRAWN]
-    origins = _origins(shown, of)
+def _plain(key: Key) -> str:
+    """A measurement in words of the report, for those who do not know the test."""
+    way = {"kernel": key.kernel, "eager": key.eager, "dirty_bits": key.dirty_bits}
+    name = pictures.style_of(way).short
+    if key.kernel == "series" and way["dirty_bits"] != OFF:
+        name = f"{'Y' if key.eager else 'N'}, dirty_bits={key.dirty_bits}"
+    vcpus = f"{key.vcpus} vCPU{'' if key.vcpus == 1 else 's'}"
+    init = "" if key.initially_all_set else ", without initially-all-set"
+    guest = f"{vcpus} x {notation.size(key.bytes_per_vcpu)}"
+    mode = mode_name(key.machine, key.mode)
+    return f"{name}, {mode}, {guest}, {notation.writes(key.write_percent)}{init}: {_phase(key)}"
+
+
+PHASES = {"populate": "populating", "enable": "enabling", "disable": "disabling", "dirty": "writes"}
+
+
+def _phase(key: Key) -> str:
+    name = PHASES.get(key.phase, key.phase.upper())
+    return name if key.iteration is None else f"{name} of round {key.iteration}"
+
+
+def _movements(found: Comparison, of: Sequence[Source], *, longer: bool) -> Chart | None:
+    """A chart of those figures that moved most one way."""
+    pairs = [pair for pair in found.moved if (pair.after > pair.before) == longer]
+    shown = pairs[:DRAWN]
     moved = [
-        Movement(compare.label(pair.key), pair.before * 1e3, pair.after * 1e3, lines)
-        for pair, lines in zip(shown, origins, strict=True)
+        Movement(_plain(pair.key), pair.before * 1e3, pair.after * 1e3, lines)
+        for pair, lines in zip(shown, _origins(shown, of), strict=True)
     ]
-    dims = dimensions.of([line.record for lines in origins for line in lines])
-    most = shown[0]
-    reading = f"{compare.label(most.key)} moved most: {most.change:.2f}x."
+    most = f", the first {DRAWN} of {len(pairs)}" if len(pairs) > DRAWN else ""
+    way = "Takes longer" if longer else "Takes less"
+    return pictures.movements(f"{way} in B than in A{most}", moved) if moved else None
+
+
+def _picture(found: Comparison, of: Sequence[Source]) -> Picture:
+    both = [_movements(found, of, longer=longer) for longer in (True, False)]
+    charts = [chart for chart in both if chart]
+    lines = [line.record for chart in charts for datum in chart.data for line in datum.lines]
+    most = found.moved[0]
+    reading = f"{_plain(most.key)} moved most: {most.change:.2f}x."
     name = f"{of[0].name} and {of[1].name}"
-    return Picture("moved", "What moved", [pictures.movements(moved)], dims, reading, name)
+    return Picture("moved", "What moved", charts, dimensions.of(lines), reading, name)
 
 
 def sections(found: Comparison, a: Side, b: Side, of: Sequence[Source]) -> list[Section]:
@@ -67,13 +101,15 @@ def sections(found: Comparison, a: Side, b: Side, of: Sequence[Source]) -> list[
         rows = replace(rows, columns=rows.columns[:-1], rows=[row[:-1] for row in rows.rows])
         rows.title, rows.strong = "What moved, the largest factor first", set()
         # Without a figure to divide by there is nothing to draw.
-        if all(pair.before > 0 and pair.after > 0 for pair in found.moved[:DRAWN]):
+        if all(pair.before > 0 and pair.after > 0 for pair in found.moved):
             blocks.append(_picture(found, of))
         blocks.append(Grid(rows, _origins(found.moved, of), folded=False))
     blocks.append(Grid(every, _origins(found.pairs, of)))
     said = in_words(found)
     intro = f"{'; '.join([f'{said[0].upper()}{said[1:]}', *compare.notes(found)])}."
-    return [Section("compared", f"{a.name} (A) and {b.name} (B)", blocks, intro)]
+    names = (path(Path(side.name)) for side in (a, b))
+    title = "{} (A) and {} (B)".format(*names)
+    return [Section("compared", title, blocks, intro)]
 
 
 def write(found: Comparison, a: Side, b: Side, given: Sequence[Path], directory: Path) -> Path:

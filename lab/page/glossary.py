@@ -63,8 +63,13 @@ TERMS: Mapping[str, tuple[str, str]] = {
     "EPT": (
         "EPT",
         "Two-dimensional paging on Intel processors (NPT on AMD's): the processor translates"
-        " guest addresses by a page table of KVM. The TDP MMU and the shadow MMU are two"
-        " implementations in KVM; without further words it is the shadow MMU (tdp_mmu=N).",
+        " guest addresses by a page table of KVM. Without further words it is that of the shadow"
+        " MMU (tdp_mmu=N).",
+    ),
+    "TDP-MMU": (
+        "TDP MMU",
+        "The newer of two implementations of two-dimensional paging in KVM (tdp_mmu=Y). The"
+        " unpatched kernel can split eagerly there. The older one is the shadow MMU.",
     ),
     "shadow-paging": (
         "shadow paging",
@@ -84,8 +89,13 @@ TERMS: Mapping[str, tuple[str, str]] = {
     ),
     "goal": (
         "goal",
-        "A bound that `make bench` checks, see docs/measuring.md (The reference). The appendix"
-        " lists all goals.",
+        "A bound that `make bench` checks, see docs/measuring.md (The reference). The section"
+        " All goals has a table of them.",
+    ),
+    "mmu-lock": (
+        "mmu_lock",
+        "The lock of a VM that protects its page tables in KVM. A page fault of the shadow MMU"
+        " holds it alone, so that all other vCPUs wait.",
     ),
     "stall": (
         "stall",

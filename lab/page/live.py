@@ -2,14 +2,14 @@
 """The section on what running vCPUs feel: timelines and stalls, of `make bench WHAT=live`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.machines.paging import Mode
 from lab.page import dimensions, pictures
 from lab.page.compared import mode_name
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import Panel, Point, Points, Style, Timeline
+from lab.page.pictures import Chart, Datum, Panel, Point, Points, Style, Timeline
 from lab.results import goals, notation
 from lab.results.sources import Line, Source
 from lab.results.table import Table
@@ -18,6 +18,19 @@ KINDS = ("writer", "reader")
 # By how many percent stalls may be longer with N than with Y if N is to be no worse.
 LIMIT_PERCENT = 10
 STALL_PHASES = ("enable", "enabled", "get", "clear", "logging")
+# What readers call the phases; an iteration follows.
+PHASES = {
+    "baseline": "before logging",
+    "enable": "while it is enabled",
+    "enabled": "logging, before CLEAR",
+    "get": "GET",
+    "clear": "CLEAR",
+    "logging": "logging, after CLEAR",
+    "disable": "while it is disabled",
+    "disabled": "after logging",
+}
+# Of how many accesses the table behind a picture of stalls names the longest one.
+SHARES = (100, 1_000, 10_000, 100_000)
 
 
 @dataclass(frozen=True)
@@ -49,12 +62,13 @@ def runs(source: Source, ept: bool) -> list[LiveRun]:
             kinds = [o for o in source.of("kind") if _same_run(o) == _same_run(timeline)]
             found.append(LiveRun(timeline, kinds))
     steps = (pictures.LAZY, pictures.FIRST_WRITE, pictures.EAGER)
-    order = (*steps, pictures.BITS, pictures.UNGATED)
+    order = (*steps, pictures.BITS, pictures.UNGATED, pictures.UNPATCHED)
     return sorted(found, key=lambda run: order.index(run.style))
 
 
 def _same_run(line: Line) -> tuple[Any, ...]:
-    return tuple(line.record[name] for name in ("machine", "kernel", "ept", "tdp_mmu", "eager"))
+    names = ("machine", "kernel", "ept", "tdp_mmu", "eager", "dirty_bits")
+    return tuple(line.record.get(name) for name in names)
 
 
 def _exceeding(run: LiveRun, kind: str) -> Points:
@@ -100,6 +114,7 @@ WITH = {
     pictures.EAGER: "with Y",
     pictures.BITS: "with Dirty bits",
     pictures.UNGATED: "in the ungated baseline",
+    pictures.UNPATCHED: "in the unpatched kernel with Y",
 }
 
 
@@ -152,17 +167,38 @@ def dips_said(found: Sequence[LiveRun]) -> str:
 def _stalls_said(found: Sequence[LiveRun]) -> str:
     """The longest stall of each kind of vCPU in each run."""
     said = []
-    for kind, title in TITLES.items():
+    for kind, one in (("writer", "writer"), ("reader", "reader of unmapped pages")):
         of = (
             f"{notation.milliseconds(_longest_s(run, kind))} ms {WITH[run.style]}" for run in found
         )
-        said.append(f"the longest stall of a {title.removesuffix('s')} is {joined([*of])}")
+        said.append(f"the longest stall of a {one} is {joined([*of])}")
     return f"While logging is on, {'; '.join(said)}."
+
+
+def throughput(title: str, runs: Sequence[LiveRun], kind: str, mode: str = "") -> Chart:
+    """Throughput over time, with its averages in each phase as the table behind it."""
+    chart = pictures.throughput(title, [run.drawn for run in runs], kind, mode=mode)
+    data = [
+        Datum(run.style.label, _phase(line), f"{_per_ms(line)} per ms", (line,))
+        for run in runs
+        for line in run.phases(kind)
+        if line.record["phase"] in PHASES
+    ]
+    return replace(chart, data=data, columns=("", "when", "accesses, average"))
+
+
+def _phase(line: Line) -> str:
+    name, iteration = line.record["phase"], line.record["iteration"]
+    return f"{PHASES.get(name, name)} {iteration or ''}".strip()
+
+
+def _per_ms(line: Line) -> str:
+    return pictures.number(line.record["accesses_per_second"] / 1e3)
 
 
 def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     charts = [
-        pictures.throughput(f"{run.style.label}; {title}", [run.drawn], kind, mode=_name(runs))
+        throughput(f"{run.style.label}; {title}", [run], kind, _name(runs))
         for kind, title in TITLES.items()
         for run in runs
     ]
@@ -178,35 +214,48 @@ def _timeline_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
 
 def _stall_picture(runs: Sequence[LiveRun], mode: str) -> Picture:
     name = f"stalls-{mode}"
-    panels = []
+    charts = []
     for kind, title in TITLES.items():
         # Draw the ungated baseline first: its curve is wider, and others would lie below it.
         below = sorted(runs, key=lambda run: run.style is not pictures.UNGATED)
         drawn = {run.style: _exceeding(run, kind) for run in below}
         curves = {style: points for style, points in drawn.items() if points}
         if curves:
-            panels.append(Panel(title, STALL, curves, mode=_name(runs)))
+            chart = pictures.stalls(Panel(title, STALL, curves, mode=_name(runs)))
+            data = [datum for run in runs for datum in _quantiles(run, kind)]
+            charts.append(replace(chart, data=data, columns=("", "of accesses", "takes")))
     return Picture(
         name,
         f"How long accesses stall while logging is on, {_name(runs)}",
-        [pictures.stalls(panel) for panel in panels],
+        charts,
         dimensions_of(runs),
         _stalls_said(runs),
         runs[0].timeline.file,
     )
 
 
+def _quantiles(run: LiveRun, kind: str) -> Iterator[Datum]:
+    """What one access in SHARES takes or exceeds, and the longest stall."""
+    lines = tuple(line for line in run.phases(kind) if line.record["phase"] in STALL_PHASES)
+    points = _exceeding(run, kind)
+    if points:
+        for share in (share for share in SHARES if share * points[-1].y <= 1):
+            exceeded = [point.x for point in points if share * point.y >= 1]
+            shown = f"{pictures.number(exceeded[-1] * 1e3)} ms or more"
+            yield Datum(run.style.label, f"one in {share:,}", shown, lines)
+        yield Datum(run.style.label, "the longest", f"{_longest_s(run, kind) * 1e3:.3f} ms", lines)
+
+
 def _by_phase(runs: Sequence[LiveRun], kind: str) -> dict[str, list[Line]]:
     """The lines of a kind of vCPUs, one for each run, by phase and iteration."""
     found: dict[str, list[Line]] = {}
     for line in (line for run in runs for line in run.phases(kind)):
-        phase, iteration = line.record["phase"], line.record["iteration"]
-        if phase != "populate":
-            found.setdefault(f"{phase} {iteration or ''}".strip(), []).append(line)
+        if line.record["phase"] != "populate":
+            found.setdefault(_phase(line), []).append(line)
     return found
 
 
-def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
+def _longest_table(runs: Sequence[LiveRun]) -> Grid:
     """The longest stall in each phase of the host's actions, by kind of vCPU."""
     columns = tuple(run.style.label for run in runs)
     rows: list[tuple[str, ...]] = []
@@ -216,7 +265,7 @@ def _longest_table(runs: Sequence[LiveRun], mode: str) -> Grid:
             longest = (f"{line.record['longest_us'] / 1e3:.3f}" for line in lines)
             rows.append((f"{kind}, {phase}", *longest))
             origins.append(tuple(lines))
-    title = f"Longest stall of any access, ms, {mode.replace('ept', 'ept=')}"
+    title = f"Longest stall of any access, ms, {_name(runs)}"
     notes = ["an access counts in the phase in which it began", *_verdicts(runs), notation.LOCKSTEP]
     return Grid(Table(title, ("", *columns), rows, notes), origins)
 
@@ -253,8 +302,8 @@ def _verdicts(runs: Sequence[LiveRun]) -> Iterator[str]:
 
 def terminal_tables(source: Source) -> list[Table]:
     """The longest stalls in each paging mode, with verdicts on N beside Y."""
-    modes = {"eptY": runs(source, True), "eptN": runs(source, False)}
-    return [_longest_table(found, mode).table for mode, found in modes.items() if found]
+    modes = [runs(source, ept) for ept in (True, False)]
+    return [_longest_table(found).table for found in modes if found]
 
 
 def _live_blocks(source: Source) -> list[Block]:
@@ -262,7 +311,7 @@ def _live_blocks(source: Source) -> list[Block]:
     for mode, ept in (("eptY", True), ("eptN", False)):
         if found := runs(source, ept):
             blocks += [_timeline_picture(found, mode), _stall_picture(found, mode)]
-            blocks.append(_longest_table(found, mode))
+            blocks.append(_longest_table(found))
     return blocks
 
 

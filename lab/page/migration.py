@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The section on live migration: what a guest felt while it was migrated."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lab.machines.paging import Mode
 from lab.page import dimensions, pictures
+from lab.page.compared import mode_name
 from lab.page.model import Block, Grid, Missing, Part, Picture
-from lab.page.pictures import Record, Timeline
+from lab.page.pictures import Datum, Record, Style, Timeline
 from lab.results import goals, notation
 from lab.results.sources import Line, Source
 from lab.results.table import Table
@@ -84,7 +86,8 @@ ROWS = (
 
 
 def _title(record: Record) -> str:
-    return f"Migration, {record['machine']} ({record['kernel']}), {dimensions.mode(record)}"
+    mode = mode_name(record["machine"], Mode(record["ept"], record["tdp_mmu"]))
+    return f"Migration, {record['machine']} ({record['kernel']}), {mode}"
 
 
 def _table(migrations: Sequence[MigrationRecords]) -> Table:
@@ -115,6 +118,44 @@ def migration_tables(found: Sequence[Record]) -> list[Table]:
     return [_table(migrations) for migrations in _migrations(found)]
 
 
+# The keys of what charts show, in their order, and how the tables behind them show it.
+CHARTED: Mapping[str, Callable[[float], str]] = {
+    "requests_per_second": lambda rate: f"{pictures.number(rate)} requests a second",
+    "longest_request_us": lambda us: f"longest request {pictures.number(us / 1e3)} ms",
+}
+WHEN = {"before": "before the migration", "precopy": "while it copies memory"}
+
+
+WHAT_LINES_ARE = (
+    "A dip of the requests served is what the guest cannot serve because its pages are being split"
+    " under it. Lines are where the migration begins and where it stops the guest, dotted ones are"
+    " its passes over the memory."
+)
+
+
+def _longest_said(migrations: Sequence[MigrationRecords]) -> str:
+    """The longest request of each migration, before it and during it."""
+    said = []
+    for migration in migrations:
+        before, during = (
+            pictures.number(migration[name]["longest_request_us"] / 1e3) for name in WHEN
+        )
+        label = pictures.style_of(migration["migration"]).label
+        said.append(f"{during} ms while it is migrated, {before} ms before ({label})")
+    return f"The longest request of the guest takes {'; '.join(said)}."
+
+
+def _data(
+    style: Style, migration: MigrationRecords, lines: Iterable[Line], key: str
+) -> list[Datum]:
+    """The table behind a chart: its values before and during the migration."""
+    of = {name: [line for line in lines if line.record is migration[name]] for name in WHEN}
+    return [
+        Datum(style.label, when, CHARTED[key](migration[name][key]), tuple(of[name]))
+        for name, when in WHEN.items()
+    ]
+
+
 def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> list[Block]:
     record = migrations[0]["migration"]
     origins = tuple(line for line in lines if _same(line.record) == _same(record))
@@ -126,15 +167,14 @@ def _blocks(migrations: Sequence[MigrationRecords], lines: Sequence[Line]) -> li
         for m in migrations
     ]
     unit = "simulated ms" if simulated else "ms"
-    charts = [chart for one in drawn for chart in pictures.migration_charts(one, unit)]
+    charts = [
+        replace(chart, data=_data(one.style, migration, lines, key), columns=("", "when", "value"))
+        for one, migration in zip(drawn, migrations, strict=True)
+        for key, chart in zip(CHARTED, pictures.migration_charts(one, unit), strict=False)
+    ]
     requests = f"{record['rate']} requests a second and vCPU, each reads {record['reads']} pages"
     said = dimensions.of([record], f"{requests} and writes {record['writes']}")
-    reading = (
-        "Left: how many requests the guest serves; a dip after the migration begins is what it"
-        " cannot serve because its pages are being split under it. Right: the longest request in"
-        " each window; the lower, the less a guest notices of being migrated. Dotted lines are"
-        " passes over the memory, the last line is where it is stopped."
-    )
+    reading = f"{_longest_said(migrations)} {WHAT_LINES_ARE}"
     picture = Picture(name, _title(record), charts, said, reading, lines[0].file)
     table = _table(migrations)
     return [picture, Grid(table, [origins] * len(table.rows))]

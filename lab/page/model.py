@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lab.page.pictures import Chart, Style
+from lab.page.pictures import HOST, Chart, Style
 from lab.results.sources import Line, Source, Sources
 from lab.results.table import Table
 
@@ -45,8 +45,9 @@ class Picture:
 
     @property
     def styles(self) -> list[Style]:
-        """Its legend."""
-        return list(dict.fromkeys(style for chart in self.charts for style in chart.styles))
+        """Its legend: the curves, then what is behind them."""
+        found = dict.fromkeys(style for chart in self.charts for style in chart.styles)
+        return sorted(found, key=lambda style: style == HOST)
 
     @property
     def files(self) -> dict[str, Chart]:

@@ -42,7 +42,7 @@ GOALS = (Goal("series", "limit", 1.6, max), Goal("unpatched", "series", 4.0, min
 BESIDE = ("lowest_ns", "highest_ns", "misses_per_2mib", "instructions_per_2mib")
 CODES = ("limit", "stores", "series", "plain", "unpatched")
 STYLES = {
-    "limit": replace(pictures.UNGATED, label="limit: memset, or reading"),
+    "limit": replace(pictures.UNGATED, label="limit: memset, or reading", colour="ink"),
     "unpatched": replace(pictures.LAZY, label="unpatched: page by page"),
     "series": replace(pictures.EAGER, label="series"),
 }
@@ -111,6 +111,7 @@ def table(found: Sequence[Record]) -> Table:
     return Table(TITLE, columns, [*starmap(_row, cases.items())], notes, labels=2)
 
 
+CLOSER = "The closer a line lies to that of the limit, the less is left to be gained"
 READS_TITLE = "Reads of memory that is mapped by 2 MiB and by 4 KiB pages"
 WHAT_READS_ARE = (
     "dependent: each read needs the result of the one before; user space without a guest, whose TLB"
@@ -155,7 +156,7 @@ def _blocks(source: Source) -> list[Block]:
     shown = table(found)
     origins = [tuple(o for o in lines if _case(o.record) == case) for case in _cases(found)]
     said = f"native ({found[0]['cpu']}, processor time), kernel {found[0]['kernel_version']}"
-    reading = "The closer a line lies to that of the limit, the less is left to be gained."
+    reading = ". ".join([CLOSER, *verdicts(_cases(found))]) + "."
     # Curves over memory, with warm caches and then with cold ones.
     curves: dict[str, dict[Style, list[Point]]] = {}
     for line in sorted(lines, key=lambda line: (line.record["cold"], line.record["gib"])):

@@ -2,7 +2,8 @@
 """Pictures of results: specifications in Vega-Lite, drawn as SVG here, and by the reader's browser.
 
 The same figures give the same bytes. Colours are those of Okabe and Ito, which people with any
-colour vision can tell apart; each curve has a marker and a dash pattern of its own as well. A
+colour vision can tell apart, and each means the same in all pictures; each curve over vCPUs has a
+marker and a dash pattern of its own as well. A
 chart is as wide as a telephone, so that its text stays legible there: pages put several of them
 beside each other.
 """
@@ -27,14 +28,21 @@ COLOURS = {
     "first-write": "#e69f00",
     "eager": "#0072b2",
     "ungated": "#009e73",
-    "enable": "#f0e442",
-    "clear": "#cc79a7",
-    "disable": "#56b4e8",
-    "bits": "#cc79a8",
+    "unpatched": "#525252",
+    "host": "#f0e442",
+    "bits": "#cc79a7",
     "bits-lazy": "#56b4e9",
+    "asked": "#9911ee",
 }
 # The same names on a dark page. Those that are missing are the same there.
-DARK = {"paper": "#14181d", "ink": "#e6e9ed", "grid": "#4a525c", "eager": "#4aa8e0"}
+DARK = {
+    "paper": "#14181d",
+    "ink": "#e6e9ed",
+    "grid": "#4a525c",
+    "eager": "#4a8af0",
+    "unpatched": "#bebebe",
+    "bits-lazy": "#7cc8f5",
+}
 INK, GRID, PAPER = (COLOURS[name] for name in ("ink", "grid", "paper"))
 # What people call these colours.
 WORDS = {
@@ -42,11 +50,12 @@ WORDS = {
     "first-write": "orange",
     "eager": "blue",
     "ungated": "green",
-    "enable": "yellow",
-    "clear": "pink",
-    "disable": "light blue",
+    "unpatched": "grey",
+    "host": "yellow",
     "bits": "pink",
     "bits-lazy": "light blue",
+    "asked": "violet",
+    "ink": "black",
 }
 GLYPHS = {
     "cross": "\N{HEAVY GREEK CROSS}",
@@ -56,10 +65,8 @@ GLYPHS = {
     "triangle-up": "\N{BLACK UP-POINTING TRIANGLE}",
     "triangle-down": "\N{BLACK DOWN-POINTING TRIANGLE}",
 }
-# Not GET: it is too short to be visible next to the CLEAR that follows it.
-BANDS = ("enable", "clear", "disable")
 # Pixels.
-WIDTH, HEIGHT, BAR, GAP = 360, 220, 13, 9
+WIDTH, HEIGHT, BAR, GAP, LINE = 360, 220, 13, 9, 12
 # The widest characters of fonts that browsers may take instead, at the size of labels.
 LETTER = 6.9
 # The first font is that which vl-convert has, and measures text by.
@@ -87,7 +94,8 @@ CONFIG: Spec = {
         "labelFontSize": 11,
         "titleFontSize": 11,
     },
-    "axisY": {"minExtent": 34},
+    # Fonts that browsers may take instead have wider digits.
+    "axisY": {"minExtent": 34, "titlePadding": 9},
     "text": {"color": INK, "fontSize": 11},
 }
 
@@ -123,13 +131,13 @@ LAZY = Style("unpatched, N: lazy", "lazy", "cross", (2, 2))
 FIRST_WRITE = Style("N: on the first write", "first-write", "circle")
 # Drawn first, and with larger markers: the curve of the series often lies exactly on it.
 UNGATED = Style("ungated, Y", "ungated", "square", (6, 3), hollow=True)
-UNPATCHED = replace(UNGATED, label="unpatched, Y")
+UNPATCHED = replace(UNGATED, label="unpatched, Y", colour="unpatched")
 # Styles of the kernels that are compared with the series.
 BASELINE = {"peer": UNGATED, "base": UNPATCHED}
 EAGER = Style("Y: eager", "eager", "diamond")
 BITS = Style("Y, Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
 BITS_LAZY = Style("N, Dirty bits", "bits-lazy", "triangle-down", (3, 3))
-ASKED = Style("Y, as QEMU asks", "ungated", "triangle-down", (2, 2))
+ASKED = Style("Y, as QEMU asks", "asked", "triangle-down", (2, 2))
 # Styles of ways to log, in pictures that only show Y.
 PROTECTED = Style("write protection", "eager", "diamond")
 BY_DIRTY_BITS = Style("Dirty bits", "bits", "triangle-up", (8, 2, 2, 2))
@@ -212,9 +220,9 @@ def style_of(record: Record) -> Style:
         return UNGATED
     if by_bits(record):
         return ASKED if record["dirty_bits"] == "qemu" else BITS
-    if record["eager"]:
-        return EAGER
-    return LAZY if record["kernel"] == "base" else FIRST_WRITE
+    if record["kernel"] == "base":
+        return UNPATCHED if record["eager"] else LAZY
+    return EAGER if record["eager"] else FIRST_WRITE
 
 
 @dataclass(frozen=True)
@@ -567,6 +575,8 @@ def _group_axis(groups: Mapping[str, float]) -> Spec:
     """Groups of bars have their names to the left, broken into lines. groups: name -> place."""
     longest = max(len(line) for group in groups for line in group.split("\n"))
     names = json.dumps({f"{place:g}": group for group, place in groups.items()})
+    # The first line is in the middle, unless it is moved up.
+    in_lines = f"indexof(({names})['' + datum.value], '\\n') >= 0"
     return {
         "minExtent": round(longest * LETTER),
         "title": None,
@@ -574,6 +584,7 @@ def _group_axis(groups: Mapping[str, float]) -> Spec:
         "domain": False,
         "grid": False,
         "labelLimit": 140,
+        "labelOffset": {"condition": {"test": in_lines, "value": -LINE / 2}, "value": 0},
         "values": list(groups.values()),
         "labelOverlap": False,
         "labelExpr": f"split(({names})['' + datum.value], '\\n')",
@@ -625,10 +636,10 @@ def _halves(label: str) -> list[str]:
     return [", ".join(part) for part in (parts[:at], parts[at:]) if part]
 
 
-def movements(found: Sequence[Movement]) -> Chart:
+def movements(title: str, found: Sequence[Movement]) -> Chart:
     """Draw by which factor figures moved: bars to the right of 1 for longer, to the left for less.
 
-    Each has its label above it.
+    All of FOUND moved one way. Each has its label above it.
     """
     times = [f"{number(one.before)} to {number(one.after)} ms" for one in found]
     values: list[Record] = [
@@ -644,8 +655,9 @@ def movements(found: Sequence[Movement]) -> Chart:
         for n, one in enumerate(found)
     ]
     factors = [float(one["f"]) for one in values]
-    low, high = min(1 / 1.3, *factors) / 1.05, max(1.3, *factors) * 1.05
-    axis = {"title": "B / A", "values": _log_ticks(low, high), "labelExpr": PLAIN, "grid": True}
+    longer = factors[0] > 1
+    low, high = (1.0, max(1.3, *factors) * 1.05) if longer else (min(1 / 1.3, *factors) / 1.05, 1.0)
+    axis = {"title": "B / A", "values": _log_ticks(low, high), "labelExpr": PLAIN, "grid": False}
     scale = {"type": "log", "domain": [low, high], "nice": False}
     x: Spec = {"field": "f", "type": "quantitative", "scale": scale, "axis": axis}
     height = len(found) * ROW
@@ -656,18 +668,18 @@ def movements(found: Sequence[Movement]) -> Chart:
         "encoding": {"x": x, "x2": {"datum": 1}, "y": {"field": "p"} | y, "tooltip": tooltip}
         | {"color": _colours([LONGER, SHORTER])},
     }
+    style = LONGER if longer else SHORTER
     label = {"type": "text", "align": "left", "baseline": "top", "x": 0, "yOffset": -32}
     text = {
         "mark": label | {"lineBreak": "\n", "lineHeight": 12},
         "encoding": {"y": {"field": "p"} | y, "text": {"field": "two"}},
     }
     spec = _spec([bar, text], values, height + 40)
-    styles = [LONGER, SHORTER]
     data = [
         Datum(one.label, "", f"{number(one.before)} to {number(one.after)} ms", one.lines)
         for one in found
     ]
-    return Chart("", spec, data, styles, "", ("", "", "ms"))
+    return Chart(title, spec, data, [style], "", ("", "", "ms"))
 
 
 def _stairs(values: Sequence[float], window_ms: float) -> list[Record]:
@@ -708,16 +720,24 @@ def throughput(
     axis = {"title": "accesses per ms", "tickCount": 5, "format": ",.0f"}
     y = {"field": "y", "type": "quantitative", "scale": {"zero": True}, "axis": axis}
     colour: Spec = _colours(styles) if several else {"value": COLOURS[styles[0].colour]}
+    dashes: Spec = {}
+    if several:
+        # In print without colours, dashes tell which curve is lazy splitting.
+        scale: Spec = {"domain": [one.label for one in styles]}
+        scale["range"] = [list(one.dashes) or [1, 0] for one in styles]
+        dashes = {"strokeDash": _colours(styles) | {"scale": scale}}
     if legend:
-        colour |= {"legend": {"title": None, "orient": "bottom-left", "labelFontSize": 11}}
-        colour["legend"] |= {"labelColor": INK, "labelLimit": 240, "symbolStrokeWidth": 3}
+        key = {"title": None, "orient": "bottom-left", "labelFontSize": 11}
+        key |= {"labelColor": INK, "labelLimit": 240, "symbolStrokeWidth": 3, "symbolSize": 300}
+        for each in (colour, *dashes.values()):
+            each |= {"legend": key}
     encoding = {"x": x, "y": y, "color": colour}
     what = {"s": "what"} if several else {}
     layers = [
         *(_bands(found[0], x) if len(found) == 1 else _actions(found[-1], x)),
         {
             "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8},
-            "encoding": encoding,
+            "encoding": encoding | dashes,
         },
         {
             "name": HOVER,
@@ -727,54 +747,51 @@ def throughput(
     ]
     width, height = size
     spec = _spec(layers, values, height, width=width)
-    bands = BAND_STYLES if len(found) == 1 else ()
-    return Chart(title, spec, styles=[*styles, *bands], mode=mode)
+    behind = (HOST,) if len(found) == 1 else ()
+    return Chart(title, spec, styles=[*styles, *behind], mode=mode)
 
 
-def _bands(timeline: Timeline, x: Spec) -> list[Spec]:
-    """What the host does meanwhile, as bands."""
-    values = [
+# What the host does meanwhile, as a picture calls it. Not GET: it is too short to be visible next
+# to the CLEAR that follows it.
+ACTIONS = {"enable": "log on", "clear": "CLEAR", "disable": "off"}
+# What a single timeline has behind it, for its legend.
+HOST = Style("the host switches the log on, clears it, or switches it off", "host", "square")
+
+
+def _acting(timeline: Timeline) -> list[Record]:
+    """What the host does meanwhile: from where to where, and its name."""
+    return [
         {
             "x": one["begin_us"] / 1e3,
             # At least a pixel wide.
             "x2": (one["begin_us"] + one["seconds"] * 1e6) / 1e3 + timeline.end_ms / 300,
-            "s": one["phase"],
+            "t": ACTIONS[one["phase"]],
         }
         for one in timeline.host
-        if one["phase"] in BANDS
-    ]
-    scale = {"domain": list(BANDS), "range": [COLOURS[name] for name in BANDS]}
-    encoding = {
-        "x": x,
-        "x2": {"field": "x2"},
-        "fill": {"field": "s", "type": "nominal", "scale": scale, "legend": None},
-        "tooltip": _tooltip(s="the host meanwhile", x="from, ms"),
-    }
-    return [
-        {
-            "data": {"values": values},
-            "mark": {"type": "rect", "opacity": 0.55},
-            "encoding": encoding,
-        }
+        if one["phase"] in ACTIONS
     ]
 
 
-# What a single timeline has behind it, for its legend.
-BAND_STYLES = tuple(Style(f"the host: {name}", name, "square") for name in BANDS)
-NAMES = {"enable": "log on", "clear": "CLEAR", "disable": "off"}
+def _bands(timeline: Timeline, x: Spec) -> list[Spec]:
+    """What the host does meanwhile, as bands with their names above."""
+    tooltip = _tooltip(t="the host meanwhile", x="from, ms")
+    mark = {"type": "rect", "opacity": 0.4, "color": COLOURS[HOST.colour]}
+    encoding = {"x": x, "x2": {"field": "x2"}, "tooltip": tooltip}
+    return _named_above(timeline, x, {"mark": mark, "encoding": encoding})
 
 
 def _actions(timeline: Timeline, x: Spec) -> list[Spec]:
     """Rules where the host's actions begin, with their names above."""
-    values = [
-        {"x": one["begin_us"] / 1e3, "t": NAMES[one["phase"]]}
-        for one in timeline.host
-        if one["phase"] in NAMES
-    ]
-    data = {"data": {"values": values}}
+    rule = {"mark": {"type": "rule", "color": GRID}, "encoding": {"x": x}}
+    return _named_above(timeline, x, rule)
+
+
+def _named_above(timeline: Timeline, x: Spec, layer: Spec) -> list[Spec]:
+    """LAYER for each action of the host, and the name of the action above it."""
+    data = {"data": {"values": _acting(timeline)}}
     text = {"type": "text", "baseline": "bottom", "y": -2, "align": "center", "fontSize": 10}
     return [
-        {**data, "mark": {"type": "rule", "color": GRID}, "encoding": {"x": x}},
+        {**data, **layer},
         {**data, "mark": text, "encoding": {"x": x, "text": {"field": "t"}}},
     ]
 

@@ -74,6 +74,12 @@ class Used:
         return ", ".join(found)
 
 
+def on_paper(svg: str) -> str:
+    """A picture's SVG for a file: with paper behind it, as viewers of Markdown may be dark."""
+    paper = f'<rect width="100%" height="100%" fill="{COLOURS["paper"]}"/>'
+    return re.sub("<svg [^>]*>", lambda begin: f"{begin[0]}{paper}", svg, count=1)
+
+
 def inline(svg: str, name: str) -> Markup:
     """A picture's SVG for use inside a page, with ids of its own and as wide as there is room."""
     svg = svg[svg.index("<svg") :]
@@ -108,7 +114,12 @@ def _marked(text: str) -> Markup:
 
 def _tone(text: str) -> str:
     """The class of a cell that says whether something got better."""
-    return "worse" if text.endswith("slower") or "slower " in text else ""
+    return "worse" if "slower" in text else ""
+
+
+def _code(text: str) -> Markup:
+    """TEXT, with what is between backticks as code."""
+    return Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _terms(text: str, linked: set[str]) -> Markup:
@@ -140,6 +151,7 @@ def _environment(html: bool) -> Environment:
         "cell": _cell,
         "marked": _marked,
         "tone": _tone,
+        "code": _code,
     }
     filters |= {"terms": _terms, "slug": _slug, "inline": inline, "raw": _raw}
     found.filters.update(filters)
@@ -210,7 +222,8 @@ def pages(sources: Sources, sections: Sequence[Section], title: str = TITLE) -> 
 def files(sources: Sources, sections: Sequence[Section], title: str = TITLE) -> dict[str, bytes]:
     """All files of a report, by their names."""
     found = {name: text.encode() for name, text in pages(sources, sections, title).items()}
-    found |= {name: chart.svg.encode() for name, chart in _pictures(sections).items()}
+    drawn = _pictures(sections)
+    found |= {name: on_paper(chart.svg).encode() for name, chart in drawn.items()}
     return found | {source.name: source.data for source in sources.values()}
 
 

@@ -97,9 +97,10 @@ def _growth(panel: Panel) -> str:
     """How each curve grows from the fewest vCPUs to the most."""
     said = []
     for style, points in panel.curves.items():
-        first, *_, last = sorted(points) if len(points) > 1 else [*points] * 2
+        first, last = min(points), max(points)
         times = " to ".join(dict.fromkeys(f"{pictures.number(p.y)}" for p in (first, last)))
-        said.append(f"{style.short}: {times} ms")
+        alone = f" with {first.x:g} vCPUs, the only number" if len(points) == 1 else ""
+        said.append(f"{style.short}: {times} ms{alone}")
     counts = sorted({point.x for points in panel.curves.values() for point in points})
     load = panel.title.partition(":")[0]
     return f"From {counts[0]:g} to {counts[-1]:g} vCPUs, {load}: {'; '.join(said)}."
@@ -200,7 +201,8 @@ def cost_table(records: Iterable[Any]) -> Table:
     notes = ["no thread waits for the lock in these runs, so it is not dropped", notation.LOCKSTEP]
     table = Table("Cost of a split of 2 MiB", columns, notes=notes, labels=3)
     for one in records:
-        mode, mib = notation.paging(one["machine"], one["ept"]), one["vcpus"] * one["mib_per_vcpu"]
+        mode = mode_name(one["machine"], Mode(one["ept"]))
+        mib = one["vcpus"] * one["mib_per_vcpu"]
         counts = (one["vcpus"], mib, one["pages"], one["instructions"])
         table.add(mode, *map(str, counts), f"{one['longest_ns'] / 1e6:.2f}")
     return table
@@ -291,20 +293,28 @@ def lock_table(records: Sequence[Any]) -> Table:
     return table
 
 
+def _waits_said(panels: Sequence[Panel]) -> str:
+    """The largest share of waiting of each curve, in each paging mode and mix."""
+    said = []
+    for panel in panels:
+        most = [
+            f"{style.short} at most {pictures.number(worst.y)}% with {worst.x:g} vCPUs"
+            for style, points in panel.curves.items()
+            for worst in [max(points, key=lambda point: point.y)]
+        ]
+        said.append(f"{panel.title}: {live.joined(most)}")
+    return f"The share of the vCPUs' time that is waiting for the lock. {'; '.join(said)}."
+
+
 def _lock(source: Source) -> list[Block]:
     records = [line.record for line in source.lines]
     label = "% of vCPU time spent waiting"
     blocks: list[Block] = []
     if panels := _lock_panels(source.lines):
         drawn = [pictures.curve(panel, label, "%", whole=100) for panel in panels]
-        reading = (
-            "The higher the line, the more of what vCPUs do is waiting for each other: N comes"
-            " close to all of it with many vCPUs, Y is to stay low wherever pages are split"
-            " ahead and written without a fault."
-        )
         title = "Time that vCPUs wait for mmu_lock while they dirty memory"
         said = dimensions.of(records, f"{records[0]['phase']} {records[0]['iteration']}")
-        blocks.append(Picture("lock", title, drawn, said, reading, source.name))
+        blocks.append(Picture("lock", title, drawn, said, _waits_said(panels), source.name))
     return [*blocks, Grid(lock_table(records), [(line,) for line in source.lines])]
 
 

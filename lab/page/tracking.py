@@ -12,9 +12,13 @@ def _blocks(source: Source) -> list[Block]:
         tuple(line for line in source.lines if tracking.way_of(line.record) == way)
         for way in tracking.ways(records)
     ]
-    return [Grid(table, origins) for table in tracking.tables(records)]
+    return [Grid(table, origins, folded=False) for table in tracking.tables(records)]
 
 
 NONE = Missing("memory that is logged from the start", "make bench WHAT=tracking")
 TITLE = "Memory that is logged from the start"
-PART = Part("tracking", TITLE, ("tracking",), _blocks, NONE)
+INTRO = (
+    "VMMs that take snapshots all the time enable logging before a guest has accessed anything, and"
+    " never disable it."
+)
+PART = Part("tracking", TITLE, ("tracking",), _blocks, NONE, INTRO)

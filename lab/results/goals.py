@@ -106,7 +106,7 @@ class Goal:
         if base is None:
             return None
         reached = base >= self.ratio * seconds
-        return Verdict(f"at least {self.ratio:g}", reached, self.ratio * seconds / base - 1)
+        return Verdict(f"at least {self.ratio:g}x", reached, self.ratio * seconds / base - 1)
 
 
 # The least ratio of the unpatched kernel's lazy splitting to eager splitting, by number of vCPUs.

@@ -102,6 +102,7 @@ def live_text(eager: bool, ept: bool = True) -> str:
             stats: dict[str, Any] = {"phase": phase, "iteration": 1 if phase == "logging" else None}
             stats |= {"begin_us": place * 10000.0, "seconds": 0.01, "longest_us": 80.0 + place}
             stats["histogram"] = [[15, 900], [4095, 90], [40000, 1 + place]]
+            stats["accesses_per_second"] = 400_000.0 - 90_000 * place
             lines.append({"record": "kind", **common, "kind": kind, **stats})
         lines.append({"record": "dip", **common, "kind": kind, "course": "logging", "lowest": 1})
     lines.append({"record": "vcpu", **common, "kind": "writer", "vcpu": 1})

@@ -2,13 +2,16 @@
 """What the report says first, and its tables of paging modes over phases."""
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from lab.page import answers, comparison, glossary, phases, pictures
+from lab.page import answers, comparison, glossary, native, phases, pictures, render
 from lab.page.model import Block, Grid, Missing, Picture
-from lab.page.pictures import EAGER, LAZY, Bar, Panel, Point
+from lab.page.pictures import EAGER, LAZY, Bar, Panel, Point, Style
 from lab.results import compare, jsonl, sources
 from lab.results.files import write_records
 from lab.results.jsonl import Measurement
@@ -82,6 +85,13 @@ def test_better_and_worse_stand_in_one_row_with_marks_for_goals(tmp_path: Path) 
     assert isinstance(lazy, Grid) and all(lazy.origins) and "EPT, TDP MMU" in lazy.modes
 
 
+def test_what_got_worse_is_red_even_if_it_meets_its_goal() -> None:
+    space = "\N{NO-BREAK SPACE}"
+    for ends in ("", f"{space}{phases.MET}", f"\n{phases.MISSED} at most 4 ms, missed by 20%"):
+        assert render._tone(f"2.72 to 4.80\n1.76x slower{ends}") == "worse"
+        assert render._tone(f"4.80 to 2.72\n1.76x faster{ends}") == ""
+
+
 def test_times_of_a_host_have_no_goals(tmp_path: Path) -> None:
     found = [replace(one, machine="epyc") for one in quick_data.measurements()]
     for block in phases.blocks(source_of(tmp_path, found)):
@@ -124,6 +134,76 @@ def test_curves_with_few_points_are_bars_with_numbers() -> None:
     assert marks(Panel("T", "vCPUs", nothing)) == ["line", "point"]
 
 
+Colour = NDArray[np.float64]
+
+
+def of_colour(name: str, dark: bool) -> Colour:
+    """A colour of the page as linear red, green and blue."""
+    code = (pictures.DARK if dark else {}).get(name, pictures.COLOURS[name])
+    found = np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear: Colour = np.where(found <= 0.04045, found / 12.92, ((found + 0.055) / 1.055) ** 2.4)
+    return linear
+
+
+def seen(colour: Colour) -> Colour:
+    """What the eye makes of it: a place in CIELAB, where distances are differences."""
+    xyz = np.array(XYZ) @ np.clip(colour, 0, 1) / np.array([0.9505, 1, 1.0888])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+# What people see who lack one of the three kinds of cones, as Machado, Oliveira and Fernandes have
+# it (2009), in linear red, green and blue.
+SEEN_BY = {
+    "everybody": np.eye(3).tolist(),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+# A difference of 2.3 can just be seen.
+LEAST_DIFFERENCE = 15
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("eyes", SEEN_BY)
+def test_colours_can_be_told_apart(eyes: str, dark: bool) -> None:
+    names = [name for name in pictures.COLOURS if name not in ("paper", "grid")]
+    colours = {name: seen(np.array(SEEN_BY[eyes]) @ of_colour(name, dark)) for name in names}
+    alike = {
+        (one, other): float(np.linalg.norm(colours[one] - colours[other]))
+        for one, other in combinations(names, 2)
+    }
+    assert min(alike.values()) > LEAST_DIFFERENCE, min(alike, key=lambda pair: alike[pair])
+
+
+def test_a_colour_means_the_same_in_all_pictures() -> None:
+    found = [one for module in (pictures, native) for one in vars(module).values()]
+    styles = {*native.STYLES.values(), *(one for one in found if isinstance(one, Style))}
+    # Ways to log with Y are Y's; the page of what moved has no other pictures.
+    same = {"write protection": EAGER, "Dirty bits": pictures.BITS, "series": EAGER}
+    same |= {"unpatched: page by page": LAZY}
+    others = {pictures.LONGER, pictures.SHORTER}
+    meant: dict[str, set[str]] = {}
+    for style in styles - others:
+        meaning = same.get(style.label, style).label
+        meant.setdefault(style.colour, set()).add(meaning)
+    assert {colour: names for colour, names in meant.items() if len(names) > 1} == {}
+    assert {style.colour for style in styles} <= {*pictures.WORDS}
+
+
 def test_the_table_behind_a_picture_has_all_of_its_figures() -> None:
     bars = [Bar("EPT", LAZY, 115.5), Bar("EPT", EAGER, 1.33)]
     chart = pictures.bars("T", bars, "ms", "ms", marks={"EPT": 0.6})
@@ -146,7 +226,11 @@ def test_what_moved_comes_first_and_is_drawn(tmp_path: Path) -> None:
     (section,) = comparison.sections(moves, before, after, of)
     picture, first, every = section.blocks
     assert "60 of 120 figures moved: 60 got slower (up to 2.00x)" in section.intro
-    assert isinstance(picture, Picture) and picture.reading.endswith("moved most: 2.00x.")
+    assert isinstance(picture, Picture)
+    moved_most = "N, EPT, 2 vCPUs x 2 MiB, all writes: writes of round 2 moved most: 2.00x."
+    assert picture.reading == moved_most
+    (chart,) = picture.charts
+    assert chart.title == "Takes longer in B than in A, the first 15 of 60"
     assert isinstance(first, Grid) and not first.folded and len(first.table.rows) == 60
     assert isinstance(every, Grid) and every.folded and len(every.table.rows) == 120
     (same,) = comparison.sections(compare.compare(before, before), before, before, of)

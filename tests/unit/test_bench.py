@@ -210,7 +210,7 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     assert measured == wanted
     for words in ("ept=Y, tdp_mmu=N, all writes", "ept=N, tdp_mmu=N, 20% writes", "+0.00%"):
         assert words in said.out
-    assert "at least 60: reached" in said.out
+    assert "at least 60x: reached" in said.out
     # Four tables of times; twelve with the TDP MMU.
     columns = [said.out.count(f"| {name} |") for name in ("ungated", "unpatched", "D bits")]
     assert columns == [4, 12, 12]

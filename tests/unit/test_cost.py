@@ -82,7 +82,7 @@ def test_costs_are_kept_and_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, RELEASE))
     monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
     said = lab("cost", "--output", str(tmp_path / "a.jsonl"))
-    assert "| ept=N |     1 |  32 |         16 |                  4625 |" in said.out
+    assert "| shadow paging |     1 |  32 |         16 |                  4625 |" in said.out
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [one["instructions"] for one in records] == [4625, 4525, 4625, 4525]
     assert {one["kernel_version"] for one in records} == {RELEASE}

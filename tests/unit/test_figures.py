@@ -322,11 +322,11 @@ def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
         "1.00",
         "150",
         "-",
-        "at least 100: reached",
+        "at least 100x: reached",
     )
     assert re.search(r" *\| *".join(cells), capsys.readouterr().out)
     bad = write(tmp_path / "bad.jsonl", GOOD | {8: 59.0})
-    said = "8 vCPUs x 2 MiB, dirty ms: at least 60, missed: base 59.0, Y 1.00, base/Y 59.0"
+    said = "8 vCPUs x 2 MiB, dirty ms: at least 60x, missed: base 59.0, Y 1.00, base/Y 59.0"
     assert said in failed(reference.check_bounds, bad)
     few = write(tmp_path / "few.jsonl", {n: GOOD[n] for n in GOOD if n > 2})
     assert "2 vCPUs: base/Y was not measured" in failed(reference.check_bounds, few)

@@ -58,7 +58,7 @@ def test_the_longest_stalls_of_n_stand_beside_those_of_y(
             one["longest_us"] = 9000.0 * (1 if one["eager"] else ratio)
     write_records(tmp_path / "a-live.jsonl", records)
     (table,) = pages.terminal_tables(sources.load(tmp_path / "a-live.jsonl"))
-    (logging,) = [row for row in table.rows if row[0] == "writer, logging 1"]
+    (logging,) = [row for row in table.rows if row[0] == "writer, logging, after CLEAR 1"]
     assert logging[1:] == (f"{9 * ratio:.3f}", "9.000")
     (said,) = [note for note in table.notes if note.startswith("writer, longest stall")]
     assert said.endswith(f"; N at most 10% longer than Y: {verdict}")
