@@ -24,6 +24,7 @@ from lab.measure import bench, crossover, plan
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, labels, older, render, typed
 from lab.results import goals, origin, sources
+from lab.results.tables import BASE_VCPUS
 from lab.series import tree
 
 VCPUS = tuple(goals.RATIOS)
@@ -94,7 +95,7 @@ def points() -> list[Boot]:
 
 def tdp_mmu_boots() -> list[Boot]:
     """The unpatched kernel and the series in the TDP MMU, where both split lazily and eagerly."""
-    series = boot("series", ept=True, vcpus=plan.BASE_VCPUS)
+    series = boot("series", ept=True, vcpus=BASE_VCPUS)
     series = replace(series, mode=plan.MODES["tdp"])
     return [replace(series, kernel=kernel) for kernel in ("base", "series")]
 

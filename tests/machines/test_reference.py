@@ -12,6 +12,7 @@ moments, and counts if it has moved there, too. `make reference` measures these 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,19 @@ def check_that_there_are_some(boot: Boot, kept: Path) -> None:
         pytest.skip(f"the reference is older than this measurement: {command}")
 
 
+# A tick may have lengthened the others in an older reference, which was measured once.
+FIRST = next(iter(reference.POINTS))
+
+
 @pytest.mark.parametrize("point", reference.POINTS)
 def test_the_figures_are_those_of_the_reference(
     point: str, kernel: Callable[[str, str], Kernel], selftests: Callable[[str], Path]
 ) -> None:
     kept, boot = reference.directory() / "bench.jsonl", reference.point(point)
     check_that_there_are_some(boot, kept)
+    if point != FIRST and f"{LAYOUT.version}/bench" in older.listed():
+        command = f"make reference BASE={LAYOUT.version}"
+        pytest.skip(f"the reference is older than this measurement: {command}")
     machine = machines.get(boot.machine)
     test = selftests("series") / PERF_TEST
     job = plan.bench_job(machine, boot, kernel("series", bench.CONFIG).image, test)
