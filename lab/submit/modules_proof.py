@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -125,10 +126,15 @@ SMALL = (
 LEFT_OUT = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale")]
 
 
-def commands(page: str) -> list[str]:
-    """The commands that a page of the documentation names, in order."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+def commands(page: str, part: str = "") -> list[str]:
+    """The commands that a page of the documentation names, in order.
+
+    Blanks begin a line that belongs to the command before it. part: the word after `sh` at the
+    beginning of the blocks.
+    """
+    begin = f"```sh {part}".strip()
+    blocks = re.findall(rf"^{begin}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in re.split(r"\n(?!\s|\Z)", block.rstrip("\n"))]
 
 
 def _sources(suite: str) -> tuple[str, ...]:
@@ -150,13 +156,24 @@ def install_line() -> str:
     return line
 
 
-def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
-    """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
+def debian_command(
+    suite: str, release: str, hooks: Iterable[str], directory: Path
+) -> tuple[str, ...]:
+    """mmdebstrap's command line for DIRECTORY/root.ext2, with this kernel.
+
+    hooks: the shell's words for what comes afterwards, with $1 for the root.
+    """
     # What it depends on is to come from there, too, as with apt-get's -t on a host.
     image = f",linux-image-{release}/{suite}" if "-" in suite else f",linux-image-{release}"
+    words = (*_sources(suite), *LEFT_OUT, f"--essential-hook={'; '.join(SMALL)}")
+    return disk.root_command(directory, hooks, *words, include=image)
+
+
+def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
+    """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
     boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
     # The host's kernel is another one.
-    uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
+    uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\necho {release}\n" >$f; chmod 755 $f'
     script = f"{uname}; cd /root; {install_line()}; rm $f"
     hooks = [
         f"copy-in {deb} /root",
@@ -166,8 +183,7 @@ def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[
         f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} /root/{ANOTHER_KERNEL} {directory}",
         f"copy-out /lib/modules/{release} {directory}/lib/modules",
     ]
-    words = (*_sources(suite), *LEFT_OUT, f"--essential-hook={'; '.join(SMALL)}")
-    return disk.root_command(directory, hooks, *words, include=image)
+    return debian_command(suite, release, hooks, directory)
 
 
 def builds_command(
@@ -197,7 +213,7 @@ def builds_command(
 contents = cache(modules.contents)
 
 
-def _fingerprint(what: modules.Contents) -> str:
+def fingerprint(what: modules.Contents) -> str:
     """A digest of all input, except the version of the package, which changes with each commit."""
     parts = (*modules.SOURCES, *modules.CONTROL, modules.TOOL)
     files = [*map(Path, (__file__, disk.__file__)), *INSTALLED.values()]
@@ -207,7 +223,7 @@ def _fingerprint(what: modules.Contents) -> str:
     return hashlib.sha256(b"\0".join(known + patches + texts)).hexdigest()
 
 
-def _run(command: tuple[str, ...], what: str, expected: str, log: Path, directory: Path) -> None:
+def run(command: tuple[str, ...], what: str, expected: str, log: Path, directory: Path) -> None:
     log.unlink(missing_ok=True)
     with step(what, expected):
         run_logged("mmdebstrap", command, log, directory)
@@ -221,14 +237,14 @@ def install(suite: str, flavour: str, layout: Layout = LAYOUT) -> Installed:
     """
     what, release = contents(layout), f"{read_pin(layout).debian[suite].release}-{flavour}"
     directory = modules.directory_of(layout) / "installed" / release
-    stamp, wanted = directory / "stamp", _fingerprint(what)
+    stamp, wanted = directory / "stamp", fingerprint(what)
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         space.need(directory, NEEDED_GIB, "a Debian root file system")
         command = root_command(suite, release, modules.make(layout, what), directory)
         name = f"Installing the modules into Debian with {release}"
-        _run(command, name, "3 min", layout.log / f"dkms-{release}.log", directory)
+        run(command, name, "3 min", layout.log / f"dkms-{release}.log", directory)
         stamp.write_text(wanted)
     return Installed(release, directory)
 
@@ -246,5 +262,5 @@ def build(suite: str, layout: Layout = LAYOUT) -> str:
     deb = modules.make(layout, contents(layout))
     command = builds_command(suite, debian, pin.package, deb, directory)
     name = f"Building the modules for all flavours of {debian.release}"
-    _run(command, name, "6 min", layout.log / f"dkms-built-{suite}.log", directory)
+    run(command, name, "6 min", layout.log / f"dkms-built-{suite}.log", directory)
     return (directory / BUILT).read_text()

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures of tests that build kernels and boot them."""
 
+import warnings
 from collections.abc import Callable, Generator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
 import pytest
 
 from lab.build.kernel import Kernel
+from lab.core.locks import locked
+from lab.core.paths import BUILD
 from lab.machines import Job
+from lab.series.archive import SourceMissing
+from lab.submit import modules_proof
+from lab.submit.modules_proof import Installed
 from tests import builds, guards
+from tests.builds import building
 from tests.repeats import repetition
 from tests.summary import CPU, WALL
 
 from .boots import Boots, BootsOf, CasesOf, Spent, make_job
 from .matrix import Case
+from .operators import SUITE, Install
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,3 +100,26 @@ def boots_of(
         return known_boots[key]
 
     return made
+
+
+@pytest.fixture(scope="session")
+def install() -> Install:
+    """install(suite, flavour): a Debian of this suite with this kernel and the package."""
+
+    @cache
+    def done(suite: str, flavour: str) -> Installed:
+        try:
+            # Not that of kernels, which the other worker may want meanwhile.
+            with building(), locked(BUILD / "installed.lock"):
+                return modules_proof.install(suite, flavour)
+        except SourceMissing as error:
+            warnings.warn(str(error), stacklevel=2)
+            pytest.skip(str(error))
+
+    return done
+
+
+@pytest.fixture
+def installed(install: Install) -> Installed:
+    """What most hosts run."""
+    return install(SUITE, "amd64")

@@ -11,10 +11,8 @@ import shlex
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,15 +21,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from lab import machines
 from lab.core.locks import locked
 from lab.core.paths import BUILD, LAYOUT, ROOT
-from lab.machines import Job, Result, Sharing
+from lab.machines import Job, Result
 from lab.measure.migration import command, load
 from lab.measure.migration.timeline import parse_stats
-from lab.series.archive import SourceMissing
 from lab.series.pin import read_pin
 from lab.submit import modules, modules_proof
 from lab.submit.modules_proof import VENDORS, Installed
 from tests.builds import building
 
+from .operators import HAS_STOCK, PATCHED, Install, check_told, run_all
 from .test_migration import LOAD
 from .test_selftests import run_silent
 
@@ -68,11 +66,6 @@ echo "with a VM: $?"
 kill -KILL $!
 wait"""
 
-# VMs that come and go, and modules, patch the kernel's code. QEMU 7.2 translates code while another
-# CPU writes it: with a thread each CPUs run, now and then, an int3 that is gone, and the kernel
-# panics. Without KVM a sysctl does it that has a static key, kernel.sched_schedstats.
-PATCHED = Sharing.TURNS
-
 # Installing the package takes three minutes, and most of these tests one or two. So `make test` has
 # one kernel and one machine; `make test WHAT=modules` has all of them, for all bases.
 pytestmark = pytest.mark.once
@@ -90,28 +83,6 @@ IN_CLOUDS = [
     for machine in VENDORS
     for tdp in (False, True)
 ]
-Install = Callable[[str, str], Installed]
-
-
-@pytest.fixture(scope="module")
-def install() -> Install:
-    @cache
-    def done(suite: str, flavour: str) -> Installed:
-        try:
-            # Not that of kernels, which the other worker may want meanwhile.
-            with building(), locked(BUILD / "installed.lock"):
-                return modules_proof.install(suite, flavour)
-        except SourceMissing as error:
-            warnings.warn(str(error), stacklevel=2)
-            pytest.skip(str(error))
-
-    return done
-
-
-@pytest.fixture
-def installed(install: Install) -> Installed:
-    """What most hosts run."""
-    return install(FIRST, "amd64")
 
 
 def state(result: Result, name: str) -> tuple[dict[str, str], int]:
@@ -268,19 +239,11 @@ def test_a_guest_moves_between_the_two(
     assert brought_back == [None, None, None, 0, 1]
 
 
-# A host has the kernel's own KVM loaded when the package comes.
-HAS_STOCK = "modprobe kvm_amd; kvm-eager-split reload --stock"
-
-
-def _run_all(
-    lines: Iterable[str], installed: Installed, before: str = HAS_STOCK, *cmdline: str
-) -> Sequence[tuple[str, str, str]]:
-    """(command, output, exit status) of each in the installed Debian."""
-    told = [f"echo {shlex.quote(f'# {line}')}\n{line}\necho '?' $?" for line in lines]
-    script = "\n".join(("export PATH=/usr/sbin:/usr/bin:/sbin:/bin", before, *told))
-    job = Job(kernel=installed.kernel, command=("sh", "-c", script), timeout_s=600, sharing=PATCHED)
-    text = installed.machine.run(replace(job, cmdline=cmdline)).text
-    return re.findall(r"^# (.*)\n((?:.*\n)*?)\? (\d+)$", text, re.MULTILINE)
+# As the package of a node exporter has it, for the timer.
+EXPORTER = """
+useradd --system --home-dir /var/lib/prometheus prometheus
+mkdir -p /var/lib/prometheus/node-exporter
+chown -hR prometheus: /var/lib/prometheus"""
 
 
 @LATER
@@ -288,7 +251,7 @@ def test_the_page_for_operators(installed: Installed) -> None:
     """Every command of the page, in order; the first was run when the package was installed."""
     first, *rest = modules_proof.commands(modules_proof.PAGE.read_text())
     assert first.startswith("apt-get install")
-    told = _run_all(rest, installed)
+    told = run_all(rest, installed, f"{HAS_STOCK}\n{EXPORTER}")
     assert [command for command, _, _ in told] == rest
     shown = [(status, said) for line, said, status in told if line == "kvm-eager-split status"]
     assert [status for status, _ in shown] == ["3", "0"]
@@ -326,16 +289,10 @@ UNHAPPY = (
 )
 
 
-def check_told(told: Sequence[tuple[str, str, str]], rows: Sequence[tuple[str, int, str]]) -> None:
-    assert [(line, int(status)) for line, _, status in told] == [one[:2] for one in rows]
-    for (_, said, _), (_, _, expected) in zip(told, rows, strict=True):
-        assert expected in said
-
-
 @LATER
 def test_what_fails_leaves_the_kernels_own(installed: Installed) -> None:
     """The removal of what dkms no longer knows, taken back, and a build that is refused."""
-    told = _run_all((line for line, _, _ in UNHAPPY), installed)
+    told = run_all((line for line, _, _ in UNHAPPY), installed)
     check_told(told, UNHAPPY)
     for line, said, _ in told:
         if line.endswith("--json"):
@@ -362,7 +319,7 @@ ENFORCED = (
 @LATER
 def test_a_kernel_that_wants_signatures(installed: Installed) -> None:
     rows = (line for line, _, _ in ENFORCED)
-    check_told(_run_all(rows, installed, ":", "module.sig_enforce=1"), ENFORCED)
+    check_told(run_all(rows, installed, ":", "module.sig_enforce=1"), ENFORCED)
 
 
 # A host builds the package of modules for others. Then it is one of these.
@@ -385,7 +342,7 @@ FLEET = (
 
 @LATER
 def test_a_fleet(installed: Installed) -> None:
-    check_told(_run_all((line for line, _, _ in FLEET), installed), FLEET)
+    check_told(run_all((line for line, _, _ in FLEET), installed), FLEET)
 
 
 def test_a_kernel_comes_that_nothing_is_built_for(installed: Installed) -> None:

@@ -384,14 +384,14 @@ def test_the_difference_is_that_of_kvm(contents: Make, tmp_path: Path, whole: bo
 
 def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page for operators says is part of what is proved."""
-    fingerprint = modules_proof._fingerprint(place.what)
-    assert modules_proof._fingerprint(replace(place.what, date=1)) == fingerprint
-    assert modules_proof._fingerprint(replace(place.what, parts=())) != fingerprint
+    fingerprint = modules_proof.fingerprint(place.what)
+    assert modules_proof.fingerprint(replace(place.what, date=1)) == fingerprint
+    assert modules_proof.fingerprint(replace(place.what, parts=())) != fingerprint
     page = modules_proof.PAGE.read_text()
     assert page.count("apt-get install -y ") == 1
     other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
     monkeypatch.setattr(modules_proof, "PAGE", other)
-    assert modules_proof._fingerprint(place.what) != fingerprint
+    assert modules_proof.fingerprint(place.what) != fingerprint
 
 
 @for_each_row(
