@@ -33,7 +33,7 @@
 #define CODE_SLOT		11
 #define CODE_GPA		0x10000ull
 #define NR_CREATED		128
-#define NR_GUESSED		16
+#define NR_GUESSED		6
 
 static struct kvm_vcpu *writer, *executor;
 static pthread_barrier_t barrier, guess_barrier;
