@@ -645,9 +645,14 @@ def test_install(host: Host) -> None:
     why = f"no space left in {host.root}/var/lib/dkms"
     assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {why}\n")
     assert [*tree.iterdir()] == []
+    # Also if the log had no room for it.
+    host.write("error", "cc: internal compiler error\n")
+    program(host.root / "bin/df", "#!/bin/sh\nprintf '%s\\n' h 'x 1 1 16383 1% /'\n")
+    assert host.does("install") == (4, f"nothing is installed for {RELEASE}: {why}\n")
+    (host.root / "bin/df").unlink()
     # Guests have the processors and disks first, and root does not compile in TMPDIR.
     nice = (host.root / "nice").read_text().split()
-    assert nice == ["19", "idle", "19", "idle"]
+    assert nice == ["19", "idle"] * 3
     (host.root / "error").unlink()
     host.write(f"{BUILT}/kvm.eagersplit.ko.xz", "of a build that was killed")
     assert host.does("install")[0] == 0
@@ -659,7 +664,7 @@ def test_install(host: Host) -> None:
     other = "nothing is installed for 6.14: the package is for other kernels than 6.14\n"
     assert host.does("install", "6.14") == (4, other)
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
-    assert (host.does("install")[0], len(host.calls)) == (2, 6)
+    assert (host.does("install")[0], len(host.calls)) == (2, 7)
 
 
 @for_each_row("way", "2>/dev/full", "3<>$H/pipe 2>$H/pipe 3>&-")
