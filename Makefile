@@ -185,7 +185,7 @@ _test_leaks _test_pae _test_migration _test_bpf: _test_%: setup
 	@$(PYTHON) -m pytest -n 2 tests/machines/test_$*.py $(ARGS)
 
 # The package has the kernels of all bases, and on each run the selftests of its own.
-MODULES := $(addprefix tests/machines/test_,$(addsuffix .py,modules operators))
+MODULES := $(addprefix tests/machines/test_,$(addsuffix .py,modules operators lifecycle))
 _test_modules: setup
 	$(if $(BASE),,@for base in $$($(LAB) tree --others); do make test BASE=$$base || exit; done)
 	@$(LAB) tree
