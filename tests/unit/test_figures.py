@@ -244,7 +244,7 @@ def test_questions(root: Path) -> None:
 
 
 def test_the_cost_of_splitting_is_a_sum() -> None:
-    like = "bench ept=true vcpus=8 write_percent=100 eager=true"
+    like = "bench ept=true tdp_mmu=false vcpus=8 write_percent=100 eager=true"
     parts = [query.number(f"{like} {part}", kept()) for part in query.SUMMANDS]
     assert query.number(f"{like} phase=splitting", kept()) == pytest.approx(sum(parts))
     ratio = query.number(f"{like} phase=splitting / {like} phase=clear iteration=1", kept())
