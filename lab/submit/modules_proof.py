@@ -173,7 +173,7 @@ def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[
     """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
     boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
     # The host's kernel is another one.
-    uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\necho {release}\n" >$f; chmod 755 $f'
+    uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
     script = f"{uname}; cd /root; {install_line()}; rm $f"
     hooks = [
         f"copy-in {deb} /root",

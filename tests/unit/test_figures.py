@@ -21,7 +21,7 @@ from lab.page import claims, cliff, figures, older, query, typed
 from lab.page.figures import Grid
 from lab.results import goals, jsonl, origin, sources
 from lab.results.sources import Sources
-from tests.machines.test_reference import check_that_there_are_some
+from tests.machines.test_reference import FIRST, check_that_it_compares
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.fake_kernel import FakeKernel
@@ -461,18 +461,24 @@ def test_older_only_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_point_without_figures_is_an_error_unless_they_are_known_to_be_older(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot, kept = reference.point("tdp-dirty_bits"), tmp_path / "bench.jsonl"
+    point, kept = "tdp-dirty_bits", tmp_path / "bench.jsonl"
     with pytest.raises(pytest.skip.Exception, match="no figures of"):
-        check_that_there_are_some(boot, kept)
+        check_that_it_compares(point, kept)
     one = measurement(tdp_mmu=True, pml=False, dirty_bits="on")
     jsonl.write(kept, [one])
-    check_that_there_are_some(boot, kept)
+    check_that_it_compares(point, kept)
     # Those of another kernel, size, mode or way to log are others.
     others = ({"kernel": "base"}, {"vcpus": 4}, {"tdp_mmu": False}, {"dirty_bits": "off"})
     jsonl.write(kept, [replace(one, **values) for values in others])
     monkeypatch.setattr(older, "listed", lambda: {"6.12/bench": "0123"})
     with pytest.raises(pytest.skip.Exception, match="older than this measurement"):
-        check_that_there_are_some(boot, kept)
+        check_that_it_compares(point, kept)
     monkeypatch.setattr(older, "listed", lambda: {"7.3/bench": "0123"})
     with pytest.raises(AssertionError, match="has nothing of series, ept=Y, tdp_mmu=Y"):
-        check_that_there_are_some(boot, kept)
+        check_that_it_compares(point, kept)
+    # An older one was measured once: only the first point is compared with it.
+    monkeypatch.setattr(older, "listed", lambda: {"6.12/bench": "0123"})
+    jsonl.write(kept, [one, measurement(vcpus=2)])
+    with pytest.raises(pytest.skip.Exception, match="older than this measurement"):
+        check_that_it_compares(point, kept)
+    check_that_it_compares(FIRST, kept)
