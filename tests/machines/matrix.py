@@ -91,6 +91,7 @@ ONE_THREAD: Mapping[str, tuple[str, ...]] = {
     "x86/dirty_log_clear_test": (),
     "x86/dirty_log_control_test": (),
     "x86/dirty_log_idle_test": ("window", "shared", "idle", "many"),
+    "x86/dirty_log_sparse_test": (),
     "x86/dirty_ring_signal_test": (),
     "x86/eager_split_clear_test": ("mmio",),
     "x86/eager_split_modes_test": (),
@@ -335,6 +336,17 @@ IDLE_VMX = tuple(
 IDLE_CACHED = replace(
     IDLE, name=f"{IDLE.name}-cached", settings=(*IDLE.settings, ("prove_forget_links", "Y"))
 )
+# Where small pages and huge ones meet, and no page of either may be passed by.
+EDGES = selftest("x86/dirty_log_sparse_test", "-m", "edges", huge_2m=4, name="edges", eager=("Y",))
+# Instructions for 2 MiB that a huge page maps: Bochs's TSC counts them.
+HUGE_COST = by_dirty_bits(
+    selftest(
+        *("x86/dirty_log_sparse_test", "-m", "count", "-i", "20", "-a", "40"),
+        name="count",
+        huge_2m=4,
+        eager=("Y",),
+    )
+)
 EXCESS = selftest("x86/dirty_log_window_test", "-x", "-n", "10", name="excess", eager=("Y",))
 HIST = selftest("x86/dirty_log_hist_test", eager=("Y",))
 # The settings of VMs, which it tries with all parameters of the host that can be set.
@@ -574,6 +586,9 @@ def cases() -> Iterator[Case]:
     yield from each((by_dirty_bits(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
     # Here no VM looks for Dirty bits.
     yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
+    yield from each((EDGES, by_dirty_bits(EDGES)), DISTINCT_MODES)
+    yield from each((HUGE_COST,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
+    yield from each((by_dirty_bits(EDGES),), (*shadow, TDP_MODE), "debug")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
     yield from each((by_dirty_bits(CAPS),), DIRTY_BITS_MODES)
     # The CPU's log, and neither Dirty bits nor that.

@@ -272,6 +272,10 @@ struct collector {
 
 	/* See kvm_prove_nr_exits_if_stopped(). */
 	u64 nr_exits_before;
+
+	/* Of these gfns, the last ones looked at, none has had an SPTE in this hold of mmu_lock. */
+	gfn_t empty_start;
+	gfn_t empty_end;
 };
 
 /* Let others have mmu_lock, if enough was done; pages before the @end-th were looked at. */
@@ -282,7 +286,28 @@ static void collect_cond_resched(struct collector *c, unsigned long end)
 
 	c->work = 0;
 	kvm_prove_collected_rmaps(c->kvm, c->slot, c->first, end, c->nr_exits_before);
-	kvm_mmu_cond_resched(c->kvm, KVM_FORCE_COLLECT_RMAPS);
+	if (kvm_mmu_should_yield(c->kvm, KVM_FORCE_COLLECT_RMAPS)) {
+		c->empty_end = 0;
+		kvm_mmu_resched(c->kvm);
+	}
+}
+
+/*
+ * A word has no SPTE.  If it is the last one of 2MiB that have none at all, because huge pages
+ * map them by now or nothing does, don't look there again before they have one.
+ */
+static void collect_empty(struct collector *c, unsigned long rel)
+{
+	gfn_t gfn = c->slot->base_gfn + rel;
+	gfn_t end = gfn + BITS_PER_LONG;
+	gfn_t huge_end = round_down(end, SPTE_ENT_PER_PAGE);
+
+	if (gfn != c->empty_end)
+		c->empty_start = gfn;
+	c->empty_end = end;
+
+	if (gfn < huge_end && huge_end - c->empty_start >= SPTE_ENT_PER_PAGE)
+		kvm_clear_small_sptes(c->slot, gfn);
 }
 
 /*
@@ -320,8 +345,10 @@ static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head
 	}
 
 	c->work += BITS_PER_LONG;
-	if (!block)
+	if (!block) {
+		collect_empty(c, rel);
 		return;
+	}
 
 	/* Whether the SPTEs of a page table have Dirty bits doesn't change. */
 	first = READ_ONCE(*block);
@@ -342,11 +369,27 @@ static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head
 		collect_log(word, collect_each(heads));
 }
 
+/* Look at what there is of a word of the log, at 64 gfns but for the end of the memslot. */
+static __always_inline void collect_word(struct collector *c, struct kvm_rmap_head *heads,
+					 unsigned long rel, unsigned int nr)
+{
+	if (nr < BITS_PER_LONG) {
+		collect_slow(c, heads, rel, nr);
+		return;
+	}
+
+	/* Pages leave the log under slots_lock only: a stale word costs a look. */
+	if (data_race(c->slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
+		collect_64(c, heads, rel);
+	else
+		c->work++;
+}
+
 static void collect_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			  unsigned long nr)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn + first, PG_LEVEL_4K, slot);
-	unsigned long in_words = first + round_down(nr, BITS_PER_LONG);
+	unsigned long end = first + nr;
 	struct collector c = {
 		.kvm = kvm,
 		.slot = slot,
@@ -358,18 +401,19 @@ static void collect_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
 	write_lock(&kvm->mmu_lock);
 	kvm_dirty_log_hold(kvm);
 
-	for (rel = first; rel < in_words; rel += BITS_PER_LONG, heads += BITS_PER_LONG) {
-		/* Pages leave the log under slots_lock only: a stale word costs a look. */
-		if (data_race(slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
-			collect_64(&c, heads, rel);
-		else
-			c.work++;
+	for (rel = first; rel < end; rel += nr, heads += nr) {
+		nr = kvm_rmap_peek(heads) ? 0 : kvm_rmap_nr_huge(slot, rel, end);
+		if (nr) {
+			c.work += kvm_rmap_skip_work(nr);
+		} else {
+			nr = min(end - rel, BITS_PER_LONG);
+			collect_word(&c, heads, rel, nr);
+		}
 
-		collect_cond_resched(&c, rel + BITS_PER_LONG);
+		collect_cond_resched(&c, rel + nr);
 	}
 
-	collect_slow(&c, heads, in_words, nr % BITS_PER_LONG);
-	kvm_prove_collected_rmaps(kvm, slot, first, first + nr, c.nr_exits_before);
+	kvm_prove_collected_rmaps(kvm, slot, first, end, c.nr_exits_before);
 	kvm_dirty_log_release(kvm);
 	write_unlock(&kvm->mmu_lock);
 }

@@ -143,9 +143,17 @@ static void eager_split_yield(struct eager_split *es)
 	eager_split_lock(es);
 }
 
-/* Look at all heads, empty or not, which costs less than to branch for each. */
-static bool eager_split_heads_are_empty(const struct kvm_rmap_head *heads)
+/*
+ * Has none of the gfns from @gfn on an SPTE of a level?  Most often nothing has mapped any of
+ * them by 4KiB pages since logging ended last.  Otherwise look at all heads, empty or not,
+ * which costs less than to branch for each.
+ */
+static bool eager_split_heads_are_empty(const struct kvm_memory_slot *slot, gfn_t gfn, int level,
+					const struct kvm_rmap_head *heads)
 {
+	if (level == PG_LEVEL_4K && !kvm_may_have_small_sptes(slot, gfn))
+		return true;
+
 	return !spte_any_in_table((const u64 *)heads,
 				  SPTE_ENT_PER_PAGE * sizeof(*heads) / sizeof(u64));
 }
@@ -363,6 +371,9 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
 	u64 spte = eager_split_first_spte(es, huge_spte, sp->role);
 	u64 step = eager_split_step(sp->role.level);
 
+	if (sp->role.level == PG_LEVEL_4K)
+		kvm_set_small_sptes(es->slot, sp->gfn);
+
 	if (!eager_split_is_blank(sp, new, empty)) {
 		eager_split_fill_holes(es, sp, spte, step, heads);
 		return;
@@ -403,7 +414,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	if (!new && eager_split_has_many_links(sp))
 		return -E2BIG;
 
-	empty = eager_split_heads_are_empty(heads);
+	empty = eager_split_heads_are_empty(es->slot, gfn, level - 1, heads);
 	r = eager_split_reserve(es, new, eager_split_nr_descs(heads, empty, sp));
 	if (r)
 		return r;
@@ -592,7 +603,7 @@ int kvm_eager_split_into(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			 u64 *huge_sptep, u64 huge_spte, struct kvm_mmu_page *sp)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(sp->gfn, sp->role.level, slot);
-	bool empty = eager_split_heads_are_empty(heads);
+	bool empty = eager_split_heads_are_empty(slot, sp->gfn, sp->role.level, heads);
 	int level = sp->role.level + 1;
 	struct eager_split es = {
 		.kvm = kvm,

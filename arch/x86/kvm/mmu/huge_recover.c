@@ -332,6 +332,13 @@ static void huge_recover_empty_full(struct kvm *kvm, struct kvm_mmu_page *sp,
 	kvm_update_page_stats(kvm, sp->role.level, -SPTE_ENT_PER_PAGE);
 }
 
+/* The rmaps of all gfns of a huge page are empty: splitting it, or reading its log, is cheap. */
+static void huge_recover_note_empty(const struct huge_recover *hr, gfn_t gfn)
+{
+	if (hr->level == PG_LEVEL_2M)
+		kvm_clear_small_sptes(hr->slot, gfn);
+}
+
 /* Can all SPTEs be dropped one by one, or would that take too long under one hold? */
 static bool huge_recover_is_long(const struct kvm_mmu_page *sp, struct kvm_rmap_head *heads)
 {
@@ -397,6 +404,7 @@ static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp,
 
 	if (IS_ENABLED(CONFIG_X86_64) && !r && scan.full && !many) {
 		huge_recover_empty_full(kvm, sp, heads);
+		huge_recover_note_empty(hr, gfn);
 		return true;
 	}
 
@@ -422,8 +430,10 @@ static bool huge_recover_next(struct huge_recover *hr, gfn_t gfn, struct kvm_rma
 	struct kvm *kvm = hr->kvm;
 	u64 *sptep;
 
-	if (!any)
+	if (!any) {
+		huge_recover_note_empty(hr, gfn);
 		return true;
+	}
 
 	for (; *i < SPTE_ENT_PER_PAGE; ++*i) {
 		if (!kvm_rmap_peek(&heads[*i]))
@@ -451,6 +461,12 @@ static void huge_recover_block(struct huge_recover *hr, gfn_t gfn)
 {
 	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, hr->level - 1, hr->slot);
 	unsigned int tries = 0, i = 0;
+
+	if (hr->level == PG_LEVEL_2M && !kvm_may_have_small_sptes(hr->slot, gfn)) {
+		hr->work++;
+		huge_recover_cond_resched(hr);
+		return;
+	}
 
 	while (!huge_recover_next(hr, gfn, heads, &i) && ++tries < HUGE_RECOVER_MAX_TRIES)
 		huge_recover_cond_resched(hr);

@@ -51,6 +51,8 @@ static void prove_leaf(struct prove *p, struct kvm_mmu_page *sp, int i)
 		  spte, gfn, level);
 	WARN_ONCE(level == PG_LEVEL_4K && is_mmu_writable_spte(spte) && prove_is_tracked(slot, gfn),
 		  "SPTE %llx of gfn %llx may be writable despite write tracking\n", spte, gfn);
+	WARN_ONCE(level == PG_LEVEL_4K && !kvm_may_have_small_sptes(slot, gfn),
+		  "SPTE %llx of gfn %llx is in 2MiB that are said to have none\n", spte, gfn);
 	check_spte_writable_invariants(spte);
 
 	p->leaves[level - PG_LEVEL_4K]++;

@@ -145,11 +145,9 @@ static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_l
 	return true;
 }
 
-static __always_inline void rmap_log_masked(struct rmap_log *log, gfn_t gfn,
+static __always_inline void rmap_log_masked(struct rmap_log *log, struct kvm_rmap_head *heads,
 					    unsigned long mask, enum rmap_log_mode mode)
 {
-	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, log->slot);
-
 	if (IS_ENABLED(CONFIG_X86_64) && mask == ~0ul && rmap_log_64(heads, mode))
 		return;
 
@@ -157,29 +155,48 @@ static __always_inline void rmap_log_masked(struct rmap_log *log, gfn_t gfn,
 		rmap_log_gfn(log, &heads[__ffs(mask)], mode);
 }
 
+/* Is there nothing to arm in a word, as nothing maps any of its 2MiB by 4KiB pages? */
+static __always_inline bool rmap_log_is_huge(const struct kvm_memory_slot *slot, gfn_t gfn,
+					     unsigned long mask)
+{
+	return !kvm_may_have_small_sptes(slot, gfn + __ffs(mask)) &&
+	       !kvm_may_have_small_sptes(slot, gfn + __fls(mask));
+}
+
 static __always_inline void rmap_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,
 					  gfn_t gfn, unsigned long mask,
 					  enum rmap_log_mode mode)
 {
 	struct rmap_log log = { .kvm = kvm, .slot = slot, .site = KVM_FORCE_LOG_PAGE };
+	struct kvm_rmap_head *heads = gfn_to_rmap(gfn, PG_LEVEL_4K, slot);
 
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	rmap_log_masked(&log, gfn, mask, mode);
+	/* Words that have SPTEs, which is what CLEAR is mostly for, don't ask any further. */
+	if (!kvm_rmap_peek(&heads[__ffs(mask)]) && rmap_log_is_huge(slot, gfn, mask))
+		return;
+
+	rmap_log_masked(&log, heads, mask, mode);
 }
 
 static __always_inline void rmap_log_slot(struct rmap_log *log, enum rmap_log_mode mode)
 {
 	const struct kvm_memory_slot *slot = log->slot;
-	unsigned long done, left;
+	struct kvm_rmap_head *heads = gfn_to_rmap(slot->base_gfn, PG_LEVEL_4K, slot);
+	unsigned long done, nr;
 
 	lockdep_assert_held_write(&log->kvm->mmu_lock);
 
-	for (done = 0; done < slot->npages; done += BITS_PER_LONG) {
-		left = min(slot->npages - done, BITS_PER_LONG);
-		rmap_log_masked(log, slot->base_gfn + done, BITMAP_LAST_WORD_MASK(left), mode);
+	for (done = 0; done < slot->npages; done += nr) {
+		nr = kvm_rmap_peek(&heads[done]) ? 0 : kvm_rmap_nr_huge(slot, done, slot->npages);
+		if (nr) {
+			log->work += kvm_rmap_skip_work(nr);
+		} else {
+			nr = min(slot->npages - done, BITS_PER_LONG);
+			rmap_log_masked(log, &heads[done], BITMAP_LAST_WORD_MASK(nr), mode);
+			log->work += BITS_PER_LONG;
+		}
 
-		log->work += BITS_PER_LONG;
 		if (log->work >= RMAP_LOG_MIN_WORK)
 			rmap_log_cond_resched(log);
 	}

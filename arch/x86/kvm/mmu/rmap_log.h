@@ -2,8 +2,11 @@
 #ifndef __KVM_X86_MMU_RMAP_LOG_H
 #define __KVM_X86_MMU_RMAP_LOG_H
 
+#include <linux/align.h>
 #include <linux/kvm_host.h>
+#include <linux/math.h>
 
+#include "mmu_internal.h"
 #include "spte.h"
 
 /*
@@ -29,6 +32,40 @@ void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slo
 void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			      int start_level);
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
+
+/* The most pages that are skipped at once, before others may want mmu_lock. */
+#define KVM_RMAP_MAX_SKIP	(SPTE_ENT_PER_PAGE * SPTE_ENT_PER_PAGE)
+
+/*
+ * How many pages of @slot, from the @rel-th on and before the @end-th, have no 4KiB SPTE as
+ * nothing maps their 2MiB by any: a whole number of words of the log, or all up to @end.  The
+ * caller holds mmu_lock for write, and passes by these pages.
+ *
+ * Ask if the first page has no SPTE: pages that have some are not to pay for the question.
+ */
+static __always_inline unsigned long kvm_rmap_nr_huge(const struct kvm_memory_slot *slot,
+						      unsigned long rel, unsigned long end)
+{
+	gfn_t first = slot->base_gfn + rel;
+	const bool *small = kvm_has_small_sptes(slot, first);
+	gfn_t next, last;
+
+	if (*small)
+		return 0;
+
+	last = slot->base_gfn + min(end, rel + KVM_RMAP_MAX_SKIP);
+	next = ALIGN(first + 1, SPTE_ENT_PER_PAGE);
+	while (next < last && !*++small)
+		next += SPTE_ENT_PER_PAGE;
+
+	return next < last ? round_down(next - first, BITS_PER_LONG) : last - first;
+}
+
+/* What it costs to pass by @nr pages, in pages that are looked at. */
+static __always_inline unsigned long kvm_rmap_skip_work(unsigned long nr)
+{
+	return DIV_ROUND_UP(nr, SPTE_ENT_PER_PAGE);
+}
 
 /*
  * The bits of an SPTE that, while all of them are set, keep CPUs and lockless page

@@ -172,10 +172,16 @@ static unsigned int collect_table_size(gfn_t gfn, unsigned long max)
 	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
 }
 
+/* Does an SPTE of level 2 link to a page table? */
+static bool collect_is_link(u64 spte)
+{
+	return (spte & (SPTE_MMU_PRESENT_MASK | PT_PAGE_SIZE_MASK)) == SPTE_MMU_PRESENT_MASK;
+}
+
 /* The page table of level 1 that an SPTE links to, or NULL. */
 static u64 *collect_linked_table(u64 spte)
 {
-	if (!is_shadow_present_pte(spte) || is_last_spte(spte, PG_LEVEL_2M))
+	if (!collect_is_link(spte))
 		return NULL;
 
 	return __va(spte & SPTE_BASE_ADDR_MASK);
@@ -249,34 +255,47 @@ static void collect_link(struct tdp_collector *c, const struct kvm_mmu_page *roo
 }
 
 /*
- * Skip the page tables in a row, from @gfn on and before @end, that are all in the range
- * and that idle links, from @link on, lead to.  Most links are idle.
+ * Skip page tables in a row, from @gfn on and before @end, that are all in the range and that
+ * idle links, from @link on, lead to; and where there is no link, because a huge page or nothing
+ * is in the table's place.  Most SPTEs are one or the other.
  *
  * Return: how many pages were skipped.
  */
-static unsigned int collect_skip_idle(struct tdp_collector *c, const struct kvm_mmu_page *root,
-				      u64 *link, gfn_t gfn, gfn_t end)
+static unsigned int collect_skip(struct tdp_collector *c, const struct kvm_mmu_page *root,
+				 u64 *link, gfn_t gfn, gfn_t end)
 {
-	gfn_t first = gfn;
-	unsigned int nr;
+	u64 *first = link, *last = link + (end - gfn) / SPTE_ENT_PER_PAGE, *run;
+	unsigned int nr_others = 0;
+	unsigned long rel;
 	u64 spte;
 
 	if (gfn % SPTE_ENT_PER_PAGE || root->role.invalid || !shadow_accessed_mask)
 		return 0;
 
-	for (; gfn + SPTE_ENT_PER_PAGE <= end; gfn += SPTE_ENT_PER_PAGE, link++) {
+	while (link < last) {
 		spte = kvm_prove_forget_link(link, READ_ONCE(*link));
-		if (!collect_is_idle(spte))
+		if (collect_is_idle(spte)) {
+			rel = gfn - c->slot->base_gfn + (link - first) * SPTE_ENT_PER_PAGE;
+			kvm_prove_idle_table(c->kvm, c->slot, rel, link, spte,
+					     collect_linked_table(spte));
+			link++;
+			continue;
+		}
+
+		if (collect_is_link(spte))
 			break;
 
-		kvm_prove_idle_table(c->kvm, c->slot, gfn - c->slot->base_gfn, link, spte,
-				     collect_linked_table(spte));
+		/* Huge pages have neighbours of their kind. */
+		run = link;
+		do {
+			link++;
+		} while (link < last && !collect_is_link(READ_ONCE(*link)));
+		nr_others += link - run;
 	}
 
-	nr = (gfn - first) / SPTE_ENT_PER_PAGE;
-	c->nr_idle += nr;
-	c->work += nr;
-	return gfn - first;
+	c->nr_idle += link - first - nr_others;
+	c->work += link - first;
+	return (link - first) * SPTE_ENT_PER_PAGE;
 }
 
 /* Do others want mmu_lock, or the CPU? */
@@ -313,7 +332,7 @@ static bool collect_links(struct tdp_collector *c, struct kvm_mmu_page *root, gf
 
 	link += SPTE_INDEX(gfn_to_gpa(*gfn), PG_LEVEL_2M);
 	do {
-		nr = collect_skip_idle(c, root, link, *gfn, end);
+		nr = collect_skip(c, root, link, *gfn, end);
 		if (!nr) {
 			nr = collect_table_size(*gfn, end - *gfn);
 			collect_link(c, root, link, *gfn, nr);
