@@ -231,16 +231,11 @@ static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
  * writes cost no faults.  kvm_fault_split() says why that loses no write, and this holds here,
  * too: the huge SPTE isn't writable, nor will be while the memslot is logged, and whoever took
  * write access away flushes TLBs before the ioctl returns.
- *
- * If KVM shadows or tracks a page table of the guest within the huge page, leave the small SPTEs
- * as they are.
  */
 static u64 eager_split_source(struct eager_split *es, u64 huge_spte, gfn_t gfn, int level)
 {
-	if (level != PG_LEVEL_2M || !kvm_slot_dirty_track_enabled(es->slot) ||
-	    !kvm_logs_by_dirty_bit(es->kvm) || spte_ad_need_write_protect(huge_spte) ||
-	    is_writable_pte(huge_spte) || !is_mmu_writable_spte(huge_spte) ||
-	    !kvm_gfn_is_lpage_allowed(es->kvm, es->slot, gfn, level))
+	if (!kvm_slot_dirty_track_enabled(es->slot) ||
+	    !spte_may_split_writable(es->kvm, es->slot, gfn, level, huge_spte))
 		return huge_spte;
 
 	return spte_arm(es->kvm, huge_spte | PT_WRITABLE_MASK);

@@ -153,8 +153,7 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
 	}
 
 	/* 4KiB SPTEs alone may be writable while they are logged, if Dirty bits tell of writes. */
-	if (level == PG_LEVEL_2M && kvm_logs_by_dirty_bit(kvm) &&
-	    !spte_ad_need_write_protect(huge_spte))
+	if (level == PG_LEVEL_2M && spte_logs_by_dirty_bit(kvm, huge_spte))
 		huge_spte |= PT_WRITABLE_MASK;
 
 	return huge_spte;
