@@ -341,7 +341,7 @@ EDGES = selftest("x86/dirty_log_sparse_test", "-m", "edges", huge_2m=4, name="ed
 # Instructions for 2 MiB that a huge page maps: Bochs's TSC counts them.
 HUGE_COST = by_dirty_bits(
     selftest(
-        *("x86/dirty_log_sparse_test", "-m", "count", "-i", "20", "-a", "40"),
+        *("x86/dirty_log_sparse_test", "-m", "count", "-i", "20", "-a", "40", "-w", "16"),
         name="count",
         huge_2m=4,
         eager=("Y",),

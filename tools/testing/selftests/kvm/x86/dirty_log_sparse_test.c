@@ -13,11 +13,13 @@
  * - after huge pages were put back in place, and split again,
  * - after the host has taken all memory away.
  * Each page is written twice, as the second write only sets the Dirty bit of an SPTE that is
- * there.
+ * there.  CLEAR is asked for its whole word of the log the first time, and for the page alone
+ * the second time.
  *
  * "count": what GET and CLEAR cost for 2MiB that a huge page maps, as the difference between
- * two memslots.  With -i and -a it has to be less than that many cycles.  That is for machines
- * whose TSC counts instructions.  Memory is mapped by huge pages, and was mapped by nothing else,
+ * two memslots; and what CLEAR costs for words without a page, if few of them lie between words
+ * with one.  With -i, -a and -w that has to be at most so many cycles, on machines whose TSC
+ * counts instructions.  Memory is mapped by huge pages, and was mapped by nothing else,
  * or by small pages until logging ended; or it was mapped by small pages until the host took it.
  *
  * Limits: the vCPU doesn't run during an ioctl.  Other address spaces (SMM) are
@@ -28,9 +30,12 @@
 /* Memory begins at a multiple of 2MiB, and memslots anywhere in that. */
 #define EDGE_SLOT	10u
 #define EDGE_GPA	0x40000000ull
-#define MAX_EDGE_PAGES	(5 * PAGES_PER_2M)
+#define MAX_EDGE_PAGES	(10 * PAGES_PER_2M)
 #define LOG_WORDS	DIV_ROUND_UP(MAX_EDGE_PAGES, BITS_PER_WORD)
 #define MAX_EDGES	128u
+
+/* KVM looks at the words of a log together from the 16th to this one. */
+#define LAST_TOGETHER	77u
 
 /* The same memory, mapped by 4KiB entries of the guest. */
 #define SMALL_GVA	0x80000000ull
@@ -40,6 +45,7 @@
 #define COUNT_STEP	SZ_1G
 #define NR_COUNTS	2u
 #define NR_RUNS		5u
+#define MAX_EVERY	12u
 
 enum way { WAY_AUTO, WAY_MANUAL, WAY_ALL_SET, NR_WAYS };
 
@@ -64,8 +70,8 @@ static const struct area {
 	{ 321, 1400 },
 	{ 64, 1984 },
 	{ 0, 1536 },
-	/* More than the 32 words of the log that KVM looks at together. */
-	{ 0, 2560 },
+	/* LAST_TOGETHER is in it. */
+	{ 0, 5120 },
 };
 
 struct run {
@@ -83,7 +89,7 @@ struct run {
 	unsigned long log[LOG_WORDS];
 };
 
-static u64 max_cycles, max_auto_cycles;
+static u64 max_cycles, max_auto_cycles, max_word_cycles;
 
 /* What the guest does. */
 static u64 first_gva, nr_accesses, step, writes;
@@ -147,15 +153,18 @@ static void expect_page(struct run *r, int page, const char *when)
 			   i == page ? "missing" : "in the log");
 }
 
-/* Clear the one page that is in the log, by a mask that has no other. */
-static void clear_page(struct run *r, unsigned int page)
+/* Clear the one page that is in the log, by a mask that has no other, or all of its word. */
+static void clear_page(struct run *r, unsigned int page, bool word)
 {
+	unsigned int nr = r->area->nr_pages, first = word ? round_down(page, BITS_PER_WORD) : page;
+
 	if (r->way == WAY_AUTO)
 		return;
 
 	memset(r->log, 0, sizeof(r->log));
-	__set_bit(page, r->log);
-	kvm_vm_clear_dirty_log(r->vm, EDGE_SLOT, r->log, 0, r->area->nr_pages);
+	for (unsigned int i = first; i <= page || (word && i < nr && i % BITS_PER_WORD); i++)
+		__set_bit(i, r->log);
+	kvm_vm_clear_dirty_log(r->vm, EDGE_SLOT, r->log, 0, nr);
 }
 
 static void write_page(struct run *r, unsigned int page, u64 gva, const char *when)
@@ -163,7 +172,7 @@ static void write_page(struct run *r, unsigned int page, u64 gva, const char *wh
 	for (unsigned int i = 0; i < 2; i++) {
 		run_guest(r->vm, r->vcpu, gva, 1, 0, true);
 		expect_page(r, page, when);
-		clear_page(r, page);
+		clear_page(r, page, i == 0);
 		expect_page(r, -1, when);
 	}
 }
@@ -174,11 +183,15 @@ static void write_edges(struct run *r, const char *when)
 		write_page(r, r->edges[i], gpa_of(r, r->edges[i]), when);
 }
 
-/* One page of each 2MiB, and of what the memslot has of the first and of the last. */
+/*
+ * Pages of every other 2MiB.  Those between stay huge, as long as they aren't split eagerly, and
+ * share words of the log with them.
+ */
 static void write_small(struct run *r, const char *when)
 {
-	for (unsigned int i = 0; i < r->nr_edges; i += 3)
-		write_page(r, r->edges[i], small_gva_of(r, r->edges[i]), when);
+	for (unsigned int i = 0; i < r->nr_edges; i++)
+		if ((r->area->before + r->edges[i]) / PAGES_PER_2M % 2)
+			write_page(r, r->edges[i], small_gva_of(r, r->edges[i]), when);
 }
 
 static void read_all(struct run *r)
@@ -229,6 +242,7 @@ static void find_edges(struct run *r)
 		add_edge(r, word + BITS_PER_WORD);
 		add_edge(r, border + 100);
 	}
+	add_edge(r, LAST_TOGETHER * BITS_PER_WORD);
 	add_edge(r, 0);
 }
 
@@ -348,6 +362,37 @@ static void count_both(struct count *c, const char *memory)
 		count_cost(c, "CLEAR", memory, max_cycles, count_clear);
 }
 
+/* What CLEAR costs for a page, if one in @every words of the log has one. */
+static u64 scattered_cycles(struct count *c, unsigned int every)
+{
+	const u64 words = (count_blocks[1] - count_blocks[0]) * PAGES_PER_2M / BITS_PER_WORD;
+	u64 few, many;
+
+	memset(c->log, 0, count_blocks[1] * PAGES_PER_2M / 8);
+	for (unsigned int i = 0; i < count_blocks[1] * PAGES_PER_2M / BITS_PER_WORD; i += every)
+		c->log[i] = 1;
+
+	few = least_cycles(c, 0, count_clear);
+	many = least_cycles(c, 1, count_clear);
+	return (many - few) * every / words;
+}
+
+/* CLEAR looks at many words without a page at once, which must not make few of them expensive. */
+static void count_scattered(struct count *c)
+{
+	u64 dense = scattered_cycles(c, 1), cycles, more;
+
+	for (unsigned int every = 2; every <= MAX_EVERY; every++) {
+		cycles = scattered_cycles(c, every);
+		more = cycles > dense ? DIV_ROUND_UP(cycles - dense, every - 1) : 0;
+		pr_info("CLEAR, a page in every %u words: %lu cycles, %lu per word without a page\n",
+			every, cycles, more);
+		TEST_ASSERT(!max_word_cycles || more <= max_word_cycles,
+			    "CLEAR, a page in every %u words: expected at most %lu cycles per word without a page, seen %lu",
+			    every, max_word_cycles, more);
+	}
+}
+
 static u64 count_gpa(unsigned int i)
 {
 	return COUNT_GPA + i * COUNT_STEP;
@@ -418,6 +463,8 @@ static void run_counts(bool manual)
 	count_set_logging(&c, true);
 	count_expect_huge(&c, nr, "logging enabled");
 	count_both(&c, "always huge");
+	if (manual)
+		count_scattered(&c);
 
 	count_access(&c, true);
 	count_expect_huge(&c, 0, "all written");
@@ -468,6 +515,8 @@ int main(int argc, char *argv[])
 		  .number = &max_cycles, .max = 1000000 },
 		{ 'a', NULL, "the most cycles per 2MiB of GET without manual protection; 0: any",
 		  .number = &max_auto_cycles, .max = 1000000 },
+		{ 'w', NULL, "the most cycles of CLEAR per word without a page, between words with one; 0: any",
+		  .number = &max_word_cycles, .max = 1000000 },
 		{ }
 	};
 
