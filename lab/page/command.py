@@ -22,7 +22,8 @@ REPORT = BUILD / "report"
 def write(files: Iterable[Path], directory: Path) -> None:
     """Make the report of FILES in DIRECTORY. LabError: a file that cannot be used."""
     found = sources.load_bases(files)
-    every = {f"{kind} {base}": one for base, of in found.items() for kind, one in of.items()}
+    # A file may have measurements of two kinds.
+    every = {one.name: one for of in found.values() for one in of.values()}
     render.replace_directory(directory, render.files(every, sections.build(found)))
 
 

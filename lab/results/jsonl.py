@@ -58,8 +58,10 @@ class Key:
     pml: False if EPT is on and PML is off. True does not mean that there is PML.
     idle: the number of vCPUs that access nothing once memory is populated.
     pattern: which accesses are writes.
+    tracked: dirty logging is enabled before memory is populated.
+    read_first: memory is populated by reads, and nothing is written before iteration 2.
 
-    The last four are newer than the others. A line without them gets their defaults.
+    The last six are newer than the others. A line without them gets their defaults.
     """
 
     machine: str
@@ -78,6 +80,8 @@ class Key:
     pml: bool = field(default=True, kw_only=True)
     idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
     pattern: Annotated[str, _one_of(PATTERNS)] = field(default=PATTERNS[0], kw_only=True)
+    tracked: bool = field(default=False, kw_only=True)
+    read_first: bool = field(default=False, kw_only=True)
 
     @property
     def mode(self) -> Mode:
@@ -94,12 +98,18 @@ class Measurement(Key):
     overcommitted: the vCPUs and the test's main thread have less than a CPU each.
     pinned: each of them was pinned to a CPU of its own.
     source, commit: the code that was measured, see lab.results.origin.
-    pages_2m: 2 MiB pages that the VM is mapped by before logging is disabled.
-    page_tables: pages of page tables that were added by then since the memory was populated.
+    pages_2m: 2 MiB pages that the VM is mapped by before logging is disabled; if it is tracked, at
+    the end of the phase.
+    page_tables: pages of page tables that were added by then since the memory was populated; if the
+    VM is tracked, since just before that.
+    logged: pages that KVM_GET_DIRTY_LOG returned.
+    pf_taken: page faults in the phase, KVM's statistic of that name.
 
-    The last seven are None if the line is older than these keys. pages_2m and page_tables are None
-    in all lines but those of phase "disable" with pattern "regions", and page_tables is None if the
-    kernel does not count page tables. source and commit are None for a real machine's kernel.
+    The last nine are None if the line is older than these keys. pages_2m and page_tables are None
+    in all lines but those of phase "disable" with pattern "regions", and those of phases "populate"
+    and "dirty" of a tracked VM; page_tables is None if the kernel does not count page tables.
+    logged and pf_taken are None unless the VM is tracked, logged in all phases but "get". source
+    and commit are None for a real machine's kernel.
     """
 
     kernel_version: str
@@ -109,6 +119,8 @@ class Measurement(Key):
     pinned: bool | None = None
     pages_2m: Annotated[int, Meta(ge=0)] | None = None
     page_tables: int | None = None
+    logged: Annotated[int, Meta(ge=0)] | None = None
+    pf_taken: int | None = None
     source: str | None = None
     commit: str | None = None
 
@@ -145,6 +157,8 @@ def parse(line: str) -> Measurement:
         raise LabError("'tdp_mmu' cannot be True without 'ept'")
     if not found.pml and not found.ept:
         raise LabError("'pml' cannot be False without 'ept'")
+    if found.tracked and found.initially_all_set:
+        raise LabError("'tracked' cannot be True with 'initially_all_set'")
     if PHASES[found.phase] != (found.iteration is not None):
         raise LabError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
     return found
@@ -172,7 +186,7 @@ def to_line(found: Measurement) -> str:
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
     # Leave out newer keys that have no value, or the usual one.
-    usual = {"pml": True, "idle": 0, "pattern": PATTERNS[0]}
+    usual = {"pml": True, "idle": 0, "pattern": PATTERNS[0], "tracked": False, "read_first": False}
     for name in LATER:
         if record[name] is None or record[name] == usual.get(name):
             del record[name]

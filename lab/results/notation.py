@@ -84,11 +84,17 @@ def pattern_of(key: Key) -> str:
     return said.get(key.pattern, "")
 
 
+def started_of(key: Key) -> str:
+    """Whether logging is enabled before or after memory is populated, if it is not as usual."""
+    tracked = ", logged from the start" if key.tracked else ""
+    return f"{tracked}{', populated by reads' if key.read_first else ''}"
+
+
 def load_label(key: Key) -> str:
     """How dirty pages are logged, and what vCPUs write."""
-    init = "" if key.initially_all_set else ", without initially-all-set"
+    init = "" if key.initially_all_set or key.tracked else ", without initially-all-set"
     mix = f"{writes(key.write_percent)}{pattern_of(key)}"
-    return f"{paging_of(key)}{dirty_bits_of(key)}, {mix}{init}"
+    return f"{paging_of(key)}{dirty_bits_of(key)}, {mix}{init}{started_of(key)}"
 
 
 def vm_label(key: Key) -> str:

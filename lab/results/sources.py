@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +24,9 @@ KINDS = (
 )
 # The kinds whose lines split-bench.sh writes.
 MEASURED = ("bench", "memory", "crossover")
+# The kind of the measurements of `split-bench.sh --tracked` in files of MEASURED. No file is named
+# so.
+TRACKED = "tracked"
 # The base of lines that are older than the key "kernel_version": there was only this one then.
 OLDEST_BASE = "6.12"
 
@@ -173,6 +176,24 @@ def load(file: Path, name: str = "") -> Source:
     return source
 
 
+def _parts(source: Source) -> Iterator[Source]:
+    """SOURCE as it is or, if it has lines of `split-bench.sh --tracked`, those lines apart.
+
+    These lines are only comparable with each other. The second part is of kind TRACKED and keeps
+    all lines, as tracked VMs are compared with others.
+    """
+    usual = tuple(
+        line
+        for line in source.lines
+        if not (line.record.get("tracked") or line.record.get("read_first"))
+    )
+    has_tracked = source.kind in MEASURED and usual != source.lines
+    if usual or not has_tracked:
+        yield replace(source, lines=usual) if has_tracked else source
+    if has_tracked:
+        yield replace(source, kind=TRACKED)
+
+
 def newest_first(of_base: Mapping[str, OfBase]) -> dict[str, OfBase]:
     """OF_BASE in the order in which bases are shown."""
     return {base: of_base[base] for base in sorted(of_base, key=numbers, reverse=True)}
@@ -186,13 +207,15 @@ def load_bases(files: Iterable[Path]) -> Bases:
     for file, name in zip(given, names, strict=True):
         # In docs/reference two files can have the same name, in the directories of their bases.
         twice = names.count(name) > 1
-        source = load(file, f"{file.resolve().parent.name}-{name}" if twice else name)
-        mine = found.setdefault(source.base, {})
-        if source.kind in mine:
-            other = mine[source.kind].name
-            raise LabError(f"{other} and {source.name} are both of {source.kind}: give one")
-        mine[source.kind] = source
-    return newest_first({b: {k: mine[k] for k in KINDS if k in mine} for b, mine in found.items()})
+        whole = load(file, f"{file.resolve().parent.name}-{name}" if twice else name)
+        mine = found.setdefault(whole.base, {})
+        for source in _parts(whole):
+            if source.kind in mine:
+                other = mine[source.kind].name
+                raise LabError(f"{other} and {source.name} are both of {source.kind}: give one")
+            mine[source.kind] = source
+    order = (*KINDS, TRACKED)
+    return newest_first({b: {k: mine[k] for k in order if k in mine} for b, mine in found.items()})
 
 
 def load_all(files: Iterable[Path]) -> Sources:

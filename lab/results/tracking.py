@@ -2,13 +2,14 @@
 """Tables and goals of `lab tracking`: what logging costs a guest that is logged from the start."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from lab.machines.paging import Mode
 from lab.results import notation
 from lab.results.goals import Verdict
+from lab.results.jsonl import Key, Measurement
 from lab.results.notation import MIB, NOTHING, ON, milliseconds, ratio
 from lab.results.table import Table
 
@@ -111,6 +112,7 @@ def _size(records: Sequence[Record], load: str) -> str:
     return f"{found['vcpus']} vCPUs x {notation.size(found['bytes_per_vcpu'])}" if found else ""
 
 
+TITLE = "Memory that is logged from the start"
 COLUMNS = (
     "",
     "populate by writes",
@@ -128,7 +130,7 @@ COLUMNS = (
 
 def _start_table(records: Sequence[Record], every: Sequence[Measured]) -> Table:
     table = Table(
-        f"Memory that is logged from the start, {_size(records, READS)}, ms",
+        f"{TITLE}, {_size(records, READS)}, ms",
         COLUMNS,
         notes=[
             "huge pages: 2 MiB pages that map the guest once it has read all of its memory;"
@@ -200,6 +202,68 @@ def tables(records: Sequence[Record]) -> list[Table]:
     """What `lab tracking` prints."""
     every = _ways(records)
     return [_start_table(records, every), _snapshot_table(records, every)]
+
+
+MEASURED_COLUMNS = (
+    *("", "populate", "/not logged", "iteration 1", "/not logged", "iteration 2"),
+    *("/N after CLEAR", "page faults", "last", "GET", "huge pages", "in the log"),
+)
+WHAT_IS_MEASURED = (
+    "populate: all memory is accessed for the first time; huge pages: 2 MiB pages that map it then",
+    "iteration 1: populated by reads, all memory is read again, otherwise the writes begin; in the"
+    " log: pages that are reported then; iteration 2: the first writes after reads; last: the last"
+    " iteration; GET: the call after it, which clears the log",
+    "/not logged: in units of the same time of a VM that is logged later; /N after CLEAR: in units"
+    " of the first writes after a CLEAR in such a VM with eager_page_split=N",
+)
+
+
+def _at(key: Key, phase: str, iteration: int | None = None) -> Key:
+    return replace(key, phase=phase, iteration=iteration)
+
+
+def _like(key: Key) -> Key:
+    """The same VM and phase, if logging is enabled after memory is populated."""
+    return replace(key, tracked=False, initially_all_set=True)
+
+
+def _count(found: Measurement | None, key: str) -> str:
+    count = getattr(found, key, None)
+    return NOTHING if count is None else str(count)
+
+
+def measured_table(found: Sequence[Measurement]) -> Table:
+    """A row for each tracked VM that `split-bench.sh --tracked` has measured."""
+    of = {one.key: one for one in found}
+    last: dict[Key, int] = {}
+    for key in of:
+        if key.tracked:
+            vm = _at(key, "")
+            last[vm] = max(last.get(vm, 0), key.iteration or 0)
+    times = {key: one.seconds for key, one in of.items()}
+    table = Table(TITLE, MEASURED_COLUMNS, notes=[*WHAT_IS_MEASURED])
+    for vm, end in last.items():
+        populate, get = _at(vm, "populate"), _at(vm, "get", 1)
+        first, second, steady = (_at(vm, "dirty", i) for i in (READ_AGAIN, FIRST_WRITE, end))
+        read, lazy = _at(vm, "get", end), replace(_like(second), eager=False)
+        tracked = (populate, first, second, steady, get, read)
+        table.add(
+            f"{notation.vm_label(vm)}, {vm.kernel}, {notation.letter(vm.eager)}",
+            milliseconds(times.get(populate)),
+            ratio(times.get(populate), times.get(_like(populate))),
+            milliseconds(times.get(first)),
+            ratio(times.get(first), times.get(_like(first))),
+            milliseconds(times.get(second)),
+            ratio(times.get(second), times.get(lazy)) if vm.read_first else NOTHING,
+            _count(of.get(second), "pf_taken"),
+            milliseconds(times.get(steady)),
+            milliseconds(times.get(read)),
+            _count(of.get(populate), "pages_2m"),
+            _count(of.get(get), "logged"),
+            strong=vm.kernel == "series",
+            origins=(*tracked, _like(populate), _like(first), lazy),
+        )
+    return table
 
 
 NOT_LOGGED, AFTER_CLEAR = "as without logging", "as the first write after a CLEAR with N"

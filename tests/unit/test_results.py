@@ -50,17 +50,20 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_bits", "seconds"]
 
 
-LATER = {"dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean", "cpus": 9}
-LATER |= {"overcommitted": False, "pinned": True, "pages_2m": 32, "page_tables": -1}
+LATER = {"dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean", "tracked": True}
+LATER |= {"read_first": True, "cpus": 9, "overcommitted": False, "pinned": True, "pages_2m": 32}
+LATER |= {"page_tables": -1, "logged": 7, "pf_taken": 8}
 LATER |= {"source": "0123", "commit": "4567"}
 # Those of them that name what was measured.
-LATER_DIMENSIONS = ("dirty_bits", "pml", "idle", "pattern")
+LATER_DIMENSIONS = ("dirty_bits", "pml", "idle", "pattern", "tracked", "read_first")
+# GET clears the log of a VM that is tracked.
+CLEARS = {"initially_all_set": False}
 
 
 def test_keys_that_came_after_the_first_results() -> None:
     """A line without them is as it was: dirty_bits is off, pml is said only where off."""
     assert set(LATER) == jsonl.LATER
-    found = jsonl.parse(line(**LATER))
+    found = jsonl.parse(line(**LATER, **CLEARS))
     assert (found.cpus, found.overcommitted, found.pinned) == (9, False, True)
     assert list(json.loads(jsonl.to_line(found))) == [*list(GOOD)[:-1], *LATER, "seconds"]
     assert jsonl.parse(line(cpus=9)).pinned is None
@@ -70,12 +73,14 @@ def test_keys_that_came_after_the_first_results() -> None:
     old, new = jsonl.parse(line()), jsonl.parse(line(dirty_bits="off", pml=True))
     assert old == new
     assert (old.dirty_bits, old.pml) == ("off", True)
-    others = (("dirty_bits", "auto"), ("pml", False), ("idle", 7), ("pattern", "regions"))
-    for name, value in others:
-        other = jsonl.parse(line(**{name: value}))
-        assert other.key != old.key
+    others = {"dirty_bits": "auto", "pml": False, "idle": 7, "pattern": "regions"}
+    others |= {"tracked": True, "read_first": True}
+    for name, value in others.items():
+        other = jsonl.parse(line(**{name: value}, **CLEARS))
+        assert other.key != jsonl.parse(line(**CLEARS)).key
         assert json.loads(jsonl.to_line(other))[name] == value
-    unsaid = {"pml", "idle", "pattern", "pages_2m", "page_tables"}
+    unsaid = {"pml", "idle", "pattern", "tracked", "read_first"}
+    unsaid |= {"pages_2m", "page_tables", "logged", "pf_taken"}
     assert not unsaid & set(json.loads(jsonl.to_line(old)))
 
 
@@ -100,6 +105,8 @@ def test_keys_that_came_after_the_first_results() -> None:
     (line(cpus=0), "Expected `int` >= 1 - at `$.cpus`"),
     (line(pattern="stripes"), "regex '^(pages|regions|clean)\\\\Z' - at `$.pattern`"),
     (line(pages_2m=-1), "Expected `int` >= 0 - at `$.pages_2m`"),
+    (line(tracked=True), "'tracked' cannot be True with 'initially_all_set'"),
+    (line(logged=-1), "Expected `int` >= 0 - at `$.logged`"),
     ("", "is not JSON"),
     ("[1]", "Expected `object`, got `array`"),
     (line()[:-1] + ', "vcpus": 8}', "has a key twice"),

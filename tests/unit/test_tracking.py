@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """lab.measure.tracking: what is run, what is kept, and which goals are missed."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lab.measure import tracking as measure
-from lab.page import sections
-from lab.results import sources, tracking
+from lab.page import command, render, sections
+from lab.page import tracking as tracking_page
+from lab.page.model import Grid
+from lab.results import compare, jsonl, notation, sources, tracking
 from lab.results.files import write_records
+from lab.results.jsonl import Measurement
 from tests.rows import for_each_row
-from tests.unit.calls import failed, lab, refusal
+from tests.unit.calls import failed, lab, refusal, refused
+from tests.unit.report_data import bench, measurement
 from tests.unit.tracking_data import SERIES, files, records
 
 WITH_Y = b'{"record": "phase", "ept": false, "tdp_mmu": false, "eager": true}\n'
@@ -47,6 +53,61 @@ def test_the_tables_have_a_row_for_each_way_and_a_report_has_them(tmp_path: Path
     write_records(file, found)
     parts = sections.build(sources.load_bases([file]))
     assert any("logged from the start" in section.title for section in parts)
+
+
+def of_split_bench(**changes: Any) -> Iterator[Measurement]:
+    """A VM that is logged later, with N, and one that is tracked, with Y; populated by reads."""
+    for tracked in (False, True):
+        vm: dict[str, Any] = {"tracked": tracked, "initially_all_set": not tracked}
+        vm |= {"eager": tracked, "read_first": True, "machine": "epyc"} | changes
+        slower = 3 if tracked else 1
+        mapped = {"pages_2m": 16} if tracked else {}
+        yield measurement(**vm, **mapped, phase="populate", iteration=None, seconds=0.03 * slower)
+        for i in (1, 2, 3):
+            faults = {"pf_taken": 7 + i} if tracked else {}
+            yield measurement(**vm, **faults, iteration=i, seconds=0.01 * i * slower)
+            logged = {"logged": 500 + i} if tracked else {}
+            yield measurement(**vm, **logged, phase="get", iteration=i, seconds=0.001 * i)
+
+
+def test_a_report_shows_what_split_bench_has_measured(tmp_path: Path) -> None:
+    usual = [replace(one, machine="epyc") for one in bench()]
+    jsonl.write(tmp_path / "x.jsonl", [*usual, *of_split_bench()])
+    jsonl.write(tmp_path / "usual.jsonl", usual)
+    jsonl.write(tmp_path / "only.jsonl", of_split_bench())
+    for name in ("x", "only"):
+        found = sources.load_all([tmp_path / f"{name}.jsonl"])
+        assert [*found] == (["bench", "tracked"] if name == "x" else ["tracked"])
+        (grid,) = tracking_page.PART.section(found).blocks
+        assert isinstance(grid, Grid)
+        (row,) = grid.table.rows
+        assert row[0].endswith(
+            ", logged from the start, populated by reads, 2 vCPUs x 2 MiB, series, Y"
+        )
+        # The VM that is logged later was measured with N only, so just the first write has a ratio.
+        times = ("90.0", "-", "30.0", "-", "60.0", "3.00", "9", "90.0", "3.00")
+        assert row[1:] == (*times, "16", "501")
+        assert len(grid.origins[0]) == 7
+        command.write([tmp_path / f"{name}.jsonl"], tmp_path / name)
+        page = (tmp_path / name / render.MARKDOWN).read_text()
+        assert "logged from the start, populated by reads" in page
+        # Once in the list of files, though it has measurements of two kinds.
+        assert page.count(f"\n| [{name}.jsonl]({name}.jsonl) | ") == 1
+    # All other sections are as without these lines.
+    with_them, without = (sources.load_all([tmp_path / f"{n}.jsonl"]) for n in ("x", "usual"))
+    assert with_them["bench"].measurements == without["bench"].measurements
+    (row,) = tracking.measured_table([*of_split_bench(eager=False)]).rows
+    assert row[1:7] == ("90.0", "3.00", "30.0", "3.00", "60.0", "3.00")
+
+
+def test_tracked_vms_are_compared_with_tracked_ones(tmp_path: Path) -> None:
+    for name, found in (("a", of_split_bench()), ("b", of_split_bench()), ("c", bench())):
+        jsonl.write(tmp_path / f"{name}.jsonl", found)
+    a, b, c = (compare.load([tmp_path / f"{name}.jsonl"]) for name in "abc")
+    assert len(compare.compare(a, b).pairs) == 14
+    labels = {notation.vm_label(pair.key) for pair in compare.compare(a, b).pairs}
+    assert len(labels) == 2
+    assert "different machines" in refused(compare.compare, a, c)
 
 
 def test_what_was_not_measured_is_said_to_be_missing() -> None:
