@@ -34,6 +34,10 @@
 #   --pattern WHICH    which accesses are writes: pages: each by chance; regions: all or none of those to
 #                      2 MiB, and huge pages and page tables are counted; clean: by chance, but none
 #                      before the first CLEAR, populating included, needs HugeTLB  (default: pages)
+#   --tracked          measure VMs that are logged before they access any memory, as for frequent snapshots, each
+#                      beside a VM that is logged later; see below
+#   --populate LIST    with --tracked: how the guest accesses its memory for the first time: writes, reads; reads
+#                      need HugeTLB                              (default: "writes reads")
 #   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
 #                      or "no"; each --backing, --init-set, --eager and --dirty-bits once, with the
 #                      fewest --vcpus and the most --writes            (default: first)
@@ -58,6 +62,11 @@
 # Lists are separated by blanks or commas. The table has milliseconds and the times that
 # eager_page_split changes most, the results have seconds and all times. Progress is
 # appended to the file or FIFO $LAB_PROGRESS, too.
+#
+# --tracked enables logging before the guest accesses its memory. KVM_GET_DIRTY_LOG also clears the log, so no huge
+# page is split ahead of writes. Iterations, at least 3, are a loop of snapshots. In a VM that was populated by
+# reads, iteration 1 reads everything again, and iteration 2 is the first that writes. In a VM that was populated by
+# writes, all iterations write. --quick then has --writes "100 1" and --iterations 3, --full --writes "100 50 20 5 1".
 #
 # A wrong result is no result: with -V the test fails if a page that the guest wrote to is not in
 # the log, or if KVM does not split what it is to split. Then nothing is measured. An unpatched
@@ -85,10 +94,10 @@ dirty_bits_param=$params/dirty_bits
 
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
-unset vcpus_list writes_list init_set backing_list iterations
+unset vcpus_list writes_list init_set backing_list iterations populate_list
 preset=quick bytes=4M busy='' pattern=pages eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series mode=''
-pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 quiet=0 verify=first
+pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 tracked=0 quiet=0 verify=first
 # Without --dirty-bits what the kernel has, see check_input.
 dirty_bits_given='' dirty_bits_list=''
 
@@ -252,7 +261,7 @@ parse_options() {
 	while [ $# -gt 0 ]; do
 		case $1 in
 		-h | --help) print sed -n '4,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
-		--dry-run | --keep-going | --others-ok | --per-vm | --quiet) eval "$(name_of "$1")=1" ;;
+		--dry-run | --keep-going | --others-ok | --per-vm | --tracked | --quiet) eval "$(name_of "$1")=1" ;;
 		--no-pin) pin=0 ;;
 		--quick | --full) preset=${1#--} ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
@@ -270,7 +279,7 @@ parse_options() {
 name_of() { printf '%s' "${1#--}" | tr - _; }
 set_option() {
 	case $1 in
-	--vcpus | --writes | --backing | --eager | --dirty-bits)
+	--vcpus | --writes | --backing | --eager | --dirty-bits | --populate)
 		eval "$(name_of "$1")_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --dirty-bits ] || dirty_bits_given=yes
 		;;
@@ -283,10 +292,17 @@ set_option() {
 
 # What is given explicitly overrides it.
 use_preset() {
-	case $preset in
-	quick) set -- '2 8' '100 20' yes anonymous_hugetlb_2mb 2 ;;
-	full) set -- '2 4 8 14 16 32 64' '100 80 50 20 5 0' both 'anonymous_hugetlb_2mb anonymous_thp' 3 ;;
+	[ "$tracked" -eq 0 ] || [ -z "${init_set+given}" ] ||
+		refuse '--init-set: with --tracked the log is empty at first, so there is nothing to choose'
+	[ "$tracked" -eq 1 ] || [ -z "${populate_list+given}" ] || refuse '--populate: only --tracked measures that'
+	case $preset$tracked in
+	quick0) set -- '2 8' '100 20' yes anonymous_hugetlb_2mb 2 ;;
+	full0) set -- '2 4 8 14 16 32 64' '100 80 50 20 5 0' both 'anonymous_hugetlb_2mb anonymous_thp' 3 ;;
+	# With initially-all-set are the VMs beside those that are tracked.
+	quick1) set -- '2 8' '100 1' yes anonymous_hugetlb_2mb 3 ;;
+	full1) set -- '2 4 8 14 16 32 64' '100 50 20 5 1' yes anonymous_hugetlb_2mb 3 ;;
 	esac
+	: "${populate_list=writes reads}"
 	: "${vcpus_list=$1}" "${writes_list=$2}" "${init_set=$3}" "${backing_list=$4}" "${iterations=$5}"
 }
 
@@ -336,6 +352,9 @@ check_backing() {
 	mib=$(page_mib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
 	[ -n "$mib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
 	[ "$pattern" != clean ] || [ "$mib" -gt 0 ] || refuse "--backing: '$1' is no HugeTLB, which --pattern clean needs"
+	case "$tracked $mib $populate_list " in
+	'1 0 '*'reads '*) refuse "--backing: '$1' is no HugeTLB, which --populate reads needs; --populate writes does not" ;;
+	esac
 	[ "$1" != anonymous_thp ] || mib=2
 	# The test rounds up to whole pages: a result would name another size than it has.
 	[ "$mib" -eq 0 ] || [ $((size % (mib * 1048576))) -eq 0 ] ||
@@ -361,12 +380,15 @@ check_input() {
 	# What is not asked for is recorded as it is; a kernel without it is off.
 	[ -n "$dirty_bits_given" ] || dirty_bits_list=$(cat "$dirty_bits_param" 2>/dev/null) || dirty_bits_list=off
 	[ -z "$dirty_bits_given" ] || check_list --dirty-bits "$dirty_bits_list" one_of 'off, on, auto'
-	option=--iterations in_range 2 1000 "$iterations"
+	# With --tracked the third one is the first that is like those that follow.
+	option=--iterations in_range $((2 + tracked)) 1000 "$iterations"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
 	option=--pattern one_of 'pages, regions, clean' "$pattern"
 	[ "$pattern" != regions ] || [ $((size % 2097152)) -eq 0 ] ||
 		refuse "--bytes: '$bytes' is not a whole number of regions of 2M (--pattern regions)"
+	[ "$tracked $pattern" != '1 clean' ] ||
+		refuse '--pattern: with --tracked nothing is written before iteration 2 by --populate reads, not by clean'
 	option=--init-set one_of 'yes, no, both' "$init_set"
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
@@ -376,26 +398,45 @@ check_input() {
 	case $machine in
 	'' | *[!A-Za-z0-9._-]*) refuse "--machine: '$machine' is not a name of letters, digits, '.', '_' and '-'" ;;
 	esac
+	check_list --populate "$populate_list" one_of 'writes, reads'
+	name_loads
 	check_list --backing "$backing_list" check_backing
 	[ -z "$resume" ] || [ -z "$output" ] || [ "$resume" = "$output" ] ||
 		refuse "--resume: results go to '$resume', so --output '$output' cannot be"
 	output=${resume:-$output}
 }
 
+# What the runs with the same numbers of a matrix differ by: how memory is populated, and whether it is logged by then. The
+# names are those of "make bench WHAT=tracking". Without --tracked there is one such load, and init_list.
+name_loads() {
+	load_list='writes-not-logged'
+	[ "$tracked" -eq 1 ] || return 0
+	load_list=
+	for load in $populate_list; do load_list="$load_list $load-not-logged $load"; done
+}
+
+is_tracked() {
+	case $load in *-not-logged) false ;; esac
+}
+
 # The matrix: the largest number of vCPUs in it, and the runs that --resume found complete,
-# " INIT WRITES VCPUS EAGER BACKING DIRTY_BITS; ...", with resumed, their lines of results.
+# " INIT WRITES VCPUS EAGER BACKING DIRTY_BITS LOAD; ...", with resumed, their lines of results.
 largest=0 verified=0 runs_done=0 work_done=0 failures=0 done_runs='' resumed=''
 
 # Calls $1, in order, for each run that is not done, whose values are in the loops'
 # variables; stops when it fails.
 for_each_run() {
-	for backing in $backing_list; do for init in $init_list; do for writes in $writes_list; do
+	for backing in $backing_list; do for all_set in $init_list; do for writes in $writes_list; do
 		for vcpus in $vcpus_list; do for eager in $eager_list; do for dirty_bits in $dirty_bits_list; do
-			run="$init $writes $vcpus $eager $backing $dirty_bits"
-			case $done_runs in
-			*" $run;"*) ;;
-			*) "$1" || return 1 ;;
-			esac
+			for load in $load_list; do
+				init=$all_set
+				! is_tracked || init=no
+				run="$init $writes $vcpus $eager $backing $dirty_bits $load"
+				case $done_runs in
+				*" $run;"*) ;;
+				*) "$1" || return 1 ;;
+				esac
+			done
 		done; done; done
 	done; done; done
 }
@@ -438,6 +479,8 @@ most() {
 test_arguments() {
 	arguments="-s $backing -b $size -v $vcpus -w $writes -i $iterations"
 	[ "$init" = yes ] || arguments="$arguments -g"
+	! is_tracked || arguments="$arguments --tracked"
+	case $load in reads*) arguments="$arguments --read-first" ;; esac
 	! is_pinned || arguments="$arguments -c $(pin_list)"
 	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
 	[ "$pattern" = pages ] || arguments="$arguments --pattern=$pattern"
@@ -467,8 +510,10 @@ describe_run() {
 	crowd='' without='' behind=''
 	! is_overcommitted "$vcpus" || crowd=' overcommitted'
 	[ "$init" = yes ] || without='without '
+	log="${without}initially-all-set"
+	[ "$tracked" -eq 0 ] || log="$(is_tracked || echo 'not ')tracked, populated by ${load%-not-logged}"
 	[ "$backing" = "$backing_list" ] || behind=", $backing"
-	printf '%s%s vCPUs, %s%% writes, %sinitially-all-set, eager_page_split=%s%s%s' "$vcpus" "$crowd" "$writes" "$without" \
+	printf '%s%s vCPUs, %s%% writes, %s, eager_page_split=%s%s%s' "$vcpus" "$crowd" "$writes" "$log" \
 		"$eager" "${dirty_bits_given:+, dirty_bits=$dirty_bits}" "$behind"
 }
 
@@ -708,8 +753,8 @@ check_output() {
 	[ -n "$output" ] || return 0
 	[ ! -s "$output" ] || [ -z "$(from_output tail -c 1)" ] ||
 		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
-	# 450 bytes hold a line; the old content is copied, see append_results.
-	kib=$((runs_total * (3 + 3 * iterations) * 450 / 1024 + 1))
+	# 550 bytes hold a line; the old content is copied, see append_results.
+	kib=$((runs_total * (3 + 3 * iterations) * 550 / 1024 + 1))
 	[ ! -f "$output" ] || kib=$((kib + $(from_output wc -c || echo 0) / 1024 + 1))
 	{ name_new && to_new dd if=/dev/zero bs=1024 count="$kib"; } 2>/dev/null ||
 		refuse "--output: no room for $kib KiB beside '$output', or not writable"
@@ -753,13 +798,17 @@ json_value='
 		gsub(/"/, "", rest)
 		return rest
 	}
+	function load() {
+		return (value("read_first") == "true" ? "reads" : "writes") (value("tracked") == "true" ? "" : "-not-logged")
+	}
 '
 
 # Out: what is wrong with the file, else an empty line; the last line's MACHINE KERNEL RELEASE
 # EPT TDP_MMU PML CPUS, since that is what a matrix was interrupted at; the runs that there
 # are of that setting and this memory size, as in done_runs; then the lines of these runs.
 read_results() {
-	awk -v bytes="$size" -v busy="$busy" -v pattern="$pattern" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" "$json_value"'
+	awk -v bytes="$size" -v busy="$busy" -v pattern="$pattern" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" \
+		-v tracked="$tracked" "$json_value"'
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
 			value("tdp_mmu") " " value("pml", "true")
@@ -774,8 +823,10 @@ read_results() {
 		}
 		had = value("cpus", "-")
 		if (value("bytes_per_vcpu") != bytes || value("idle", 0) != (busy ? value("vcpus") - busy : 0) || value("pattern", "pages") != pattern) next
+		# Those that a matrix of this kind has.
+		if (tracked ? load() == "writes-not-logged" && value("initially_all_set") != "true" : load() != "writes-not-logged") next
 		run = (value("initially_all_set") == "true" ? "yes " : "no ") value("write_percent") " " value("vcpus") " " \
-			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_bits", "off")
+			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_bits", "off") " " load()
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
 		times[setting, run]++
 		if (value("pinned", pinned) != pinned) other[setting] = 1
@@ -828,22 +879,35 @@ read_times() {
 	[ "$pml" = true ] || tail="$tail\"pml\": false, "
 	[ -z "$busy" ] || tail="$tail\"idle\": $((vcpus - busy)), "
 	[ "$pattern" = pages ] || tail="$tail\"pattern\": \"$pattern\", "
+	! is_tracked || tail="$tail\"tracked\": true, "
+	case $load in reads*) tail="$tail\"read_first\": true, " ;; esac
 	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
-	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v head="$head" -v tail="$tail" "$json_value"'
+	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v tracked="$(says is_tracked)" -v head="$head" \
+		-v tail="$tail" "$json_value"'
+	# A key and its value, if the test says any.
+	function said(key,    is) {
+		is = value(key)
+		return is == "" || is == "null" ? "" : "\"" key "\": " is ", "
+	}
 	BEGIN {
-		wanted = " populate null enable null"
+		wanted = tracked == "true" ? " enable null populate null" : " populate null enable null"
 		for (i = 1; i <= n; i++) wanted = wanted " dirty " i " get " i (init == "yes" ? " clear " i : "")
 		wanted = wanted " disable null"
 	}
+	# Of a tracked VM it comes behind the phase that it is about, of others before logging is disabled.
 	value("record") == "memory" {
-		memory = "\"pages_2m\": " value("pages_2m") ", "
-		if (value("page_tables") != "null") memory = memory "\"page_tables\": " value("page_tables") ", "
+		memory[tracked == "true" ? what[count] : "disable null"] = said("pages_2m") said("page_tables")
 	}
 	value("record") == "phase" && value("seconds") ~ /^[0-9]+\.[0-9]+$/ {
-		found = found " " value("phase") " " value("iteration")
-		print "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail (value("phase") == "disable" ? memory : "") "\"seconds\": " value("seconds") "}"
+		what[++count] = value("phase") " " value("iteration")
+		found = found " " what[count]
+		first[count] = "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail
+		last[count] = (tracked == "true" ? said("logged") said("pf_taken") : "") "\"seconds\": " value("seconds") "}"
 	}
-	END { exit found != wanted }' "$scratch/json" >"$scratch/new"
+	END {
+		for (i = 1; i <= count; i++) print first[i] memory[what[i]] last[i]
+		exit found != wanted
+	}' "$scratch/json" >"$scratch/new"
 }
 
 # KVM reads dirty_bits when the test creates its VM.
@@ -885,7 +949,7 @@ failed_run() {
 # It says what the test says: which page is missing from the log, or what is not split.
 verify_run() {
 	# In the unpatched kernel the shadow MMU does not split: it only says that it would.
-	[ "$kernel $tdp_mmu $eager" != 'base false Y' ] || return 0
+	[ "$kernel $tdp_mmu $eager" != 'base false Y' ] || is_tracked || return 0
 	verified=$((verified + 1))
 	progress 0 "verifying: $(describe_run)"
 	check_alone && use_memory "$backing" && set_parameters || return 1
@@ -919,28 +983,46 @@ measure() {
 print_caption() {
 	printf '\n%s, Linux %s (%s), %s=%s, tdp_mmu=%s, %s per vCPU; milliseconds\n' "$machine" "$release" "$kernel" \
 		"$tdp_name" "$ept" "$tdp_mmu" "$bytes" | sed 's/=true/=Y/g; s/=false/=N/g'
-	cat <<END
-N and Y: eager_page_split. Dirty: the first iteration that pays for splitting. Split: the call
-before it that splits, with initially-all-set (set) the first CLEAR, else enabling. Log: the next
-call that write-protects, with initially-all-set the second CLEAR, else the second GET.
-END
+	if [ "$tracked" -eq 1 ]; then explain_tracked; else explain; fi
 	! is_overcommitted "$largest" ||
 		printf '*: overcommitted, %s CPUs for the vCPUs and the test: the times hold waits for a CPU\n' "$cpus"
 	echo
 }
 
-# Markdown, aligned so that it reads as it is; a row has the runs that only differ in
-# eager_page_split.
-print_table() {
-	awk -v cpus="$cpus" "$json_value"'
+explain() {
+	cat <<END
+N and Y: eager_page_split. Dirty: the first iteration that pays for splitting. Split: the call
+before it that splits, with initially-all-set (set) the first CLEAR, else enabling. Log: the next
+call that write-protects, with initially-all-set the second CLEAR, else the second GET.
+END
+}
+
+explain_tracked() {
+	cat <<END
+VMs that are logged before they access any memory. /plain: in units of the same time of a VM that is logged later.
+Populate: all memory is accessed for the first time, by writes or by reads. 2 MiB: pages of that size that map it then.
+1st, 2nd, last: iterations. By reads, the 1st reads all memory again, and the 2nd is the first that writes; /CLEAR: in
+units of the first writes after a CLEAR in a VM that is logged later, with eager_page_split=N. By writes, all write.
+Faults: page faults in the 2nd. Logged: pages in the log after the 1st. GET: the call after the last; it clears the log.
+END
+}
+
+# For awk: times in a table.
+digits='
 	function digits(x) { return sprintf(x >= 99.95 ? "%.0f" : x >= 9.995 ? "%.1f" : x >= 0.9995 ? "%.2f" : "%.3f", x) }
 	function ms(s) { return s == "" ? "-" : digits(s * 1000) }
 	function ratio(a, b) { return a == "" || b == "" || b == 0 ? "-" : digits(a / b) }
+	function vcpus() { return value("vcpus") (value("vcpus") + 0 >= cpus + 0 ? "*" : "") }
+'
+
+# Markdown, aligned so that it reads as it is; a row has the runs that only differ in
+# eager_page_split.
+print_table() {
+	awk -v cpus="$cpus" "$json_value$digits"'
 	function pair(row, what) { return sprintf(" %7s | %7s |", ms(time[row, "false", what]), ms(time[row, "true", what])) }
 	{
 		row = sprintf("| %-21s | %-3s | %6s | %-10s | %5s |", value("backing"), \
-			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_bits", "off"), \
-			value("vcpus") (value("vcpus") + 0 >= cpus + 0 ? "*" : ""))
+			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_bits", "off"), vcpus())
 		if (!(row in set)) rows[++count] = row
 		set[row] = value("initially_all_set") == "true"
 		time[row, value("eager"), value("phase") " " value("iteration")] = value("seconds")
@@ -957,7 +1039,42 @@ print_table() {
 	}' "$scratch/all"
 }
 
-show_results() { print_caption; print_table; }
+# A row for each tracked VM.
+print_tracked() {
+	awk -v cpus="$cpus" -v n="$iterations" "$json_value$digits"'
+	function known(x) { return x == "" ? "-" : x }
+	{
+		by = load()
+		is_tracked = sub(/-not-logged$/, "", by) == 0
+		vm = sprintf("| %-21s | %-6s | %6s | %-10s | %5s |", value("backing"), by, value("write_percent"), value("dirty_bits", "off"), vcpus())
+		row = vm (value("eager") == "true" ? " Y     |" : " N     |")
+		phase = value("phase") " " value("iteration")
+		lazy[row] = vm " N     |"
+		reads[row] = by == "reads"
+		if (is_tracked) {
+			if (!(row in seen)) rows[++count] = row
+			seen[row] = 1
+			time[row, phase] = value("seconds")
+			if (phase == "populate null") huge[row] = value("pages_2m")
+			if (phase == "get 1") logged[row] = value("logged")
+			if (phase == "dirty 2") faults[row] = value("pf_taken")
+		} else plain[row, phase] = value("seconds")
+	}
+	END {
+		print "| backing               | by     | writes | dirty_bits | vCPUs | eager | populate | /plain |     1st | /plain |     2nd | /CLEAR |  faults |    last |     GET |   2 MiB |  logged |"
+		print "|-----------------------|--------|-------:|------------|------:|-------|---------:|-------:|--------:|-------:|--------:|-------:|--------:|--------:|--------:|--------:|--------:|"
+		for (i = 1; i <= count; i++) {
+			row = rows[i]
+			printf "%s %8s | %6s | %7s | %6s | %7s | %6s | %7s | %7s | %7s | %7s | %7s |\n", row, \
+				ms(time[row, "populate null"]), ratio(time[row, "populate null"], plain[row, "populate null"]), \
+				ms(time[row, "dirty 1"]), ratio(time[row, "dirty 1"], plain[row, "dirty 1"]), \
+				ms(time[row, "dirty 2"]), ratio(time[row, "dirty 2"], reads[row] ? plain[lazy[row], "dirty 2"] : ""), known(faults[row]), \
+				ms(time[row, "dirty " n]), ms(time[row, "get " n]), known(huge[row]), known(logged[row])
+		}
+	}' "$scratch/all"
+}
+
+show_results() { print_caption; if [ "$tracked" -eq 1 ]; then print_tracked; else print_table; fi; }
 
 prepare() {
 	{ [ -f "$test" ] && [ -x "$test" ]; } || refuse "--test: '$test' is not an executable file"

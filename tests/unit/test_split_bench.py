@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.results import jsonl
 from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import FAKE_TEST, NOBODY, SCRIPT, Host, set_cpus
 from tests.unit.files import program, with_a_second_signal
@@ -65,7 +66,8 @@ def keys(file: Path) -> list[str]:
 
 def needed() -> list[str]:
     """The commands that the script's header lists."""
-    text = " ".join(line.lstrip("# ") for line in SCRIPT.read_text().splitlines()[:70])
+    header = SCRIPT.read_text().partition("\n\n")[0]
+    text = " ".join(line.lstrip("# ") for line in header.splitlines())
     return text.partition("and the commands ")[2].partition(" (busybox")[0].split(", ")
 
 
@@ -216,6 +218,60 @@ def test_presets(host: Host) -> None:
     assert "48 runs:" in host.run("--vcpus", "2 64", "--full", "--init-set=yes", "--dry-run").stdout
 
 
+# A VM that is logged later, and one that is tracked, for each way to populate it.
+LOADS = ("", " -g --tracked", " --read-first", " -g --tracked --read-first")
+TRACKED = ("--tracked", "--vcpus", "2", "--writes", "100")
+
+
+def test_tracked_vms_beside_those_that_are_logged_later(host: Host) -> None:
+    before = host.settings()
+    done = host.run("--tracked", "--vcpus", "2 4", "--writes", "100 1")
+    assert (done.returncode, done.stderr, host.settings()) == (0, "", before)
+    assert host.calls() == [
+        f"{eager} -s {HUGE} -b 4194304 -v {vcpus} -w {writes} -i 3{load} -c {pcpus}"
+        for writes in (100, 1)
+        for vcpus, pcpus in ((2, "1,2,0"), (4, "1,2,3,4,0"))
+        for eager in "NY"
+        for load in LOADS
+    ]
+
+
+@for_each_row(
+    "options, runs, first, last",
+    (
+        "",
+        32,
+        "-s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 100 -i 3 -c 1,2,0\n",
+        "-w 1 -i 3 -g --tracked",
+    ),
+    (
+        "--full --eager N",
+        140,
+        "-v 2 -w 100 -i 3 -c 1,2,0\n",
+        "-v 64 -w 1 -i 3 -g --tracked --read-first\n",
+    ),
+    ("--populate reads", 16, " -i 3 --read-first", " --tracked --read-first"),
+    (
+        "--populate=writes --backing=anonymous,anonymous_thp --eager=Y --pattern=regions",
+        16,
+        "-s anonymous -b 4194304 -v 2 -w 100 -i 3 -c 1,2,0 --pattern=regions\n",
+        "-s anonymous_thp -b 4194304 -v 8 -w 1 -i 3 -g --tracked -c 1,2,3,4,5,6,7,8,0 --pattern",
+    ),
+    (
+        "--per-vm --eager N --dirty-bits on --iterations 7 --busy 1",
+        16,
+        "eager_page_split=Y dirty_bits=auto ",
+        "-i 7 -g --tracked --read-first -c 1,2,3,4,5,6,7,8,0 --idle=7 --chunk=0 --dirty-bits=on\n",
+    ),
+)
+def test_a_plan_of_tracked_vms(host: Host, options: str, runs: int, first: str, last: str) -> None:
+    done = host.run("--tracked", "--dry-run", *options.split())
+    heading, *shown = done.stdout.splitlines(keepends=True)
+    assert (done.returncode, done.stderr, heading) == (0, "", f"{runs} runs:\n")
+    assert first in shown[0]
+    assert last in shown[runs - 1]
+
+
 @pytest.mark.parametrize("host", ["dash"], indirect=True)
 def test_the_header_lists_the_commands_that_are_needed(host: Host, tmp_path: Path) -> None:
     path = host.environment["PATH"]
@@ -272,6 +328,17 @@ def test_what_is_wrong_is_not_measured(host: Host) -> None:
     # Only the verdict was wrong.
     host.verify = "no"
     assert host.run("--vcpus", "2").returncode == 0
+
+
+def test_tracked_vms_are_verified_in_the_unpatched_kernel_too(host: Host) -> None:
+    """Nothing is to be split in them."""
+    host.verify = "only"
+    assert host.run(*TRACKED, "--kernel", "base").returncode == 0
+    memory = f"-s {HUGE} -b 4194304 -v 2 -w 100 -i 3"
+    assert verified(host) == [
+        *(f"N {memory}{load} -c 1,2,0" for load in LOADS),
+        *(f"Y {memory}{load} -c 1,2,0" for load in LOADS if "--tracked" in load),
+    ]
 
 
 @for_each_row(
@@ -364,6 +431,33 @@ def test_json_lines_hold_every_time_with_its_dimensions(host: Host) -> None:
     each = [(phase, i) for i in (1, 2) for phase in ("dirty", "get", "clear")]
     wanted = [("populate", None), ("enable", None), *each, ("disable", None)]
     assert [(r["phase"], r["iteration"]) for r in found] == wanted
+
+
+def test_lines_of_tracked_vms_say_what_was_logged_and_mapped(host: Host) -> None:
+    """The others are as without --tracked, but for how they were populated."""
+    _, found = measured(host, *TRACKED, "--eager", "Y")
+    of: dict[tuple[object, object], list[Record]] = {}
+    for one in found:
+        of.setdefault((one.get("tracked"), one.get("read_first")), []).append(one)
+    assert [*of] == [(None, None), (True, None), (None, True), (True, True)]
+    assert [len(mine) for mine in of.values()] == [3 + 3 * 3, 3 + 2 * 3] * 2
+    for mine in (of[True, None], of[True, True]):
+        each = [(phase, i) for i in (1, 2, 3) for phase in ("dirty", "get")]
+        wanted = [("enable", None), ("populate", None), *each, ("disable", None)]
+        assert [(one["phase"], one["iteration"]) for one in mine] == wanted
+        assert {one["initially_all_set"] for one in mine} == {False}
+        assert {one["pf_taken"] for one in mine} == {3}
+        for one in mine:
+            counts = {key: one[key] for key in ("pages_2m", "page_tables") if key in one}
+            mapped = one["phase"] in ("populate", "dirty")
+            assert counts == ({"pages_2m": 32, "page_tables": 8} if mapped else {})
+            assert one.get("logged") == (6 if one["phase"] == "get" else None)
+    for mine in (of[None, None], of[None, True]):
+        assert {one["initially_all_set"] for one in mine} == {True}
+        assert not {"pf_taken", "logged", "pages_2m", "page_tables"} & set().union(*mine)
+    # As the lab writes these lines.
+    for text in host.output.read_text().splitlines():
+        assert list(json.loads(jsonl.to_line(jsonl.parse(text)))) == list(json.loads(text))
 
 
 MODE = ("kvm_intel.ept", "kvm_amd.npt", "kvm.tdp_mmu")
@@ -532,6 +626,27 @@ def test_table_holds_n_y_and_their_ratio(host: Host) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_a_table_of_tracked_vms(host: Host) -> None:
+    done = host.run(*TRACKED)
+    names = "backing,by,writes,dirty_bits,vCPUs,eager,populate,/plain,1st,/plain,2nd,/CLEAR,faults"
+    assert table(done.stdout) == [
+        [*names.split(","), "last", "GET", "2 MiB", "logged"],
+        *(
+            [HUGE, by, "100", "off", "2", eager, "24.7", "2.00", *times, "3.00", "32", "6"]
+            for eager, by, times in (
+                ("N", "writes", ("1210", "5.76", "1220", "-", "3", "1230")),
+                ("N", "reads", ("1210", "5.76", "1220", "5.55", "3", "1230")),
+                ("Y", "writes", ("1002", "477", "1002", "-", "3", "1002")),
+                ("Y", "reads", ("1002", "477", "1002", "4.56", "3", "1002")),
+            )
+        ),
+    ]
+    assert "with eager_page_split=N. By writes, all write." in done.stdout
+    # Without N there is nothing to compare with.
+    rows = table(host.run(*TRACKED, "--eager", "Y", "--populate", "reads").stdout)[1:]
+    assert [(row[1], row[5], row[11]) for row in rows] == [("reads", "Y", "-")]
+
+
 def test_one_table_has_the_whole_matrix(host: Host) -> None:
     matrix = ["--vcpus", "2 4", "--writes", "100 20", "--init-set", "both"]
     rows = table(host.run(*matrix, "--backing", f"{HUGE} shmem").stdout)[1:]
@@ -619,6 +734,21 @@ def test_lab_progress_gets_every_run_and_lab_machine_is_the_label(host: Host) ->
     assert {r["machine"] for r in measured(host, "--vcpus", "2")[1]} == {"svm-qemu"}
 
 
+def test_progress_says_which_vms_are_tracked(host: Host) -> None:
+    file = host.root / "progress"
+    host.environment["LAB_PROGRESS"] = str(file)
+    assert host.run(*TRACKED, "--eager", "N").returncode == 0
+    assert file.read_text().splitlines() == [
+        "0% 1/4 2 vCPUs, 100% writes, not tracked, populated by writes, eager_page_split=N",
+        "25% 2/4 2 vCPUs, 100% writes, tracked, populated by writes, eager_page_split=N",
+        "50% 3/4 2 vCPUs, 100% writes, not tracked, populated by reads, eager_page_split=N",
+        "75% 4/4 2 vCPUs, 100% writes, tracked, populated by reads, eager_page_split=N",
+        "100% 4/4 done",
+    ]
+    said = on_terminal(host, *TRACKED, "--eager", "N")
+    assert "75% 4/4 2 vCPUs, 100% writes, tracked" in said and "s left" in said
+
+
 def test_help_states_arguments_and_exit_codes(host: Host) -> None:
     done = host.run("--help")
     for word in ("--vcpus", "--eager", "--others-ok", '"2 8"', "130", "milliseconds"):
@@ -667,6 +797,16 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
         ["--pattern=regions", "--bytes=1M", "--backing=anonymous"],
         "'1M' is not a whole number of re",
     ),
+    (["--tracked", "--init-set", "no"], "--init-set: with --tracked the log is empty at first"),
+    (["--tracked", "--pattern=clean"], "--pattern: with --tracked nothing is written before"),
+    (["--tracked", "--iterations", "2"], "'2' is not a whole number from 3 to 1000"),
+    (["--tracked", "--backing=anonymous"], "'anonymous' is no HugeTLB, which --populate reads"),
+    (["--tracked", "--backing=shmem", "--populate=writes,reads"], "'shmem' is no HugeTLB, which"),
+    (["--tracked", "--populate", "reads reads"], "--populate: 'reads' is given twice"),
+    (["--tracked", "--populate", "guess"], "--populate: 'guess' is none of writes, reads"),
+    (["--tracked", "--populate="], "--populate: the list is empty"),
+    (["--populate", "reads"], "--populate: only --tracked measures that"),
+    (["--tracked=yes"], "unknown option --tracked"),
     (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
     *((["--bytes", bad], f"'{bad}' is not a size") for bad in ("4X", "M")),
@@ -1016,6 +1156,27 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
 
 
+def test_an_interrupted_run_of_a_tracked_vm_restores_all(host: Host) -> None:
+    host.pool().write_text("3\n")
+    fake = FAKE_TEST.replace(
+        "verify=0\n", "verify=0\ncase $* in *--tracked*) mode=hang ;; esac\n", 1
+    )
+    (host.root / "fake_test").write_text(fake)
+    before, pid = host.settings(), host.root / "pid"
+    command = host.command(*TRACKED, "--eager=N", "--dirty-bits=on", f"--output={host.output}")
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        assert until(lambda: pid.exists() and pid.read_text().endswith("\n"), 20)
+        assert (host.eager.read_text(), host.pool().read_text()) == ("N\n", "5\n")
+        process.terminate()
+        process.communicate(timeout=10)
+        assert is_gone(int(pid.read_text()))
+    assert process.returncode == 143
+    # The run of the VM that is logged later was whole.
+    assert len(records(host.output)) == 3 + 3 * 3
+    host.output.unlink()
+    assert host.settings() == before
+
+
 def test_a_signal_as_it_begins_to_restore(host: Host) -> None:
     """As of a terminal that closes after Ctrl-C."""
     host.script = with_a_second_signal(SCRIPT, host.root / "script")
@@ -1178,6 +1339,30 @@ def test_resume_runs_what_is_missing_or_begins_and_prints_all(host: Host) -> Non
     output.write_text("")
     assert host.run(*PART, "--resume", str(output)).returncode == 0
     assert len(records(output)) == 2 * RECORDS
+
+
+def test_tracked_runs_are_resumed_and_not_taken_for_others(host: Host) -> None:
+    matrix = [*TRACKED, "--eager", "N Y", "--iterations", "3"]
+    usual = ["--vcpus", "2", "--writes", "100", "--init-set", "both", "--iterations", "3"]
+    measured(host, *matrix, "--eager", "N", "--populate", "reads")
+    (host.root / "calls").unlink()
+    done = host.run(*matrix, "--resume", str(host.output))
+    assert (done.returncode, len(host.calls())) == (0, 8 - 2)
+    assert not [call for call in host.calls() if call.startswith("N") and "--read-first" in call]
+    # A VM that is logged later, and populated by writes, is one without --tracked.
+    (host.root / "calls").unlink()
+    shown = host.run(*usual[:4], "--iterations", "3", "--resume", str(host.output))
+    assert (host.calls(), [row[1] for row in table(shown.stdout)[1:]]) == ([], ["yes"])
+    shown = host.run(*usual, "--resume", str(host.output))
+    assert (shown.returncode, [call[0] for call in host.calls()]) == (0, ["N", "Y"])
+    assert all(" -g" in call and "--tracked" not in call for call in host.calls())
+    assert shown.stdout == host.run(*usual).stdout
+    (host.root / "calls").unlink()
+    again = host.run(*matrix, "--resume", str(host.output))
+    assert (again.returncode, host.calls()) == (0, [])
+    # Rows have the order in which they were measured.
+    rows = [sorted(table(said.stdout)) for said in (again, host.run(*matrix))]
+    assert rows[0] == rows[1]
 
 
 def test_idle_vcpus_are_told_and_recorded_and_not_taken_for_others(host: Host) -> None:
