@@ -33,7 +33,7 @@ TOOL = "kvm-eager-split"
 PACKAGE = f"{TOOL}-dkms"
 # The directories that KVM is built from. Changes of the series to others do not matter for modules.
 DIRECTORIES = ("arch/x86/kvm", "arch/x86/include", "virt", "include")
-SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards", "symbols")
+SOURCES = ("dkms.conf", "Kbuild", "prepare", "guards", "symbols", "room")
 CONTROL = ("control", "triggers", "preinst", "postinst", "prerm", "postrm")
 # What a fleet puts into Prometheus and Grafana.
 EXAMPLES = ("alerts.yml", "dashboard.json")

@@ -117,7 +117,9 @@ class Host:
             program(root / "bin" / name, f"#!/bin/dash\n{text}\n")
         self.script = program(root / TOOL, (PARTS / TOOL).read_text().replace("@VERSION@", VERSION))
         self.write("proc/cpuinfo", "flags : fpu svm\n")
-        self.write(f"usr/src/kvm-eager-split-{VERSION}/proved", PROVED)
+        sources = f"usr/src/kvm-eager-split-{VERSION}"
+        self.write(f"{sources}/proved", PROVED)
+        program(root / sources / "room", (PARTS / "room").read_text())
         modules = f"lib/modules/{RELEASE}"
         self.write(f"{modules}/build/.config", "")
         self.write_all({f"{modules}/kernel/arch/x86/kvm/{each}.ko.xz": "" for each in MODULES})
