@@ -7,11 +7,9 @@ lifecycle.sh runs in a chroot, where dkms builds as fast as on this host.
 import hashlib
 import re
 import shlex
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.core import space
 from lab.core.paths import LAYOUT, Layout
 from lab.series.pin import read_pin
 from lab.submit import modules, modules_proof
@@ -75,6 +73,12 @@ def root_command(suite: str, release: str, debs: list[Path], directory: Path) ->
     return modules_proof.debian_command(suite, release, hooks, directory)
 
 
+def version(directory: Path) -> str:
+    """The version of the package in a directory, which is part of its name."""
+    (deb,) = directory.glob("*.deb")
+    return deb.name.split("_")[1]
+
+
 def run(suite: str, flavour: str, layout: Layout = LAYOUT) -> Lifecycle:
     """Do all that lifecycle.sh does, unless that was done with the same package.
 
@@ -86,17 +90,14 @@ def run(suite: str, flavour: str, layout: Layout = LAYOUT) -> Lifecycle:
     both = {"old": what, "new": replace(what, date=what.date + LATER_S)}
     files = b"\0".join(file.read_bytes() for file in (SCRIPT, Path(__file__)))
     wanted = f"{modules_proof.fingerprint(what)} {hashlib.sha256(files).hexdigest()}"
-    stamp = directory / "stamp"
-    if not stamp.exists() or not stamp.read_text().startswith(f"{wanted}\n"):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        space.need(directory, modules_proof.NEEDED_GIB, "a Debian root file system")
+
+    def make() -> None:
         log = layout.log / f"dkms-lifecycle-{release}.log"
         debs = [modules.pack(each, directory / name, log) for name, each in both.items()]
         command = root_command(suite, release, debs, directory)
         name = f"Upgrading the modules in Debian with {release}"
         modules_proof.run(command, name, "10 min", log, directory)
-        versions = "\n".join(each.version for each in both.values())
-        stamp.write_text(f"{wanted}\n{versions}\n")
-    _, old, new = stamp.read_text().split("\n")[:3]
+
+    modules_proof.once(directory, wanted, make)
+    old, new = (version(directory / name) for name in both)
     return Lifecycle(old, new, Installed(release, directory))

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -229,6 +229,25 @@ def run(command: tuple[str, ...], what: str, expected: str, log: Path, directory
         run_logged("mmdebstrap", command, log, directory)
 
 
+def empty(directory: Path) -> None:
+    """Make room for a root file system, without what is left of another one."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    space.need(directory, NEEDED_GIB, "a Debian root file system")
+
+
+def once(directory: Path, wanted: str, make: Callable[[], None]) -> None:
+    """Call make() for an empty directory, unless that was done there for the same input.
+
+    wanted: a digest of the input.
+    """
+    stamp = directory / "stamp"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        empty(directory)
+        make()
+        stamp.write_text(wanted)
+
+
 def install(suite: str, flavour: str, layout: Layout = LAYOUT) -> Installed:
     """Install the package into a new root file system, unless that was done with the same one.
 
@@ -237,15 +256,13 @@ def install(suite: str, flavour: str, layout: Layout = LAYOUT) -> Installed:
     """
     what, release = contents(layout), f"{read_pin(layout).debian[suite].release}-{flavour}"
     directory = modules.directory_of(layout) / "installed" / release
-    stamp, wanted = directory / "stamp", fingerprint(what)
-    if not stamp.exists() or stamp.read_text() != wanted:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        space.need(directory, NEEDED_GIB, "a Debian root file system")
+
+    def make() -> None:
         command = root_command(suite, release, modules.make(layout, what), directory)
         name = f"Installing the modules into Debian with {release}"
         run(command, name, "3 min", layout.log / f"dkms-{release}.log", directory)
-        stamp.write_text(wanted)
+
+    once(directory, fingerprint(what), make)
     return Installed(release, directory)
 
 
@@ -256,9 +273,7 @@ def build(suite: str, layout: Layout = LAYOUT) -> str:
     """
     pin = read_pin(layout)
     debian, directory = pin.debian[suite], modules.directory_of(layout) / f"built-{suite}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    space.need(directory, NEEDED_GIB, "a Debian root file system")
+    empty(directory)
     deb = modules.make(layout, contents(layout))
     command = builds_command(suite, debian, pin.package, deb, directory)
     name = f"Building the modules for all flavours of {debian.release}"

@@ -19,7 +19,7 @@ from lab.core.git import Repo
 from lab.core.paths import ROOT, Layout
 from lab.series.archive import is_newer
 from lab.series.pin import Debian, Pin, read_pin
-from lab.submit import modules, modules_proof
+from lab.submit import lifecycle, modules, modules_proof
 from lab.submit.modules import Part
 from tests.rows import for_each_row
 from tests.unit import fake_kernel
@@ -391,6 +391,31 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
     other = write(place.root / "page", page.replace("apt-get install -y ", "apt-get install "))
     monkeypatch.setattr(modules_proof, "PAGE", other)
     assert modules_proof.fingerprint(place.what) != fingerprint
+
+
+def test_a_root_is_made_once_for_the_same_input(tmp_path: Path) -> None:
+    directory, made = tmp_path / "a/root", [1]
+
+    def make() -> None:
+        made.append(made[-1] + 1)
+        # Nothing is left of another one.
+        assert not [*directory.iterdir()]
+        write(directory / "root.ext2", "")
+        assert made[-1] != 3, "no room"
+
+    modules_proof.once(directory, "x", make)
+    modules_proof.once(directory, "x", make)
+    assert made == [1, 2]
+    # One that fails leaves none, even for the input before.
+    with pytest.raises(AssertionError, match="no room"):
+        modules_proof.once(directory, "y", make)
+    modules_proof.once(directory, "x", make)
+    assert made == [1, 2, 3, 4]
+
+
+def test_the_version_of_a_package_is_that_of_its_file(tmp_path: Path) -> None:
+    write(tmp_path / f"kvm-eager-split-dkms_{OURS}_amd64.deb", "")
+    assert lifecycle.version(tmp_path) == OURS
 
 
 @for_each_row(
