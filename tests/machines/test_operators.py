@@ -20,8 +20,17 @@ TEST = "/selftests/dirty_log_perf_test"
 KVM = "/sys/module/kvm/parameters"
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 BENCH = f"split-bench.sh --test {TEST} --vcpus 1 --writes 100 --bytes 8M --quiet"
-# vm_begins, vm_ends: a VM that stands still meanwhile.
+# kill_amid: kills a benchmark and the test that it has started, while it has changed all three
+# settings. vm_begins, vm_ends: a VM that stands still meanwhile.
 FUNCTIONS = f"""
+kill_amid() {{
+    setsid {BENCH} --eager N --dirty-bits on &
+    until [ "$(cat {KVM}/dirty_bits)" = on ]; do kill -0 $! || return; sleep 0.1; done
+    kill -KILL -$!
+    ! wait $!
+    # The test that it has started holds the lock until it has ended, too.
+    flock /run/split-bench.lock true
+}}
 vm_begins() {{
     {TEST} -s anonymous -v 1 -b 8M >/dev/null &
     until set -- /sys/kernel/debug/kvm/*-*; [ -e "$1" ]; do kill -0 $! || return; done
@@ -39,6 +48,37 @@ def programs(selftests: Callable[[str], Path]) -> Mapping[str, Path]:
 
 
 SETTINGS = f"cat {POOL} {KVM}/dirty_bits {KVM}/eager_page_split"
+LEFT = (
+    " killed: hugepages-2048kB/nr_hugepages=5, was 0; dirty_bits=on, was auto;"
+    " eager_page_split=N, was Y\n"
+)
+KILLED: tuple[Row, ...] = (
+    (SETTINGS, 0, "0\nauto\nY\n"),
+    ("kill_amid", 0, ""),
+    (SETTINGS, 0, "5\non\nN\n"),
+    ("kvm-eager-split status", 6, LEFT),
+    ("kvm-eager-split status --json", 6, '"next": "kvm-eager-split restore"'),
+    ("kvm-eager-split metrics", 0, "\nkvm_eager_split_left_behind 3\n"),
+    ("kvm-eager-split metrics", 0, "\nkvm_eager_split_loaded_but_lazy 1\n"),
+    ("kvm-eager-split restore", 0, f"restored {KVM}/eager_page_split: Y, not N, which split-bench"),
+    (SETTINGS, 0, "0\nauto\nY\n"),
+    ("kvm-eager-split status", 0, "eager split:  active\n"),
+    ("kill_amid", 0, ""),
+    # The next benchmark restores them, too, and so does a reload.
+    (f"{BENCH} --verify only", 0, f"restored {POOL}: 0, not 5, which split-bench (process "),
+    (SETTINGS, 0, "0\nauto\nY\n"),
+    ("kill_amid", 0, ""),
+    ("kvm-eager-split reload", 0, f"restored {KVM}/dirty_bits: auto, not on, which split-bench"),
+    (SETTINGS, 0, "0\nauto\nY\n"),
+    ("ls /run/kvm-eager-split.journal", 2, "No such file"),
+)
+
+
+def test_a_benchmark_that_is_killed(installed: Installed, programs: Mapping[str, Path]) -> None:
+    rows = (line for line, _, _ in KILLED)
+    told = run_all(rows, installed, f"{HAS_SERIES}\n{FUNCTIONS}", files=programs)
+    check_told(told, KILLED)
+
 
 # The machine has 1 GiB.
 TOO_MUCH: tuple[Row, ...] = (
