@@ -45,12 +45,17 @@ def root_command(
 
 
 class SvmQemuDisk(SvmQemu):
-    """The machine for installed packages. disk: holds INSTALLED, and stays as it is."""
+    """The machine for installed packages.
+
+    disk: holds INSTALLED. A boot changes nothing there, unless `keeps`: then the next boot finds
+    what this one has written, up to its last sync.
+    """
 
     # KVM is a module here, and is loaded by the command: the job can't have parameters.
-    def __init__(self, disk: Path, initrd: Path) -> None:
+    def __init__(self, disk: Path, initrd: Path, *, keeps: bool = False) -> None:
         self._disk = disk
         self._initrd = initrd
+        self._snapshot = "off" if keeps else "on"
 
     def cmdline(self, job: Job) -> list[str]:
         return [*super().cmdline(job), "root=/dev/vda", "rw", "init=/lab/init"]
@@ -61,7 +66,7 @@ class SvmQemuDisk(SvmQemu):
         ]
         return [
             *words,
-            *("-drive", f"file={self._disk},if=virtio,format=raw,snapshot=on"),
+            *("-drive", f"file={self._disk},if=virtio,format=raw,snapshot={self._snapshot}"),
             *("-drive", f"file={PAYLOAD},if=virtio,format=raw,readonly=on"),
         ]
 
