@@ -322,29 +322,6 @@ def test_a_kernel_that_wants_signatures(installed: Installed) -> None:
     check_told(run_all(rows, installed, ":", "module.sig_enforce=1"), ENFORCED)
 
 
-# A host builds the package of modules for others. Then it is one of these.
-FLEET = (
-    ("kvm-eager-split build --deb", 0, "/var/cache/kvm-eager-split/kvm-eager-split-modules-"),
-    ("mv /var/cache/kvm-eager-split/*.deb /root/", 0, ""),
-    ("apt-get remove -y dkms kvm-eager-split-dkms", 0, "Removing kvm-eager-split-dkms"),
-    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
-    ("dpkg -i /root/kvm-eager-split-modules-*.deb", 0, "kvm-eager-split: installed for"),
-    ("kvm-eager-split status --json", 3, '"after_reload": "series"'),
-    ("kvm-eager-split reload", 0, "loaded: series"),
-    ("kvm-eager-split doctor", 0, "AMD, NPT with Dirty bits, no PML"),
-    ("kvm-eager-split status", 0, "eager split:  active"),
-    ("kvm-eager-split reload --stock", 0, "loaded: stock"),
-    ("dpkg -r kvm-eager-split-modules-$(uname -r)", 0, "Removing kvm-eager-split-modules-"),
-    ("modinfo -n kvm", 0, "/kernel/arch/x86/kvm/kvm.ko"),
-    ("ls /usr/sbin/kvm-eager-split", 2, "No such file"),
-)
-
-
-@LATER
-def test_a_fleet(installed: Installed) -> None:
-    check_told(run_all((line for line, _, _ in FLEET), installed), FLEET)
-
-
 def test_a_kernel_comes_that_nothing_is_built_for(installed: Installed) -> None:
     """Its package is installed all the same, what was built for the other one is gone."""
     text = (installed.directory / modules_proof.ANOTHER_KERNEL).read_text()

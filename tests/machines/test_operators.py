@@ -5,14 +5,16 @@ The host is a real Debian with its own kernel, booted on svm-qemu; all commands 
 """
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from lab.submit.modules_proof import Installed
+from lab.submit.modules_proof import PAGE, Installed, commands
 
-from .operators import HAS_STOCK, SAME_FOR_ALL, Row, check_told, run_all
+from .operators import FEWER_MODULES, HAS_STOCK, SAME_FOR_ALL, Row, check_told, run_all
 
 pytestmark = [*SAME_FOR_ALL]
 
@@ -130,3 +132,108 @@ def test_doctor(installed: Installed, programs: Mapping[str, Path]) -> None:
             assert {name.replace(" ", "_") for name in names} == NAMES and len(names) == 10
         elif line.endswith("--json"):
             assert json.loads(said).keys() == NAMES
+
+
+# The host that has built the package becomes one of the fleet, with an archive and without network.
+BECOMES_ONE_OF_THE_FLEET = """\
+mkdir /srv/archive && cd /srv/archive && cp /var/cache/kvm-eager-split/*.deb . &&
+dpkg-scanpackages . >Packages &&
+echo 'deb [trusted=yes] file:/srv/archive ./' >/etc/apt/sources.list &&
+rm -f /etc/apt/sources.list.d/* &&
+kvm-eager-split reload --stock &&
+apt-get remove -y dkms kvm-eager-split-dkms"""
+LEAVES = "kvm-eager-split reload --stock && dpkg -r kvm-eager-split-modules-$(uname -r)"
+# A package of modules with another version, which is as long.
+NEWER_COMES = """\
+dpkg-deb -R kvm-*.deb new && rm kvm-*.deb && xz -d new/lib/modules/*/updates/dkms/* &&
+find new -type f -exec sed -i s/eagersplit2/eagersplit3/g {} + &&
+xz -0 --check=crc32 new/lib/modules/*/updates/dkms/* && dpkg-deb -Znone -b new kvm-3.deb &&
+dpkg-scanpackages . >Packages"""
+# Of a release that there is no package for.
+ANOTHER_KERNEL = """\
+mkdir -p /usr/local/sbin && PATH=/usr/local/sbin:$PATH &&
+printf '#!/bin/sh\\necho 6.12.200+deb12-amd64\\n' >/usr/local/sbin/uname &&
+chmod 755 /usr/local/sbin/uname"""
+NO_PACKAGE = "apt-get -y install kvm-eager-split-modules-$(uname -r)"
+THREE = ("status", "loaded_but_lazy", "left_behind")
+NOTHING_YET = "".join(f"kvm_eager_split_{name} 0\n" for name in THREE)
+# What is done before the commands of a block; the word of the block; the exit status of each of its
+# commands, and what it says. The page has each such word.
+RUNBOOK: tuple[tuple[tuple[Row, ...], str, tuple[tuple[int, str], ...]], ...] = (
+    (
+        ((FEWER_MODULES, 0, ""), ("cd /selftests", 0, "")),
+        "first",
+        (
+            (3, "after reload: series"),
+            (0, "loaded: series"),
+            (0, "eager split:  active"),
+            (0, ""),
+            (0, "/var/cache/kvm-eager-split/"),
+        ),
+    ),
+    (
+        ((BECOMES_ONE_OF_THE_FLEET, 0, ""), ("modinfo -n kvm", 0, "kernel/arch/x86/kvm/")),
+        "canary",
+        ((0, "kvm-eager-split: installed for "), (3, "")),
+    ),
+    ((), "drained", ((0, "loaded: series"), (0, "eager split:  active"))),
+    (
+        (("kvm-eager-split doctor", 0, HAS), ("vm_begins", 0, "")),
+        "guests",
+        ((0, ""), (0, "")),
+    ),
+    (
+        (("vm_ends", 0, ""), (LEAVES, 0, "loaded: stock")),
+        "fleet",
+        ((0, ""), (0, "kvm-eager-split: installed for "), (3, "")),
+    ),
+    (
+        (
+            ("kvm-eager-split reload", 0, "loaded: series"),
+            ("vm_begins", 0, ""),
+            (NEWER_COMES, 0, ""),
+        ),
+        "upgraded",
+        ((0, ""), (0, "kvm-eager-split: installed for "), (0, "kvm-eager-split reload")),
+    ),
+    (
+        ((ANOTHER_KERNEL, 0, ""), (NO_PACKAGE, 100, "Unable to locate package")),
+        "update",
+        ((4, "STOCK: the package is for other kernels than"),),
+    ),
+    (
+        (("rm /usr/local/sbin/uname; hash -r", 0, ""),),
+        "vms",
+        ((0, ""), (6, "not active: eager_page_split=N"), (5, "nothing was changed: VMs run in")),
+    ),
+    (
+        (("vm_ends", 0, ""),),
+        "empty",
+        ((0, "loaded: stock"), (0, ""), (0, "kernel/arch/x86/kvm/")),
+    ),
+)
+AFTERWARDS: tuple[Row, ...] = (("ls /usr/sbin/kvm-eager-split", 2, "No such file"),)
+
+
+def runbook(page: str) -> Iterator[Row]:
+    """All that is done, and what has to come of it."""
+    for before, part, ends in RUNBOOK:
+        yield from before
+        for command, (status, said) in zip(commands(page, part), ends, strict=True):
+            assert said in page
+            yield command, status, said
+    yield from AFTERWARDS
+
+
+def test_the_runbook(installed: Installed, programs: Mapping[str, Path]) -> None:
+    """All of its commands, word by word, on a host of a fleet from the first to the last day."""
+    page = PAGE.read_text()
+    rows = list(runbook(page))
+    words = re.findall(r"^```sh (\w+)$", page, re.MULTILINE)
+    assert [word for word, _ in groupby(words)] == [part for _, part, _ in RUNBOOK]
+    lines = (line for line, _, _ in rows)
+    told = run_all(lines, installed, f"{HAS_STOCK}\n{FUNCTIONS}", files=programs)
+    check_told(told, rows)
+    three, one = (said for line, said, _ in told if line.startswith("kvm-eager-split metrics"))
+    assert three == NOTHING_YET
+    assert re.fullmatch(r'kvm_vm_eager_split_nomem_total\{.*name="dirty_log_perf_"\} 0\n', one)
