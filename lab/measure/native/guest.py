@@ -65,6 +65,8 @@ class Guest:
         self.libraries = libraries
         self.arena, self.heads, self.log = (_words(nr, n) for n in (PER_TABLE, PER_TABLE, 8))
         self.sps, self.huge, self.pages = _words(nr, 24), _words(nr), _words(nr, 8)
+        # Whether 2 MiB may have 4 KiB SPTEs: a bool for each, which a split sets.
+        self.small = _words(-(-nr // 8))
         random = np.random.default_rng(gib)
         self.places = random.permutation(nr)
         self.chance = random.integers(100, size=(min(nr, BLOCK), PER_TABLE))
@@ -74,13 +76,13 @@ class Guest:
         self.sps[:, 2] = self.arena.ctypes.data + self.places * self.arena.strides[0]
         self.pages[self.places, 0] = self.sps.ctypes.data + numbers * self.sps.strides[0]
         self.huge[:] = self.sps[:, 1] << 12 | SMALL | HUGE
-        arrays = (self.log, self.heads, self.sps, self.huge, self.arena, self.pages)
+        arrays = (self.log, self.heads, self.sps, self.huge, self.arena, self.pages, self.small)
         addresses = (c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         for library in libraries.values():
             library.set_up(c_ulong(nr * PER_TABLE), addresses)
 
     def prepare(self, phase: str, percent: int) -> None:
-        for array in (self.log, self.arena, self.heads):
+        for array in (self.log, self.arena, self.heads, self.small):
             array[:] = 0
         if phase != "split":
             self.libraries["series"].split(self.nr)

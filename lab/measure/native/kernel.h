@@ -17,6 +17,8 @@
 #define BIT_ULL(n) (1ULL << (n))
 #define BITS_PER_LONG 64
 #define __ffs(x) __builtin_ctzl(x)
+#define __fls(x) (BITS_PER_LONG - 1 - __builtin_clzl(x))
+#define round_down(x, to) ((x) & ~((typeof(x))(to) - 1))
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define barrier() asm volatile("" ::: "memory")
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
@@ -65,7 +67,7 @@ struct page { unsigned long private, unused[7]; };
 struct kvm_memory_slot {
 	gfn_t base_gfn;
 	unsigned long npages, *dirty_bitmap;
-	struct { struct kvm_rmap_head *rmap[3]; } arch;
+	struct { struct kvm_rmap_head *rmap[3]; bool *has_small_sptes; } arch;
 };
 union kvm_mmu_page_role {
 	u32 word;
@@ -99,6 +101,7 @@ EXPORT void set_up(u64 npages, void **from)
 	huge_sptes = from[3];
 	arena = from[4];
 	pages = from[5];
+	slot.arch.has_small_sptes = from[6];
 }
 
 #define PASS(name, ...) \

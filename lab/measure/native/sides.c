@@ -42,7 +42,8 @@ static struct eager_split es = { .kvm = &vm, .slot = &slot };
 static struct collector c = { .kvm = &vm, .slot = &slot };
 
 PASS(split, eager_split_fill(&es, &sps[table], true, READ_ONCE(huge_sptes[table]), HEADS(table),
-			     eager_split_heads_are_empty(HEADS(table))))
+			     eager_split_heads_are_empty(&slot, sps[table].gfn, PG_LEVEL_4K,
+							 HEADS(table))))
 PASS(clear, EACH_WORD(table, page) kvm_rmap_log_wrprot(&vm, &slot, page, ~0ul))
 PASS(collect, EACH_WORD(table, page) collect_64(&c, &slot.arch.rmap[0][page], page))
 #endif
