@@ -164,13 +164,15 @@ static void expect_page(struct run *r, int page, const char *when)
 /* Clear the one page that is in the log, by a mask that has no other, or all of its word. */
 static void clear_page(struct run *r, unsigned int page, bool word)
 {
-	unsigned int nr = r->area->nr_pages, first = word ? round_down(page, BITS_PER_WORD) : page;
+	unsigned int nr = r->area->nr_pages;
+	unsigned int first = word ? round_down(page, BITS_PER_WORD) : page;
+	unsigned int end = word ? min(first + BITS_PER_WORD, nr) : page + 1;
 
 	if (r->way == WAY_AUTO)
 		return;
 
 	memset(r->log, 0, sizeof(r->log));
-	for (unsigned int i = first; i <= page || (word && i < nr && i % BITS_PER_WORD); i++)
+	for (unsigned int i = first; i < end; i++)
 		__set_bit(i, r->log);
 	kvm_vm_clear_dirty_log(r->vm, EDGE_SLOT, r->log, 0, nr);
 }
