@@ -49,7 +49,7 @@ CHECKS = {
     "round-trip": Check(round_trip, "5 s"),
     "topics": Check(in_topics, "1 s"),
     "compile": Check(compiling.compiles, "10 min, 3 min the next time"),
-    "checkpatch": Check(checkers.checkpatch, "5 s"),
+    "checkpatch": Check(checkers.checkpatch, "3 min"),
     "sparse": Check(checkers.sparse, "10 s"),
     "coccicheck": Check(checkers.coccicheck, "10 min"),
     "docs": Check(checkers.docs, "30 s"),

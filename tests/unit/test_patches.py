@@ -180,12 +180,22 @@ def test_each_fix_has_a_mutant_that_reverts_it() -> None:
     for layout in map(LAYOUT.of, LAYOUT.versions):
         # A mail may say less of an older base, which its own changelog is about.
         mails = (*newest, *files.load(layout).mails)
-        tags = re.compile(r"^(Fixes: |Cc: stable@)", re.MULTILINE)
+        # checkpatch.pl wants a commit to blame with `Cc: stable@`; there may be none to name.
+        tags = re.compile(r"^(Fixes: |Cc: stable@|.*Stable kernels need this)", re.MULTILINE)
         fixes = {mail.subject for _, mail in mails if tags.search(mail.message)}
         found = mutants.load(layout)
         reverted = {mutant.reverts for mutant in found.mutants if mutant.reverts}
         assert reverted | found.left_out.keys() == fixes, layout.version
         assert not reverted & found.left_out.keys(), layout.version
+
+
+@pytest.mark.parametrize("version", LAYOUT.versions)
+def test_lines_of_changelogs_are_as_long_as_checkpatch_allows(version: str) -> None:
+    """At most 75 columns; a tag is a line, however long."""
+    tag = re.compile(r"[A-Z][a-z-]+: ")
+    for name, mail in files.load(LAYOUT.of(version)).mails:
+        lines = mail.message.split("\n")[1:]
+        assert [line for line in lines if len(line) > 75 and not tag.match(line)] == [], name
 
 
 # A baseline of FakeKernel's source.

@@ -175,7 +175,7 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	/* The walk takes longer than the hold of mmu_lock: how long holds take is measured without. */
+	/* The walk lengthens the hold of mmu_lock: how long holds take is measured without it. */
 	if (!READ_ONCE(prove_walks))
 		return;
 

@@ -303,7 +303,9 @@ static void run_guess(void)
 	write_page(vcpu);
 	pthread_barrier_init(&barrier, NULL, 2);
 	pthread_barrier_init(&guess_barrier, NULL, 2);
-	nr_asked = nr_begun = nr_done = 0;
+	nr_asked = 0;
+	nr_begun = 0;
+	nr_done = 0;
 	nr_enabled = NR_GUESSED;
 	start_thread(&enabling, enable_later, NULL);
 	start_thread(&guessing, write_guessed, NULL);

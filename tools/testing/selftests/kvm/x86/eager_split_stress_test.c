@@ -86,6 +86,7 @@ static struct choice dirty_bits_choice = {
 	.size = sizeof(*dirty_bits),
 	.nr = ARRAY_SIZE(dirty_bits),
 };
+
 static u64 option_dirty_bits;
 
 static const char * const bad_texts[] = {

@@ -435,7 +435,7 @@ static void run_logged_ahead(struct model_test *t)
 	faults = nr_faults(t->vcpu) - faults;
 	CHECK(t, nr_splits(t) == splits, "written: expected no split, seen %lu",
 	      nr_splits(t) - splits);
-	/* With shadow paging, the guest's entries are clean, so KVM must not make SPTEs writable. */
+	/* With shadow paging, the guest's entries are clean: KVM must not make SPTEs writable. */
 	CHECK(t, !logs_by_dirty_bit(t) || !kvm_is_tdp_enabled() || !faults,
 	      "written after a split ahead: expected no page fault, seen %lu", faults);
 	compare_log(t, "written after a split ahead");
