@@ -499,7 +499,7 @@ DEBUG_TDP = (
     WINDOW_PAUSES,
     WINDOW_WRPROT,
     IDLE_CACHED,
-    fault_test("yield", "-m", "force"),
+    fault_test("yield", "-m", "force", "-m", "steps"),
     *MODEL_DEBUG_TDP,
     PAUSED_RACE,
 )

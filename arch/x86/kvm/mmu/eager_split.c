@@ -3,9 +3,8 @@
  * Eager page splitting for the shadow MMU
  *
  * Dirty logging works on 4KiB pages.  If a huge page is left when a vCPU writes
- * to it, it is split in that page fault, which holds mmu_lock exclusively, see
- * fault_split.c.  Here the thread that starts dirty logging splits it instead,
- * before vCPUs get there.
+ * to it, it is split in that page fault, which holds mmu_lock exclusively.  Here
+ * the thread that starts dirty logging splits it instead, before vCPUs get there.
  *
  * The walk goes along the rmaps of the memslot and not along page tables, as one
  * gfn can be mapped by any number of roots, and from the largest page size to

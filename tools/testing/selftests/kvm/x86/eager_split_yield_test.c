@@ -9,6 +9,9 @@
  *
  * "refuse": the same, while KVM treats every other huge page as if its memory were being
  * invalidated.  Such pages are split by vCPUs' faults instead.
+ *
+ * "steps": a memslot of 4GiB that nothing maps, and whose log has no page.  KVM skips most of
+ * it, and must be ready to drop mmu_lock after each step all the same.
  */
 #include "eager_split_fault.h"
 
@@ -18,6 +21,14 @@
 #define PASS_SHIFT		32
 #define SITE_NAME_MAX		32
 #define POLL_US			1000
+
+/* A memslot that nothing maps. */
+#define EMPTY_SLOT		2u
+#define EMPTY_GPA		0x100000000ull
+#define EMPTY_SIZE		(4ull * SZ_1G)
+/* The most pages that KVM skips at once: by rmaps, and by words of the log. */
+#define RMAP_STEP_PAGES		(PAGES_PER_2M * PAGES_PER_2M)
+#define LOG_STEP_PAGES		(512u * BITS_PER_WORD)
 
 /* Places where mmu_lock is dropped, and what must be the case to get there. */
 static const struct forced_site {
@@ -292,6 +303,62 @@ static void refuse_variant(struct fault_test *t)
 	ksft_print_msg("%-16s refused  %lu huge pages\n", t->v->name, t->nr_refused);
 }
 
+static void set_empty_slot(struct fault_test *t, void *hva, bool log)
+{
+	vm_set_user_memory_region(t->vm, EMPTY_SLOT, log ? KVM_MEM_LOG_DIRTY_PAGES : 0, EMPTY_GPA,
+				  EMPTY_SIZE, hva);
+}
+
+/* Expect at least one readiness to drop mmu_lock per @step_pages since @before was read. */
+static void expect_steps(struct fault_test *t, const char *site, unsigned long step_pages,
+			 const unsigned long *before)
+{
+	unsigned long expected = EMPTY_SIZE / PAGE_SIZE / step_pages;
+	unsigned long nr, now[NR_FORCED_SITES];
+
+	read_forced(now);
+	nr = now[site_index(site)] - before[site_index(site)];
+	ksft_print_msg("%-16s steps  %s %lu\n", t->v->name, site, nr);
+	CHECK(t, nr >= expected,
+	      "%s: expected mmu_lock to be dropped at least %lu times, seen %lu", site, expected,
+	      nr);
+}
+
+static void steps_variant(struct fault_test *t)
+{
+	const unsigned long nr_pages = EMPTY_SIZE / PAGE_SIZE;
+	unsigned long *log = calloc(nr_pages / BITS_PER_WORD, sizeof(*log));
+	unsigned long before[NR_FORCED_SITES];
+	void *hva;
+
+	hva = mmap(NULL, EMPTY_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	TEST_ASSERT(log && hva != MAP_FAILED, "Out of memory");
+	set_empty_slot(t, hva, false);
+
+	read_forced(before);
+	set_empty_slot(t, hva, true);
+	if (!is_tdp_mmu() && !t->v->clear)
+		expect_steps(t, "log_slot", RMAP_STEP_PAGES, before);
+
+	read_forced(before);
+	kvm_vm_get_dirty_log(t->vm, EMPTY_SLOT, log);
+	if (!is_tdp_mmu() && vm_get_stat_or_absent(t->vm, "dirty_bits") == 1)
+		expect_steps(t, "collect_rmaps", RMAP_STEP_PAGES, before);
+	if (!t->v->clear)
+		expect_steps(t, "log_word", LOG_STEP_PAGES, before);
+
+	if (t->v->clear) {
+		memset(log, 0, nr_pages / BITS_PER_BYTE);
+		read_forced(before);
+		kvm_vm_clear_dirty_log(t->vm, EMPTY_SLOT, log, 0, nr_pages);
+		expect_steps(t, "log_word", LOG_STEP_PAGES, before);
+	}
+
+	vm_set_user_memory_region(t->vm, EMPTY_SLOT, 0, EMPTY_GPA, 0, NULL);
+	munmap(hva, EMPTY_SIZE);
+	free(log);
+}
+
 static void try_variant(const struct variant *v, void (*try)(struct fault_test *t))
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FORCE };
@@ -330,9 +397,16 @@ static const char *run_refuse(void)
 	return prove_variants(PARAM_SKIP_SPLIT, refuse_variant);
 }
 
+static const char *run_steps(void)
+{
+	return prove_variants(PARAM_FORCE_YIELD, steps_variant);
+}
+
 const struct part parts[] = {
 	{ "force", "mmu_lock is dropped wherever it may be", run_force, NR_HUGE_FORCE, true },
 	{ "refuse", "every other huge page is left alone", run_refuse, NR_HUGE_FORCE },
+	{ "steps", "mmu_lock can be dropped while memory is skipped", run_steps, NR_HUGE_FORCE,
+	  true },
 };
 
 const unsigned int nr_parts = ARRAY_SIZE(parts);
