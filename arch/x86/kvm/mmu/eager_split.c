@@ -2,20 +2,22 @@
 /*
  * Eager page splitting for the shadow MMU
  *
- * Dirty logging works on 4KiB pages.  If a huge page is left when a vCPU writes
- * to it, it is split in that page fault, which holds mmu_lock exclusively.  Here
- * the thread that starts dirty logging splits it instead, before vCPUs get there.
+ * Dirty logging works on 4KiB pages.  If a vCPU writes to memory that is still
+ * mapped by a huge page, the page fault splits the huge page, with mmu_lock
+ * held for write.  Here, the thread that enables or clears dirty logging splits
+ * huge pages before vCPUs write to them.
  *
- * The walk goes along the rmaps of the memslot and not along page tables, as one
- * gfn can be mapped by any number of roots, and from the largest page size to
- * the smallest, so that what one level yields is split at the next.  Each huge
- * SPTE is replaced by a link to a direct shadow page, the same one that a page
- * fault would choose.
+ * The splitter walks the rmaps of the memslot instead of page tables, because
+ * any number of roots can map a gfn.  It handles the largest page size first,
+ * so that the huge pages that result from one level are split at the next.
+ * Each huge SPTE is replaced by a link to a direct shadow page, the same one
+ * that a page fault would use.
  *
- * All of it is best effort.  A huge page that stays, for lack of memory or of
- * quota or because its memory is being invalidated, is write-protected by the
- * caller and split by a page fault: slower, but nothing is lost.  One that would
- * take too long is zapped, and faulted in by 4KiB pages.
+ * Splitting is best effort.  A huge page is not split if memory or the quota of
+ * shadow pages is exhausted, or if its memory is being invalidated.  The caller
+ * write-protects such a huge page, and the first write splits it: that is
+ * slower, but no write is lost.  A huge page that would take too long to split
+ * is zapped, see eager_split_zap().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -33,35 +35,37 @@
 #include "eager_split.h"
 
 /*
- * How much has to be done before mmu_lock may be given up because others want
- * it, in rmap heads visited: the heads that one split fills, or as many empty
- * ones.  It guarantees progress, however contended the lock is.
+ * The least work between two voluntary drops of mmu_lock, in rmap heads
+ * visited: as many as one split fills.  It guarantees progress, however
+ * contended the lock is.
  */
 #define EAGER_SPLIT_MIN_WORK	SPTE_ENT_PER_PAGE
 
 /*
- * The most entries of lists of parent SPTEs that one split may go through, which takes
- * a fraction of a millisecond: 32 links to each table that is replaced, where tables
- * have one or two unless a guest makes many page directories of the same large pages.
+ * The most entries of parent SPTE lists that one split may search, which takes
+ * a fraction of a millisecond: 32 links to each table that the split replaces.
+ * A table has one or two links, unless the guest creates many page directories
+ * for the same large pages.
  */
 #define EAGER_SPLIT_MAX_LINKS	(32 * SPTE_ENT_PER_PAGE)
 
 struct eager_split {
 	struct kvm *kvm;
 
-	/* Stable throughout: slots_lock is held. */
+	/* slots_lock keeps it and its rmaps, or SRCU in a page fault. */
 	const struct kvm_memory_slot *slot;
 
-	/* Where descriptors of rmaps come from. */
+	/* The cache that rmap descriptors are allocated from. */
 	struct kvm_mmu_memory_cache *descs;
 
-	/* The gfns to split are those in [start, end), not empty. */
+	/* The range of gfns, [start, end).  A page fault has no range. */
 	gfn_t start;
 	gfn_t end;
 
 	/*
-	 * Dirty logging is being enabled for all of the slot: 4KiB SPTEs shall be
-	 * such that the next write shows in the log.
+	 * Arm the new 4KiB SPTEs, so that the next write shows in the log.  Set
+	 * if dirty logging is being enabled for the whole memslot, and in page
+	 * faults.
 	 */
 	bool arm;
 
@@ -72,7 +76,7 @@ struct eager_split {
 	unsigned int batch;
 	unsigned int total;
 
-	/* A huge page was found since mmu_lock was taken last, or ever in the range. */
+	/* Was a huge page found since mmu_lock was taken last, or at all? */
 	bool found_now;
 	bool found;
 
@@ -97,7 +101,10 @@ static void eager_split_start_hold(struct eager_split *es)
 	es->found_now = false;
 }
 
-/* @r: 0 if all is split; -EAGAIN if there is more to split; another error to give up. */
+/*
+ * @r: 0 if the range is done; -EAGAIN if splitting continues after mmu_lock was
+ * dropped; another error if splitting stops.
+ */
 static void eager_split_end_hold(struct eager_split *es, int r)
 {
 	eager_split_flush(es);
@@ -109,7 +116,7 @@ static void eager_split_end_hold(struct eager_split *es, int r)
 		trace_kvm_eager_split_end(es->batch, r);
 }
 
-/* Let others have mmu_lock, in the order in which they came. */
+/* Drop mmu_lock.  TLBs are flushed before, if necessary. */
 static void eager_split_unlock(struct eager_split *es)
 	__releases(&es->kvm->mmu_lock)
 {
@@ -143,9 +150,9 @@ static void eager_split_yield(struct eager_split *es)
 }
 
 /*
- * Has none of the gfns from @gfn on an SPTE of a level?  Most often nothing has mapped any of
- * them by 4KiB pages since logging ended last.  Otherwise look at all heads, empty or not,
- * which costs less than to branch for each.
+ * Are the 512 rmap heads at @level, from that of @gfn on, empty?  In the common
+ * case no 4KiB SPTE has been added since logging was disabled, and the flag
+ * says so.  Otherwise read all heads: this costs less than a branch per head.
  */
 static bool eager_split_heads_are_empty(const struct kvm_memory_slot *slot, gfn_t gfn, int level,
 					const struct kvm_rmap_head *heads)
@@ -158,10 +165,9 @@ static bool eager_split_heads_are_empty(const struct kvm_memory_slot *slot, gfn_
 }
 
 /*
- * Upper bound for the descriptors that splitting one SPTE takes: one for each
- * rmap head of the next level that is in use, and one for the parent SPTEs of a
- * child that is linked elsewhere already.  Without aliases there is none of
- * these.
+ * Upper bound for the rmap descriptors that splitting one SPTE needs: one for
+ * each rmap head of the next level that is in use, and one if the child already
+ * has parent SPTEs.  Without aliases it is 0.
  */
 static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
 				struct kvm_mmu_page *child)
@@ -179,8 +185,9 @@ static int eager_split_nr_descs(const struct kvm_rmap_head *heads, bool empty,
 }
 
 /*
- * Shall caches that are stocked be taken for empty?  Not before a rmap head was
- * visited since mmu_lock was taken last, so that a huge page is put off once only.
+ * Debug only: pretend that the caches are empty, to force the allocation path.
+ * Do so only after some work since mmu_lock was taken, so that each huge page
+ * is delayed only once.
  */
 static bool eager_split_forces_alloc(const struct eager_split *es)
 {
@@ -190,8 +197,9 @@ static bool eager_split_forces_alloc(const struct eager_split *es)
 /*
  * Make sure that a split can't fail for lack of memory.
  *
- * Return: 0 if it can't; -EAGAIN if mmu_lock was dropped to allocate, so that
- * everything has to be looked up again; another error to give up.
+ * Return: 0 if the caches contain enough; -EAGAIN if mmu_lock was dropped to
+ * fill them, so that the caller has to look up everything again; another error
+ * if splitting has to stop.
  */
 static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 					    int nr_descs)
@@ -199,7 +207,7 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	struct kvm *kvm = es->kvm;
 	int r;
 
-	/* Reclaiming shadow pages for the sake of splitting would be absurd. */
+	/* Don't reclaim shadow pages that vCPUs use, in order to split. */
 	if (new_sp && kvm_mmu_available_pages(kvm) <= KVM_MIN_FREE_MMU_PAGES)
 		return -ENOSPC;
 
@@ -213,7 +221,7 @@ static int __must_check eager_split_reserve(struct eager_split *es, bool new_sp,
 	return r ?: -EAGAIN;
 }
 
-/* The first of the SPTEs that @huge_spte becomes; the others differ by their pfn. */
+/* The first small SPTE.  The others differ from it in the pfn only. */
 static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 				  union kvm_mmu_page_role role)
 {
@@ -223,13 +231,16 @@ static u64 eager_split_first_spte(struct eager_split *es, u64 huge_spte,
 }
 
 /*
- * The huge SPTE that the small SPTEs are derived from.
+ * The value that the small SPTEs are derived from.
  *
- * Read faults map logged memory by read-only huge pages.  Where the dirty log works by Dirty
- * bits or PML, make their small SPTEs writable, with the Dirty bit clear, so that the first
- * writes cost no faults.  kvm_fault_split() says why that loses no write, and this holds here,
- * too: the huge SPTE isn't writable, nor will be while the memslot is logged, and whoever took
- * write access away flushes TLBs before the ioctl returns.
+ * Read faults map logged memory by read-only huge pages.  If such a huge SPTE
+ * can log by PML or Dirty bits, make the small SPTEs writable, with the Dirty
+ * bit clear, so that the first writes don't fault.
+ *
+ * See kvm_fault_split() for why no write is lost.  The same conditions hold
+ * here.  The huge SPTE isn't writable, and doesn't become writable while the
+ * memslot is logged.  The ioctl that made it read-only flushes TLBs before it
+ * returns.
  */
 static u64 eager_split_source(struct eager_split *es, u64 huge_spte, gfn_t gfn, int level)
 {
@@ -254,8 +265,8 @@ static void eager_split_fill_fast(u64 *sptep, u64 spte, u64 step, struct kvm_rma
 }
 
 /*
- * Unlike page faults, never recycle the SPTEs of a gfn that has too many: that
- * would tear a hole into the child, under a huge SPTE that is still live.
+ * Don't zap the SPTEs of a gfn that has too many, as page faults do: that would
+ * make a hole in the child while the huge SPTE is still present.
  */
 static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 				 struct kvm_rmap_head *head)
@@ -272,16 +283,19 @@ static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte,
 }
 
 /*
- * Make an entry of a page table that may be in use present, and a leaf.  A link is
- * what an earlier cycle of dirty logging left: disabling it empties page tables
- * but keeps them.  It is replaced, as only what is mapped by a huge SPTE will be
- * filled when the next level is split.
+ * Set an entry of a page table that may be in use, unless it is a leaf already.
  *
- * A leaf that isn't what it would have been made may permit less than the huge
- * SPTE does, e.g. because it is write-protected.  Aliases of a huge page share one
- * table: from the second on all entries are there and just right.
+ * The entry may be a link that dates from an earlier cycle of dirty logging:
+ * disabling logging empties page tables, but keeps the links to them.  Replace
+ * the link by a huge SPTE, because splitting the next level fills only page
+ * tables that replace huge SPTEs.
  *
- * Return: true unless it was a leaf before.
+ * A leaf that differs from @spte may permit less than the huge SPTE does, e.g.
+ * because it is write-protected.  Then TLBs have to be flushed.  Aliases of a
+ * huge page share one page table: when the second alias is split, all entries
+ * exist and none differs.
+ *
+ * Return: true if the entry was not a leaf before.
  */
 static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, int level,
 				  struct kvm_rmap_head *head)
@@ -317,8 +331,9 @@ static void eager_split_fill_holes(struct eager_split *es, struct kvm_mmu_page *
 }
 
 /*
- * Would replacing the links that @sp has take too long?  Each is looked for among all
- * links to the same table, and a guest decides how many page directories it has.
+ * Is the number of links below @sp too large to replace them under one hold of
+ * mmu_lock?  To remove a link, KVM searches all links to the same table, and
+ * the guest controls how many page directories link to it.
  */
 static bool eager_split_has_many_links(const struct kvm_mmu_page *sp)
 {
@@ -338,17 +353,20 @@ static bool eager_split_has_many_links(const struct kvm_mmu_page *sp)
 	return nr > EAGER_SPLIT_MAX_LINKS;
 }
 
-/* What an earlier cycle of dirty logging left is most often a table with no entries. */
+/*
+ * Does the page table have no entries?  This is common: disabling dirty logging
+ * empties page tables, and keeps them.
+ */
 static bool eager_split_is_empty(const struct kvm_mmu_page *sp)
 {
-	/* What changes an SPTE without mmu_lock leaves it present. */
+	/* Code that changes SPTEs without mmu_lock leaves them present. */
 	return !is_shadow_present_pte(spte_any_in_table(sp->spt, SPTE_ENT_PER_PAGE));
 }
 
 /*
- * Can entries be stored with no regard to what was there?  If none of the gfns has
- * an SPTE then no leaf can be there.  vCPUs may walk a table that was found, which
- * takes care to store 64 bits in a 32-bit host.
+ * Can all entries be stored without reading the old ones?  If no gfn has an
+ * SPTE, the page table contains no leaf.  vCPUs may walk a page table that
+ * existed before, and a 32-bit host can't store 64 bits at once.
  */
 static bool eager_split_is_blank(const struct kvm_mmu_page *sp, bool new, bool empty)
 {
@@ -382,11 +400,11 @@ static void eager_split_fill(struct eager_split *es, struct kvm_mmu_page *sp, bo
 }
 
 /*
- * Split a huge SPTE.  A new child takes its page as it comes, not zeroed: all of
- * it is written before a vCPU can walk it.
+ * Split a huge SPTE.  The page of a new child isn't zeroed, because all entries
+ * are written before a vCPU can walk it.
  *
- * Return: 0; -EAGAIN to look everything up again; -E2BIG if it would take too long;
- * another error to give up.
+ * Return: 0; -EAGAIN if everything has to be looked up again; -E2BIG if the
+ * split would take too long; another error if splitting has to stop.
  */
 static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, int level)
 {
@@ -402,7 +420,7 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 		return PTR_ERR(sp);
 
 	new = !sp;
-	/* KVM_CLEAR_DIRTY_LOG comes for each 64 pages: don't look at 512 heads in vain. */
+	/* Don't read 512 heads: CLEAR gets here once per 64 pages. */
 	if (new && kvm_split_is_paused(kvm))
 		return -ENOMEM;
 	if (!new && eager_split_has_many_links(sp))
@@ -454,7 +472,10 @@ static int eager_split_try(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 	return r;
 }
 
-/* No vCPU runs on obsolete shadow pages any more, and roles of invalid ones are. */
+/*
+ * Skip obsolete shadow pages, which no vCPU uses any more, and invalid ones,
+ * whose role must not determine the role of a child.
+ */
 static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 {
 	if (WARN_ON_ONCE(!is_large_pte(READ_ONCE(*sptep))))
@@ -464,10 +485,10 @@ static bool eager_split_wants(struct kvm *kvm, u64 *sptep)
 }
 
 /*
- * Split the huge SPTEs of one size that map @gfn, at most as many as there are at first, so
- * that the loop ends: whenever mmu_lock is dropped, read faults may map further huge pages.
- * Huge SPTEs that remain are read-only, or the caller write-protects them.  The first write splits
- * them.
+ * Split the huge SPTEs of one size that map @gfn, but not more than there are
+ * at the start: whenever mmu_lock is dropped, read faults may add huge SPTEs,
+ * and the loop might never end.  The remaining huge SPTEs are read-only, or the
+ * caller write-protects them.  The first write splits them.
  */
 static int eager_split_gfn(struct eager_split *es, gfn_t gfn, int level)
 {
@@ -543,15 +564,15 @@ static void eager_split_account(struct eager_split *es, int r)
  * @kvm: the VM
  * @slot: the memslot
  * @start: first gfn of the range, in @slot
- * @end: first gfn behind the range
+ * @end: first gfn after the range
  * @target_level: the page size to split down to, PG_LEVEL_4K or PG_LEVEL_2M
- * @arm: let the next write to each 4KiB page that a split yields show in the
- *	dirty log.  The caller arms whatever else there is, and flushes TLBs.
+ * @arm: arm the 4KiB SPTEs that splits create, so that the next write shows in
+ *	the dirty log.  The caller arms all other SPTEs, and flushes TLBs.
  *
- * See eager_split.h for locking.  A huge page that lies in the range in part is
- * split as a whole.  The first shortage of memory or of shadow pages ends the
- * operation: what one huge page didn't get, the next won't get either.  So does a
- * fatal signal.
+ * See eager_split.h for locking.  A huge page that is only partly in the range
+ * is split completely.  Splitting stops when memory or the quota of shadow
+ * pages is exhausted, because splitting the next huge page would fail, too.  It
+ * also stops at a fatal signal.
  */
 void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			   gfn_t start, gfn_t end, int target_level, bool arm)
@@ -576,21 +597,26 @@ void kvm_eager_split_range(struct kvm *kvm, const struct kvm_memory_slot *slot,
 }
 
 /**
- * kvm_eager_split_into - split one huge SPTE into a page table that is there
+ * kvm_eager_split_into - split one huge SPTE into an existing page table
  * @kvm: the VM
  * @slot: the memslot that the SPTE maps
- * @descs: where descriptors of rmaps come from
- * @nr_descs: how many of these may be taken
+ * @descs: the cache that rmap descriptors are allocated from
+ * @nr_descs: the most descriptors that the split may allocate
  * @huge_sptep: the huge SPTE, which maps the gfns of @sp
- * @huge_spte: what its children are made of: the same but for Writable, MMU-writable and
- *	what says that the host's mapping is writable
- * @sp: the direct shadow page that a page fault would use below it, linked elsewhere or not
+ * @huge_spte: the value that the small SPTEs are derived from.  It may differ
+ *	from the huge SPTE in the Writable, MMU-writable and Host-writable bits.
+ * @sp: the direct shadow page that a page fault would link; other SPTEs may
+ *	link to it already
  *
- * 4KiB SPTEs are armed: the next write to each shows in the dirty log.  The caller
- * holds mmu_lock for write, and knows that no CPU can write through the huge SPTE, but by
- * what a flush that is owed already takes away.
+ * The 4KiB SPTEs are armed, so that the next write to each shows in the dirty
+ * log.
  *
- * Return: 0; -ENOMEM if it takes more descriptors; -E2BIG if it would take too long.
+ * The caller holds mmu_lock for write.  The huge SPTE must not be writable.
+ * CPUs may write through TLB entries from the time when it was, if the thread
+ * that made it read-only flushes TLBs before it relies on the log.
+ *
+ * Return: 0; -ENOMEM if more than @nr_descs descriptors are needed; -E2BIG if
+ * the split would take too long.
  */
 int kvm_eager_split_into(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			 struct kvm_mmu_memory_cache *descs, int nr_descs,
