@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Split a huge page on the first write, as a whole
+ * Split a whole huge page on the first write to it
  *
- * Logged memory may be mapped by huge pages: read faults map them while it is logged, and the
- * eager splitter leaves those that it could not split, or was not allowed to.
- * Their SPTEs are read-only, so that the first write faults.  A page fault used to
- * unmap all of the huge page then and to map 4KiB of it, so that each of the other pages
- * cost a fault as well, be it read or written.  Here it fills the whole page table, by the
- * code of the eager splitter, and arms its SPTEs: each 2MiB that is written costs one fault
- * in all if pages are logged by Dirty bits, and memory that is only read stays huge.
+ * Logged memory may be mapped by huge pages: read faults create them while it
+ * is logged, and the eager splitter leaves those that it could not or must not
+ * split.  Their SPTEs are read-only, so that the first write faults.
  *
- * This is best effort: a huge page that can't be split is unmapped, and its 4KiB pages are
- * mapped one by one.
+ * Without this file, that page fault would unmap the huge page and map 4KiB of
+ * it.  Each of the other pages would then cost another fault, whether it is
+ * read or written.  Instead, the page fault fills the whole page table, with
+ * the code of the eager splitter, and arms its SPTEs.  If pages are logged by
+ * Dirty bits, each 2MiB that is written costs one fault in total.  Memory that
+ * is only read stays huge.
+ *
+ * This is best effort: a huge page that can't be split is unmapped, and its
+ * 4KiB pages are mapped one by one.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,23 +27,32 @@
 #include "eager_split.h"
 
 /*
- * The number of rmap descriptors that a split may take from the vCPU's mmu_pte_list_desc_cache:
- * one, as linking an empty page table may take one, too.  Splits that need more take them from
- * fault_split_desc_cache.
+ * The number of rmap descriptors that a split may allocate from the vCPU's
+ * mmu_pte_list_desc_cache: one, as many as linking an empty page table may
+ * need.  Splits that need more allocate them from fault_split_desc_cache.
  */
 #define FAULT_SPLIT_NR_DESCS	1
 
-/* The cache of descriptors is filled on demand, as only aliases of a huge page need it. */
+/*
+ * The state of fault_split_desc_cache, which is filled on demand, because only
+ * aliases of a huge page need it.
+ */
 enum {
 	FAULT_SPLIT_DESCS_IDLE,
-	/* A split has found too few: the next page fault fills the cache, and tries again. */
+	/*
+	 * A split lacked descriptors.  The next page fault fills the cache and
+	 * retries.
+	 */
 	FAULT_SPLIT_DESCS_WANTED,
-	/* There was no memory for them, so the next split that needs them won't be done. */
+	/*
+	 * Filling the cache failed.  The next split that lacks descriptors
+	 * fails, too.
+	 */
 	FAULT_SPLIT_DESCS_NOMEM,
 };
 
 /**
- * kvm_fault_split_init - prepare a vCPU's cache for splits that take many rmap descriptors
+ * kvm_fault_split_init - initialize a vCPU's fault_split_desc_cache
  * @vcpu: the vCPU
  * @desc_cache: the kmem cache of descriptors
  */
@@ -56,7 +68,7 @@ void kvm_fault_split_init(struct kvm_vcpu *vcpu, struct kmem_cache *desc_cache)
 }
 
 /**
- * __kvm_fault_split_topup - fill the cache of descriptors that a split has asked for
+ * __kvm_fault_split_topup - fill fault_split_desc_cache, if requested
  * @vcpu: the vCPU; mmu_lock is not held
  */
 void __kvm_fault_split_topup(struct kvm_vcpu *vcpu)
@@ -67,7 +79,7 @@ void __kvm_fault_split_topup(struct kvm_vcpu *vcpu)
 	if (vcpu->arch.fault_split_descs != FAULT_SPLIT_DESCS_WANTED)
 		return;
 
-	/* Leave the memory to the allocations that the vCPU can't do without: they come next. */
+	/* Leave the memory to the mandatory allocations that follow. */
 	if (kvm_split_has_margin(vcpu->kvm))
 		r = __kvm_mmu_topup_memory_cache(&vcpu->arch.fault_split_desc_cache, capacity,
 						 SPLIT_DESC_CACHE_MIN_NR_OBJECTS);
@@ -75,9 +87,12 @@ void __kvm_fault_split_topup(struct kvm_vcpu *vcpu)
 }
 
 /*
- * Is this a write fault that dirty logging has to handle?  Faults for execution split because
- * of the NX mitigation and account that.  A prefault writes nothing, so nothing has to be
- * split.  Exclude private memory: the host's page tables don't tell how it is mapped.
+ * Is this a write fault that dirty logging has to handle?  Exclude:
+ *
+ * - prefaults, which write nothing;
+ * - execution faults under the NX mitigation (huge_page_disallowed), which
+ *   split and account by themselves;
+ * - private memory, because the host's page tables don't show how it is mapped.
  */
 static bool fault_split_is_logged_write(const struct kvm_page_fault *fault)
 {
@@ -86,10 +101,11 @@ static bool fault_split_is_logged_write(const struct kvm_page_fault *fault)
 }
 
 /*
- * Does a huge SPTE map the same memory as the fault, at the same gfn?  With shadow paging it
- * need not: user space, or a device, may have changed the guest's page table, which KVM
- * isn't told.  The new page table has the gfn of the fault, and its SPTEs go to that gfn's
- * rmaps: with the pfn of another gfn, they would outlive their memory.
+ * Does a huge SPTE map the same memory as the fault, at the same gfn?  With
+ * shadow paging it may not: user space or a device may have changed the guest's
+ * page table without KVM noticing.  The new page table has the gfn of the
+ * fault, and its SPTEs are added to the rmaps of that gfn.  If they had the pfn
+ * of another gfn, they would remain when that memory is invalidated.
  */
 static bool fault_split_is_same_memory(const struct kvm_page_fault *fault, u64 *huge_sptep,
 				       u64 huge_spte, int level)
@@ -98,7 +114,7 @@ static bool fault_split_is_same_memory(const struct kvm_page_fault *fault, u64 *
 	gfn_t offset = fault->gfn & (KVM_PAGES_PER_HPAGE(level) - 1);
 	kvm_pfn_t pfn = fault->pfn;
 
-	/* The fault's pfn is that of the page it wants to map, huge or not. */
+	/* fault->pfn is the first pfn of the page to map, of goal_level. */
 	pfn |= fault->gfn & (KVM_PAGES_PER_HPAGE(fault->goal_level) - 1);
 
 	return kvm_mmu_page_get_gfn(huge_sp, spte_index(huge_sptep)) == fault->gfn - offset &&
@@ -106,11 +122,14 @@ static bool fault_split_is_same_memory(const struct kvm_page_fault *fault, u64 *
 }
 
 /*
- * May a huge SPTE that isn't MMU-writable be made so, as the fault would if it mapped the
- * huge page anew?  The fault would if the guest's entry for the huge page has become dirty,
- * or the host's writable, since the huge SPTE was made.  If the host maps the whole huge
- * page by one entry now, that entry is the one that the fault has found writable: removing
- * or splitting it would take an invalidation of the whole huge page, and none has begun.
+ * May a huge SPTE that isn't MMU-writable be made MMU-writable?  It may if the
+ * fault would create a writable SPTE for the huge page now, because the guest's
+ * entry has become dirty, or the host's entry writable, since the huge SPTE was
+ * created.
+ *
+ * If the host maps the whole huge page by one entry now, this is the entry that
+ * the fault found to be writable: replacing it requires an invalidation of the
+ * whole huge page, and the caller has checked that none is in progress.
  */
 static bool fault_split_may_allow_write(struct kvm *kvm, const struct kvm_page_fault *fault,
 					gfn_t gfn, int level)
@@ -120,15 +139,16 @@ static bool fault_split_may_allow_write(struct kvm *kvm, const struct kvm_page_f
 }
 
 /*
- * The huge SPTE that the small SPTEs are derived from.
+ * The value that the small SPTEs are derived from.
  *
- * The access of @sp may differ from what was recorded for the huge SPTE by write access
- * that it has gained.  Any other difference means that the guest has changed its mapping,
- * and the huge SPTE still has the bits of the old mapping.
+ * @sp may have gained write access since the access of the huge SPTE was
+ * recorded.  Any other difference in access means that the guest has changed
+ * its mapping, while the huge SPTE still has the bits of the old mapping.
  *
- * If KVM shadows or tracks a page table of the guest within the huge page, some of the small
- * SPTEs must not be writable, whatever the huge SPTE permits.  KVM maps nothing huge there,
- * so a huge SPTE can only be left where two address spaces (SMM) map the same memory.
+ * If KVM shadows or tracks a guest page table within the huge page, some of the
+ * small SPTEs must not be writable, whatever the huge SPTE permits.  KVM maps
+ * no huge pages there, but a huge SPTE may be left if two address spaces (SMM)
+ * map the same memory.
  *
  * Return: a huge SPTE, or 0 if this one can't be split.
  */
@@ -152,7 +172,7 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
 		huge_spte |= shadow_host_writable_mask | shadow_mmu_writable_mask;
 	}
 
-	/* 4KiB SPTEs alone may be writable while they are logged, if Dirty bits tell of writes. */
+	/* While logged, only 4KiB SPTEs with a Dirty bit may be writable. */
 	if (level == PG_LEVEL_2M && spte_logs_by_dirty_bit(kvm, huge_spte))
 		huge_spte |= PT_WRITABLE_MASK;
 
@@ -160,16 +180,17 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
 }
 
 /*
- * Does another huge page of the guest's for the same memory lead to this page table?  Then
- * page faults have filled it, and its own page tables tell which pages were written.  To split
- * this huge SPTE into it would replace them by huge SPTEs.
+ * Is @sp, a table of huge pages, linked already, i.e. does the guest map the
+ * same memory by another huge page?  Then page faults have filled @sp, and the
+ * page tables below it show which pages were written.  Splitting this huge SPTE
+ * into @sp would replace the links to them by huge SPTEs.
  */
 static bool fault_split_is_filled(const struct kvm_mmu_page *sp)
 {
 	return sp->role.level > PG_LEVEL_4K && kvm_rmap_peek(&sp->parent_ptes);
 }
 
-/* Split if the caches hold enough descriptors, and request more otherwise, once. */
+/* Split if a cache contains enough descriptors, else request more, once. */
 static int fault_split_one(struct kvm_vcpu *vcpu, const struct kvm_memory_slot *slot,
 			   u64 *huge_sptep, u64 huge_spte, struct kvm_mmu_page *sp)
 {
@@ -202,31 +223,35 @@ static int fault_split_one(struct kvm_vcpu *vcpu, const struct kvm_memory_slot *
  * @huge_sptep: a huge SPTE of a larger size than the fault wants to map
  * @sp: the direct shadow page that the fault is about to link in its place
  *
- * Why no write is lost, and nothing mapped for longer than its memory is there:
+ * Why no write is lost, and no SPTE outlives the memory that it maps:
  *
- * - The huge SPTE isn't writable.  While a huge SPTE is writable, either its pages are all in
- *   the log still (initially-all-set, before KVM_CLEAR_DIRTY_LOG has cleared them), or logging
- *   is being enabled; small SPTEs without Dirty bit would claim that nothing had been written.
- *   Nothing makes it writable again while the memslot is logged.
- * - CPUs may be able to write by what their TLBs have cached, as whoever took write access
- *   away owes a flush: enabling, CLEAR, or resetting a dirty ring.  Each flushes before it
- *   returns to user space, which doesn't read memory for what is out of the log before then.
- *   Such writes don't set the small SPTEs' Dirty bits, and need not.
- * - No part of the huge page is being invalidated.  The fault has been checked for its own
- *   gfn only.  An invalidation zaps the SPTEs in the rmaps of 4KiB pages first, and may drop
- *   mmu_lock before it comes to those of huge pages.  If the huge page were split at that
- *   point, the invalidation would find no huge SPTE, and leave the small SPTEs behind.  An
- *   invalidation that has ended since the fault read the host's page tables makes the fault
- *   stale.
- * - TLBs that have the huge SPTE cached translate to the same memory, with less permissions.
- *   A write by such an entry faults again, to no effect.  What was found in @sp and is
- *   replaced is flushed by kvm_eager_split_into().
+ * - The huge SPTE isn't writable, and nothing makes it writable while the
+ *   memslot is logged.  A huge SPTE is writable only while logging is being
+ *   enabled, or while all of its pages are still in the log (initially-all-set,
+ *   before KVM_CLEAR_DIRTY_LOG).  Such a huge SPTE must not be split here,
+ *   because small SPTEs with the Dirty bit clear would claim that nothing was
+ *   written.
+ * - CPUs may still have writable TLB entries of the huge SPTE.  The thread that
+ *   made it read-only (enabling, CLEAR, or the reset of a dirty ring) flushes
+ *   TLBs before it returns to user space.  User space can't rely before then on
+ *   memory that is not in the log.  Writes through such TLB entries don't set
+ *   the small SPTEs' Dirty bits, and need not.
+ * - No part of the huge page is being invalidated.  The fault was checked for
+ *   its own gfn only.  An invalidation zaps the rmaps of 4KiB pages first, and
+ *   may drop mmu_lock before it zaps those of huge pages.  If the huge page
+ *   were split in between, the invalidation would find no huge SPTE, and would
+ *   leave the small SPTEs.  An invalidation that has ended since the fault read
+ *   the host's page tables makes the fault stale.
+ * - Read-only TLB entries of the huge SPTE translate to the same memory, and
+ *   permit less than the small SPTEs.  A write through one of them just faults
+ *   again.  kvm_eager_split_into() flushes TLBs if it replaces entries of @sp.
  *
- * The work is bounded as the eager splitter's is, with mmu_lock held as for any page fault.
+ * A split is bounded as in the eager splitter, and mmu_lock is held as for any
+ * page fault.
  *
- * Return: 0; -EAGAIN if the vCPU has to retry the fault, which allocates descriptors first;
- * another error if the huge page was not split, so that the caller has to zap the huge SPTE
- * and to link @sp as it is.
+ * Return: 0; -EAGAIN if the vCPU has to retry the fault, which first allocates
+ * descriptors; another error if the huge page was not split, so that the caller
+ * has to zap the huge SPTE and link @sp as it is.
  */
 int kvm_fault_split(struct kvm_vcpu *vcpu, struct kvm_page_fault *fault, u64 *huge_sptep,
 		    struct kvm_mmu_page *sp)
