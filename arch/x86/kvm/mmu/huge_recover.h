@@ -5,14 +5,14 @@
 #include <linux/kvm_host.h>
 
 /*
- * Put the huge pages of the shadow MMU back in place when dirty logging ends, and zap
- * what is mapped by smaller pages than need be otherwise.
+ * Replace small SPTEs of the shadow MMU by huge SPTEs when dirty logging ends.
+ * Zap SPTEs that are smaller than necessary, but can't be replaced.
  *
- * Locking: the caller holds slots_lock, which keeps the memslot and its rmaps in
- * place and the split caches to one user, and mmu_lock for write.  mmu_lock is
- * dropped and retaken on the way, with TLBs flushed before, so the caller must not
- * rely on any SPTE or shadow page that it found before the call.  TLBs are flushed
- * at the end, too.
+ * Locking: the caller holds slots_lock, and mmu_lock for write.  slots_lock
+ * keeps the memslot and its rmaps in place, and allows only one thread at a
+ * time to use the split caches.  mmu_lock is dropped and retaken during the
+ * call, so the caller must not rely on any SPTE or shadow page that it found
+ * before.  TLBs are flushed before each drop of mmu_lock, and at the end.
  */
 void kvm_huge_recover_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 
