@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Huge pages of the shadow MMU put back in place
+ * Recovery of huge pages in the shadow MMU
  *
- * What was split for dirty logging can be mapped by huge pages again when logging
- * ends.  If the small SPTEs were just zapped, vCPUs would fault all of it in anew,
- * with mmu_lock held exclusively.  Here each link to a page table is replaced by the
- * huge SPTE that such a page fault would make, and the page table emptied behind it:
- * at no time is memory not mapped that was.
+ * Memory that was split for dirty logging can be mapped by huge pages again
+ * when logging ends.  If the small SPTEs were just zapped, vCPUs would have to
+ * fault in all of the memory again, with mmu_lock held for write.  Instead,
+ * each link to a page table is replaced by the huge SPTE that such a page fault
+ * would create, and the page table is emptied afterwards.  So memory that was
+ * mapped stays mapped throughout.
  *
- * This mirrors the splitter, from the smallest page size to the largest, so that what
- * one level yields is found at the next.  It goes along the rmaps, and from an SPTE to
- * the page table that it is in, which is handled as a whole.  A page table is put back
- * if the SPTEs that it has agree with each other, as far as the huge SPTE says anything
- * about them; it need not be full.  The host maps all of the memory by one entry then,
- * none of which is being taken away, so what the SPTEs map is the same for those that
- * aren't there.  A page table that doesn't qualify is emptied without anything in its
- * place, and vCPUs fault its memory in.
+ * This mirrors the splitter.  The smallest page size comes first, so that the
+ * huge pages that result from one level can be merged at the next.  The walk
+ * follows the rmaps, and handles the whole page table of each SPTE that it
+ * finds.
+ *
+ * A page table is replaced if its present SPTEs agree in everything that the
+ * huge SPTE expresses.  It need not be full: the host maps all of the memory by
+ * one entry, and no part of it is being invalidated, so the missing SPTEs would
+ * map the rest of the same huge page.  A page table that doesn't qualify is
+ * emptied without a replacement, and vCPUs fault its memory in.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -28,56 +31,62 @@
 #include "spte_bulk.h"
 
 /*
- * How much has to be done before mmu_lock may be given up because others want it, in
- * rmap heads and SPTEs that were looked at; see EAGER_SPLIT_MIN_WORK.
+ * The least work between two voluntary drops of mmu_lock, in rmap heads and
+ * SPTEs visited; see EAGER_SPLIT_MIN_WORK.
  */
 #define HUGE_RECOVER_MIN_WORK	SPTE_ENT_PER_PAGE
 
 /*
- * The most links to one page table that are replaced, and the most entries of rmaps
- * that are gone through to empty one in a single step.  Page tables have one or two
- * links, and gfns one or two SPTEs, unless a guest wants otherwise.
+ * The most links to one page table that are replaced, and the most rmap entries
+ * that are searched to empty a page table without dropping mmu_lock.  A page
+ * table has one or two links, and a gfn one or two SPTEs, unless the guest
+ * creates more.
  */
 #define HUGE_RECOVER_MAX_LINKS	32
 #define HUGE_RECOVER_MAX_RMAPS	(8 * SPTE_ENT_PER_PAGE)
 
 /*
- * The most page tables of one huge page, and drops of mmu_lock among its rmaps: vCPUs that
- * execute what has to stay small (NX huge pages) may map it anew as fast as it is zapped.
+ * The most tries for one huge page, i.e. page tables handled and drops of
+ * mmu_lock.  vCPUs that execute code for which NX huge pages require small
+ * pages may create page tables as fast as they are zapped.
  */
 #define HUGE_RECOVER_MAX_TRIES	256
 
 struct huge_recover {
 	struct kvm *kvm;
 
-	/* Stable throughout: slots_lock is held. */
+	/* slots_lock keeps it and its rmaps. */
 	const struct kvm_memory_slot *slot;
 
-	/* The page size that is put back.  SPTEs of the next smaller one are looked at. */
+	/*
+	 * The page size to recover.  SPTEs of the next smaller size are
+	 * visited.
+	 */
 	int level;
 
-	/* Done since mmu_lock was taken last, see HUGE_RECOVER_MIN_WORK. */
+	/* Work since mmu_lock was taken last, see HUGE_RECOVER_MIN_WORK. */
 	unsigned long work;
 
 	/*
-	 * A vCPU lost a translation, or has one of a page size that is gone, and may
-	 * still use it.  Never true while mmu_lock is not held.
+	 * vCPUs may have TLB entries of zapped SPTEs, or of SPTEs that were
+	 * replaced by a larger page size.  Never true while mmu_lock is not
+	 * held.
 	 */
 	bool flush;
 
-	/* There were no descriptors to be had, and are not asked for again. */
+	/* Allocating descriptors has failed, and is not tried again. */
 	bool nomem;
 };
 
 /* What the SPTEs of one page table have in common. */
 struct huge_recover_scan {
-	/* The SPTE of the first page, if it was there; W, A and D are any's. */
+	/* The SPTE of the first page, or what it would be except W, A, D. */
 	u64 first;
 
-	/* The bits that any of them has. */
+	/* The OR of all present leaf SPTEs. */
 	u64 any;
 
-	/* All are there. */
+	/* All SPTEs are present. */
 	bool full;
 };
 
@@ -91,7 +100,10 @@ static void huge_recover_end_hold(struct huge_recover *hr)
 	hr->flush = false;
 }
 
-/* Let others have mmu_lock, who may rely on zapped SPTEs being gone: true if they had it. */
+/*
+ * Drop mmu_lock if it is contended, and flush TLBs before.  True if it was
+ * dropped.
+ */
 static bool huge_recover_cond_resched(struct huge_recover *hr)
 {
 	if (hr->work < HUGE_RECOVER_MIN_WORK ||
@@ -109,16 +121,17 @@ static u64 huge_recover_step(const struct huge_recover *hr)
 	return (u64)KVM_PAGES_PER_HPAGE(hr->level - 1) << PAGE_SHIFT;
 }
 
-/* What SPTEs of one huge page may differ by, other than by their pfns. */
+/* The bits in which SPTEs of one huge page may differ, other than the pfn. */
 static u64 huge_recover_own_bits(void)
 {
 	return PT_WRITABLE_MASK | shadow_accessed_mask | shadow_dirty_mask;
 }
 
 /*
- * A link to a page table without entries stands for a hole.  One that a guest made very
- * many links to doesn't, as each would have to be looked for, nor does one that is small
- * for the sake of the mitigation for NX huge pages.
+ * Does the link lead to a page table without entries, which can be treated as a
+ * hole?  Not if the guest created so many links to that page table that
+ * removing one takes long, or if the page table exists because of NX huge
+ * pages.
  */
 static bool huge_recover_is_empty_link(u64 spte)
 {
@@ -130,8 +143,9 @@ static bool huge_recover_is_empty_link(u64 spte)
 }
 
 /*
- * The same for a page table that isn't full, which may have links in part.  Each means to
- * look at another page table.
+ * huge_recover_scan() for a page table that isn't full, or has links.  The
+ * number of links is bounded, because for each of them another page table has
+ * to be read.
  */
 static bool huge_recover_scan_some(const struct huge_recover *hr, const struct kvm_mmu_page *sp,
 				   struct huge_recover_scan *scan)
@@ -166,7 +180,10 @@ static bool huge_recover_scan_some(const struct huge_recover *hr, const struct k
 	return scan->first;
 }
 
-/* Do all SPTEs of a page table map the same huge page of the host, and alike? */
+/*
+ * Do all SPTEs of a page table map the same huge page of the host, in the same
+ * way?
+ */
 static bool huge_recover_scan(const struct huge_recover *hr, const struct kvm_mmu_page *sp,
 			      struct huge_recover_scan *scan)
 {
@@ -183,8 +200,8 @@ static bool huge_recover_scan(const struct huge_recover *hr, const struct kvm_mm
 		return false;
 
 	/*
-	 * SPTEs that are being tracked for an access have lost more than Accessed.  A 32-bit
-	 * host may find one half tracked.
+	 * SPTEs that track accesses without an Accessed bit have lost other
+	 * bits, too.  A 32-bit host may read such an SPTE half-written.
 	 */
 	if (!IS_ENABLED(CONFIG_X86_64) && !spte_ad_enabled(scan->first))
 		return false;
@@ -194,9 +211,10 @@ static bool huge_recover_scan(const struct huge_recover *hr, const struct kvm_mm
 }
 
 /*
- * The huge SPTE that a page fault would make, but for Accessed, which any of the small
- * ones tells.  All of them may be made writable or none, and dirty logging alone took
- * away what they have less than that.
+ * The huge SPTE that a page fault would create, except that Accessed is set
+ * only if any of the small SPTEs has it.  Either all of the small SPTEs are
+ * MMU-writable, or none.  If they are, only dirty logging has cleared their
+ * Writable and Dirty bits, so set both.
  */
 static u64 huge_recover_spte(struct kvm *kvm, const struct huge_recover_scan *scan, int level)
 {
@@ -210,7 +228,7 @@ static u64 huge_recover_spte(struct kvm *kvm, const struct huge_recover_scan *sc
 	return make_huge_spte(kvm, spte, level);
 }
 
-/* Is a link one that no huge SPTE may replace? */
+/* Is this a link that no huge SPTE may replace? */
 static bool huge_recover_keeps_link(struct kvm *kvm, u64 *sptep)
 {
 	struct kvm_mmu_page *child = spte_to_child_sp(READ_ONCE(*sptep));
@@ -221,7 +239,7 @@ static bool huge_recover_keeps_link(struct kvm *kvm, u64 *sptep)
 	       is_obsolete_sp(kvm, parent);
 }
 
-/* Is a page table one that huge SPTEs may take the place of? */
+/* May the links to a page table be replaced by huge SPTEs? */
 static bool huge_recover_wants(const struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn)
 {
 	struct kvm *kvm = hr->kvm;
@@ -230,7 +248,7 @@ static bool huge_recover_wants(const struct huge_recover *hr, struct kvm_mmu_pag
 	    is_obsolete_sp(kvm, sp))
 		return false;
 
-	/* Nor may any of the gfns have a shadow page in the other address space (SMM). */
+	/* No gfn may have a shadow page, in either address space (SMM). */
 	if (!kvm_gfn_is_lpage_allowed(kvm, hr->slot, gfn, hr->level))
 		return false;
 
@@ -242,10 +260,11 @@ static bool huge_recover_wants(const struct huge_recover *hr, struct kvm_mmu_pag
 }
 
 /*
- * Have descriptors for @nr more SPTEs of a gfn, which the first one doesn't need.
+ * Make sure that the cache contains the descriptors to add @nr SPTEs to the
+ * rmap.  The first SPTE of an rmap needs none.
  *
- * Return: 0; -EAGAIN if mmu_lock was dropped, whatever came of it; -ENOMEM if there are
- * none, and mmu_lock was not dropped.
+ * Return: 0; -EAGAIN if mmu_lock was dropped to allocate, successfully or not;
+ * -ENOMEM if there are too few and mmu_lock was not dropped.
  */
 static int __must_check huge_recover_reserve(struct huge_recover *hr, struct kvm_rmap_head *head,
 					     int nr)
@@ -274,9 +293,9 @@ static int __must_check huge_recover_reserve(struct huge_recover *hr, struct kvm
 /*
  * Replace all links to a page table by huge SPTEs, if it qualifies.
  *
- * Return: 0 if nothing links to it any more; -EAGAIN to look everything up again; -EPERM
- * if vCPUs use it as a root, so that nothing ever takes its place; another error if it
- * doesn't qualify.
+ * Return: 0 if no link is left; -EAGAIN if everything has to be looked up
+ * again; -EPERM if vCPUs use the page table as a root, so that it can't be
+ * replaced; another error if it doesn't qualify.
  */
 static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn,
 			      struct huge_recover_scan *scan)
@@ -289,7 +308,7 @@ static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, 
 	if (sp->root_count)
 		return -EPERM;
 
-	/* A page fault has put a huge page, or another page table, in its place. */
+	/* A page fault has replaced it by a huge page or another page table. */
 	if (!nr) {
 		huge_recover_scan(hr, sp, scan);
 		return 0;
@@ -310,9 +329,9 @@ static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, 
 }
 
 /*
- * Empty a page table that has an SPTE for each gfn, which is the only one of its rmap.  What
- * CPUs and lockless page faults do to an SPTE meanwhile doesn't count: the memslot isn't
- * logged, and pages are marked dirty when they are mapped.
+ * Empty a page table that has an SPTE for each gfn, each the only one of its
+ * rmap.  Bits that CPUs and lockless page faults set meanwhile may be lost: the
+ * memslot isn't logged, and pages are marked dirty when they are mapped.
  */
 static void huge_recover_empty_full(struct kvm *kvm, struct kvm_mmu_page *sp,
 				    struct kvm_rmap_head *heads)
@@ -322,7 +341,7 @@ static void huge_recover_empty_full(struct kvm *kvm, struct kvm_mmu_page *sp,
 
 	spte_fill(sptep, SHADOW_NONPRESENT_VALUE, 0, SPTE_ENT_PER_PAGE);
 
-	/* Aging skips SPTEs that aren't present, and others come later. */
+	/* Aging needs no mmu_lock, and skips SPTEs that aren't present. */
 	unrolled_count(8)
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		if (unlikely(!kvm_rmap_clear_only(&heads[i], &sptep[i])))
@@ -332,14 +351,17 @@ static void huge_recover_empty_full(struct kvm *kvm, struct kvm_mmu_page *sp,
 	kvm_update_page_stats(kvm, sp->role.level, -SPTE_ENT_PER_PAGE);
 }
 
-/* The rmaps of all gfns of a huge page are empty: splitting it, or reading its log, is cheap. */
+/*
+ * The 512 rmaps are empty now, so that splitting and logging can skip reading
+ * them.
+ */
 static void huge_recover_note_empty(const struct huge_recover *hr, gfn_t gfn)
 {
 	if (hr->level == PG_LEVEL_2M)
 		kvm_clear_small_sptes(hr->slot, gfn);
 }
 
-/* Can all SPTEs be dropped one by one, or would that take too long under one hold? */
+/* Would dropping the SPTEs one by one hold mmu_lock for too long? */
 static bool huge_recover_is_long(const struct kvm_mmu_page *sp, struct kvm_rmap_head *heads)
 {
 	unsigned long nr = 0;
@@ -352,8 +374,9 @@ static bool huge_recover_is_long(const struct kvm_mmu_page *sp, struct kvm_rmap_
 }
 
 /*
- * The same, one by one; links are left alone but for those that stand for holes of what a
- * huge SPTE replaced.  It ends early if mmu_lock was dropped.
+ * Empty a page table one SPTE at a time.  Links are kept, except for those that
+ * were treated as holes when huge SPTEs replaced the page table.  Return early
+ * if mmu_lock was dropped.
  */
 static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page *sp,
 				    struct kvm_rmap_head *heads)
@@ -382,9 +405,11 @@ static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page
 }
 
 /*
- * Put back, or zap, what a page table maps.  @many: a gfn has several SPTEs.
+ * Replace a page table by huge SPTEs, or zap its SPTEs.
  *
- * Return: true if no gfn has an SPTE any more, or those that there are stay.
+ * @many: at least one gfn of the huge page has several SPTEs.
+ *
+ * Return: true if nothing is left to do for the huge page.
  */
 static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp, gfn_t gfn,
 			       struct kvm_rmap_head *heads, bool many)
@@ -413,15 +438,18 @@ static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp,
 }
 
 /*
- * Pages that a guest maps by smaller ones can't get larger, and shadow pages for these
- * aren't direct.
+ * A page table that isn't direct shadows one of the guest's: the guest maps the
+ * memory by small pages, so that it can't become huge.
  */
 static bool huge_recover_is_direct(struct kvm *kvm, u64 *sptep)
 {
 	return sptep_to_sp(sptep)->role.direct;
 }
 
-/* Go on with the gfns of a huge page from the one with the index @i: true if it is done. */
+/*
+ * Continue with the gfns of a huge page at index @i.  True if the huge page is
+ * done.
+ */
 static bool huge_recover_next(struct huge_recover *hr, gfn_t gfn, struct kvm_rmap_head *heads,
 			      unsigned int *i)
 {
@@ -475,7 +503,7 @@ static void huge_recover_block(struct huge_recover *hr, gfn_t gfn)
 	huge_recover_cond_resched(hr);
 }
 
-/* What a memslot has of a huge page in part can't be mapped by one. */
+/* Skip huge pages that are only partly in the memslot. */
 static void huge_recover_level(struct huge_recover *hr)
 {
 	const struct kvm_memory_slot *slot = hr->slot;
@@ -487,7 +515,7 @@ static void huge_recover_level(struct huge_recover *hr)
 }
 
 /**
- * kvm_huge_recover_slot - put huge pages back in place where dirty logging has ended
+ * kvm_huge_recover_slot - recover a memslot's huge pages after dirty logging
  * @kvm: the VM
  * @slot: the memslot, which isn't logged
  *
