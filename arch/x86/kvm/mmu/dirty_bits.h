@@ -6,24 +6,25 @@
 #include <linux/kvm_host.h>
 
 /*
- * Dirty logging without write-protection faults: the CPU sets the Dirty bit of an
- * SPTE, and KVM_GET_DIRTY_LOG collects what it finds set.  Logging takes away
- * Dirty bits and leaves SPTEs writable.
+ * Dirty logging without write-protection faults: the CPU sets the Dirty bit of
+ * an SPTE, and KVM_GET_DIRTY_LOG collects the bits that are set.  Logging
+ * clears Dirty bits and leaves SPTEs writable.
  *
- * The rule that all of it rests on: a page of a logged memslot that was written
- * has its bit set in the log, or an SPTE with a Dirty bit.  So the Dirty bit
- * of a leaf may only be taken away to start the next round of logging for this very
- * page, or by telling kvm_dirty_bits_record().
+ * Everything relies on this invariant: if a page of a logged memslot was
+ * written, its bit is set in the log, or one of its SPTEs has the Dirty bit
+ * set.  So the Dirty bit of a leaf may be cleared only to start the next round
+ * of logging for this page, or together with a call of kvm_dirty_bits_record().
  *
- * A page may be reported that was not written since: one that is zapped after its bit
- * was taken out of the log and before its Dirty bit is, when mmu_lock is yielded in
- * between.  That can't be told from a write at that time.
+ * A page may be reported although it was not written again.  This happens if
+ * mmu_lock is dropped after the page was cleared in the log and before its
+ * Dirty bit is cleared, and the SPTE is zapped in between: KVM can't know that
+ * its Dirty bit is old.
  */
 
-/* VMs with arch.dirty_bits.  Hosts that have none don't pay for the question. */
+/* Enabled while a VM has arch.dirty_bits: other hosts don't test it. */
 extern struct static_key_false_deferred kvm_dirty_bits_vms;
 
-/* Does this VM log that way?  Never changes once the VM has a vCPU. */
+/* Does this VM log by Dirty bits?  Never changes once the VM has a vCPU. */
 static __always_inline bool kvm_dirty_bits_enabled(const struct kvm *kvm)
 {
 	return static_branch_unlikely(&kvm_dirty_bits_vms.key) &&
@@ -40,12 +41,16 @@ void kvm_dirty_bits_exit(void);
 void __kvm_dirty_bits_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask);
 
 /*
- * A leaf SPTE that had the Dirty bit has it no longer, or is gone.  Locking: the
- * caller holds mmu_lock, for read or for write, since before the bit went away,
- * so that no thread that holds it for write misses both the bit and the log.
+ * Record that a leaf SPTE lost its Dirty bit, or that an SPTE with a Dirty bit
+ * is gone.
  *
- * Huge pages need nothing.  While their memslot is logged they are writable only
- * as long as the log has all of their pages since the start.
+ * Locking: the caller has held mmu_lock, for read or for write, since before
+ * the bit went away, so that a thread that holds it for write finds either the
+ * Dirty bit or the page in the log.
+ *
+ * Huge pages need not be recorded.  While their memslot is logged, they are
+ * writable only as long as all of their pages have been in the log from the
+ * start.
  */
 static __always_inline void kvm_dirty_bits_record(struct kvm *kvm, int as_id, gfn_t gfn,
 						  int level)
