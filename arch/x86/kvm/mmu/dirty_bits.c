@@ -2,40 +2,44 @@
 /*
  * Dirty logging by the Dirty bits of SPTEs
  *
- * Write protection makes the first write to each 4KiB page exit to KVM, once per
- * round of logging, and under shadow paging with mmu_lock held exclusively.  But
- * page tables have Dirty bits, whether they are EPT, NPT or ordinary ones, and
- * CPUs set them for nothing.  So where the CPU doesn't log by itself (PML) leave
- * pages writable, take away the Dirty bit to start a round of logging, and look
- * for it when user space asks.
+ * With write protection, the first write to each 4KiB page in a round of
+ * logging exits to KVM, and with shadow paging the fault holds mmu_lock for
+ * write.  But page tables have Dirty bits, whether they are EPT, NPT or
+ * ordinary ones, and CPUs set them without an exit.  So if the CPU doesn't log
+ * by itself (PML), leave pages writable, clear the Dirty bit to start a round
+ * of logging, and read it when user space requests the log.
  *
- * Why no write is missed.  See dirty_bits.h for the rule.  Three things can
- * happen to a Dirty bit:
+ * Why no write is missed.  See dirty_bits.h for the invariant.  There are three
+ * ways to handle a Dirty bit:
  *
- * - KVM_GET_DIRTY_LOG finds it and sets the page's bit in the log.  The Dirty bit
- *   stays, hence a CPU that has it cached may go on writing unseen: the page is
- *   in the log.  There is nothing to flush.  Where it need not look in the TDP
- *   MMU is said in tdp_dirty_bits.c.
+ * - KVM_GET_DIRTY_LOG finds it and sets the page's bit in the log.  The Dirty
+ *   bit stays set.  A CPU may continue to write to the page without setting the
+ *   bit again, which is fine because the page is in the log.  So no flush is
+ *   needed.  tdp_dirty_bits.c describes which page tables of the TDP MMU need
+ *   not be scanned.
  *
- * - The page is taken out of the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
- *   without manual protection), and the Dirty bit goes along.  CPUs may have it
- *   cached until the ioctl flushes TLBs before it returns, which is before user
- *   space can rely on a copy of the page.  If user space clears a page that is not
- *   in the log, look for its Dirty bit first, as KVM_GET_DIRTY_LOG does.
+ * - The page is cleared in the log (KVM_CLEAR_DIRTY_LOG, or KVM_GET_DIRTY_LOG
+ *   without manual protection), together with its Dirty bit.  CPUs may have the
+ *   Dirty bit cached until the ioctl flushes TLBs.  It does so before it
+ *   returns, and only then can user space rely on a copy of the page.  If user
+ *   space clears a page that is not in the log, its Dirty bit is collected
+ *   first, as in KVM_GET_DIRTY_LOG.
  *
- * - The SPTE is zapped or replaced.  The code for that has read the SPTE before, and the
- *   CPU may set the Dirty bit up to the moment of the store.  So either the change is
- *   atomic and leaves the Dirty bit alone (aging, lockless page faults), or what the
- *   exchange returned, and nothing older, is handed to one function in each MMU:
- *   mmu_spte_record_dirty() in the shadow MMU and handle_changed_spte() in the TDP
- *   MMU.  These call kvm_dirty_bits_record() if a Dirty bit went, within
- *   the hold of mmu_lock in which it went.  Looking for Dirty bits takes mmu_lock for
- *   write, if only at the end, so by then a page has its Dirty bit or its bit in the log.
+ * - The SPTE is zapped or replaced.  The CPU may set the Dirty bit between
+ *   KVM's read of the SPTE and its store.  So either the change is atomic and
+ *   keeps the Dirty bit (aging, lockless page faults), or KVM exchanges the
+ *   SPTE and passes the old value that the exchange returned to one function in
+ *   each MMU: mmu_spte_record_dirty() in the shadow MMU, handle_changed_spte()
+ *   in the TDP MMU.  If that value had a Dirty bit that the new one lacks, they
+ *   call kvm_dirty_bits_record() within the same hold of mmu_lock.  Collecting
+ *   takes mmu_lock for write, in the TDP MMU only at its end, and so waits for
+ *   these calls.
  *
- * What can't be done with Dirty bits stays write-protected, SPTE by SPTE: those
- * without Dirty bit (spte_ad_enabled()), huge pages until they are split, guest
- * page tables.  VMs with a dirty ring write-protect everything, as an entry in
- * the ring needs the vCPU that wrote.
+ * SPTEs that cannot use the Dirty bit remain write-protected.  This is decided
+ * per SPTE: those with A/D bits disabled (see spte_ad_enabled()), those of huge
+ * pages until they are split, and those of guest page tables.  VMs with a dirty
+ * ring write-protect all pages, because an entry in the ring requires the vCPU
+ * that wrote.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -55,7 +59,7 @@
 #include "tdp_dirty_bits.h"
 #include "dirty_bits.h"
 
-/* Page tables of the TDP MMU that may be looked at in vain before TLBs are flushed for it. */
+/* The TDP MMU's pending page tables above which collecting flushes TLBs. */
 #define COLLECT_MAX_PENDING	64
 
 enum dirty_bits_mode {
@@ -93,11 +97,14 @@ static const struct kernel_param_ops dirty_bits_ops = {
 	.get = dirty_bits_get_mode,
 };
 
-/* Read when a VM is created, and when userspace chooses for a VM. */
+/* Read when a VM is created, and when user space configures a VM. */
 module_param_cb(dirty_bits, &dirty_bits_ops, NULL, 0644);
 MODULE_PARM_DESC(dirty_bits, "Log dirty pages by the Dirty bits of SPTEs: off, on or auto");
 
-/* Code isn't patched more than once a second, however often VMs come and go. */
+/*
+ * Rate-limited: the creation and destruction of VMs must not patch kernel text
+ * more than once per second.
+ */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(kvm_dirty_bits_vms, HZ);
 
 /**
@@ -110,10 +117,12 @@ bool kvm_dirty_bits_is_allowed(void)
 
 /**
  * kvm_dirty_bits_is_possible - can a VM log by Dirty bits?
- * @kvm: the VM, known to the vendor module, or NULL for VMs of the default type
+ * @kvm: the VM, initialized by the vendor module, or NULL for VMs of the
+ *	default type
  *
- * SPTEs must have Dirty bits that CPUs set.  KVM doesn't write the page tables of a VM whose
- * page tables are mirrored, so it can't clear Dirty bits there.
+ * CPUs must support Dirty bits in SPTEs.  If page tables are mirrored, KVM
+ * doesn't write the page tables that CPUs use, so it can't clear Dirty bits in
+ * them.
  */
 bool kvm_dirty_bits_is_possible(const struct kvm *kvm)
 {
@@ -121,11 +130,13 @@ bool kvm_dirty_bits_is_possible(const struct kvm *kvm)
 }
 
 /*
- * Does a VM log by Dirty bits unless userspace chooses otherwise?
+ * Does a VM log by Dirty bits if user space doesn't choose?
  *
- * Not if the CPU logs by itself.  Dirty bits cost the thread that reads the log time for each
- * page that is mapped.  Write protection costs vCPUs a fault for each page that is written.
- * With shadow paging each fault holds mmu_lock exclusively, and so delays all other vCPUs.
+ * Not if the CPU logs by itself (PML).  Otherwise it depends on the costs: with
+ * Dirty bits, the thread that reads the log scans each page that is mapped.
+ * With write protection, vCPUs take a fault for each page that is written, and
+ * with shadow paging each such fault holds mmu_lock for write, which delays all
+ * other vCPUs.
  */
 static bool dirty_bits_is_default(const struct kvm *kvm)
 {
@@ -136,10 +147,11 @@ static bool dirty_bits_is_default(const struct kvm *kvm)
 }
 
 /**
- * kvm_dirty_bits_get - before a VM is told how to log
- * @use: true if by Dirty bits
+ * kvm_dirty_bits_get - enable the static key, before a VM uses Dirty bits
+ * @use: will the VM log by Dirty bits?  If not, nothing is done.
  *
- * It may patch code, so that no lock may be held that is taken with cpus_read_lock().
+ * Patching code takes cpus_read_lock(), so the caller must not hold a lock that
+ * is taken within cpus_read_lock() elsewhere.
  */
 void kvm_dirty_bits_get(bool use)
 {
@@ -149,7 +161,7 @@ void kvm_dirty_bits_get(bool use)
 
 /**
  * kvm_dirty_bits_put - undo kvm_dirty_bits_get()
- * @use: as there
+ * @use: the value that was passed to kvm_dirty_bits_get()
  */
 void kvm_dirty_bits_put(bool use)
 {
@@ -159,7 +171,7 @@ void kvm_dirty_bits_put(bool use)
 
 /**
  * kvm_dirty_bits_init_vm - choose how a new VM logs dirty pages
- * @kvm: the VM, which has no vCPUs and no memslots yet, and is known to the vendor module
+ * @kvm: the VM, initialized by the vendor module, without vCPUs and memslots
  */
 void kvm_dirty_bits_init_vm(struct kvm *kvm)
 {
@@ -172,7 +184,7 @@ void kvm_dirty_bits_init_vm(struct kvm *kvm)
 
 /**
  * kvm_dirty_bits_uninit_vm - undo kvm_dirty_bits_init_vm()
- * @kvm: the VM, of which nothing is mapped any more
+ * @kvm: the VM, which maps no memory any more
  */
 void kvm_dirty_bits_uninit_vm(struct kvm *kvm)
 {
@@ -180,9 +192,10 @@ void kvm_dirty_bits_uninit_vm(struct kvm *kvm)
 }
 
 /**
- * kvm_dirty_bits_exit - end what kvm_dirty_bits_uninit_vm() put off
+ * kvm_dirty_bits_exit - complete deferred updates of the static key
  *
- * KVM is about to be unloaded, or its vendor module; there are no VMs.
+ * Called when KVM or its vendor module is about to be unloaded and no VM
+ * exists.
  */
 void kvm_dirty_bits_exit(void)
 {
@@ -190,14 +203,13 @@ void kvm_dirty_bits_exit(void)
 }
 
 /**
- * __kvm_dirty_bits_record - Dirty bits went away that are in the log only now
+ * __kvm_dirty_bits_record - log pages whose Dirty bits were removed
  * @kvm: the VM
- * @as_id: the address space of the SPTEs that had them
- * @gfn: the first of 64 pages
- * @mask: those of them that the SPTEs map, or mapped
+ * @as_id: the address space of the SPTEs
+ * @gfn: the first of up to 64 pages
+ * @mask: the pages to log, @gfn + i for each bit i
  *
- * Unlike mark_page_dirty() it can be called for any reason and in any context, not
- * just for a write by a running vCPU.
+ * Unlike mark_page_dirty(), this doesn't require a running vCPU.
  */
 void __kvm_dirty_bits_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned long mask)
 {
@@ -226,7 +238,7 @@ static bool collect_wants(struct kvm *kvm, u64 *sptep)
 	return collect_is_dirty(READ_ONCE(*sptep));
 }
 
-/* Which of 64 gfns, mapped by one SPTE with a Dirty bit each, are dirty? */
+/* Which of 64 gfns are dirty?  One SPTE maps each, with A/D bits enabled. */
 static unsigned long collect_each(const struct kvm_rmap_head *heads)
 {
 	unsigned long dirty = 0;
@@ -252,7 +264,7 @@ static bool collect_head_is_dirty(struct kvm *kvm, struct kvm_rmap_head *head)
 	return collect_is_dirty(READ_ONCE(*(u64 *)val));
 }
 
-/* What the look at a gfn costs: a guest decides how many SPTEs map it. */
+/* The cost of scanning a gfn, in SPTEs, whose number the guest controls. */
 static unsigned int collect_head_work(struct kvm_rmap_head *head)
 {
 	return kvm_rmap_get(head) & KVM_RMAP_MANY ? pte_list_count(head) : 1;
@@ -261,24 +273,30 @@ static unsigned int collect_head_work(struct kvm_rmap_head *head)
 struct collector {
 	struct kvm *kvm;
 
-	/* Stable throughout, along with its rmaps and its log. */
+	/* slots_lock keeps it, its rmaps and its log. */
 	const struct kvm_memory_slot *slot;
 
-	/* The first of its pages that is looked at. */
+	/* The first page to scan, relative to the memslot. */
 	unsigned long first;
 
-	/* SPTEs, or gfns without any, looked at since mmu_lock was taken last. */
+	/* SPTEs, or gfns without any, scanned since mmu_lock was taken last. */
 	unsigned long work;
 
 	/* See kvm_prove_nr_exits_if_stopped(). */
 	u64 nr_exits_before;
 
-	/* Of these gfns, the last ones looked at, none has had an SPTE in this hold of mmu_lock. */
+	/*
+	 * The gfns [empty_start, empty_end) were scanned last, within this hold
+	 * of mmu_lock, and none of them has an SPTE.
+	 */
 	gfn_t empty_start;
 	gfn_t empty_end;
 };
 
-/* Let others have mmu_lock, if enough was done; pages before the @end-th were looked at. */
+/*
+ * Drop mmu_lock if it is contended and enough work was done.  All pages before
+ * page @end of the memslot have been scanned.
+ */
 static void collect_cond_resched(struct collector *c, unsigned long end)
 {
 	if (c->work < COLLECT_MIN_WORK)
@@ -293,8 +311,9 @@ static void collect_cond_resched(struct collector *c, unsigned long end)
 }
 
 /*
- * A word has no SPTE.  If it is the last one of 2MiB that have none at all, because huge pages
- * map them by now or nothing does, don't look there again before they have one.
+ * No gfn of a word has an SPTE, because huge pages or nothing map them.  If
+ * this word completes 2MiB without any SPTE, clear their flag, so that later
+ * calls skip the 2MiB until an SPTE is added.
  */
 static void collect_empty(struct collector *c, unsigned long rel)
 {
@@ -311,8 +330,8 @@ static void collect_empty(struct collector *c, unsigned long rel)
 }
 
 /*
- * Look at @nr gfns one by one, from the @rel-th of the memslot on.  Each is in the log
- * before mmu_lock may be dropped.
+ * Scan @nr gfns one by one, from page @rel of the memslot on.  A dirty page is
+ * added to the log before mmu_lock may be dropped.
  */
 static void collect_slow(struct collector *c, struct kvm_rmap_head *heads, unsigned long rel,
 			 unsigned int nr)
@@ -329,7 +348,7 @@ static void collect_slow(struct collector *c, struct kvm_rmap_head *heads, unsig
 	}
 }
 
-/* Look at 64 gfns, as collect_slow() does, which is left to do what is not regular. */
+/* Scan 64 gfns, at once if their SPTEs are one block. */
 static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head *heads,
 				       unsigned long rel)
 {
@@ -350,15 +369,16 @@ static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head
 		return;
 	}
 
-	/* Whether the SPTEs of a page table have Dirty bits doesn't change. */
+	/* A/D bits are enabled for all SPTEs of a page table, or for none. */
 	first = READ_ONCE(*block);
 	if (!spte_ad_enabled(first))
 		return;
 
 	/*
-	 * A Dirty bit, once found, stays while mmu_lock is held; one that is set too late to be
-	 * found is found the next time.  Neighbours are mostly alike, so the first one says
-	 * what they are to be looked at for.
+	 * A Dirty bit that was found stays set while mmu_lock is held.  A bit
+	 * that is set too late is found by the next call.  Neighbouring SPTEs
+	 * mostly agree, so the first one decides whether to try the OR of all
+	 * SPTEs or their AND.
 	 */
 	if (!(first & shadow_dirty_mask) && !(spte_any(block, SPTE_BULK) & shadow_dirty_mask))
 		return;
@@ -369,7 +389,7 @@ static __always_inline void collect_64(struct collector *c, struct kvm_rmap_head
 		collect_log(word, collect_each(heads));
 }
 
-/* Look at what there is of a word of the log, at 64 gfns but for the end of the memslot. */
+/* Scan one word of the log, i.e. 64 gfns, or fewer at the memslot's end. */
 static __always_inline void collect_word(struct collector *c, struct kvm_rmap_head *heads,
 					 unsigned long rel, unsigned int nr)
 {
@@ -378,7 +398,7 @@ static __always_inline void collect_word(struct collector *c, struct kvm_rmap_he
 		return;
 	}
 
-	/* Pages leave the log under slots_lock only: a stale word costs a look. */
+	/* slots_lock is held, so no bit is cleared: a stale word is safe. */
 	if (data_race(c->slot->dirty_bitmap[rel / BITS_PER_LONG] != ~0ul))
 		collect_64(c, heads, rel);
 	else
@@ -419,8 +439,9 @@ static void collect_rmaps(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
 }
 
 /*
- * Hypercalls of Hyper-V flush a range of gfns, or the root that a vCPU uses at the time:
- * they don't tell when no CPU has a link to a page table cached any more.
+ * Does kvm_flush_remote_tlbs_memslot() remove all links that CPUs have cached?
+ * Not if it uses hypercalls of Hyper-V, which flush a range of gfns, or the
+ * root that a vCPU currently uses.
  */
 static bool collect_counts_flushes(void)
 {
@@ -449,7 +470,8 @@ void kvm_arch_flush_memslot_begin(struct kvm *kvm)
  * kvm_arch_flush_memslot_end - all TLBs were flushed
  * @kvm: the VM
  *
- * Whatever was done in an earlier hold of slots_lock was done before the flush began.
+ * Work done in an earlier hold of slots_lock was complete before the flush
+ * began.
  */
 void kvm_arch_flush_memslot_end(struct kvm *kvm)
 {
@@ -460,22 +482,25 @@ void kvm_arch_flush_memslot_end(struct kvm *kvm)
 }
 
 /*
- * Page tables are looked at in vain until there is a flush.  It comes when pages are taken
- * out of the log.  If there are none, and much is looked at, a flush pays: it is one for
- * all of that, in every other call at most, also while CPUs use links that they have cached.
+ * Should collecting flush TLBs?  Pending page tables are scanned by each call
+ * until TLBs are flushed, and that happens when pages are cleared in the log.
+ * If the log is empty, there is nothing to clear.  Then flush if many page
+ * tables are pending: the flush is cheaper than scanning all of them again.  If
+ * CPUs continue to use links that they cache, every other call flushes, at
+ * most.
  */
 static bool collect_wants_flush(const struct kvm_memory_slot *slot, unsigned long nr_pending)
 {
 	if (nr_pending <= COLLECT_MAX_PENDING || !collect_counts_flushes())
 		return false;
 
-	/* Any answer will do, while faults log pages. */
+	/* Page faults may log pages meanwhile: either result is fine. */
 	return data_race(bitmap_empty(slot->dirty_bitmap, slot->npages));
 }
 
 /*
- * Links outside of the range are judged by the flushes since this call, too, though they
- * have waited for longer.
+ * This call also restarts the count of flushes for links outside of the range,
+ * although flushes before this call would be sufficient for them.
  */
 static void collect_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			unsigned long nr)
@@ -484,7 +509,7 @@ static void collect_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned 
 	unsigned long nr_pending;
 	bool flushed;
 
-	/* Since the last time, and after that was over. */
+	/* Has a flush begun since the previous walk ended? */
 	flushed = slot->arch.nr_flushes && slot->arch.nr_flushes != nr_flushes;
 	nr_pending = kvm_tdp_collect(kvm, slot, first, nr, flushed);
 	slot->arch.nr_flushes = nr_flushes;
@@ -493,7 +518,10 @@ static void collect_tdp(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned 
 		kvm_flush_remote_tlbs_memslot(kvm, slot);
 }
 
-/* @nr pages from the @first-th on, a whole number of words or up to the memslot's end. */
+/*
+ * Scan @nr pages from page @first of the memslot on: whole words of the log, or
+ * up to the memslot's end.
+ */
 static void collect_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigned long first,
 			  unsigned long nr)
 {
@@ -509,9 +537,9 @@ static void collect_range(struct kvm *kvm, struct kvm_memory_slot *slot, unsigne
  * @kvm: the VM
  * @slot: a memslot that is logged
  *
- * Every write that a vCPU has completed before the call is in the log after it.
- * The caller holds slots_lock, which keeps the memslot, and mmu_lock is dropped
- * on the way if others want it.
+ * After the call, the log contains every write that vCPUs completed before it.
+ * The caller holds slots_lock, which keeps the memslot.  mmu_lock is taken, and
+ * dropped in between if it is contended.
  */
 void kvm_arch_collect_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
 {
@@ -522,21 +550,22 @@ void kvm_arch_collect_dirty_log(struct kvm *kvm, struct kvm_memory_slot *slot)
 }
 
 /**
- * kvm_arch_collect_unlogged - bring part of a log up to date amid KVM_CLEAR_DIRTY_LOG
- * @kvm: the VM, with mmu_lock held for write, which is dropped on the way
+ * kvm_arch_collect_unlogged - bring part of a log up to date for CLEAR
+ * @kvm: the VM, with mmu_lock held for write, which is dropped and retaken
  * @slot: a memslot that is logged
  * @first: the first page, a multiple of 64
- * @nr: pages, a multiple of 64 or up to the end of the memslot
+ * @nr: the number of pages, a multiple of 64 or up to the end of the memslot
  *
- * User space clears a page that isn't in the log.  If it was written, its Dirty bit would
- * report that write after KVM_CLEAR_DIRTY_LOG.  Put the page into the log, from where it is
- * cleared like any other: so Dirty bits are taken only from pages that user space clears,
- * and what it doesn't clear stays in the log.
+ * User space clears a page that isn't in the log.  If the page was written, its
+ * Dirty bit would report that write after KVM_CLEAR_DIRTY_LOG.  So add the page
+ * to the log, from which it is cleared like any other page.  Then Dirty bits
+ * are cleared only for pages that user space clears, and other pages stay in
+ * the log.
  *
- * A vCPU that writes to the page after this look sets the Dirty bit, and it is as if it had
- * written after KVM_CLEAR_DIRTY_LOG.
+ * If a vCPU writes to the page after it was scanned, the CPU sets the Dirty
+ * bit, and the write counts as one after KVM_CLEAR_DIRTY_LOG.
  *
- * Return: true if pages may have come into the log.
+ * Return: true if pages may have been added to the log.
  */
 bool kvm_arch_collect_unlogged(struct kvm *kvm, struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long nr)
