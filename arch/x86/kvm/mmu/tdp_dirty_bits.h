@@ -8,8 +8,8 @@
 #include "spte.h"
 
 /*
- * What has to be looked at before mmu_lock may be dropped because others want it:
- * pages, or SPTEs where a page has several.
+ * The least work between two drops of mmu_lock because it is contended: pages
+ * scanned, or SPTEs where a page has several.
  */
 #define COLLECT_MIN_WORK	SPTE_ENT_PER_PAGE
 
@@ -18,7 +18,7 @@ static inline bool collect_is_dirty(u64 spte)
 	return spte_ad_enabled(spte) && (spte & shadow_dirty_mask);
 }
 
-/* Add what was found to a word of the log. */
+/* Add the dirty pages that were found to a word of the log. */
 static inline void collect_log(unsigned long *word, unsigned long dirty)
 {
 	if (dirty)
@@ -26,16 +26,18 @@ static inline void collect_log(unsigned long *word, unsigned long dirty)
 }
 
 /*
- * Bring the log of @nr pages of a memslot, from the @first-th on, up to date with the Dirty
- * bits of the TDP MMU, once in an ioctl.
- * @flushed: a flush of all TLBs of the VM began after the last call for this memslot had
- * returned, and has ended; false if there was none.
+ * Bring the log of @nr pages of a memslot, from page @first on, up to date with
+ * the Dirty bits of the TDP MMU.  Called once per ioctl.
  *
- * Locking: the caller holds slots_lock, and not mmu_lock, which is taken for read and for
- * write, and dropped on the way if others want it.
+ * @flushed: since the last call for this memslot returned, a flush of all TLBs
+ * of the VM has begun and ended.
  *
- * Return: page tables that no CPU need have used since the last call, and that were looked
- * at only as there was no such flush.
+ * Locking: the caller holds slots_lock, but not mmu_lock.  mmu_lock is taken
+ * for read and for write, and dropped in between if it is contended.
+ *
+ * Return: the number of pending page tables.  Nothing indicates that CPUs have
+ * used them since the last call, and they were scanned only because there was
+ * no such flush.
  */
 #ifdef CONFIG_X86_64
 unsigned long kvm_tdp_collect(struct kvm *kvm, struct kvm_memory_slot *slot,
