@@ -1,60 +1,71 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Looking for Dirty bits in the TDP MMU, where CPUs have been
+ * Collecting Dirty bits from page tables of the TDP MMU that CPUs have used
  *
- * Most memory of most guests is idle.  When a CPU walks through the SPTE that links to a
- * page table it sets the Accessed bit there, before it sets a Dirty bit in the page table.
- * So KVM_GET_DIRTY_LOG takes the Accessed bit from links to page tables of level 1, and
- * doesn't look at page tables whose links have not got it back.
+ * Most memory of most guests is idle.  When a CPU walks through the SPTE that
+ * links to a page table, it sets the Accessed bit (A) there before it sets a
+ * Dirty bit in the page table.  So KVM_GET_DIRTY_LOG clears A in links to page
+ * tables of level 1, and skips page tables in whose links A is still clear the
+ * next time.
  *
- * But CPUs cache links, and what has it cached uses a page table without a look at its
- * link.  So a link is in one of three states:
+ * But CPUs cache links, and use a page table through a cached link without
+ * setting A.  So a link is in one of three states:
  *
- *   touched	A		CPUs may have used it.  KVM_GET_DIRTY_LOG takes A away, then
- *				looks at the page table: the link is pending.  Links are made
- *				like that, by page faults and by splits.
- *   pending	!A, PENDING	CPUs may have it cached since A was set.  The page table is
- *				looked at each time, until all TLBs were flushed, by a flush
- *				that began after A was taken away.  Then it is looked at
- *				once more: the link is idle.
- *   idle	!A, !PENDING	no CPU has it cached.  The page table is skipped.
+ *   touched	A		CPUs may have used it.  KVM_GET_DIRTY_LOG
+ *				clears A, so that the link is pending, and then
+ *				scans the page table.  Page faults and splits
+ *				create links in this state.
+ *   pending	!A, PENDING	CPUs may have cached it while A was set.  The
+ *				page table is scanned each time, until all TLBs
+ *				were flushed by a flush that began after A was
+ *				cleared.  Then the link becomes idle, and the
+ *				page table is scanned once more.
+ *   idle		!A, !PENDING	No CPU has it cached.  The page table is
+ *				skipped.
  *
- * Why no write is missed.  All Dirty bits in the page table of an idle link are in the log:
+ * Why no write is missed.  All Dirty bits in the page table of an idle link are
+ * in the log:
  *
- * - When the link became idle, A was clear, in one atomic step.  No CPU had the link cached
- *   from before A was taken away, because of the flush, nor from later, as it would have
- *   set A.  What was written before is found by the look at the page table, which is after
- *   that step.
+ * - A link becomes idle in one atomic step, which also verifies that A is
+ *   clear.  At this point no CPU has the link cached: entries from before A was
+ *   cleared were flushed, and a CPU that cached it later would have set A.  The
+ *   page table is scanned after that step, so earlier writes are found.
  *
- * - From then on a CPU sets A before it sets a Dirty bit.  So A is looked at first: a bit
- *   that is set too late to be found leaves the link touched.
+ * - From then on, a CPU sets A before it sets a Dirty bit.  KVM reads A first,
+ *   so if a Dirty bit is set too late to be found, the link is touched, and the
+ *   next scan finds it.
  *
- * - Where KVM itself makes SPTEs with the Dirty bit, the page is in the log before.  Where
- *   it takes pages out of the log, it takes their Dirty bits (see dirty_bits.c), for
- *   which it doesn't matter what the link is.
+ * - If KVM itself creates an SPTE with the Dirty bit set, it has added the page
+ *   to the log before.  If KVM clears pages in the log, it clears their Dirty
+ *   bits as well (see dirty_bits.c), in whatever state the link is.
  *
- * Which flushes count.  Both the walk and each flush that is counted are within a hold of
- * slots_lock.  So if there was one since the last walk of the memslot, it began after that
- * had ended, and ended before this one begins.  Walks of part of a memslot, for
- * KVM_CLEAR_DIRTY_LOG, count as walks, too: a flush that came after such a walk also came
- * after every earlier walk.  Flushes of anything less than all TLBs of the VM don't count,
- * nor do those that others make without slots_lock.  A new memslot has
- * to be walked once before any flush counts: links may be left of one that was there.
+ * Which flushes count.  Both a walk and each flush that is counted hold
+ * slots_lock throughout.  So a flush that was counted since the last walk of
+ * the memslot began after that walk had ended, and ended before this walk
+ * begins.  Walks of a part of the memslot, for KVM_CLEAR_DIRTY_LOG, count as
+ * walks, too: a flush after such a walk is also a flush after every earlier
+ * walk.  Flushes of less than all TLBs of the VM don't count, nor do flushes
+ * without slots_lock.  A new memslot has to be walked once before any flush
+ * counts, because links of an earlier memslot may be left.
  *
- * Each link is judged but once in a walk, or A that this walk took away would pass for what
- * was clear before the flush: roots share no page tables, and are walked one after the
- * other, from the first gfn to the last.
+ * A walk visits each link only once.  If it visited a link twice, it would take
+ * the A that it has cleared itself for one that was clear before the flush.
+ * Roots share no page tables, and are walked one after the other, in the order
+ * of gfns.
  *
- * What is shared by two memslots is always looked at, and A stays: it tells about the
- * other's pages, too.  So is what is below invalid roots, where KVM leaves Dirty bits of
- * pages that are taken out of the log.
+ * A page table that maps gfns of two memslots is always scanned, and its link
+ * keeps A, which applies to the pages of the other memslot, too.  Page tables
+ * below invalid roots are always scanned as well: KVM doesn't clear their Dirty
+ * bits when it clears pages in the log.
  *
- * All of this takes it that CPUs set A before they cache a link.  Intel's manual says so of
- * ordinary paging; for EPT and NPT it is assumed.
+ * All of this assumes that CPUs set A before they cache a link.  Intel's manual
+ * guarantees that for ordinary paging, but not for EPT and NPT.
  *
- * Links change at any time, as mmu_lock is held for read: CPUs set A, others zap or replace
- * a link.  So it is compared and exchanged, and judged anew if that fails.  A link that is
- * gone doesn't come back, and its page table is told to the log by the thread that took it.
+ * mmu_lock is held for read, so links may change at any time: CPUs set A, and
+ * other threads zap or replace links.  Therefore a link is changed by compare
+ * and exchange, and evaluated again if that fails.  A link that was zapped
+ * doesn't come back, and the thread that zapped it records the Dirty bits of
+ * its page table in the log.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -78,29 +89,36 @@ static_assert(!(KVM_PROVE_LINK_CACHED & (SPTE_LINK_PENDING | SPTE_MMU_PRESENT_MA
 struct tdp_collector {
 	struct kvm *kvm;
 
-	/* Stable throughout, along with its log. */
+	/* slots_lock keeps it and its log. */
 	const struct kvm_memory_slot *slot;
 
-	/* Of these gfns, all in the memslot; @end is not among them. */
+	/* The gfns to scan, [start, end), all in the memslot. */
 	gfn_t start;
 	gfn_t end;
 
 	/* See kvm_tdp_collect(). */
 	bool flushed;
 
-	/* SPTEs, or links alone, looked at since it was last asked who wants mmu_lock. */
+	/*
+	 * SPTEs, or links whose page table was not scanned, visited since the
+	 * last check whether mmu_lock is contended.
+	 */
 	unsigned long work;
 
-	/* Links that were pending and are still, and page tables that were skipped. */
+	/*
+	 * Links that were pending and still are, and page tables that were
+	 * skipped.
+	 */
 	unsigned long nr_pending;
 	unsigned long nr_idle;
 };
 
 /*
- * Which of 64 neighbouring SPTEs are leaves with the Dirty bit?  In one pass over them if
- * all are, or none is.  Whether SPTEs have Dirty bits is the same in all of a page table.
+ * Which of 64 neighbouring SPTEs are leaves with the Dirty bit?  One pass is
+ * enough if all of them are, or none.  A/D bits are enabled for all SPTEs of a
+ * page table, or for none.
  *
- * Return: false if they have to be looked at one by one.
+ * Return: false if the SPTEs have to be checked one by one.
  */
 static bool collect_bulk(const u64 *sptep, unsigned long *dirty)
 {
@@ -127,9 +145,9 @@ static bool collect_bulk(const u64 *sptep, unsigned long *dirty)
 }
 
 /*
- * Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty bit?  One that
- * is set too late to be found is found the next time, and one that goes meanwhile is
- * told to the log by the thread that takes it.
+ * Which of @nr neighbouring SPTEs of a page table are leaves with the Dirty
+ * bit?  A Dirty bit that is set too late is found by the next call.  If another
+ * thread removes a Dirty bit, it records that in the log.
  */
 static unsigned long collect_sptes(const u64 *sptep, unsigned int nr)
 {
@@ -150,8 +168,8 @@ static unsigned long collect_sptes(const u64 *sptep, unsigned int nr)
 }
 
 /*
- * Visit @nr pages of the memslot, from the @rel-th on, all of them mapped by one
- * page table, which may begin in the middle of a word of the log.
+ * Scan @nr pages of the memslot, from page @rel on, all of them mapped by one
+ * page table.  The first one may be in the middle of a word of the log.
  */
 static void collect_table(const struct kvm_memory_slot *slot, const u64 *sptep,
 			  unsigned long rel, unsigned int nr)
@@ -166,7 +184,7 @@ static void collect_table(const struct kvm_memory_slot *slot, const u64 *sptep,
 	}
 }
 
-/* Pages from @gfn on that one page table maps, @max at most. */
+/* The number of pages from @gfn on, up to @max, that one page table maps. */
 static unsigned int collect_table_size(gfn_t gfn, unsigned long max)
 {
 	return min(max, SPTE_ENT_PER_PAGE - (gfn % SPTE_ENT_PER_PAGE));
@@ -187,13 +205,13 @@ static u64 *collect_linked_table(u64 spte)
 	return __va(spte & SPTE_BASE_ADDR_MASK);
 }
 
-/* Does the Accessed bit of a link say whether CPUs use it? */
+/* Does the Accessed bit of a link show whether CPUs use it? */
 static bool collect_may_judge(u64 spte)
 {
 	return shadow_accessed_mask && spte_ad_enabled(spte);
 }
 
-/* Is it a link to a page table, and idle?  For hosts that have Accessed bits. */
+/* Is it an idle link to a page table?  Only for hosts with Accessed bits. */
 static bool collect_is_idle(u64 spte)
 {
 	const u64 mask = SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_MASK | PT_PAGE_SIZE_MASK |
@@ -202,7 +220,7 @@ static bool collect_is_idle(u64 spte)
 	return (spte & mask) == (SPTE_MMU_PRESENT_MASK | SPTE_TDP_AD_ENABLED);
 }
 
-/* What a link that is touched or pending is to be while its page table is looked at. */
+/* The state of a touched or pending link while its page table is scanned. */
 static u64 collect_next_link(const struct tdp_collector *c, u64 spte)
 {
 	u64 idle = spte & ~(shadow_accessed_mask | SPTE_LINK_PENDING);
@@ -214,9 +232,10 @@ static u64 collect_next_link(const struct tdp_collector *c, u64 spte)
 }
 
 /*
- * Judge what was no idle link when it was read last.  All pages behind it are the memslot's.
+ * Update the state of a link that wasn't idle when it was read last.  All pages
+ * of its page table are in the memslot.
  *
- * Return: the page table, which has to be looked at after this, or NULL.
+ * Return: the page table, which has to be scanned afterwards, or NULL.
  */
 static u64 *collect_judge_link(struct tdp_collector *c, u64 *link)
 {
@@ -231,14 +250,14 @@ static u64 *collect_judge_link(struct tdp_collector *c, u64 *link)
 
 		next = collect_next_link(c, spte);
 		kvm_prove_window(KVM_WINDOW_TDP_LINK);
-		/* Fully ordered: what CPUs do to the page table is looked at afterwards. */
+		/* Fully ordered: the page table is read after this. */
 	} while (next != spte && !try_cmpxchg64(link, &spte, next));
 
 	c->nr_pending += next == spte;
 	return pt;
 }
 
-/* Visit the page table behind a link, @nr pages of which, from @gfn on, are in the range. */
+/* Scan @nr pages, from @gfn on, in the page table behind a link. */
 static void collect_link(struct tdp_collector *c, const struct kvm_mmu_page *root, u64 *link,
 			 gfn_t gfn, unsigned int nr)
 {
@@ -255,11 +274,13 @@ static void collect_link(struct tdp_collector *c, const struct kvm_mmu_page *roo
 }
 
 /*
- * Skip page tables in a row, from @gfn on and before @end, that are all in the range and that
- * idle links, from @link on, lead to; and where there is no link, because a huge page or nothing
- * is in the table's place.  Most SPTEs are one or the other.
+ * Skip page tables of idle links, beginning at @link, i.e. at @gfn, and ending
+ * before @end at the first link that isn't idle.  All pages of a page table
+ * that is skipped are in the range.  Also skip SPTEs that are no links, i.e.
+ * huge pages and SPTEs that are not present.  Most SPTEs of level 2 are one of
+ * these.
  *
- * Return: how many pages were skipped.
+ * Return: the number of pages that were skipped.
  */
 static unsigned int collect_skip(struct tdp_collector *c, const struct kvm_mmu_page *root,
 				 u64 *link, gfn_t gfn, gfn_t end)
@@ -285,7 +306,7 @@ static unsigned int collect_skip(struct tdp_collector *c, const struct kvm_mmu_p
 		if (collect_is_link(spte))
 			break;
 
-		/* Huge pages have neighbours of their kind. */
+		/* Most neighbours of a huge page are huge pages, too. */
 		run = link;
 		do {
 			link++;
@@ -298,7 +319,7 @@ static unsigned int collect_skip(struct tdp_collector *c, const struct kvm_mmu_p
 	return (link - first) * SPTE_ENT_PER_PAGE;
 }
 
-/* Do others want mmu_lock, or the CPU? */
+/* Is mmu_lock contended, or should this thread be rescheduled? */
 static bool collect_should_yield(struct tdp_collector *c)
 {
 	if (kvm_prove_force_yield(KVM_FORCE_COLLECT_TDP))
@@ -312,10 +333,10 @@ static bool collect_should_yield(struct tdp_collector *c)
 }
 
 /*
- * Visit what one page table of level 2 links to, from @gfn on, and move @gfn behind what
- * was visited, which is one link at least.
+ * Visit the links of one page table of level 2, from @gfn on, at least one.
+ * Move @gfn past the pages that were visited.
  *
- * Return: true if others are to have mmu_lock.
+ * Return: true if mmu_lock should be dropped.
  */
 static bool collect_links(struct tdp_collector *c, struct kvm_mmu_page *root, gfn_t *gfn)
 {
@@ -355,7 +376,7 @@ static void collect_tdp_yield(struct kvm *kvm)
 	kvm_dirty_log_hold(kvm);
 }
 
-/* The caller has a reference to the root, which may become invalid meanwhile. */
+/* The caller has a reference to the root, which may become invalid. */
 static void collect_root(struct tdp_collector *c, struct kvm_mmu_page *root)
 {
 	gfn_t gfn = c->start;
@@ -372,12 +393,13 @@ static void collect_root(struct tdp_collector *c, struct kvm_mmu_page *root)
 }
 
 /*
- * Under the read lock, so that page faults go on.  So do others that zap SPTEs, and a
- * page whose SPTE is gone is in the log only when they have said so, which they do
- * before they release the lock: wait for them by taking it for write, once.
+ * Walk with mmu_lock held for read, so that page faults can continue.  Other
+ * threads can zap SPTEs meanwhile, and they record the Dirty bits in the log
+ * before they drop mmu_lock.  To wait for them, take mmu_lock for write once at
+ * the end.
  *
- * A root that comes while this goes on is empty at first: what is written by way of it is
- * found the next time.
+ * A root that is created meanwhile is empty at first.  Writes through it are
+ * found by the next call.
  */
 unsigned long kvm_tdp_collect(struct kvm *kvm, struct kvm_memory_slot *slot,
 			      unsigned long first, unsigned long nr, bool flushed)
