@@ -8,36 +8,39 @@ struct kvm_mmu_page;
 struct tdp_iter;
 
 /*
- * Make the next write to 4KiB pages of the TDP MMU show in the dirty log, for many pages
- * at once: by taking the Writable or the Dirty bit away from neighbouring SPTEs of a page
- * table of level 1.  TLBs are not flushed.
+ * Arm many 4KiB pages of the TDP MMU at once, i.e. make the next write to them
+ * show in the dirty log, by clearing the Writable or the Dirty bit of
+ * neighbouring SPTEs of a page table of level 1.  TLBs are not flushed.
  *
- * Mirrors of page tables that KVM cannot access, as of TDX, hold nothing to change: only
- * memslots with private memory have SPTEs there, and such memslots are never logged (see
- * check_memory_region_flags()).  Memory that such a VM shares with the host is logged.  It is
- * mapped at the memslot's gfns with an additional bit set: see kvm_gfn_root_bits().
+ * Mirrors of page tables that KVM cannot access, e.g. those of TDX, contain
+ * nothing to arm: only memslots with private memory have SPTEs there, and such
+ * memslots are never logged (see check_memory_region_flags()).  Memory that
+ * such a VM shares with the host is logged.  It is mapped at the memslot's gfns
+ * with an additional bit set, see kvm_gfn_root_bits().
  */
 
 /*
- * The table of level @to_level on the way from @root to @gfn, which has the bits that
- * kvm_gfn_root_bits() tells, or NULL, in an RCU read section.  @spte is the SPTE where the
- * walk ended: the link to the table, a huge one, or one that is not present.
+ * Find the page table of level @to_level that maps @gfn below @root, or return
+ * NULL.  The caller has set the bits of kvm_gfn_root_bits() in @gfn, and is in
+ * an RCU read section.  @spte returns the SPTE at which the walk ended: the
+ * link to the page table, a huge SPTE, or one that is not present.
  */
 u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte);
 
 /*
- * The gfns are @gfn + i for each bit i in @mask, all in @slot.  mmu_lock is held for write.
+ * Arm the gfns @gfn + i for each bit i in @mask, all in @slot.  The caller
+ * holds mmu_lock for write.
  *
- * Return: true if no huge page maps any of them, so that there is nothing else to do; false
- * if one does, which stays as it was.
+ * Return: true if no huge page maps any of them, so that there is nothing else
+ * to do; false if one does, which is left unchanged.
  */
 bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
 		      unsigned long mask, bool wrprot);
 
 /*
- * What the table of level 1 that @iter is at the link to, if it is at one, maps of the gfns
- * from @start up to @end.  mmu_lock is held for read, and slots_lock, so that the memslot
- * stays.
+ * If @iter is at the link to a page table of level 1, arm those gfns that the
+ * page table maps and that are in [start, end).  The caller holds mmu_lock for
+ * read, and slots_lock, so that the memslot stays.
  */
 void kvm_tdp_log_table(const struct tdp_iter *iter, gfn_t start, gfn_t end, u64 bit);
 
