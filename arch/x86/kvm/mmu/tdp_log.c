@@ -2,16 +2,23 @@
 /*
  * Arming of dirty logging in bulk for the TDP MMU
  *
- * What rmap_log.c does along rmaps is done along page tables here: only tables of level 1
- * are touched, where SPTEs are leaves, or not present: 0, frozen, or for MMIO.
+ * This walks page tables where rmap_log.c walks rmaps.  Only page tables of
+ * level 1 are changed, in which each SPTE is a leaf, 0, frozen, or for MMIO.
  *
- * Under the read lock an SPTE can become anything of that between the look at it and the
- * change.  So the change is an atomic and-not, which no exchange of others can undo, and
- * which changes nothing in an SPTE that is 0 or frozen.  One for MMIO would be
- * spoilt, as EPT's have the Writable bit set: but there is a memslot, which slots_lock
- * keeps, so that page faults make none, and what is left of the time before it is not
- * taken for a leaf.  A leaf that a page fault has just made is in the log already, or armed.
- * At higher levels, where links have the same bits, nothing of this would hold.
+ * With mmu_lock held for read, an SPTE can become any of these between the read
+ * and the change.  Therefore the change is an atomic and-not, which is safe for
+ * each of them:
+ *
+ * - It can't undo the exchange of another thread.
+ * - An SPTE that is 0 or frozen doesn't have the bit, so it stays as it is.
+ * - An SPTE for MMIO would be corrupted, because EPT's have the Writable bit
+ *   set.  But the gfns have a memslot, which slots_lock keeps, so page faults
+ *   don't create SPTEs for MMIO.  One from before the memslot was created isn't
+ *   shadow-present, and is skipped.
+ * - A leaf that a page fault has just created is armed, or its page is in the
+ *   log already.
+ *
+ * None of this holds at higher levels, where links have the same bits.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -31,10 +38,13 @@
 
 static_assert(!(FROZEN_SPTE & (PT_WRITABLE_MASK | PT_DIRTY_MASK | VMX_EPT_DIRTY_BIT)));
 
-/* No SPTE that another thread may exchange has this: take bits away by atomic and-not. */
+/*
+ * For SPTEs that other threads may exchange.  No SPTE has all bits set, so
+ * spte_take() always uses an atomic and-not.
+ */
 #define TDP_LOG_SHARED	(~0ull)
 
-/* For a constant level: CLEAR walks for each word of the log. */
+/* Inlined with a constant level, because CLEAR walks for each word. */
 static __always_inline u64 *tdp_log_walk(struct kvm_mmu_page *root, gfn_t gfn, int to_level,
 					 u64 *spte)
 {
@@ -42,7 +52,7 @@ static __always_inline u64 *tdp_log_walk(struct kvm_mmu_page *root, gfn_t gfn, i
 	int level;
 
 	*spte = SHADOW_NONPRESENT_VALUE;
-	/* Tables have no index for the bits above: the walk would come upon another gfn. */
+	/* Higher bits index no table: the walk would find another gfn. */
 	if ((gfn ^ root->gfn) >> (root->role.level * SPTE_LEVEL_BITS))
 		return NULL;
 
@@ -63,9 +73,9 @@ u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *s
 }
 
 /*
- * Trace what is about to happen to those SPTEs of @mask that have @bit, as any other change
- * of an SPTE is traced.  CPUs, and with mmu_lock held for read other threads, may still change
- * an SPTE, so that the old value in the trace is a snapshot.
+ * Trace the SPTEs in @mask from which @bit is about to be cleared, like any
+ * other change of an SPTE.  The old value in the trace is a snapshot: CPUs may
+ * still change the SPTE, and so may other threads if mmu_lock is held for read.
  */
 static noinline void tdp_log_trace(u64 *sptep, unsigned long mask, u64 bit)
 {
@@ -94,8 +104,8 @@ static __always_inline void tdp_log_each(u64 *sptep, unsigned long mask, u64 bit
 	for (; mask; mask &= mask - 1) {
 		i = __ffs(mask);
 		/*
-		 * Once: what is set afterwards belongs to a write that shows in the log, and
-		 * must not pass for what was decided about.
+		 * Read once: a bit that is set later belongs to a write that
+		 * will be logged, and must not affect the decision.
 		 */
 		spte = READ_ONCE(sptep[i]);
 		if ((spte & want) != want)
@@ -107,8 +117,9 @@ static __always_inline void tdp_log_each(u64 *sptep, unsigned long mask, u64 bit
 }
 
 /*
- * 64 SPTEs, which no other thread changes, but CPUs may.  Most often they are alike, so that
- * one look at all of them will do: which one, the first tells.
+ * Arm 64 SPTEs that only CPUs may change meanwhile.  Most often they agree, so
+ * that one pass over them is enough.  The first SPTE decides whether that pass
+ * computes their OR or their AND.
  */
 static __always_inline void tdp_log_64(u64 *sptep, u64 bit)
 {
@@ -128,7 +139,7 @@ static __always_inline void tdp_log_64(u64 *sptep, u64 bit)
 		tdp_log_each(sptep, ~0ul, bit, kvm_spte_stable_bits());
 }
 
-/* The same, with mmu_lock held for read.  Most often they are armed since a split. */
+/* tdp_log_64() with mmu_lock held for read.  Splits have armed most SPTEs. */
 static __always_inline void tdp_log_64_shared(u64 *sptep, u64 bit)
 {
 	u64 all;
@@ -144,7 +155,10 @@ static __always_inline void tdp_log_64_shared(u64 *sptep, u64 bit)
 		tdp_log_each(sptep, ~0ul, bit, TDP_LOG_SHARED);
 }
 
-/* Those SPTEs of the table of @gfn that are in @mask. */
+/*
+ * Arm the SPTEs in @mask, from that of @gfn on, all in one page table.  False
+ * if a huge page maps them.
+ */
 static __always_inline bool tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
 					  unsigned long mask, u64 bit)
 {
@@ -174,7 +188,7 @@ static bool tdp_log_root(struct kvm_mmu_page *root, gfn_t gfn, unsigned long mas
 	if (likely(left >= BITS_PER_LONG))
 		return tdp_log_table(root, gfn, mask, bit);
 
-	/* The memslot isn't aligned, and the word begins in one table and ends in the next. */
+	/* The memslot isn't aligned, so the word spans two page tables. */
 	if (mask & GENMASK(left - 1, 0))
 		small = tdp_log_table(root, gfn, mask & GENMASK(left - 1, 0), bit);
 	if (mask >> left)
