@@ -10,38 +10,43 @@
 #include "spte.h"
 
 /*
- * Make the next write to a 4KiB page of the shadow MMU show in the dirty log, for
- * many pages at once: by taking away the Writable bit of their SPTEs, or the
- * Dirty bit where the CPU logs for itself (PML) and the SPTE allows it.
+ * Arm many 4KiB pages of the shadow MMU at once, i.e. make the next write to
+ * them show in the dirty log: by clearing the Writable bit of their SPTEs, or
+ * the Dirty bit if the CPU logs by itself (PML) and the SPTE permits it.
  *
  * Locking: the caller holds mmu_lock for write, and slots_lock, or something
- * else that keeps the memslot and its rmaps in place.  mmu_lock is dropped and retaken
- * on the way if others want it, so the caller must not rely on any SPTE that it found
- * before.  How much is visited in between doesn't depend on the guest, but for the
- * SPTEs of a single gfn.  TLBs are not flushed: the caller does that before the log is
- * relied on.
+ * else that keeps the memslot and its rmaps in place.  mmu_lock is dropped and
+ * retaken if it is contended, so the caller must not rely on any SPTE that it
+ * found before.  The work between two drops doesn't depend on the guest, except
+ * for the SPTEs of a single gfn.
+ *
+ * TLBs are not flushed.  The caller does that before it relies on the log.
  */
 
-/* The gfns are @gfn + i for each bit i in @mask, all in @slot. */
+/* Arm the gfns @gfn + i for each bit i in @mask, all in @slot. */
 void kvm_rmap_log_wrprot(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			 gfn_t gfn, unsigned long mask);
 void kvm_rmap_log_clear_dirty(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			      gfn_t gfn, unsigned long mask);
 
-/* All of @slot; write-protection from @start_level on, huge pages included. */
+/*
+ * Arm all of @slot.  Write protection handles page sizes from @start_level on.
+ */
 void kvm_rmap_log_wrprot_slot(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			      int start_level);
 void kvm_rmap_log_clear_dirty_slot(struct kvm *kvm, const struct kvm_memory_slot *slot);
 
-/* The most pages that are skipped at once, before others may want mmu_lock. */
+/* The most pages that are skipped before the next check for contention. */
 #define KVM_RMAP_MAX_SKIP	(SPTE_ENT_PER_PAGE * SPTE_ENT_PER_PAGE)
 
 /*
- * How many pages of @slot, from the @rel-th on and before the @end-th, have no 4KiB SPTE as
- * nothing maps their 2MiB by any: a whole number of words of the log, or all up to @end.  The
- * caller holds mmu_lock for write, and passes by these pages.
+ * The number of pages of @slot, from page @rel on and before page @end, that
+ * have no 4KiB SPTE because the flags of their 2MiB are clear
+ * (kvm_has_small_sptes()): a multiple of 64, or all pages up to @end.  The
+ * caller holds mmu_lock for write, and skips these pages.
  *
- * Ask if the first page has no SPTE: pages that have some are not to pay for the question.
+ * Call this only if the first page has no SPTE: for pages that have SPTEs,
+ * reading the flag must not add to the cost.
  */
 static __always_inline unsigned long kvm_rmap_nr_huge(const struct kvm_memory_slot *slot,
 						      unsigned long rel, unsigned long end)
@@ -61,16 +66,17 @@ static __always_inline unsigned long kvm_rmap_nr_huge(const struct kvm_memory_sl
 	return next < last ? round_down(next - first, BITS_PER_LONG) : last - first;
 }
 
-/* What it costs to pass by @nr pages, in pages that are looked at. */
+/* The cost of skipping @nr pages, in pages scanned. */
 static __always_inline unsigned long kvm_rmap_skip_work(unsigned long nr)
 {
 	return DIV_ROUND_UP(nr, SPTE_ENT_PER_PAGE);
 }
 
 /*
- * The bits of an SPTE that, while all of them are set, keep CPUs and lockless page
- * faults from changing it.  CPUs leave an SPTE alone that has Accessed and Dirty bits, or
- * no such bits at all, and lockless page faults a writable one.
+ * The bits of an SPTE that keep CPUs and lockless page faults from changing it,
+ * if all of them are set.  CPUs don't change an SPTE if its Accessed and Dirty
+ * bits are set, or if it has no such bits.  Lockless page faults don't change a
+ * writable SPTE.
  */
 static __always_inline u64 kvm_spte_stable_bits(void)
 {
@@ -78,12 +84,12 @@ static __always_inline u64 kvm_spte_stable_bits(void)
 }
 
 /*
- * True if the SPTE may be changed by a store: neither CPUs nor lockless page faults
- * change it meanwhile.  If aging, which may do without mmu_lock, changes it, then the
- * store undoes that and the page stays young, as if accessed again.
+ * May the SPTE be changed by a plain store?  It may if neither CPUs nor
+ * lockless page faults change it meanwhile.  Aging may change it without
+ * mmu_lock.  The store then undoes that, and the page stays young, as if it
+ * were accessed again.
  *
- * SPTEs of 32-bit hosts are updated in two steps, which is left to the general
- * functions.
+ * 32-bit hosts update SPTEs in two steps, so the general functions do that.
  */
 static __always_inline bool kvm_spte_may_store(u64 spte)
 {
