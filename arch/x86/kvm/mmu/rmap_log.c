@@ -2,14 +2,15 @@
 /*
  * Arming of dirty logging in bulk for the shadow MMU
  *
- * Each cycle of dirty logging visits the SPTEs of all pages that were dirty, to
- * take away the bit that lets the next write go unseen.  What there is to visit
- * is regular: the rmap heads of consecutive gfns are neighbours, and the SPTEs
- * of memory that was mapped by a huge page before are neighbours too.  Where that
- * is so for all pages of a word of the log, a few instructions per page will do.
- * Otherwise each page is found by its rmap head, and where that isn't regular either
- * (several SPTEs for one gfn, an SPTE that a CPU may be changing), the general
- * functions do the work.
+ * Each cycle of dirty logging visits the SPTEs of all pages that were dirty,
+ * and clears the bit that lets writes go unlogged.  These SPTEs are mostly
+ * regular: the rmap heads of consecutive gfns are neighbours, and so are the
+ * SPTEs of memory that was mapped by a huge page before.  If this is true for
+ * all pages of a word of the log, the word costs a few instructions per page.
+ *
+ * Otherwise, each page's SPTE is found by its rmap head.  If that isn't simple
+ * either, because a gfn has several SPTEs or a CPU may be changing the SPTE,
+ * the general functions are used.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,32 +24,33 @@
 #include "spte_bulk.h"
 
 /*
- * What has to be visited before mmu_lock may be dropped because others want it: gfns,
- * or SPTEs where a gfn has several.  A guest decides how many SPTEs a gfn has.
+ * The least work between two drops of mmu_lock because it is contended, in
+ * gfns, or in SPTEs if a gfn has several.  The guest controls how many SPTEs a
+ * gfn has.
  */
 #define RMAP_LOG_MIN_WORK	SPTE_ENT_PER_PAGE
 
 struct rmap_log {
 	struct kvm *kvm;
 
-	/* Stable throughout, along with its rmaps. */
+	/* slots_lock, or something else, keeps it and its rmaps. */
 	const struct kvm_memory_slot *slot;
 
-	/* Visited since mmu_lock was taken last, see RMAP_LOG_MIN_WORK. */
+	/* Work since mmu_lock was taken last, see RMAP_LOG_MIN_WORK. */
 	unsigned long work;
 
-	/* Where mmu_lock is dropped, if that is to be forced. */
+	/* Debug only: the place, for drops of mmu_lock that are forced. */
 	enum kvm_force_site site;
 };
 
-/* Let others have mmu_lock.  No SPTE that was found before may be used afterwards. */
+/* Drop mmu_lock if it is contended.  Don't use SPTEs found before. */
 static void rmap_log_cond_resched(struct rmap_log *log)
 {
 	log->work = 0;
 	kvm_mmu_cond_resched(log->kvm, log->site);
 }
 
-/* Two ways to make a write through an SPTE show.  Only ever passed as a constant. */
+/* How to arm an SPTE.  Only ever passed as a constant. */
 enum rmap_log_mode {
 	RMAP_LOG_WRPROT,
 	RMAP_LOG_CLEAR_DIRTY,
@@ -59,7 +61,7 @@ static __always_inline u64 rmap_log_bit(enum rmap_log_mode mode)
 	return mode == RMAP_LOG_WRPROT ? PT_WRITABLE_MASK : shadow_dirty_mask;
 }
 
-/* All SPTEs of one gfn, whatever they are. */
+/* Arm all SPTEs of one gfn, of any kind. */
 static noinline void rmap_log_slow(struct rmap_log *log, struct kvm_rmap_head *head,
 				   enum rmap_log_mode mode)
 {
@@ -75,7 +77,7 @@ static noinline void rmap_log_slow(struct rmap_log *log, struct kvm_rmap_head *h
 		__rmap_clear_dirty(log->kvm, head, log->slot);
 }
 
-/* Arm the only SPTE of one gfn, if there is but one. */
+/* Arm one gfn, here if it has only one SPTE. */
 static __always_inline void rmap_log_gfn(struct rmap_log *log, struct kvm_rmap_head *head,
 					 enum rmap_log_mode mode)
 {
@@ -92,8 +94,9 @@ static __always_inline void rmap_log_gfn(struct rmap_log *log, struct kvm_rmap_h
 	}
 
 	/*
-	 * Once: what a CPU or a lockless page fault adds afterwards belongs to a write
-	 * that shows in the log, and must not pass for what was decided about.
+	 * Read once: a bit that a CPU or a lockless page fault sets later
+	 * belongs to a write that will be logged, and must not affect the
+	 * decision.
 	 */
 	spte = READ_ONCE(*sptep);
 	kvm_prove_window(KVM_WINDOW_LOG);
@@ -112,9 +115,10 @@ static __always_inline void rmap_log_gfn(struct rmap_log *log, struct kvm_rmap_h
 }
 
 /*
- * Arm 64 gfns at once: true if nothing maps them, or a block of SPTEs of which either none
- * has to be changed, or no CPU and no lockless page fault changes any.  What comes after
- * the look at them belongs to a write that shows in the log.
+ * Arm 64 gfns at once.  Return true if this is done: if nothing maps the gfns,
+ * or if one block of SPTEs maps them and either none has to be changed, or CPUs
+ * and lockless page faults change none of them.  Bits that are set after the
+ * SPTEs were read belong to writes that will be logged.
  */
 static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_log_mode mode)
 {
@@ -128,7 +132,7 @@ static __always_inline bool rmap_log_64(struct kvm_rmap_head *heads, enum rmap_l
 	if (!block)
 		return !mapped;
 
-	/* How a page table's SPTEs are to be armed is the same for all, and doesn't change. */
+	/* The way of arming is fixed, and the same for a whole page table. */
 	first = READ_ONCE(*block);
 	if (mode == RMAP_LOG_CLEAR_DIRTY && (first & SPTE_TDP_AD_MASK))
 		return false;
@@ -155,7 +159,7 @@ static __always_inline void rmap_log_masked(struct rmap_log *log, struct kvm_rma
 		rmap_log_gfn(log, &heads[__ffs(mask)], mode);
 }
 
-/* Is there nothing to arm in a word, as nothing maps any of its 2MiB by 4KiB pages? */
+/* Is there nothing to arm, because no 4KiB SPTE maps the 2MiB of a word? */
 static __always_inline bool rmap_log_is_huge(const struct kvm_memory_slot *slot, gfn_t gfn,
 					     unsigned long mask)
 {
@@ -172,7 +176,7 @@ static __always_inline void rmap_log_word(struct kvm *kvm, const struct kvm_memo
 
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	/* Words that have SPTEs, which is what CLEAR is mostly for, don't ask any further. */
+	/* Don't read the flags if there are SPTEs, as there are most often. */
 	if (!kvm_rmap_peek(&heads[__ffs(mask)]) && rmap_log_is_huge(slot, gfn, mask))
 		return;
 
@@ -202,7 +206,7 @@ static __always_inline void rmap_log_slot(struct rmap_log *log, enum rmap_log_mo
 	}
 }
 
-/* Write-protect what maps the memslot by huge pages of one size. */
+/* Write-protect the huge pages of one size that map the memslot. */
 static void rmap_log_wrprot_huge(struct rmap_log *log, int level)
 {
 	const struct kvm_memory_slot *slot = log->slot;
