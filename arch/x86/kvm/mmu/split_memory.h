@@ -6,14 +6,14 @@
 #include <linux/kvm_host.h>
 
 /*
- * To split huge pages ahead of writes is optional: it never invokes the OOM killer, and
- * leaves reserves to those who have to free memory.
+ * Splitting huge pages before they are written is optional: its allocations
+ * never invoke the OOM killer, and leave reserves to threads that free memory.
  */
 #define KVM_SPLIT_GFP	(GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN | __GFP_NOMEMALLOC)
 
 bool kvm_split_has_margin(struct kvm *kvm);
 
-/* Locking: slots_lock is held by callers of all of these. */
+/* Locking: callers of the following functions hold slots_lock. */
 bool kvm_split_is_paused(struct kvm *kvm);
 bool kvm_split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table);
 int kvm_split_make_room(struct kvm *kvm);
