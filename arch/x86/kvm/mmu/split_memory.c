@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Memory for splitting huge pages ahead of writes
+ * Memory for splitting huge pages before they are written
  *
- * Page tables for all of a guest's memory take 0.2% of it, and are charged to the memory
- * cgroup of the thread that starts dirty logging.  vCPUs that split lazily need a page
- * table for what they write, and no other.  Eager splitting can therefore push a VM over
- * a limit within which it would live with lazy splitting.
+ * Page tables for all of a guest's memory need 0.2% of its size, and are
+ * charged to the memory cgroup of the thread that enables or clears dirty
+ * logging.  vCPUs that split huge pages on the first write need page tables
+ * only for the memory that they write.  So eager splitting can make a VM exceed
+ * a limit that is sufficient without it.
  *
- * Allocations that fail instead of invoking the OOM killer (KVM_SPLIT_GFP) aren't enough:
- * they use up all memory below the limit, and the next allocation of a vCPU or of the VMM
- * invokes the OOM killer.  So before the caches for splitting (the stock) are filled, check
- * that there is room for what these may need next, and for the page tables of all huge
- * pages that are left, as vCPUs may split those next.  Memory that would have to be
- * reclaimed in the cgroup doesn't count.  To allocate in order to find out whether it can
- * be reclaimed would take the last memory away from vCPUs for a moment.
+ * Allocations that fail instead of invoking the OOM killer (KVM_SPLIT_GFP)
+ * don't prevent that: they use up the memory below the limit, and the next
+ * allocation of a vCPU or of the VMM invokes the OOM killer.  Therefore, before
+ * the caches for splitting (the stock) are filled, KVM checks that there is
+ * room for the next allocations of the vCPUs and the VMM, and for the page
+ * tables of all huge pages that are left, because vCPUs may split those next.
+ * Memory that the cgroup would have to reclaim doesn't count as room.  A trial
+ * allocation would find out whether it can be reclaimed, but it would take the
+ * last memory from vCPUs for a moment.
  *
- * Without that room free the stock and pause, so that KVM_CLEAR_DIRTY_LOG doesn't repeat
- * the check for each word.
+ * If there is not enough room, KVM frees the stock and pauses splitting, so
+ * that KVM_CLEAR_DIRTY_LOG doesn't repeat the check for each word.
  *
- * Filling up the descriptors alone needs much less room.  It is done for splits that need no
- * page table, and to recover huge pages, which frees page tables.
+ * Filling the cache of rmap descriptors alone requires much less room.  This is
+ * done for splits that need no page table, and for the recovery of huge pages,
+ * which frees page tables.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -33,29 +37,29 @@
 #include "split_memory.h"
 #include "spte.h"
 
-/* For how long splitting pauses when there was no room. */
+/* The time for which splitting pauses if there is not enough room. */
 #define SPLIT_PAUSE		(10 * HZ)
 
 /*
- * The pages that filling up the caches of one vCPU takes: page tables, what they shadow, and
- * some for headers and rmap descriptors.
+ * The pages that filling the caches of one vCPU needs: page tables, their
+ * arrays of shadowed translations, and some for headers and rmap descriptors.
  */
 #define SPLIT_ROOM_VCPU		(2 * KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE + 16)
 
-/* What the stock itself takes, and the VMM next for its own memory and its threads'. */
+/* The needs of the stock itself, and of the VMM and its threads. */
 #define SPLIT_ROOM_STOCK	64
 #define SPLIT_ROOM_VMM		64
 
-/* VMs with more than some 40 vCPUs don't need memory for all of them at the same moment. */
+/* If a VM has more than about 40 vCPUs, not all of them need memory at once. */
 #define SPLIT_ROOM_MAX		(SZ_16M / PAGE_SIZE)
 
-/* Dirty logging may be about to be enabled for other memslots: two bits for each page. */
+/* Dirty logging may be enabled for other memslots: two bits per page. */
 static unsigned long split_room_bitmaps(struct kvm *kvm)
 {
 	return DIV_ROUND_UP(2 * READ_ONCE(kvm->nr_memslot_pages), BITS_PER_BYTE * PAGE_SIZE);
 }
 
-/* What vCPUs, the VMM and the stock may take next, but for page tables. */
+/* The next needs of vCPUs, the VMM and the stock, without page tables. */
 static unsigned long split_room(struct kvm *kvm)
 {
 	unsigned long vcpus = (unsigned long)atomic_read(&kvm->online_vcpus) * SPLIT_ROOM_VCPU;
@@ -65,8 +69,8 @@ static unsigned long split_room(struct kvm *kvm)
 }
 
 /*
- * The pages that splitting all huge pages takes, be it ahead of writes or by them: a page
- * table and its header for each, and a sixteenth of a page is more than a header takes.
+ * The pages needed to split all huge pages, eagerly or on the first write: a
+ * page table and its header for each.  A header needs less than 1/16 of a page.
  */
 static unsigned long split_page_tables(struct kvm *kvm)
 {
@@ -87,12 +91,12 @@ static unsigned long split_below(struct page_counter *counter, unsigned long lim
 
 static unsigned long split_counter_margin(struct page_counter *counter)
 {
-	/* Beyond memory.high allocations succeed, but the thread is put to sleep for them. */
+	/* Beyond memory.high, allocations succeed, but throttle the thread. */
 	return min(split_below(counter, READ_ONCE(counter->max)),
 		   split_below(counter, READ_ONCE(counter->high)));
 }
 
-/* Pages that can be charged to the thread's cgroup with nothing to be reclaimed. */
+/* The pages that can be charged to the cgroup of current without reclaim. */
 static unsigned long split_cgroup_margin(void)
 {
 	unsigned long margin = ULONG_MAX;
@@ -104,7 +108,7 @@ static unsigned long split_cgroup_margin(void)
 	rcu_read_lock();
 	for (memcg = mem_cgroup_from_task(current); memcg; memcg = parent_mem_cgroup(memcg)) {
 		margin = min(margin, split_counter_margin(&memcg->memory));
-		/* Memory and swap together have a limit in version 1. */
+		/* Version 1 also limits memory and swap together. */
 		if (!cgroup_subsys_on_dfl(memory_cgrp_subsys))
 			margin = min(margin, split_counter_margin(&memcg->memsw));
 	}
@@ -119,17 +123,18 @@ static unsigned long split_cgroup_margin(void)
 }
 #endif
 
-/* The host's memory as a whole: what there is on the nodes that the VM may use isn't known. */
+/* The host as a whole: the nodes that the VM may use aren't known. */
 static bool split_is_available(unsigned long nr)
 {
 	return split_cgroup_margin() >= nr && si_mem_available() >= (long)nr;
 }
 
 /**
- * kvm_split_has_margin - is there room for what a VM may need next but page tables?
+ * kvm_split_has_margin - is there room for a VM's next allocations?
  * @kvm: the VM
  *
- * Nothing is allocated or reclaimed to find out, so that page faults may ask, too.
+ * Page tables for splits don't count.  Nothing is allocated or reclaimed, so
+ * page faults may call this, too.
  */
 bool kvm_split_has_margin(struct kvm *kvm)
 {
@@ -141,7 +146,7 @@ static bool split_has_room(struct kvm *kvm)
 	return split_is_available(split_room(kvm) + split_page_tables(kvm));
 }
 
-/* Is there room to fill up the descriptors, and for what the VMM may take next? */
+/* Is there room to fill the cache of descriptors, and for the VMM? */
 static bool split_has_room_for_descs(void)
 {
 	return split_is_available(SPLIT_ROOM_STOCK + SPLIT_ROOM_VMM);
@@ -153,12 +158,12 @@ static void split_pause(struct kvm *kvm)
 	kvm_mmu_free_memory_cache(&kvm->arch.split_page_header_cache);
 	kvm_mmu_free_memory_cache(&kvm->arch.split_shadow_page_cache);
 
-	/* 0 stands for no pause. */
+	/* 0 means no pause. */
 	kvm->arch.split_resume = (jiffies + SPLIT_PAUSE) ?: 1;
 }
 
 /**
- * kvm_split_is_paused - was there no memory to split huge pages a moment ago?
+ * kvm_split_is_paused - was there not enough room for splitting a moment ago?
  * @kvm: the VM
  */
 bool kvm_split_is_paused(struct kvm *kvm)
@@ -176,11 +181,11 @@ bool kvm_split_is_paused(struct kvm *kvm)
 }
 
 /**
- * kvm_split_make_room - see to it that allocating for splits leaves enough for the VM
+ * kvm_split_make_room - check that splitting leaves enough memory for the VM
  * @kvm: the VM; mmu_lock is not held
  *
- * Return: 0 if it does; -ENOMEM if not, and for a while from then on.  The stock is empty
- * then.
+ * Return: 0 if it does; -ENOMEM if it doesn't.  Then the stock is empty, and
+ * further calls fail for SPLIT_PAUSE.
  */
 int kvm_split_make_room(struct kvm *kvm)
 {
@@ -195,10 +200,10 @@ int kvm_split_make_room(struct kvm *kvm)
 }
 
 /**
- * kvm_split_is_stocked - does the stock have what a split takes?
+ * kvm_split_is_stocked - does the stock contain what a split needs?
  * @kvm: the VM
  * @nr_descs: how many rmap descriptors are needed
- * @page_table: is a page table needed, with its header?
+ * @page_table: are a page table and its header needed?
  */
 bool kvm_split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table)
 {
@@ -211,8 +216,9 @@ bool kvm_split_is_stocked(struct kvm *kvm, int nr_descs, bool page_table)
 static int split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 {
 	/*
-	 * Room for the worst case of a split and some more: the capacity is fixed by the
-	 * first topup, and filling up costs little next to dropping the lock.
+	 * Enough for the worst case of a split, and more: the first topup
+	 * determines the capacity, and filling the cache costs little compared
+	 * with dropping the lock.
 	 */
 	const int capacity = SPLIT_DESC_CACHE_MIN_NR_OBJECTS +
 			     KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE;
@@ -230,19 +236,19 @@ static int split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 }
 
 /**
- * kvm_split_topup - fill up the stock that splits take from
+ * kvm_split_topup - fill the stock that splits allocate from
  * @kvm: the VM; mmu_lock is not held
  * @nr_descs: how many rmap descriptors are needed
- * @page_table: is a page table needed, with its header?
+ * @page_table: are a page table and its header needed?
  *
- * Return: 0 if the stock has that; -ENOMEM if not, see kvm_split_make_room().  A lack of
- * descriptors alone doesn't make splitting pause.
+ * Return: 0 if the stock contains that; -ENOMEM if not, see
+ * kvm_split_make_room().  A lack of descriptors alone doesn't pause splitting.
  */
 int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 {
 	int r;
 
-	/* If mmu_lock was dropped because a chunk was complete, the stock may be full. */
+	/* If mmu_lock was dropped for another reason, the stock may be full. */
 	if (kvm_split_is_stocked(kvm, nr_descs, page_table))
 		return 0;
 
@@ -254,7 +260,7 @@ int kvm_split_topup(struct kvm *kvm, int nr_descs, bool page_table)
 		return r;
 
 	r = split_topup(kvm, nr_descs, true);
-	/* Others took the room meanwhile?  A single failure needs no pause. */
+	/* Pause only if the room has been used up since the check. */
 	if (r && !split_has_room(kvm))
 		split_pause(kvm);
 
