@@ -10,22 +10,25 @@
 #include <linux/unroll.h>
 
 /*
- * Neighbouring SPTEs of a page table as the array that they are, mostly the 64 that
- * a word of the dirty log stands for, and rmap heads, which have the size of SPTEs
- * on 64-bit hosts.  Nothing here knows of KVM, or of any lock: what may change an
- * SPTE meanwhile, and why a store is safe nevertheless, is the callers' to know.
+ * Loops over arrays of neighbouring SPTEs, mostly the 64 of one word of the
+ * dirty log, and over arrays of rmap heads, which have the size of SPTEs on
+ * 64-bit hosts.  These functions take no lock: callers must ensure that plain
+ * stores can't overwrite concurrent updates of SPTEs.
  *
- * Next to all of the time that dirty logging takes per page goes to these loops.
+ * Dirty logging spends nearly all of its time per page in these loops.
  */
 #define SPTE_BULK	64
 
-/* The bits that any of @nr SPTEs has, up to 16 or a multiple; each is read once, and may change. */
+/*
+ * The OR of @nr SPTEs.  @nr is at most 16, or a multiple of 16.  Each SPTE is
+ * read once, and may change meanwhile.
+ */
 static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
 {
 	unsigned int i, step = min(nr, 16);
 	u64 any = 0;
 
-	/* What was read before, to look at all bits, isn't kept in @nr registers. */
+	/* Don't keep earlier reads of the SPTEs in @nr registers. */
 	barrier();
 	for (; nr; nr -= step, sptep += step)
 		unrolled_count(16)
@@ -36,8 +39,8 @@ static __always_inline u64 spte_any(const u64 *sptep, unsigned int nr)
 }
 
 /*
- * The same as spte_any() for an even number that is a page table's: in two halves, as
- * each OR has to wait for the one before.
+ * spte_any() for a whole page table, or any even @nr.  Even and odd entries are
+ * combined separately, because each OR depends on the one before.
  */
 static __always_inline u64 spte_any_in_table(const u64 *sptep, unsigned int nr)
 {
@@ -53,7 +56,7 @@ static __always_inline u64 spte_any_in_table(const u64 *sptep, unsigned int nr)
 	return even | odd;
 }
 
-/* The bits that all of @nr SPTEs have, likewise. */
+/* The AND of @nr SPTEs, see spte_any(). */
 static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
 {
 	unsigned int i, step = min(nr, 16);
@@ -69,8 +72,8 @@ static __always_inline u64 spte_all(const u64 *sptep, unsigned int nr)
 }
 
 /*
- * By which bits do @nr SPTEs differ from a run that begins with @spte, each a constant step
- * from the one before?  @any is told the bits that any of them has.
+ * The bits in which @nr SPTEs differ from a sequence that begins with @spte and
+ * increases by @step.  @any returns the OR of the SPTEs.
  */
 static __always_inline u64 spte_run_diff(const u64 *sptep, u64 spte, u64 step, unsigned int nr,
 					 u64 *any)
@@ -89,7 +92,10 @@ static __always_inline u64 spte_run_diff(const u64 *sptep, u64 spte, u64 step, u
 	return diff;
 }
 
-/* Which of 64 SPTEs have the bit @bit?  Most often few have, so that most of eight have none. */
+/*
+ * Which of 64 SPTEs have the bit @bit?  Most often only few have it, so check
+ * eight at a time.
+ */
 static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 {
 	unsigned int shift = __builtin_ctzll(bit);
@@ -110,7 +116,7 @@ static __always_inline unsigned long spte_gather_64(const u64 *sptep, u64 bit)
 	return mask;
 }
 
-/* Take @bits away from 64 SPTEs that no CPU changes: see kvm_spte_may_store(). */
+/* Clear @bits in 64 SPTEs that no CPU changes, see kvm_spte_may_store(). */
 static __always_inline void spte_take_64(u64 *sptep, u64 bits)
 {
 	u64 *end = sptep + SPTE_BULK;
@@ -122,7 +128,7 @@ static __always_inline void spte_take_64(u64 *sptep, u64 bits)
 			asm volatile("andq %1, %0" : "+m" (sptep[i]) : "r" (~bits));
 }
 
-/* Take @bits away from 64 SPTEs, whatever they are or become meanwhile. */
+/* Clear @bits in 64 SPTEs, whatever they are or become meanwhile. */
 static __always_inline void spte_take_64_atomic(u64 *sptep, u64 bits)
 {
 	unsigned int i;
@@ -132,8 +138,8 @@ static __always_inline void spte_take_64_atomic(u64 *sptep, u64 bits)
 }
 
 /*
- * Take @bits away from one SPTE, which was found to be @spte: by a store if it has all
- * of @stable, so that no CPU changes it.
+ * Clear @bits in one SPTE, whose value was @spte: by a store if all bits of
+ * @stable are set, so that no CPU changes the SPTE.
  */
 static __always_inline void spte_take(u64 *sptep, u64 spte, u64 bits, u64 stable)
 {
@@ -143,7 +149,7 @@ static __always_inline void spte_take(u64 *sptep, u64 spte, u64 bits, u64 stable
 		atomic64_andnot(bits, (atomic64_t *)sptep);
 }
 
-/* Exchange 64 SPTEs for @new, and have in @old what each was at that moment. */
+/* Exchange 64 SPTEs for @new.  @old returns their last values. */
 static __always_inline void spte_exchange_64(u64 *sptep, u64 new, u64 *old)
 {
 	unsigned int i;
@@ -153,7 +159,7 @@ static __always_inline void spte_exchange_64(u64 *sptep, u64 new, u64 *old)
 		old[i] = xchg(&sptep[i], new);
 }
 
-/* Fill @nr SPTEs, each a constant step from the one before. */
+/* Fill @nr SPTEs with a sequence from @spte on that increases by @step. */
 static __always_inline void spte_fill(u64 *sptep, u64 spte, u64 step, unsigned int nr)
 {
 	unsigned int i;
@@ -164,8 +170,10 @@ static __always_inline void spte_fill(u64 *sptep, u64 spte, u64 step, unsigned i
 }
 
 /*
- * The same, and make each the only one of its rmap, which it may be from then on.  @nr is
- * a multiple of 64: two loops by turns take less time than one that stores to both arrays.
+ * spte_fill() that also makes each SPTE the only one of its rmap, at the same
+ * index in @head.  The SPTE is stored before its head.  @nr is a multiple of
+ * 64: two loops that take turns are faster than one loop that stores to both
+ * arrays.
  */
 static __always_inline void spte_fill_heads(u64 *sptep, u64 spte, u64 step,
 					    unsigned long *head, unsigned int nr)
@@ -182,13 +190,14 @@ static __always_inline void spte_fill_heads(u64 *sptep, u64 spte, u64 step,
 }
 
 /*
- * Are 64 gfns mapped by one SPTE each, and these SPTEs neighbours?  Heads are
- * distinct, as an SPTE maps but one gfn.  If in addition all of them point into
- * the same aligned block of 64 SPTEs, then there is one for each SPTE of it, in
- * whatever order.  What a head says by bits below that, is left out, but for @many:
- * that it doesn't point to an SPTE.
+ * Are 64 gfns mapped by one SPTE each, and these SPTEs an aligned block of 64?
+ * Heads differ from each other, because an SPTE maps only one gfn.  So if all
+ * of them point into the same aligned block, each SPTE of the block belongs to
+ * one of them, in any order.  Lower bits of a head are ignored, except for
+ * @many: this bit means that the head doesn't point to an SPTE.
  *
- * Return: the block, or NULL; then @mapped says whether anything maps any of the gfns.
+ * Return: the block, or NULL.  If NULL, @mapped returns whether anything maps
+ * any of the gfns.
  */
 static __always_inline u64 *spte_heads_block(const u64 *heads, u64 many, bool *mapped)
 {
