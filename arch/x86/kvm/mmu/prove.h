@@ -9,9 +9,10 @@
 struct kvm_mmu_page;
 
 /*
- * Check what must be true of the shadow MMU whenever mmu_lock is free, in kernels
- * with CONFIG_KVM_PROVE_MMU; others do nothing.  What is not true ends in a
- * WARN, once for each kind.  The time taken grows with all that is mapped.
+ * Check invariants of the shadow MMU that hold whenever mmu_lock is free, in
+ * kernels with CONFIG_KVM_PROVE_MMU.  Other kernels check nothing.  Each kind
+ * of violation causes a WARN once.  The time of a check grows with the amount
+ * of mapped memory.
  *
  * Locking: the caller holds mmu_lock for write, and slots_lock.
  */
@@ -20,13 +21,14 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
 			  bool new, u64 huge_spte);
 
 /*
- * Check that @slot's log has all that was written, after its pages from the @first-th on and
- * before the @end-th were collected.  That can only be said if no vCPU ran meanwhile:
- * @nr_exits_before is what kvm_prove_nr_exits_if_stopped() returned before, and if one did,
- * nothing is checked.
+ * Check that @slot's log contains everything that was written, after the Dirty
+ * bits of the memslot's pages from @first on and before @end were collected.
+ * This is possible only if no vCPU has run meanwhile.  @nr_exits_before is the
+ * value that kvm_prove_nr_exits_if_stopped() returned before the collection.
+ * If a vCPU has run since, nothing is checked.
  *
- * Locking: the caller holds mmu_lock for write, and slots_lock since before
- * kvm_prove_nr_exits_if_stopped().
+ * Locking: the caller holds mmu_lock for write, and has held slots_lock since
+ * before kvm_prove_nr_exits_if_stopped().
  */
 u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm);
 void __kvm_prove_collected_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
@@ -35,10 +37,12 @@ void __kvm_prove_collected_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 			       unsigned long first, unsigned long end, u64 nr_exits_before);
 
 /*
- * Check that a page table of the TDP MMU in which Dirty bits are not looked for has none
- * that are not in the log, whether vCPUs run or not.
+ * Check a page table of the TDP MMU that is skipped when Dirty bits are
+ * collected: all of its Dirty bits must be in the log, whether vCPUs run or
+ * not.
  *
- * Locking: the caller holds mmu_lock, slots_lock, and is in an RCU read section.
+ * Locking: the caller holds mmu_lock and slots_lock, and is in an RCU read
+ * section.
  */
 void __kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long rel, const u64 *link, u64 link_spte, const u64 *pt);
