@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Proof of the shadow MMU's bookkeeping, for debug kernels
+ * Checks of the shadow MMU's bookkeeping, for debug kernels
  *
- * SPTEs and rmaps tell the same thing from two sides, and counters tell how much
- * of it there is.  Code that changes many of them at once is checked by walking
- * all of both sides: each SPTE is in its rmap once, and as all rmaps together
- * have no more entries than there are SPTEs, they have no others.
+ * SPTEs and rmaps contain the same information, and counters contain its
+ * amount.  To check code that changes many of them at once, walk all SPTEs, and
+ * compare them with the rmaps.  Each SPTE must be in its rmap once.  If the
+ * rmaps have as many entries in total as there are SPTEs, they contain nothing
+ * else.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -16,7 +17,7 @@
 #include "tdp_iter.h"
 #include "tdp_mmu.h"
 
-/* No number of exits: a vCPU is running, or something else is done to it. */
+/* Instead of a number of exits: a vCPU may be running. */
 #define PROVE_VCPUS_RUN		(~0ull)
 
 struct prove {
@@ -125,14 +126,15 @@ static void prove_level(struct prove *p, int level)
 	WARN_ONCE(rmaps != leaves, "level %d: %lu SPTEs, but %lu entries in rmaps\n",
 		  level, leaves, rmaps);
 
-	/* The TDP MMU counts its SPTEs there, too. */
+	/* The TDP MMU's SPTEs are included in this statistic, too. */
 	WARN_ONCE(!tdp_mmu_enabled && stat != leaves,
 		  "level %d: %lu SPTEs, but the statistics say %lld\n", level, leaves, stat);
 }
 
 /*
- * Roots that were zapped while vCPUs use them.  Until the last one lets go they are
- * on no list, but accounted, and still in the hash.
+ * The number of roots that were zapped while vCPUs use them.  Until the last
+ * vCPU drops such a root, it is in no list, but it is accounted for, and still
+ * in the hash.
  */
 static unsigned long prove_nr_zapped_roots(struct kvm *kvm)
 {
@@ -141,7 +143,7 @@ static unsigned long prove_nr_zapped_roots(struct kvm *kvm)
 	unsigned long nr = 0;
 	int i;
 
-	/* With the TDP MMU there is none before there is a shadow page. */
+	/* With the TDP MMU, the first shadow root allocates the hash. */
 	for (i = 0; hash && i < KVM_NUM_MMU_PAGES; i++)
 		hlist_for_each_entry(sp, &hash[i], hash_link)
 			nr += sp->role.invalid && sp->root_count;
@@ -153,7 +155,7 @@ static void prove_quota(struct prove *p)
 {
 	unsigned long used = p->kvm->stat.mmu_shadow_pages;
 
-	/* Roots that are zapped in use are rare, and the hash is large. */
+	/* Such roots are rare, and searching the large hash is slow. */
 	WARN_ONCE(p->pages != used && p->pages + prove_nr_zapped_roots(p->kvm) != used,
 		  "%lu shadow pages, but %lu are accounted\n", p->pages, used);
 }
@@ -175,7 +177,7 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 	lockdep_assert_held(&kvm->slots_lock);
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
-	/* The walk lengthens the hold of mmu_lock: how long holds take is measured without it. */
+	/* Measurements of how long mmu_lock is held disable the walk. */
 	if (!READ_ONCE(prove_walks))
 		return;
 
@@ -189,9 +191,9 @@ void __kvm_prove_shadow_mmu(struct kvm *kvm)
 }
 
 /*
- * A huge SPTE that can't be made writable has a page that is write-tracked, or had one.
- * A leaf for another page may have been made writable before, by a vCPU that came there
- * by another link to the table.
+ * A huge SPTE that isn't MMU-writable contains a write-tracked page, or has
+ * contained one.  A leaf for another page may be writable nevertheless, if a
+ * vCPU made it writable through another link to the page table.
  */
 static void prove_split_writable(const struct kvm_memory_slot *slot, struct kvm_mmu_page *sp,
 				 int i, bool new, u64 huge_spte)
@@ -210,7 +212,7 @@ static void prove_split_writable(const struct kvm_memory_slot *slot, struct kvm_
  * @slot: the memslot of the gfns that it maps
  * @sp: its shadow page
  * @new: no other SPTE links to it
- * @huge_spte: what the huge SPTE was
+ * @huge_spte: the value of the huge SPTE before the split
  *
  * A leaf may permit less than the huge SPTE did, but maps the same memory, and
  * there is no hole.
@@ -237,11 +239,12 @@ void __kvm_prove_split_sp(const struct kvm_memory_slot *slot, struct kvm_mmu_pag
 }
 
 /**
- * __kvm_prove_nr_exits_if_stopped - note that no vCPU runs
+ * __kvm_prove_nr_exits_if_stopped - get a number that changes if a vCPU runs
  * @kvm: the VM
  *
- * KVM_RUN holds the vCPU's mutex, and ends in an exit from the guest: no vCPU ran
- * between two calls if they return the same, other than PROVE_VCPUS_RUN.
+ * KVM_RUN holds the vCPU's mutex, and increments the number of exits.  So no
+ * vCPU ran between two calls that return the same value, if it isn't
+ * PROVE_VCPUS_RUN.
  */
 u64 __kvm_prove_nr_exits_if_stopped(struct kvm *kvm)
 {
@@ -264,16 +267,17 @@ static bool prove_was_stopped(struct kvm *kvm, u64 nr_exits_before)
 	       __kvm_prove_nr_exits_if_stopped(kvm) == nr_exits_before;
 }
 
-/* One that has no Dirty bit that a CPU sets counts as dirty while it is writable. */
+/* Without A/D bits, an SPTE counts as dirty while it is writable. */
 static bool prove_is_dirty(u64 spte)
 {
 	return spte & (spte_ad_enabled(spte) ? shadow_dirty_mask : PT_WRITABLE_MASK);
 }
 
 /*
- * The rule of dirty_bits.h, for a 4KiB SPTE of a page from the @first-th on and before
- * the @end-th.  A vCPU needs no lock to set a Dirty bit: one that has begun to run since the
- * walk began is noticed after its Dirty bit.
+ * Check the invariant of dirty_bits.h for a 4KiB SPTE, if its page is in the
+ * range from @first on and before @end.  A vCPU sets Dirty bits without any
+ * lock.  If it has started to run since the collection began, this is noticed
+ * because the vCPUs are checked after the SPTE was read.
  */
 static void prove_collected(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long first, unsigned long end, u64 nr_exits_before,
@@ -287,13 +291,13 @@ static void prove_collected(struct kvm *kvm, const struct kvm_memory_slot *slot,
 	if (!prove_is_dirty(spte) || test_bit_le(rel, slot->dirty_bitmap))
 		return;
 
-	/* The SPTE first, then the vCPUs. */
+	/* Read the SPTE before the state of the vCPUs. */
 	smp_rmb();
 	WARN_ONCE(prove_was_stopped(kvm, nr_exits_before),
 		  "SPTE %llx of gfn %llx is dirty, and not in the log\n", spte, gfn);
 }
 
-/* No CPU sets the Dirty bits below a root that an L1 wants to have none. */
+/* No CPU sets Dirty bits below a root for which L1 has disabled them. */
 static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
 {
 	WARN_ONCE(is_shadow_present_pte(spte) && sp->role.ad_disabled && spte_ad_enabled(spte),
@@ -301,7 +305,7 @@ static void prove_ad_disabled(const struct kvm_mmu_page *sp, u64 spte)
 		  spte, sp->gfn);
 }
 
-/* The 4KiB SPTEs of a shadow page, whatever root it is below. */
+/* Check the 4KiB SPTEs of a shadow page, below whatever root it is. */
 static void prove_collected_sp(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			       unsigned long first, unsigned long end, u64 nr_exits_before,
 			       struct kvm_mmu_page *sp)
@@ -321,13 +325,13 @@ static void prove_collected_sp(struct kvm *kvm, const struct kvm_memory_slot *sl
  * __kvm_prove_collected_rmaps - check the log against all shadow pages
  * @kvm: the VM
  * @slot: the memslot
- * @first: the first of its pages that were looked at
- * @end: the first behind these
+ * @first: the first of its pages whose Dirty bits were collected
+ * @end: the first page after these
  * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  *
- * Rmaps, by which Dirty bits are looked for, are not used.  Shadow pages of nested
- * guests are on the list like others.  Only roots that were zapped in use are not,
- * and these have no SPTEs any more.
+ * This doesn't use the rmaps, because collecting uses them.  The list of shadow
+ * pages includes those of nested guests.  It lacks only roots that were zapped
+ * while in use, and these have no SPTEs any more.
  */
 void __kvm_prove_collected_rmaps(struct kvm *kvm, const struct kvm_memory_slot *slot,
 				 unsigned long first, unsigned long end, u64 nr_exits_before)
@@ -347,11 +351,11 @@ void __kvm_prove_collected_rmaps(struct kvm *kvm, const struct kvm_memory_slot *
 
 #ifdef CONFIG_X86_64
 /**
- * __kvm_prove_collected_tdp - check the log against the TDP MMU, SPTE by SPTE
+ * __kvm_prove_collected_tdp - check the log against all SPTEs of the TDP MMU
  * @kvm: the VM
  * @slot: the memslot
- * @first: the first of its pages that were looked at
- * @end: the first behind these
+ * @first: the first of its pages whose Dirty bits were collected
+ * @end: the first page after these
  * @nr_exits_before: see __kvm_prove_nr_exits_if_stopped()
  */
 void __kvm_prove_collected_tdp(struct kvm *kvm, const struct kvm_memory_slot *slot,
@@ -380,16 +384,19 @@ void __kvm_prove_collected_tdp(struct kvm *kvm, const struct kvm_memory_slot *sl
 }
 
 /**
- * __kvm_prove_idle_table - check the log against a page table that is not looked at
+ * __kvm_prove_idle_table - check the log against a page table that is skipped
  * @kvm: the VM
  * @slot: the memslot that all gfns of the page table belong to
- * @rel: the first of them, counted from the memslot's first
+ * @rel: the first of these gfns, relative to the memslot
  * @link: the SPTE that links to the page table
- * @link_spte: what it was, without Accessed bit, when that was decided
+ * @link_spte: the value of @link, without the Accessed bit, that was checked to
+ *	skip the page table
  * @pt: the page table
  *
- * Before a CPU sets a Dirty bit there it sets the Accessed bit of the link.  And before
- * the page table goes, so that its Dirty bits are told to the log, the link goes.
+ * Before a CPU sets a Dirty bit in the page table, it sets the Accessed bit of
+ * the link.  Before the page table is removed, and its Dirty bits are recorded
+ * in the log, the link is removed.  So a Dirty bit that isn't in the log is an
+ * error only if the link hasn't changed.
  */
 void __kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
 			    unsigned long rel, const u64 *link, u64 link_spte, const u64 *pt)
@@ -406,7 +413,7 @@ void __kvm_prove_idle_table(struct kvm *kvm, const struct kvm_memory_slot *slot,
 		    test_bit_le(rel + i, slot->dirty_bitmap))
 			continue;
 
-		/* The SPTE first, then the link. */
+		/* Read the SPTE before the link. */
 		smp_rmb();
 		WARN_ONCE(READ_ONCE(*link) == link_spte,
 			  "SPTE %llx of gfn %llx is dirty, and its page table was skipped, link %llx\n",
