@@ -6,64 +6,65 @@
 #include <linux/kvm_types.h>
 
 /*
- * Races that are rare otherwise, made to happen in kernels with
- * CONFIG_KVM_PROVE_MMU_RACES.  Other kernels have nothing of it.
+ * Provoke races that are rare, in kernels with CONFIG_KVM_PROVE_MMU_RACES.  No
+ * code is generated if the option is disabled.
  */
 
 /*
- * Set in a link of the TDP MMU, i.e. an SPTE that links to a page table of level 1, whose
- * Accessed bit was taken away: until the next flush it is as if all CPUs had it cached.
- * Leaves may use the bit for something else.
+ * Marks a link of the TDP MMU, i.e. an SPTE that links to a page table of level
+ * 1, whose Accessed bit was cleared: until the next flush, KVM pretends that
+ * all CPUs have cached the link.  Leaves may use the bit for something else.
  */
 #define KVM_PROVE_LINK_CACHED	BIT_ULL(62)
 
 /*
- * Places where mmu_lock may be dropped on the way, because others want it or memory
- * is needed, so that all that was found before has to be looked up again.
+ * Places where a walk may drop mmu_lock, because it is contended or memory is
+ * needed, and has to look up everything again afterwards.
  */
 enum kvm_force_site {
-	/* Between two huge pages that are split. */
+	/* Between splits of two huge pages. */
 	KVM_FORCE_SPLIT_YIELD,
-	/* Before a split, to fill caches.  Stocked ones are taken for empty. */
+	/* Before a split, to fill caches, even if these contain enough. */
 	KVM_FORCE_SPLIT_ALLOC,
-	/* Between words of a log that is cleared, or entries of a dirty ring. */
+	/* Between words of a log, or dirty ring entries, that are cleared. */
 	KVM_FORCE_LOG_WORD,
 	/* While the pages of one such word are armed, in the shadow MMU. */
 	KVM_FORCE_LOG_PAGE,
 	/* While logging is enabled for a memslot, in the shadow MMU. */
 	KVM_FORCE_LOG_SLOT,
-	/* While huge pages are put back in place. */
+	/* While huge pages are recovered. */
 	KVM_FORCE_RECOVER,
-	/* While Dirty bits are looked for in the shadow MMU, and in the TDP MMU. */
+	/* While Dirty bits are collected, in the shadow MMU and the TDP MMU. */
 	KVM_FORCE_COLLECT_RMAPS,
 	KVM_FORCE_COLLECT_TDP,
-	/* On any walk of the TDP MMU that may, which begins anew from there. */
+	/* In any walk of the TDP MMU that may drop mmu_lock and restart. */
 	KVM_FORCE_TDP_WALK,
 	KVM_NR_FORCE_SITES
 };
 
 /*
- * Places between reading an SPTE and storing to it, where CPUs and lockless page
- * faults may change it, and between storing and telling the log what went.
+ * Places where KVM has read an SPTE and is about to store to it, while CPUs and
+ * lockless page faults may change it, and places where it has stored, and is
+ * about to record the old Dirty bit in the log.
  */
 enum kvm_window {
-	/* mmu_spte_update(), and what its callers decide before. */
+	/* In mmu_spte_update(), and where its callers decide what to store. */
 	KVM_WINDOW_UPDATE,
 	KVM_WINDOW_WRPROT,
 	KVM_WINDOW_SET,
 	KVM_WINDOW_SYNC,
-	/* Other changes of the shadow MMU's leaves. */
+	/* Other changes of leaves of the shadow MMU. */
 	KVM_WINDOW_CLEAR_DIRTY,
 	KVM_WINDOW_ZAP,
 	KVM_WINDOW_AGE,
 	KVM_WINDOW_SPLIT,
 	KVM_WINDOW_LOG,
 	KVM_WINDOW_RECORD,
-	/* A link that a huge SPTE is about to replace. */
+	/* Before a link is replaced by a huge SPTE. */
 	KVM_WINDOW_RECOVER,
-	/* Lockless page faults, of both MMUs. */
+	/* Lockless page faults, in both MMUs. */
 	KVM_WINDOW_FAST_FAULT,
-	/* The TDP MMU. */
+	/* In the TDP MMU. */
 	KVM_WINDOW_TDP_WRITE,
 	KVM_WINDOW_TDP_CLEAR_BITS,
 	KVM_WINDOW_TDP_CMPXCHG,
@@ -82,9 +83,9 @@ u64 __kvm_prove_forget_link(u64 *link, u64 spte);
 void __kvm_prove_forget_links(struct kvm *kvm);
 
 /*
- * True if mmu_lock shall be dropped here though no thread waits for it, which is counted.
- * That is so while the module parameter kvm.prove_force_yield is on; kvm.prove_forced has
- * the counts.  Each site still does its minimum of work between two drops.
+ * Should mmu_lock be dropped here although no thread waits for it?  True while
+ * the module parameter kvm.prove_force_yield is on; kvm.prove_forced counts
+ * these drops.  Each place still makes progress between two drops.
  */
 static inline bool kvm_prove_force_yield(enum kvm_force_site site)
 {
@@ -92,8 +93,9 @@ static inline bool kvm_prove_force_yield(enum kvm_force_site site)
 }
 
 /*
- * True for every other huge page, whose memory shall be taken for memory that is being
- * invalidated, while the module parameter kvm.prove_skip_split is on.
+ * Should the memory of a huge page be treated as if it were being invalidated?
+ * True for every other huge page while the module parameter
+ * kvm.prove_skip_split is on.
  */
 static inline bool kvm_prove_skip_split(gfn_t gfn, int level)
 {
@@ -101,8 +103,9 @@ static inline bool kvm_prove_skip_split(gfn_t gfn, int level)
 }
 
 /*
- * Pause amid an update for as long as the module parameter kvm.prove_window_us says,
- * at each place once in kvm.prove_window_every times.  kvm.prove_windows has the counts.
+ * Pause during the update of an SPTE for kvm.prove_window_us microseconds, each
+ * place at one of kvm.prove_window_every updates.  kvm.prove_windows counts the
+ * pauses.
  */
 static inline void kvm_prove_window(enum kvm_window window)
 {
@@ -111,30 +114,31 @@ static inline void kvm_prove_window(enum kvm_window window)
 }
 
 /*
- * CPUs cache links to page tables, and don't set the Accessed bit when they use what they
- * have cached.  Emulators have no such caches.  While kvm.prove_forget_links is on, have
- * it look as if CPUs had all links cached whose Accessed bit KVM takes away, until the
- * next flush that counts: the bit is taken away again before anything is decided by it.
- * That goes by marks in the links, not by what KVM takes links for.
+ * CPUs cache links to page tables, and don't set the Accessed bit when they use
+ * a cached link.  Emulators have no such caches.  While kvm.prove_forget_links
+ * is on, pretend that CPUs have cached each link whose Accessed bit KVM clears,
+ * until the next flush that counts: clear the Accessed bit again before KVM
+ * evaluates it.  Such links are marked, so that this doesn't depend on the
+ * state that KVM assigns to them.
  */
 
-/* What is to be set in a link whose Accessed bit is taken away. */
+/* The bit to set in a link whose Accessed bit KVM clears. */
 static inline u64 kvm_prove_link_cached(void)
 {
 	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) ? __kvm_prove_link_cached() : 0;
 }
 
 /*
- * A link, of which @spte is what was read, is about to be looked at.
+ * Called before KVM evaluates a link, whose value was read as @spte.
  *
- * Return: what is to be taken for the link.
+ * Return: the value to use instead of @spte.
  */
 static inline u64 kvm_prove_forget_link(u64 *link, u64 spte)
 {
 	return IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES) ? __kvm_prove_forget_link(link, spte) : spte;
 }
 
-/* All TLBs of the VM are about to be flushed. */
+/* Called before all TLBs of the VM are flushed. */
 static inline void kvm_prove_forget_links(struct kvm *kvm)
 {
 	if (IS_ENABLED(CONFIG_KVM_PROVE_MMU_RACES))
