@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Races of KVM's MMU made to happen, for debug kernels
+ * Provoked races of KVM's MMU, for debug kernels
  *
- * What a thread meets only if others come at the right moment: mmu_lock that is
- * wanted (enum kvm_force_site), memory that is being invalidated, an SPTE that a
- * CPU changes while KVM does (enum kvm_window), a link to a page table that a CPU has
- * cached.  All of it is off by default, and counted by place, so that a test can tell
- * that each was met.
+ * These make events happen that otherwise require another thread or a CPU to
+ * act at the right moment: contention of mmu_lock (enum kvm_force_site), an
+ * invalidation of memory, a change of an SPTE by a CPU while KVM changes it
+ * (enum kvm_window), and the use of a cached link to a page table.  All of them
+ * are off by default.  They are counted by place, so that a test can verify
+ * that each place was reached.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,13 +24,13 @@
 #include "tdp_iter.h"
 #include "tdp_mmu.h"
 
-/* Only ever reached from the kernel's command line. */
+/* For read-only parameters: only the command line can get here. */
 static int prove_read_only(const char *value, const struct kernel_param *kp)
 {
 	return -EPERM;
 }
 
-/* One line for each place: its name and how often it was met. */
+/* Print one line per place: its name and its count. */
 static int prove_show_counts(char *buffer, const char * const *names,
 			     const atomic_long_t *counts, int nr)
 {
@@ -57,7 +58,7 @@ static const char * const prove_force_sites[] = {
 	[KVM_FORCE_TDP_WALK]		= "tdp_walk",
 };
 
-/* How often mmu_lock was forced to be dropped since KVM was loaded, by all VMs. */
+/* How often drops of mmu_lock were forced since KVM was loaded, in all VMs. */
 static atomic_long_t prove_forced[KVM_NR_FORCE_SITES];
 
 static int prove_get_forced(char *buffer, const struct kernel_param *kp)
@@ -76,10 +77,11 @@ module_param_cb(prove_forced, &prove_forced_ops, NULL, 0444);
 MODULE_PARM_DESC(prove_forced, "How often prove_force_yield had mmu_lock dropped, by place");
 
 /**
- * __kvm_prove_force_yield - shall mmu_lock be dropped here, whether others want it or not?
- * @site: where that is
+ * __kvm_prove_force_yield - should mmu_lock be dropped although it isn't
+ * contended?
+ * @site: the place
  *
- * Return: true, and it is counted, while kvm.prove_force_yield is on.
+ * Return: true while kvm.prove_force_yield is on.  Then the drop is counted.
  */
 bool __kvm_prove_force_yield(enum kvm_force_site site)
 {
@@ -95,18 +97,18 @@ module_param(prove_skip_split, bool, 0644);
 MODULE_PARM_DESC(prove_skip_split, "Take the memory of every other huge page for invalidated");
 
 /**
- * __kvm_prove_skip_split - shall a huge page not be split, as if its memory was going?
- * @gfn: the first one of the huge page
+ * __kvm_prove_skip_split - treat a huge page as if it were being invalidated?
+ * @gfn: the first gfn of the huge page
  * @level: its size
  *
- * Return: true for every other one while kvm.prove_skip_split is on.
+ * Return: true for every other huge page while kvm.prove_skip_split is on.
  */
 bool __kvm_prove_skip_split(gfn_t gfn, int level)
 {
 	return READ_ONCE(prove_skip_split) && gfn & KVM_PAGES_PER_HPAGE(level);
 }
 
-/* The most that a pause may take, in microseconds: interrupts may be off. */
+/* The longest pause, in microseconds.  Interrupts may be off. */
 #define PROVE_MAX_WINDOW_US	10000
 
 static unsigned int prove_window_us __read_mostly;
@@ -161,7 +163,7 @@ static const char * const prove_window_names[] = {
 	[KVM_WINDOW_TDP_LINK]		= "tdp_link",
 };
 
-/* How often each place was met while pauses were on, and how often it paused. */
+/* How often places were reached with pauses on, and how often they paused. */
 static atomic_long_t prove_window_met[KVM_NR_WINDOWS];
 static atomic_long_t prove_windows[KVM_NR_WINDOWS];
 
@@ -182,10 +184,10 @@ MODULE_PARM_DESC(prove_windows, "How often KVM paused amid updates of SPTEs, by 
 
 /**
  * __kvm_prove_window - pause between reading an SPTE and storing to it
- * @window: where that is
+ * @window: the place
  *
- * Whatever a CPU may do to the SPTE in between has time to happen.  Callers hold
- * locks, or have interrupts off, so the CPU is not given away.
+ * The pause gives CPUs time to change the SPTE.  Callers hold locks or have
+ * interrupts off, so this must not sleep.
  */
 void __kvm_prove_window(enum kvm_window window)
 {
@@ -205,10 +207,10 @@ static bool prove_forget_links __read_mostly;
 module_param(prove_forget_links, bool, 0644);
 MODULE_PARM_DESC(prove_forget_links, "Have CPUs use links to page tables as if they were cached");
 
-/* Links may be marked, and have to be looked for, though the parameter is off again. */
+/* Marked links may be left after the parameter was turned off. */
 static bool prove_links_marked __read_mostly;
 
-/* How often an Accessed bit was taken away that CPUs would not have set. */
+/* How often an Accessed bit was cleared that a CPU would not have set. */
 static atomic_long_t prove_forgotten;
 
 static int prove_get_forgotten(char *buffer, const struct kernel_param *kp)
@@ -225,7 +227,7 @@ module_param_cb(prove_forgotten, &prove_forgotten_ops, NULL, 0444);
 MODULE_PARM_DESC(prove_forgotten, "How often prove_forget_links had a CPU use a cached link");
 
 /**
- * __kvm_prove_link_cached - what marks a link that CPUs may have cached
+ * __kvm_prove_link_cached - get the mark for links that CPUs may have cached
  *
  * Return: the mark, or 0 while kvm.prove_forget_links is off.
  */
@@ -238,12 +240,12 @@ u64 __kvm_prove_link_cached(void)
 	return KVM_PROVE_LINK_CACHED;
 }
 
-/* Take bits away from a link while it is marked.  Return: what it is then. */
+/* Clear @bits in a link if it is marked.  Return: the link's new value. */
 static u64 prove_take_from_link(u64 *link, u64 spte, u64 bits)
 {
 	u64 next;
 
-	/* It may be replaced, or a CPU may use it, at any time. */
+	/* CPUs may use the link, and other threads may replace it. */
 	do {
 		next = spte & ~bits;
 		if (!is_shadow_present_pte(spte) || is_last_spte(spte, PG_LEVEL_2M) ||
@@ -257,11 +259,12 @@ static u64 prove_take_from_link(u64 *link, u64 spte, u64 bits)
 }
 
 /**
- * __kvm_prove_forget_link - do as if a CPU that used a link had it cached
+ * __kvm_prove_forget_link - pretend that CPUs used a marked link from their
+ * caches
  * @link: an SPTE of level 2 in the TDP MMU, which may link to a page table
- * @spte: what it was
+ * @spte: its value
  *
- * Return: what it is now, without Accessed bit if it is marked.
+ * Return: its new value, without the Accessed bit if the link is marked.
  */
 u64 __kvm_prove_forget_link(u64 *link, u64 spte)
 {
@@ -280,11 +283,12 @@ static void prove_forget_root(struct kvm *kvm, struct kvm_mmu_page *root)
 }
 
 /**
- * __kvm_prove_forget_links - do as if CPUs had cached links up to a flush
+ * __kvm_prove_forget_links - end the pretence of cached links, before a flush
  * @kvm: the VM, of which all TLBs are about to be flushed
  *
- * No link is marked then.  What CPUs do between this and the flush shows in Accessed bits.
- * Links are compared and exchanged, so that mmu_lock need not be held, as for aging.
+ * This removes all marks.  From then on, Accessed bits show what CPUs do.
+ * Links are changed by compare and exchange, so that mmu_lock is not required,
+ * as in aging.
  */
 void __kvm_prove_forget_links(struct kvm *kvm)
 {
