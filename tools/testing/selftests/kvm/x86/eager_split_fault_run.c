@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* See eager_split_fault.h: the VM, the guest, the log, and main(). */
+/*
+ * The VM, the guest, the log, and main() of the tests of eager_split_fault.h.
+ */
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
 #define CODE_MAX		64
 
-/* Pages that the guest writes when they are logged, and pages that it touches by the alias. */
+/*
+ * Which pages the guest writes while they are logged, and which it touches
+ * through the alias.
+ */
 #define WRITE_STEP		31u
 #define WRITE_FIRST		3u
 #define ALIAS_STEP		8u
@@ -204,7 +209,7 @@ void check_sum(struct fault_test *t, const struct split_stats *s)
 
 void check_afterwards(struct fault_test *t)
 {
-	/* Every other of these pages through the alias, as far as there is one. */
+	/* If there is an alias, write every other of these pages through it. */
 	vcpu_write(t, t->vcpu, DATA_GVA, WRITE_FIRST, WRITE_STEP, WRITE_VALUE);
 	if (t->v->aliased)
 		vcpu_write(t, t->vcpu, ALIAS_GVA, WRITE_FIRST, 2 * WRITE_STEP, WRITE_VALUE);
