@@ -251,7 +251,7 @@ static void verify_share(const struct test *test, int iteration)
 static void verify_log(const struct test *test, int iteration)
 {
 	const struct options *opts = test->opts;
-	/* Did the guest write to each page at most once, in which case: */
+	/* The guest writes to no page twice, so it counts written pages. */
 	bool once = !opts->random_access && (opts->partition || opts->nr_vcpus == 1);
 	s64 expected = test->accesses.writes;
 	struct tally sum = {};
@@ -522,9 +522,7 @@ static void disable_log(struct test *test)
 	end_phase(test, PHASE_DISABLE, 0, time, take_accesses(test));
 }
 
-/*
- * Drop the pages that populating has logged: iteration 1 begins with no page.
- */
+/* Drop what populating has logged, so that iteration 1 has an empty log. */
 static void discard_log(struct test *test)
 {
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);

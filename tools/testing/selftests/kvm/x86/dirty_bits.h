@@ -113,7 +113,10 @@ struct dirty_bits_test {
 	const struct entry_bits *bits;
 	u64 *table[NR_TABLES];
 	u64 *upper;
-	/* Entries of @upper: the first one for the data, and one for a table of zero pages. */
+	/*
+	 * Values for entries of @upper: the first one of the data, and one for
+	 * a page table that maps a page of zeroes everywhere.
+	 */
 	u64 linked;
 	u64 zeroes;
 
@@ -213,7 +216,9 @@ bool can_dirty_bits(void);
 /* Pages are logged by write-protection faults instead. */
 extern bool dirty_bits_wrprot;
 
-/* Return: the statistic dirty_bits of a VM that is created while the parameter is @mode. */
+/*
+ * Return: the statistic dirty_bits of a VM created with kvm.dirty_bits=@mode.
+ */
 u64 dirty_bits_of_new_vm(const char *mode);
 
 /*

@@ -207,7 +207,10 @@ static void log_edge(struct dirty_bits_test *t)
 	free(log);
 }
 
-/* If KVM ignored bits 48 and above, the second read would find the SPTE of the first. */
+/*
+ * If KVM ignored bits above 47, the second read would find the first one's
+ * SPTE.
+ */
 static void read_mmio(struct dirty_bits_test *t, u64 gva, u64 gpa)
 {
 	struct kvm_run *run = t->vcpu->run;
@@ -359,7 +362,9 @@ static void happen_regrant(struct dirty_bits_test *t)
 	undo_entries(t);
 }
 
-/* Change the entries above the page tables of the data: to @value, @value + @step and so on. */
+/*
+ * Set the links to the page tables of the data: to @value, @value + @step, ...
+ */
 static void change_upper(struct dirty_bits_test *t, u64 value, u64 step)
 {
 	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE;

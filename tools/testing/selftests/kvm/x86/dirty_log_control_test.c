@@ -319,7 +319,7 @@ static void check_ring(void)
 	kvm_vm_free(vm);
 }
 
-/* The log must contain every @nr-th page, which the guest has written, and no other. */
+/* The log must contain every @nr-th page, and no page that was not written. */
 static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 {
 	unsigned long log[NR_PAGES / BITS_PER_WORD];

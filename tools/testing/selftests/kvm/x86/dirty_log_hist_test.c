@@ -119,7 +119,9 @@ static void disable(void)
 	vm_mem_region_set_flags(vm, DATA_SLOT, 0);
 }
 
-/* An ioctl that holds mmu_lock at least once, and never for longer than the ioctl takes. */
+/*
+ * An ioctl that holds mmu_lock at least once, for at most as long as it takes.
+ */
 struct action {
 	const char *name;
 	void (*run)(void);

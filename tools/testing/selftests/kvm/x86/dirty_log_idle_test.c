@@ -147,7 +147,7 @@ static void window_round(struct model_test *t, unsigned int i)
 	write_page(t, other);
 	compare_log(t, "the link may be cached");
 	write_page(t, page);
-	/* The flush, for @other. */
+	/* This flushes TLBs, because of @other. */
 	clear_seen(t);
 	compare_log(t, "written before the flush");
 	clear_seen(t);
@@ -210,7 +210,7 @@ static void shared_round(struct model_test *first, struct model_test *second, un
 	read_page(second, next);
 	compare_log(first, "the link may be cached");
 	write_page(second, next);
-	/* Collect the other half twice, with a flush between. */
+	/* Collect the other half twice, with a flush in between. */
 	write_page(first, i);
 	compare_log(first, "beside what the other has");
 	clear_seen(first);

@@ -14,7 +14,7 @@ static const char * const kind_names[NR_KINDS] = {
 
 /* Successive phases that are evaluated as a whole. */
 struct period {
-	/* Part of the output format, where it is a course. */
+	/* The value of "course" in JSON, which scripts parse. */
 	const char *name;
 	enum phase first;
 	/* The first phase behind it. */

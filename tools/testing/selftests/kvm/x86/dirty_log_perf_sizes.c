@@ -214,7 +214,10 @@ static void verify_lazy(const struct test *test, const char *stage)
 	const struct page_sizes *old = &test->populated;
 	struct page_sizes now;
 
-	/* Writes follow the first CLEAR, and reclaim may zap other memory. */
+	/*
+	 * Check only the first CLEAR, as later writes split huge pages, and
+	 * only HugeTLB memory, as reclaim may zap SPTEs of other memory.
+	 */
 	if (!perf_program.probe || !is_hugetlb(test->opts->backing) ||
 	    test->times[PHASE_CLEAR].count > 1)
 		return;

@@ -31,8 +31,9 @@ bool applies(const struct variant *v)
 }
 
 /*
- * RDI: address; RSI: distance to the next; RCX: how many; RAX: what to write there;
- * RDX: what to add to it.  The library's way of loading a program would take much longer.
+ * In: RDI is the first address, RSI the distance to the next one, RCX the
+ * number of writes, RAX the first value, and RDX the increment of the value.
+ * To load a program as the library does would take much longer.
  */
 static void __attribute__((naked)) guest_code(void)
 {
@@ -153,7 +154,10 @@ int set_logging(struct fault_test *t, bool on)
 					   DATA_GPA, t->npages * PAGE_SIZE, t->hva);
 }
 
-/* CLEAR tries to split for each word of a huge page.  Clear one word, for one attempt. */
+/*
+ * CLEAR tries to split a huge page once per word of the log.  Clear one word of
+ * each huge page, for one attempt.
+ */
 static bool is_cleared(u64 page)
 {
 	return page % PAGES_PER_2M < BITS_PER_WORD;

@@ -214,7 +214,7 @@ static void try_without_split(const struct variant *v, struct site *site, unsign
 	setting_set(PARAM_EAGER, "Y");
 }
 
-/* Run @try in a process of its own, which reports to @outcome. */
+/* Run @try in a child process, which reports to @outcome. */
 static void run_try(void (*try)(const struct variant *v, struct site *site, unsigned int nth),
 		    const struct variant *v, struct site *site, unsigned int nth)
 {
@@ -315,7 +315,10 @@ static void sweep(const struct variant *v, struct site *site)
 	select_site(site);
 	nth = first_failure(v, site);
 
-	/* The ioctl's own allocations come first, and might be all there are of this kind. */
+	/*
+	 * The ioctl's own allocations come first.  There may be no others of
+	 * this kind.
+	 */
 	if (nth > 1 && !site->all)
 		return;
 

@@ -66,7 +66,7 @@ static u64 nr_aliases;
 static enum order order;
 static u64 stop;
 
-/* How many entries the vCPU has put back and used so far. */
+/* How many entries the vCPU has restored and used so far. */
 static u64 nr_put_back;
 
 struct hostile {
@@ -229,7 +229,7 @@ static struct hold split_and_measure(struct hostile *t)
 	return read_holds();
 }
 
-/* The best of some tries, each in a VM of its own. */
+/* Return: the best of some tries, each in a new VM. */
 static struct hold measure(u64 nr)
 {
 	struct hold best = { }, h;

@@ -226,7 +226,7 @@ static const struct way ways[] = {
 
 /* The race */
 
-/* Move to the @nth CPU, or the last if there are fewer, and wait for the other threads. */
+/* Move to the @nth CPU, or to the last one, and wait for the other threads. */
 static void start_on(struct race *r, int nth)
 {
 	cpu_set_t allowed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A round of eager_split_stress_test: one migration, and its verdict. */
+/* A round of eager_split_stress_test: one migration, and its checks. */
 #include "eager_split_stress.h"
 
 #define MERGED			"/proc/self/ksm_merging_pages"
@@ -234,7 +234,7 @@ static void move_slot(struct stress *t)
 	set_region(t, r, r->gpa, true, true);
 }
 
-/* The verdict, while all threads are parked */
+/* The checks at the end of a round, while all threads are parked */
 
 static void report_lost_write(struct stress *t, struct region *r, u64 page)
 {

@@ -73,7 +73,7 @@ static void write_all_split(struct model_test *t, u64 nr)
 	compare_log(t, "all written");
 }
 
-/* Nothing is split that is only read. */
+/* Reads must not split. */
 static void read_all_unsplit(struct model_test *t)
 {
 	u64 splits = nr_splits(t);
@@ -329,7 +329,7 @@ static void enter_long_alike(struct model_test *t)
 	enter_paging_4level(t, X86_CR0_WP);
 }
 
-/* Begin to log memory that the guest has never accessed, and take it out of the log. */
+/* Begin to log memory that the guest has never accessed, and clear the log. */
 static void start_untouched(struct model_test *t)
 {
 	start_logging(t);
