@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * main() of dirty_log_perf_test and dirty_log_live_perf_test: parses the command
- * line, creates one VM after the other, and has the program measure each of them.
+ * main() of dirty_log_perf_test and dirty_log_live_perf_test: parses the
+ * command line, creates one VM after the other, and lets the program measure
+ * each VM
  */
 #include <ctype.h>
 #include <limits.h>
@@ -12,8 +13,8 @@
 #define MAX_RUNS	1000
 
 /*
- * Reserve the pages instead of reading how many are free: only a reservation takes
- * surplus pages and the limits of the process into account.
+ * Reserve the pages instead of reading how many are free: only a reservation
+ * takes surplus pages and limits of the process into account.
  */
 static void require_hugetlb(enum vm_mem_backing_src_type backing, u64 bytes)
 {
@@ -44,8 +45,8 @@ static void require_memory(const struct options *opts, u64 bytes)
 }
 
 /*
- * The memory of each vCPU and of each memslot must be a multiple of the largest page
- * that the host, the guest or the backing uses.
+ * The memory of each vCPU and of each memslot must be a multiple of the largest
+ * page that the host, the guest or the backing uses.
  */
 static u64 allocation_unit(enum vm_guest_mode mode, const struct options *opts)
 {
@@ -134,7 +135,7 @@ static void run_test(enum vm_guest_mode mode, void *data)
 		run_once(mode, &perf_options, i);
 }
 
-/* Options of both programs.  A program's own are in its struct perf_program. */
+/* Options of both programs.  Others are in struct perf_program. */
 
 static_assert(DEFAULT_PER_VCPU_MEM_SIZE == SZ_1G, "-h says what -b is by default");
 
@@ -150,7 +151,7 @@ struct options perf_options = {
 	.manual_protect = true,
 };
 
-/* @option: its name, for the message.  @min: the least number of bytes it accepts. */
+/* @option: its name, for messages.  @min: the least number of bytes. */
 static u64 take_size(const char *option, const char *arg, u64 min)
 {
 	static const char units[] = "bkmgt";
@@ -184,7 +185,7 @@ static void take_backing(const char *arg)
 	perf_options.backing = option_name(arg, &backings);
 }
 
-/* The library would end the test by an assertion, instead of telling what is wrong. */
+/* Check the number, as the library would only fail an assertion. */
 static void take_mode(const char *arg)
 {
 	if (!*arg || arg[strspn(arg, "0123456789")] || strtoul(arg, NULL, 10) >= NUM_VM_MODES)
@@ -193,8 +194,8 @@ static void take_mode(const char *arg)
 }
 
 /*
- * The capabilities and vm_open_hook are added by the same series: where the headers
- * lack the former, the library lacks the latter.
+ * The same patches add the capabilities to the headers and vm_open_hook to the
+ * library, so the library has vm_open_hook if the capabilities are defined.
  */
 #ifdef KVM_CAP_X86_DIRTY_BITS
 static void take_chunk(const char *arg)
@@ -228,7 +229,7 @@ static void enable_settings(struct kvm_vm *vm)
 }
 #endif
 
-/* The value of -c.  It can be parsed only when the number of vCPUs is known. */
+/* The value of -c.  Parsing it requires the number of vCPUs. */
 static const char *pcpus;
 
 /* The value of -p, which upstream's dirty_log_perf_test has. */
@@ -330,7 +331,7 @@ int main(int argc, char *argv[])
 {
 	const struct options *opts = &perf_options;
 
-	/* Not the library's random one, so that runs can be compared. */
+	/* Use a fixed seed, so that runs can be compared. */
 	kvm_random_seed = 1;
 	guest_modes_append_default();
 

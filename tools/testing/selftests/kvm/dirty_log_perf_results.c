@@ -5,12 +5,12 @@
 
 #include "dirty_log_perf.h"
 
-/* Takes tv_sec and tv_nsec. */
+/* For tv_sec and tv_nsec. */
 #define TIME_FMT	"%ld.%.9lds"
 
 /*
- * Names in JSON are part of the output format, which scripts parse.  A phase has a
- * text if its time is printed.
+ * Scripts parse the names in JSON, so do not change them.  A phase has a text
+ * if its time is printed.
  */
 static const struct {
 	const char *json;
@@ -94,7 +94,7 @@ static void parameters_json(const struct kvm_parameters *parameters)
 		parameters->eager, parameters->tdp_mmu, parameters->tdp);
 }
 
-/* The settings that the command line asks for, as opposed to those of the host. */
+/* The settings of the command line, as opposed to those of the host. */
 static void asked_json(const struct options *opts)
 {
 #ifdef KVM_CAP_X86_DIRTY_BITS
@@ -141,8 +141,8 @@ static char *json_text;
 static size_t json_bytes;
 
 /*
- * The file is written under this name, and then renamed.  It is in the same
- * directory because rename() does not work across file systems.
+ * The file is written under this name and then renamed.  It is in the same
+ * directory, because rename() does not work across file systems.
  */
 static char json_part[PATH_MAX];
 

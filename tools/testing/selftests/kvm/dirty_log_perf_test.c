@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * How long each phase of dirty logging takes, seen from user space.
+ * How long each phase of dirty logging takes, as user space sees it
  *
  * Phases, in this order:
  *   populate   all vCPUs write to all of their memory, nothing is logged
@@ -10,47 +10,59 @@
  *   clear      KVM_CLEAR_DIRTY_LOG on all test slots   /
  *   disable    dirty logging is disabled on all test slots
  *
- * Method.  One thread per vCPU.  vCPU threads sleep whenever their vCPU has nothing to do, and the
- * main thread sleeps whenever vCPUs run: vCPUs compete with nothing but each other, and ioctls of
- * the main thread with nothing at all (but see -e).  The clock of a pass starts when the last vCPU
- * thread is awake, just before any of them enters the guest, and stops with the last return from
- * KVM_RUN; waking and putting to sleep is not part of it.
+ * Method.  Each vCPU has a thread, which sleeps while the vCPU has nothing to
+ * do.  The main thread sleeps while vCPUs run.  So vCPUs compete only with each
+ * other, and ioctls of the main thread with nothing (but see -e).  The clock of
+ * a pass starts when all vCPU threads are awake, just before the first of them
+ * enters the guest, and stops with the last return from KVM_RUN.  It does not
+ * include waking threads up and putting them to sleep.
  *
  * With KVM_DIRTY_LOG_INITIALLY_SET (the default), dirty logging costs nothing
- * until the first CLEAR: iteration 1 is a baseline without logging, and
+ * until the first CLEAR.  So iteration 1 is a baseline without logging, and
  * iteration 2 is the first to pay for write-protection.
  *
- * With --tracked, as VMMs do that take snapshots all the time, "enable" comes before "populate",
- * and no bit of the log is set initially.  With --read-first the guest writes nothing before
- * iteration 2.  With both options, the pages that GET returns in iteration 1 were only read.
+ * With --tracked, "enable" comes before "populate", and no bit of the log is
+ * set initially, as for VMMs that always track dirty pages.  With --read-first,
+ * the guest writes nothing before iteration 2.  With both options, pages that
+ * GET returns in iteration 1 were only read.
  *
- * "--pattern clean" implies --read-first.  The Dirty bits of the guest's own page tables are clear
- * until iteration 2, and shadow paging maps the memory read-only.  With "--pattern regions" whole
- * regions of 2MiB are written, as many as -w says.  Lines of -j then say how much of the memory is
- * mapped by pages of which size before logging is disabled, and how many page tables were added
- * since the memory was populated.  With --tracked they say it after populating and after each
- * iteration, and page tables are those that were added since just before populating.
+ * "--pattern clean" implies --read-first.  The Dirty bits in the guest's page
+ * tables are clear until iteration 2, so shadow paging maps the memory
+ * read-only.  With "--pattern regions", the guest writes to whole regions of
+ * 2MiB, to as many as -w says.  Then -j adds lines that say how much memory is
+ * mapped by pages of each size before logging is disabled, and how many page
+ * tables were added since the memory was populated.  With --tracked, there are
+ * such lines after populating and after each iteration, and they count page
+ * tables from just before populating on.
  *
- * Limits.  The time of a pass is that of the slowest vCPU, and says nothing about the others, or
- * about how long a single access stalls.  As vCPUs pause while logging is enabled, read, and
- * cleared, how these phases slow down a running guest cannot be measured; that is what
- * dirty_log_live_perf_test is for, on x86.  With more vCPUs than CPUs to run on, the times are
- * those of the scheduler.  The access pattern, one word per page, is the worst case for dirty
- * logging, not a workload.
+ * -V checks that the log contains all pages that the guest has written, that
+ * the share of writes is that of -w, and that KVM's page sizes are those that
+ * eager page splitting promises.  It accesses guest memory between phases,
+ * which changes their times.  --stats reads statistics between phases, never
+ * during one.
  *
- * -V compares the log with what the guest wrote, how much that is with -w, and KVM's page sizes
- * with what eager page splitting promises.  It accesses guest memory between the phases, and so
- * changes their times.  The statistics of --stats are read between the phases, never during one.
+ * Limits:
+ *  - The time of a pass is that of the slowest vCPU.  It says nothing about the
+ *    other vCPUs, or about how long a single access stalls.
+ *  - vCPUs do not run while logging is enabled, read and cleared.  How these
+ *    phases slow down a running guest is measured by dirty_log_live_perf_test,
+ *    on x86.
+ *  - With more vCPUs than CPUs, the test measures the scheduler.
+ *  - The guest accesses one word per page, which is the worst case for dirty
+ *    logging, and not a real workload.
  */
 #include "ucall_common.h"
 #include "dirty_log_perf.h"
 
-/* The first word, the only one that the guest writes, of pages that it has not written. */
+/*
+ * The guest writes only the first word of a page.  In pages that it has not
+ * written, this is the value of that word.
+ */
 #define UNWRITTEN	0ULL
 
 /*
- * What a vCPU is to do in a pass, and what it has done.  This is guest memory, which the
- * main thread accesses while the vCPU does not run.
+ * What a vCPU shall do in a pass, and what it has done.  This is guest memory.
+ * The main thread accesses it while the vCPU does not run.
  */
 struct guest_job {
 	/* How many accesses a pass has. */
@@ -59,7 +71,7 @@ struct guest_job {
 	u64 first;
 	u64 stride;
 	u32 write_percent;
-	/* With PATTERN_REGIONS the number of the first region, in the memory of all vCPUs. */
+	/* PATTERN_REGIONS: the first region, counted from that of vCPU 0 on. */
 	u32 first_region;
 	bool regions;
 	bool random;
@@ -69,16 +81,17 @@ struct guest_job {
 
 static struct guest_job guest_jobs[KVM_MAX_VCPUS];
 
-/* Numbers of guest pages. */
+/* How many guest pages were written, and how many are in the log. */
 struct tally {
 	s64 written;
 	s64 logged;
 };
 
 /*
- * Draw for each access whether it is a write, even if all or none are, so that the cost of
- * an access does not depend on -w.  All variables fit into registers, so that counting
- * does not make an access more expensive.
+ * Draw for each access whether it is a write, even if all accesses are writes
+ * or none is, so that the cost of an access does not depend on -w.  All
+ * variables fit into registers, so counting does not make an access more
+ * expensive.
  */
 static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *random, u64 gva)
 {
@@ -101,7 +114,10 @@ static u64 guest_pass(const struct guest_job *job, struct kvm_random_state *rand
 	return writes;
 }
 
-/* Return: 0 or 100, so that of any regions in a row @percent are 100, to within one region. */
+/*
+ * Return: 100 if the region shall be written, else 0.  Of any consecutive
+ * regions, @percent are written, to within one region.
+ */
 static u32 region_percent(u64 region, u64 percent)
 {
 	return (region + 1) * percent / 100 > region * percent / 100 ? 100 : 0;
@@ -143,13 +159,13 @@ void memstress_guest_code(u32 vcpu)
 	}
 }
 
-/* The host's view. */
+/* Return: the job of a vCPU, for the host. */
 static struct guest_job *job_of(const struct test *test, int vcpu)
 {
 	return addr_gva2hva(test->vm, (gva_t)&guest_jobs[vcpu]);
 }
 
-/* Writes by the host do not count as dirty.  vCPUs must not be running. */
+/* KVM does not log these writes of the host.  vCPUs must not be running. */
 static void verify_prepare(const struct test *test)
 {
 	char *hva;
@@ -177,9 +193,9 @@ static void probe_pages(const struct test *test, u64 first, u64 nr, bool write)
 }
 
 /*
- * Fail if a page is missing from the log of the last GET.  Do not mind pages
- * in the log that were not written to: KVM is free to map a page writable when
- * the guest reads it, and has to consider it dirty from then on.
+ * Fail if a written page is missing from the log of the last GET.  Other pages
+ * may be in the log: if KVM maps a page writable when the guest reads it, it
+ * may have to log the page.
  */
 static void verify_slot(const struct test *test, int slot, int iteration, struct tally *sum)
 {
@@ -204,15 +220,16 @@ static u64 nr_accesses(const struct accesses *accesses)
 	return accesses->reads + accesses->writes;
 }
 
-/* The share of accesses that are to be writes. */
+/* Return: the percentage of accesses that shall be writes. */
 static int percent_to_write(const struct options *opts, int iteration)
 {
 	return opts->read_first && iteration < 2 ? 0 : opts->write_percent;
 }
 
 /*
- * Each access is a write by chance: with the right share they are off by six standard deviations
- * once in 10^9 passes.  By regions, they are off by less than one region.
+ * Each access is a write by chance.  If the share is right, the number of
+ * writes is off by six standard deviations once in 10^9 passes.  With
+ * PATTERN_REGIONS, it is off by less than one region.
  */
 static void verify_share(const struct test *test, int iteration)
 {
@@ -230,11 +247,11 @@ static void verify_share(const struct test *test, int iteration)
 		    nr, test->accesses.writes, percent);
 }
 
-/* To be called between GET and CLEAR. */
+/* Call this between GET and CLEAR. */
 static void verify_log(const struct test *test, int iteration)
 {
 	const struct options *opts = test->opts;
-	/* Pages, unless the guest may have written to some of them more than once. */
+	/* The guest writes to no page twice, so it counts written pages. */
 	bool once = !opts->random_access && (opts->partition || opts->nr_vcpus == 1);
 	s64 expected = test->accesses.writes;
 	struct tally sum = {};
@@ -307,7 +324,10 @@ static bool wants_stats(const struct options *opts)
 	return opts->stats || opts->json;
 }
 
-/* Only when needed: counting runs code on all CPUs, which may change the next phase's time. */
+/*
+ * Count only if needed: that runs code on all CPUs, which may change the time
+ * of the next phase.
+ */
 static bool counts_memory(const struct options *opts)
 {
 	return opts->json && (opts->pattern == PATTERN_REGIONS || opts->tracked);
@@ -344,10 +364,11 @@ static void json_record(const struct test *test, enum phase phase, int iteration
 }
 
 /*
- * Sleep for a moment before an ioctl is timed.  Without high-resolution timers the sleep
- * ends with a timer tick, so the next tick is as far away as possible.  A tick that
- * preempts the main thread while KVM queues its wait for SRCU readers would make that wait
- * three ticks longer, because the main thread is such a reader then.
+ * Sleep briefly before an ioctl is timed.  Without high-resolution timers, the
+ * sleep ends with a timer tick, so the next tick is as far away as possible.
+ * If a tick preempted the main thread while KVM queues its wait for SRCU
+ * readers, this wait would take three ticks longer, because the main thread
+ * would then be such a reader.
  */
 static struct timespec start_clock(void)
 {
@@ -358,7 +379,9 @@ static struct timespec start_clock(void)
 	return start;
 }
 
-/* @accesses: those of vCPUs in this phase; empty if the main thread did the work. */
+/*
+ * @accesses: those of vCPUs in this phase; none in phases of the main thread.
+ */
 static void end_phase(struct test *test, enum phase phase, int iteration,
 		      struct timespec time, struct accesses accesses)
 {
@@ -398,7 +421,7 @@ static void populate(struct test *test)
 	const struct options *opts = test->opts;
 	u32 write_percent = opts->read_first ? 0 : 100;
 
-	/* Write everywhere, in order: reads might map the zero page only, if it is not HugeTLB. */
+	/* Unless the memory is HugeTLB, reads might only map the zero page. */
 	for (int i = 0; i < opts->nr_vcpus; i++)
 		set_job(test, i, write_percent, false, 1);
 	if (counts_memory(opts) && opts->tracked)
@@ -411,7 +434,7 @@ static void populate(struct test *test)
 			test->page_tables = count_page_tables();
 	}
 
-	/* With --tracked, populating by writes maps 4KiB pages, as the memory is logged. */
+	/* With --tracked, writes map 4KiB pages, as the memory is logged. */
 	if (opts->verify && !opts->tracked)
 		verify_populated(test);
 }
@@ -499,7 +522,7 @@ static void disable_log(struct test *test)
 	end_phase(test, PHASE_DISABLE, 0, time, take_accesses(test));
 }
 
-/* Drop the pages that populating logged, so that iteration 1 starts with an empty log. */
+/* Drop what populating has logged, so that iteration 1 has an empty log. */
 static void discard_log(struct test *test)
 {
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);

@@ -7,28 +7,30 @@
 #include "dirty_log_perf.h"
 
 /*
- * The vCPU threads.  Main calls them for a pass, and sleeps until the pass is
- * over.  Plain fields are written by main, before it calls, unless stated
- * otherwise; the barrier orders these writes with the threads' reads.
+ * The vCPU threads.  The main thread calls them for a pass, and sleeps until
+ * the pass is over.  Unless stated otherwise, it writes the fields before it
+ * calls.  The barrier orders these writes with the threads' reads.
  */
 static struct workers {
 	int nr_vcpus;
-	/* All vCPU threads and main: a pass begins, or the threads exit. */
+	/*
+	 * All vCPU threads and main wait here for the next pass, or for exit.
+	 */
 	pthread_barrier_t call;
 	bool quit;
 	/* Access memory over and over, until main changes it to false. */
 	bool keep_running;
 	/* Number of the pass. */
 	unsigned int pass;
-	/* Threads that are awake and ready; atomic, reset by the last one. */
+	/* How many threads are ready; atomic, the last one resets it. */
 	int ready;
 	/* The newest pass that all threads are ready for; atomic. */
 	unsigned int released;
-	/* Written by the last thread to get ready, before it releases all. */
+	/* The last thread to get ready writes this before it releases all. */
 	struct timespec start;
-	/* Written by each vCPU's thread at its last return from KVM_RUN. */
+	/* Each vCPU's thread writes this when KVM_RUN returns. */
 	struct timespec end[KVM_MAX_VCPUS];
-	/* Threads that did not complete the pass yet; atomic. */
+	/* How many threads have not completed the pass yet; atomic. */
 	int busy;
 	/* Posted once per pass, by the last thread to complete it. */
 	sem_t done;
@@ -38,9 +40,10 @@ static struct workers {
 } workers;
 
 /*
- * Wait until all vCPU threads are awake, so that none of them gets a head start.  Yield instead of
- * sleeping, as waking up in turn is what this has to get out of the way.  Lasts no longer than it
- * takes the scheduler to run each thread once, and ends before the clock of the pass starts.
+ * Wait until all vCPU threads are awake, so that none of them gets a head
+ * start.  Yield instead of sleeping, or threads would have to wake up one after
+ * the other again.  This takes no longer than the scheduler needs to run each
+ * thread once, and ends before the clock of the pass starts.
  */
 static void wait_for_start(void)
 {
@@ -122,7 +125,7 @@ void workers_destroy(void)
 	sem_destroy(&workers.running);
 }
 
-/* The semaphores are posted exactly once per wait; only signals interrupt. */
+/* The semaphores are posted exactly once per wait; signals may interrupt it. */
 static void sleep_on(sem_t *sem)
 {
 	while (sem_wait(sem))

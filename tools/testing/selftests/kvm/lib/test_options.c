@@ -8,7 +8,7 @@
 
 #define EXIT_USAGE	2
 
-/* getopt_long() returns this plus the number of the option, if that has no letter. */
+/* getopt_long() returns this plus the number of the option for long options. */
 #define NO_LETTER	256
 
 void __printf(1, 2) __noreturn usage_error(const char *fmt, ...)
@@ -51,7 +51,7 @@ static bool is_end(const struct test_option *o)
 	return !o || (!o->letter && !o->name);
 }
 
-/* Return: how the user types the option.  Valid until the next call. */
+/* Return: the option as the user types it.  Valid until the next call. */
 static const char *typed(const struct test_option *o)
 {
 	static char name[32];
@@ -69,7 +69,7 @@ static void print_option(const struct test_option *o)
 	bool both = o->letter && o->name;
 
 	printf(" %s%s%s: %s", typed(o), both ? ", --" : "", both ? o->name : "", o->help);
-	/* Zero means none, and a huge number means no limit or one drawn at random. */
+	/* 0 means none.  A huge number means no limit, or a random number. */
 	if (value && value < UINT_MAX)
 		printf(" (default: %lu)", value);
 	printf("\n");
@@ -91,7 +91,7 @@ static void __noreturn print_help(const struct test_option *options, const char 
 	for (const struct test_option *o = options; !is_end(o); o++) {
 		if (o->describe)
 			o->describe();
-		/* With a number, the help text names the rows. */
+		/* If there is a number, too, the help text names the rows. */
 		if (o->choice && !o->number)
 			print_choice(o);
 	}

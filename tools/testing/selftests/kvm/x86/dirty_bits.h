@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What dirty_bits_test and dirty_bits_param_test share.  Each file calls only those
- * below it:
+ * Shared by dirty_bits_test and dirty_bits_param_test.  Each of these files
+ * calls only the files below it:
  *
  *   dirty_bits_run.c		the command line, and the run over all kinds of guests
  *   dirty_bits_vm.c		the VM, its memory, its log and what should be in the log
@@ -14,7 +14,7 @@
 #include "svm_util.h"
 #include "vmx.h"
 
-/* The memory that is logged: a 2MiB page, and some more. */
+/* The memory that is logged: 2MiB, and some more pages. */
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define MOVED_GPA		0x60000000ull
@@ -34,16 +34,22 @@
 #define MAX_MMU_PAGES		2000ul
 #define EXTRA_PAGES		512
 
-/* A memslot across the end of what page tables of four levels map.  EDGE_GVA: the last page. */
+/*
+ * A memslot around EDGE_GPA, up to which page tables with four levels can map
+ * memory.  EDGE_GVA maps the last page before that.
+ */
 #define EDGE_SLOT		13
 #define EDGE_GPA		BIT_ULL(48)
 #define EDGE_GVA		0x90000000ull
 
-/* No memory.  The page behind MMIO_GVA maps the same address with a bit above 47 set. */
+/*
+ * No memory.  MMIO_GVA maps MMIO_GPA, and the next page maps the same address
+ * with a bit above 47 set.
+ */
 #define MMIO_GPA		0xb0000000ull
 #define MMIO_GVA		0xa0000000ull
 
-/* Where L1 maps the page tables of the data, and the table above them, to change them. */
+/* Where L1 maps the page tables of the data and the table above them. */
 #define TABLE_GVA		0x80000000ull
 #define UPPER_GVA		0x80100000ull
 #define NR_TABLES		2u
@@ -52,7 +58,7 @@
 
 #define VMMCALL_BYTES		3
 
-/* Bits of an EPT pointer, and the operand that has INVEPT invalidate all contexts. */
+/* Bits of an EPT pointer, and the operand of INVEPT for all contexts. */
 #define EPTP_WRITE_BACK		X86_MEMTYPE_WB
 #define EPTP_4_LEVELS		(3ull << 3)
 #define EPTP_AD			BIT_ULL(6)
@@ -61,24 +67,25 @@
 enum guest_opcode { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN };
 
 /*
- * What differs between entries of page tables, NPT included, and of an EPT.  The bits
- * Present, Writable and User of the former are Read, Write and Execute of the latter.
+ * Bits that differ between page tables (including NPT) and EPT.  Present,
+ * Writable and User in page tables are the same bits as Read, Write and Execute
+ * in EPT.
  */
 struct entry_bits {
-	/* Bits that are set in each entry that maps a page. */
+	/* Set in each entry that maps a page. */
 	u64 leaf;
 	u64 accessed;
 	u64 dirty;
 };
 
-/* The guest that writes: L1 or L2. */
+/* The guest that writes: an L1 or an L2. */
 struct writer {
 	const char *name;
 	const char *what;
 	bool nested;
 	/* L1's EPT has no Accessed and Dirty bits. */
 	bool no_ad;
-	/* L1 has EPT or NPT, and shadows the memory of L2 nevertheless. */
+	/* L1 does not use EPT or NPT for L2, although it could. */
 	bool no_tdp;
 
 	const char *(*skip_reason)(void);
@@ -98,7 +105,7 @@ struct dirty_bits_test {
 
 	void *mapping;
 	u8 *hva;
-	/* Where memory goes when it is moved away; never mapped otherwise. */
+	/* Reserved addresses, where mremap() moves the memory. */
 	u8 *elsewhere;
 	/* L1's NPT or EPT, or zero. */
 	u64 tdp;
@@ -106,7 +113,10 @@ struct dirty_bits_test {
 	const struct entry_bits *bits;
 	u64 *table[NR_TABLES];
 	u64 *upper;
-	/* Entries of @upper: the first one for the data, and one for a table of zero pages. */
+	/*
+	 * Values for entries of @upper: the first one of the data, and one for
+	 * a page table that maps a page of zeroes everywhere.
+	 */
 	u64 linked;
 	u64 zeroes;
 
@@ -126,19 +136,21 @@ struct event {
 	const char *what;
 	/* Called between the writes and KVM_GET_DIRTY_LOG. */
 	void (*happen)(struct dirty_bits_test *t);
-	/* Undo that after KVM_GET_DIRTY_LOG, for the guest to go on.  NULL: not needed. */
+	/* Undoes @happen after KVM_GET_DIRTY_LOG, if that is needed. */
 	void (*undo)(struct dirty_bits_test *t);
 
 	const char *(*skip_reason)(void);
 	/* Private anonymous memory, not a memfd. */
 	bool private;
-	/* The log may have pages that were not written. */
+	/* The log may contain pages that were not written. */
 	bool more;
-	/* A test of its own, with a vCPU that runs meanwhile, instead of @happen. */
+	/*
+	 * Instead of @happen: a separate test, with a vCPU that keeps running.
+	 */
 	void (*run)(struct dirty_bits_test *t);
 };
 
-/* For messages: the event, who writes, and how the log is cleared. */
+/* For messages: the event, which guest writes, and how the log is cleared. */
 static inline const char *dirty_bits_label(struct dirty_bits_test *t)
 {
 	static char text[80];
@@ -155,7 +167,7 @@ extern const struct entry_bits ept_bits;
 
 /* The guest */
 
-/* With one of @svm and @vmx if there is an L2. */
+/* If there is an L2, one of @svm and @vmx is not NULL. */
 void guest_main(struct svm_test_data *svm, struct vmx_pages *vmx, u64 npt);
 void add_op(struct dirty_bits_test *t, enum guest_opcode op, u64 addr, u64 value);
 void send_ops(struct dirty_bits_test *t, bool l2);
@@ -168,8 +180,9 @@ void set_stop(struct dirty_bits_test *t, u64 value);
 /* The VM, its memory and its log */
 
 /*
- * Have the guest write to some pages: some of those at borders, a third of the pages in
- * every other 128, and few in the rest.  Return: how many.
+ * Let the guest write to some pages: some of those at borders, a third of the
+ * pages in every other block of 128 pages, and few in the other blocks.
+ * Return: how many.
  */
 u64 write_batch(struct dirty_bits_test *t);
 void write_all(struct dirty_bits_test *t);
@@ -189,10 +202,10 @@ void dirty_bits_destroy_vm(struct dirty_bits_test *t);
 
 /* A run */
 
-/* Can the setting be written?  Writes the value that it has. */
+/* Can the setting be written?  Tries it with the current value. */
 bool is_writable(const char *path);
 
-/* Skip the test if there is no kvm.dirty_bits to be set. */
+/* Skip the test if kvm.dirty_bits cannot be set. */
 void require_dirty_bits(void);
 
 /* Can VMs log by Dirty bits?  With PML none does, whatever the parameter says. */
@@ -203,7 +216,9 @@ bool can_dirty_bits(void);
 /* Pages are logged by write-protection faults instead. */
 extern bool dirty_bits_wrprot;
 
-/* Return: the statistic dirty_bits of a VM that is created while the parameter is @mode. */
+/*
+ * Return: the statistic dirty_bits of a VM created with kvm.dirty_bits=@mode.
+ */
 u64 dirty_bits_of_new_vm(const char *mode);
 
 /*

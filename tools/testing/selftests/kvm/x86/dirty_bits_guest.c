@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The guest of the tests of Dirty bits: L1 or L2 does what a list in memory says. */
+/*
+ * The guest of the tests of Dirty bits: L1 or L2 executes a list of operations.
+ */
 #include "dirty_bits.h"
 
 struct guest_op {
@@ -14,15 +16,15 @@ static struct guest_op guest_ops[MAX_GUEST_OPS];
 static u64 nr_guest_ops;
 static u64 by_l2;
 
-/* What maps the memory of L2: nested CR3, EPT pointer, or CR3 if L1 uses neither. */
+/* The root for L2: nested CR3, EPT pointer, or CR3 if L1 uses no NPT or EPT. */
 static u64 l2_root;
 
 /* Ends OP_SPIN. */
 static u64 stop;
 
 /*
- * Bochs lets no interrupt of the host end the run of a guest that has interrupts off.
- * The guest itself never gets any.
+ * In Bochs, interrupts of the host do not cause exits while the guest has
+ * interrupts off.  The guest itself never gets an interrupt.
  */
 static void guest_may_be_interrupted(bool may)
 {
@@ -42,7 +44,7 @@ static void guest_spin(u64 addr)
 	guest_may_be_interrupted(false);
 }
 
-/* L1 has changed an EPT. */
+/* To be executed by L1 when it has changed an EPT. */
 static void guest_invept(void)
 {
 	u64 descriptor[2] = {};

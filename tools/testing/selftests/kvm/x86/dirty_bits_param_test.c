@@ -2,8 +2,11 @@
 /*
  * Dirty logging by Dirty bits: the parameter kvm.dirty_bits
  *
- * Check which values it accepts, which VMs log by Dirty bits (none where the CPU logs
- * writes itself), and that KVM write-protects the pages of a VM that is created with "off".
+ * Check which values the parameter accepts, which VMs then log by Dirty bits
+ * (none with PML or a dirty ring), and that KVM write-protects the pages of a
+ * VM that is created with "off".
+ *
+ * With -d, also check the value that the parameter has in the beginning.
  */
 #include "dirty_bits.h"
 
@@ -22,7 +25,10 @@ static void check_refused(const char *value)
 		    value, after, before);
 }
 
-/* A ring belongs to the vCPU that wrote, which Dirty bits do not tell: KVM write-protects. */
+/*
+ * An entry in a ring belongs to the vCPU that has written.  Dirty bits do not
+ * tell which one that was, so KVM must write-protect the pages.
+ */
 static void check_dirty_ring(void)
 {
 	struct kvm_vm *vm;
@@ -33,14 +39,14 @@ static void check_dirty_ring(void)
 	setting_set(PARAM_DIRTY_BITS, "on");
 	vm = vm_create_barebones();
 	vm_enable_dirty_ring(vm, RING_BYTES);
-	/* KVM decides with the first vCPU, as a ring can be enabled until then. */
+	/* A ring can be enabled until the first vCPU, so KVM decides then. */
 	__vm_vcpu_add(vm, 0);
 	TEST_ASSERT(!vm_get_stat(vm, dirty_bits),
 		    "The VM has a dirty ring, and says that it looks for Dirty bits");
 	kvm_vm_free(vm);
 }
 
-/* The log is the same with write protection, but KVM takes faults. */
+/* With write protection, the log must be the same, but KVM takes faults. */
 static void run_without(void)
 {
 	static const struct writer writer = { .name = "L1" };

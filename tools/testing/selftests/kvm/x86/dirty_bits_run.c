@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The command line of the tests of dirty logging by Dirty bits, and the run over all guests. */
+/*
+ * The command line of the tests of Dirty bits, and the loop over all kinds of
+ * guests
+ */
 #include "dirty_bits.h"
 
 #define DEFAULT_ROUNDS		1000u
@@ -53,7 +56,7 @@ static bool can_run(unsigned int i, bool private)
 	       !(e->skip_reason && e->skip_reason());
 }
 
-/* Is any event selected for a guest with this kind of memory? */
+/* Can any selected event run in a guest with this kind of memory? */
 static bool any_selected(bool private)
 {
 	unsigned int nr = 0;
@@ -162,7 +165,10 @@ static void run_guests(unsigned int rounds, bool quick)
 				run_kind(&writers[i], kind, rounds);
 }
 
-/* Guests that the command line names must be possible here; others are skipped if not. */
+/*
+ * Skip the test if a guest that the command line names is not possible here.
+ * Otherwise only this guest is skipped.
+ */
 static void require_writers(void)
 {
 	const char *reason;

@@ -1,40 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging by Dirty bits: no Dirty bit is lost with its SPTE
+ * Dirty logging by Dirty bits: no Dirty bit may be lost with its SPTE
  *
- * There is an event for each way in which an SPTE or its Dirty bit goes away.  Begin with
- * an empty log and let the guest write to some pages.  Check that KVM took no fault, so
- * that only the Dirty bits tell of the writes.  Then have the event happen.  The log must
- * contain exactly these pages, and none after KVM_CLEAR_DIRTY_LOG.  The guest is an L1 or
- * an L2 (SVM or VMX), with and without manual protection.
+ * There is an event for each way in which an SPTE or its Dirty bit goes away,
+ * see events[].  Beginning with an empty log, the guest writes to some pages.
+ * KVM must take no page fault, so that only Dirty bits record the writes.  Then
+ * the event happens.  The log must contain exactly the written pages, and no
+ * page after KVM_CLEAR_DIRTY_LOG.  The guest that writes is an L1 or an L2 (SVM
+ * or VMX), with shared and private memory, with and without manual protection.
  *
- * An L1 may have its EPT do without Accessed and Dirty bits.  What KVM maps for the
- * L2 of such an L1 ("L2-noAD") has none either, and stays write-protected: check
- * that there was a fault for each page that was written.  L1 uses some of the pages
- * as well, so that one gfn may have an SPTE with a Dirty bit and one without.
+ * The EPT of an L1 may have no Accessed and Dirty bits ("L2-noAD").  Then the
+ * SPTEs that KVM creates for the L2 have none either, and stay write-protected,
+ * so each written page must cost a fault.  The L1 uses some of the pages, too.
+ * Such a gfn has an SPTE with a Dirty bit and one without.
  *
- * The log may contain pages that were not written in two cases, as with write protection:
- * those that KVM maps writable for a read ("device", "prefault"), and those whose
- * read-only entry in the guest's page tables becomes writable ("regrant").
+ * After three events, the log may contain more pages.  Kernels that make an
+ * SPTE writable without a write, and then log the page, do so when the guest
+ * reads it ("device", "prefault"), or when its entry in the guest's page tables
+ * becomes writable ("regrant").
  *
- * Then a vCPU writes to a page all the time and never leaves the guest ("tlb", "enable").
- * Once the page is cleared in the log, the next write has to be logged, although the vCPU
- * has the translation cached.  eager_split_stress_test is the test of copies that are made
- * while vCPUs write.
+ * In the events "tlb" and "enable", a vCPU writes to a page all the time and
+ * never leaves the guest.  When the page was cleared in the log, or logging was
+ * enabled again, the next write must be logged, although the vCPU has the
+ * translation cached.  eager_split_stress_test copies memory while vCPUs write.
  *
- * With -w KVM logs by write protection, which takes a fault for each page that was written.  The
- * log has to be the same.
+ * With -w, KVM logs by write protection.  Then each written page must cost a
+ * fault, and the log must be the same.
  *
- * Limits: of what runs beside a vCPU, races are only hit by chance, and whether a translation is
- * cached is up to the CPU; there are many tries.  NX recovery never takes away what is logged.
- * An L1's huge pages map nothing that is logged.
+ * The test needs VMs that can log by Dirty bits, i.e. no PML.
+ *
+ * Limits:
+ *  - In "tlb" and "enable", races are hit by chance, and the CPU decides
+ *    whether a translation is cached.  There are many tries.
+ *  - NX recovery does not zap logged memory, so there is no event for it.
+ *  - Huge pages of an L1's NPT or EPT do not map logged memory.
  */
 #include <sys/wait.h>
 #include <linux/mman.h>
 
 #include "dirty_bits.h"
 
-/* With a vCPU that stays in the guest there is one round for so many of -n, as it takes longer. */
+/*
+ * Where a vCPU stays in the guest, a round takes longer.  So run one round for
+ * this many rounds of -n.
+ */
 #define ROUNDS_PER		4u
 
 #define WRITE_TIMEOUT_NS	(10ull * NSEC_PER_SEC)
@@ -110,7 +119,7 @@ static void undo_mremap(struct dirty_bits_test *t)
 	move_memory(t, t->elsewhere, t->hva);
 }
 
-/* Both processes have the memory read-only until one of them writes to it. */
+/* Parent and child have the memory read-only until one of them writes to it. */
 static void happen_fork(struct dirty_bits_test *t)
 {
 	pid_t pid = fork();
@@ -170,8 +179,9 @@ static void undo_quota(struct dirty_bits_test *t)
 }
 
 /*
- * A root with four levels has no tables for bits 48 and above.  The memslot is so large
- * that it contains an address which differs from that of the data in such a bit only.
+ * A root with four levels does not map addresses with bits above 47 set.  This
+ * memslot is so large that it contains an address that differs from that of the
+ * data only in such a bit.
  */
 #define EDGE_PAGES		((SZ_2M + DATA_GPA + DATA_SIZE) / PAGE_SIZE)
 #define MMIO_TIMEOUT_S		10
@@ -197,7 +207,10 @@ static void log_edge(struct dirty_bits_test *t)
 	free(log);
 }
 
-/* If KVM ignored bits 48 and above, the second read would find the SPTE of the first. */
+/*
+ * If KVM ignored bits above 47, the second read would find the first one's
+ * SPTE.
+ */
 static void read_mmio(struct dirty_bits_test *t, u64 gva, u64 gpa)
 {
 	struct kvm_run *run = t->vcpu->run;
@@ -224,7 +237,7 @@ static void happen_edge(struct dirty_bits_test *t)
 	log_edge(t);
 	read_mmio(t, MMIO_GVA, MMIO_GPA);
 	read_mmio(t, MMIO_GVA + PAGE_SIZE, EDGE_GPA + MMIO_GPA);
-	/* Only page tables of five levels can map it. */
+	/* Only page tables with five levels can map this range. */
 	r = __vcpu_ioctl(t->vcpu, KVM_PRE_FAULT_MEMORY, &range);
 	CHECK(t, r || kvm_cpu_property(X86_PROPERTY_GUEST_MAX_PHY_ADDR) > 48,
 	      "KVM has mapped other memory");
@@ -234,7 +247,10 @@ static void happen_edge(struct dirty_bits_test *t)
 	munmap(hva, EDGE_PAGES * PAGE_SIZE);
 }
 
-/* KVM zaps its SPTEs, the guest reads all pages, and then a device of user space writes. */
+/*
+ * KVM zaps the SPTEs, the guest reads all pages, and then user space writes to
+ * those that are not in the log, as for an emulated device.
+ */
 static void happen_device(struct dirty_bits_test *t)
 {
 	u64 page;
@@ -250,7 +266,10 @@ static void happen_device(struct dirty_bits_test *t)
 			WRITE_ONCE(*(u64 *)(t->hva + page * PAGE_SIZE), ~content(t, page));
 }
 
-/* KVM handles a read fault for each page, mapped or not.  Pages that were written stay writable. */
+/*
+ * KVM handles a read fault for each page, whether it is mapped or not.  Pages
+ * that were written must stay writable.
+ */
 static void happen_prefault(struct dirty_bits_test *t)
 {
 	struct kvm_pre_fault_memory range = { .gpa = DATA_GPA, .size = DATA_SIZE };
@@ -268,8 +287,8 @@ static void happen_prefault(struct dirty_bits_test *t)
 /*
  * Events: page tables of the guest
  *
- * L1 changes the entries that map written pages for the guest that wrote them.  Unless KVM
- * shadows these page tables, that must not change the log.
+ * L1 changes the entries through which the guest has written.  Whether or not
+ * KVM shadows these page tables, that must not change the log.
  */
 
 static void change_entry(struct dirty_bits_test *t, u64 page, u64 value)
@@ -278,7 +297,9 @@ static void change_entry(struct dirty_bits_test *t, u64 page, u64 value)
 	add_op(t, OP_INVLPG, DATA_GPA + page * PAGE_SIZE, 0);
 }
 
-/* KVM reads an EPT that L1 has changed when L1 executes INVEPT, an NPT when L2 runs. */
+/*
+ * KVM sees changes of an EPT when L1 executes INVEPT, of an NPT when L2 runs.
+ */
 static void run_changes(struct dirty_bits_test *t)
 {
 	if (t->bits == &ept_bits)
@@ -287,7 +308,7 @@ static void run_changes(struct dirty_bits_test *t)
 	run_writer(t);
 }
 
-/* Set all entries to their first value, without the bits in @take. */
+/* Set all entries to their initial value, without the bits in @take. */
 static void reset_entries(struct dirty_bits_test *t, u64 take)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
@@ -334,14 +355,16 @@ static void happen_old(struct dirty_bits_test *t)
 	change_written(t, t->bits->accessed, 0);
 }
 
-/* Only the permission to write goes, and comes back. */
+/* Take away nothing but the permission to write, and give it back. */
 static void happen_regrant(struct dirty_bits_test *t)
 {
 	reset_entries(t, PT_WRITABLE_MASK);
 	undo_entries(t);
 }
 
-/* Change the entries above the page tables of the data: to @value, @value + @step and so on. */
+/*
+ * Set the links to the page tables of the data: to @value, @value + @step, ...
+ */
 static void change_upper(struct dirty_bits_test *t, u64 value, u64 step)
 {
 	u64 first = DATA_GPA / SZ_2M % PTES_PER_TABLE;
@@ -353,7 +376,7 @@ static void change_upper(struct dirty_bits_test *t, u64 value, u64 step)
 	run_changes(t);
 }
 
-/* The page tables of the data are one page behind the other. */
+/* The page tables of the data are consecutive pages. */
 static void undo_upper(struct dirty_bits_test *t)
 {
 	change_upper(t, t->linked, PAGE_SIZE);
@@ -392,7 +415,10 @@ static void undo_root(struct dirty_bits_test *t)
 	use_root(t, t->root);
 }
 
-/* The guest has written to mapped pages.  SPTEs with a Dirty bit take no fault for that. */
+/*
+ * Check the number of faults that writes to @written mapped pages have cost:
+ * none if their SPTEs have Dirty bits.
+ */
 static void check_faults(struct dirty_bits_test *t, u64 faults, u64 written)
 {
 	if (t->writer->no_ad || dirty_bits_wrprot)
@@ -411,7 +437,9 @@ static void check_memory(struct dirty_bits_test *t)
 		      content(t, page));
 }
 
-/* The log must be exact, the same if it is read again, and empty once it is cleared. */
+/*
+ * The log must be exact, the same when it is read again, and empty after CLEAR.
+ */
 static void one_round(struct dirty_bits_test *t, const struct event *e, bool mapped)
 {
 	u64 before = nr_faults(t->vcpu);
@@ -442,7 +470,7 @@ static void run_event(struct dirty_bits_test *t, const struct event *e)
 
 	write_all(t);
 	start_logging(t);
-	/* Enable again, now that some pages of each word of the log were written. */
+	/* Enable once more when only some pages of each word were written. */
 	write_batch(t);
 	if (t->manual)
 		expect_log(t, false, "written first");
@@ -469,8 +497,8 @@ static void await_write(struct dirty_bits_test *t, u64 page)
 }
 
 /*
- * The vCPU writes between two steps that have KVM flush the TLB.  It may have left the
- * guest in the first step.  @cached: wait until it has the translation cached again.
+ * The vCPU writes between two ioctls for which KVM flushes TLBs.  The first may
+ * have made it exit.  @cached: wait until it has cached the translation again.
  */
 static void clear_while_written(struct dirty_bits_test *t, u64 page, bool cached)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The VM of the tests of dirty logging by Dirty bits, its log, and what should be in it. */
+/* The VM of the tests of Dirty bits, its log, and the expected log. */
 #include "dirty_bits.h"
 
-/* Two huge pages, wherever they begin. */
+/* Contains two aligned huge pages, wherever it begins. */
 #define MAPPING_SIZE		(3 * SZ_2M)
 
 static const struct entry_bits x86_bits = {
@@ -43,7 +43,10 @@ u64 write_batch(struct dirty_bits_test *t)
 	return nr;
 }
 
-/* Of some words of the log every page is mapped for L1 as well, of some every other. */
+/*
+ * Have KVM map pages for L1 as well: all pages of some words of the log, every
+ * other page of some, and no page of the rest.
+ */
 static void write_by_l1(struct dirty_bits_test *t)
 {
 	for (u64 page = 0; page < NR_PAGES; page++)
@@ -162,7 +165,7 @@ static u64 *gpa_table(struct kvm_vm *vm, u64 entry)
 	return addr_gpa2hva(vm, entry & PHYSICAL_PAGE_MASK);
 }
 
-/* The page tables that the guest has for the data. */
+/* Find the guest page tables that map the data. */
 static void find_tables(struct dirty_bits_test *t)
 {
 	t->root = t->vm->mmu.pgd;
@@ -197,7 +200,7 @@ static void build_tdp(struct dirty_bits_test *t)
 		t->table[i] = new_table(t, &t->upper[first % PTES_PER_TABLE + i]);
 }
 
-/* Where L1 sees the tables that are changed. */
+/* Map the tables that L1 changes. */
 static void map_tables(struct dirty_bits_test *t)
 {
 	for (unsigned int i = 0; i < NR_TABLES; i++)
@@ -205,7 +208,7 @@ static void map_tables(struct dirty_bits_test *t)
 	virt_pg_map(t->vm, UPPER_GVA, addr_hva2gpa(t->vm, t->upper));
 }
 
-/* The tables that map the data are where @linked says. */
+/* Note the link to the tables of the data, which must be consecutive pages. */
 static void find_links(struct dirty_bits_test *t)
 {
 	u64 *zeroes = new_table(t, &t->zeroes);
@@ -299,7 +302,7 @@ void dirty_bits_create_vm(struct dirty_bits_test *t)
 	find_tables(t);
 	if (t->writer->nested)
 		create_l2(t);
-	/* Map the data by 4KiB entries that have been used already. */
+	/* The entries of the data are Accessed and Dirty from the start. */
 	for (u64 page = 0; page < NR_PAGES; page++)
 		*entry_of(t, page) = good_entry(t, page);
 	map_tables(t);

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The dirty log of a memslot, for sequences of ioctls that change how it works.
+ * The dirty log while user space changes how KVM logs
  *
- * KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 decides what KVM_GET_DIRTY_LOG does and whether all
- * pages of a memslot are dirty when logging is enabled.  User space can change the capability
- * while memslots are logged, can use a dirty ring, and can pass memory that doesn't exist.
+ * KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 decides whether KVM_GET_DIRTY_LOG clears
+ * the log, and whether all pages of a memslot are dirty when logging is
+ * enabled.  User space can change the capability while memslots are logged, can
+ * use a dirty ring instead of the log, and can pass unmapped memory to GET.
  *
- * Each row of the table below is a sequence of steps.  A model says which pages are dirty
- * after each step.  The test compares the model with every log that KVM returns, page by
- * page: the log must be the same whether the memory is mapped by 4KiB or by 2MiB pages,
- * and however KVM notices writes.  The vCPU doesn't run while the host calls an ioctl.
+ * Each row of sequences[] is a sequence of steps: ioctls of the host, and
+ * writes of the guest.  A model says which pages are dirty after each step.
+ * The test compares it with every log that KVM returns, page by page.  The log
+ * must not depend on whether 4KiB or 2MiB pages map the memory, or on how KVM
+ * notices writes.
+ *
+ * The test needs a kernel that can initially set all bits of the log, dirty
+ * rings, and two 2MiB HugeTLB pages.
+ *
+ * Limits: the vCPU does not run while the host calls an ioctl.
  */
 #include <sys/mman.h>
 #include <asm/barrier.h>
@@ -66,13 +73,13 @@ struct sequence {
 	struct step steps[MAX_STEPS];
 };
 
-/* Logging is enabled under one value of the capability, and used under another one. */
+/* Enable logging with one value of the capability, then change the value. */
 #define CHANGE_CAP(before, after) {						\
 	SET_CAP(before), ENABLE, SET_CAP(after), GET, CLEAR_ALL,		\
 	WRITE(512), GET, CLEAR(512), WRITE(256), GET				\
 }
 
-/* The ring is what GET looks at. */
+/* The same with a ring, which GET collects and resets. */
 #define RING_CAP(before, after) {						\
 	SET_CAP(before), ENABLE, SET_CAP(after), WRITE(512), GET, WRITE(256), GET \
 }
@@ -121,7 +128,10 @@ static const struct sequence sequences[] = {
 	{ "ring, all set", .ring = true, .steps = RING_CAP(INIT_SET, INIT_SET) },
 	{ "ring, all set becomes automatic", .ring = true, .steps = RING_CAP(INIT_SET, 0) },
 	{ "ring, automatic becomes all set", .ring = true, .steps = RING_CAP(0, INIT_SET) },
-	/* The first GET collects entries of both memslots, and what it resets is one batch. */
+	/*
+	 * The first GET collects entries of the old and of the new memslot, and
+	 * KVM resets all of them in one batch.
+	 */
 	{ "ring, memslot shrinks", .ring = true, .steps = {
 		SET_CAP(0), ENABLE, WRITE(40), RECREATE(32), WRITE(32), GET, WRITE(32), GET } },
 };
@@ -142,7 +152,7 @@ struct run {
 	bool resized;
 	u64 cap;
 	bool logged;
-	bool dirty[NR_PAGES];	/* what the next GET, or the ring, must return */
+	bool dirty[NR_PAGES];	/* what the next GET must return */
 };
 
 /* How a log differs from the model. */
@@ -152,7 +162,7 @@ struct diff {
 };
 
 static u64 nr_to_write = NR_PAGES;
-/* A page, and behind it one that can't be accessed. */
+/* The start of a page, behind which there is a page that is not accessible. */
 static void *edge;
 
 static void guest_main(void)
@@ -241,7 +251,7 @@ static void set_logging(struct run *r, bool on)
 {
 	vm_mem_region_set_flags(r->vm, DATA_SLOT, on ? KVM_MEM_LOG_DIRTY_PAGES : 0);
 	r->logged = on;
-	/* Without a bitmap all pages can't be dirty initially. */
+	/* With a ring there is no bitmap whose bits could all be set. */
 	set_dirty(r, on && !r->ring && r->cap == INIT_SET, NR_PAGES);
 }
 
@@ -294,7 +304,7 @@ static struct diff do_step(struct run *r, const struct step *step)
 	return (struct diff){};
 }
 
-/* The memory has been written to, so that huge pages are there, and writable. */
+/* The guest writes to all of the memory, so that KVM maps it, and writable. */
 static void create_vm(struct run *r, const struct backing *backing)
 {
 	r->vm = __vm_create(VM_SHAPE_DEFAULT, 1, 0);
@@ -306,7 +316,9 @@ static void create_vm(struct run *r, const struct backing *backing)
 	guest_write(r, NR_PAGES);
 }
 
-/* In a VM in which other sequences may have run: what they leave behind must not matter. */
+/*
+ * Other sequences may have run in the VM.  What they have left must not matter.
+ */
 static void run_sequence(struct run *r, const struct sequence *s, const struct backing *backing)
 {
 	unsigned int i, nr_gets = 0;

@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KVM_CLEAR_DIRTY_LOG: the log is the same however KVM notices what is written
+ * KVM_CLEAR_DIRTY_LOG, for each way in which KVM notices writes
  *
- * KVM may know of a write when it happens (write-protection fault), when a buffer is full (PML)
- * or when it looks (Dirty bits).  User space must not notice: a page that it clears is clean,
- * whether or not KVM_GET_DIRTY_LOG has reported it, and a page that it doesn't clear stays dirty.
+ * KVM learns of a write when it happens (write-protection fault), when a buffer
+ * is full or a vCPU exits (PML), or when it reads SPTEs (Dirty bits).  The log
+ * must be the same in all cases: a page that user space clears is clean,
+ * whether or not KVM_GET_DIRTY_LOG has reported it, and a page that user space
+ * does not clear stays dirty.
  *
- * Each case goes through the same steps: the guest writes to every third page, every fifth and so
- * on, and user space gets and clears the log in between.  Cases differ in
- * - how logging is enabled: GET clears the log, CLEAR does, or CLEAR does and all pages are dirty
- *   initially; or there is a dirty ring, which has no CLEAR;
- * - what CLEAR is asked to clear: what the last GET has returned, that and more pages, all pages,
- *   none, or all pages in the middle of the memslot;
- * - what maps the memory: small pages, huge pages, small pages of a memslot that begins in the
- *   middle of a page table and of a word of the log;
- * - whether huge pages, if there are any, are split eagerly, and whether VMs log by Dirty bits
- *   where they can.
- * A model says which pages are dirty, and each GET has to return just these.
+ * Each case goes through the same steps.  The guest writes to every third page,
+ * to every fifth page and so on, and user space gets and clears the log in
+ * between.  A model says which pages are dirty.  Each GET must return exactly
+ * these.  Cases differ in
+ *  - how pages are logged: GET clears the log, CLEAR does, CLEAR does and all
+ *    pages are dirty initially, or there is a dirty ring, which has no CLEAR;
+ *  - which pages CLEAR clears: those that the last GET has returned, these and
+ *    some others, all pages, no page, or all pages in the middle of the
+ *    memslot;
+ *  - what maps the memory: huge pages, 4KiB pages, or 4KiB pages of a memslot
+ *    that begins in the middle of a page table and of a word of the log;
+ *  - kvm.eager_page_split, if there are huge pages, and kvm.dirty_bits.
  *
- * Limits: the vCPU doesn't run during an ioctl.  Writes that race with CLEAR are
- * eager_split_stress_test's and the event "tlb" of dirty_bits_test.
+ * The test needs dirty rings, two free 2MiB HugeTLB pages, and both parameters
+ * writable.
+ *
+ * Limits: the vCPU does not run during an ioctl.  eager_split_stress_test, and
+ * dirty_bits_test with its event "tlb", test writes that race with CLEAR.
  */
 #include <asm/barrier.h>
 
@@ -50,13 +56,15 @@ static const char * const masks[] = {
 	[MASK_MIDDLE]	= "all pages in the middle",
 };
 
-/* Words at both ends that MASK_MIDDLE leaves out. */
+/* How many words MASK_MIDDLE leaves out at each end. */
 #define EDGE_WORDS	1
 
-/* MASK_MORE has one page in so many, besides those that GET has returned. */
+/* MASK_MORE contains each page that GET has returned, and every 7th page. */
 #define MORE_STEP	7
 
-/* Each has parts of two page tables. */
+/*
+ * What maps the memslot.  Each memslot extends over parts of two page tables.
+ */
 static const struct memory {
 	const char *name;
 	enum vm_mem_backing_src_type backing;
@@ -72,8 +80,8 @@ static const struct memory {
 };
 
 /*
- * Parameters of the host.  If VMs cannot log by Dirty bits, which have to be collected by
- * GET, then dirty_bits changes nothing, and the first NR_COLLECTING are left out.
+ * Parameters of the host.  If VMs cannot log by Dirty bits, dirty_bits changes
+ * nothing, and the test leaves out the first NR_COLLECTING rows.
  */
 #define NR_COLLECTING	2
 
@@ -206,7 +214,7 @@ static void clear(struct run *r, enum mask mask)
 	clear_range(r, log, edge, nr);
 }
 
-/* The guest writes to all pages, so that KVM has mapped them, and writable. */
+/* The guest writes to all pages, so that KVM maps them, and writable. */
 static void create_vm(struct run *r)
 {
 	const struct memory *m = r->memory;
@@ -249,14 +257,14 @@ static void run_round(struct run *r)
 	clear(r, r->mask);
 	get_and_compare(r);
 
-	/* What was reported is written again, and so is other memory. */
+	/* The guest writes to reported pages again, and to other pages. */
 	write_each(r, 5);
 	get_and_compare(r);
 	write_each(r, 2);
 	clear(r, r->mask);
 	get_and_compare(r);
 
-	/* CLEAR twice, and pages that were cleared stay clean. */
+	/* CLEAR twice.  Pages that were cleared must stay clean. */
 	clear(r, r->mask);
 	clear(r, r->mask);
 	write_each(r, 64);
@@ -270,7 +278,10 @@ static void run_round(struct run *r)
 	write_each(r, 1);
 }
 
-/* All masks in one VM, and the first one again: each round begins with what others leave. */
+/*
+ * Run all masks in one VM, and the first mask once more, so that each of them
+ * begins with what another one has left.
+ */
 static void run_masks(struct run *r)
 {
 	unsigned int nr_masks = r->way == WAY_RING ? 1 : NR_MASKS;

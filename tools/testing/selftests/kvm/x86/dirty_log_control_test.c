@@ -2,13 +2,19 @@
 /*
  * Per-VM settings: KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and KVM_CAP_X86_DIRTY_BITS
  *
- * Enable both capabilities with valid and invalid arguments, for all values of the host's
- * parameters, at times when KVM allows it and when it is too late.  The errors must be
- * those of api.rst.  What KVM reports must be what the last successful call has set.  Then
- * log VMs with these settings, and count the huge pages split, the holds of mmu_lock
- * meanwhile, and faults or exits.
+ * The test enables both capabilities with valid and with invalid arguments, for
+ * all values of kvm.eager_page_split and kvm.dirty_bits, while KVM allows it
+ * and when it is too late.  The errors must be those that api.rst documents.
+ * What KVM reports must be what the last successful call has set.
  *
- * Limits: the memory is too small to split more than 1GiB.
+ * Then it logs VMs with these settings.  KVM must split huge pages, hold
+ * mmu_lock as often, and take page faults or VM exits as the settings say, and
+ * the log must be exact.
+ *
+ * It needs both parameters writable, and 16 free 2MiB HugeTLB pages.
+ *
+ * Limits: the guest has only 32MiB, so the test never reaches the end of a
+ * chunk of 1GiB.
  */
 #include "eager_split_util.h"
 
@@ -17,14 +23,14 @@
 #define NR_HUGE		16u
 #define NR_PAGES	(NR_HUGE * PAGES_PER_2M)
 #define STRIDE		3ul
-/* PML's log has 512 entries, and exits when it is full. */
+/* PML's log has 512 entries, and the vCPU exits when it is full. */
 #define PML_EXITS	(NR_PAGES / 512)
 #define MAX_LATE_ROUNDS	16
 #define SMM_SLOT	BIT(16)
 #define TSS_ADDR	0xfffbd000ul
 #define IDENTITY_ADDR	0xfffbc000ull
 
-/* The capability isn't enabled. */
+/* The test does not enable the capability. */
 #define NOT_SET		(~0ull)
 #define DEFAULT_CHUNK	SZ_1G
 
@@ -39,7 +45,7 @@ static const struct control none = { NOT_SET, NOT_SET };
 /* The values of kvm.dirty_bits. */
 static const char * const methods[] = { "off", "auto", "on" };
 
-/* Do the host's CPUs log writes themselves, and do its SPTEs have Dirty bits? */
+/* Do the host's CPUs log writes (PML), and do SPTEs have Dirty bits? */
 static bool pml, has_dirty_bits;
 
 /* The values of the host's parameters. */
@@ -51,7 +57,10 @@ static u8 smm_page[SZ_4K] __aligned(SZ_4K);
 /* What enable_asked() enables. */
 static struct control asked;
 
-/* The guest writes to one page in so many.  Set by the host while the vCPU is stopped. */
+/*
+ * The guest writes to every page whose number is a multiple of this.  The host
+ * sets it while the vCPU is stopped.
+ */
 static u64 stride = 1;
 
 static void guest_main(void)
@@ -111,7 +120,10 @@ static bool expected_dirty_bits(u64 bits)
 	return bits == NOT_SET ? has_dirty_bits && !pml && of_host : bits;
 }
 
-/* What KVM reports of the VM and of the host.  The latter does not depend on parameters. */
+/*
+ * Check what KVM reports for the VM and for the host.  What it reports for the
+ * host does not depend on parameters.
+ */
 static void check_reports(struct kvm_vm *vm, u64 chunk, bool dirty_bits)
 {
 	u64 flags = has_dirty_bits ? KVM_X86_DIRTY_BITS_ENABLE : 0;
@@ -148,7 +160,7 @@ static void enable_bits(struct kvm_vm *vm, u64 bits, int expected)
 	struct kvm_enable_cap cap = { .cap = KVM_CAP_X86_DIRTY_BITS, .args = { bits } };
 
 	enable(vm, cap, expected);
-	/* Each invalid call asks for the opposite, which must not take effect. */
+	/* Each invalid call sets the opposite, which must not take effect. */
 	cap.args[0] ^= KVM_X86_DIRTY_BITS_ENABLE;
 	cap.flags = 1;
 	enable(vm, cap, EINVAL);
@@ -162,7 +174,10 @@ static void enable_bits(struct kvm_vm *vm, u64 bits, int expected)
 	enable(vm, cap, EINVAL);
 }
 
-/* Enable the opposite first, as far as it is allowed: the last successful call counts. */
+/*
+ * Enable the opposite first, as far as it is allowed.  The last successful call
+ * must win.
+ */
 static void enable_asked(struct kvm_vm *vm)
 {
 	u64 chunk = asked.chunk ? 0 : SZ_2M, bits = !asked.bits;
@@ -205,7 +220,10 @@ static void check_values(void)
 	kvm_vm_free(vm);
 }
 
-/* A VM keeps its settings when the parameters change, but new ones obey the parameters. */
+/*
+ * When the parameters change, a VM keeps its settings, but new settings are
+ * subject to the new parameters.
+ */
 static void check_later(void)
 {
 	struct kvm_vm *vm;
@@ -225,7 +243,7 @@ static void check_later(void)
 	kvm_vm_free(vm);
 }
 
-/* KVM must refuse other settings than those that the VM has. */
+/* KVM must refuse to change the settings. */
 static void enable_too_late(struct kvm_vm *vm)
 {
 	int expected = bits_error(has_dirty_bits);
@@ -243,7 +261,7 @@ static void check_too_late(void)
 
 	set_host(true, "on");
 	vm = vm_create_barebones();
-	/* KVM may create internal memslots for these, which must not make it too late. */
+	/* KVM may create internal memslots for these, which must not count. */
 	vm_ioctl(vm, KVM_SET_TSS_ADDR, (void *)TSS_ADDR);
 	vm_ioctl(vm, KVM_SET_IDENTITY_MAP_ADDR, &addr);
 	enable_chunk(vm, 0, 0);
@@ -276,8 +294,8 @@ static void check_too_late(void)
 }
 
 /*
- * A ring must have room for PML's log, even if the VM has enabled Dirty bits instead of
- * PML, as it may disable them again.
+ * A ring must have room for PML's log, even if the VM has enabled Dirty bits
+ * instead of PML, because it may disable them again.
  */
 static void check_small_ring(void)
 {
@@ -301,7 +319,7 @@ static void check_ring(void)
 	kvm_vm_free(vm);
 }
 
-/* The log must contain every @nr-th page, which the guest has written, and no other. */
+/* The log must contain every @nr-th page, and no page that was not written. */
 static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 {
 	unsigned long log[NR_PAGES / BITS_PER_WORD];
@@ -315,13 +333,13 @@ static void check_log(struct kvm_vm *vm, u64 nr, bool manual)
 }
 
 /*
- * KVM has a static key for VMs that enable Dirty bits, and changes it at most once a
- * second, so a wrong count of such VMs takes effect a second later.  There is no event to
- * wait for if the count is right.
+ * KVM has a static key that counts VMs which enable Dirty bits, and changes it
+ * at most once a second.  So a wrong count takes effect a second later.  If the
+ * count is right, there is no event to wait for.
  */
 #define STATIC_KEY_S	2
 
-/* This must not change how the VM logs that runs at the same time. */
+/* This must not change how the VM under test logs. */
 static void enable_in_another_vm(void)
 {
 	struct kvm_vm *vm = vm_create_barebones();
@@ -352,9 +370,9 @@ static struct kvm_vm *create_vm(struct control c, struct kvm_vcpu **vcpu)
 }
 
 /*
- * A vCPU that is created while pages are logged must log like the others.  With PML it
- * exits at least once for 512 pages in each round.  The host's interrupts are exits, too,
- * so to show that PML is off, one round with fewer exits is enough.
+ * A vCPU that is created while pages are logged must log like the others.  With
+ * PML, it exits at least once per 512 pages in each round.  Interrupts of the
+ * host cause exits, too.  So one round with fewer exits proves that PML is off.
  */
 static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 {
@@ -374,7 +392,7 @@ static void check_late_vcpu(struct kvm_vm *vm, struct control c, bool manual)
 		    "%lu exits for %lu pages, Dirty bits %lu", exits, NR_PAGES, c.bits);
 }
 
-/* Enable logging.  With manual protection it is CLEAR that splits huge pages. */
+/* Enable logging.  With manual protection, CLEAR splits huge pages. */
 static void check_split(struct kvm_vm *vm, struct control c, bool manual, bool splits)
 {
 	u64 chunk = chunk_of(c), nr_2m, holds, at_least;
@@ -396,12 +414,12 @@ static void check_split(struct kvm_vm *vm, struct control c, bool manual, bool s
 		    nr_2m, holds, chunk);
 }
 
-/* Log two rounds of writes.  Faults tell whether KVM write-protects pages. */
+/* Log two rounds of writes.  KVM write-protects pages if there are faults. */
 static void check_writes(struct kvm_vm *vm, struct kvm_vcpu *vcpu, struct control c, bool manual)
 {
 	u64 faults;
 
-	/* All pages are small after the first round; the second one writes to fewer of them. */
+	/* After the first round, all huge pages are split. */
 	write_guest_global(vm, stride, STRIDE);
 	vcpu_run_to_sync(vcpu, NULL);
 	check_log(vm, STRIDE, manual);
@@ -415,7 +433,7 @@ static void check_writes(struct kvm_vm *vm, struct kvm_vcpu *vcpu, struct contro
 		    "Dirty bits %lx: %lu faults", c.bits, nr_faults(vcpu) - faults);
 }
 
-/* @turn_off: the host sets eager_page_split=N when the VM has its settings already. */
+/* @turn_off: set eager_page_split=N when the VM already has its settings. */
 static void check_vm(struct control c, bool manual, bool turn_off)
 {
 	bool splits = c.chunk && host_eager && !turn_off;

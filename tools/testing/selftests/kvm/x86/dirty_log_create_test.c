@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Memslots that are logged from their creation, which a running vCPU finds at once
+ * A memslot that is logged from its creation, while a vCPU runs
  *
- * The vCPU polls an address until a memslot appears there.  Then it reads three pages and writes
- * to two of them.  If a huge page maps them, the first write splits it; with Dirty bits or PML the
- * second write takes no page fault, so only the CPU can log it.  No other memslot is logged, so
- * with PML, creating this memslot is what enables PML in the vCPU.  The log must contain the two
- * written pages and no other page: in the first KVM_GET_DIRTY_LOG, and in the second one after the
- * guest has written again.
+ * The vCPU polls an address until a memslot appears there.  Then it reads three
+ * pages, and writes to two of them.  If a huge page maps them, the first write
+ * splits it.  With Dirty bits or PML, the second write takes no page fault, so
+ * only the CPU can log it.  No other memslot is logged, so with PML, creating
+ * this memslot is what enables PML in the vCPU.
+ *
+ * The log must contain the two written pages and no other page.  The test gets
+ * the log twice, the second time when the guest has written again.
+ *
+ * Limits: the scheduler decides how early the vCPU finds the memslot.
  */
 #include <sched.h>
 
@@ -42,7 +46,10 @@ static void write_pages(u64 value)
 static void guest_code(void)
 {
 	for (;;) {
-		/* KVM emulates a read that finds no memslot, so read what was found once more. */
+		/*
+		 * KVM emulates reads that find no memslot, so only another read
+		 * is certain to map the page.
+		 */
 		while (READ_ONCE(*guest_page(0)) != CONTENT)
 			;
 		READ_ONCE(*guest_page(0));
@@ -55,7 +62,7 @@ static void guest_code(void)
 	}
 }
 
-/* Until there is a memslot the reads end in user space. */
+/* While there is no memslot, each read exits to user space. */
 static void *run_vcpu(void *unused)
 {
 	for (;;) {
@@ -90,7 +97,7 @@ static void run_round(unsigned int round, void *hva)
 	*(u64 *)hva = CONTENT;
 	WRITE_ONCE(nr_polls, 0);
 	start_thread(&thread, run_vcpu, NULL);
-	/* The memslot has to come while the vCPU runs. */
+	/* Create the memslot while the vCPU runs. */
 	while (!READ_ONCE(nr_polls))
 		sched_yield();
 	vm_set_user_memory_region(vm, SLOT, KVM_MEM_LOG_DIRTY_PAGES, DATA_GPA,

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging: other threads act while logging is being enabled.  The moment is a little
- * later in each round, so that all rounds together cover the whole ioctl.
+ * What other threads do while dirty logging is being enabled
  *
- * split: a vCPU writes to a huge page of the memslot, which sets its Dirty bit again, and
- * executes code in it, for which KVM has to split it if nx_huge_pages is on.  Writes
- * after that must be in the log.  Each round has a huge page of its own, as KVM does not
- * restore those that were split before logging.  The small pages behind the huge pages
- * make the ioctl long.  With eager_page_split=Y no huge page is left to be split.  If KVM
- * lost a bit while it replaced the huge page by a link, the vCPU would fault forever.
+ * Each round enables logging, while another thread acts.  The thread acts a
+ * little later in each round, so that all rounds together cover the whole
+ * ioctl.
  *
- * create: a vCPU is created.  What it writes must be in the log.  These vCPUs run without
- * paging and without CPUID: KVM_SET_CPUID2 would have KVM decide again whether the CPU
- * logs their writes.
+ *  - split: a vCPU writes to a huge page of the memslot, which sets its Dirty
+ *    bit again, and executes code in it.  If kvm.nx_huge_pages is on, KVM has
+ *    to split the huge page for that.  All pages that another vCPU writes later
+ *    must be in the log.  If KVM lost a bit while it replaced the huge page by
+ *    a link, the vCPU would fault forever; an alarm then fails the test.  Each
+ *    round uses another huge page, because KVM does not restore huge pages that
+ *    were split before logging.  4KiB pages behind the huge pages make the
+ *    ioctl take long.
+ *  - create: a vCPU is created.  What it writes must be in the log.  These
+ *    vCPUs run without paging and without CPUID, because KVM_SET_CPUID2 would
+ *    make KVM decide again whether the CPU logs their writes.
+ *  - guess: the same, but another thread guesses the file descriptor of the
+ *    vCPU, and runs the vCPU before the ioctl that creates it has returned.
  *
- * guess: the same, but another thread guesses the vCPU's file descriptor and runs the vCPU
- * before the ioctl that creates it returns.
+ * "split" needs free 2MiB HugeTLB pages.
+ *
+ * Limits: the test hits a race only by chance.  With kvm.eager_page_split=Y,
+ * KVM splits the huge page before the vCPU can make KVM split it.
  */
 #include <signal.h>
 
@@ -42,14 +50,16 @@ static void *mem;
 static u64 delay_ns;
 static u64 nr_rounds = 16;
 
-/* At the beginning of pages, the only address that some emulators log as they should. */
+/*
+ * Write to the start of each page: some emulators log other addresses wrongly.
+ */
 static void guest_write_range(u64 gva, u64 size)
 {
 	for (u64 end = gva + size; gva < end; gva += PAGE_SIZE)
 		WRITE_ONCE(*(u64 *)gva, gva);
 }
 
-/* Runs twice in each round: before logging is enabled, and after that. */
+/* Runs twice in each round: before and after logging is enabled. */
 static void guest_write(void)
 {
 	for (unsigned int i = 0; ; i++) {
@@ -68,7 +78,7 @@ static void guest_execute(void)
 	}
 }
 
-/* One thread for all rounds, as KVM_RUN waits for RCU first if the thread has changed. */
+/* One thread for all rounds, as KVM_RUN waits for RCU if the thread changes. */
 static void *execute_later(void *arg)
 {
 	for (unsigned int round = 0; round < nr_rounds; round++) {
@@ -97,7 +107,7 @@ static void create_slot(void)
 	virt_map_level(vm, DATA_GPA, DATA_GPA, DATA_SIZE, PG_LEVEL_2M);
 }
 
-/* Return: how many pages of ROUND's 2MiB were written and aren't in the log. */
+/* Return: how many pages of this round's 2MiB are missing from the log. */
 static unsigned int nr_missing(unsigned int round)
 {
 	unsigned long log[DATA_SIZE / PAGE_SIZE / BITS_PER_WORD];
@@ -130,8 +140,9 @@ static void run_split(void)
 	TEST_ASSERT(signal(SIGALRM, give_up) != SIG_ERR, "signal");
 
 	/*
-	 * The first write comes at once.  About a third of the others come within the time
-	 * of the shortest ioctl so far; later ones may hit an ioctl that takes longer.
+	 * In the first round, the vCPU runs at once.  In about a third of the
+	 * rounds, it begins within the time of the shortest ioctl so far.  In
+	 * later rounds, it can only hit an ioctl that takes longer.
 	 */
 	for (round = 0; round < nr_rounds; round++) {
 		alarm(ROUND_S);
@@ -160,10 +171,10 @@ static void run_split(void)
 /* movb $1, (%eax); out %al, $0x10 */
 static const u8 write_code[] = { 0xc6, 0x00, 0x01, 0xe6, 0x10 };
 
-/* Rounds that the thread that enables logging was told to begin, has begun, and has done. */
+/* The rounds that enable_later() shall begin, has begun, and has completed. */
 static unsigned int nr_asked, nr_begun, nr_done;
 
-/* Rounds that there will be. */
+/* The number of rounds, including round 0, which creates the first vCPU. */
 static unsigned int nr_enabled;
 
 static void set_page_flags(u32 flags)
@@ -171,7 +182,7 @@ static void set_page_flags(u32 flags)
 	vm_set_user_memory_region(vm, DATA_SLOT, flags, DATA_GPA, PAGE_SIZE, mem);
 }
 
-/* Busy, so that both threads begin at the same moment. */
+/* Wait in a busy loop, so that both threads begin at the same moment. */
 static void *enable_later(void *arg)
 {
 	for (unsigned int round = 1; round < nr_enabled; round++) {
@@ -186,7 +197,7 @@ static void *enable_later(void *arg)
 	return NULL;
 }
 
-/* Protected mode without paging. */
+/* Let the vCPU write to the page, in protected mode without paging. */
 static void write_page(struct kvm_vcpu *vcpu)
 {
 	struct kvm_regs regs = { .rip = CODE_GPA, .rax = DATA_GPA, .rflags = X86_EFLAGS_FIXED };
@@ -236,7 +247,10 @@ static void run_create(void)
 	nr_enabled = NR_CREATED;
 	start_thread(&thread, enable_later, NULL);
 
-	/* The ioctl begins later each time: in the end, after the vCPU has been created. */
+	/*
+	 * Logging is enabled later each time, in the end when the vCPU has
+	 * already been created.
+	 */
 	for (unsigned int round = 1; round < NR_CREATED; round++) {
 		WRITE_ONCE(delay_ns, 2 * creating_ns * round / NR_CREATED);
 		WRITE_ONCE(nr_asked, round);
@@ -269,7 +283,7 @@ static int next_fd(void)
 	return fd;
 }
 
-/* Write the page as write_page() does, as soon as there is a vCPU and logging is enabled. */
+/* Like write_page(), as soon as the vCPU exists and logging is enabled. */
 static void *write_guessed(void *arg)
 {
 	struct kvm_regs regs = { .rip = CODE_GPA, .rax = DATA_GPA, .rflags = X86_EFLAGS_FIXED };

@@ -1,33 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of dirty_log_fuzz_test share.  A sequence consists of steps, each of which
- * can be left out.  A model says what the result of each step must be.
+ * Shared by the files of dirty_log_fuzz_test.  A sequence consists of steps,
+ * each of which can be left out.  A model says what the result of each step
+ * must be.
  *
  *   dirty_log_fuzz_test.c	draws, replays and shrinks sequences
  *   dirty_log_fuzz_model.c	the steps, most of them ioctls, and the model
  *   dirty_log_fuzz_guest.c	the guest, and its modes
  *   dirty_log_fuzz_memory.c	what the host does to memory
  *
- * Each file calls only those below it, but for fuzz_fail() in dirty_log_fuzz_test.c, which
- * ends the process that runs the sequence.
+ * Each of these files calls only the files below it.  The exception is
+ * fuzz_fail() in dirty_log_fuzz_test.c, which ends the process that runs the
+ * sequence.
  */
 #ifndef SELFTEST_KVM_DIRTY_LOG_FUZZ_H
 #define SELFTEST_KVM_DIRTY_LOG_FUZZ_H
 
 #include "eager_split_util.h"
 
-/* Code, the list and page tables of the guest; mapped at the same address, and never logged. */
+/*
+ * Code, list and page tables of the guest; GVA and GPA are equal; never logged.
+ */
 #define LOW_SLOT		0
 #define LOW_SIZE		SZ_4M
 
-/* Guest memory that memslots may have, and where a guest that does so maps it again. */
+/*
+ * The window: guest addresses that memslots may occupy.  Some modes of the
+ * guest map it once more, at multiples of ALIAS_STEP.
+ */
 #define WINDOW_GPA		0x40000000ull
 #define WINDOW_CHUNKS		16ul
 #define WINDOW_SIZE		(WINDOW_CHUNKS * SZ_2M)
 #define WINDOW_PAGES		(WINDOW_SIZE / PAGE_SIZE)
 #define ALIAS_STEP		((u64)SZ_1G)
 
-/* The memslots 1, 2 and 3, and the host's memory that any of them may be. */
+/* Memslots 1, 2 and 3, and the size of each area of host memory behind them. */
 #define NR_SLOTS		4u
 #define AREA_PAGES		(2 * PAGES_PER_2M)
 #define AREA_SIZE		(AREA_PAGES * PAGE_SIZE)
@@ -37,25 +44,28 @@
 
 enum area_id { AREA_HUGETLB, AREA_THP, AREA_SHARED, NR_AREAS };
 
-/* What the host's mapping permits.  If that is less than the guest needs, KVM_RUN fails. */
+/* What the host's mapping permits.  KVM_RUN fails if the guest needs more. */
 enum access { ACCESS_ALL, ACCESS_READ, ACCESS_NONE };
 
 #define MAX_LIST		1024u
 #define MAX_ARGS		7u
 #define MAX_STEPS		1024u
 
-/* A step is an operation and its arguments, which are valid in any state of the VM. */
+/* An operation and its arguments.  A step can be run in any state of the VM. */
 struct step {
 	unsigned int op;
 	u32 args[MAX_ARGS];
 };
 
-/* How a sequence ended.  In memory shared with the process that runs the sequence. */
+/* How a sequence has ended.  The process that runs the sequence writes this. */
 struct report {
 	unsigned int step;
 	bool failed;
 	char text[256];
-	/* Ioctls and, among them, those that KVM had to refuse; pages accessed and compared. */
+	/*
+	 * How many ioctls there were, how many of them KVM had to refuse, and
+	 * how many pages were accessed and compared.
+	 */
 	u64 calls;
 	u64 refused;
 	u64 accesses;
@@ -70,7 +80,7 @@ struct slot {
 	enum area_id area;
 	u64 offset;
 	u64 npages;
-	/* Within the window, in pages. */
+	/* The first page within the window. */
 	u64 base;
 	unsigned long dirty[LOG_WORDS];
 	/* What the last GET returned. */
@@ -84,7 +94,9 @@ struct area {
 	u8 access[AREA_PAGES];
 };
 
-/* The guest adds 1 to the address of what it is to write. */
+/*
+ * An entry of the guest's list.  If @gva is odd, write to @gva - 1, else read.
+ */
 struct entry {
 	u32 gva;
 	u32 value;
@@ -92,7 +104,7 @@ struct entry {
 
 struct fuzz {
 	struct report *report;
-	/* Another thread does things to memory at the same time. */
+	/* Another thread changes mappings at the same time (-t). */
 	bool threaded;
 	/* Held by each thread while it changes mappings. */
 	pthread_mutex_t memory_lock;
@@ -123,7 +135,10 @@ do {									\
 		fuzz_fail(f, fmt, ##__VA_ARGS__);			\
 } while (0)
 
-/* Count a call that returned @ret.  It has to fail with @expected, a negative errno, or 0. */
+/*
+ * Count a call that has returned @ret.  @expected is the negative errno with
+ * which it must fail, or 0 if it must succeed.
+ */
 static inline void check_call(struct fuzz *f, const char *what, int ret, int expected)
 {
 	int error = ret < 0 ? -errno : 0;
@@ -153,12 +168,12 @@ void guest_add_vcpu(struct fuzz *f, unsigned int id);
 unsigned int guest_nr_modes(void);
 /* @clean: the guest's entries have no Accessed and Dirty bits. */
 void guest_set_mode(struct fuzz *f, unsigned int id, unsigned int mode, bool clean);
-/* A vCPU is to go through a list. */
+/* Start a list for this vCPU. */
 void guest_begin(struct fuzz *f, unsigned int id);
-/* It accesses a page of the window, which may have no memslot. */
+/* Add an access to a page of the window, where there may be no memslot. */
 void guest_list(struct fuzz *f, u64 page, bool write);
 void guest_run(struct fuzz *f);
-/* A vCPU enters the guest, which doesn't access the window. */
+/* Let a vCPU enter the guest without accessing the window. */
 void guest_enter(struct fuzz *f, unsigned int id);
 
 /* Memory */
@@ -181,7 +196,7 @@ void memory_stop_thread(struct fuzz *f);
 
 /* Operations */
 
-/* What an argument is, from which its values are drawn. */
+/* The kind of an argument, which decides how values are drawn. */
 enum arg {
 	ARG_END,
 	ARG_VCPU,
@@ -208,13 +223,13 @@ enum arg {
 	ARG_WRONG,
 };
 
-/* What has to be there for a step: all of it, a VM that may have no memslots yet, or neither. */
+/* What a step needs: a guest, a VM (which may have no memslots), or nothing. */
 enum stage { STAGE_GUEST, STAGE_VM, STAGE_HOST };
 
 struct op {
 	const char *name;
 	void (*run)(struct fuzz *f, const u32 *args);
-	/* How often it is drawn, in relation to others. */
+	/* How often it is drawn, in relation to other operations. */
 	unsigned int weight;
 	enum stage stage;
 	enum arg args[MAX_ARGS + 1];
@@ -223,7 +238,7 @@ struct op {
 extern const struct op ops[];
 extern const unsigned int nr_ops;
 
-/* Compare logs and memory, and have the guest read what it can. */
+/* Compare all logs and memory, and let the guest read what it can. */
 void fuzz_final(struct fuzz *f);
 
 #endif /* SELFTEST_KVM_DIRTY_LOG_FUZZ_H */

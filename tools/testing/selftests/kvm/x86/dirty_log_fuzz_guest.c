@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The guest of dirty_log_fuzz_test: it goes through a list, in several modes. */
+/* The guest of dirty_log_fuzz_test: it executes a list of accesses. */
 #include "dirty_log_fuzz.h"
 
 #define CODE_GPA		0x1000ull
@@ -12,16 +12,18 @@
 /* What a guest reads where there is no memslot. */
 #define MMIO_VALUE		0xfefefefeu
 
-/* MMIO accesses in a list: each is a slow exit, and more of them test nothing new. */
+/* The most MMIO accesses in a list.  Each is a slow exit. */
 #define MAX_MMIO		4
 
-/* How often KVM_RUN is called again after an error that goes away. */
+/* How often to call KVM_RUN again after errors that should go away. */
 #define MAX_RETRIES		100000
 
 /*
- * What the guest runs, the same instructions in 32-bit and in 64-bit code.
+ * The code of the guest.  The instructions have the same encoding in 32-bit and
+ * in 64-bit code.
  *
- * In: ESI the list, ECX its length.  What was read goes to the list.
+ * In: ESI is the list and ECX its length.  The guest stores each value that it
+ * reads to the entry of the list.
  */
 static void __attribute__((naked)) guest_code(void)
 {
@@ -41,7 +43,9 @@ static void __attribute__((naked)) guest_code(void)
 		     ".code64");
 }
 
-/* Page tables; those of 64-bit guests may be shared by modes. */
+/*
+ * The roots of the guest's page tables.  Several modes may use the same root.
+ */
 enum root { ROOT_LONG, ROOT_SMALL, ROOT_PAE, ROOT_PSE, NO_ROOT };
 
 static const struct mode {
@@ -49,7 +53,7 @@ static const struct mode {
 	u64 cr0;
 	u64 cr4;
 	u64 efer;
-	/* Where the guest finds the window. */
+	/* Add this to the addresses of the window. */
 	u64 offset;
 } modes[] = {
 	{ NO_ROOT },
@@ -57,7 +61,7 @@ static const struct mode {
 	{ ROOT_SMALL, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX },
 	{ ROOT_PAE, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, 0 },
 	{ ROOT_PSE, X86_CR0_PG | X86_CR0_WP, X86_CR4_PSE, 0 },
-	/* Read-only entries, through which the guest may write, as CR0.WP is clear. */
+	/* Read-only entries.  The guest may write, because CR0.WP is clear. */
 	{ ROOT_LONG, X86_CR0_PG, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX, ALIAS_STEP },
 	/* The same memory once more, by user entries that are not executable. */
 	{ ROOT_LONG, X86_CR0_PG | X86_CR0_WP, X86_CR4_PAE, EFER_LME | EFER_LMA | EFER_NX,
@@ -69,7 +73,7 @@ unsigned int guest_nr_modes(void)
 	return ARRAY_SIZE(modes);
 }
 
-/* Entries of a 32-bit guest's PDPT must not have the other bits. */
+/* The other bits are reserved in PDPT entries of a 32-bit guest. */
 static u64 table_bits(int levels, int level)
 {
 	return levels == 3 && level == 3 ? PT_PRESENT_MASK :
@@ -175,7 +179,7 @@ void guest_begin(struct fuzz *f, unsigned int id)
 	f->nr_mmio = 0;
 }
 
-/* How far from a GPA its GVA is, for the vCPU that is to run. */
+/* Return: the difference between GVA and GPA for the vCPU that is to run. */
 static u64 gva_offset(struct fuzz *f)
 {
 	return modes[f->modes[f->running]].offset;
@@ -224,7 +228,7 @@ static u64 gpa_of(struct fuzz *f, unsigned int i)
 	return (f->list[i].gva & ~1u) - gva_offset(f);
 }
 
-/* The page of an entry in an area, unless it is MMIO. */
+/* Find the area and the page of an entry.  Return: false if it is MMIO. */
 static bool find_page(struct fuzz *f, unsigned int i, enum area_id *area, u64 *page)
 {
 	u64 in_window = (gpa_of(f, i) - WINDOW_GPA) / PAGE_SIZE;
@@ -238,7 +242,7 @@ static bool find_page(struct fuzz *f, unsigned int i, enum area_id *area, u64 *p
 	return true;
 }
 
-/* KVM has to refuse an access that the host's own mapping does not permit. */
+/* KVM must refuse accesses that the mapping of the host does not permit. */
 static bool is_refused(struct fuzz *f, unsigned int i)
 {
 	enum access least = is_write(&f->list[i]) ? ACCESS_ALL : ACCESS_READ;
@@ -248,7 +252,7 @@ static bool is_refused(struct fuzz *f, unsigned int i)
 	return find_page(f, i, &area, &page) && f->areas[area].access[page] > least;
 }
 
-/* Which entry the guest has come to. */
+/* Return: the number of the entry that the guest has reached. */
 static unsigned int current_entry(struct fuzz *f, struct kvm_vcpu *vcpu)
 {
 	struct kvm_regs regs;
@@ -260,7 +264,9 @@ static unsigned int current_entry(struct fuzz *f, struct kvm_vcpu *vcpu)
 	return i;
 }
 
-/* The guest has done all accesses up to @end, so none of them may be one to refuse. */
+/*
+ * The guest has passed all entries up to @end, so KVM must permit all of them.
+ */
 static unsigned int check_done(struct fuzz *f, unsigned int i, unsigned int end)
 {
 	for (; i < end; i++)
@@ -286,13 +292,13 @@ static void handle_mmio(struct fuzz *f, struct kvm_run *run, unsigned int i)
 		memset(run->mmio.data, MMIO_VALUE, sizeof(run->mmio.data));
 }
 
-/* KVM_RUN has failed, for the access of entry @i. */
+/* KVM_RUN has failed at the access of entry @i. */
 static void handle_error(struct fuzz *f, unsigned int i, int error)
 {
 	enum area_id area;
 	u64 page;
 
-	/* The other thread has changed the memory.  Wait until it is done. */
+	/* The other thread is changing the mapping.  Wait until it is done. */
 	if (f->threaded && (error == EFAULT || error == EAGAIN)) {
 		pthread_mutex_lock(&f->memory_lock);
 		pthread_mutex_unlock(&f->memory_lock);
@@ -303,7 +309,9 @@ static void handle_error(struct fuzz *f, unsigned int i, int error)
 	      "KVM_RUN: errno %d at entry %u of %u, GVA 0x%x", error, i, f->nr_listed,
 	      i < f->nr_listed ? f->list[i].gva : 0);
 	find_page(f, i, &area, &page);
-	/* Permit accesses to the memory around it as well, as each error is a slow exit. */
+	/*
+	 * Also permit accesses to the memory around, as errors are slow exits.
+	 */
 	memory_allow(f, area, round_down(page, PAGES_PER_2M), PAGES_PER_2M);
 	f->report->refused++;
 }
@@ -358,7 +366,7 @@ void guest_run(struct fuzz *f)
 
 void guest_enter(struct fuzz *f, unsigned int id)
 {
-	/* The second entry is what the guest reads. */
+	/* The guest reads the second entry of the list. */
 	guest_begin(f, id);
 	f->list[0] = (struct entry){ .gva = LIST_GPA + sizeof(struct entry) };
 	f->list[1] = (struct entry){ };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What dirty_log_fuzz_test does to the host's memory, and which memslot has which page. */
+/* How dirty_log_fuzz_test changes the host's memory. */
 #include <sys/wait.h>
 #include <linux/falloc.h>
 #include <linux/mman.h>
@@ -35,7 +35,7 @@ static u32 *word_at(struct area *a, u64 page)
 	return a->hva + page * PAGE_SIZE + word_offset(page);
 }
 
-/* Round to whole pages of the host, which is what it can take away. */
+/* Round to whole pages of the host, as the host cannot take away less. */
 static struct range range_of(struct fuzz *f, enum area_id id, u64 first, u64 nr)
 {
 	u64 unit = id == AREA_HUGETLB ? PAGES_PER_2M : 1;
@@ -47,7 +47,9 @@ static struct range range_of(struct fuzz *f, enum area_id id, u64 first, u64 nr)
 	return (struct range){ &f->areas[id], first, end - first };
 }
 
-/* A number is that of an area, or from NR_AREAS on, that of a memslot in an area. */
+/*
+ * @number is that of an area or, minus NR_AREAS, that of a memslot in an area.
+ */
 static enum area_id area_of(struct fuzz *f, u32 number)
 {
 	return number < NR_AREAS ? number : f->slots[(number - NR_AREAS) % NR_SLOTS].area;
@@ -102,7 +104,7 @@ static void forget(struct range r)
 	memset(&r.area->content[r.first], 0, r.nr * sizeof(*r.area->content));
 }
 
-/* Private memory loses its content; that of a file stays. */
+/* Private memory loses its content, a file does not. */
 void step_dontneed(struct fuzz *f, const u32 *args)
 {
 	struct range r = arg_range(f, args);
@@ -116,7 +118,7 @@ void step_dontneed(struct fuzz *f, const u32 *args)
 		forget(r);
 }
 
-/* This may fail, and then nothing has changed. */
+/* If this fails, nothing has changed. */
 static void collapse(struct fuzz *f, u64 chunk)
 {
 	madvise(f->areas[AREA_THP].hva + chunk * SZ_2M, SZ_2M, MADV_COLLAPSE);
@@ -130,7 +132,10 @@ void step_collapse(struct fuzz *f, const u32 *args)
 	pthread_mutex_unlock(&f->memory_lock);
 }
 
-/* With -t it is the other thread that protects memory, so that vCPUs can wait for its end. */
+/*
+ * With -t, only the other thread protects memory, so that vCPUs can wait for
+ * it.
+ */
 void step_protect(struct fuzz *f, const u32 *args)
 {
 	if (!f->threaded)
@@ -148,7 +153,7 @@ static void remap_part(struct fuzz *f, void *p, size_t size)
 	f->report->events++;
 }
 
-/* HugeTLB mappings, once divided, are not merged again, so move page by page. */
+/* Move page by page: parts of a HugeTLB mapping do not merge again. */
 static void remap(struct fuzz *f, struct range r)
 {
 	size_t size = range_size(r);
@@ -160,7 +165,10 @@ static void remap(struct fuzz *f, struct range r)
 		remap_part(f, range_hva(r) + i, SZ_2M);
 }
 
-/* Move memory elsewhere and back.  That needs a single mapping, i.e. the same permissions. */
+/*
+ * Move memory elsewhere and back.  That works only within one mapping, i.e.
+ * with the same permissions everywhere.
+ */
 void step_remap(struct fuzz *f, const u32 *args)
 {
 	struct range r = arg_range(f, args);
@@ -195,7 +203,7 @@ void step_host_write(struct fuzz *f, const u32 *args)
 	pthread_mutex_unlock(&f->memory_lock);
 }
 
-/* For the time of a child, all private memory is copied when it is written. */
+/* While the child exists, private memory is copied on writes. */
 void step_fork(struct fuzz *f, const u32 *args)
 {
 	pid_t pid = fork();
@@ -239,13 +247,15 @@ void memory_create(struct fuzz *f)
 
 	TEST_ASSERT(fd >= 0 && !ftruncate(fd, AREA_SIZE), "memfd: errno %d", errno);
 	a[AREA_HUGETLB].fd = -1;
-	/* Reservations would get lost: the host doesn't keep track of them when memory moves. */
+	/* Without reservations, as the host loses them when memory moves. */
 	a[AREA_HUGETLB].hva = map_aligned(rw, MAP_ANON_PRIVATE | MAP_NORESERVE | MAP_HUGETLB |
 					  MAP_HUGE_2MB, -1);
 	a[AREA_THP].fd = -1;
 	a[AREA_THP].hva = map_aligned(rw, MAP_ANON_PRIVATE, -1);
 	madvise(a[AREA_THP].hva, AREA_SIZE, MADV_HUGEPAGE);
-	/* Parts of a mapping can be merged again only if they share an anon_vma, so create one. */
+	/*
+	 * Parts of a mapping merge only if they share an anon_vma.  Create it.
+	 */
 	WRITE_ONCE(*(u32 *)a[AREA_THP].hva, 0);
 	a[AREA_SHARED].fd = fd;
 	a[AREA_SHARED].hva = map_aligned(rw, MAP_SHARED, fd);
@@ -253,7 +263,7 @@ void memory_create(struct fuzz *f)
 	pthread_mutex_init(&f->memory_lock, NULL);
 }
 
-/* The other thread.  Nothing that it does may change the content of memory. */
+/* The other thread.  It must not change the content of memory. */
 
 static pthread_t thread;
 static bool stop;

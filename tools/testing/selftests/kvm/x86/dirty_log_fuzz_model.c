@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The ioctls of dirty_log_fuzz_test, and what has to come of them.
+ * The steps of dirty_log_fuzz_test, and the model of their results
  *
- * The log of a memslot is one bit for each page, and exact, as no vCPU runs during an ioctl:
- * - A page that the guest has written since it was last cleared is in it, whatever the host has
- *   done to memory since.
- * - No other page is, but all of them if INITIALLY_SET was on when logging was switched on.  Pages
- *   that are only read, that KVM_PRE_FAULT_MEMORY maps or that the host writes are not.
- * - KVM_GET_DIRTY_LOG clears what it returns unless manual protection is on at that time.  If it
- *   can't return that, it clears nothing.
- * - KVM_CLEAR_DIRTY_LOG clears the pages it is told, whether or not a GET has returned them.
- * - The log goes with the memslot, or when logging is switched off.  It stays if the memslot moves.
+ * The model of a memslot's log has one bit for each page.  The log of KVM must
+ * be equal to it, as no vCPU runs during an ioctl:
+ *  - The log contains each page that the guest has written since the page was
+ *    last cleared, whatever the host has done to memory since then.
+ *  - It contains no other page, unless INITIALLY_SET was on when logging was
+ *    enabled; then it contains all pages.  It does not contain pages that were
+ *    only read, that KVM_PRE_FAULT_MEMORY has mapped, or that the host has
+ *    written.
+ *  - KVM_GET_DIRTY_LOG clears the pages that it returns, unless manual
+ *    protection is on at that time.  If it cannot write to the buffer, it
+ *    clears nothing.
+ *  - KVM_CLEAR_DIRTY_LOG clears the given pages, whether or not a GET has
+ *    returned them.
+ *  - The log is deleted when the memslot is deleted or logging is disabled.  It
+ *    is kept when the memslot moves.
  */
 #include "dirty_log_fuzz.h"
 
@@ -62,7 +68,7 @@ static int region_error(struct fuzz *f, unsigned int id, const struct slot *new)
 	return overlaps(f, id, new->base, new->npages) ? -EEXIST : 0;
 }
 
-/* @new: what the memslot becomes; without pages it is deleted. */
+/* @new: the new state of the memslot.  If it has no pages, delete it. */
 static void set_region(struct fuzz *f, unsigned int id, const struct slot *new)
 {
 	struct kvm_userspace_memory_region region = {
@@ -105,7 +111,10 @@ static u64 make_base(u32 chunk, u64 offset, u32 shift)
 	return chunk * PAGES_PER_2M + (offset + shift) % PAGES_PER_2M;
 }
 
-/* slot, area, offset, pages, 2MiB of the window, shift against the alignment, flags */
+/*
+ * Arguments: slot, area, offset, number of pages, 2MiB block of the window,
+ * shift against the alignment, flags
+ */
 static void step_create(struct fuzz *f, const u32 *args)
 {
 	struct slot new = {
@@ -128,7 +137,7 @@ static void step_delete(struct fuzz *f, const u32 *args)
 	set_region(f, args[0], &new);
 }
 
-/* Like step_create(), but deletes the memslot first if there is one. */
+/* Like step_create(), but deletes the memslot first if it exists. */
 static void step_replace(struct fuzz *f, const u32 *args)
 {
 	if (f->slots[args[0]].exists)
@@ -189,13 +198,16 @@ static void step_wrong_region(struct fuzz *f, const u32 *args)
 
 /* Accesses */
 
-/* Return: the vCPU that a step names, or the first one if that does not exist yet. */
+/* Return: the vCPU @id, or the first one if vCPU @id does not exist yet. */
 static unsigned int vcpu_or_first(struct fuzz *f, unsigned int id)
 {
 	return f->vcpus[id] ? id : 0;
 }
 
-/* vCPU, slot, first page, pages, distance.  One access in @one_in is a read; 0: none is. */
+/*
+ * Arguments: vCPU, slot, first page, number of pages, distance.  One in @one_in
+ * accesses is a read; 0: none is.
+ */
 static void access_pages(struct fuzz *f, const u32 *args, unsigned int one_in)
 {
 	unsigned int id = vcpu_or_first(f, args[0]);
@@ -269,7 +281,7 @@ static void step_get(struct fuzz *f, const u32 *args)
 		memset(s->dirty, 0, sizeof(s->dirty));
 }
 
-/* Return: the end of memory behind which nothing is mapped. */
+/* Return: the end of a buffer behind which nothing is mapped. */
 static void *edge(void)
 {
 	static void *p;
@@ -282,7 +294,9 @@ static void *edge(void)
 	return p + PAGE_SIZE;
 }
 
-/* slot, a number from which the size of the memory is made: too small for the log */
+/*
+ * Arguments: slot, number from which a too small size of the buffer is derived
+ */
 static void step_get_hole(struct fuzz *f, const u32 *args)
 {
 	int error = log_error(f, args[0]);
@@ -311,7 +325,10 @@ static int clear_error(struct fuzz *f, u32 id, u64 first, u64 nr)
 	return 0;
 }
 
-/* Bitmaps for KVM_CLEAR_DIRTY_LOG; larger numbers: one bit of each word, or random bits. */
+/*
+ * Bitmaps for KVM_CLEAR_DIRTY_LOG.  Larger numbers mean one bit of each word,
+ * or random bits.
+ */
 enum mask { MASK_ALL, MASK_SAID, MASK_FIRST, MASK_LAST };
 
 static void fill_mask(struct slot *s, unsigned long *mask, u32 kind, u64 first)
@@ -335,7 +352,7 @@ static void fill_mask(struct slot *s, unsigned long *mask, u32 kind, u64 first)
 	}
 }
 
-/* slot, first page, pages (all that are left if there are fewer), mask, alignment */
+/* Arguments: slot, first page, number of pages (at most), mask, alignment */
 static void step_clear(struct fuzz *f, const u32 *args)
 {
 	static struct slot none;
@@ -345,7 +362,7 @@ static void step_clear(struct fuzz *f, const u32 *args)
 	unsigned long mask[LOG_WORDS + 1] = {};
 	int error;
 
-	/* Align the range most times, or KVM would refuse nearly all of them. */
+	/* Most ranges are aligned, as KVM would refuse nearly all others. */
 	if (!args[4]) {
 		first = round_down(first, BITS_PER_WORD);
 		nr = round_up(nr, BITS_PER_WORD);
@@ -371,7 +388,7 @@ static void step_clear(struct fuzz *f, const u32 *args)
 			__clear_bit(first + i, s->dirty);
 }
 
-/* slot: get its log, and clear the pages that are in it */
+/* Arguments: slot.  Get its log, and clear the pages in it. */
 static void step_round(struct fuzz *f, const u32 *args)
 {
 	step_get(f, args);
@@ -399,7 +416,7 @@ static void step_manual(struct fuzz *f, const u32 *args)
 		f->manual = value;
 }
 
-/* The host's parameter. */
+/* Return: the parameter of the host. */
 static bool is_eager(void)
 {
 	return get_kvm_param_bool("eager_page_split");
@@ -444,7 +461,7 @@ static void step_dirty_bits(struct fuzz *f, const u32 *args)
 		   dirty_bits_error(f, args[0]));
 }
 
-/* KVM refuses a ring, as there is a vCPU already. */
+/* KVM must refuse a ring, as there is a vCPU already. */
 static void step_ring(struct fuzz *f, const u32 *args)
 {
 	check_call(f, "KVM_CAP_DIRTY_LOG_RING_ACQ_REL",
@@ -508,7 +525,7 @@ static int prefault_error(struct fuzz *f, u64 page, bool wrong)
 	return f->areas[s->area].access[s->offset + page - s->base] == ACCESS_NONE ? -EFAULT : 0;
 }
 
-/* vCPU, slot, first page, pages, flags */
+/* Arguments: vCPU, slot, first page, number of pages, flags */
 static void step_prefault(struct fuzz *f, const u32 *args)
 {
 	unsigned int id = vcpu_or_first(f, args[0]);
@@ -522,12 +539,13 @@ static void step_prefault(struct fuzz *f, const u32 *args)
 	int error = prefault_error(f, page, args[4]), ret;
 
 	/*
-	 * Linux 6.12 replaces the root page table that a deleted memslot has made obsolete on entry
-	 * alone, and without a new one KVM_PRE_FAULT_MEMORY tries again until a signal comes.
+	 * Deleting a memslot makes the root page table obsolete.  Linux 6.12
+	 * replaces it only when the vCPU enters the guest, and until then
+	 * KVM_PRE_FAULT_MEMORY would retry until a signal arrives.
 	 */
 	guest_enter(f, id);
 	ret = __vcpu_ioctl(f->vcpus[id], KVM_PRE_FAULT_MEMORY, &range);
-	/* The other thread has the memory. */
+	/* The other thread may be changing the mapping. */
 	if (f->threaded && ret && (errno == EFAULT || errno == EAGAIN))
 		return;
 	check_call(f, "KVM_PRE_FAULT_MEMORY", ret, error);
@@ -551,7 +569,7 @@ static void step_mode(struct fuzz *f, const u32 *args)
 	guest_set_mode(f, vcpu_or_first(f, args[0]), args[1] % guest_nr_modes(), args[2]);
 }
 
-/* Have the guest read all pages of a memslot. */
+/* Let the guest read all pages of a memslot. */
 static void read_slot(struct fuzz *f, unsigned int id)
 {
 	struct slot *s = &f->slots[id];

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Random sequences of what user space may do to a VM whose memory is logged, and of what it may
- * not
+ * Fuzzer of dirty logging: random valid and invalid operations on a VM
  *
- * A sequence is a list of steps: ioctls with valid and with invalid arguments, guests that read
- * and write, in modes that change, parameters of the host, and what the host does to memory.  A
- * model says for each step what it returns, what is in the log of each memslot, page by page, and
- * what guests read; it is described in dirty_log_fuzz_model.c.  Steps follow each other, so a
- * sequence does the same each time.  With -t another thread moves, protects and collapses memory
- * at the same time.
+ * A sequence is a list of random steps: ioctls with valid and with invalid
+ * arguments, reads and writes of the guest in changing modes, changes of the
+ * host's parameters, and changes of the host's memory.  A model
+ * (dirty_log_fuzz_model.c) says what each step must return, which pages the log
+ * of each memslot must contain, and what the guest must read.  Each difference
+ * fails the test.
  *
- * Each sequence has a process and a VM of its own.  If one fails, steps are left out, and numbers
- * made small, for as long as it still fails.  What is left is printed, and -r runs it again.
+ * Steps run one after the other, so a sequence does the same each time.  With
+ * -t, another thread moves, protects and collapses memory at the same time.
+ *
+ * Each sequence runs in its own process, with its own VM.  If a sequence fails,
+ * the test removes steps and makes numbers smaller as long as the sequence
+ * still fails.  It prints what is left, and -r runs that again.
+ *
+ * Limits: no vCPU runs during an ioctl.
  */
 #include <sys/wait.h>
 
 #include "dirty_log_fuzz.h"
 
 #define MAX_LINE		128
-/* Of the machine's time; a sequence takes a second. */
+/* The time limit of a sequence, which usually takes a second. */
 #define LIMIT_S			300
 #define MAX_SHRINK_RUNS		500
-/* What each sequence begins with, and one step. */
+/* The steps with which each sequence begins, and one more. */
 #define MIN_LENGTH		10
 #define STATUS_FOUND		1
 
@@ -48,13 +53,13 @@ static const u32 flags[] = {
 
 /* Drawing */
 
-/* One of a table of @n numbers. */
+/* Return: one of the @n numbers of a table. */
 static u32 pick(u64 *rng, const u32 *table, unsigned int n)
 {
 	return table[below(rng, n)];
 }
 
-/* Values at limits are as likely as all others. */
+/* Draw values at limits as often as all other values together. */
 static u32 draw_arg(u64 *rng, enum arg arg)
 {
 	u32 page = below(rng, AREA_PAGES);
@@ -69,7 +74,7 @@ static u32 draw_arg(u64 *rng, enum arg arg)
 	case ARG_SLOT:
 		return below(rng, 2) ? 1 + below(rng, NR_SLOTS - 1) : 1;
 	case ARG_AREA:
-		/* From NR_AREAS on, that of a memslot. */
+		/* From NR_AREAS on, the area of a memslot. */
 		return below(rng, 2) ? NR_AREAS + 1 : below(rng, NR_AREAS + NR_SLOTS);
 	case ARG_PAGE:
 		return below(rng, 3) ? pick(rng, pages, ARRAY_SIZE(pages)) : page;
@@ -82,7 +87,7 @@ static u32 draw_arg(u64 *rng, enum arg arg)
 	case ARG_STRIDE:
 		return pick(rng, strides, ARRAY_SIZE(strides));
 	case ARG_CHUNK:
-		/* What begins there ends in the window. */
+		/* A memslot that begins there ends within the window. */
 		return below(rng, WINDOW_CHUNKS - 2);
 	case ARG_SHIFT:
 		return pick(rng, shifts, ARRAY_SIZE(shifts));
@@ -150,7 +155,7 @@ static unsigned int find_op(const char *name)
 	usage_error("there is no step '%s'", name);
 }
 
-/* Half of them are as VMMs make them: aligned, and of whole huge pages. */
+/* Half of the memslots are like those of VMMs: aligned, whole huge pages. */
 static struct step draw_memslot(u64 *rng, u32 id)
 {
 	struct step step = draw_step(rng, find_op("create"));
@@ -165,7 +170,10 @@ static struct step draw_memslot(u64 *rng, u32 id)
 	return step;
 }
 
-/* First the settings of host and VM, and memslots; one is written, and then logged. */
+/*
+ * Begin with settings of the host and of the VM, and memslots, of which one is
+ * written and then logged.
+ */
 static unsigned int draw_sequence(u64 *rng, struct step *steps)
 {
 	static const char * const settings[] = {
@@ -253,7 +261,9 @@ static void prepare(struct fuzz *f, enum stage stage)
 	if (stage == STAGE_VM || f->booted)
 		return;
 
-	/* Whatever the CPU has: the guest's page tables have as many. */
+	/*
+	 * Even if the CPU has five levels: the guest's page tables have four.
+	 */
 	f->vm->mmu.pgtable_levels = 4;
 	guest_create(f);
 	f->booted = true;
@@ -292,7 +302,10 @@ static void reset_host(void)
 		setting_reset(PARAM_NX);
 }
 
-/* Return: whether all was as expected.  @report says what wasn't, and how much was done. */
+/*
+ * Return: true if all results were as expected.  @report says what was not, and
+ * how much was done.
+ */
 static bool run_steps(const struct step *steps, unsigned int n, bool quiet)
 {
 	int status, null;
@@ -310,7 +323,7 @@ static bool run_steps(const struct step *steps, unsigned int n, bool quiet)
 		run_child(steps, n);
 	}
 	TEST_ASSERT(waitpid(pid, &status, 0) == pid, "waitpid: errno %d", errno);
-	/* An assertion of the library has said itself what is wrong. */
+	/* An assertion of the library has already printed what is wrong. */
 	if (status && !report->failed)
 		snprintf(report->text, sizeof(report->text), "ended by %s %d",
 			 WIFSIGNALED(status) ? "signal" : "status",
@@ -323,7 +336,7 @@ static bool run_steps(const struct step *steps, unsigned int n, bool quiet)
 
 static unsigned int nr_runs;
 
-/* Return: how many of the steps it took to fail, 0 if nothing did. */
+/* Return: after how many steps the sequence fails, 0 if it does not fail. */
 static unsigned int fails(const struct step *steps, unsigned int n)
 {
 	if (!n || nr_runs >= MAX_SHRINK_RUNS)

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Statistics of dirty logging: the histogram of how long dirty logging holds mmu_lock, and
- * that of how long page faults of vCPUs wait for mmu_lock.
+ * The histograms of dirty logging: dirty_log_hold_hist of the VM (how long
+ * dirty logging holds mmu_lock) and dirty_log_wait_hist of vCPUs (how long
+ * their page faults wait for mmu_lock)
  *
- * Without a log nothing is counted.  With a log each ioctl adds holds.  Together they must
- * not be longer than the ioctl, nor much shorter if the ioctl does little else.  A vCPU
- * whose memory is taken away again and again has to wait for a hold sooner or later, for
- * a good part of it.
+ *  - Without dirty logging, KVM must not count anything.
+ *  - Each ioctl of dirty logging must add holds to the histogram.  Together
+ *    they must not be longer than the ioctl, and if the ioctl does little else
+ *    than hold mmu_lock, not much shorter.
+ *  - A vCPU writes to memory that the host takes away again and again, while
+ *    another thread gets the log.  Sooner or later, a page fault must have
+ *    waited for a good part of a hold.
+ *
+ * Limits: buckets are powers of two, so sums are known only within a factor of
+ * two.  The wait depends on the scheduler, and needs two CPUs.
  */
 #include "eager_split_util.h"
 
@@ -15,16 +22,19 @@
 #define DATA_PAGES		(2 * PAGES_PER_2M)
 #define NR_CYCLES		20
 
-/* Faults that take mmu_lock.  Of a thousand at least one waits for a GET, on average. */
+/* Give up after so many faults.  On average, one in a thousand has to wait. */
 #define MAX_FAULTS		20000
 
-/* To take a lock, read a clock and drop the lock again takes longer than 15 ns. */
+/* Taking a lock, reading a clock and dropping the lock takes at least 16 ns. */
 #define SHORTEST_BUCKET		5
 
-/* In percent, see struct action. */
+/* Percent, see struct action. */
 #define MIN_SHARE		25
 
-/* A wait has to be at least an eighth of the hold of its GET, which is three buckets less. */
+/*
+ * A wait must be at least an eighth of the hold of GET, i.e. three buckets
+ * less.
+ */
 #define WAIT_BUCKETS		3
 
 struct hist {
@@ -109,21 +119,24 @@ static void disable(void)
 	vm_mem_region_set_flags(vm, DATA_SLOT, 0);
 }
 
-/* An ioctl that holds mmu_lock at least once, and never for longer than the ioctl takes. */
+/*
+ * An ioctl that holds mmu_lock at least once, for at most as long as it takes.
+ */
 struct action {
 	const char *name;
 	void (*run)(void);
 	/*
-	 * Some ioctls do little but hold mmu_lock: the least share of the time, in percent.
-	 * The thread may lose its CPU in between, so one call with this share is enough.
+	 * For ioctls that do little but hold mmu_lock: for how much of the time
+	 * they must hold it at least, in percent.  The thread may lose its CPU,
+	 * so one call that reaches this share is enough.
 	 */
 	u64 min_share;
-	/* A call was seen that added nothing to the histogram. */
+	/* A call has added nothing to the histogram. */
 	bool uncounted;
-	/* A hold was seen that is shorter than any can be, or longer than the ioctl took. */
+	/* A hold is shorter than any can be, or longer than the ioctl took. */
 	bool too_short;
 	bool too_long;
-	/* The largest share of a call, as far as the histogram tells. */
+	/* The largest share of all calls, at most, by the histogram. */
 	u64 share;
 };
 
@@ -132,7 +145,10 @@ static struct action getting = { "getting the log", get, MIN_SHARE };
 static struct action clearing = { "clearing the log", clear, MIN_SHARE };
 static struct action disabling = { "disabling", disable };
 
-/* Return: the longest that all holds can have lasted.  Bucket i ends at 1 << i, begins at half. */
+/*
+ * Return: the longest time that all holds together can have lasted.  Bucket i
+ * is for times from half of 1 << i to 1 << i.
+ */
 static u64 at_most(const u64 *hist)
 {
 	u64 sum = 0;
@@ -196,7 +212,7 @@ static void create_vm(bool manual)
 	vcpu_run_to_sync(vcpu, NULL);
 }
 
-/* With manual protection it is CLEAR that has to hold the lock, and not GET. */
+/* With manual protection, CLEAR must hold the lock, otherwise GET. */
 static void test_holds(bool manual)
 {
 	for (int i = 0; i < NR_CYCLES; i++) {
@@ -230,8 +246,9 @@ static struct hist hist_since(const struct hist *before)
 }
 
 /*
- * Returns true if a fault has waited since then for about as long as the lock was held.  To
- * collect Dirty bits, GET takes mmu_lock for reading, so that faults need not wait long.
+ * Return: has a fault waited since @before for about as long as the lock was
+ * held?  If GET collects Dirty bits, it takes mmu_lock for read, so that faults
+ * need not wait long; then any wait is enough.
  */
 static bool has_waited(const struct hist *before)
 {

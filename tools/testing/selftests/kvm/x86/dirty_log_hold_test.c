@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging: for how long is mmu_lock held if a guest maps its memory very often?
+ * How long dirty logging holds mmu_lock if a guest maps its memory many times
  *
- * A guest decides how many SPTEs a gfn has.  Map each of some gfns by many page
- * tables of the guest, which takes shadow paging.  Then enable logging, get and clear
- * the log and disable logging, while another vCPU executes INVLPG again and again, for
- * which KVM takes mmu_lock once, and measures the longest that it had to wait.
+ * The guest controls how many SPTEs a gfn has.  In this test, 999 page tables
+ * of the guest map the same gfns.  The host enables dirty logging, gets and
+ * clears the log, and disables logging.  Meanwhile another vCPU executes INVLPG
+ * in a loop, for which KVM takes mmu_lock once, and measures its longest wait.
+ * If KVM counted gfns instead of SPTEs when it decides whether to drop
+ * mmu_lock, this wait would be very long.
  *
- * Before that, enable logging for memory in many huge pages, which are split eagerly.  The
- * vCPU must not wait for more than a few of them, and has to get on meanwhile: as it comes
- * back for mmu_lock at once, it would get the lock once per huge page only, if those who
- * split did not leave it for a while.
+ * Before that, the host enables logging for eight huge pages, which KVM splits
+ * eagerly.  The waiting vCPU must not wait for more than a few splits, and must
+ * take mmu_lock at least a quarter as often as on the idle machine
+ * (MIN_PROGRESS).
  *
- * Limits: the wait includes what an idle machine needs for that, which is measured
- * first ("idle").  A bound (-b) makes sense where time is simulated, as
- * on a machine in lockstep; elsewhere the vCPU may not have a CPU when it wants one.  The
- * bound is also what the progress of the vCPU is judged with.
+ * With -b, the test fails if a wait is longer than the bound, or if there is
+ * too little progress.  Without -b, it prints the figures.
+ *
+ * It needs shadow paging (npt=0, ept=0), kvm.eager_page_split=Y, and eight free
+ * 2MiB HugeTLB pages.
+ *
+ * Limits: the waits include the time of INVLPG itself, which the test measures
+ * first ("idle").  A bound is useful only where time is simulated and each vCPU
+ * has a CPU.  Elsewhere a wait may be one for a CPU.
  */
 #include "eager_split_util.h"
 
@@ -23,29 +30,29 @@
 #define DATA_GPA		0x40000000ull
 #define MAX_GFNS		512
 
-/* Each page table of the guest maps all gfns; the tables are neighbours. */
+/* The page tables of the guest.  Each of them maps all gfns. */
 #define TABLES_SLOT		11
 #define TABLES_GPA		0x80000000ull
 #define ALIAS_GVA		(2ull << 39)
 
-/* One less than KVM allows: beyond that it zaps all SPTEs of the gfn. */
+/* One less than KVM allows: with more, it zaps all SPTEs of the gfn. */
 #define NR_ALIASES		999
 #define MMU_PAGES		4000ul
 
-/* A memslot that is logged and never written, as large as user space may make it. */
+/* A large memslot that is logged and never written. */
 #define CLEAN_SLOT		12
 #define CLEAN_GPA		0x400000000ull
 #define CLEAN_SIZE		(16ull * SZ_1G)
 #define CLEAN_GFNS		(CLEAN_SIZE / PAGE_SIZE)
 
-/* A memslot in huge pages, each of them mapped once. */
+/* A memslot of huge pages, each of which the guest maps once. */
 #define HUGE_SLOT		13
 #define HUGE_GPA		0xc0000000ull
 #define HUGE_GVA		BIT_ULL(39)
 #define NR_HUGE			8ul
 #define HUGE_SIZE		(NR_HUGE * SZ_2M)
 
-/* While huge pages are split the vCPU gets on at this share of its speed, percent. */
+/* How fast the vCPU must go on while KVM splits, percent of its idle speed. */
 #define MIN_PROGRESS		25
 
 #define IDLE_US			20000
@@ -54,10 +61,12 @@
 /* Written by the host before the vCPU runs. */
 static u64 nr_gfns = MAX_GFNS;
 
-/* Set by the vCPU that measures once it begins, cleared by the host for it to end. */
+/*
+ * The measuring vCPU sets this when it begins.  The host clears it to end it.
+ */
 static bool measuring;
 
-/* How often the vCPU that measures has had mmu_lock. */
+/* How often the measuring vCPU has had mmu_lock. */
 static u64 nr_locked;
 
 struct hold_test {
@@ -67,7 +76,7 @@ struct hold_test {
 	u64 *tables;
 	void *clean;
 	unsigned long log[LOG_WORDS];
-	/* Of the last phase: the longest wait, and how often the vCPU had mmu_lock per ms. */
+	/* The longest wait of the last phase, and locks taken per ms in it. */
 	u64 longest_ns;
 	u64 locked_per_ms;
 };
@@ -77,9 +86,12 @@ struct phase {
 	void (*run)(struct hold_test *t, u32 flags);
 	/* The new flags of the memslot, if the phase sets them. */
 	u32 flags;
-	/* All pages are in the log when it begins. */
+	/* The guest writes to all pages before the phase begins. */
 	bool written;
-	/* The bound is larger by this factor: memory is freed on the vCPU's CPU as well. */
+	/*
+	 * Add the bound this many times.  Memory may be freed on the vCPU's
+	 * CPU, which adds to the wait.
+	 */
 	unsigned int slack;
 };
 
@@ -99,8 +111,8 @@ static void guest_main(void)
 }
 
 /*
- * Nothing is mapped at the address.  With the only root that this vCPU ever has, KVM
- * takes mmu_lock once to look for that.
+ * Nothing is mapped at the address.  This vCPU only ever has one root, so KVM
+ * takes mmu_lock once per INVLPG to find that out.
  */
 static void guest_wait(void)
 {
@@ -119,7 +131,7 @@ static void guest_wait(void)
 	}
 }
 
-/* Have a table of the guest map all gfns, and link it at the address of an alias. */
+/* Fill a guest page table that maps all gfns, and link it for an alias. */
 static void map_alias(struct hold_test *t, u64 alias)
 {
 	u64 *table = t->tables + alias * (PAGE_SIZE / sizeof(u64));
@@ -182,7 +194,7 @@ static void clear_log(struct hold_test *t, u32 flags)
 	kvm_vm_clear_dirty_log(t->vm, DATA_SLOT, t->log, 0, nr_gfns);
 }
 
-/* No page that user space asks for is in the log. */
+/* CLEAR of pages none of which is in the log. */
 static void clear_nothing(struct hold_test *t, u32 flags)
 {
 	static u8 all[CLEAN_GFNS / 8];
@@ -194,7 +206,7 @@ static void clear_nothing(struct hold_test *t, u32 flags)
 static const struct phase idle = { "idle", rest };
 static const struct phase splitting = { "split", split, .flags = KVM_MEM_LOG_DIRTY_PAGES };
 
-/* With get_clean, KVM has to look at every SPTE to find that no page was written. */
+/* In get_clean, KVM must read every SPTE to find that no page was written. */
 static const struct phase phases[] = {
 	{ "enable", set_logging, .flags = KVM_MEM_LOG_DIRTY_PAGES },
 	{ "get", get_log, .written = true },
@@ -251,7 +263,7 @@ static void run_phase(struct hold_test *t, const struct phase *phase, u64 bound_
 	ksft_test_result(!bound_us || ns <= bound_us * NSEC_PER_USEC, "%s\n", phase->name);
 }
 
-/* The vCPU takes mmu_lock again and again, while huge pages are split and none is. */
+/* Compare how often the vCPU takes mmu_lock while KVM splits, and when idle. */
 static void run_split(struct hold_test *t, u64 bound_us)
 {
 	u64 idle_per_ms = t->locked_per_ms, huge = vm_get_stat(t->vm, pages_2m);

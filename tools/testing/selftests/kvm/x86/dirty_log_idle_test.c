@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging by Dirty bits: page tables that no CPU has used are skipped
+ * Dirty logging by Dirty bits: page tables that KVM skips as idle
  *
- * A CPU that has cached the link to a page table writes to pages without setting the
- * Accessed bit of the link, until its TLB is flushed.  Such writes must be in the log,
- * too.  The statistic dirty_bits_idle counts page tables that were skipped.
+ * When KVM collects Dirty bits, the TDP MMU skips a page table if no CPU has
+ * set the Accessed bit of the link to it.  But a CPU that has cached the link
+ * does not set the bit when it writes to a page, until its TLB is flushed.
+ * Such writes must not be missing from the log.
  *
- * The guest reads and writes single pages between calls of KVM_GET_DIRTY_LOG and
- * KVM_CLEAR_DIRTY_LOG, each of which must find exactly the pages of the model.
+ * The guest reads and writes single pages between calls of KVM_GET_DIRTY_LOG
+ * and KVM_CLEAR_DIRTY_LOG.  Each GET must return exactly the pages that the
+ * model of eager_split_model.h expects, and the statistic dirty_bits_idle must
+ * count the page tables that KVM is expected to skip.
  *
- * Limits: emulators do not cache links.  With kvm.prove_forget_links, kernels with
- * CONFIG_KVM_PROVE_MMU_RACES behave as if CPUs had cached all links, and the test fails if
- * that never made a difference.  Real CPUs may use links speculatively, so fewer page
- * tables may be skipped there than the test expects.  Without the TDP MMU nothing is
- * skipped, and the test compares the log only.
+ * It needs VMs that log by Dirty bits, see kvm.dirty_bits, i.e. no PML.
+ *
+ * Limits:
+ *  - Emulators do not cache links.  With kvm.prove_forget_links, kernels with
+ *    CONFIG_KVM_PROVE_MMU_RACES behave as if CPUs had cached all links.  The
+ *    test then fails if that has never made a difference.
+ *  - Real CPUs may use links speculatively, so KVM may skip fewer page tables
+ *    than the test expects.
+ *  - Without the TDP MMU, KVM skips nothing, and the test only compares the
+ *    log.
  */
 #include "eager_split_model.h"
 
 #define PARAM_FORGET		KVM_PARAM("prove_forget_links")
 #define PARAM_FORGOTTEN		KVM_PARAM("prove_forgotten")
 
-/* Where KVM pauses amid the update of a link. */
+/* The place where KVM pauses within the update of a link. */
 #define LINK_PLACE		"tdp_link"
 
 #define NR_ROUNDS		40u
 #define NR_TABLES		8u
 
-/* KVM_GET_DIRTY_LOG flushes TLBs itself only for more page tables than this. */
+/*
+ * KVM_GET_DIRTY_LOG itself flushes TLBs only if more page tables than this wait
+ * for a flush.
+ */
 #define MAX_PENDING		64u
 
 static bool links_are_cached(void)
@@ -68,7 +79,7 @@ static void read_tables(struct model_test *t, unsigned int nr)
 	guest_run(t, READ_GPA);
 }
 
-/* Clear only what the last GET returned: other pages may be dirty by now. */
+/* Clear only what the last GET returned.  Other pages may be dirty by now. */
 static void clear_seen(struct model_test *t)
 {
 	memcpy(t->arg, t->seen, log_words(t) * sizeof(*t->arg));
@@ -95,7 +106,7 @@ static void expect_skipped(struct model_test *t, u64 expected, const char *when)
 	      expected, seen);
 }
 
-/* Each page has its SPTE then: that it is written shows by the Dirty bit alone. */
+/* Map each page by an SPTE, so that only its Dirty bit shows a later write. */
 static void populate(struct model_test *t)
 {
 	start_and_clear(t);
@@ -104,8 +115,9 @@ static void populate(struct model_test *t)
 }
 
 /*
- * KVM_CLEAR_DIRTY_LOG looks for a page that isn't in the log, and takes the Accessed bit of a
- * link that can be cached.  The flush that was before that doesn't count.
+ * KVM_CLEAR_DIRTY_LOG of a page that is not in the log collects Dirty bits, and
+ * clears the Accessed bit of a link that a CPU may have cached.  KVM must not
+ * rely on a flush that came before that.
  */
 static void window_of_clear(struct model_test *t, u64 page, u64 other)
 {
@@ -121,8 +133,9 @@ static void window_of_clear(struct model_test *t, u64 page, u64 other)
 }
 
 /*
- * A page is read, so that its link can be cached, and written when KVM has taken the
- * Accessed bit away: before the flush, after it, and between further calls.
+ * The guest reads a page, so that the CPU may cache the link.  It writes to the
+ * page when KVM has cleared the Accessed bit of the link: before the flush,
+ * after it, and between further calls.
  */
 static void window_round(struct model_test *t, unsigned int i)
 {
@@ -134,11 +147,11 @@ static void window_round(struct model_test *t, unsigned int i)
 	write_page(t, other);
 	compare_log(t, "the link may be cached");
 	write_page(t, page);
-	/* The flush, for @other. */
+	/* This flushes TLBs, because of @other. */
 	clear_seen(t);
 	compare_log(t, "written before the flush");
 	clear_seen(t);
-	/* So many calls that the page table may be idle, or on its way there. */
+	/* After some calls, KVM treats the page table as idle. */
 	for (unsigned int j = 0; j < i % 4; j++)
 		compare_log(t, "nothing was written");
 	write_page(t, next);
@@ -168,7 +181,7 @@ static void run_window(struct model_test *t)
 	      "no CPU has used a cached link");
 }
 
-/* Return: a memslot that has the second half of the memory. */
+/* Return: a new memslot with the second half of the memory. */
 static struct model_test *cut(struct model_test *t)
 {
 	struct model_test *second = calloc(1, sizeof(*second));
@@ -185,7 +198,10 @@ static struct model_test *cut(struct model_test *t)
 	return second;
 }
 
-/* Each memslot has one half of a page table, so collecting one half affects the other's link. */
+/*
+ * Two memslots share a page table and its link.  Collecting the Dirty bits of
+ * one memslot must not lose those of the other.
+ */
 static void shared_round(struct model_test *first, struct model_test *second, unsigned int i)
 {
 	u64 page = first->npages - 1 - i, next = i;
@@ -194,7 +210,7 @@ static void shared_round(struct model_test *first, struct model_test *second, un
 	read_page(second, next);
 	compare_log(first, "the link may be cached");
 	write_page(second, next);
-	/* Collect the other half twice, with a flush between. */
+	/* Collect the other half twice, with a flush in between. */
 	write_page(first, i);
 	compare_log(first, "beside what the other has");
 	clear_seen(first);
@@ -219,7 +235,10 @@ static void run_shared(struct model_test *first)
 	for (unsigned int i = 0; i < NR_ROUNDS; i++)
 		shared_round(first, second, i);
 
-	/* Pending, then a flush, then idle: all but the one in the middle. */
+	/*
+	 * Page tables first wait for a flush, and are idle after it.  KVM must
+	 * skip all but the one that the memslots share.
+	 */
 	write_tables(first, 2);
 	write_tables(second, 2);
 	look_and_clear(first, 1);
@@ -231,7 +250,7 @@ static void run_shared(struct model_test *first)
 	free(second);
 }
 
-/* Page tables are skipped until they are used again. */
+/* KVM skips page tables until CPUs use them again. */
 static void run_idle(struct model_test *t)
 {
 	start_and_clear(t);
@@ -252,8 +271,8 @@ static void run_idle(struct model_test *t)
 }
 
 /*
- * What is read all the time is flushed for in every other call at most: CPUs that have links
- * cached leave the Accessed bits clear until then.
+ * If the guest reads all the time, at most every other call may flush TLBs:
+ * until a flush, CPUs that have cached links leave the Accessed bits clear.
  */
 static void read_many(struct model_test *t)
 {
@@ -268,8 +287,9 @@ static void read_many(struct model_test *t)
 }
 
 /*
- * Nothing is dirty, so that nothing is cleared: it's KVM_GET_DIRTY_LOG that flushes.  There are
- * page tables because pages of each were written, and taken out of the log, before.
+ * Nothing is dirty, so CLEAR has nothing to flush for, and only
+ * KVM_GET_DIRTY_LOG flushes.  There are page tables because the guest has
+ * written to a page of each before.
  */
 static void run_many(struct model_test *t)
 {
@@ -302,7 +322,7 @@ static void run_many(struct model_test *t)
 	read_many(t);
 }
 
-/* Set when the thread has got the log. */
+/* The thread has got the log. */
 static bool got_log;
 
 static void *get_log(void *arg)
@@ -314,7 +334,9 @@ static void *get_log(void *arg)
 	return NULL;
 }
 
-/* Wait until KVM pauses amid the update of a link, or does not do that at all. */
+/*
+ * Wait until KVM pauses within the update of a link, or GET ends without one.
+ */
 static void wait_for_pause(u64 before)
 {
 	while (nr_pauses_at(LINK_PLACE) == before && !READ_ONCE(got_log))
@@ -322,8 +344,9 @@ static void wait_for_pause(u64 before)
 }
 
 /*
- * KVM takes a link for idle, and pauses between reading and changing it.  The guest uses
- * the link meanwhile.  Kernels that cannot pause run the same steps one after the other.
+ * KVM finds a link idle, and pauses between reading and changing it.  Meanwhile
+ * the guest uses the link.  On kernels that cannot pause, the same steps may
+ * run one after the other.
  */
 static void run_link(struct model_test *t)
 {
@@ -352,7 +375,7 @@ static const char *no_dirty_bits(void)
 	return new_vm_get_stat("dirty_bits") == 1 ? NULL : "VMs do not log by Dirty bits";
 }
 
-/* Elsewhere pages get into the log when they are first read, and nothing is skipped. */
+/* Only the TDP MMU skips page tables, and flushes for that. */
 static const char *no_tdp_mmu(void)
 {
 	return is_tdp_mmu() ? no_dirty_bits() : "the guest isn't mapped by the TDP MMU";

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of dirty_log_live_perf_test share.  Each calls only those below it:
+ * Shared by the files of dirty_log_live_perf_test.  Each of these files calls
+ * only the files below it:
  *
  *   dirty_log_live_perf_test.c	the host's side of a run
  *   dirty_log_live_report.c		what vCPUs have counted
@@ -14,32 +15,37 @@
 #include "processor.h"
 #include "dirty_log_perf.h"
 
-/* Buckets per octave, the logarithm of that, and buckets of all octaves. */
+/* Buckets per octave, log2 of that number, and buckets of all octaves. */
 #define STEPS		8
 #define STEP_BITS	3
 #define NR_BUCKETS	((64 - STEP_BITS + 1) * STEPS)
 
-/* At least this long from one fresh read to the next. */
+/* The shortest time from one fresh read to the next. */
 #define FRESH_PACE_US	50
 
-/* Set in struct control.phase while the host acts. */
+/* Set in struct control.phase while the host calls an ioctl. */
 #define ACTION		BIT(31)
 
 enum kind { WRITERS, READERS, NR_KINDS };
 
-/* Does the host do anything in this phase, which may stall vCPUs? */
+/* Does the host call an ioctl in this phase, which may stall vCPUs? */
 static inline bool is_action(enum phase phase)
 {
 	return phase == PHASE_ENABLE || phase == PHASE_GET || phase == PHASE_CLEAR ||
 	       phase == PHASE_DISABLE;
 }
 
-/* Accesses of one vCPU, or of several, in one phase.  Times are ticks. */
+/*
+ * Accesses of one vCPU or of several vCPUs in one phase.  Times are TSC ticks.
+ */
 struct phase_stats {
 	u64 reads;
 	u64 writes;
 	u64 longest;
-	/* The longest access: its address, its beginning, and in a sum, its vCPU. */
+	/*
+	 * The longest access: its address, when it began and, in a sum, its
+	 * vCPU.
+	 */
 	u64 longest_gva;
 	u64 longest_at;
 	u64 longest_vcpu;
@@ -48,24 +54,24 @@ struct phase_stats {
 
 /* Guest memory that only one vCPU writes. */
 struct vcpu_stats {
-	/* All accesses; written once, at the end. */
+	/* All accesses; the vCPU writes this once, at the end. */
 	u64 accesses;
-	/* When there was no fresh page left, or 0. */
+	/* When no fresh page was left, or 0. */
 	u64 exhausted_at;
 	struct phase_stats phases[];
 	/* Followed by one u32 per window. */
 };
 
-/* Guest memory that all share. */
+/* Guest memory that all vCPUs share. */
 struct control {
 	/*
-	 * Number of the current phase, perhaps with ACTION; the number of
-	 * phases ends the vCPUs.  Written by main only.
+	 * The number of the current phase, with ACTION if it is an action.  The
+	 * total number of phases ends the vCPUs.  Only main writes this.
 	 */
 	u32 phase;
 	/* The TSC at which the timeline starts; valid after populating. */
 	u64 origin;
-	/* vCPUs that populated their memory; atomic. */
+	/* How many vCPUs have populated their memory; atomic. */
 	u32 populated __aligned(64);
 	/* When each phase began; valid up to the current one. */
 	u64 begins[];
@@ -83,16 +89,16 @@ extern struct layout {
 	char *stats;
 	u64 stride;
 	u32 nr_phases;
-	/* The last one collects all that comes later. */
+	/* The last window also counts everything that comes later. */
 	u32 nr_windows;
 	u64 window_ticks;
-	/* vCPUs that only read, the first ones. */
+	/* How many vCPUs, from the first on, only read. */
 	u32 readers;
-	/* Per reader; 0: they read test memory. */
+	/* Fresh pages per reader; 0: readers read test memory. */
 	u64 fresh_pages;
 	u64 fresh_gva;
 	u64 fresh_ticks;
-	/* From one page of the test memory that is accessed to the next one. */
+	/* The distance between two pages of test memory that are accessed. */
 	u64 page_step;
 } layout;
 
@@ -111,9 +117,9 @@ struct span {
 	enum phase phase;
 	/* 0 outside of iterations. */
 	int iteration;
-	/* TSC.  It ends where the next one begins. */
+	/* TSC.  A phase ends where the next one begins. */
 	u64 begin;
-	/* As it began; only with --stats. */
+	/* Statistics when it began; only with --stats. */
 	struct kvm_stats stats;
 };
 
@@ -123,14 +129,14 @@ struct live {
 	/* Host's view of the guest memory. */
 	struct control *control;
 	char *stats;
-	/* One more than there are phases: when the last one ended. */
+	/* One more than there are phases, for the end of the last phase. */
 	struct span *spans;
 	/* Phases that began. */
 	int nr_spans;
 	u64 fresh_gpa;
-	/* Only with -V, for each page of test memory: the first word, as it was last copied. */
+	/* Only with -V: the first word of each page, as it was last copied. */
 	u64 *copies;
-	/* Whether that had changed just before the last GET. */
+	/* Whether that word had changed just before the last GET. */
 	bool *changed;
 };
 
@@ -154,7 +160,7 @@ static inline u64 accesses_of(const struct phase_stats *stats)
 	return stats->reads + stats->writes;
 }
 
-/* The largest latency in a bucket; ticks. */
+/* Return: the largest latency in a bucket, in ticks. */
 u64 bucket_end(int bucket);
 
 /* Print the results as text, and as JSON. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest of dirty_log_live_perf_test: it accesses memory all the time, and measures
- * how long each access takes.  No other access may fault, so what this code uses itself
- * is touched before.
+ * The guest of dirty_log_live_perf_test: it accesses memory all the time, and
+ * measures how long each access takes.  The code must not fault otherwise, so
+ * it touches in advance all memory that it uses for itself.
  */
 #include "dirty_log_live.h"
 
@@ -17,11 +17,13 @@ struct cursor {
 	/* The next page to access, in order, and how many there are. */
 	u64 page;
 	u64 steps;
-	/* Written to memory: no two writes of a VM are the same, none is 0. */
+	/* The last value written.  All values of a VM differ, and none is 0. */
 	u64 stamp;
 	u64 window;
 	u64 window_end;
-	/* The next fresh page to read, and when; U64_MAX if there is none left. */
+	/*
+	 * The next fresh page, and when to read it (never, if it is U64_MAX).
+	 */
 	u64 fresh_next;
 	u64 fresh_due;
 };
@@ -100,7 +102,9 @@ static void timed_access(struct cursor *me, u64 gva, bool write, u32 began)
 		count_window(me, end);
 }
 
-/* Write to all of it now, so that no fault there stalls the vCPU later. */
+/*
+ * Write to all of the statistics, so that no fault there stalls the vCPU later.
+ */
 static void touch_stats(struct vcpu_stats *stats)
 {
 	for (u64 offset = 0; offset < layout.stride; offset += PAGE_SIZE) {
@@ -110,7 +114,7 @@ static void touch_stats(struct vcpu_stats *stats)
 	}
 }
 
-/* Populate, and wait for the others. */
+/* Populate, and wait for the other vCPUs. */
 static void guest_populate(struct cursor *me, struct memstress_vcpu_args *args)
 {
 	touch_stats(me->stats);
@@ -136,7 +140,9 @@ static void access_test_memory(struct cursor *me, struct memstress_vcpu_args *ar
 	timed_access(me, args->gva + page * PAGE_SIZE, write, phase);
 }
 
-/* Called again and again until the read is due.  No PAUSE, as that may be a VM exit. */
+/*
+ * Called in a loop until the read is due.  No PAUSE, as that may cause an exit.
+ */
 static void read_fresh(struct cursor *me, u32 vcpu, u32 phase)
 {
 	u64 now = rdtsc();
@@ -173,9 +179,9 @@ void memstress_guest_code(u32 vcpu)
 	GUEST_ASSERT(args->vcpu_idx == vcpu);
 
 	/*
-	 * Nothing interrupts this guest.  But Bochs, if the guest disables
-	 * interrupts, fails to exit for those of the host; and as there is no
-	 * other reason to exit here, the host would wait forever.
+	 * Nothing interrupts this guest.  But in Bochs, interrupts of the host
+	 * do not cause exits while the guest has interrupts off.  As there is
+	 * no other reason to exit here, the host would wait forever.
 	 */
 	asm volatile("sti");
 	guest_populate(&me, args);

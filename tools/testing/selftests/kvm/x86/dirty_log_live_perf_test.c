@@ -1,51 +1,61 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What running vCPUs feel when dirty logging comes and goes, i.e. how long single
- * accesses stall, and how deep and how long throughput dips.
+ * How dirty logging slows down running vCPUs: how long single memory accesses
+ * stall, and how deep and how long throughput drops
  *
- * vCPUs access memory, one word per page, from the first phase to the last and never leave the
- * guest for it, while the main thread goes through the phases
+ * vCPUs access memory, one word per page, in all phases, and never exit for
+ * that purpose.  Meanwhile the main thread goes through these phases:
  *   populate   each vCPU writes to all of its memory once, then waits
  *   baseline, enable, enabled
  *   get, clear, logging		-i times
  *   disable, disabled
- * Nothing is done in baseline, enabled, logging and disabled, for as long as -D says.  Populate
- * lasts until main finds it done, up to some milliseconds too long.  With
- * KVM_DIRTY_LOG_INITIALLY_SET the first clear is where splitting or write-protecting happens, else
- * enable.  There is no clear if GET clears the log (-g).
+ * In baseline, enabled, logging and disabled, the main thread sleeps for as
+ * long as -D says.  It notices the end of populate up to some milliseconds
+ * late.  With KVM_DIRTY_LOG_INITIALLY_SET, KVM splits or write-protects in the
+ * first clear, otherwise in enable.  If GET clears the log (-g), there is no
+ * clear.
  *
- * Clock.  Guests' TSCs are set to the host's, i.e. their offset to zero, so
- * that one instruction reads the clock of all without a VM exit.
+ * Clock.  The TSC offset of all vCPUs is set to zero, so that guests and host
+ * read the same clock, by one instruction and without a VM exit.
  *
- * Method.  A vCPU reads the TSC before and after each access, and counts the difference in a
- * histogram of its own per phase, log2 with eight steps per octave: percentiles are upper bounds,
- * at most 12.5% too high.  The longest is kept as it is, with its page.  It also counts accesses by
- * time of completion in windows.  An access belongs to the phase it began in, unless it began
- * between two actions and spent most of its time after the next one had begun: then that stalled
- * it.  All of this is in memory that was touched before.
+ * Method.  A vCPU reads the TSC before and after each access.  It counts the
+ * difference in a histogram per phase, with eight buckets per octave.
+ * Percentiles are upper bounds, at most 12.5% too high.  The vCPU also keeps
+ * the longest access of each phase with its address, and counts accesses in
+ * windows of time, by their end.  An access belongs to the phase in which it
+ * began.  The exception is an access that began between two actions of the
+ * host, and spent most of its time in the next action: it belongs to that
+ * action, which has stalled it.  The vCPU touches all memory of these
+ * statistics in advance.
  *
- * Readers re-read their part of the test memory, and hardly ever see mmu_lock.  With -F they read
- * from a slot of their own instead, never logged, one page every FRESH_PACE_US that KVM has not
- * mapped yet: each read takes a fault, and so finds out how long mmu_lock is not to be had.  The
- * pages are 4 KiB whatever -s says, and all of them are the host's zero page, so that there are
- * enough of them, and a fault is little else than mmu_lock.
+ * By default, readers read their part of the test memory again and again, and
+ * rarely need mmu_lock.  With -F, they instead read from a slot that is never
+ * logged, and every FRESH_PACE_US a page that KVM has not mapped yet.  So each
+ * read takes a page fault, and shows how long mmu_lock was not available.
+ * These are 4KiB pages even with another -s, and all of them are the host's
+ * zero page.  So there are enough of them, and a fault does little else than
+ * take mmu_lock.
  *
- * Limits.  A stall is seen only by a vCPU that runs into it: what the vCPU's thread waits for
- * outside of memory accesses, e.g. for a CPU, between two of them, shows in the timeline but in no
- * histogram; inside of one it cannot be told from a stall by KVM.  More threads than CPUs measure
- * the scheduler.  Two reads of the TSC and the accounting make accesses slower than real ones, the
- * relative dip is therefore smaller than that of a guest that does nothing but access memory.  A
- * reader with -F asks once per FRESH_PACE_US: its accesses per second are that pace, and it may
- * miss so much of a stall's length.
+ * The test fails if the counts do not agree.  For each vCPU, the number of
+ * accesses that it counted itself must be equal to the sum of reads and writes,
+ * of the histograms, and (but for populate) of the windows.  A reader with -F
+ * must have taken at least one page fault per read.
  *
- * The results are refused if guest and host do not agree: each vCPU's accesses,
- * counted by itself, by reads and writes, by latency, and by window, have to be
- * the same number, and a reader with -F has to have taken a fault per read.
+ * -V imitates live migration: after each GET, it copies the pages in the log,
+ * and at the next GET, each page that differs from its copy must be in the log.
+ * That takes time in a phase "verify" and in other phases while vCPUs run, and
+ * changes the figures.  --stats adds some microseconds to the phase before the
+ * one to which the statistics belong.
  *
- * -V plays live migration: after each GET it copies the pages in the log, and before the next
- * one each page that differs from its copy has to be in the log.  This runs beside the vCPUs,
- * within the stretches and in a phase "verify", and changes the figures.  --stats adds some
- * microseconds to the phase before the one that it is for.
+ * Limits:
+ *  - Only a vCPU that accesses memory notices a stall.  What its thread waits
+ *    for between two accesses, e.g. for a CPU, shows in the windows, but not in
+ *    a histogram.  Within an access, it looks like a stall by KVM.
+ *  - With more threads than CPUs, the test measures the scheduler.
+ *  - Reading the TSC and counting makes accesses slower than real ones.  So the
+ *    relative drop is smaller than in a guest that only accesses memory.
+ *  - A reader with -F reads once per FRESH_PACE_US, so that is its throughput,
+ *    and it may miss that much of the length of a stall.
  */
 #include <sys/mman.h>
 
@@ -54,10 +64,10 @@
 #define HOUR_MS		(3600 * 1000)
 #define SECOND_US	(1000 * 1000)
 
-/* For layout.stats and layout.control, and for fresh pages. */
+/* Memslots for layout.stats and layout.control, and for fresh pages. */
 #define LIVE_SLOTS	2
 
-/* Actions of the host last as long as they last: make room for this much more. */
+/* How much longer than planned a run may take, as actions of the host vary. */
 #define ROOM_FACTOR	4
 #define MAX_WINDOWS	SZ_256K
 
@@ -94,7 +104,7 @@ static void set_up_clock(int nr_vcpus)
 				     KVM_VCPU_TSC_OFFSET, &offset);
 }
 
-/* KVM changes offsets when it finds out that TSCs are not in step. */
+/* KVM changes offsets when it finds that TSCs are not synchronized. */
 static void check_clock(int nr_vcpus)
 {
 	u64 offset;
@@ -107,13 +117,18 @@ static void check_clock(int nr_vcpus)
 	}
 }
 
-/* Add a memslot below the guest's memory so far, and map it behind that. */
+/*
+ * Add a memslot.  Its guest physical addresses are below those of all memory so
+ * far, its virtual addresses above.
+ */
 static char *add_memory(struct live *live, int slot, u64 *gva, u64 *gpa, u64 bytes)
 {
 	struct kvm_vm *vm = live->test->vm;
 
 	*gpa -= bytes;
-	/* L1 maps whole GiB for L2, as far as the test memory reaches into them. */
+	/*
+	 * L1 maps for L2 only each GiB that contains some of the test memory.
+	 */
 	if (memstress_args.nested && *gpa < align_down(memstress_args.gpa, SZ_1G))
 		usage_error("-n leaves no memory that L2 does not map: less of -b, -i, -D");
 
@@ -127,7 +142,7 @@ static void set_up_layout(const struct test *test)
 {
 	const struct live_options *opts = &live_options;
 	int per_iteration = 2 + !!test->manual_caps + test->opts->verify;
-	/* The time that the host sleeps; what its actions take is not known yet. */
+	/* The time that the host sleeps, without its actions. */
 	u64 planned_us = (3ULL + test->opts->iterations) * opts->stretch_ms * 1000;
 	u64 room_us = ROOM_FACTOR * planned_us;
 
@@ -166,7 +181,9 @@ static void set_up_memory(struct live *live)
 		bytes = align_up(layout.readers * layout.fresh_pages * PAGE_SIZE, SZ_2M);
 		hva = add_memory(live, slot + 1, &gva, &gpa, bytes);
 		live->fresh_gpa = gpa;
-		/* All pages become the zero page, so that KVM's faults need nothing else. */
+		/*
+		 * Map the zero page everywhere, so that KVM's faults are short.
+		 */
 		TEST_ASSERT(!madvise(hva, bytes, MADV_POPULATE_READ),
 			    "madvise(MADV_POPULATE_READ) failed, errno %d", errno);
 	}
@@ -205,7 +222,10 @@ static void copy_all(struct live *live)
 		live->copies[page] = page_word(live, page);
 }
 
-/* To be called before GET.  Guests write no 0, so a page that was never copied differs. */
+/*
+ * Call this before GET.  Guests do not write 0, so a page that was never copied
+ * differs from its copy.
+ */
 static void note_changes(struct live *live)
 {
 	for (u64 page = 0; page < nr_test_pages(); page++)
@@ -213,8 +233,8 @@ static void note_changes(struct live *live)
 }
 
 /*
- * To be called after GET and CLEAR.  The copies have what was written before CLEAR.
- * They may have later writes, too, which must then be in the next log nevertheless.
+ * Call this after GET and CLEAR.  The copies contain all writes before CLEAR.
+ * They may also contain later writes, which must be in the next log as well.
  */
 static void check_collected(struct live *live, int iteration)
 {
@@ -357,7 +377,9 @@ static void check_phase(const struct live *live, int vcpu, int phase,
 	TEST_ASSERT(sum == accesses_of(stats),
 		    "vCPU %d, phase %d: %lu accesses by latency, but %lu reads and %lu writes",
 		    vcpu, phase, sum, stats->reads, stats->writes);
-	/* An access may begin after the end of the run, before the vCPU sees it. */
+	/*
+	 * An access may begin at the end of the run, before the vCPU sees it.
+	 */
 	TEST_ASSERT(!stats->longest ||
 		    (stats->longest_at >= live->spans[0].begin && stats->longest_at < rdtsc()),
 		    "vCPU %d, phase %d: the longest stall was outside of the run: the clocks differ",

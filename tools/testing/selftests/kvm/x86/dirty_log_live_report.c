@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Evaluates what the vCPUs of dirty_log_live_perf_test have counted, by phase, by kind
- * of vCPU and over time, and prints it as text and as JSON.
+ * Evaluates what the vCPUs of dirty_log_live_perf_test have counted, by phase,
+ * by kind of vCPU and over time, and prints the results as text and as JSON
  */
 #include "dirty_log_live.h"
 
@@ -12,29 +12,29 @@ static const char * const kind_names[NR_KINDS] = {
 
 /* Evaluation. */
 
-/* Successive phases that are judged as a whole. */
+/* Successive phases that are evaluated as a whole. */
 struct period {
-	/* Part of the output format, where it is a course. */
+	/* The value of "course" in JSON, which scripts parse. */
 	const char *name;
 	enum phase first;
-	/* The first phase that no longer belongs to it. */
+	/* The first phase behind it. */
 	enum phase end;
 };
 
-/* Separate, because stalls have other reasons in each of them. */
+/* Separate periods, because stalls have other reasons in each of them. */
 static const struct period periods[] = {
 	{ "logging", PHASE_ENABLE, PHASE_DISABLE },
 	{ "disabling", PHASE_DISABLE, PHASE_DISABLED },
 };
 
-/* How far the throughput of one kind of vCPUs fell in a period. */
+/* How far the throughput of one kind of vCPU dropped in a period. */
 struct dip {
 	/* Mean number of accesses in a window of the baseline, 0 if unknown. */
 	double baseline;
 	u64 lowest;
-	/* The first window with that many. */
+	/* The first window with that number of accesses. */
 	u32 lowest_window;
-	/* Windows with less than half of the baseline. */
+	/* How many windows have less than half of the baseline. */
 	u32 below_half;
 };
 
@@ -81,7 +81,7 @@ static int nr_of_kind(const struct live *live, enum kind kind)
 				 live->test->opts->nr_vcpus - layout.readers;
 }
 
-/* The latency that @share of all accesses do not exceed; at least one access. */
+/* Return: the latency that @share of all accesses do not exceed. */
 static u64 percentile(const struct phase_stats *stats, double share)
 {
 	u64 accesses = accesses_of(stats), seen = 0;
@@ -113,7 +113,7 @@ static u64 gfn_of(const struct live *live, u64 gva)
 	return gpa / PAGE_SIZE;
 }
 
-/* Since the timeline began; negative while populating. */
+/* Return: the time since the timeline began; negative while populating. */
 static double timeline_us(const struct live *live, u64 tsc)
 {
 	u64 origin = live->control->origin;
@@ -121,7 +121,10 @@ static double timeline_us(const struct live *live, u64 tsc)
 	return tsc < origin ? -ticks_to_us(origin - tsc) : ticks_to_us(tsc - origin);
 }
 
-/* Windows in which vCPUs ran; if that is more than layout.nr_windows, some share the last. */
+/*
+ * Return: how many windows the run takes.  If there are fewer
+ * (layout.nr_windows), the last one also counts the rest.
+ */
 static u64 windows_needed(const struct live *live)
 {
 	u64 end = live->spans[layout.nr_phases].begin;
@@ -180,7 +183,9 @@ static double baseline_mean(const struct live *live, enum kind kind)
 	return i ? (double)sum / i : 0;
 }
 
-/* Considers windows that begin in the period, but not the last one, which is incomplete. */
+/*
+ * Considers windows that begin in the period.  Skips the last, incomplete one.
+ */
 static struct dip find_dip(const struct live *live, enum kind kind, const struct period *period)
 {
 	u64 begin = live->spans[find_phase(live, period->first)].begin;
@@ -218,7 +223,7 @@ static const char *span_name(const struct span *span)
 	return name;
 }
 
-/* The same lines as those of dirty_log_perf_test. */
+/* Print the same lines as dirty_log_perf_test. */
 static void report_actions(const struct live *live)
 {
 	const struct span *span;

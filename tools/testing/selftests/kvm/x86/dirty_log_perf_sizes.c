@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The verdict (-V) on the sizes of the pages that KVM maps.
+ * Verify the sizes of the pages that KVM maps (-V)
  *
- * KVM counts pages by size.  The counts do not tell where a wrong page is, and may be
- * wrong themselves.  So while no other vCPU runs, the first one probes the memory:
+ * KVM counts SPTEs by size.  The counts do not tell where a wrong page is, and
+ * may be wrong themselves.  So the first vCPU probes the memory while no other
+ * vCPU runs:
+ *  - Holes: after each split, it reads all pages, 2MiB at a time.  No read may
+ *    take a page fault.
+ *  - Huge pages that are left: if the counts say that there are any, the vCPU
+ *    writes to two pages of each 2MiB.  If the first write makes a huge page
+ *    vanish, the huge page was write-protected.  If the second page is not in
+ *    the log, the huge page was writable.
  *
- *   hole		after each split it reads all pages, 2 MiB at a time.  None
- *			of these reads may take a page fault.
- *   huge page left	if the counts say so, it writes to two pages of each 2 MiB.
- *			If a huge page vanishes, it was there and write-protected.
- *			If the second of the two pages is not in the log then, the
- *			huge page was there and writable.
- *
- * Limits.  Probing splits the huge page, or fills the hole, that it finds, so the message
- * names the first page only.  Memory that is not HugeTLB may lose SPTEs by reclaim, so
- * there only huge pages that are left are errors.  dirty_log_live_perf_test, whose vCPUs
- * run all the time, has only the counts.
+ * Limits:
+ *  - Probing splits the huge page, or fills the hole, that it finds.  So the
+ *    message only names the first page.
+ *  - If the memory is not HugeTLB, reclaim may zap SPTEs.  Then only huge pages
+ *    that are left are errors.
+ *  - dirty_log_live_perf_test, whose vCPUs run all the time, has only the
+ *    counts.
  */
 #include "processor.h"
 #include "dirty_log_perf.h"
@@ -76,8 +79,8 @@ struct holes {
 };
 
 /*
- * Everything else that the vCPU accesses has been mapped since it populated its memory, so all
- * faults come from the reads.
+ * Everything else that the vCPU accesses was mapped when it populated its
+ * memory, so all faults come from these reads.
  */
 static struct holes find_holes(const struct test *test)
 {
@@ -96,7 +99,7 @@ static struct holes find_holes(const struct test *test)
 	return holes;
 }
 
-/* The first page, from @page on, one of @step, that is not in the log. */
+/* Return: the first of every @step-th page from @page on that is not logged. */
 static u64 find_clean(const struct test *test, u64 page, u64 step)
 {
 	memstress_get_dirty_log(test->vm, test->bitmaps, test->opts->slots);
@@ -113,7 +116,7 @@ static u64 count_huge(const struct test *test)
 	return sizes.nr_2m + sizes.nr_1g;
 }
 
-/* The first page whose write made a huge page vanish. */
+/* Return: the first page where a write makes a huge page vanish. */
 static u64 find_protected(const struct test *test)
 {
 	const u64 step = SPARSE_BYTES / PAGE_SIZE;
@@ -130,8 +133,9 @@ static u64 find_protected(const struct test *test)
 }
 
 /*
- * The first page whose write is not in the log.  With PML, the first write to a
- * huge page is logged for the one page that it hits: find_protected() did that.
+ * Return: the first page where a write is not logged.  With PML, the first
+ * write to a huge page logs the one page that it hits.  find_protected() has
+ * made the first writes, so these are the second.
  */
 static u64 find_unlogged(const struct test *test)
 {
@@ -186,7 +190,7 @@ static void fail_holes(const struct page_sizes *now, u64 expected, const struct 
 static void verify_eager(const struct test *test, const char *stage)
 {
 	const struct page_sizes *old = &test->populated;
-	/* The 4K pages that there have to be once every huge page is split. */
+	/* How many 4K pages there must be when every huge page is split. */
 	u64 expected = old->nr_4k + (old->nr_2m * SZ_2M + old->nr_1g * SZ_1G) / SZ_4K;
 	struct page_sizes now = get_page_sizes(test, stage);
 	struct holes holes = { .gfn = GFN_NONE };
@@ -204,13 +208,16 @@ static void verify_eager(const struct test *test, const char *stage)
 		fail_holes(&now, expected, &holes, stage);
 }
 
-/* Write-protecting a huge page leaves it one; only a write later splits it. */
+/* A write-protected huge page is still huge.  Only a later write splits it. */
 static void verify_lazy(const struct test *test, const char *stage)
 {
 	const struct page_sizes *old = &test->populated;
 	struct page_sizes now;
 
-	/* Only the first CLEAR comes before writes, and only HugeTLB keeps its SPTEs. */
+	/*
+	 * Check only the first CLEAR, as later writes split huge pages, and
+	 * only HugeTLB memory, as reclaim may zap SPTEs of other memory.
+	 */
 	if (!perf_program.probe || !is_hugetlb(test->opts->backing) ||
 	    test->times[PHASE_CLEAR].count > 1)
 		return;
@@ -223,7 +230,7 @@ static void verify_lazy(const struct test *test, const char *stage)
 		    old->nr_4k, old->nr_2m, old->nr_1g);
 }
 
-/* The counts are those of the VM.  Memslot 0 has no huge pages that would count, too. */
+/* The counts include memslot 0, which has no huge pages. */
 void verify_split(const struct test *test, const char *stage)
 {
 	const struct vm_setting *chunk = &test->opts->chunk;

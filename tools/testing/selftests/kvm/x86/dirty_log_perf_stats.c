@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KVM's statistics in the tests of dirty_log_perf.h, as text and as JSON, and the
- * values of KVM's parameters.
+ * KVM's statistics in the tests of dirty_log_perf.h, as text and as JSON, and
+ * the values of KVM's parameters
  *
- * Statistics come from the binary stats file descriptors, with one read for the VM
- * and one for each vCPU.  Those of vCPUs are added up.  Statistics that the kernel
- * does not have are left out, e.g. those of the splitter in an unpatched kernel.
+ * Statistics are read from the binary stats file descriptors, with one read for
+ * the VM and one for each vCPU.  Those of all vCPUs are added up.  Statistics
+ * that the kernel lacks, e.g. those of the splitter, are left out.
  */
 #include "processor.h"
 #include "dirty_log_perf.h"
 
-/* Statistics of the VM or of vCPUs.  Names are KVM's, and part of the output format. */
+/*
+ * Statistics of the VM or of vCPUs.  The names are KVM's, and scripts parse
+ * them.
+ */
 static const struct {
 	const char *name;
-	/* The value says how many there are now, not how often something has happened. */
+	/*
+	 * How many there are now, as opposed to how often something happened.
+	 */
 	bool level;
 } kvm_stat_table[] = {
 	{ "pages_4k", true },
@@ -37,7 +42,7 @@ static const struct {
 
 #define NR_KVM_STATS	ARRAY_SIZE(kvm_stat_table)
 
-/* More than a file descriptor has, histograms included. */
+/* More values than a file descriptor has, including histograms. */
 #define MAX_WORDS	1024
 
 /* The file descriptor of the current VM, followed by those of its vCPUs. */
@@ -45,7 +50,7 @@ static struct source {
 	int fd;
 	/* Where the data begins in the file. */
 	off_t begin;
-	/* Where each statistic is in the data, negative if it is not there. */
+	/* The index of each statistic in the data, negative if it is absent. */
 	int index[NR_KVM_STATS];
 } sources[1 + KVM_MAX_VCPUS];
 
@@ -120,7 +125,7 @@ void kvm_stats_open(struct test *test)
 		add_source(vcpu_get_stats_fd(memstress_args.vcpu_args[i].vcpu));
 }
 
-/* Closes those of the vCPUs: the library closes the VM's. */
+/* Close the file descriptors of vCPUs.  The library closes that of the VM. */
 void kvm_stats_close(void)
 {
 	while (--nr_sources)
@@ -161,7 +166,7 @@ s64 count_page_tables(void)
 	if (!file)
 		return -1;
 
-	/* Have each CPU add to the global counters what it has counted itself. */
+	/* Have each CPU add its own counters to the global counters. */
 	fputs("1\n", file);
 	fclose(file);
 
@@ -203,7 +208,7 @@ static s64 stat_change(const struct kvm_stats *before, const struct kvm_stats *a
 	return after->values[stat] - before->values[stat];
 }
 
-/* Prints only what changed: in most phases most statistics do not. */
+/* Print only what has changed, as most statistics do not in most phases. */
 void kvm_stats_print(const struct kvm_stats *before, const struct kvm_stats *after, u64 writes)
 {
 	s64 change;

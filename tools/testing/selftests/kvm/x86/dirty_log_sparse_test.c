@@ -2,39 +2,46 @@
 /*
  * Dirty logs of memory that is mapped by huge pages
  *
- * KVM passes by 2MiB that nothing maps by 4KiB pages when it looks for Dirty bits and when it
- * arms pages, and by words of the log that have no page.  Nothing may be missing from the log
- * for that, wherever small pages and huge ones meet.
+ * When KVM collects Dirty bits, and when it arms pages, it skips 2MiB blocks
+ * that no 4KiB SPTE maps.  It also skips words of the log that contain no page.
+ * Where 4KiB pages and huge pages meet, no page may be missing from the log.
  *
- * "edges": memslots of various sizes and alignments.  The guest writes single pages, at borders
- * of words of the log, of 2MiB, and of the memslot, and each GET has to return just these:
- * - by a page table entry of 4KiB, while the rest of the 2MiB is mapped by a huge page,
- * - when the first write has split the huge page, and when it is split eagerly,
- * - after huge pages were put back in place, and split again,
- * - after the host has taken all memory away.
- * Each page is written twice, as the second write only sets the Dirty bit of an SPTE that is
- * there.  CLEAR is asked for its whole word of the log the first time, and for the page alone
- * the second time.
+ * "edges" tries memslots of various sizes and alignments.  The guest writes
+ * single pages at the borders of words of the log, of 2MiB blocks and of the
+ * memslot.  Each GET must return exactly the written page.  The guest writes
+ *  - through a 4KiB guest entry, while a huge page maps the rest of the block;
+ *  - when the first write has split the huge page, or KVM has split it eagerly;
+ *  - when the huge pages were restored, and are split again;
+ *  - when the host has taken all memory away.
+ * It writes each page twice, as the second write only sets the Dirty bit of an
+ * existing SPTE.  The first time, CLEAR clears the whole word of the log, the
+ * second time only this page.
  *
- * "count": what GET and CLEAR cost for 2MiB that a huge page maps, as the difference between
- * two memslots; and what CLEAR costs for words without a page, if few of them lie between words
- * with one.  With -i, -a and -w that has to be at most so many cycles, on machines whose TSC
- * counts instructions.  Memory is mapped by huge pages, and was mapped by nothing else,
- * or by small pages until logging ended; or it was mapped by small pages until the host took it.
+ * "count" measures in TSC cycles
+ *  - the cost of GET and CLEAR per 2MiB block that a huge page maps, as the
+ *    difference between two memslots of different size.  Either nothing else
+ *    has ever mapped the memory, or 4KiB pages have mapped it until logging was
+ *    disabled, or 4KiB pages have mapped it until the host took it away;
+ *  - the cost of CLEAR per word without a page, if few of them lie between
+ *    words with a page.
+ * With -i, -a and -w, the test fails if a cost exceeds the bound.  That is
+ * useful on machines whose TSC counts instructions.
  *
- * Limits: the vCPU doesn't run during an ioctl.  Other address spaces (SMM) are
- * eager_split_modes_test's, with -m smm.
+ * It needs kvm.eager_page_split writable, and four free 2MiB HugeTLB pages.
+ *
+ * Limits: the vCPU does not run during an ioctl.  The address space of SMM is
+ * tested by "eager_split_modes_test -m smm" only.
  */
 #include "eager_split_util.h"
 
-/* Memory begins at a multiple of 2MiB, and memslots anywhere in that. */
+/* The memory begins at a multiple of 2MiB, and a memslot anywhere in it. */
 #define EDGE_SLOT	10u
 #define EDGE_GPA	0x40000000ull
 #define MAX_EDGE_PAGES	(10 * PAGES_PER_2M)
 #define LOG_WORDS	DIV_ROUND_UP(MAX_EDGE_PAGES, BITS_PER_WORD)
 #define MAX_EDGES	128u
 
-/* KVM looks at the words of a log together from the 16th to this one. */
+/* KVM checks the words of a log from the 16th to this one in one step. */
 #define LAST_TOGETHER	77u
 
 /* The same memory, mapped by 4KiB entries of the guest. */
@@ -55,7 +62,7 @@ static const char * const ways[] = {
 	[WAY_ALL_SET]	= "initially all set",
 };
 
-/* A memslot: the page of the first 2MiB that it begins with, and its size. */
+/* A memslot: how many pages of the first 2MiB lie before it, and its size. */
 static const struct area {
 	unsigned int before;
 	unsigned int nr_pages;
@@ -70,7 +77,7 @@ static const struct area {
 	{ 321, 1400 },
 	{ 64, 1984 },
 	{ 0, 1536 },
-	/* LAST_TOGETHER is in it. */
+	/* Contains LAST_TOGETHER. */
 	{ 0, 5120 },
 };
 
@@ -80,10 +87,10 @@ struct run {
 	const char *eager;
 	enum way way;
 	const struct area *area;
-	/* From the beginning of the first 2MiB to the end of the last. */
+	/* From the start of the first 2MiB block to the end of the last one. */
 	void *memory;
 	size_t size;
-	/* The pages that are written, the last one first so that borders are crossed backwards. */
+	/* The pages that are written, from the last one to the first. */
 	unsigned int edges[MAX_EDGES];
 	unsigned int nr_edges;
 	unsigned long log[LOG_WORDS];
@@ -145,7 +152,7 @@ static unsigned long word_with(int page, unsigned int word)
 	return page >= 0 && page / BITS_PER_WORD == word ? 1ul << page % BITS_PER_WORD : 0;
 }
 
-/* The log has @page, and no other; none at all if it is negative. */
+/* The log must contain only @page, or no page at all if @page is negative. */
 static void expect_page(struct run *r, int page, const char *when)
 {
 	unsigned int nr_words = DIV_ROUND_UP(r->area->nr_pages, BITS_PER_WORD);
@@ -161,7 +168,7 @@ static void expect_page(struct run *r, int page, const char *when)
 	}
 }
 
-/* Clear the one page that is in the log, by a mask that has no other, or all of its word. */
+/* Clear the page that is in the log.  @word: clear all pages of its word. */
 static void clear_page(struct run *r, unsigned int page, bool word)
 {
 	unsigned int nr = r->area->nr_pages;
@@ -194,8 +201,9 @@ static void write_edges(struct run *r, const char *when)
 }
 
 /*
- * Pages of every other 2MiB.  Those between stay huge, as long as they aren't split eagerly, and
- * share words of the log with them.
+ * Write to pages of every other 2MiB block.  Unless KVM splits eagerly, the
+ * blocks in between stay huge, and share words of the log with the written
+ * ones.
  */
 static void write_small_blocks(struct run *r, const char *when)
 {
@@ -204,7 +212,7 @@ static void write_small_blocks(struct run *r, const char *when)
 			write_page(r, r->edges[i], small_gva_of(r, r->edges[i]), when);
 }
 
-/* Few pages of each 2MiB, and of what the memslot has of the first and of the last. */
+/* Write to a few pages of each 2MiB block, including partial ones. */
 static void write_small_pages(struct run *r, const char *when)
 {
 	for (unsigned int i = 0; i < r->nr_edges; i += 3)
@@ -242,7 +250,7 @@ static void add_edge(struct run *r, unsigned int page)
 	r->edges[r->nr_edges++] = page;
 }
 
-/* On both sides of where 2MiB begin, and words of the log that lie beside. */
+/* Pages on both sides of borders of 2MiB blocks and of words close to them. */
 static void find_edges(struct run *r)
 {
 	unsigned int nr = r->area->nr_pages;
@@ -279,7 +287,9 @@ static void run_area(struct run *r)
 	virt_map_level(r->vm, EDGE_GPA, EDGE_GPA, r->size, PG_LEVEL_2M);
 	virt_map(r->vm, SMALL_GVA, EDGE_GPA, r->size / PAGE_SIZE);
 
-	/* What was written before is not in the log, and is to be armed all the same. */
+	/*
+	 * Earlier writes must not be in the log, and KVM must arm these pages.
+	 */
 	access_all(r, true);
 	run_guest(r->vm, r->vcpu, small_gva_of(r, 0), 1, 0, true);
 	set_logging(r, true);
@@ -293,7 +303,7 @@ static void run_area(struct run *r)
 	expect_page(r, -1, "logging enabled again");
 	write_edges(r, "written again");
 
-	/* The host takes all memory away, and has other memory there afterwards. */
+	/* The host replaces all of the memory by other memory. */
 	map_one_2m_page(r->memory, r->size);
 	expect_page(r, -1, "memory replaced");
 	access_all(r, false);
@@ -380,7 +390,10 @@ static void count_both(struct count *c, const char *memory)
 		count_cost(c, "CLEAR", memory, max_cycles, count_clear);
 }
 
-/* How much more CLEAR of many blocks costs than CLEAR of few, if one in @every words has a page. */
+/*
+ * Return: how much more a CLEAR of many blocks costs than a CLEAR of few, if
+ * one in @every words of the mask contains a page.
+ */
 static u64 scattered_cycles(struct count *c, unsigned int every)
 {
 	const unsigned int nr_words = count_blocks[1] * PAGES_PER_2M / BITS_PER_WORD;
@@ -399,8 +412,9 @@ static u64 scattered_cycles(struct count *c, unsigned int every)
 }
 
 /*
- * What CLEAR spends on the memory behind the first page that isn't in KVM's log, in which it looks
- * for written pages once.  All logs below have such a page, the first one.
+ * If a page to be cleared is not in KVM's log, CLEAR collects Dirty bits once,
+ * from this page on.  Return: what that costs.  In all masks below, this is the
+ * first page.
  */
 static u64 look_cycles(struct count *c)
 {
@@ -413,7 +427,10 @@ static u64 look_cycles(struct count *c)
 	return one > none ? one - none : 0;
 }
 
-/* CLEAR looks at many words without a page at once, which must not make few of them expensive. */
+/*
+ * CLEAR checks many words without a page at once.  That must not make it
+ * expensive if there are few such words in a row.
+ */
 static void count_scattered(struct count *c)
 {
 	const u64 nr_blocks = count_blocks[1] - count_blocks[0];
@@ -466,8 +483,8 @@ static void count_expect_huge(struct count *c, unsigned int nr, const char *when
 }
 
 /*
- * Nothing maps what was mapped by small pages.  With the TDP MMU that depends on which page tables
- * CPUs have used, see dirty_log_idle_test.
+ * Nothing maps memory that 4KiB pages have mapped.  With the TDP MMU, the cost
+ * depends on which page tables CPUs have used, see dirty_log_idle_test.
  */
 static void count_unmapped(struct count *c)
 {
@@ -476,7 +493,7 @@ static void count_unmapped(struct count *c)
 	for (unsigned int i = 0; i < NR_COUNTS; i++)
 		map_one_2m_page(c->hva[i], count_blocks[i] * SZ_2M);
 
-	/* Pages that were taken away with their Dirty bits are in the log. */
+	/* KVM has logged the pages whose dirty SPTEs it has zapped. */
 	for (unsigned int i = 0; i < NR_COUNTS; i++) {
 		count_get(c, i);
 		if (c->manual)

@@ -1,58 +1,74 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty logging: writes that come amid the update of an SPTE
+ * Dirty logging: writes while KVM updates an SPTE
  *
- * What a CPU does to an SPTE between KVM's reading it and storing to it, such as setting its Dirty
- * bit, must get into the log.
+ * KVM reads an SPTE, and then stores to it.  If a CPU changes the SPTE in
+ * between, e.g. sets its Dirty bit, the write must not be missing from the log.
  *
- * One round: with all vCPUs stopped, take every page out of the log and copy it.  Then a vCPU
- * writes to each page once, while something makes KVM change the SPTEs (see events[]).  There is
- * only one write to a page, as a second one would be logged and hide that the first one was lost.
- * Or the log is read and cleared while something takes SPTEs' locks: a page that was written before
- * has to be in it, and one that is written after that in the next.  Stop everything and get the
- * log: a page that differs from its copy has to be in it.
+ * In each round, all vCPUs are stopped first, and the host takes all pages out
+ * of the log and copies them.  Then
+ *  - for most events (see events[]), a vCPU writes to each page once, while
+ *    another vCPU or the host makes KVM change the SPTEs.  There is only one
+ *    write per page, as a second write would be logged and hide the loss of the
+ *    first one;
+ *  - for "log" and "unmap", the host gets and clears the log while another
+ *    thread makes KVM change the SPTEs.  Pages that were written before must be
+ *    in this log, and pages that are written afterwards in the next one.
+ * In the end, everything stops, and the host gets the log.  The test fails if a
+ * page differs from its copy, and is not in the log.
  *
- * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update, between
- * reading and storing; the test fails if they did not.
+ * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update,
+ * between reading and storing.  The test fails if they did not pause.
  *
- * With -x nothing is written: what KVM reports then with Dirty bits must not be more than what it
- * reports with write protection.
+ * With -x, the guest writes nothing.  With Dirty bits, KVM must then not report
+ * more pages than with write protection.
  *
- * Limits: races are met by chance, more often the longer the pauses and the more
- * rounds.  With write protection only "log" can lose anything here.
+ * Events of the guest need shadow paging.  "age" and "log" need page_idle.
+ *
+ * Limits: the test hits races by chance, more often with longer pauses and more
+ * rounds.  With write protection, only "log" can lose a write.
  */
 #include <semaphore.h>
 
 #include "eager_split_util.h"
 
-/* The pages that are written; some events have the guest use them as page tables. */
+/*
+ * The pages that are written.  In some events, the guest uses them as page
+ * tables.
+ */
 #define DATA_SLOT		10
 #define DATA_GPA		0x40000000ull
 #define NR_PAGES		16u
 #define DATA_SIZE		((size_t)NR_PAGES * PAGE_SIZE)
 
-/* One word of the log, whose pages KVM handles together.  Most of them are only read. */
+/*
+ * One word of the log, which KVM handles as a whole.  Most pages are only read.
+ */
 #define SLOT_PAGES		64u
 
 #define NR_VCPUS		2u
 
 #define PAGE_IDLE		"/sys/kernel/mm/page_idle/bitmap"
 
-/* The word that is written: a guest entry that is not present, whatever its value. */
+/*
+ * The word that is written.  Its values are those of non-present guest entries.
+ */
 #define WRITTEN_WORD		100u
 
-/* Deleted and created again for KVM to drop all of its page tables. */
+/* A memslot that is deleted so that KVM zaps all of its page tables. */
 #define DUMMY_SLOT		11
 #define DUMMY_GPA		0x50000000ull
 
-/* More pages than a CPU collects before it adds them to the LRU, where they can be idle. */
+/*
+ * More pages than a CPU batches before it adds them to the LRU, see host_age().
+ */
 #define DUMMY_SIZE		(128ul * PAGE_SIZE)
 
-/* Where the guest sees the page table that maps the pages. */
+/* Where the guest maps the page table that maps the pages. */
 #define ENTRIES_GVA		0x60000000ull
 #define ENTRIES_PER_TABLE	512u
 
-/* Addresses that the pages map when they are level-1 or level-2 page tables. */
+/* What the pages map when they are used as level-1 or level-2 page tables. */
 #define LEVEL1_GVA		BIT_ULL(39)
 #define LEVEL2_GVA		(2ull << 39)
 
@@ -69,7 +85,7 @@ struct guest_work {
 	/* TSC ticks to wait before the operation, and after each page. */
 	u64 delay;
 	u64 gap;
-	/* The page to begin with, and the step to the next one, which is odd. */
+	/* The first page, and the step to the next one, an odd number. */
 	u64 first;
 	u64 step;
 };
@@ -94,9 +110,9 @@ struct window_test {
 	u64 *level1_links;
 	u64 *level2_links;
 	u64 copy[NR_PAGES];
-	/* TSC ticks that the event took the last time. */
+	/* TSC ticks that the event took in the last round. */
 	u64 took;
-	/* Rounds so far in which a page was lost, pages lost, and pages in the log. */
+	/* Rounds that have lost a page, pages lost, and pages in the log. */
 	u64 nr_bad_rounds;
 	u64 nr_lost;
 	u64 nr_logged;
@@ -105,10 +121,10 @@ struct window_test {
 struct event {
 	const char *name;
 	const char *what;
-	/* Done by the second vCPU, before each round and in it. */
+	/* What the second vCPU does before each round, and in it. */
 	enum guest_op prepare;
 	enum guest_op race;
-	/* Done by the host in each round. */
+	/* What the host does in each round. */
 	void (*host)(struct window_test *t);
 	/* The event races with GET and CLEAR, not with writes. */
 	bool log;
@@ -118,12 +134,17 @@ struct event {
 	bool afresh;
 };
 
-/* What vCPUs do, how many of them, and the value that they write.  Set while they are stopped. */
+/*
+ * What each vCPU does, how many vCPUs take part, and the value that they write.
+ * The host sets these while the vCPUs are stopped.
+ */
 static struct guest_work works[NR_VCPUS];
 static u64 nr_racers;
 static u64 value;
 
-/* TSC ticks that the second vCPU's operation took, and how many vCPUs wait for the start. */
+/*
+ * TSC ticks that the second vCPU took, and how many vCPUs are ready to start.
+ */
 static u64 guest_took;
 static u64 nr_ready;
 
@@ -138,7 +159,7 @@ static void guest_delay(u64 ticks)
 		;
 }
 
-/* The write fails if the other vCPU has taken away the right to write. */
+/* The write faults if the other vCPU has made the guest entry read-only. */
 static void guest_write(u64 page)
 {
 	kvm_asm_safe("movq %%rax, (%%rdx)", "a"(READ_ONCE(value)),
@@ -150,7 +171,10 @@ static u64 *guest_entry(u64 page)
 	return (u64 *)ENTRIES_GVA + (DATA_GPA / PAGE_SIZE + page) % ENTRIES_PER_TABLE;
 }
 
-/* What an operation takes from the entry that maps a page, and what it adds. */
+/*
+ * Which bits of the guest entry of a page an operation clears, and which it
+ * sets.
+ */
 static const struct {
 	u64 clear;
 	u64 set;
@@ -168,7 +192,7 @@ static bool guest_changes_entries(u64 op)
 	return changes[op].clear || changes[op].set;
 }
 
-/* Read this one of the NR_PAGES first pages, and those at the same place behind them. */
+/* Read @page and each NR_PAGES-th page behind it. */
 static void guest_read_slot(u64 page)
 {
 	for (; page < SLOT_PAGES; page += NR_PAGES)
@@ -205,8 +229,9 @@ static void guest_main(u64 id)
 	u64 since;
 
 	/*
-	 * Bochs lets no interrupt of the host end the run of a guest that has interrupts
-	 * off, so that a vCPU that waits would keep the other one off its CPU.
+	 * In Bochs, interrupts of the host do not cause exits while the guest
+	 * has interrupts off.  A waiting vCPU would then never give its CPU to
+	 * the other vCPU.
 	 */
 	asm volatile("sti" : : : "memory");
 
@@ -226,7 +251,7 @@ static void guest_main(u64 id)
 
 /* What the host does */
 
-/* Both MMUs zap the pages when what is permitted changes, and leave the memory alone. */
+/* Both MMUs zap the SPTEs when the protection changes.  The content stays. */
 static void host_mprotect(struct window_test *t)
 {
 	for (unsigned int i = 0; i < HOST_REPEATS; i++) {
@@ -242,14 +267,14 @@ static void set_dummy(struct window_test *t, size_t size)
 	vm_set_user_memory_region(t->vm, DUMMY_SLOT, 0, DUMMY_GPA, size, t->dummy);
 }
 
-/* Deleting any memslot has KVM zap all of its page tables. */
+/* When any memslot is deleted, KVM zaps all page tables of the VM. */
 static void host_delete_slot(struct window_test *t)
 {
 	set_dummy(t, 0);
 	set_dummy(t, PAGE_SIZE);
 }
 
-/* Mark the pages idle, for which the host clears Accessed bits. */
+/* Mark the pages idle, so that the host clears Accessed bits. */
 static void host_age(struct window_test *t)
 {
 	int pagemap = open("/proc/self/pagemap", O_RDONLY), idle = open(PAGE_IDLE, O_WRONLY);
@@ -290,7 +315,7 @@ static const struct event events[] = {
 	  .prepare = OP_READ_SLOT, .host = host_mprotect, .log = true },
 };
 
-/* Return: why the event cannot change SPTEs here, or NULL. */
+/* Return: why the event would not change SPTEs here, or NULL. */
 static const char *skip_reason(const struct event *e)
 {
 	if (!e->host && kvm_is_tdp_enabled())
@@ -308,7 +333,7 @@ static u64 table_of(struct window_test *t, u64 gva)
 	return addr_hva2gpa(t->vm, vm_get_entry(t->vm, gva, PG_LEVEL_4K)) & ~(PAGE_SIZE - 1ull);
 }
 
-/* Make the pages page tables that lead to the target. */
+/* Make the pages page tables through which the guest reaches the target. */
 static void link_pages(struct window_test *t, unsigned int level)
 {
 	u64 next = level == 1 ? t->target_gpa : t->table_gpa;
@@ -375,7 +400,7 @@ static void send_works(struct window_test *t, unsigned int nr)
 	sync_global_to_guest(t->vm, value);
 }
 
-/* Have one vCPU do one thing, with nothing beside it. */
+/* Let one vCPU execute an operation while nothing else runs. */
 static void run_alone(struct window_test *t, unsigned int id, enum guest_op op)
 {
 	works[id] = (struct guest_work){ .op = op, .step = 1 };
@@ -389,7 +414,7 @@ static u64 word_of(struct window_test *t, unsigned int page)
 	return READ_ONCE(((u64 *)(t->hva + page * PAGE_SIZE))[WRITTEN_WORD]);
 }
 
-/* Have the first vCPU write to all pages, with nothing beside it. */
+/* Let the first vCPU write to all pages while nothing else runs. */
 static void write_alone(struct window_test *t)
 {
 	value += 2;
@@ -412,7 +437,7 @@ static void clear_log(struct window_test *t, unsigned long log)
 		t->copy[page] = word_of(t, page);
 }
 
-/* Have all pages mapped, written and in the log, then take them out of it. */
+/* Have all pages mapped, written and logged, then take them out of the log. */
 static void prepare(struct window_test *t)
 {
 	if (t->e->afresh)
@@ -423,7 +448,7 @@ static void prepare(struct window_test *t)
 	clear_log(t, get_log(t));
 }
 
-/* Count what is missing from the log.  Return: the log. */
+/* Count the pages that are missing from the log.  Return: the log. */
 static unsigned long check_log(struct window_test *t)
 {
 	unsigned long log = get_log(t);
@@ -437,7 +462,7 @@ static unsigned long check_log(struct window_test *t)
 	return log;
 }
 
-/* Return: what all rounds counted. */
+/* Return: the counters of all rounds. */
 static struct window_test run_rounds(const struct event *e, unsigned int rounds,
 				     void (*act)(struct window_test *t))
 {
@@ -480,9 +505,10 @@ static u64 random_below(u64 nr)
 }
 
 /*
- * One vCPU writes while the other, or the host, is busy: from a random moment on, all at
- * once or with pauses.  KVM most often goes from the first page to the last.  A write to
- * a page that KVM is done with waits until all are done, so most often go backwards.
+ * Begin to write at a random moment while the event is in progress, without or
+ * with pauses between pages.  KVM usually goes from the first page to the last.
+ * A write to a page that KVM has already handled waits until KVM has handled
+ * all of them.  So go from the last page to the first most of the time.
  */
 static struct guest_work writes_for(u64 ticks)
 {
@@ -505,7 +531,7 @@ static void *host_main(void *arg)
 	return NULL;
 }
 
-/* Run the host's part as soon as the vCPU has started. */
+/* Begin the host's part when the vCPU has started. */
 static void run_host(struct window_test *t)
 {
 	u64 *ready = addr_gva2hva(t->vm, (gva_t)&nr_ready);
@@ -536,7 +562,10 @@ static void run_race(struct window_test *t)
 	}
 }
 
-/* Read and clear the log from a random moment on, and write to all pages before and after. */
+/*
+ * Write to all pages, get and clear the log at a random moment, and write
+ * again.
+ */
 static void run_log(struct window_test *t)
 {
 	u64 delay = random_below(t->took / 2);
@@ -553,7 +582,7 @@ static void run_log(struct window_test *t)
 	write_alone(t);
 }
 
-/* Return: whether nothing was lost. */
+/* Return: true if no write was lost, and KVM has paused if it was to. */
 static bool is_all_logged(const struct event *e, unsigned int rounds)
 {
 	u64 before = nr_pauses(), paused;

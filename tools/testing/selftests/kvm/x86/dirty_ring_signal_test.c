@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dirty ring: a signal comes while KVM_RESET_DIRTY_RINGS takes entries from it.
+ * Dirty ring: a signal interrupts KVM_RESET_DIRTY_RINGS
  *
- * The ioctl returns early.  Pages whose entries it has taken must be logged again when the
- * guest writes to them again.  The signal is that of a timer, which interrupts the ioctl on
- * its own CPU, so that no other thread has to be scheduled in time.  It may still come too
- * early or too late.  So the test tries delays from the beginning to the end of the ioctl,
- * until the ioctl has returned early some times.  Kernels that do not check for signals
- * there never return early, and the test is skipped.
+ * The guest writes to all pages of a memslot.  The host marks all entries of
+ * the ring for reset, and calls KVM_RESET_DIRTY_RINGS until all of them are
+ * reset.  A signal makes the ioctl return early, when it has reset a part of
+ * the entries.  Then the guest writes to all pages again.  The test fails if a
+ * page is missing from the ring.
+ *
+ * The signal is that of a timer, which interrupts the ioctl on its own CPU, so
+ * no other thread has to be scheduled in time.  It may still come too early or
+ * too late.  So the test tries delays from the start to the end of the ioctl,
+ * until the ioctl has returned early some times.
+ *
+ * Kernels that do not check for signals there never return early.  The test is
+ * then skipped.
  */
 #include <signal.h>
 #include <time.h>
@@ -46,7 +53,10 @@ static u32 collect(struct kvm_vcpu *vcpu)
 	u32 nr = 0;
 
 	for (u32 i = 0; i < RING_SIZE / sizeof(*ring); i++) {
-		/* The rest of the entry is there, and is KVM's again afterwards. */
+		/*
+		 * Acquire: KVM has written the entry before its flags.
+		 * Release: hand the entry back when it has been read.
+		 */
 		if (smp_load_acquire(&ring[i].flags) != KVM_DIRTY_GFN_F_DIRTY)
 			continue;
 		smp_store_release(&ring[i].flags, KVM_DIRTY_GFN_F_RESET); /* likewise */
@@ -56,8 +66,8 @@ static u32 collect(struct kvm_vcpu *vcpu)
 }
 
 /*
- * Reset @nr entries, with a signal after @usec microseconds unless that is 0.  Return: did
- * a call return after a part of the entries?
+ * Reset @nr entries, with a signal after @usec microseconds unless that is 0.
+ * Return: has a call returned early, with a part of the entries reset?
  */
 static bool reset_ring(struct kvm_vm *vm, u32 nr, u64 usec)
 {
@@ -99,7 +109,7 @@ int main(void)
 	virt_map(vm, DATA_GPA, DATA_GPA, NR_PAGES);
 
 	TEST_ASSERT(signal(SIGALRM, ignore) != SIG_ERR, "signal");
-	/* In the first round the time is taken. */
+	/* The first round has no signal, and measures the time of the ioctl. */
 	for (round = 0; early < NR_EARLY && round < MAX_ROUNDS; round++) {
 		vcpu_run(vcpu);
 		TEST_ASSERT(get_ucall(vcpu, NULL) == UCALL_SYNC, "The guest didn't get there");

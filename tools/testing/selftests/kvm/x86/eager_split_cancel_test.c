@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting that is interrupted: SIGKILL ends the process in the midst of it
+ * Eager page splitting that is interrupted by SIGKILL
  *
- * Limits: whether the signal comes in time depends on the scheduler.  There are many huge
- * pages and many tries, and the test fails if none of them succeeds.
+ * A child process (the victim) creates a VM, has the guest touch 256 huge
+ * pages, and then enables and disables dirty logging in a loop.  The parent
+ * polls the VM's statistics, and kills the victim when the first huge page is
+ * split.  KVM must then stop splitting before it has split all of them.
+ *
+ * In every other try, the parent keeps the statistics open.  The VM then
+ * outlives the victim, and the parent reads how many huge pages were split.  In
+ * the other tries, the exit of the victim destroys the VM at once.
+ *
+ * The test fails if the splitter did not stop early in any try, or if the
+ * victim ends by itself.
+ *
+ * It needs kvm.eager_page_split=Y and one free 2MiB HugeTLB page.  It is
+ * skipped with the TDP MMU, which does not have the statistics.
+ *
+ * Limits: the scheduler decides whether the signal arrives in time.  Therefore
+ * there are many huge pages, and up to 200 tries (-n: fewer).
  */
 #include <sched.h>
 #include <signal.h>
@@ -15,7 +30,7 @@
 #define MAX_MIDST_TRIES		200u
 #define NR_KILLS		6
 
-/* Splitting them takes longer than it takes to notice that the first one was. */
+/* So many that the parent sees the first split before the last one is done. */
 #define NR_HUGE_KILL		256u
 
 static bool may_try_again(unsigned int nr_tries)
@@ -24,9 +39,12 @@ static bool may_try_again(unsigned int nr_tries)
 }
 
 static struct {
-	/* The victim's file descriptor; negative until the victim has its VM. */
+	/*
+	 * The victim's file descriptor of its VM's statistics; negative until
+	 * the victim has created the VM.
+	 */
 	int stats_fd;
-	/* Set once the killer watches, for the victim to begin. */
+	/* The victim may begin.  The parent has got the descriptor. */
 	bool go;
 } *shared;
 
@@ -93,8 +111,10 @@ static void kill_victim(void)
 }
 
 /*
- * Return: true if the splitter stopped early.  With @watch the statistics stay open, so that
- * the VM outlives the process and they can be read; otherwise the process ends the VM.
+ * Return: true if the splitter was seen to stop early, which takes @watch.
+ *
+ * With @watch, the parent keeps the statistics open, so that it can read them
+ * when the victim is dead.  Otherwise the exit of the victim destroys the VM.
  */
 static bool kill_once(const struct variant *v, bool watch)
 {

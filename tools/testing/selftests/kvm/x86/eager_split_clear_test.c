@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting by KVM_CLEAR_DIRTY_LOG
+ * Eager page splitting, mostly by KVM_CLEAR_DIRTY_LOG
  *
- *  - which arguments the ioctl refuses, and that it splits no more than it is told to
- *  - words of the log with pages of two huge pages
- *  - a huge page that contains a page table of the guest
- *  - memory where there was MMIO before
- *  - a quota of shadow pages that is too small to split all huge pages
- *  - a parameter that changes all the time
- *  - a trace of the TDP MMU's SPTEs, which must have each change that logging makes
+ * The test compares huge pages, the log and memory with the model of
+ * eager_split_model.h.  Each case is about one difficulty:
+ *
+ *  - api: the ioctl must refuse invalid ranges, and must split only huge pages
+ *    that contain a page to be cleared.
+ *  - across: words of the log contain pages of two huge pages.
+ *  - shadowed: the huge page contains a page table of the guest.
+ *  - mmio: the guest has accessed the addresses before there was a memslot.
+ *  - quota, across_q: the quota of shadow pages is too small to split all huge
+ *    pages.
+ *  - flip: another thread changes kvm.eager_page_split all the time.
+ *  - trace: the tracepoint of the TDP MMU must report each change that logging
+ *    makes to a 4KiB SPTE.
+ *
+ * "quota", "flip" and "trace" also run without manual protection, where huge
+ * pages are split when logging is enabled.
  */
 #include <signal.h>
 
@@ -27,7 +36,10 @@
 
 #define MAX_MMU_PAGES		200ul
 
-/* Room for page tables that are built again, and for one or two splits. */
+/*
+ * Shadow pages that the quota leaves for page tables to be rebuilt, and for one
+ * or two splits.
+ */
 #define QUOTA_LEFT		7
 
 #define NR_FLIPPED_CYCLES	4
@@ -85,8 +97,9 @@ static void check_single(struct model_test *t, u64 page)
 }
 
 /*
- * Pages that are written after the log was read, and that CLEAR does not name, must be in
- * the next log: here a page of the same word, and one of the same page table.
+ * A page that is written after GET, and is not to be cleared by the next CLEAR,
+ * must be in the next log.  Try a page of the same word of the log as the
+ * cleared page, and a page of the same page table.
  */
 static void check_neighbours(struct model_test *t, u64 page)
 {
@@ -122,7 +135,9 @@ static void run_api(struct model_test *t)
 	check_refused(t);
 	check_empty(t);
 
-	/* The last page of a huge page, the first of one, and one in the midst. */
+	/*
+	 * The last page of a huge page, the first one, and one in the middle.
+	 */
 	check_single(t, PAGES_PER_2M - 1);
 	check_single(t, 2 * PAGES_PER_2M);
 	check_single(t, 3 * PAGES_PER_2M + PAGES_PER_2M / 2);
@@ -137,7 +152,7 @@ static void run_across(struct model_test *t)
 	clear_across_all(t);
 }
 
-/* Run the vCPU up to its HLT, as if all devices were silent. */
+/* Run the vCPU until it halts.  MMIO exits are completed without a device. */
 static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 {
 	struct kvm_regs regs = {
@@ -158,10 +173,11 @@ static void run_to_hlt(struct model_test *t, u64 entry, const char *when)
 }
 
 /*
- * CLEAR write-protects a huge page, and flushes TLBs only at its end.  If KVM begins to
- * shadow a page table in that huge page before, it has to flush TLBs, too, or a vCPU could
- * write to the table by a cached translation.  The test does not need to hit that moment:
- * KVM requests the flush later as well.
+ * CLEAR write-protects a huge page, and flushes TLBs only at its end.  If KVM
+ * begins to shadow a page table in that huge page before CLEAR has flushed, KVM
+ * must flush TLBs as well.  Otherwise a vCPU could write to the page table
+ * through a stale translation.  The test does not need to hit this window,
+ * because KVM also requests the flush when CLEAR has ended long ago.
  */
 static void run_shadowed(struct model_test *t)
 {
@@ -172,7 +188,7 @@ static void run_shadowed(struct model_test *t)
 		table[i] = (t->gpa + 2 * PAGE_SIZE) | PT_USED_ENTRY;
 	*vm_get_entry(t->vm, gva, PG_LEVEL_2M) = (t->gpa + PAGE_SIZE) | PT_USED_ENTRY;
 
-	/* Everything else that the guest needs is mapped. */
+	/* Map everything else that the guest uses, as that could flush, too. */
 	for (unsigned int i = 0; i < BITS_PER_WORD; i++)
 		t->list[i] = t->gpa;
 	run_to_hlt(t, WRITE_GPA, "written");
@@ -193,9 +209,11 @@ static void run_shadowed(struct model_test *t)
 /* MMIO */
 
 /*
- * SPTEs that KVM has made for MMIO are still in its page tables when a memslot that is
- * logged is created there.  CLEAR must not take any of their bits for Writable or Dirty.
- * The guest executes the memory's content then.
+ * The guest reads where there is no memslot, so KVM creates MMIO SPTEs.  They
+ * are still there when a logged memslot is created at these addresses.  CLEAR
+ * must not treat any of their bits as a Writable or Dirty bit.  Afterwards the
+ * guest executes an instruction in each page, which only works if the page is
+ * mapped.
  */
 static void run_mmio(struct model_test *t)
 {
@@ -248,7 +266,10 @@ static void expect_traced(struct model_test *t, bool all, const char *when)
 	clear_trace();
 }
 
-/* SPTEs that were created armed for dirty logging do not change when it is enabled. */
+/*
+ * Enabling must not change 4KiB SPTEs that were created armed.  If they were
+ * not, enabling must change all of them.
+ */
 static void expect_enabling_traced(struct model_test *t)
 {
 	u64 seen = nr_traced_4k();
@@ -261,7 +282,10 @@ static void expect_enabling_traced(struct model_test *t)
 
 static void run_trace(struct model_test *t)
 {
-	/* SPTEs that CLEAR creates have a clear Dirty bit, so they do not change after that. */
+	/*
+	 * With Dirty bits, CLEAR creates 4KiB SPTEs with the Dirty bit clear,
+	 * and need not change them after that.
+	 */
 	bool dirty_bits = vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 
 	touch_all(t, "all touched");
@@ -299,7 +323,9 @@ static void *flip_thread(void *unused)
 	return NULL;
 }
 
-/* End the thread, at exit before the parameter gets its old value. */
+/*
+ * End the thread.  At exit, this has to come before the parameter is restored.
+ */
 static void flip_end(void)
 {
 	if (!flipping)
@@ -314,7 +340,10 @@ static void flip_begin(void)
 {
 	static bool before;
 
-	/* Exit handlers run in the opposite order. */
+	/*
+	 * Exit handlers run in reverse order, so setting_exists() has to
+	 * register the one that restores the parameter first.
+	 */
 	if (!before && setting_exists(PARAM_EAGER))
 		before = !atexit(flip_end);
 	flipping = true;
@@ -322,7 +351,11 @@ static void flip_begin(void)
 	start_thread(&flip_id, flip_thread, NULL);
 }
 
-/* Block signals, so that the old value is restored by exit() after a failure, or below. */
+/*
+ * Block signals: their handlers would restore the parameter while the thread
+ * still changes it.  The parameter is restored below or, after a failure, by
+ * exit().
+ */
 static void run_flip(struct model_test *t)
 {
 	sigset_t all, old;
@@ -379,7 +412,10 @@ static void tighten_quota(struct model_test *t)
 		vm_set_nr_mmu_pages(t->vm, --quota);
 	CHECK(t, quota > MIN_MMU_PAGES, "the smallest quota isn't met by %u pages", BALLAST_PAGES);
 
-	/* KVM has reclaimed the oldest shadow page, by which others were reached. */
+	/*
+	 * KVM has reclaimed the oldest shadow page, and with it the link to
+	 * other shadow pages.  Leave room to rebuild them.
+	 */
 	vm_set_nr_mmu_pages(t->vm, quota + QUOTA_LEFT);
 	recycled = vm_get_stat(t->vm, mmu_recycled);
 	touch_all(t, "all touched again");
@@ -394,7 +430,7 @@ static void start_logging_short_of_quota(struct model_test *t)
 	start_and_clear(t);
 	CHECK(t, vm_get_stat(t->vm, mmu_recycled) == recycled, "splitting reclaimed shadow pages");
 
-	/* The children of the last cycle are still there. */
+	/* In later cycles, KVM reuses children, so it may split all pages. */
 	if (t->cycle)
 		return;
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* See eager_split_fault.h: the VM, the guest, the log, and main(). */
+/*
+ * The VM, the guest, the log, and main() of the tests of eager_split_fault.h.
+ */
 #include "eager_split_fault.h"
 
 /* Code, stack and page tables, at the lowest addresses. */
 #define LOW_PAGES		1024
 #define CODE_MAX		64
 
-/* Pages that the guest writes when they are logged, and pages that it touches by the alias. */
+/*
+ * Which pages the guest writes while they are logged, and which it touches
+ * through the alias.
+ */
 #define WRITE_STEP		31u
 #define WRITE_FIRST		3u
 #define ALIAS_STEP		8u
@@ -26,8 +31,9 @@ bool applies(const struct variant *v)
 }
 
 /*
- * RDI: address; RSI: distance to the next; RCX: how many; RAX: what to write there;
- * RDX: what to add to it.  The library's way of loading a program would take much longer.
+ * In: RDI is the first address, RSI the distance to the next one, RCX the
+ * number of writes, RAX the first value, and RDX the increment of the value.
+ * To load a program as the library does would take much longer.
  */
 static void __attribute__((naked)) guest_code(void)
 {
@@ -148,7 +154,10 @@ int set_logging(struct fault_test *t, bool on)
 					   DATA_GPA, t->npages * PAGE_SIZE, t->hva);
 }
 
-/* CLEAR tries to split for each word of a huge page.  Clear one word, for one attempt. */
+/*
+ * CLEAR tries to split a huge page once per word of the log.  Clear one word of
+ * each huge page, for one attempt.
+ */
 static bool is_cleared(u64 page)
 {
 	return page % PAGES_PER_2M < BITS_PER_WORD;
@@ -204,7 +213,7 @@ void check_sum(struct fault_test *t, const struct split_stats *s)
 
 void check_afterwards(struct fault_test *t)
 {
-	/* Every other of these pages through the alias, as far as there is one. */
+	/* If there is an alias, write every other of these pages through it. */
 	vcpu_write(t, t->vcpu, DATA_GVA, WRITE_FIRST, WRITE_STEP, WRITE_VALUE);
 	if (t->v->aliased)
 		vcpu_write(t, t->vcpu, ALIAS_GVA, WRITE_FIRST, 2 * WRITE_STEP, WRITE_VALUE);

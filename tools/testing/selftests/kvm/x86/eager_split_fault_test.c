@@ -1,23 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting without memory
+ * Eager page splitting when allocations fail
  *
- * Let each allocation of the ioctl fail that enables logging or that clears the log,
- * the first, the second and so on, in a new VM each, until none is left that could
- * fail.  /proc/thread-self/fail-nth does that.  Then do it again for one kind of the
- * splitter's allocations at a time.  Of many in a row that end alike some are left out.
+ * Two ioctls split: the one that enables dirty logging, and
+ * KVM_CLEAR_DIRTY_LOG.  For each of them, the test creates a VM with three huge
+ * pages and lets the first allocation of the ioctl fail, by
+ * /proc/thread-self/fail-nth.  It repeats that in a new VM with the second
+ * allocation, and so on, until the ioctl makes no more allocations.  Where many
+ * tries in a row end alike, the test leaves some out.  Then it repeats all of
+ * that with each kind of allocation that the splitter makes, and lets only that
+ * kind fail.
  *
- * Limits: kvmalloc() turns to vmalloc() when an array of more than a page can't be had, so one
- * failure alone doesn't show that to the splitter.  An allocation that is made only sometimes, like
- * a page for a slab, may escape.  Enabling allocates for itself before it splits; vmalloc()
- * complains in the kernel's log if it has to fail, so these are counted and left out, and a few
- * behind them for safety.
+ * After each failure, KVM's statistics must account for each huge page, an
+ * ioctl that has failed must succeed when it is repeated, and the log and
+ * memory must contain what the guest writes then.  The test also fails if the
+ * splitter has not noticed any failure of some kind.
+ *
+ * It needs kvm.eager_page_split=Y, three free 2MiB HugeTLB pages, and a kernel
+ * that can inject failures into slabs and page allocations (failslab,
+ * fail_page_alloc and fail-nth).  It is skipped with the TDP MMU.
+ *
+ * Limits:
+ *  - kvmalloc() falls back to vmalloc() for arrays of more than a page, so the
+ *    splitter does not notice a single failure there.
+ *  - The test may miss an allocation that KVM makes only sometimes, e.g. of a
+ *    page for a slab.
+ *  - Enabling allocates memory for its own purposes before it splits.  If these
+ *    allocations failed, vmalloc() would complain in the kernel's log.  The
+ *    test counts them, and starts a few allocations later.
  */
 #include <sys/wait.h>
 
 #include "eager_split_fault.h"
 
-/* A slot whose arrays in KVM are larger than what vmalloc() has in use at a time. */
+/* A memslot for which KVM needs huge arrays, see fill_kernel_tables(). */
 #define VAST_SLOT		2
 #define VAST_GPA		BIT_ULL(37)
 #define VAST_SIZE		(48ul << 30)
@@ -25,14 +41,14 @@
 /* The largest step from one failing allocation to the next. */
 #define MAX_STEP		16u
 
-/* Allocations that enabling may need for itself in one try and not in another. */
+/* By how much the number of enabling's own allocations may vary. */
 #define OWN_MARGIN		3
 #define ENOUGH_ALIKE		4
 #define NR_INSIST		4
 #define MAX_INSIST		60
 #define NEVER			1000000u
 
-/* Allocations that may fail. */
+/* A kind of allocation that the test lets fail. */
 struct site {
 	const char *name;
 	/* Only objects of this cache fail; NULL: whole pages. */
@@ -41,7 +57,7 @@ struct site {
 	bool all;
 	/* A new VM cannot split without it. */
 	bool needed;
-	/* That holds only for memory with an alias. */
+	/* @needed is true only of memory with an alias. */
 	bool aliased_only;
 
 	unsigned int nr_injected;
@@ -56,7 +72,7 @@ static struct site sites[] = {
 	{ .name = "pages" },
 };
 
-/* What a try reports to the process that counts. */
+/* What a try, which is a child process, reports to its parent. */
 static struct outcome {
 	bool injected;
 	bool ioctl_failed;
@@ -104,14 +120,17 @@ static void expect_stats(struct fault_test *t, const struct split_stats *s, u64 
 	CHECK(t, !s->huge == !nomem, "%lu x no memory: %lu huge pages are left", nomem, s->huge);
 
 	/*
-	 * Each huge page is an operation of its own to CLEAR.  When logging is enabled, the first
-	 * shortage ends it, and as caches are filled up, that is at the first huge page.
+	 * CLEAR splits each huge page by itself, so one of them is left.  When
+	 * logging is enabled, the first failure ends splitting.  It comes when
+	 * caches are filled before the first split, so all of them are left.
 	 */
 	CHECK(t, !nomem || s->huge == (t->v->clear ? 1 : t->nr_huge),
 	      "no memory for one huge page: %lu are left", s->huge);
 }
 
-/* The ioctl failed as a whole: nothing has happened, and it can be repeated. */
+/*
+ * An ioctl that failed must have split nothing, and must succeed if repeated.
+ */
 static void repeat_split(struct fault_test *t)
 {
 	struct split_stats s = get_stats(t->vm);
@@ -164,9 +183,10 @@ static void try_failure(const struct variant *v, struct site *site, unsigned int
 }
 
 /*
- * Enabling allocates the log with vmalloc(), which complains in the kernel's log if
- * it can't have a page for the kernel's own page tables.  Those are never given back,
- * and rmaps of 8 bytes per page need more of them than anything that follows.
+ * Enabling allocates the log by vmalloc(), which complains in the kernel's log
+ * if it cannot allocate a page table of the kernel.  The kernel never frees
+ * these page tables.  So have it allocate enough of them here: the rmaps of a
+ * huge memslot, 8 bytes per page, need more than anything that follows.
  */
 static void fill_kernel_tables(void)
 {
@@ -179,7 +199,7 @@ static void fill_kernel_tables(void)
 	munmap(hva, VAST_SIZE);
 }
 
-/* Count the allocations of the ioctl if nothing is split.  @nth is unused. */
+/* Count the allocations of the ioctl when it splits nothing.  Ignores @nth. */
 static void try_without_split(const struct variant *v, struct site *site, unsigned int nth)
 {
 	struct fault_test t = { .v = v, .nr_huge = NR_HUGE_FEW };
@@ -194,7 +214,7 @@ static void try_without_split(const struct variant *v, struct site *site, unsign
 	setting_set(PARAM_EAGER, "Y");
 }
 
-/* Run @try in a process of its own, which reports to @outcome. */
+/* Run @try in a child process, which reports to @outcome. */
 static void run_try(void (*try)(const struct variant *v, struct site *site, unsigned int nth),
 		    const struct variant *v, struct site *site, unsigned int nth)
 {
@@ -217,7 +237,7 @@ static void run_try(void (*try)(const struct variant *v, struct site *site, unsi
 		    v->name, nth, site->name, status);
 }
 
-/* Return: false if there was no such allocation. */
+/* Return: false if the ioctl made fewer than @nth allocations of this kind. */
 static bool fail_one(const struct variant *v, struct site *site, unsigned int nth)
 {
 	run_try(try_failure, v, site, nth);
@@ -227,7 +247,7 @@ static bool fail_one(const struct variant *v, struct site *site, unsigned int nt
 	return outcome->injected;
 }
 
-/* Return: the number of the first allocation that may fail. */
+/* Return: the number of the first allocation that the test lets fail. */
 static unsigned int first_failure(const struct variant *v, struct site *site)
 {
 	run_try(try_without_split, v, site, 0);
@@ -253,7 +273,10 @@ static unsigned int count_alike(unsigned int nr_alike)
 	return nr_alike;
 }
 
-/* Once a failure was felt, take larger steps the more tries in a row end alike. */
+/*
+ * Return: how far to go to the next allocation.  When the splitter has noticed
+ * a failure, the steps grow with the number of tries in a row that end alike.
+ */
 static unsigned int next_step(const struct variant *v, const struct site *site,
 			      bool was_felt, unsigned int nr_alike)
 {
@@ -262,15 +285,20 @@ static unsigned int next_step(const struct variant *v, const struct site *site,
 	return was_felt ? min(1 + nr_alike / 4, max) : 1;
 }
 
-/* A cache is filled beyond what is needed: failures from there on are not felt. */
+/*
+ * KVM fills a cache with more objects than it needs.  The splitter does not
+ * notice failures from there on, so a few of them are enough.
+ */
 static bool is_enough(const struct site *site, unsigned int nr, unsigned int nr_alike)
 {
 	return nr >= max_tries || (site->cache && !outcome->nomem && nr_alike >= ENOUGH_ALIKE);
 }
 
 /*
- * The page that is needed comes after those that slabs happen to be short of, a different number in
- * each VM, so that a sweep can miss it.  Without aliases there are few of these.
+ * Try the first few allocations again until the splitter notices a failure.  A
+ * sweep may have missed the page that the splitter needs, because slabs
+ * allocate pages before it, a different number in each VM.  Without aliases,
+ * slabs allocate only few pages.
  */
 static void insist(const struct variant *v, struct site *site, unsigned int nr_nomem)
 {
@@ -287,7 +315,10 @@ static void sweep(const struct variant *v, struct site *site)
 	select_site(site);
 	nth = first_failure(v, site);
 
-	/* The ioctl's own allocations come first, and might be all there are of this kind. */
+	/*
+	 * The ioctl's own allocations come first.  There may be no others of
+	 * this kind.
+	 */
 	if (nth > 1 && !site->all)
 		return;
 
@@ -322,7 +353,7 @@ static const char *why_no_injection(void)
 		return "the kernel has no " FAIL_NTH;
 	if (!setting_exists(FAIL_DESCS) || !prepare_injection())
 		return "the kernel lacks " FAIL_DESCS ", " FAILSLAB " or " FAIL_PAGE_ALLOC;
-	/* Tries, which are processes of their own, set it. */
+	/* Save the value here, as children do not restore what they set. */
 	return setting_exists(PARAM_EAGER) ? NULL : PARAM_EAGER " can't be written";
 }
 

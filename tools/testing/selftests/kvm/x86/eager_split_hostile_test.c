@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting against guests that make it hard
+ * Eager page splitting against guests that try to make it expensive
  *
- * No mappings of a guest may make the splitter hold mmu_lock for longer, or run forever.
- * eager_split_clear_test checks that it stays within the quota of shadow pages.
+ * However a guest maps its memory, it must not make the splitter hold mmu_lock
+ * for longer, or run forever.
  *
- *  - alias: map one huge page at very many addresses, with all permissions there
- *    are.  The time to split one of these mappings, by KVM's tracepoints, has a
- *    bound that does not depend on their number.
- *  - contended: the same while others want mmu_lock all the time.  All mappings
- *    are split nevertheless.  The test prints in how many holds.
- *  - rewrite: a vCPU clears and restores entries while logging is enabled and
- *    disabled.  Enabling must not split what comes back meanwhile again: there
- *    must be no more splits than guest entries.
+ *  - alias: the guest maps one huge page at very many addresses, with all
+ *    combinations of permissions.  KVM's tracepoints tell how long it takes to
+ *    split each of these mappings.  That must be at most MAX_FACTOR times as
+ *    long as splitting the mapping of a page that is mapped once.
+ *  - contended: the same, while other threads take mmu_lock all the time.  KVM
+ *    must split all mappings nevertheless.  The test prints in how many holds
+ *    of mmu_lock KVM has done so.
+ *  - rewrite: a vCPU clears and restores its huge page table entries while the
+ *    host enables and disables logging.  KVM must not split a mapping again
+ *    that the vCPU has restored meanwhile: each time that logging is enabled,
+ *    there must be no more splits than guest entries.
  *
- * All but the last take shadow paging.
+ * eager_split_clear_test and eager_split_quota_test check that the splitter
+ * stays within the quota of shadow pages.
  *
- * Limits: times are those of the machine, so the best of some tries counts, in case one is
- * interrupted.  Threads need a CPU to contend for the lock, which an emulated machine may
- * not give them for milliseconds, so the number of huge pages that are split in one
- * contended hold has no bound.  The TDP MMU has neither rmaps nor a quota.
+ * The test needs shadow paging (npt=0, ept=0), kvm.eager_page_split=Y, tracefs,
+ * and one free 2MiB HugeTLB page.
+ *
+ * Limits:
+ *  - Times are those of the machine.  The best of some tries counts, in case
+ *    that a try is interrupted.
+ *  - A thread needs a CPU to contend for the lock, and an emulated machine may
+ *    not give it one for milliseconds.  So the test sets no bound on the number
+ *    of huge pages that KVM splits in one contended hold.
  */
 #include "eager_split_util.h"
 
@@ -36,26 +45,28 @@
 
 #define NR_ALIASES		4096ul
 
-/* As many as KVM allows: with one more it zaps all SPTEs of the gfn. */
+/* The most that KVM allows: with one more, it zaps all SPTEs of the gfn. */
 #define MOST_ALIASES		1000ul
 
-/* How many times as long as splitting the only mapping splitting one of many may take. */
+/* Splitting one of many mappings may take this many times as long as of one. */
 #define MAX_FACTOR		16
 #define NR_CONTENDERS		2
 #define NR_TRIES		3
 #define NR_REWRITES		40
 
-/* Entries that the vCPU clears and restores between two times that logging is enabled. */
+/*
+ * How many entries the vCPU restores before logging is enabled the next time.
+ */
 #define NR_PUT_BACK		64
 
 enum order { ORDER_TOUCH, ORDER_REWRITE };
 
-/* Written by the host while the vCPU does not run, but for stop. */
+/* Written by the host.  Only @stop is written while the vCPU runs. */
 static u64 nr_aliases;
 static enum order order;
 static u64 stop;
 
-/* How many entries the vCPU has put back and used so far. */
+/* How many entries the vCPU has restored and used so far. */
 static u64 nr_put_back;
 
 struct hostile {
@@ -64,14 +75,15 @@ struct hostile {
 	u64 nr_aliases;
 };
 
+/* What the trace says about the holds of mmu_lock in which KVM splits. */
 struct hold {
-	/* When the first huge page was found in the present one; 0 if none was. */
+	/* When KVM found the first huge page of this hold; 0 between holds. */
 	u64 begun_ns;
-	/* Of all holds, nanoseconds for one huge page and for all of them. */
+	/* The average time for one huge page, and the longest hold. */
 	u64 per_page_ns;
 	u64 longest_ns;
 	u64 nr_pages;
-	/* Of those that split something. */
+	/* Holds in which something was split. */
 	u64 nr_holds;
 };
 
@@ -134,12 +146,17 @@ static void create_vm(struct hostile *t, u64 nr)
 	t->vm = vm_create_with_one_vcpu(&t->vcpu, guest_main);
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS_HUGETLB_2MB, DATA_GPA,
 				    DATA_SLOT, PAGES_PER_2M, 0);
-	/* Each child has a role, and permissions are a part of it. */
+	/*
+	 * Permissions are part of a child's role, so KVM needs more children.
+	 */
 	for (u64 alias = 0; alias < nr; alias++) {
 		virt_map_level(t->vm, ALIAS_GVA + alias * SZ_2M, DATA_GPA, SZ_2M, PG_LEVEL_2M);
 		vm_vary_entry(t->vm, ALIAS_GVA + alias * SZ_2M, alias);
 	}
-	/* Let the guest have its own page tables, those with the aliases, in a row. */
+	/*
+	 * Map the page tables of the aliases, one after the other, for
+	 * guest_rewrite().
+	 */
 	for (u64 alias = 0; alias < nr; alias += ENTRIES_PER_TABLE, gva += PAGE_SIZE) {
 		entry = vm_get_entry(t->vm, ALIAS_GVA + alias * SZ_2M, PG_LEVEL_2M);
 		virt_map(t->vm, gva, addr_hva2gpa(t->vm, entry), 1);
@@ -153,7 +170,9 @@ static void set_logging(struct hostile *t, bool on)
 
 /* The tracepoints */
 
-/* Return: when a line of the trace was recorded, if it is of that event, or 0. */
+/*
+ * Return: the time stamp of a line of the trace, 0 if it is of another event.
+ */
 static u64 traced_ns(const char *line, const char *event)
 {
 	unsigned long seconds, usec;
@@ -202,7 +221,7 @@ static struct hold read_holds(void)
 	return h;
 }
 
-/* Split mappings that were never split before. */
+/* The mappings must not have been split before. */
 static struct hold split_and_measure(struct hostile *t)
 {
 	clear_trace();
@@ -210,7 +229,7 @@ static struct hold split_and_measure(struct hostile *t)
 	return read_holds();
 }
 
-/* The best of some tries, each in a VM of its own. */
+/* Return: the best of some tries, each in a new VM. */
 static struct hold measure(u64 nr)
 {
 	struct hold best = { }, h;
@@ -248,13 +267,13 @@ static void run_alias(void)
 	expect_bounded(&one, NR_ALIASES);
 }
 
-/* What the threads share that contend for mmu_lock. */
+/* Shared by the threads that contend for mmu_lock. */
 struct contention {
 	void *page;
 	bool over;
 };
 
-/* An MMU notifier takes mmu_lock, whether or not there is something to be zapped. */
+/* The MMU notifier takes mmu_lock, whether or not there is anything to zap. */
 static void *contender_main(void *arg)
 {
 	struct contention *c = arg;
@@ -296,7 +315,9 @@ static void run_contended(void)
 	kvm_vm_free(t.vm);
 }
 
-/* Wait until some entries are restored, so that the next time finds huge pages to split. */
+/*
+ * Wait until the vCPU has restored some entries, so that KVM can split again.
+ */
 static void wait_for_vcpu(struct hostile *t)
 {
 	u64 until;

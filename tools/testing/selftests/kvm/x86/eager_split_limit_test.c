@@ -2,19 +2,32 @@
 /*
  * Eager page splitting near the limit of a memory cgroup
  *
- * A VM that survives with eager_page_split=N must survive with Y, too.  Page tables that no
- * vCPU is waiting for must not use up memory that vCPUs and the VMM need next, or the OOM
- * killer ends the VM.
+ * A VM that survives dirty logging with kvm.eager_page_split=N must survive it
+ * with Y, too.  The splitter allocates page tables that no vCPU is waiting for.
+ * They must not use up the memory that vCPUs and the VMM need next, or the OOM
+ * killer kills the VM.
  *
- * Each try runs in a child process with a cgroup of its own.  It creates a guest that is
- * mapped by huge pages, leaves the cgroup some room, and has some rounds of dirty logging.  In
- * each the guest writes to the last quarter of its huge pages, which the splitter reaches
- * last; all that is written has to be in the log.  If there is too little room to split all
- * huge pages, KVM has to stop early (eager_split_nomem), and otherwise it must not.  Memory
- * that can be reclaimed doesn't count as room.
+ * Each try is a child process with a cgroup of its own.  The child creates a
+ * guest that is mapped by huge pages, sets the limit of the cgroup so that only
+ * some KiB (the room) are left, and runs some rounds of dirty logging.  In each
+ * round, the guest writes to the last quarter of its huge pages, which the
+ * splitter reaches last.  The test tries several sizes of the room, with huge
+ * pages that are split by enabling and with huge pages that are split by CLEAR.
+ * It skips a room if the VM is killed with N.
  *
- * The guest's huge pages are the same page of the host, mapped again and again, which no
- * cgroup is charged for.
+ * The test fails if
+ *  - the VM is killed with Y, but not with N;
+ *  - a page that the guest has written is missing from the log;
+ *  - the room is too small to split all huge pages, but KVM does not stop
+ *    splitting early (statistic eager_split_nomem).  Memory that could be
+ *    reclaimed does not count as room;
+ *  - the room is large enough, but KVM stops early.
+ *
+ * All huge pages of the guest are one and the same page of the host, for which
+ * no cgroup is charged.
+ *
+ * It needs root, cgroup2 with the memory controller, and one free 2MiB HugeTLB
+ * page.
  */
 #include <signal.h>
 #include <sys/mount.h>
@@ -30,8 +43,9 @@
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
 
 /*
- * Of the last quarter of huge pages some pages are written: the page tables that these take
- * are more than what is kept free for the VMM and for the caches of vCPUs.
+ * The guest writes some pages of each huge page in the last quarter.  The page
+ * tables for these pages need more memory than KVM leaves free for the VMM and
+ * for the caches of vCPUs.
  */
 #define NR_WRITTEN		(NR_HUGE / 4)
 #define FIRST_WRITTEN		(NR_HUGE - NR_WRITTEN)
@@ -46,7 +60,7 @@
 #define CGROUP			"/tmp/eager_split_limit"
 #define CGROUP_CHILD		CGROUP "/eager_split_limit_test"
 
-/* KiB below the limit, and what can be reclaimed besides. */
+/* KiB that are left below the limit, and KiB in use that can be reclaimed. */
 struct room {
 	unsigned long free;
 	unsigned long reclaimable;
@@ -61,7 +75,7 @@ static const struct room rooms[] = {
 /* Enough to split all huge pages. */
 #define ROOM_FOR_ALL		24576ul
 
-/* What a try reports to the process that judges. */
+/* What a try, which is a child process, reports to its parent. */
 static struct report {
 	bool done;
 	u64 nr_missing;
@@ -147,7 +161,7 @@ static void allocate_some(void)
 	munmap(p, VMM_SIZE);
 }
 
-/* Memory that the kernel may take away, and takes only when it needs it. */
+/* Allocate memory that the kernel reclaims only when it needs memory. */
 static void allocate_reclaimable(unsigned long kib)
 {
 	size_t size = kib * SZ_1K;
@@ -270,7 +284,7 @@ static void run_room(bool clear, const struct room *room)
 	bool for_all = room->free >= ROOM_FOR_ALL;
 	const char *how = clear ? "clear" : "enable";
 
-	/* Too little room for any VM says nothing about eager splitting. */
+	/* If the VM is killed even with N, the room is too small to judge Y. */
 	if (!run_try(clear, room, false)) {
 		ksft_test_result_skip("%s, %lu + %lu KiB of room: too little without as well\n",
 				      how, room->free, room->reclaimable);
@@ -322,7 +336,9 @@ int main(int argc, char *argv[])
 		}
 	}
 	umount(CGROUP);
-	/* Of each way to split, one room at least with which some huge pages stay. */
+	/*
+	 * At least half of the tries must say something, with -r each of them.
+	 */
 	TEST_ASSERT(nr_judged >= (kib ? 2 : 6) || ksft_get_fail_cnt(),
 		    "%u rooms say nothing about eager splitting", nr_judged);
 	ksft_finished();

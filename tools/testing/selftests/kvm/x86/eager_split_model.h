@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A VM whose huge pages, dirty log and memory are compared with a model after each step.
+ * A VM whose huge pages, dirty log and memory are compared with a model after
+ * each step
+ *
  * eager_split_modes_test, eager_split_clear_test, eager_split_tables_test,
- * huge_recover_test, fault_split_test and dirty_log_idle_test use it, each with a table of
- * test cases of its own.
+ * huge_recover_test, fault_split_test and dirty_log_idle_test use it.  Each of
+ * them defines a table of test cases.
  *
- * A guest maps one memslot of HugeTLB pages.  Unless a case does something else, it logs
- * dirty pages twice and checks that no huge page is left where KVM splits eagerly, that
- * the log contains exactly the pages written, that memory contains what was written, and
- * that huge pages are restored.
+ * The guest maps one memslot of HugeTLB pages.  By default, a case enables and
+ * disables dirty logging twice, with writes of the guest in between, and checks
+ * that
+ *  - no huge page is left if KVM splits eagerly;
+ *  - the log contains exactly the pages that the guest has written;
+ *  - memory contains what the guest has written;
+ *  - huge pages are restored when logging is disabled.
  *
- * All tests have to pass with kvm.eager_page_split=N, too, where huge pages are not split
- * until they are written.
+ * The tests must also pass with kvm.eager_page_split=N, where huge pages are
+ * not split before the guest writes to them.  fault_split_test is only for N.
  *
  *   eager_split_model_run.c	the VM, its modes, and the command line
  *   eager_split_model_log.c	what the guest writes, the log, and the checks
  *
- * run.c calls log.c and the test's cases, which call both.  log.c calls neither.
+ * eager_split_model_run.c calls eager_split_model_log.c and the cases of the
+ * test.  The cases call both files.  eager_split_model_log.c calls neither.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_MODEL_H
 #define SELFTEST_KVM_EAGER_SPLIT_MODEL_H
@@ -43,7 +49,7 @@
 
 #define NR_CYCLES		2
 
-/* The most that a slot has. */
+/* The largest size of a slot. */
 #define MAX_PAGES		PAGES_PER_1G
 #define MAX_HUGE		4
 
@@ -54,7 +60,7 @@ struct test_case {
 	const char *what;
 	/* Prepare page tables and registers of the vCPU. */
 	void (*enter)(struct model_test *t);
-	/* What to do instead of two cycles of logging. */
+	/* Run this instead of two cycles of logging; may be NULL. */
 	void (*run)(struct model_test *t);
 	/* Return: why the case cannot run on this machine, or NULL. */
 	const char *(*skip_reason)(void);
@@ -63,18 +69,21 @@ struct test_case {
 	unsigned int head;
 	unsigned int tail;
 	unsigned int level;
-	/* How often the guest maps the slot, and the distance between them. */
+	/* How many times the guest maps the slot, and how far apart. */
 	unsigned int aliases;
 	u64 alias_step;
 	/* How many other page directories have links to the same tables. */
 	unsigned int directories;
-	/* How many page tables of the guest are in the bucket of the first huge page's child. */
+	/*
+	 * How many page tables of the guest are in the same bucket of KVM's
+	 * hash as the child of the first huge page.
+	 */
 	unsigned int tables;
 	/* The guest uses one page in so many; 0: all of them. */
 	unsigned int stride;
 	/* Nothing is written before logging begins. */
 	bool read_first;
-	/* Nothing is accessed before, so that no huge page is mapped then. */
+	/* Nothing is accessed before logging begins: nothing is mapped then. */
 	bool untouched;
 	/* Run it only with initially-all-set. */
 	bool manual_only;
@@ -110,7 +119,7 @@ struct model_test {
 	u32 list_sum;
 	unsigned int next_alias;
 	u32 seed;
-	/* Huge pages, the first ones, that hold a page table of the guest's. */
+	/* How many huge pages, from the first on, hold a guest page table. */
 	unsigned int nr_tracked;
 	/* Huge mappings outside of the slot under test. */
 	u64 huge_elsewhere;
@@ -133,7 +142,10 @@ void expect_huge(struct model_test *t, u64 expected, const char *when);
 void expect_huge_model(struct model_test *t, const char *when);
 /* Have the model expect all huge pages of the slot to be mapped. */
 void model_all_huge(struct model_test *t);
-/* A 1GiB page is split into 2MiB pages first, and only one of them further. */
+/*
+ * Check what is huge after a CLEAR of the first word.  KVM splits a 1GiB page
+ * into 2MiB pages, and only the first of them further.
+ */
 void expect_huge_first_word(struct model_test *t);
 
 /* The guest: put words on a list, then have it write to, or read, all of them */
@@ -158,12 +170,12 @@ void start_logging(struct model_test *t);
 void stop_logging(struct model_test *t);
 void log_fill(struct model_test *t, unsigned long *bitmap, u64 first, u64 nr);
 void compare_log(struct model_test *t, const char *when);
-/* CLEAR what @arg has, of @nr pages from @first. */
+/* CLEAR the pages in @arg, within the range of @nr pages from @first on. */
 void clear_log(struct model_test *t, u64 first, u64 nr);
 void clear_all(struct model_test *t);
-/* Enable logging, and CLEAR what is in the log initially. */
+/* Enable logging, and CLEAR all pages that are in the log initially. */
 void start_and_clear(struct model_test *t);
-/* CLEAR words that have pages of two huge pages, from enabling to the last check. */
+/* A whole cycle with CLEARs of words that contain pages of two huge pages. */
 void clear_across_all(struct model_test *t);
 void round_of_writes(struct model_test *t, bool all);
 void log_cycle(struct model_test *t);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* eager_split_model.h's model: what the guest writes, the log, huge pages, and the checks */
+/* The model of eager_split_model.h, what the guest writes, and the checks. */
 #include "eager_split_model.h"
 
 #define LIST_MAX		8192u
@@ -219,7 +219,10 @@ void compare_log(struct model_test *t, const char *when)
 		log_fill(t, t->log, 0, 0);
 }
 
-/* KVM splits what overlaps the range from the first bit to the last of a word. */
+/*
+ * In each word, KVM splits the huge pages that overlap the range from the first
+ * page to be cleared to the last one.
+ */
 static void model_clear_word(struct model_test *t, u64 word, unsigned long mask)
 {
 	u64 page = word * BITS_PER_WORD;
@@ -269,8 +272,9 @@ void start_logging(struct model_test *t)
 }
 
 /*
- * Do the huge pages of the model come back before a vCPU asks for them?  The shadow MMU leaves
- * that to page faults if there are very many links.
+ * Is it certain that disabling restores all huge pages?  The shadow MMU leaves
+ * them to page faults if a page table has very many links.  If guest entries
+ * became dirty meanwhile, it has linked other children.
  */
 static bool comes_back(struct model_test *t)
 {
@@ -281,7 +285,7 @@ void stop_logging(struct model_test *t)
 {
 	set_flags(t, 0);
 	t->logging = false;
-	/* What was never split stays as it is. */
+	/* KVM does not restore huge pages that hold a guest page table. */
 	for (unsigned int i = t->nr_tracked; i < t->c->nr_huge; i++)
 		t->huge[i] = true;
 	if (comes_back(t))
@@ -338,7 +342,7 @@ static void check_split(struct model_test *t)
 	CHECK(t, pages_4k >= t->npages,
 	      "split: expected at least %lu 4KiB pages, seen %lu", t->npages, pages_4k);
 
-	/* When a guest's entry gets dirty, KVM links another child, which is empty. */
+	/* With read_first, KVM later links another child, which is empty. */
 	if (t->c->read_first || is_recycled(t))
 		return;
 
@@ -384,11 +388,14 @@ void round_of_writes(struct model_test *t, bool all)
 	pick_pages(t, all);
 	write_picked(t);
 
-	/* The other mappings of a page stay huge, and 2MiB pages may stay of 1GiB. */
+	/*
+	 * Without eager splitting, other mappings of a written page stay huge,
+	 * and a 1GiB page is split into 2MiB pages first.
+	 */
 	if (eager || (ptes_per_huge(t) == 1 && t->c->level == PG_LEVEL_2M))
 		expect_huge_model(t, "written");
 
-	/* Every other cycle clears pages that no GET has returned. */
+	/* Every other cycle, CLEAR clears pages that no GET has returned. */
 	if (!t->manual || t->cycle % 2)
 		compare_log(t, "written");
 	if (t->manual) {
@@ -406,7 +413,9 @@ void log_cycle(struct model_test *t)
 	start_and_clear(t);
 	check_split(t);
 
-	/* Page faults must find and use the children that splitting has created. */
+	/*
+	 * Page faults must find and use the children that the splitter created.
+	 */
 	round_of_writes(t, false);
 	check_split(t);
 	do {
@@ -428,7 +437,7 @@ void run_cycles(struct model_test *t)
 	check_memory(t);
 }
 
-/* Clear from the start of a word up to the very first page of a huge page. */
+/* Clear from the start of a word up to the first page of a huge page. */
 static void clear_across(struct model_test *t, u64 page)
 {
 	u64 first = page - page % BITS_PER_WORD;

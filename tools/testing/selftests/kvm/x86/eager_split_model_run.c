@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Eager page splitting compared with a model: the VM, and the command line */
+/* The VM and the command line of the tests of eager_split_model.h. */
 #include <linux/mman.h>
 
 #include "eager_split_model.h"
 
 /*
- * What the guest runs: write to, or add up, the words at the addresses in a list in
- * memory.  These instructions have the same encoding in 32-bit and in 64-bit code.
+ * The code of the guest.  A list in memory contains addresses.  guest_write
+ * writes to the words there, and guest_read adds them up.  The instructions
+ * have the same encoding in 32-bit and in 64-bit code.
  *
- * In: ESI the list, ECX its length, EDX a number that is added to each address to get
- * the value that is written there.  Out: EBX the sum of the words read.
+ * In: ESI is the list and ECX its length.  guest_write writes the sum of the
+ * address and EDX.  Out: EBX is the sum of the words that guest_read has read.
  */
 static void __attribute__((naked)) guest_write(void)
 {
@@ -97,7 +98,7 @@ const char *no_shadow_paging(void)
 static void create_vm(struct model_test *t)
 {
 	t->vm = vm_create_barebones();
-	/* Whatever the CPU has, see enter_paging_4level(). */
+	/* Even if the CPU has five levels, see enter_paging_4level(). */
 	t->vm->mmu.pgtable_levels = 4;
 	vm_userspace_mem_region_add(t->vm, VM_MEM_SRC_ANONYMOUS, 0, LOW_SLOT,
 				    LOW_SIZE / PAGE_SIZE, 0);

@@ -2,10 +2,14 @@
 /*
  * Eager page splitting in every mode of the guest
  *
- * How the shadow MMU maps guest memory by huge pages depends on how the guest maps it:
- * without paging, by page tables with two, three or four levels, at many addresses at once,
- * by huge entries that are read-only or clean, or in SMM.  Each of these is compared with
- * the model of eager_split_model.h.
+ * How the shadow MMU maps guest memory by huge pages depends on how the guest
+ * maps it: without paging, by page tables with two, three or four levels, at
+ * many addresses, by huge entries that are read-only or clean, or in SMM.  For
+ * each of these, a case enables dirty logging, lets the guest write, disables
+ * logging, and compares huge pages, the log and memory with the model of
+ * eager_split_model.h.
+ *
+ * The cases also run with the TDP MMU, and with kvm.eager_page_split=N.
  */
 #include "eager_split_model.h"
 
@@ -16,7 +20,10 @@
 #define SHIFT_PAE		21
 #define SHIFT_PSE		22
 
-/* Read-only entries, through which the guest may write as CR0.WP is clear; some are user's. */
+/*
+ * Read-only entries, some of them for user mode.  The guest may write through
+ * them because CR0.WP is clear.
+ */
 static void enter_long_wp0(struct model_test *t)
 {
 	map_low(t);
@@ -81,8 +88,8 @@ static void enter_nonpaging(struct model_test *t)
 }
 
 /*
- * SMM has an address space of its own.  It gets a slot with the same memory, which is
- * logged, while the slot of the other address space is not.
+ * SMM has its own address space.  Add a memslot with the same memory to it, and
+ * log that memslot.  The memslot of the other address space is not logged.
  */
 static void enter_smm(struct model_test *t)
 {

@@ -2,8 +2,18 @@
 /*
  * Eager page splitting with too small a quota of shadow pages
  *
- * With the smallest KVM_SET_NR_MMU_PAGES some huge pages are split and others stay.
- * Thousands of failures must not leak memory.
+ *  - quota: KVM_SET_NR_MMU_PAGES sets the smallest quota that KVM accepts,
+ *    which suffices to split some of 64 huge pages.  KVM must leave the others
+ *    alone, statistics must account for each of them, and the log and memory
+ *    must contain exactly what the guest writes.
+ *  - leak: with the same quota, let KVM fail to split thousands of times.  When
+ *    the VM is gone, all memory must have been freed.
+ *
+ * The test needs kvm.eager_page_split=Y and 64 free 2MiB HugeTLB pages.  It is
+ * skipped with the TDP MMU, which has no quota.
+ *
+ * Limits: "leak" compares counters of the whole host, so the host must be idle.
+ * It finds only leaks of at least half a page per failure.
  */
 #include "eager_split_fault.h"
 
@@ -13,7 +23,7 @@
 /* How often to clear all of the log, which fails to split most of the huge pages. */
 #define NR_LEAK_ROUNDS		10
 
-/* All freed memory has been counted when so many samples in a row find no more of it. */
+/* How many samples in a row must find no more free memory. */
 #define NR_LEAK_SAMPLES		5
 #define LEAK_SAMPLE_US		20000
 
@@ -49,8 +59,9 @@ static const char *run_quota(void)
 /*
  * Failures leak no memory
  *
- * What a page is used for is in one of the counters of MEMINFO, unless it is the
- * kernel's and has been allocated as a page.  When the VM is gone, so are those.
+ * One of the counters of /proc/meminfo includes each page of the host, unless
+ * the kernel has allocated it as a page for itself.  When the VM is gone, KVM
+ * must have freed its pages of that kind.
  */
 
 static bool is_counted_once(const char *name)
@@ -67,8 +78,8 @@ static bool is_counted_once(const char *name)
 }
 
 /*
- * Free pages on the lists that each CPU has for itself, some hundred: no counter of
- * MEMINFO has them.
+ * Return: the number of free pages on the per-CPU lists, some hundred.  No
+ * counter of /proc/meminfo includes them.
  */
 static long nr_set_aside(void)
 {
@@ -84,7 +95,7 @@ static long nr_set_aside(void)
 	return sum;
 }
 
-/* Return: pages that no counter accounts for, less a constant. */
+/* Return: how many pages no counter includes, less a constant. */
 static long nr_unaccounted(void)
 {
 	FILE *f = fopen(MEMINFO, "r");
@@ -100,9 +111,9 @@ static long nr_unaccounted(void)
 }
 
 /*
- * The same, once pages that were freed a moment ago are counted as free.  While they wait
- * for a grace period, no counter has them, and the figure is too large.  So take the
- * smallest of several samples.
+ * The same, when all freed pages are counted as free.  While a page waits for
+ * an RCU grace period, no counter includes it, and nr_unaccounted() is too
+ * large.  So take the smallest of several samples.
  */
 static long nr_lost(void)
 {
@@ -119,7 +130,7 @@ static long nr_lost(void)
 	return least;
 }
 
-/* CLEAR tries to split for each of the words that a huge page has. */
+/* CLEAR tries to split a huge page once for each of its eight words. */
 static void clear_all_words(struct fault_test *t)
 {
 	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);

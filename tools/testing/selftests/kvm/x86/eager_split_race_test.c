@@ -1,30 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Page sizes that change while the memory goes away
+ * Huge pages that KVM splits or restores while the host takes their memory away
  *
- * When the host takes memory from a guest, KVM zaps its SPTEs level by level, 4KiB pages
- * first, and drops mmu_lock on the way if another thread needs the CPU.  If a huge page
- * were split at this moment, its small pages would never be zapped.  So KVM must not split
- * huge pages whose memory is being invalidated.
+ * When the host takes memory from a guest, KVM zaps the SPTEs level by level,
+ * 4KiB SPTEs first, and drops mmu_lock on the way if another thread needs the
+ * CPU.  If KVM split a huge page at this moment, it would never zap the new
+ * 4KiB SPTEs, and the guest could go on using the memory.  So KVM must not
+ * split huge pages whose memory is being invalidated.
  *
- * Make that likely: the slot has very many pages, so that the walk takes long, and huge
- * pages at its start.  KVM drops the lock after the first of them, as another thread
- * competes for the CPU.  On another CPU, KVM_CLEAR_DIRTY_LOG splits the huge pages
- * meanwhile.  Afterwards the guest has to find zeroes, as the memory is fresh, and not
- * what it wrote before.
+ * "split" and "moved" make this race likely.  The memslot has very many pages,
+ * so zapping takes long, and huge pages at its start.  KVM drops mmu_lock after
+ * the first of them, because another thread competes for the CPU.  Meanwhile
+ * KVM_CLEAR_DIRTY_LOG splits the huge pages on another CPU.  Afterwards the
+ * guest must read zeroes, i.e. fresh memory, and not what it has written.
  *
- * The same holds for huge pages that are restored when logging is disabled.  KVM waits for
- * invalidations before it does that, so here logging is disabled first, and takes long:
- * the huge pages are at the end of the slot.  Both threads lose their CPUs on the way.
- * Memory is taken in several ways, in one of them together with half of a huge page.
- * Nothing may be mapped afterwards.
+ * In the other cases, KVM restores huge pages, because logging is disabled,
+ * while the host takes the memory away by one system call or another.  KVM
+ * waits for invalidations before it begins, so these cases disable logging
+ * first.  That takes long, because the huge pages are at the end of the
+ * memslot.  A thread competes for each of the two CPUs.  Afterwards nothing may
+ * be mapped.  In "part", the host takes only half of the last huge page.
  *
- * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update of an
- * SPTE, so that walks take longer; the test fails if they did not.
+ * With -w, kernels with CONFIG_KVM_PROVE_MMU_RACES pause within each update of
+ * an SPTE, so that walks take longer.  The test fails if they did not pause.
  *
- * Limits: a race that is not hit proves nothing.  The test is skipped unless, by the clock,
- * one ioctl began while the other one was running.  It does not know whether KVM had to
- * leave any huge page alone.  Splitting is not tested with the TDP MMU, which has no rmaps.
+ * The test needs two CPUs and eight free 2MiB HugeTLB pages, and some cases
+ * need transparent huge pages.
+ *
+ * Limits: a race that is not hit proves nothing.  The test is skipped if, by
+ * the clock, the system call and the ioctl never overlapped.  It does not know
+ * whether KVM has found a huge page that it must not split or restore.  With
+ * the TDP MMU, which has no rmaps, it does not test splitting.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -44,22 +50,23 @@
 #define NR_PAGES		(NR_HUGE * PAGES_PER_2M)
 #define DATA_SIZE		(NR_HUGE * (u64)SZ_2M)
 
-/* Pages of the last huge page that stay, where only a part of it is taken. */
+/* Pages of the last huge page that "part" does not take away. */
 #define NR_KEPT			(PAGES_PER_2M / 2)
 
 #define HUGETLB			(MAP_NORESERVE | MAP_HUGETLB | MAP_HUGE_2MB)
 
 #define PATTERN			0x5ca1ab1e00000000ull
 #define DEFAULT_TRIES		20u
-/* How many times as many tries there are until one comes in between. */
+/* Make up to this many times as many tries, until the two calls overlap. */
 #define MAX_FACTOR		10u
 #define COMPETE_US		20u
 
 enum guest_order { GUEST_WRITE, GUEST_READ };
 
 /*
- * Set by the host: what the guest does, the address of the memory, and how many pages of
- * it were taken.  Set by the guest: how many pages have other content than they should.
+ * Set by the host: what the guest does, the address of the memory, and how many
+ * pages the host has taken away.  Set by the guest: how many pages have a wrong
+ * content.
  */
 static enum guest_order guest_order;
 static u64 guest_gva;
@@ -68,15 +75,15 @@ static u64 guest_bad;
 
 struct race;
 
-/* How the memory goes away, and what changes the size of pages meanwhile. */
+/* How the host takes memory away, and whether KVM splits or restores pages. */
 struct way {
 	const char *name;
 	const char *what;
 	int flags;
 	void (*take)(struct race *r);
-	/* How many pages at the end stay. */
+	/* How many pages at the end the host does not take away. */
 	u64 nr_kept;
-	/* Huge pages are restored meanwhile, not split. */
+	/* KVM restores huge pages meanwhile, instead of splitting them. */
 	bool recover;
 };
 
@@ -88,20 +95,22 @@ struct race {
 	/* Where huge pages are in the slot. */
 	u64 offset;
 	int fd;
-	/* 4KiB pages that are not of the slot. */
+	/* How many 4KiB SPTEs map memory outside of the slot. */
 	u64 pages_4k;
-	/* When giving the memory back began and ended, and the same of the ioctl beside it. */
+	/* When taking the memory began and ended, and the same of the ioctl. */
 	u64 began;
 	u64 ended;
 	u64 other_began;
 	u64 other_ended;
-	/* When to come in between. */
+	/* How long to wait after the first call begins, in nanoseconds. */
 	u64 delay;
-	/* How often that was in between. */
+	/* In how many tries the two calls overlapped. */
 	unsigned int nr_between;
 
 	pthread_barrier_t start;
-	/* Threads so far that compete, each for another CPU. */
+	/*
+	 * Competing threads so far; the next one takes the CPU of this number.
+	 */
 	int nr_competing;
 	bool done;
 };
@@ -138,8 +147,8 @@ static void set_slot(struct race *r, u64 size, u32 flags)
 }
 
 /*
- * Map fresh memory for each try: page tables of the host that are left of the last one
- * would keep it from mapping huge pages.
+ * Map fresh memory for each try.  Page tables of the host that are left from
+ * the last try would keep the host from mapping huge pages.
  */
 static void prepare(struct race *r)
 {
@@ -179,7 +188,7 @@ static void take_hole(struct race *r)
 		    "Can't punch a hole, errno %d", errno);
 }
 
-/* The guest's address is fresh memory from then on. */
+/* The memory moves away, and fresh memory takes its place. */
 static void take_mremap(struct race *r)
 {
 	void *p = mremap(r->hva, SLOT_SIZE, SLOT_SIZE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
@@ -188,7 +197,10 @@ static void take_mremap(struct race *r)
 	munmap(p, SLOT_SIZE);
 }
 
-/* The host tells KVM only what follows its first page table, so have one at the start. */
+/*
+ * mprotect() notifies KVM only of what follows the first page table of the
+ * host, so create one at the start.
+ */
 static void take_mprotect(struct race *r)
 {
 	WRITE_ONCE(*r->hva, 1);
@@ -214,7 +226,7 @@ static const struct way ways[] = {
 
 /* The race */
 
-/* Move to the @nth CPU, or the last if there are fewer, and wait for the other threads. */
+/* Move to the @nth CPU, or to the last one, and wait for the other threads. */
 static void start_on(struct race *r, int nth)
 {
 	cpu_set_t allowed;
@@ -231,7 +243,9 @@ static void start_on(struct race *r, int nth)
 	pthread_barrier_wait(&r->start);
 }
 
-/* One word of the log is enough to have its huge page split, once the memory begins to go. */
+/*
+ * When the memory is being taken, clear one word of each huge page to split it.
+ */
 static void *clear_thread(void *arg)
 {
 	u64 mask = ~0ull;
@@ -277,8 +291,9 @@ static void *unmap_thread(void *arg)
 }
 
 /*
- * Compete for the CPU with the thread there: by a loop, or where huge pages are restored
- * and if real-time priority is permitted, by waking up again and again.
+ * Compete for the CPU with the thread that runs there.  Usually a busy loop is
+ * enough.  Where KVM restores huge pages, wake up again and again with
+ * real-time priority, if that is permitted.
  */
 static void *compete_thread(void *arg)
 {
@@ -297,7 +312,10 @@ static void race(struct race *r)
 {
 	pthread_t threads[4];
 	unsigned int nr = 3 + r->w->recover;
-	/* How long what comes first took the last time; huge pages come back late in that. */
+	/*
+	 * How long the first of the two calls took in the last try.  Disabling
+	 * restores huge pages in the end, so begin in the first half of it.
+	 */
 	u64 took = r->w->recover ? (r->other_ended - r->other_began) / 2 : r->ended - r->began;
 
 	r->done = false;
@@ -316,13 +334,19 @@ static void race(struct race *r)
 	pthread_barrier_destroy(&r->start);
 }
 
-/* By the clock: KVM doesn't count what it leaves alone. */
+/*
+ * Did the two calls overlap?  KVM does not count the huge pages that it did not
+ * split or restore, so the clock has to tell.
+ */
 static bool was_between(const struct race *r)
 {
 	return r->began < r->other_ended && r->other_began < r->ended;
 }
 
-/* Return: how many pages that were taken the guest can still read, or KVM still maps. */
+/*
+ * Return: how many pages KVM still maps, or with how many the guest has a wrong
+ * content, whichever is more.
+ */
 static u64 try_once(struct race *r)
 {
 	u64 mapped;
@@ -334,7 +358,7 @@ static u64 try_once(struct race *r)
 	set_pauses(false);
 	r->nr_between += was_between(r);
 
-	/* What stays of a huge page is not mapped, either, until it is touched. */
+	/* The rest of a huge page is not mapped either, until it is touched. */
 	mapped = vm_get_stat(r->vm, pages_2m) * PAGES_PER_2M;
 	if (vm_get_stat(r->vm, pages_4k) > r->pages_4k)
 		mapped += vm_get_stat(r->vm, pages_4k) - r->pages_4k;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the files of eager_split_stress_test share.  Each calls only those below it:
+ * Shared by the files of eager_split_stress_test.  Each of these files calls
+ * only the files below it:
  *
  *   eager_split_stress_test.c		the threads, and the command line
  *   eager_split_stress_migration.c	a round: migrate, and compare
@@ -23,12 +24,14 @@ enum log_mode { LOG_GET, LOG_CLEAR, LOG_INIT_SET, LOG_RING, NR_LOG_MODES };
 #define NR_REGIONS		2
 #define NR_HOST_THREADS		2
 
-/* Generators of random numbers, by what is added to the seed. */
+/* What distinguishes the generators of random numbers, see seeded(). */
 #define VCPU_RNG		16
 #define MEMORY_RNG		1
 #define SETTING_RNG		2
 
-/* A bit for each page of a region, and room for a range of CLEAR that ends behind it. */
+/*
+ * A bit per page of a region, and room for ranges of CLEAR that end behind it.
+ */
 #define REGION_WORDS		(NR_PAGES / BITS_PER_WORD + 2)
 
 /* A memslot that is migrated. */
@@ -37,7 +40,10 @@ struct region {
 	u64 gpa;
 	u64 nr_pages;
 	void *hva;
-	/* How many of the pages are written, the first ones, and whether only vCPUs' words. */
+	/*
+	 * How many pages, from the first on, are written, and whether only the
+	 * vCPUs' own words in them are written.
+	 */
 	u64 nr_used;
 	bool words_only;
 	/* The destination of the migration. */
@@ -46,41 +52,47 @@ struct region {
 	unsigned long log[REGION_WORDS];
 	unsigned long arg[REGION_WORDS];
 	unsigned long todo[REGION_WORDS];
-	/* Pages that the host changed itself.  Bits are set after the change. */
+	/* Pages that the host has changed.  Bits are set after the change. */
 	unsigned long host_dirty[REGION_WORDS];
 };
 
-/* One of the sets of pages that the memslot's memory can consist of. */
+/*
+ * Pages that can back the memslot.  For each chunk, the pages of one bank do,
+ * and those of the other bank are out of use.
+ */
 struct bank {
 	int fd;
 	void *mapping;
-	/* Which chunks are out of use and full of poison. */
+	/* Which chunks are out of use and filled with poison. */
 	bool poisoned[NR_CHUNKS];
 };
 
-/* The last chunk that was taken from the guest, poisoned.  @mapping: NULL if none was. */
+/*
+ * The chunk that was last taken from the guest, filled with poison.  @mapping
+ * is NULL if there is none.
+ */
 struct jar {
 	void *mapping;
 	u64 chunk;
 };
 
-/* How much happens beside the migration; all VMs have one of two paces. */
+/* How much happens besides the migration.  Each VM has one of two paces. */
 struct pace {
 	const char *name;
 	bool is_fast;
-	/* Rounds of one VM. */
+	/* How many rounds one VM runs. */
 	unsigned int nr_rounds;
-	/* How long threads sleep between two operations, at most. */
+	/* How long threads sleep at most between two operations. */
 	u64 memory_nap_us;
 	u64 setting_nap_us;
-	/* One of so many rounds begins when all huge pages are in use. */
+	/* In one of so many rounds, vCPUs first use all huge pages. */
 	unsigned int settle_one_in;
-	/* vCPUs do so many operations, and then rest. */
+	/* How many operations a vCPU does before it rests, and for how long. */
 	unsigned int ops_per_rest;
 	u64 rest_us;
 };
 
-/* Where threads wait for the end of a round. */
+/* Threads wait here while the main thread compares copy and memory. */
 struct gate {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -116,14 +128,14 @@ struct stress {
 	const struct pace *pace;
 	/* HugeTLB pages of two banks, or else transparent huge pages. */
 	bool shared;
-	/* Memslots are logged from their creation to their end. */
+	/* Memslots are logged from their creation to their deletion. */
 	bool tracked;
-	/* What kvm.dirty_bits is for this VM, and whether it logs that way. */
+	/* kvm.dirty_bits of this VM, and whether the VM logs by Dirty bits. */
 	const char *dirty_bits;
 	bool by_dirty_bits;
-	/* What -d has to be to get this VM again. */
+	/* The value of -d that draws this VM again. */
 	const char *dirty_bits_option;
-	/* Allocations of this round fail. */
+	/* The test injects failures of allocations in this round. */
 	bool inject;
 
 	struct kvm_vm *vm;
@@ -132,7 +144,7 @@ struct stress {
 	struct control *ctl;
 
 	struct region regions[NR_REGIONS];
-	/* How many of them are migrated in this round; the data is the first. */
+	/* How many of them this round migrates.  The first is the data. */
 	unsigned int nr_logged;
 	void *data;
 	struct bank banks[NR_BANKS];
@@ -197,7 +209,7 @@ static inline struct region *tables_region(struct stress *t)
 	return &t->regions[1];
 }
 
-/* To be called after the page was changed, for copy_todo() to copy the new content. */
+/* Call this after changing the page, so that copy_todo() copies it. */
 static inline void set_host_dirty(struct region *r, u64 page)
 {
 	__atomic_fetch_or(&r->host_dirty[page / BITS_PER_WORD], BIT(page % BITS_PER_WORD),
@@ -208,7 +220,7 @@ static inline void set_host_dirty(struct region *r, u64 page)
 
 #define NO_FD			(-1)
 
-/* KVM may be built without one, and nx_huge_pages may say "never". */
+/* KVM may lack the parameter, and nx_huge_pages may refuse the value. */
 void set_if_there(const char *path, const char *value);
 
 enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
@@ -216,12 +228,18 @@ enum fault_site { SITE_HEADERS, SITE_DESCS, SITE_PAGES, NR_SITES };
 extern const char * const site_names[NR_SITES];
 
 struct faults {
-	/* Files of the thread that called prepare_faults(); NO_FD if nothing can fail. */
+	/*
+	 * Files of the thread that has called prepare_faults(); NO_FD if the
+	 * kernel cannot inject failures.
+	 */
 	int fail_nth_fd;
 	int make_it_fail_fd;
 
 	enum fault_site site;
-	/* Allocations of each site that have failed, and "times" when they were counted last. */
+	/*
+	 * Failed allocations of each site, and what the attribute "times" was
+	 * when they were last counted.
+	 */
 	u64 failed[NR_SITES];
 	u64 slab_times;
 	u64 page_times;
@@ -230,14 +248,14 @@ struct faults {
 extern struct faults faults;
 
 bool can_fail(void);
-/* Let waiting allocations fail, too, and say nothing about it in the log. */
+/* Let allocations that may sleep fail, too, and do not log the failures. */
 void prepare_faults(void);
-/* @every: of so many objects of a slab cache one fails. */
+/* @every: one of so many allocations of a slab cache fails. */
 void select_faults(enum fault_site site, unsigned int every);
-/* Only if can_fail().  @nth: which page fails, if the site is SITE_PAGES. */
+/* Only if can_fail().  With SITE_PAGES, the @nth page fails. */
 void begin_faults(unsigned int nth);
 void end_faults(void);
-/* To be called before another site is selected. */
+/* Call this before selecting another site. */
 void count_faults(void);
 
 /* The gate */
@@ -245,9 +263,9 @@ void count_faults(void);
 /* Wait while the gate is closed. */
 void gate_pass(struct gate *g);
 void gate_set(struct gate *g, bool closed);
-/* Sleep until the gate changes, or for @us microseconds, unless it is closed. */
+/* Unless the gate is closed, sleep for @us, or until the gate changes. */
 void gate_nap(struct gate *g, u64 us);
-/* Wait a short time for @nr threads.  Return: true if that many wait at the gate. */
+/* Wait briefly for @nr threads.  Return: true if that many wait at the gate. */
 bool gate_wait(struct gate *g, unsigned int nr);
 
 /* Memory */
@@ -259,16 +277,19 @@ void one_memory_op(struct stress *t, u64 *rng);
 /* A round */
 
 void collect_log(struct stress *t, bool last);
-/* Close the gate and wait for all threads.  Empties rings, so that no vCPU is stuck. */
+/*
+ * Close the gate and wait for all threads.  Meanwhile, empty dirty rings, as a
+ * vCPU with a full ring would not get to the gate.
+ */
 void stop_world(struct stress *t);
 void start_world(struct stress *t);
-/* One migration of the memory, with the comparison at its end. */
+/* Migrate the memory once, and compare copy and memory. */
 void one_round(struct stress *t);
 
 /* The VM */
 
 void create_vm(struct stress *t);
-/* Create or change a memslot, or delete it unless it is to be @there. */
+/* @there: create or change the memslot.  Otherwise delete it. */
 void set_region(struct stress *t, struct region *r, u64 gpa, bool there, bool log);
 void destroy_vm(struct stress *t);
 

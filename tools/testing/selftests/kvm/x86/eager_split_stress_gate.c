@@ -2,14 +2,17 @@
 /*
  * The gate of eager_split_stress_test
  *
- * vCPUs' threads and the host's threads pass the gate between two operations.  While
- * it is closed they wait there, and the main thread compares copy and memory.
+ * The threads of vCPUs and of the host pass the gate between two operations.
+ * While it is closed, they wait there, and the main thread compares the copy
+ * with memory.
  */
 #include <time.h>
 
 #include "eager_split_stress.h"
 
-/* How long gate_wait() waits before it lets the main thread collect dirty rings. */
+/*
+ * How long gate_wait() waits at most: the main thread must empty dirty rings.
+ */
 #define GATE_WAIT_US		2000
 
 void gate_pass(struct gate *g)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What vCPUs do in eager_split_stress_test
+ * The guest of eager_split_stress_test
  *
- * A vCPU has a word of its own in each page of the memory under test, and knows what
- * it wrote there last.  It looks at it through all mappings, and complains about any
- * other value, unless the host has announced that it takes the page away.
+ * Each vCPU has its own word in each page of the memory under test, and knows
+ * which value it has last written there.  It reads the word through all
+ * mappings, and reports any other value as an error, unless the host has
+ * announced that it takes the page away.
  */
 #include "eager_split_stress_guest.h"
 
-/* How many entries of a window's page table are used, in an order of their own. */
+/* A window uses this many entries of its page table, in a permuted order. */
 #define NR_ENTRIES		32ul
 #define ENTRY_PAGE(k)		(((k) * 5 + 3) % NR_ENTRIES)
 
@@ -83,7 +84,7 @@ static enum view guest_any_view(struct vcpu_state *v)
 	return view;
 }
 
-/* Use some pages in a row, or every so many of them. */
+/* Use some consecutive pages, or some pages at equal distances. */
 static void guest_burst(struct vcpu_state *v)
 {
 	u64 page = below(&v->rng, NR_PAGES), n = 1 + below(&v->rng, 24);
@@ -125,7 +126,7 @@ static u64 *window_pde(struct vcpu_state *v, struct window *w)
 	return &guest_table(v, 0)[w - v->windows];
 }
 
-/* A page table may be known by all of its addresses. */
+/* Translations of all addresses of a page table may be cached. */
 static void guest_flush(struct vcpu_state *v, u64 gva, bool table)
 {
 	if (table || !below(&v->rng, 4))
@@ -134,7 +135,7 @@ static void guest_flush(struct vcpu_state *v, u64 gva, bool table)
 		asm volatile("invlpg (%0)" :: "r"(gva) : "memory");
 }
 
-/* The place in the chunk of the @k-th page that the window has. */
+/* Return: which page of the chunk is the @k-th page of the window. */
 static u64 window_index(struct window *w, u64 k)
 {
 	return w->table ? w->first + ENTRY_PAGE(k) : k;
@@ -145,13 +146,13 @@ static u64 window_page_gva(struct vcpu_state *v, struct window *w, u64 k)
 	return window_gva(v, w) + (w->table ? w->first + k : k) * PAGE_SIZE;
 }
 
-/* Wraps around to a huge number for pages that come before the slot. */
+/* Pages before the slot wrap around to a huge number. */
 static u64 window_page(struct window *w, u64 k)
 {
 	return w->chunk * PAGES_PER_2M + window_index(w, k) - FIRST_PAGE;
 }
 
-/* Returns which page of the window to use; it belongs to the slot. */
+/* Return: the number of a random page of the window that is in the slot. */
 static u64 window_any(struct vcpu_state *v, struct window *w)
 {
 	u64 k;
@@ -192,7 +193,7 @@ static bool guest_table_is_used(struct vcpu_state *v, u64 nr)
 	return false;
 }
 
-/* There are more pages than windows. */
+/* There are more page tables than windows, so one is always unused. */
 static u64 guest_spare_table(struct vcpu_state *v)
 {
 	u64 nr;
@@ -213,8 +214,8 @@ static void window_choose(struct vcpu_state *v, struct window *w)
 }
 
 /*
- * Nothing has to be flushed when an entry becomes present; going from one present
- * entry to another, it has.
+ * An entry that becomes present needs no flush.  An entry that was present
+ * before needs one.
  */
 static void guest_map(struct vcpu_state *v, struct window *w)
 {
@@ -244,8 +245,8 @@ static void guest_use_window(struct vcpu_state *v, struct window *w)
 }
 
 /*
- * Without a flush a write goes to where the window was or to where it is now.  It
- * must not go anywhere else, and not get lost.
+ * Before the flush, a write may go to the old or to the new page of the window.
+ * It must not go anywhere else, and must not get lost.
  */
 static void guest_check_either(struct vcpu_state *v, u64 from, u64 to, u64 word)
 {
@@ -282,7 +283,7 @@ static void guest_remap_unflushed(struct vcpu_state *v, struct window *w)
 	else
 		WRITE_ONCE(*window_pde(v, w), window_new_pde(v, w));
 
-	/* A word has the same place in both. */
+	/* The word has the same offset in both pages. */
 	word = guest_new_word(v);
 	WRITE_ONCE(*guest_word(v, from, gva), word);
 	guest_flush(v, gva, w->table);
@@ -299,7 +300,9 @@ static u8 guest_try_write(struct vcpu_state *v, u64 page, u64 gva)
 	return vector;
 }
 
-/* An entry that allows more than before may fault once as long as it is cached. */
+/*
+ * An entry that has become writable may fault once, if the old one is cached.
+ */
 static void guest_toggle_writable(struct vcpu_state *v, struct window *w)
 {
 	u64 k = window_any(v, w), page = window_page(w, k), gva = window_page_gva(v, w, k);
@@ -325,8 +328,9 @@ static void guest_toggle_writable(struct vcpu_state *v, struct window *w)
 }
 
 /*
- * Without CR0.WP a read-only entry is enough to write, so when KVM has to emulate a
- * write it takes the translation of the read before it, which set no Dirty bit.
+ * Without CR0.WP, a write needs no writable entry.  If KVM then has to emulate
+ * the write, it uses the translation of the read before, which has not set the
+ * Dirty bit.
  */
 static void guest_toggle_dirty(struct vcpu_state *v, struct window *w)
 {
@@ -346,7 +350,7 @@ static void guest_toggle_dirty(struct vcpu_state *v, struct window *w)
 		guest_complain(v, BAD_CLEAN, page, gva, PT_DIRTY_MASK, *entry);
 }
 
-/* Words that may look like entries, in a page that is none any more. */
+/* Write random words, which may look like entries, to a former page table. */
 static void guest_write_table(struct vcpu_state *v, u64 nr)
 {
 	u64 *table = guest_table(v, nr), at, word, n = 1 + below(&v->rng, 6);
@@ -360,7 +364,7 @@ static void guest_write_table(struct vcpu_state *v, u64 nr)
 	}
 }
 
-/* Another page becomes the page table, and the old one is data. */
+/* Use another page as the page table, and the old one as data. */
 static void guest_move_table(struct vcpu_state *v, struct window *w)
 {
 	u64 old = w->table;
@@ -396,7 +400,7 @@ static void guest_do_window(struct vcpu_state *v)
 	window_ops[below(&v->rng, ARRAY_SIZE(window_ops))](v, w);
 }
 
-/* vCPUs that never rest would take the CPUs away from all others. */
+/* A vCPU rests from time to time, so that other threads get a CPU. */
 void guest_main(u64 id)
 {
 	struct vcpu_state *v = &CTL->vcpus[id];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What host and guest share in eager_split_stress_test: where everything is, and what
- * a word of memory may be.
+ * Shared by host and guest of eager_split_stress_test: the layout of memory,
+ * and the values that a word of memory may have
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
 #define SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H
@@ -11,7 +11,7 @@
 #define NR_VCPUS		2
 #define WORDS_PER_PAGE		512ul
 
-/* What host and guest share beside the memory under test. */
+/* Memory in which host and guest exchange data; it is never logged. */
 #define CONTROL_SLOT		1
 #define CONTROL_GPA		0x10000000ull
 #define CONTROL_SIZE		SZ_128K
@@ -20,10 +20,12 @@
 #define TABLES_SLOT		2
 #define TABLES_GPA		0x20000000ull
 #define TABLES_PER_VCPU		8ul
-/* Of that memslot: a page that vCPUs only read. */
+/* A page of that memslot that vCPUs only read. */
 #define ONLY_READ_PAGE		(PAGES_PER_2M - 1)
 
-/* The memory under test: the slot begins and ends amid huge pages. */
+/*
+ * The memory under test.  The slot begins and ends in the middle of huge pages.
+ */
 #define DATA_SLOT		3
 #define DATA_BASE		0x40000000ull
 #define DATA_SIZE		(NR_CHUNKS * SZ_2M)
@@ -34,7 +36,7 @@
 #define DATA_GPA		(DATA_BASE + FIRST_PAGE * PAGE_SIZE)
 #define MOVED_GPA		(MOVED_BASE + FIRST_PAGE * PAGE_SIZE)
 
-/* All chunks but the first and the last belong to the slot as a whole. */
+/* The slot contains these chunks as a whole. */
 #define FIRST_WHOLE_CHUNK	1ul
 #define LAST_WHOLE_CHUNK	(NR_CHUNKS - 2)
 #define OTHER_WHOLE_CHUNK(c)	(FIRST_WHOLE_CHUNK + LAST_WHOLE_CHUNK - (c))
@@ -43,7 +45,7 @@
 #define WINDOW_GVA(vcpu)	((16ull + (vcpu)) << 39)
 #define NR_WINDOWS		4u
 
-/* The uppermost byte of a word says where it comes from. */
+/* The uppermost byte of a word tells where it comes from. */
 #define TAG_SHIFT		56
 #define TAG_GUEST		0x5aull
 #define TAG_FRESH		0xf5ull
@@ -60,20 +62,20 @@ enum what_is_bad {
 /* 2MiB of virtual memory of one vCPU, mapped by a huge entry or by a page table. */
 struct window {
 	u64 chunk;
-	/* Which of the vCPU's pages is its page table, 0 if it has none. */
+	/* The number of its page table; 0: it is mapped by a huge entry. */
 	u64 table;
 	/* The first entry in use. */
 	u64 first;
 };
 
-/* Belongs to the vCPU as long as it runs, to the host while it is parked. */
+/* The vCPU owns this while it runs, the host while the vCPU is parked. */
 struct vcpu_state {
 	u64 rng;
 	u64 generation;
 	u64 nr_ops;
-	/* The last sweep that was asked for and done. */
+	/* The last sweep that the vCPU has completed. */
 	u64 swept;
-	/* Accesses that the host emulated because the slot was away. */
+	/* Accesses that the host has emulated while the slot was deleted. */
 	u64 nr_mmio;
 	struct window windows[NR_WINDOWS];
 
@@ -84,20 +86,23 @@ struct vcpu_state {
 		u64 expected;
 		u64 seen;
 	} bad;
-	/* The word that has to be found in each page. */
+	/* The vCPU's word in each page, as it was last written or read. */
 	u64 last[NR_PAGES];
 };
 
 struct control {
 	u32 stop;
-	/* By bits of enum view, those that there are. */
+	/* Which views exist, a bit for each enum view. */
 	u32 views;
 	u32 wp;
 	/* How many operations a vCPU does before it rests. */
 	u32 ops_per_rest;
-	/* Changed by the host when all huge pages shall be used. */
+	/* The host changes this to make vCPUs use all huge pages. */
 	u64 sweep;
-	/* May be fresh: set before the page is taken, cleared while vCPUs are parked. */
+	/*
+	 * The page may be fresh.  Set before the host takes the page away,
+	 * cleared while vCPUs are parked.
+	 */
 	u8 taken[NR_PAGES];
 
 	struct vcpu_state vcpus[NR_VCPUS];
@@ -121,7 +126,10 @@ static inline u64 tagged(u64 tag, u64 value)
 	return tag << TAG_SHIFT | value;
 }
 
-/* Where a vCPU's word is: different in neighbouring pages, the same in all chunks. */
+/*
+ * Return: the offset of a vCPU's word in a page.  It differs between
+ * neighbouring pages, and is the same in all chunks.
+ */
 static inline u64 word_offset(u64 page, u64 vcpu)
 {
 	u64 index = (FIRST_PAGE + page) % PAGES_PER_2M;
@@ -139,7 +147,7 @@ static inline bool may_be(struct control *ctl, u64 page, u64 seen, u64 last)
 	return seen == last || (is_fresh(seen) && READ_ONCE(ctl->taken[page]));
 }
 
-/* What a vCPU runs. */
+/* The code of a vCPU. */
 void guest_main(u64 id);
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_STRESS_GUEST_H */

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Settings of the host that eager_split_stress_test changes, and puts back at the
- * end, and allocations that fail.
+ * Settings of the host that eager_split_stress_test changes, and injected
+ * failures of allocations
  *
- * Allocations fail where the kernel has CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC, in one thread
- * only and while it asks for that.  A site is one kind of allocation that a split needs: every so
- * many objects of one slab cache fail; or one page.  Of pages it is never more than one in a row,
- * as vmalloc() complains in the kernel's log when it has to fail after kmalloc().
+ * Failures need CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC.  They affect one
+ * thread only, between begin_faults() and end_faults().  A site is one kind of
+ * allocation that a split needs.  For a slab cache, one of so many allocations
+ * fails.  For pages, only a single allocation fails: if kmalloc() and then
+ * vmalloc() failed, vmalloc() would complain in the kernel's log.
  *
- * How many have failed is what the kernel says: each takes one off the attribute "times".
+ * The kernel decrements the attribute "times" for each failure, which tells how
+ * many allocations have failed.
  */
 #include <linux/stringify.h>
 
@@ -18,7 +20,7 @@
 #define SLAB_TIMES		FAILSLAB "times"
 #define PAGE_TIMES		FAIL_PAGE_ALLOC "times"
 
-/* More allocations than will ever fail. */
+/* The initial value of "times", more than will ever fail. */
 #define FAULT_TIMES		1000000000
 
 void set_if_there(const char *path, const char *value)

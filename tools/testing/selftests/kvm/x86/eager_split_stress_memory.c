@@ -2,10 +2,10 @@
 /*
  * How eager_split_stress_test takes memory away from the guest
  *
- * The guest may find a page fresh, i.e. without its words, from begin_taking() to the
- * end of the round.  end_taking() has the page copied again.  Whatever was taken is
- * filled with poison by another mapping, and must keep it: KVM must not let the guest
- * write there any more.
+ * From begin_taking() to the end of the round, the guest may find a page fresh,
+ * i.e. without its words.  end_taking() has the page copied again.  The test
+ * fills memory that it has taken away with poison, through another mapping.
+ * The poison must not change, because the guest must not write there any more.
  */
 #include <linux/falloc.h>
 #include <linux/mman.h>
@@ -27,7 +27,9 @@ static u64 chunk_end(u64 chunk)
 	return min_t(u64, NR_PAGES, (chunk + 1) * PAGES_PER_2M - FIRST_PAGE);
 }
 
-/* Where the word of a vCPU is, if the chunk of @page is mapped at @p. */
+/*
+ * Return: the address of a vCPU's word, if the chunk of @page is mapped at @p.
+ */
 static u64 *word_in(void *p, u64 page, u64 vcpu)
 {
 	return p + (FIRST_PAGE + page) % PAGES_PER_2M * PAGE_SIZE + word_offset(page, vcpu);
@@ -80,7 +82,7 @@ void map_bank(struct stress *t, u64 chunk, unsigned int nr)
 	t->current_bank[chunk] = nr;
 }
 
-/* Put other memory behind a chunk, and poison what was there. */
+/* Replace the memory of a chunk, and poison the old memory. */
 static void replace_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
 	unsigned int old = t->current_bank[chunk], new = !old;
@@ -123,8 +125,8 @@ static void fill_jar(struct stress *t, void *mapping, u64 chunk)
 }
 
 /*
- * Free a huge page, and allocate one for the jar: HugeTLB hands out first what was
- * freed last, so that the jar gets the very page that was the guest's.
+ * Free a huge page, and allocate one for the jar.  HugeTLB first reuses the
+ * page that was freed last, so the jar gets the page that was the guest's.
  */
 static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
@@ -141,7 +143,7 @@ static void punch_chunk(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-/* The pages move to where they can be poisoned; the guest gets zeroes. */
+/* Move the pages to the jar.  The guest gets fresh pages. */
 static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
 	void *p;
@@ -154,13 +156,13 @@ static void remap_chunk(struct stress *t, u64 *rng, u64 chunk)
 	end_taking(t, chunk_first(chunk), chunk_end(chunk));
 }
 
-/* Small pages become a huge page again, if it can be had. */
+/* Make 4KiB pages a huge page again, if one can be allocated. */
 static void collapse_chunk(struct stress *t, u64 *rng, u64 chunk)
 {
 	madvise(t->data + chunk * SZ_2M, SZ_2M, MADV_COLLAPSE);
 }
 
-/* Drop some pages of a chunk.  Nobody keeps them, so there is nothing to poison. */
+/* Drop some pages of a chunk.  They are freed, so they cannot be poisoned. */
 static void drop_pages(struct stress *t, u64 *rng, u64 chunk)
 {
 	u64 first = chunk_first(chunk), n = chunk_end(chunk) - first;
@@ -185,7 +187,9 @@ static void unmap_tables(struct stress *t, u64 *rng, u64 chunk)
 	      "MADV_DONTNEED: errno %d", errno);
 }
 
-/* Private memory as a whole: once divided, the mapping might never become one again. */
+/*
+ * Protect private memory as a whole, as parts of a mapping may not merge again.
+ */
 static void protect_memory(struct stress *t, u64 *rng, u64 chunk)
 {
 	void *p = t->shared ? t->data + chunk * SZ_2M : t->data;

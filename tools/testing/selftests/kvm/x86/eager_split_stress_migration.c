@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A round of eager_split_stress_test: one migration, and its verdict. */
+/* A round of eager_split_stress_test: one migration, and its checks. */
 #include "eager_split_stress.h"
 
 #define MERGED			"/proc/self/ksm_merging_pages"
 #define THOROUGH_ROUNDS		16
 
-/* The longest pause between two calls that collect the log. */
+/* The longest pause before the log is collected, in microseconds. */
 #define COLLECT_NAP_US		400
 
-/* The longest wait for vCPUs to use all huge pages, and between two checks of that. */
+/*
+ * How long to wait until vCPUs have used all huge pages, and how often to
+ * check.
+ */
 #define SETTLE_MAX_US		20000
 #define SETTLE_STEP_US		100
 
@@ -24,7 +27,7 @@ static u64 *page_in(void *p, u64 page)
 	return p + page * PAGE_SIZE;
 }
 
-/* The library's memcpy() and memcmp() go byte by byte, as guests need them. */
+/* The library's memcpy() and memcmp() are for guests, and go byte by byte. */
 static void copy_words(u64 *to, const u64 *from, unsigned int nr)
 {
 	for (unsigned int i = 0; i < nr; i++)
@@ -39,7 +42,7 @@ static bool are_same_words(const u64 *a, const u64 *b, unsigned int nr)
 	return true;
 }
 
-/* The first of the words of a page that may change, and how many there are. */
+/* Return: the first word of a page that may change. */
 static u64 first_word(struct region *r, u64 page)
 {
 	return r->words_only ? word_offset(page, 0) / sizeof(u64) : 0;
@@ -75,13 +78,15 @@ static void copy_todo(struct region *r)
 	}
 }
 
-/* Draw which allocations of this round fail, if any, and how often. */
+/* Draw whether allocations fail in this round, which, and how often. */
 static void choose_faults(struct stress *t)
 {
 	enum fault_site site = below(&t->rng, NR_SITES);
 	u64 order = below(&t->rng, site == SITE_DESCS ? 10 : 2);
 
-	/* Without shadow paging hardly any gfn has two SPTEs, so no descriptor is needed. */
+	/*
+	 * Without shadow paging, few gfns have two SPTEs and need descriptors.
+	 */
 	if (site == SITE_DESCS && kvm_is_tdp_enabled())
 		site = SITE_HEADERS;
 	t->inject = below(&t->rng, 8) && can_fail();
@@ -90,9 +95,9 @@ static void choose_faults(struct stress *t)
 }
 
 /*
- * Enable logging, and copy what was written before, unless all pages are dirty in the
- * log initially.  Allocations of pages do not fail here: enabling needs pages for more
- * than splitting, and would fail as a whole.
+ * Enable logging, and copy all pages, unless all of them are in the log
+ * initially.  Do not let allocations of pages fail here, as enabling also needs
+ * pages for other purposes than splitting, and would fail.
  */
 static void start_logging(struct stress *t, struct region *r)
 {
@@ -109,7 +114,7 @@ static void start_logging(struct stress *t, struct region *r)
 	}
 }
 
-/* CLEAR allocates only in order to split, so that allocations of pages may fail, too. */
+/* CLEAR allocates only to split, so allocations of pages may fail as well. */
 static void clear_with_faults(struct stress *t, struct region *r, u64 first, u64 nr)
 {
 	u64 nth = 1 + below(&t->rng, 3);
@@ -121,7 +126,9 @@ static void clear_with_faults(struct stress *t, struct region *r, u64 first, u64
 		end_faults();
 }
 
-/* All pages of a range, or some that GET found. */
+/*
+ * CLEAR all or some pages of a random range: any, or those that GET returned.
+ */
 static void clear_range(struct stress *t, struct region *r)
 {
 	u64 word = below(&t->rng, nr_words(r)), nr = 1 + below(&t->rng, nr_words(r) - word);
@@ -140,8 +147,9 @@ static void clear_range(struct stress *t, struct region *r)
 }
 
 /*
- * Only in VMs that are logged from the start, and not with initially-all-set, which reports all
- * pages.
+ * The page that vCPUs only read must not be in the log.  Check that only in VMs
+ * that are logged from the start, and not with initially-all-set, which puts
+ * all pages into the log.
  */
 static void check_only_read(struct stress *t, struct region *r, bool logged)
 {
@@ -204,7 +212,7 @@ void collect_log(struct stress *t, bool last)
 		copy_todo(&t->regions[i]);
 }
 
-/* Deleting the memslot deletes its log, so copy all pages afterwards. */
+/* The log is deleted with the memslot, so copy all pages afterwards. */
 static void delete_slot(struct stress *t)
 {
 	struct region *r = data_region(t);
@@ -226,7 +234,7 @@ static void move_slot(struct stress *t)
 	set_region(t, r, r->gpa, true, true);
 }
 
-/* The verdict, while all threads are parked */
+/* The checks at the end of a round, while all threads are parked */
 
 static void report_lost_write(struct stress *t, struct region *r, u64 page)
 {
@@ -253,7 +261,7 @@ static void check_copy(struct stress *t, struct region *r)
 	counters.pages += nr;
 }
 
-/* A word is missing: print all places where it is, which shows through what it was written. */
+/* Print where a missing word is instead, which shows how it was written. */
 static void look_for(const char *where, const void *p, size_t size, u64 word)
 {
 	const u64 *words = p;
@@ -275,7 +283,7 @@ static void report_wrong_word(struct stress *t, struct vcpu_state *v, u64 page, 
 	look_for("the memslot", data_region(t)->hva, NR_PAGES * PAGE_SIZE, word);
 	look_for("the memory taken last", t->jar.mapping, SZ_2M, word);
 	look_for("the page tables", tables_region(t)->hva, SZ_2M, word);
-	/* Unless the memory is shared, banks have no mapping. */
+	/* Banks have a mapping only if the memory is shared. */
 	for (unsigned int i = 0; i < NR_BANKS; i++) {
 		snprintf(name, sizeof(name), "bank %u%s", i,
 			 t->current_bank[chunk] == i ? ", in use" : "");
@@ -305,7 +313,7 @@ static void check_round(struct stress *t)
 	for (unsigned int i = 0; i < t->nr_logged; i++)
 		check_copy(t, &t->regions[i]);
 
-	/* Before words: where a word went says more than that it is missing. */
+	/* Check this before words: it tells where a missing word has gone. */
 	check_all_poison(t);
 	for (unsigned int i = 0; i < NR_VCPUS; i++)
 		check_words(t, &t->ctl->vcpus[i]);
@@ -356,7 +364,7 @@ static bool have_swept(struct stress *t)
 	return true;
 }
 
-/* Let vCPUs use all huge pages, so that there are some to be split. */
+/* Let vCPUs use all huge pages, so that KVM has huge pages to split. */
 static void settle(struct stress *t)
 {
 	WRITE_ONCE(t->ctl->sweep, t->ctl->sweep + 1);

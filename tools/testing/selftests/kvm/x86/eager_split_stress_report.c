@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Counters of eager_split_stress_test, and what it prints about them and about a VM. */
+/* What eager_split_stress_test prints about its counters and about a VM. */
 #include "eager_split_stress.h"
 
 struct counters counters;

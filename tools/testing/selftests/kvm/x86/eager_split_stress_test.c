@@ -1,39 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting under stress
+ * Dirty logging and eager page splitting under stress
  *
- * Each vCPU writes words of its own in all pages of a memslot: through mappings of 4KiB,
- * 2MiB and 1GiB, through an alias, and through windows that it maps again and again, by
- * page tables that it uses as data, too.  The host migrates the memory at the same time,
- * again and again: it enables the log, reads it by bitmap, by KVM_CLEAR_DIRTY_LOG of random
- * ranges or by dirty ring, and copies the pages in it.  One VM in three is logged all its
- * life instead, and its log must not contain a page that vCPUs only read.  Meanwhile other
- * threads take memory away, change its protection and change KVM's settings, and the
- * memslot is moved and deleted.  Every other VM logs by Dirty bits (dirty_bits).  Where the
- * kernel can inject faults, the splitter runs out of memory.
+ * Each vCPU writes its own words in all pages of a memslot: through mappings of
+ * 4KiB, 2MiB and 1GiB, through an alias, and through windows that it remaps
+ * again and again, by page tables whose pages it also uses as data.
  *
- * At the end of each round all threads stop.  Then
- *  - the copy has to equal the memory: a difference is a write that is missing from the log;
- *  - each word has to be the last that its vCPU wrote, or a fresh one if the page
- *    was taken away in this round; vCPUs check the same with each read;
- *  - memory that was taken from the guest was filled with poison through another
- *    mapping: it has to be intact, and no vCPU may have read it;
- *  - guest entries have to be dirty after a write, clean after a read, and must
- *    not allow writes when they are read-only.
+ * At the same time, the host migrates the memory in rounds.  In each round, it
+ * enables logging, collects the log by KVM_GET_DIRTY_LOG, by
+ * KVM_CLEAR_DIRTY_LOG of random ranges, or by dirty rings, and copies the pages
+ * in the log.  One VM in three is logged from the start instead.  Its log must
+ * not contain a page that vCPUs only read.
  *
- * All operations are drawn from generators that are seeded by the number printed (-S).  A
- * seed is used for some rounds of one VM, and is then increased.  How the threads
- * interleave is up to the scheduler.
+ * Meanwhile other threads take memory away, change its protection, and change
+ * settings of KVM, and the host moves and deletes the memslot.  By default,
+ * about every other VM runs with kvm.dirty_bits=on.  If the kernel can inject
+ * failures, allocations of the splitter fail.
  *
- * A VM is contended or, three times in four, fast.  In a contended VM memory is taken away
- * so often that most faults of vCPUs are retried.  In a fast VM logging is enabled and
- * disabled several times as often.
+ * At the end of each round, all threads stop.  Then
+ *  - the copy must equal the memory.  A difference is a write that is missing
+ *    from the log;
+ *  - each word must be the last one that its vCPU has written, or a fresh one
+ *    if the host has taken the page away in this round.  vCPUs check the same
+ *    each time that they read a word;
+ *  - memory that the host has taken from the guest, and filled with poison
+ *    through another mapping, must still contain the poison, and no vCPU may
+ *    have read it.
+ * While they run, vCPUs check that their page table entries are dirty after a
+ * write, are clean after a read, and do not permit writes if they are
+ * read-only.
  *
- * Limits: memory is never protected against reads, as the host reads it itself.  Memory
- * that contains page tables is never replaced.  Only the vCPUs' words are ever written, so
- * most rounds compare only these, and one round in THOROUGH_ROUNDS compares all the rest.
- * The test does not find a TLB flush that is missing while the log is enabled or cleared,
- * if the ioctl flushes at its end.
+ * All operations are drawn from generators that are seeded by the number that
+ * the test prints (-S).  A seed is used for some rounds of one VM, and is then
+ * incremented.  The scheduler decides how the threads interleave.
+ *
+ * One VM in four is "contended", the others are "fast".  In a contended VM, the
+ * host takes memory away so often that KVM has to retry most page faults.  In a
+ * fast VM, logging is enabled and disabled several times as often.
+ *
+ * Limits:
+ *  - Memory is never protected against reads, as the host itself reads it.
+ *  - Memory that contains page tables is never replaced.
+ *  - vCPUs write only their own words in the data.  So most rounds compare only
+ *    these, and one round in THOROUGH_ROUNDS compares whole pages.
+ *  - If a TLB flush is missing while an ioctl enables or clears the log, and
+ *    the ioctl flushes at its end, the test does not notice that.
  */
 #include <signal.h>
 #include <time.h>
@@ -79,7 +90,7 @@ struct vcpu_thread {
 	pthread_t thread;
 };
 
-/* Values of -d.  With the first one, each VM draws "off" or "on". */
+/* Values of -d.  With "any", each VM draws "off" or "on". */
 static const char * const dirty_bits[] = { "any", "off", "on", "auto" };
 static struct choice dirty_bits_choice = {
 	.rows = dirty_bits,
@@ -101,9 +112,9 @@ static const char * const bad_texts[] = {
 /* vCPUs */
 
 /*
- * The memslot is deleted at the moment.  Emulate the access as a VMM does for a device,
- * but on the memory itself, and in one access as the vCPU would: between the bytes of
- * a copy, the memory could be replaced.
+ * The memslot is deleted at the moment.  Emulate the access as a VMM does for a
+ * device, but on the memory itself.  Do so in one access, as the vCPU would:
+ * the memory could be replaced while a copy is in progress.
  */
 static void emulate_access(struct stress *t, unsigned int id)
 {
@@ -152,12 +163,14 @@ static void check_no_event(struct stress *t, unsigned int id)
 }
 
 /*
- * KVM_RUN fails when the guest writes to memory that is read-only at the moment.  Wait
- * on the lock until it is writable again.  Where emulated CPUs take turns, a loop of
- * KVM_RUN would keep the thread that makes it writable from getting a timer's lock.
+ * KVM_RUN fails when the guest writes to memory that is read-only at the
+ * moment.  Wait on the lock until the memory is writable again.  A loop of
+ * KVM_RUN would not do: where emulated CPUs take turns, it could keep the
+ * thread that makes the memory writable from getting a lock of a timer.
  *
- * Return: true if the vCPU is between two operations.  Elsewhere it may hold a word
- * that it has read, or may have written a word and not yet noted it.
+ * Return: true if the vCPU is between two operations.  Within an operation, it
+ * may hold a word that it has read, or may have written a word that it has not
+ * noted yet.
  */
 static bool handle_exit(struct stress *t, unsigned int id, int r, int error)
 {
@@ -222,7 +235,7 @@ static void flip_eager(struct stress *t, u64 *rng)
 	set_if_there(PARAM_EAGER, below(rng, 3) ? "Y" : "N");
 }
 
-/* Each change zaps all mappings of all VMs, so it is made rarely. */
+/* Each change zaps all SPTEs of all VMs, so make few of them. */
 static void flip_nx(struct stress *t, u64 *rng)
 {
 	if (!below(rng, 4))
@@ -274,7 +287,7 @@ static void *host_main(void *arg)
 
 /* Rounds */
 
-/* A round takes a fraction of a second, with sanitizers some seconds. */
+/* A round takes a fraction of a second, or with sanitizers some seconds. */
 #define ROUND_MAX_S		120
 
 static void draw_configuration(struct stress *t)
@@ -282,7 +295,9 @@ static void draw_configuration(struct stress *t)
 	t->rng = seeded(t->seed, 0);
 	t->log_mode = below(&t->rng, NR_LOG_MODES);
 
-	/* With LOG_INIT_SET, CLEAR tries to split once per word of the log: most failures. */
+	/*
+	 * Most failures come with LOG_INIT_SET: CLEAR tries to split per word.
+	 */
 	if (can_fail() && below(&t->rng, 2))
 		t->log_mode = LOG_INIT_SET;
 	if (t->log_mode == LOG_RING && !kvm_has_cap(KVM_CAP_DIRTY_LOG_RING))
@@ -294,7 +309,7 @@ static void draw_configuration(struct stress *t)
 	t->tracked = !(t->seed % 3);
 }
 
-/* When to end, and the most rounds altogether and with one VM; 0: no limit. */
+/* When to end, and the most rounds in total and with one VM; 0: no limit. */
 static u64 end_ms, max_rounds, max_vm_rounds;
 
 static bool is_over(void)
@@ -371,7 +386,10 @@ static void run(u64 seed)
 
 	ksft_print_msg("seed 0x%lx\n", seed);
 	do {
-		/* If threads wait for each other forever, give_up() prints the VM's own seed. */
+		/*
+		 * If threads wait for each other forever, give_up() prints
+		 * this.
+		 */
 		current_seed = seed + nr;
 		alarm(ROUND_MAX_S);
 		run_seed(seed + nr++);

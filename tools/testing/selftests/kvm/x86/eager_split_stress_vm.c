@@ -75,7 +75,9 @@ static void create_region(struct stress *t, struct region *r, u32 slot, u64 gpa,
 	if (!t->tracked)
 		return;
 
-	/* There will be no start_logging() that copies the memory. */
+	/*
+	 * Have the first round copy all pages, as start_logging() never runs.
+	 */
 	for (u64 page = 0; page < nr_pages; page++)
 		set_host_dirty(r, page);
 }
@@ -102,7 +104,9 @@ static void create_regions(struct stress *t)
 	close(fd);
 }
 
-/* Entries with other permissions, so that KVM maps the alias by page tables of its own. */
+/*
+ * Vary the permissions, so that KVM needs separate page tables for the alias.
+ */
 static void map_alias(struct stress *t)
 {
 	u64 gva = VIEW_GVA(VIEW_ALIAS);
@@ -112,7 +116,7 @@ static void map_alias(struct stress *t)
 		vm_vary_entry(t->vm, gva + chunk * SZ_2M, 1 + chunk % 2 * 2);
 }
 
-/* The page directory of a vCPU's windows is in memory that is logged. */
+/* The page directory of a vCPU's windows is in logged memory. */
 static void map_windows(struct stress *t, unsigned int id)
 {
 	u64 gva = WINDOW_GVA(id);

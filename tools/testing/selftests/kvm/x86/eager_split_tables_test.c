@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting where there are page tables already: those of KVM from an earlier
- * split, and page tables of the guest within the huge page
+ * Eager page splitting where page tables exist already
+ *
+ *  - relink, links, many_links: KVM finds the child of an earlier split, which
+ *    links to page tables.
+ *  - tracked, tracked_alias: the huge page contains a page table of the guest,
+ *    so KVM has write-protected it.
+ *  - collide, many_collide: the guest has filled the bucket of KVM's hash in
+ *    which KVM looks for the child.
+ *
+ * The section of each case describes it.  The test compares huge pages, the log
+ * and memory with the model of eager_split_model.h.
+ *
+ * "relink" needs the shadow MMU, all other cases need shadow paging (npt=0,
+ * ept=0).  The first three need a free 1GiB HugeTLB page.
  */
 #include <linux/hash.h>
 
 #include "eager_split_model.h"
 
 /*
- * Have the host zap all SPTEs before logging is disabled.  With nothing mapped, KVM does not
- * restore huge pages in place, so that page tables and the links to them are left.
+ * Have the host zap all SPTEs before logging is disabled.  When nothing is
+ * mapped, KVM does not restore huge pages, so page tables and the links to them
+ * are left.
  */
 static void stop_and_leave_links(struct model_test *t)
 {
@@ -23,8 +36,9 @@ static void stop_and_leave_links(struct model_test *t)
 /*
  * A 1GiB page whose child has links from an earlier cycle
  *
- * Splitting replaces these links.  A vCPU may have cached them, so KVM must flush TLBs
- * before it drops mmu_lock.  The flush at the end of CLEAR would be too late.
+ * Splitting replaces these links.  A vCPU may have cached them, so KVM must
+ * flush TLBs before it drops mmu_lock.  The flush at the end of CLEAR would be
+ * too late.
  */
 
 static void clear_relinked(struct model_test *t)
@@ -59,14 +73,15 @@ static void run_relink(struct model_test *t)
 /*
  * A 1GiB page whose child links to page tables to which many other page directories link
  *
- * To replace a link takes longer the more links to the same table there are, with mmu_lock
- * held.  If there are too many, KVM zaps the 1GiB page instead, and faults map it again.
+ * The more links to a page table there are, the longer it takes to replace one
+ * of them, with mmu_lock held.  If there are too many, KVM zaps the 1GiB page
+ * instead, and page faults map the memory again.
  */
 
 #define FEW_DIRECTORIES		16
 #define TOO_MANY_DIRECTORIES	33
 
-/* Of the guest's tables of 1GiB entries: behind what maps the data. */
+/* The 1GiB entry at which the guest links another page directory. */
 #define DIRECTORY_ENTRY		2
 #define DIRECTORY_GVA		((u64)DIRECTORY_ENTRY * SZ_1G)
 
@@ -79,7 +94,7 @@ static void enter_cr3(struct model_test *t, u64 cr3)
 	vcpu_sregs_set(t->vcpu, &sregs);
 }
 
-/* Return: the address of a new table of the guest's with the entries of another one. */
+/* Return: the address of a copy of a guest page table. */
 static u64 copy_table(struct model_test *t, u64 gpa)
 {
 	u64 copy = vm_alloc_page_table(t->vm);
@@ -88,7 +103,7 @@ static u64 copy_table(struct model_test *t, u64 gpa)
 	return copy;
 }
 
-/* Return: CR3 for page tables that map the data by a page directory of their own, too. */
+/* Return: CR3 for page tables that map the data by one more page directory. */
 static u64 add_directory(struct model_test *t)
 {
 	u64 root = copy_table(t, t->vm->mmu.pgd);
@@ -108,8 +123,8 @@ static u64 add_directory(struct model_test *t)
 }
 
 /*
- * Have a vCPU link what maps each 2MiB from one more page directory.  It has to write: what it
- * only reads is mapped by huge pages.
+ * Have KVM link the page table of each 2MiB from one more page directory.  The
+ * guest has to write for that, as reads map huge pages.
  */
 static void write_by_directory(struct model_test *t)
 {
@@ -169,8 +184,9 @@ static void run_links(struct model_test *t)
 /*
  * A huge page that holds one of the guest's page tables
  *
- * KVM write-protects it when the guest begins to use the page table, for as long as it is in use.
- * In debug kernels KVM itself checks that what it is split into stays write-protected.
+ * KVM write-protects the huge page while the guest uses the page table.  Debug
+ * kernels (CONFIG_KVM_PROVE_MMU) verify that the SPTEs are still
+ * write-protected after the split.
  */
 
 static void use_page_table_in_slot(struct model_test *t)
@@ -193,10 +209,11 @@ static void run_tracked(struct model_test *t)
 }
 
 /*
- * A huge SPTE that is write-protected because of one of the guest's page tables, where the
- * child that splitting will use already has a writable SPTE for another page
+ * A huge SPTE that is write-protected because of a guest page table, while the
+ * child that the splitter will use already has a writable SPTE for another page
  *
- * The guest has written to that page by another mapping with the same permissions.
+ * The guest has written to that other page through another mapping with the
+ * same permissions.
  */
 
 #define OTHER_ALIAS		4
@@ -217,27 +234,32 @@ static void run_tracked_alias(struct model_test *t)
 }
 
 /*
- * A huge page whose child belongs into a bucket of KVM's hash that the guest has filled
+ * A huge page whose child belongs to a bucket of KVM's hash that the guest has
+ * filled
  *
- * The hash has no key, so a guest can choose gfns for its page tables that are all in the same
- * bucket.  KVM looks for the child there, with mmu_lock held.  If the bucket is too full, KVM zaps
- * the huge page instead, and page faults map its memory again.
+ * The hash has no key, so a guest can choose gfns for its page tables that are
+ * all in the same bucket.  KVM searches this bucket for the child, with
+ * mmu_lock held.  If the bucket is too full, KVM zaps the huge page instead,
+ * and page faults map the memory again.
  */
 
 #define FEW_TABLES		64u
 #define TOO_MANY_TABLES		640u
 
-/* KVM's. */
+/* As KVM defines it. */
 #define KVM_MMU_HASH_SHIFT	12
 
-/* The memslot of these page tables has a page of zeroes and, here and there, a page table. */
+/* The memslot of these page tables; its first page contains zeroes. */
 #define TABLES_SLOT		2u
 #define TABLES_GPA		SZ_4G
 #define TABLES_SIZE		SZ_2G
 #define TABLES_GVA		((u64)SZ_2G)
 #define TABLE_BITS		(PT_PRESENT_MASK | PT_ACCESSED_MASK)
 
-/* KVM has a shadow page for each set of permissions with which a page table is used. */
+/*
+ * In how many ways a page table is linked.  KVM needs a shadow page for each
+ * set of permissions of the link.
+ */
 #define TABLE_KINDS		8u
 
 static u64 table_gva(unsigned int i)
@@ -256,7 +278,7 @@ static u64 next_in_bucket(struct model_test *t, u64 gfn)
 	return gfn;
 }
 
-/* Each maps the page of zeroes at its first address. */
+/* Each page table maps the page of zeroes at its first address. */
 static void map_tables(struct model_test *t, void *hva)
 {
 	u64 gfn = TABLES_GPA >> PAGE_SHIFT;

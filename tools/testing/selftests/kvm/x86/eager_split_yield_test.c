@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Eager page splitting that drops mmu_lock, or leaves huge pages alone
+ * Eager page splitting that drops mmu_lock, or that must not split huge pages
  *
- * "force": a debug kernel (CONFIG_KVM_PROVE_MMU) drops mmu_lock at each place where it may
- * be dropped on the way, and counts that by place.  Two vCPUs write all the time, and
- * memory is copied as the log tells.  The copy must equal the memory in the end, and the
- * log must not contain pages that were not written.  Both MMUs are tested.
+ * The test needs a debug kernel with CONFIG_KVM_PROVE_MMU_RACES.
  *
- * "refuse": the same, while KVM treats every other huge page as if its memory were being
- * invalidated.  Such pages are split by vCPUs' faults instead.
+ *  - force: KVM drops mmu_lock at each place where it may drop it, and counts
+ *    by place how often it does.  Two vCPUs write all the time, while the host
+ *    copies the pages in the log, as in a live migration.  In the end, the copy
+ *    must equal the memory.  The log must not contain a page that was not
+ *    written, and KVM must have dropped the lock at each place that it reaches.
+ *  - refuse: the same without forced drops, while KVM treats every other huge
+ *    page as if its memory were being invalidated, and does not split it.  Page
+ *    faults map the 4KiB pages of these huge pages one by one.
+ *  - steps: nothing maps a memslot of 4GiB, and its log contains no page.  KVM
+ *    skips most of it, but must check after each step whether to drop mmu_lock.
  *
- * "steps": a memslot of 4GiB that nothing maps, and whose log has no page.  KVM skips most of
- * it, and must be ready to drop mmu_lock after each step all the same.
+ * "force" and "steps" test both MMUs, "refuse" only the shadow MMU.  All need
+ * kvm.eager_page_split=Y and two free 2MiB HugeTLB pages.
  */
 #include "eager_split_fault.h"
 
-/* vCPUs that write meanwhile, each to one page in so many. */
+/* vCPUs that write all the time, each to one page in so many. */
 #define NR_WRITERS		2u
 #define WRITER_STEP		31u
 #define PASS_SHIFT		32
@@ -30,14 +35,16 @@
 #define RMAP_STEP_PAGES		(PAGES_PER_2M * PAGES_PER_2M)
 #define LOG_STEP_PAGES		(512u * BITS_PER_WORD)
 
-/* Places where mmu_lock is dropped, and what must be the case to get there. */
+/*
+ * Places where KVM may drop mmu_lock, and under which conditions it gets there.
+ */
 static const struct forced_site {
 	const char *name;
 	bool shadow_mmu;
 	bool tdp_mmu;
 	bool enabling;
 	bool collecting;
-	/* Only if a gfn has very many SPTEs, which no gfn has here. */
+	/* Only if a gfn has very many SPTEs, i.e. never in this test. */
 	bool aliases;
 } forced_sites[] = {
 	{ .name = "split_yield", .shadow_mmu = true },
@@ -63,7 +70,7 @@ static bool is_site_on_the_way(struct fault_test *t, const struct forced_site *s
 	return !site->collecting || vm_get_stat_or_absent(t->vm, "dirty_bits") == 1;
 }
 
-/* Fails for a site that is not in the list, as the test would never require it. */
+/* Fails for an unknown site, which the test would never require otherwise. */
 static unsigned int site_index(const char *name)
 {
 	for (unsigned int i = 0; i < NR_FORCED_SITES; i++)
@@ -105,8 +112,8 @@ static void expect_forced(struct fault_test *t, const unsigned long *before)
 }
 
 /*
- * A vCPU that writes pages of its own, pass after pass: what is lost of one would
- * not show if another wrote the same page.
+ * A vCPU that writes its own pages over and over again.  If two vCPUs wrote the
+ * same page, a lost write of one could be hidden by a write of the other.
  */
 struct writer {
 	struct fault_test *t;
@@ -114,7 +121,7 @@ struct writer {
 	pthread_t thread;
 	u64 gva;
 	unsigned int first;
-	/* Complete passes.  Each page contains the number of the last one that wrote it. */
+	/* Complete passes.  A page contains the number of its last pass. */
 	u64 nr_passes;
 };
 
@@ -163,7 +170,10 @@ static void stop_writers(void)
 		pthread_join(writers[i].thread, NULL);
 }
 
-/* Wait for each vCPU to write all of its pages once: it is amid the first of two passes. */
+/*
+ * Wait until each vCPU has written all of its pages.  It is in the middle of a
+ * pass, so wait for the end of the next one.
+ */
 static void wait_for_pass(void)
 {
 	u64 until[NR_WRITERS];
@@ -175,7 +185,7 @@ static void wait_for_pass(void)
 			usleep(POLL_US);
 }
 
-/* Take what is dirty out of the log, then copy it. */
+/* Take the dirty pages out of the log, then copy them. */
 static void copy_dirty(struct fault_test *t, void *copy)
 {
 	kvm_vm_get_dirty_log(t->vm, DATA_SLOT, t->log);
@@ -187,7 +197,7 @@ static void copy_dirty(struct fault_test *t, void *copy)
 			memcpy(copy + page * PAGE_SIZE, t->hva + page * PAGE_SIZE, PAGE_SIZE);
 }
 
-/* The same, once only what vCPUs write is dirty. */
+/* The same, when the log may only contain pages that vCPUs write. */
 static void copy_written(struct fault_test *t, void *copy)
 {
 	copy_dirty(t, copy);
@@ -196,7 +206,7 @@ static void copy_written(struct fault_test *t, void *copy)
 		      "page %lu is in the log, and was not written", page);
 }
 
-/* Make the first copy, of all pages.  With CLEAR the log has all of them initially. */
+/* Copy all pages.  With CLEAR, all of them are in the log initially. */
 static void copy_all(struct fault_test *t, void *copy)
 {
 	CHECK(t, !set_logging(t, true), "enabling failed, errno %d", errno);
@@ -223,7 +233,7 @@ static void check_copy(struct fault_test *t, const void *copy)
 		      "page %lu was written, and not in the log", page);
 }
 
-/* Each page has what was written last, so that nothing was written elsewhere. */
+/* Each page contains its own last write, so no write went to another page. */
 static void check_pages(struct fault_test *t)
 {
 	u64 seen, expected;
@@ -256,8 +266,9 @@ static void migrate(struct fault_test *t)
 }
 
 /*
- * A write to any page restores its huge page.  A page table below it that KVM has
- * overlooked shows only in the number of 4KiB pages, which must be what it was before.
+ * When logging is disabled, a write to any page maps its huge page again.  If
+ * KVM has overlooked a page table, only the number of 4KiB SPTEs shows that, so
+ * it must be the same as before.
  */
 static void disable_while_written(struct fault_test *t, u64 nr_small)
 {
@@ -295,7 +306,7 @@ static void force_variant(struct fault_test *t)
 	expect_forced(t, before);
 }
 
-/* Huge pages that the splitter leaves alone must get into the log when they are written. */
+/* Writes to huge pages that KVM did not split must get into the log, too. */
 static void refuse_variant(struct fault_test *t)
 {
 	t->nr_refused = t->nr_huge / 2;
@@ -309,7 +320,10 @@ static void set_empty_slot(struct fault_test *t, void *hva, bool log)
 				  EMPTY_SIZE, hva);
 }
 
-/* Expect at least one readiness to drop mmu_lock per @step_pages since @before was read. */
+/*
+ * Expect that, since @before was read, KVM was forced to drop mmu_lock at @site
+ * at least once per @step_pages.
+ */
 static void expect_steps(struct fault_test *t, const char *site, unsigned long step_pages,
 			 const unsigned long *before)
 {

@@ -2,23 +2,35 @@
 /*
  * Huge pages that the first write splits
  *
- * With eager_page_split=N, memory is still mapped by huge pages when logging is enabled.
- * Reads must not split them.  The first write to a huge page maps all of its small pages:
- * KVM must count one split, and with Dirty bits no other page fault.  The same must hold
- * each time that logging is enabled, when KVM finds the page tables of the last time empty.
+ * With kvm.eager_page_split=N, huge pages still map the memory after dirty
+ * logging was enabled.  Reads of the guest must not split them.  The first
+ * write to a huge page must split it, so that all of its 4KiB pages are mapped.
+ * KVM must count one split (vCPU statistic eager_split_fault).  With Dirty bits
+ * or PML, writes to the other pages must cost no page fault.  The same must
+ * hold each time that logging is enabled, even if KVM finds empty page tables
+ * that are left from the last time.
  *
- * Memory that is logged from the start must be mapped by huge pages, too, until it is
- * written, and reads must not put it into the log.  If it is split ahead, writes to it must cost
- * no page fault with Dirty bits.
+ * Memory that is logged before the guest accesses it ("logged from the start")
+ * must also be mapped by huge pages until the guest writes to it, and reads
+ * must not put it into the log.  If CLEAR splits these huge pages eagerly,
+ * writes must cost no page fault with Dirty bits or PML.
  *
- * The log and memory are compared with the model of eager_split_model.h.
+ * The test compares huge pages, the log and memory with the model of
+ * eager_split_model.h.
  *
- * Limits: page faults are not counted where KVM write-protects pages instead, nor in the
- * TDP MMU for memory that the host has mapped for reading only.
+ * It needs kvm.eager_page_split=N.  "logged-kept" needs a debug kernel with
+ * CONFIG_KVM_PROVE_MMU_RACES.
+ *
+ * Limits: the test does not count page faults where KVM write-protects pages,
+ * nor in the TDP MMU for memory that the guest has only read before, because
+ * the host has mapped such memory read-only.
  */
 #include "eager_split_model.h"
 
-/* Some page tables are left of the first time, and none of the second, so try a third. */
+/*
+ * Page tables may be left from the first time, but none are left from the
+ * second.  So try a third time.
+ */
 #define NR_TIMES	3
 
 /* The same memory once more, at other addresses. */
@@ -38,7 +50,7 @@ static bool logs_by_dirty_bit(struct model_test *t)
 	return vm_get_stat(t->vm, dirty_bits);
 }
 
-/* Does a write to memory that was only read cost one fault for each 2MiB? */
+/* Does writing all of a huge page cost just one page fault? */
 static bool counts_faults(struct model_test *t)
 {
 	return logs_by_dirty_bit(t) && !(t->c->read_first && is_tdp_mmu());
@@ -61,7 +73,7 @@ static void write_all_split(struct model_test *t, u64 nr)
 	compare_log(t, "all written");
 }
 
-/* Nothing is split that is only read. */
+/* Reads must not split. */
 static void read_all_unsplit(struct model_test *t)
 {
 	u64 splits = nr_splits(t);
@@ -89,7 +101,10 @@ static void run_times(struct model_test *t)
 	}
 }
 
-/* What is read first is mapped by clean entries of the guest's, which forbid to write. */
+/*
+ * The guest's entries of memory that it has only read are clean, so shadow
+ * paging maps that memory read-only.
+ */
 static void run_clean(struct model_test *t)
 {
 	touch_all(t, "all read");
@@ -100,7 +115,10 @@ static void run_clean(struct model_test *t)
 	check_memory(t);
 }
 
-/* Until CLEAR all pages are dirty in the log, so huge pages stay writable and are not split. */
+/*
+ * Until CLEAR, all pages are in the log, so huge pages stay writable and are
+ * not split.
+ */
 static void run_initially_set(struct model_test *t)
 {
 	touch_all(t, "all touched");
@@ -120,8 +138,8 @@ static void run_initially_set(struct model_test *t)
 }
 
 /*
- * Several SPTEs map each gfn: with shadow paging each of them is split, once by each kind of
- * page table that its entry wants.
+ * The guest maps the memory at several addresses.  With shadow paging, each of
+ * them has a huge SPTE, which must be split by the first write through it.
  */
 static void run_aliases(struct model_test *t)
 {
@@ -210,9 +228,10 @@ static void run_twins(struct model_test *t)
 }
 
 /*
- * User space changes an entry of the guest's, so that the guest's address of one huge page
- * leads to another.  KVM isn't told, and finds the huge SPTE of the old one when the guest
- * writes there.
+ * User space changes a guest entry, so that the address of the first huge page
+ * leads to the second one.  KVM is not notified.  When the guest writes to this
+ * address, KVM finds the huge SPTE of the first huge page, and must not split
+ * it.
  */
 static void run_rewritten(struct model_test *t)
 {
@@ -232,7 +251,7 @@ static void run_rewritten(struct model_test *t)
 	compare_log(t, "written by another address");
 	check_memory(t);
 
-	/* Where the memory is taken away, nothing may be left that maps it. */
+	/* When the host takes the memory away, no SPTE may still map it. */
 	TEST_ASSERT(!madvise(t->hva, t->npages * PAGE_SIZE, MADV_DONTNEED), "errno %d", errno);
 	CHECK(t, !nr_huge_mapped(t), "memory taken away: seen %lu huge pages", nr_huge_mapped(t));
 	memset(t->content, 0, sizeof(t->content));
@@ -245,7 +264,7 @@ static void run_rewritten(struct model_test *t)
 	check_memory(t);
 }
 
-/* A 1GiB page becomes 2MiB pages, of which those that are written are split. */
+/* A 1GiB page is split into 2MiB pages, and those that are written further. */
 static void run_1g(struct model_test *t)
 {
 	u64 splits;
@@ -272,8 +291,9 @@ static void run_1g(struct model_test *t)
 }
 
 /*
- * The guest has two 1GiB entries for the same memory.  The page tables that were filled by way of
- * the first have to stay when the second is written: they tell which pages were written.
+ * The guest has two 1GiB entries for the same memory.  Writes through the first
+ * entry have filled page tables, which record which pages were written.  So
+ * writes through the second entry must not replace these page tables.
  */
 static void run_1g_alias(struct model_test *t)
 {
@@ -309,7 +329,7 @@ static void enter_long_alike(struct model_test *t)
 	enter_paging_4level(t, X86_CR0_WP);
 }
 
-/* Begin to log memory that the guest has never accessed, and take it out of the log. */
+/* Begin to log memory that the guest has never accessed, and clear the log. */
 static void start_untouched(struct model_test *t)
 {
 	start_logging(t);
@@ -318,7 +338,7 @@ static void start_untouched(struct model_test *t)
 	compare_log(t, "nothing accessed");
 }
 
-/* Read all: huge pages are mapped for it, and the log stays as it is. */
+/* Read all: KVM maps huge pages, and the log must not change. */
 static void read_logged(struct model_test *t, const char *when)
 {
 	u64 faults, splits = nr_splits(t);
@@ -352,7 +372,10 @@ static void write_sparse(struct model_test *t, const char *when)
 	compare_log(t, when);
 }
 
-/* After a split 4KiB pages stay, are in the log if written, and fault no more with Dirty bits. */
+/*
+ * After a split, the 4KiB SPTEs must stay, and written pages must be in the
+ * log.  With Dirty bits or PML, the guest must not take any more page faults.
+ */
 static void use_split(struct model_test *t)
 {
 	u64 faults = nr_faults(t->vcpu);
@@ -395,7 +418,10 @@ static void run_logged_reads(struct model_test *t)
 	check_memory(t);
 }
 
-/* Logged from the start, and written without being read.  A page ahead was accessed before. */
+/*
+ * Logged from the start, and written without being read.  The guest first
+ * writes to a 4KiB page that lies ahead of the first huge page.
+ */
 static void run_logged_writes(struct model_test *t)
 {
 	start_untouched(t);
@@ -408,8 +434,9 @@ static void run_logged_writes(struct model_test *t)
 }
 
 /*
- * Logged from the start and read, so that KVM has mapped read-only huge pages.  A CLEAR splits
- * them ahead, and with Dirty bits the first writes cost no page fault then.
+ * Logged from the start and read, so KVM has mapped read-only huge pages.
+ * CLEAR splits them eagerly.  With Dirty bits or PML, the first writes must
+ * then cost no page fault.
  */
 static void run_logged_ahead(struct model_test *t)
 {
@@ -435,7 +462,10 @@ static void run_logged_ahead(struct model_test *t)
 	faults = nr_faults(t->vcpu) - faults;
 	CHECK(t, nr_splits(t) == splits, "written: expected no split, seen %lu",
 	      nr_splits(t) - splits);
-	/* With shadow paging, the guest's entries are clean: KVM must not make SPTEs writable. */
+	/*
+	 * With shadow paging, the guest's entries are clean, so KVM must not
+	 * make SPTEs writable before the guest writes.
+	 */
 	CHECK(t, !logs_by_dirty_bit(t) || !kvm_is_tdp_enabled() || !faults,
 	      "written after a split ahead: expected no page fault, seen %lu", faults);
 	compare_log(t, "written after a split ahead");
@@ -446,8 +476,9 @@ static void run_logged_ahead(struct model_test *t)
 }
 
 /*
- * A debug kernel can refuse to split every other huge page.  The first write to one then maps
- * only one 4KiB page.  No read may replace the page table by a huge page after that.
+ * A debug kernel does not split every other huge page.  The first write to such
+ * a huge page maps only one 4KiB page.  After that, no read may replace the
+ * page table by a huge page.
  */
 static void run_logged_kept(struct model_test *t)
 {

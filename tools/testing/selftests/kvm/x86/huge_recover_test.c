@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Huge pages that are restored in place when dirty logging is disabled
+ * Huge pages that KVM restores when dirty logging is disabled
  *
- * eager_split_modes_test checks that in each mode of the guest, with the same model.  This
- * test is about page tables that are not full, memory that the host may only read, page
- * tables that nothing links to any more, huge pages that must not be executed, and page
- * tables below a 1GiB page.  It also checks that no page is left to page faults, which KVM
- * counts.
+ * Most cases enable logging, have the guest write, so that huge pages are
+ * split, and disable logging.  Then KVM must have replaced the page tables by
+ * huge pages, as the model of eager_split_model.h expects it.
  *
- * Limits: the TDP MMU of some kernels leaves read-only memory to page faults, so faults
- * are not checked there.  TLB flushes are checked by KVM's count of requests only.
+ *  - full: all pages are mapped.  Afterwards no access may fault.
+ *  - holes: only few pages of each page table are mapped.
+ *  - readonly: the host may only read the memory, so the huge pages must not
+ *    become writable.
+ *  - unlinked: nothing links to some of the page tables any more.
+ *  - nx, nx-tracked: with the mitigation for NX huge pages, the huge pages must
+ *    not be executable.
+ *  - 1g-left: the TDP MMU must remove the page tables below a 1GiB page one by
+ *    one.
+ *
+ * eager_split_modes_test checks that huge pages are restored in each mode of
+ * the guest, and with the same model.
+ *
+ * Limits: the TDP MMU of some kernels leaves read-only memory to page faults,
+ * so the test does not check faults with the TDP MMU.  It cannot see TLB
+ * flushes, but only how many flushes KVM has requested.
  */
 #include "eager_split_model.h"
 
@@ -31,7 +43,7 @@ static void expect_4k_as_before(struct model_test *t, u64 before)
 	      before, now);
 }
 
-/* Everything must be mapped as before, so that neither reads nor writes take a fault. */
+/* All memory must be mapped as before, so that no read and no write faults. */
 static void run_full(struct model_test *t)
 {
 	u64 faults, pages_2m, pages_4k;
@@ -69,9 +81,9 @@ static void write_few(struct model_test *t)
 }
 
 /*
- * Few pages are mapped by 4KiB SPTEs: the first write fills a page table, the host takes all of
- * its SPTEs away, and then few pages are written again.  The guest reads the other pages after
- * logging is disabled and the huge page is restored.
+ * Only few pages are mapped.  The first write fills a page table, the host has
+ * KVM zap all SPTEs in it, and then the guest writes few pages again.  It reads
+ * the other pages when logging is disabled and the huge page is restored.
  */
 static void run_holes(struct model_test *t)
 {
@@ -111,9 +123,9 @@ static void run_readonly(struct model_test *t)
 }
 
 /*
- * When an entry of the guest gets dirty, KVM links another page table, whose SPTEs may be
- * writable.  Nothing links to the former page table then.  Its SPTEs must go as well when
- * logging is disabled.
+ * When a guest entry becomes dirty, KVM links another page table, whose SPTEs
+ * may be writable.  Nothing links to the former page table any more.  KVM must
+ * zap its SPTEs as well when logging is disabled.
  */
 static void run_unlinked(struct model_test *t)
 {
@@ -133,8 +145,8 @@ static void run_unlinked(struct model_test *t)
 }
 
 /*
- * With the mitigation for NX huge pages, huge pages are not executable, and executing code
- * in one splits it.
+ * With the mitigation for NX huge pages, huge pages are not executable.  KVM
+ * splits a huge page in which the guest executes code.
  */
 static void execute_first(struct model_test *t)
 {
@@ -172,12 +184,14 @@ static void run_nx_tracked(struct model_test *t)
 }
 
 /*
- * A 1GiB page of the TDP MMU with a page table for each 2MiB, nearly all of which are empty, as the
- * host has taken the memory away for a moment
+ * A 1GiB page of the TDP MMU that is split, with a page table for each 2MiB.
+ * Nearly all of these are empty, because the host has taken the memory away for
+ * a moment.
  *
- * KVM must remove these page tables one by one, so that it can yield mmu_lock in between, and not
- * all of them together when it restores the 1GiB page.  What is in a page table that is removed
- * gets frozen: by KVM's tracepoint, no link to a page table may.
+ * KVM must remove these page tables one by one, so that it can yield mmu_lock
+ * in between.  It must not remove all of them in one step when it restores the
+ * 1GiB page.  When KVM removes a page table, it freezes all SPTEs in it.  So
+ * the tracepoint must not report that a link to a page table was frozen.
  */
 
 #define SPTE_CHANGED	TRACING "events/kvmmmu/kvm_tdp_mmu_spte_changed/"
@@ -186,7 +200,9 @@ static void run_nx_tracked(struct model_test *t)
 
 struct removed {
 	unsigned int tables;
-	/* Of these, together with the page table that had links to them. */
+	/*
+	 * Those that KVM removed together with the table that linked to them.
+	 */
 	unsigned int within;
 };
 
@@ -200,7 +216,7 @@ static void add_removed(struct removed *r, const char *line)
 	    !(old_spte & SPTE_PRESENT) || (old_spte & SPTE_LEAF))
 		return;
 
-	/* Other than an SPTE that is frozen, one that is zapped has none of these bits. */
+	/* A frozen SPTE has some of the low bits set, a zapped SPTE none. */
 	r->tables++;
 	r->within += !(new_spte & SPTE_PRESENT) && new_spte % PAGE_SIZE;
 }

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A guest changes a page table entry from one memslot to another that has the same memory
+ * A guest changes a page table entry to another memslot with the same memory
  *
- * With shadow paging KVM then has an SPTE whose pfn stays the same while its gfn changes.  The new
- * entry allows instruction fetches, the old one did not.  So a fetch takes a page fault, and KVM
- * sees the new entry without a TLB flush by the guest.  Writes after that belong in the log of the
- * second memslot, and the SPTE must be zapped when that memslot is deleted.  KVM must not see the
- * guest's write to the entry, or it would zap the SPTE; so the test first gets the page table out
- * of sync.
+ * With shadow paging, KVM then has an SPTE whose gfn changes, while its pfn
+ * stays the same.  The new entry allows instruction fetches, the old one did
+ * not.  So a fetch takes a page fault, and KVM sees the new entry without a TLB
+ * flush by the guest.
+ *
+ * The test fails if later writes are not in the log of the second memslot, or
+ * if the SPTE is not zapped when that memslot is deleted.
+ *
+ * If KVM saw the guest's write to the entry, it would zap the SPTE.  So the
+ * guest first writes to the page table once, so that KVM lets it get out of
+ * sync.
+ *
+ * The test needs shadow paging (npt=0, ept=0).
  */
 #include "eager_split_util.h"
 
@@ -16,7 +23,7 @@
 #define FIRST_GPA	0x40000000ull
 #define LOGGED_GPA	0x50000000ull
 
-/* Where the guest finds its page table that maps FIRST_GPA, at the same address. */
+/* Where the guest maps the page table that maps FIRST_GPA. */
 #define TABLE_GVA	0x60000000ull
 
 #define NR_WRITES	3
@@ -24,7 +31,9 @@
 /* Machine code of a function that only returns. */
 #define RET		0xc3
 
-/* For the guest: the entry that it changes, and to what. */
+/*
+ * For the guest: the address of the entry that it changes, and its new value.
+ */
 static u64 *guest_entry;
 static u64 new_entry;
 

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A write fault that found no memslot meets the SPTE of one that was created since
+ * A write fault finds no memslot, and then the SPTE of a memslot created since
  *
- * A write fault finds no memslot.  Before it looks at the SPTE, the memslot is created and another
- * vCPU reads the page.  If the memslot is read-only, KVM must still flush TLBs when the host takes
- * the page away.  If it is logged, the write must be in the log.  Other kernels rarely hit this
- * window; mutant kernels delay such faults until the vCPU's thread gets a signal.  The test
- * recognises the delay by the thread being asleep.
+ * One vCPU writes to an address without memslot.  Between the moments at which
+ * the page fault has looked for a memslot and at which it changes the SPTE, the
+ * host creates a memslot there, and another vCPU reads the page.
+ *
+ * The test fails if
+ *  - KVM does not flush TLBs when the host takes a page of a read-only memslot
+ *    away from the reader;
+ *  - the write has changed a page of a logged memslot, and the page is not in
+ *    the log.
+ *
+ * Limits: unmodified kernels rarely hit this window.  To hit it always, modify
+ * KVM to delay such faults until the vCPU's thread gets a signal.  The test
+ * waits until the thread is asleep, and later sends a signal.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -51,8 +59,9 @@ static void guest_write(void)
 }
 
 /*
- * KVM emulates reads where it has found no memslot.  If the memslot comes meanwhile then the
- * emulator reads the page without mapping it, so the guest reads once more.
+ * KVM emulates a read that finds no memslot.  If the memslot is created
+ * meanwhile, the emulator reads the page without mapping it.  So the guest
+ * reads once more.
  */
 static void guest_read(void)
 {
@@ -69,7 +78,7 @@ static void ignore(int sig)
 static void *run_writer(void *unused)
 {
 	WRITE_ONCE(writer_tid, syscall(SYS_gettid));
-	/* A write to no memory, or to read-only memory, if it isn't the signal that ends it. */
+	/* Without a signal, it ends as MMIO: no memory, or read-only memory. */
 	if (!__vcpu_run(writer))
 		TEST_ASSERT_KVM_EXIT_REASON(writer, KVM_EXIT_MMIO);
 	WRITE_ONCE(writer_done, true);
@@ -86,7 +95,7 @@ static bool is_writer_asleep(void)
 	if (!f)
 		return false;
 
-	/* Nothing can be read once the thread is gone. */
+	/* The read fails when the thread is gone. */
 	if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
 		state = 0;
 	fclose(f);
@@ -102,7 +111,10 @@ static void wait_for_fault(void)
 	} while (!READ_ONCE(writer_done) && !(writing && is_writer_asleep()));
 }
 
-/* The memslot becomes visible at once.  The ioctl then waits for the fault, see kvm->srcu. */
+/*
+ * The memslot becomes visible at once.  Then the ioctl waits for the delayed
+ * fault, which is a reader of kvm->srcu.
+ */
 static void *add_slot(void *arg)
 {
 	const struct test_case *t = arg;
@@ -111,7 +123,7 @@ static void *add_slot(void *arg)
 	return NULL;
 }
 
-/* Until there is a memslot the reads end in user space. */
+/* While there is no memslot, each read exits to user space. */
 static void read_page(void)
 {
 	do {
@@ -120,7 +132,7 @@ static void read_page(void)
 	TEST_ASSERT_EQ(get_ucall(reader, NULL), UCALL_SYNC);
 }
 
-/* The page of a read-only memslot is taken away from the reader. */
+/* The host takes the page of a read-only memslot away from the reader. */
 static void check_flush(const struct test_case *t)
 {
 	u64 flushes = vm_get_stat(vm, remote_tlb_flush_requests);
@@ -131,8 +143,9 @@ static void check_flush(const struct test_case *t)
 }
 
 /*
- * Run the writer again: an interrupted write is repeated.  A write that exited as MMIO never
- * reaches the page, and need not be logged.
+ * Run the writer again, which repeats a write that the signal has interrupted.
+ * A write that has exited as MMIO never reaches the page, and need not be
+ * logged.
  */
 static void check_log(const struct test_case *t)
 {
@@ -170,7 +183,7 @@ static void run_case(const struct test_case *t)
 	wait_for_fault();
 	pthread_create(&slot_thread, NULL, add_slot, (void *)t);
 	read_page();
-	/* If the fault waited, it goes on now. */
+	/* If the fault was delayed, it continues now. */
 	pthread_kill(write_thread, SIGUSR1);
 	pthread_join(write_thread, NULL);
 	pthread_join(slot_thread, NULL);

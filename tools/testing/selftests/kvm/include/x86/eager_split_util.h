@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Helpers for the tests of eager page splitting and of dirty logging: a clock, KVM's
- * statistics, memory, settings of the host that get their old values back, fault
- * injection, and parts of VMs and guests.
+ * Helpers for the tests of eager page splitting and of dirty logging: a clock,
+ * KVM's statistics, memory, settings of the host that are restored at exit,
+ * fault injection, and parts of VMs and guests.
  */
 #ifndef SELFTEST_KVM_EAGER_SPLIT_UTIL_H
 #define SELFTEST_KVM_EAGER_SPLIT_UTIL_H
@@ -16,7 +16,7 @@
 #include "processor.h"
 #include "test_options.h"
 
-/* Parameters of kvm.ko; the last four exist with CONFIG_KVM_PROVE_MMU only. */
+/* Parameters of kvm.ko; the last four need CONFIG_KVM_PROVE_MMU_RACES. */
 #define KVM_PARAM(name)		"/sys/module/kvm/parameters/" name
 #define PARAM_EAGER		KVM_PARAM("eager_page_split")
 #define PARAM_DIRTY_BITS		KVM_PARAM("dirty_bits")
@@ -26,7 +26,7 @@
 #define PARAM_SKIP_SPLIT	KVM_PARAM("prove_skip_split")
 #define PARAM_PAUSE_US		KVM_PARAM("prove_window_us")
 
-/* The most that PARAM_PAUSE_US takes. */
+/* The largest value of PARAM_PAUSE_US. */
 #define MAX_PAUSE_US		10000u
 
 #define TRACING			"/sys/kernel/tracing/"
@@ -45,7 +45,7 @@
 /* The smallest quota of shadow pages that KVM accepts. */
 #define MIN_MMU_PAGES		64ul
 
-/* Bits of entries in page tables: the guest's, in all of its modes, and those of NPT. */
+/* Bits of page table entries, of guests in all modes and of NPT. */
 #define PT_PRESENT_MASK		BIT_ULL(0)
 #define PT_WRITABLE_MASK	BIT_ULL(1)
 #define PT_USER_MASK		BIT_ULL(2)
@@ -54,19 +54,19 @@
 #define PT_HUGE_MASK		BIT_ULL(7)
 #define PT_NX_MASK		BIT_ULL(63)
 
-/* Bits of an entry by which the guest has written already. */
+/* Bits of an entry through which the guest has already written. */
 #define PT_USED_ENTRY		(PT_PRESENT_MASK | PT_WRITABLE_MASK | \
 				 PT_ACCESSED_MASK | PT_DIRTY_MASK)
 
 #define NSEC_PER_USEC		1000ul
 #define NSEC_PER_MSEC		1000000ul
 
-/* Of dirty_log_hold_hist and dirty_log_wait_hist. */
+/* Buckets of dirty_log_hold_hist and dirty_log_wait_hist. */
 #define NR_BUCKETS		32
 
 /*
- * TEST_ASSERT() for a test of many cases: the message begins with the name of the case.
- * @name is evaluated only if the check fails, as that may take long.
+ * TEST_ASSERT() for tests with many cases: the message begins with the name of
+ * the case.  @name is evaluated only if the check fails, as that may take long.
  */
 #define CHECK_CASE(name, cond, fmt, ...)				\
 do {									\
@@ -75,14 +75,17 @@ do {									\
 			    "%s: " fmt, name, ##__VA_ARGS__);		\
 } while (0)
 
-/* What vm_get_stat_or_absent() and others return for statistics that KVM lacks. */
+/* vm_get_stat_or_absent() and others return this if KVM lacks the statistic. */
 #define STAT_ABSENT		(~0ul)
 
-/* CLOCK_MONOTONIC. */
+/* Return: CLOCK_MONOTONIC in nanoseconds. */
 u64 now_ns(void);
-/* Wait in a loop: sleeping would take longer than asked for. */
+/* Wait in a busy loop, as a sleep could take longer than @ns. */
 void spin_ns(u64 ns);
-/* Read a statistic with @nr values from @stats->fd.  Return: false if the kernel lacks it. */
+/*
+ * Read a statistic with @nr values from @stats->fd.  Return: false if the
+ * kernel lacks it.
+ */
 bool read_stat(struct kvm_binary_stats *stats, const char *name, u64 *values, u32 nr);
 /* Return: the sum of a histogram.  Fails the test if the kernel lacks it. */
 u64 sum_stat(struct kvm_binary_stats *stats, const char *name);
@@ -90,57 +93,67 @@ u64 sum_stat(struct kvm_binary_stats *stats, const char *name);
 u64 vm_get_stat_or_absent(struct kvm_vm *vm, const char *name);
 /* Return: the value of a statistic, 0 if the kernel lacks it. */
 u64 vm_get_stat_or_zero(struct kvm_vm *vm, const char *name);
-/* Return: what vm_get_stat_or_absent() returns for a VM that is created now. */
+/* Like vm_get_stat_or_absent(), for a VM that is created just for that. */
 u64 new_vm_get_stat(const char *name);
-/* Have SIGALRM interrupt the system call that the process is in by then. */
+/* Have SIGALRM interrupt the system call that is then in progress. */
 void interrupt_after(unsigned int seconds);
 void clear_trace(void);
-/* Page faults that KVM took for the vCPU. */
+/* Return: how many page faults KVM has taken for the vCPU. */
 u64 nr_faults(struct kvm_vcpu *vcpu);
 /* Return: the statistic of the vCPU, STAT_ABSENT if KVM has none of that name. */
 u64 read_vcpu_stat(struct kvm_vcpu *vcpu, const char *name);
-/* mmap().  Fails the test if that fails. */
+/* Like mmap(), but fails the test on errors. */
 void *map_memory(size_t size, int prot, int flags, int fd);
-/* Return: reserved addresses, aligned to 2MiB, where memory can be mapped with MAP_FIXED. */
+/* Reserve addresses for MAP_FIXED.  Return: the first, aligned to 2MiB. */
 void *reserve_2m_aligned(size_t size);
-/* Replace the mapping at @hva: map one and the same huge page of the host everywhere. */
+/*
+ * Replace what @hva maps: map the same huge page of the host again and again.
+ */
 void map_one_2m_page(void *hva, size_t size);
 /* Return: how many 2MiB HugeTLB pages are free, 0 if there is no pool. */
 unsigned int nr_free_2m_pages(void);
-/* Return: false and errno if not all of it could be written; safe in a signal handler. */
+/*
+ * Return: false, and sets errno, if not all of the text could be written.  May
+ * be called by signal handlers.
+ */
 bool write_file(const char *path, const char *text);
 /* Write to a file that takes a number, e.g. FAIL_NTH. */
 void write_number(int fd, unsigned int number);
-/* Return: false if the file can't be read; @text is a string if it can. */
+/* Return: false if the file cannot be read.  Otherwise @text is a string. */
 bool read_file(const char *path, char *text, size_t size);
 
-/* The longest text that a file with a setting of the host may contain. */
+/* The size of the buffer for the value of a setting. */
 #define SETTING_MAX		32
 
 /*
- * Can the setting be read and written?  If so, this saves its value, unless that has been
- * saved before, and the end of the process restores it.  Failures, SIGINT, SIGTERM and
- * SIGHUP restore it, too.  Only the process that has saved it does so, not its children:
- * a parent must save what its children set.
+ * Can the setting be read and written?  If so, this saves its value, unless it
+ * is saved already, and the exit of the process restores it.  So do failures of
+ * the test, SIGINT, SIGTERM and SIGHUP.  Only the process that has saved a
+ * value restores it, not its children.  So a parent must save what its children
+ * set.
  */
 bool setting_exists(const char *path);
-/* Return: the saved value, which is the current one if nothing has set it since. */
+/* Return: the value of the setting before the test changed it. */
 const char *setting_value(const char *path);
 void setting_set(const char *path, const char *value);
 void setting_reset(const char *path);
-/* For handlers of other signals: restore all settings, and end the process. */
+/* For handlers of other signals: restore all settings, and exit. */
 void __noreturn settings_restore_and_exit(int signal);
 /*
- * Let allocations that may sleep fail, too, and keep the kernel from logging failures.
+ * Let allocations that may sleep fail, too, and do not log injected failures.
  * Return: false if the kernel has no fault injection.
  */
 bool prepare_injection(void);
-/* Have only objects of @cache, FAIL_HEADERS or FAIL_DESCS, fail, or pages if it is NULL. */
+/*
+ * Let only allocations of one kind fail: objects of @cache (FAIL_HEADERS or
+ * FAIL_DESCS), or pages if @cache is NULL.
+ */
 void fail_only(const char *cache);
 /*
- * Run the rows that were chosen.  @run returns NULL, or why the row can't be run here.
- * Return: how many rows were run.  This is not in the library because kselftest.h counts
- * results per file.
+ * Run the rows that were chosen.  @run returns NULL, or why the row cannot run
+ * here.  Return: how many rows were run.
+ *
+ * This is not in the library, because kselftest.h counts results per file.
  */
 static inline unsigned int run_chosen(const struct choice *c, const char *(*run)(unsigned int row))
 {
@@ -165,7 +178,7 @@ static inline unsigned int run_chosen(const struct choice *c, const char *(*run)
 	return nr;
 }
 
-/* Return: the exit status.  @complete: false if something could not be run. */
+/* Return: the exit status.  @complete: false if some rows could not be run. */
 static inline int finish(bool complete)
 {
 	if (complete)
@@ -175,36 +188,45 @@ static inline int finish(bool complete)
 	return KSFT_SKIP;
 }
 
-/* Microseconds to pause within each update of an SPTE; 0: set_pauses() does nothing. */
+/*
+ * Microseconds that KVM pauses within each update of an SPTE.  If it is 0,
+ * set_pauses() does nothing.
+ */
 extern u64 pause_us;
 void set_pauses(bool on);
-/* How often KVM has paused amid an update, at all places together. */
+/* Return: how often KVM has paused within an update, at all places together. */
 u64 nr_pauses(void);
-/* The same for one place.  KVM counts a pause as it begins. */
+/* The same for one place.  KVM counts a pause when it begins. */
 u64 nr_pauses_at(const char *place);
 /* Does the TDP MMU map the guest?  It has no rmaps, and no quota of page tables. */
 bool is_tdp_mmu(void);
-/* Return: the entry for @gva at @level.  There must be page tables down to there. */
+/* Return: the guest entry for @gva at @level.  Its page table must exist. */
 u64 *vm_get_entry(struct kvm_vm *vm, u64 gva, int level);
 /*
- * Change the permissions in the 2MiB entry for @gva.  All four kinds permit writes by
- * the supervisor, but KVM needs shadow pages of its own for each.
+ * Change the permissions in the 2MiB entry for @gva.  All four kinds permit
+ * writes by the supervisor, but KVM needs separate shadow pages for each.
  */
 void vm_vary_entry(struct kvm_vm *vm, u64 gva, unsigned int kind);
-/* Flat segments for protected mode, or for 64-bit mode. */
+/* Set flat segments for protected mode, or for 64-bit mode. */
 void set_flat_segments(struct kvm_sregs *sregs, bool is_64bit);
-/* Manual protection.  @initially_set: all pages are dirty when logging is enabled. */
+/*
+ * Enable manual protection.  @initially_set: all pages are dirty when logging
+ * is enabled.
+ */
 void vm_enable_manual_protect(struct kvm_vm *vm, bool initially_set);
 void vm_set_nr_mmu_pages(struct kvm_vm *vm, unsigned long nr);
-/* Run the guest up to its next GUEST_SYNC(), and store that to @uc unless it is NULL. */
+/*
+ * Run the guest up to its next GUEST_SYNC(), and store it to @uc if not NULL.
+ */
 void vcpu_run_to_sync(struct kvm_vcpu *vcpu, struct ucall *uc);
 void start_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
-/* Run the guest up to its next GUEST_SYNC() in a thread of its own. */
+/* Start a thread that runs the guest up to its next GUEST_SYNC(). */
 pthread_t start_vcpu(struct kvm_vcpu *vcpu);
 /*
- * After an internal error: did KVM refuse to emulate MMIO because of an event that is not
- * being delivered any more?  On SVM, KVM looks at the type of the event alone, and QEMU
- * does not clear that after the delivery.  KVM_RUN can be called again.
+ * After an internal error: has KVM refused to emulate MMIO because of an event
+ * that is not being delivered any more?  On SVM, KVM checks only the type of
+ * the event, which QEMU does not clear after the delivery.  If so, KVM_RUN can
+ * be called again.
  */
 bool vcpu_saw_stale_event(struct kvm_vcpu *vcpu);
 

@@ -192,7 +192,10 @@ unsigned int nr_free_2m_pages(void)
 	return read_file(HUGEPAGES_FREE, text, sizeof(text)) ? atoi(text) : 0;
 }
 
-/* A signal handler reads these: each is complete before it is counted, and never changes. */
+/*
+ * A signal handler reads the settings.  Each is complete before it is counted,
+ * and never changes after that.
+ */
 static struct setting {
 	const char *path;
 	char value[SETTING_MAX];
@@ -201,7 +204,7 @@ static struct setting {
 static unsigned int nr_settings;
 static pid_t settings_pid;
 
-/* Makes only system calls, as signal handlers call this. */
+/* Signal handlers call this, so it makes only system calls. */
 static void settings_restore(void)
 {
 	static const char message[] = "Can't restore a setting of the host\n";
@@ -231,7 +234,7 @@ static void restore_at_end(void)
 	signal(SIGHUP, settings_restore_and_exit);
 }
 
-/* Save the setting as the last one.  Return: false if it can't be read and written. */
+/* Append the setting.  Return: false if it cannot be read and written. */
 static bool save_setting(struct setting *s, const char *path)
 {
 	TEST_ASSERT(nr_settings < MAX_SETTINGS, "Too many settings");
@@ -245,7 +248,7 @@ static bool save_setting(struct setting *s, const char *path)
 	return true;
 }
 
-/* Return: the saved setting, which is saved now if it was not; NULL if it can't be. */
+/* Return: the saved setting.  Saves it first if needed; NULL if that fails. */
 static const struct setting *find_setting(const char *path)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
