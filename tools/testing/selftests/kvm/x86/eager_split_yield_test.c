@@ -388,7 +388,7 @@ static void try_variant(const struct variant *v, void (*try)(struct fault_test *
 static const char *prove_variants(const char *param, void (*try)(struct fault_test *t))
 {
 	if (!setting_exists(param))
-		return "the kernel has no CONFIG_KVM_PROVE_MMU";
+		return "the kernel has no CONFIG_KVM_PROVE_MMU_RACES";
 	if (!setting_exists(PARAM_DIRTY_BITS))
 		return "the kernel has no " PARAM_DIRTY_BITS;
 
