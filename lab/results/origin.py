@@ -2,8 +2,8 @@
 """Which state of the code a line of results has measured.
 
 Each line that is measured on kernels of the lab has two keys. "source" is a digest of the kernel
-code of its base and of the programs that measure, so it stays the same if only changelogs, comments
-of whole files, documents or tests change. "commit" is the commit of this repository that last
+code of its base and of the programs that measure, so it stays the same if only changelogs,
+comments, documents or tests change. "commit" is the commit of this repository that last
 changed the files that these are made of.
 """
 
@@ -52,6 +52,8 @@ _COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*""", re.DOTALL
 )
 _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@.*$", re.MULTILINE)
+# In a hunk: a line, of the kernel's coding style, that has nothing but a comment or a part of one.
+_COMMENT_LINE = re.compile(r"^[ +-]\s*(?:/\*.*\*/|/\*[^*]*|\*/|\*(?: .*)?)[ \t]*\n", re.MULTILINE)
 _EDITED = re.compile(r"^diff --git a/(\S+) ", re.MULTILINE)
 
 
@@ -66,10 +68,10 @@ def _matches(path: str, patterns: Iterable[str]) -> bool:
 
 
 def _edits(diff: str) -> Iterator[tuple[str, str]]:
-    """The files that a diff edits, and what is changed in each; not where."""
+    """The files that a diff edits, and what is changed in each: not where, and no comments."""
     _, *parts = _EDITED.split(diff)
     for path, edit in zip(parts[::2], parts[1::2], strict=True):
-        yield path, _HUNK.sub("@@", edit)
+        yield path, _COMMENT_LINE.sub("", _HUNK.sub("@@", edit))
 
 
 def _series(layout: Layout, patterns: Iterable[str]) -> dict[str, list[str]]:
