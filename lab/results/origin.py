@@ -53,7 +53,9 @@ _COMMENT = re.compile(
 )
 _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@.*$", re.MULTILINE)
 # In a hunk: a line, of the kernel's coding style, that has nothing but a comment or a part of one.
-_COMMENT_LINE = re.compile(r"^[ +-]\s*(?:/\*.*\*/|/\*[^*]*|\*/|\*(?: .*)?)[ \t]*\n", re.MULTILINE)
+_COMMENT_LINE = re.compile(
+    r"^[ +-][ \t]*(?:/\*.*\*/|/\*\*?[^*\n]*|\*/|\*(?:[ \t].*)?)[ \t]*\n", re.MULTILINE
+)
 _EDITED = re.compile(r"^diff --git a/(\S+) ", re.MULTILINE)
 
 

@@ -88,7 +88,12 @@ def of(*kinds: str, bases: tuple[str, ...] = LAYOUT.versions) -> set[str]:
     ("series/*-freeze-page-tables-that-*.patch", "\n\n", "\n\nA changelog.\n", set()),
     ("series/*-freeze-page-tables-that-*.patch", "\n@@ -", "\n@@ -1", set()),
     ("series/*-freeze-page-tables-that-*.patch", "\n+", "\n+\t/* One. */\n+", set()),
-    ("series/*-freeze-page-tables-that-*.patch", "\n+", "\n+/*\n+ * More.\n+ *\n+ */\n+", set()),
+    (
+        "series/*-freeze-page-tables-that-*.patch",
+        "\n+",
+        "\n+/**\n+ * More.\n+ *\tIn\n+ */\n+",
+        set(),
+    ),
     ("series/*-freeze-page-tables-that-*.patch", "\n+", "\n+\t*x = 1;\n+", of("bench", "live")),
     ("series/0001-*.patch", "Subject: ", "Subject: x ", set()),
     ("tools/testing/selftests/kvm/x86/eager_split_modes_test.c", "return", "return 0 +", set()),
