@@ -367,15 +367,21 @@ static u64 least_cycles(struct count *c, unsigned int i,
 	return least;
 }
 
+/* How many cycles @fn takes more for many blocks than for few. */
+static u64 cycles_for_more(struct count *c, void (*fn)(struct count *c, unsigned int i))
+{
+	u64 few = least_cycles(c, 0, fn), many = least_cycles(c, 1, fn);
+
+	return many > few ? many - few : 0;
+}
+
 static void count_cost(struct count *c, const char *what, const char *memory, u64 most,
 		       void (*fn)(struct count *c, unsigned int i))
 {
-	u64 few, many, cycles;
+	u64 cycles;
 
 	memset(c->log, 0, count_blocks[1] * PAGES_PER_2M / 8);
-	few = least_cycles(c, 0, fn);
-	many = least_cycles(c, 1, fn);
-	cycles = many > few ? DIV_ROUND_UP(many - few, count_blocks[1] - count_blocks[0]) : 0;
+	cycles = DIV_ROUND_UP(cycles_for_more(c, fn), count_blocks[1] - count_blocks[0]);
 	pr_info("%s, %s, %s: %lu cycles per 2MiB\n", what, c->manual ? ways[WAY_MANUAL] :
 		ways[WAY_AUTO], memory, cycles);
 	TEST_ASSERT(!most || cycles <= most,
@@ -397,18 +403,16 @@ static void count_both(struct count *c, const char *memory)
 static u64 scattered_cycles(struct count *c, unsigned int every)
 {
 	const unsigned int nr_words = count_blocks[1] * PAGES_PER_2M / BITS_PER_WORD;
-	u64 few, many;
+	u64 cycles;
 
 	memset(c->log, 0, nr_words * sizeof(*c->log));
 	for (unsigned int i = 0; i < nr_words; i += every)
 		c->log[i] = 1;
 
-	few = least_cycles(c, 0, count_clear);
-	many = least_cycles(c, 1, count_clear);
-	TEST_ASSERT(many > few,
-		    "CLEAR, a page in every %u words: expected more than %lu cycles for more memory, seen %lu",
-		    every, few, many);
-	return many - few;
+	cycles = cycles_for_more(c, count_clear);
+	TEST_ASSERT(cycles,
+		    "CLEAR, a page in every %u words: expected more cycles for more memory", every);
+	return cycles;
 }
 
 /*
@@ -421,9 +425,9 @@ static u64 look_cycles(struct count *c)
 	u64 none, one;
 
 	memset(c->log, 0, count_blocks[1] * PAGES_PER_2M / 8);
-	none = least_cycles(c, 1, count_clear) - least_cycles(c, 0, count_clear);
+	none = cycles_for_more(c, count_clear);
 	c->log[0] = 1;
-	one = least_cycles(c, 1, count_clear) - least_cycles(c, 0, count_clear);
+	one = cycles_for_more(c, count_clear);
 	return one > none ? one - none : 0;
 }
 
