@@ -15,7 +15,8 @@
  *  - when the host has taken all memory away.
  * It writes each page twice, as the second write only sets the Dirty bit of an
  * existing SPTE.  The first time, CLEAR clears the whole word of the log, the
- * second time only this page.
+ * second time only this page.  With -s, it leaves out larger memslots, which
+ * take very long on kernels that check all page tables after each step.
  *
  * "count" measures in TSC cycles
  *  - the cost of GET and CLEAR per 2MiB block that a huge page maps, as the
@@ -96,7 +97,7 @@ struct run {
 	unsigned long log[LOG_WORDS];
 };
 
-static u64 max_cycles, max_auto_cycles, max_word_cycles;
+static u64 max_pages, max_cycles, max_auto_cycles, max_word_cycles;
 
 /* What the guest does. */
 static u64 first_gva, nr_accesses, step, writes;
@@ -325,7 +326,8 @@ static const char *run_edges(void)
 		for (r.way = 0; r.way < NR_WAYS; r.way++)
 			for (unsigned int j = 0; j < ARRAY_SIZE(areas); j++) {
 				r.area = &areas[j];
-				run_area(&r);
+				if (!max_pages || r.area->nr_pages <= max_pages)
+					run_area(&r);
 			}
 	}
 	return NULL;
@@ -576,6 +578,8 @@ int main(int argc, char *argv[])
 	struct choice choice = { cases, sizeof(*cases), ARRAY_SIZE(cases) };
 	const struct test_option options[] = {
 		{ 'm', "case", "run this case only, or those of several -m", .choice = &choice },
+		{ 's', NULL, "the largest memslot of \"edges\", in pages; 0: any",
+		  .number = &max_pages, .max = MAX_EDGE_PAGES },
 		{ 'i', NULL,
 		  "the most cycles per 2MiB of GET with manual protection, and of CLEAR; 0: any",
 		  .number = &max_cycles, .max = 1000000 },
