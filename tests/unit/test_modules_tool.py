@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from lab.submit.modules import PARTS, TOOL
 from tests.rows import for_each_row
-from tests.unit.fake_kvm_host import SCRIPT
+from tests.unit.fake_kvm_host import NOBODY, SCRIPT
 from tests.unit.files import called, program, write
 
 RELEASE = "6.12.1+deb12-cloud-amd64"
@@ -102,6 +102,8 @@ FAKES = {
     "mokutil": 'echo "$3 is already enrolled"',
 }
 
+# What the link of an open file is.
+VM = "anon_inode:kvm-vm"
 # KVM's, and their modes.
 COUNTS = ("eager_split_done", "halt_wait_hist", "max_mmu_rmap_size", "mmu_rmaps_stat")
 STATISTICS = dict.fromkeys(COUNTS, 0o644) | {"pages_2m": 0o444}
@@ -145,6 +147,15 @@ class Host:
         """Its exit status, and what it says."""
         done = self.run(*words)
         return done.returncode, done.stderr.removeprefix("kvm-eager-split: ")
+
+    def process(self, number: int, name: str, link: str, uid: int = 0) -> Path:
+        """Its directory. link: what its open file 7 is."""
+        directory = self.root / f"proc/{number}"
+        self.write(f"proc/{number}/comm", f"{name}\n")
+        self.write(f"proc/{number}/status", f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (directory / "fd").mkdir()
+        (directory / "fd/7").symlink_to(link)
+        return directory
 
     def load(self, kind: str) -> None:
         self.called("load", kind, "kvm_amd")
@@ -294,9 +305,7 @@ def test_doctor_looks_at_vms_and_changes_nothing(host: Host) -> None:
     host.load("series")
     vmms = ((7, "qemu-system-x86"), (8, "firecracker"), (9, "crosvm"), (95, "cloud-hyperviso"))
     for number, name in vmms:
-        host.write(f"proc/{number}/comm", f"{name}\n")
-        (host.root / f"proc/{number}/fd").mkdir()
-        (host.root / f"proc/{number}/fd/3").symlink_to("/dev/kvm")
+        host.process(number, name, VM)
     host.write_all(
         {f"sys/kernel/debug/kvm/7-11/pages_{size}": f"{size[0]}\n" for size in ("4k", "2m", "1g")}
     )
@@ -719,12 +728,9 @@ def test_what_was_loaded_comes_back(
 def test_a_vm_that_has_just_started(host: Host, words: list[str], before: str) -> None:
     """After reload has looked, and before it unloads the first module."""
     host.load(before)
-    host.write("start/comm", "qemu\n")
-    (host.root / "start/fd").mkdir()
-    (host.root / "start/fd/7").symlink_to("/dev/kvm")
-    (host.root / "proc/123").parent.mkdir(exist_ok=True)
+    host.process(123, "qemu", VM).rename(host.root / "start")
     host.write("stuck", "kvm_amd\n")
-    assert host.does(*words) == (5, "nothing was changed: VMs run in 123 (qemu)\n")
+    assert host.does(*words) == (5, "nothing was changed: VMs run in 123 (qemu of user root)\n")
     assert host.calls == ["modprobe -r kvm_amd"]
 
 
@@ -751,10 +757,9 @@ def test_a_reload_gives_the_version_that_is_installed(host: Host, module: str) -
 def test_vms_keep_the_modules(host: Host) -> None:
     host.load("stock")
     # A name that neither JSON nor a terminal could have as it is.
-    (host.root / "proc/123/fd").mkdir(parents=True)
-    (host.root / "proc/123/comm").write_bytes(b'\x1b[2J"\\tq\n\xff\n')
-    (host.root / "proc/123/fd/7").symlink_to("anon_inode:kvm-vm")
-    name = '123 (?[2J"?tq??)'
+    process = host.process(123, "", VM)
+    (process / "comm").write_bytes(b'\x1b[2J"\\tq\n\xff\n')
+    name = '123 (?[2J"?tq?? of user root)'
 
     def kept(why: str) -> None:
         assert host.status(3)["next"] == f"end or migrate: {why}; then kvm-eager-split reload"
@@ -770,12 +775,39 @@ def test_vms_keep_the_modules(host: Host) -> None:
     host.write("sys/module/kvm/holders/kvmgt/x", "")
     kept("KVM is used by kvmgt")
     host.write("sys/module/kvm/refcnt", "2\n")
-    kept("KVM is used by kvmgt tracing?")
+    kept("KVM is used by kvmgt, tracing?")
     # Of another user, or of another container.
     host.write("sys/module/kvm_amd/refcnt", "2\n")
-    kept("VMs run in what cannot be seen (2 uses)")
+    shutil.rmtree(host.root / "sys/module/kvm/holders")
+    host.write("sys/module/kvm/refcnt", "0\n")
+    kept("VMs run in processes that cannot be seen (2 uses)")
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
     assert (host.does("reload"), host.calls) == ((2, "nothing was changed: only root can\n"), [])
+
+
+def test_who_has_dev_kvm_open_is_named(host: Host) -> None:
+    """By it any user who may open it keeps the modules in place, also without a VM."""
+    host.load("stock")
+    host.process(55, "sleep", "/dev/kvm", 12345)
+    # Of a user without a name; with a VM it counts as that only.
+    alice = host.process(56, "cat", "/dev/kvm", NOBODY)
+    opened = "55 (sleep of user 12345, /dev/kvm only), 56 (cat of user nobody, /dev/kvm only)"
+    said = host.status(3)
+    assert (said["vms"], said["held_by"]) == ("", opened)
+    why = f"KVM is used by {opened}"
+    assert said["next"] == f"end or migrate: {why}; then kvm-eager-split reload"
+    assert host.does("reload") == (5, f"nothing was changed: {why}\n")
+    (alice / "fd/8").symlink_to("anon_inode:kvm-vm")
+    opened = "55 (sleep of user 12345, /dev/kvm only)"
+    why = f"VMs run in 56 (cat of user nobody); KVM is used by {opened}"
+    assert host.does("reload") == (5, f"nothing was changed: {why}\n")
+    # doctor does not take it for a VM whose statistics it cannot read.
+    shutil.rmtree(alice)
+    assert json.loads(host.run("doctor", "--json").stdout)["vms"] == ""
+    # The kernel counts uses: nobody keeps root from a reload by another file of that name.
+    host.write("sys/module/kvm_amd/refcnt", "0\n")
+    assert host.status(3)["held_by"] == ""
+    assert host.does("reload") == (0, "loaded: series\n")
 
 
 def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
