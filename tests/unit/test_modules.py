@@ -522,9 +522,12 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     # Also if dkms knows nothing of it.
     for state in ("installed", "built", ""):
         write(installed.root / "known", f"{state}\n")
-        file = write(installed.modules / "kvm.eagersplit.ko", "")
+        write(installed.modules / "kvm.eagersplit.ko", "")
+        # An installation that was killed is not completed.
+        write(installed.modules / "eagersplit-kvm.eagersplit.ko.new", "")
+        write(installed.modules / "eagersplit-list", f"{OURS}\nkvm.eagersplit.ko\n")
         said, calls = installed.run("postinst", "triggered")
-        assert ("NOT INSTALLED" in said, file.exists()) == (True, False)
+        assert ("NOT INSTALLED" in said, [*installed.modules.iterdir()]) == (True, [])
         steps = [call.split()[0] for call in calls if call.split()[0] != "add"]
         assert steps == ["unbuild", "depmod", "build"]
 
@@ -552,6 +555,8 @@ def test_an_upgrade_keeps_the_modules(installed: Installed, word: str) -> None:
     said, _ = installed.run("postinst", "configure")
     assert f"{RELEASE} is none of the kernels that it is for: modules of another version" in said
     assert sorted(file.name for file in installed.modules.iterdir()) == names
+    # Copies of an installation that was killed go, too.
+    write(installed.modules / "eagersplit-kvm.eagersplit.ko.new", "")
     installed.run("prerm", "remove")
     assert not kept.exists() and not [*installed.modules.iterdir()]
 

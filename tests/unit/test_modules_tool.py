@@ -552,6 +552,50 @@ def test_ended_by_a_signal_while_modules_are_replaced(host: Host) -> None:
     assert (host.does("install")[0], in_place(host)) == (4, {})
 
 
+# What modinfo says of a module that modprobe would load, by the file that is there.
+OF_FILES = """*) set -- "$H{updates}/$(echo "$5" | tr _ -)".eagersplit.ko*; cat "$1" 2>/dev/null"""
+
+
+@for_each_row("word", "install", "reload", "restore")
+@for_each_row("moved", 0, 1, 2, 3)
+def test_killed_while_modules_are_replaced(host: Host, moved: int, word: str) -> None:
+    """The set is mixed, of which a boot loads nothing. That is said, and the next run completes it."""
+    put(host, OLD)
+    host.load("stock")
+    host.build()
+    modinfo = (host.root / "bin/modinfo").read_text()
+    own = OF_FILES.format(updates=UPDATES)
+    begin, _, _ = modinfo.partition("    *) if grep")
+    program(host.root / "bin/modinfo", f"{begin}    {own} ;;\n    esac\n")
+    # The list of what is to be renamed is renamed first.
+    count = f"""#!/bin/dash
+echo >>"$H/moved"
+[ "$(grep -c "" "$H/moved")" -gt {moved + 1} ] || exec /bin/mv "$@"
+kill -KILL $PPID
+"""
+    program(host.root / "bin/mv", count)
+    if moved == 3:
+        program(host.root / "bin/depmod", "#!/bin/dash\nkill -KILL $PPID\n")
+    assert host.run("install").returncode == -9
+    versions = [host.root / UPDATES[1:] / f"{each}.eagersplit.ko.xz" for each in MODULES]
+    assert [file.read_text().strip() for file in versions].count(VERSION) == moved
+    if moved in (1, 2):
+        killed = "NONE: an installation was killed while it replaced the modules"
+        assert host.status(4)["after_reload"] == killed
+    said = host.status(4 if moved in (1, 2) else 3)
+    assert said["next"] == "kvm-eager-split install, which completes an installation that was killed"
+    (host.root / "bin/mv").unlink()
+    program(host.root / "bin/depmod", f"#!/bin/dash\n{FAKES['depmod']}\n")
+    (host.root / "calls").unlink(missing_ok=True)
+    assert host.run(word).returncode == 0
+    assert in_place(host) == {f"{each}.eagersplit.ko.xz": VERSION for each in MODULES}
+    assert (host.root / LINK).readlink() == Path(VERSION, RELEASE, "x86_64")
+    # Nothing was taken away for that, and depmod has made the index.
+    assert host.calls[0] == f"depmod {RELEASE}"
+    assert not [call for call in host.calls if call.startswith("dkms")]
+    assert host.status(0 if word == "reload" else 3)["next"] != said["next"]
+
+
 @for_each_row("umask", "027", "077")
 def test_everybody_may_read_what_is_installed(host: Host, umask: str) -> None:
     """Or monitoring, which is not root, takes the kernel's own modules for the next."""
