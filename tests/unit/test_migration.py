@@ -6,6 +6,7 @@ migrate.sh with a QEMU that only talks: what it asks, keeps and puts back.
 
 import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
@@ -440,6 +441,37 @@ def test_being_killed_leaves_a_journal(run: Run, host: Path, tmp_path: Path) -> 
     done = run(kvm="")
     said = "migrate: a benchmark or a reload was killed: kvm-eager-split restore\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_reserved_pages_are_not_free(run: Run, host: Path, tmp_path: Path) -> None:
+    """Another process has mapped them, and writes to them later."""
+    write(host / POOL[1:].replace("nr_", "resv_"), "3\n")
+    done = run(kvm="")
+    said = "migrate: no 18 free huge pages of 2 MiB: memory is fragmented or short\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert_put_back(host, tmp_path)
+
+
+@for_each_row("grown", True, False)
+def test_a_pool_that_somebody_else_has_changed(run: Run, host: Path, grown: bool) -> None:
+    """Its pages are not taken away, and a pool that was large enough is not written to."""
+    pool, free = host / POOL[1:], host / POOL[1:].replace("nr_", "free_")
+    if grown:
+        free.unlink()
+        free.symlink_to("nr_hugepages")
+    done = run(kvm=f"echo 500 >{pool}")
+    said = f"migrate: {pool} is 500, which somebody else has set meanwhile, so it stays; it was 7\n"
+    assert (done.returncode, done.stderr) == (0, said if grown else "")
+    assert pool.read_text() == "500\n"
+
+
+def test_everybody_may_read_the_journal(run: Run, host: Path) -> None:
+    old = os.umask(0o77)
+    try:
+        assert run("hangs", kvm="", limit=3, end="KILL").returncode == -signal.SIGKILL
+    finally:
+        os.umask(old)
+    assert (host / "run/kvm-eager-split.journal").stat().st_mode & 0o777 == 0o644
 
 
 def test_memory_and_pool_are_not_taken_from_others(run: Run, host: Path, tmp_path: Path) -> None:
