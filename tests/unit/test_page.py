@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab import cli
+from lab.core.paths import ROOT
 from lab.page import (
     answers,
     command,
@@ -359,6 +360,11 @@ def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> No
     kinds = [kind for kind in sources.KINDS if kind not in ("memory", "yield")]
     assert [sources.kind_of(file) for file in found] == kinds
     assert sources.newest(tmp_path / "nowhere") == []
+    # The page about the format says what becomes of each kind.
+    page = (ROOT / "docs" / "results-format.md").read_text()
+    said = page.partition("## What the report and compare take")[2].partition("\n## ")[0]
+    named = {*re.findall(r"`\*-(\w+)\.jsonl`", said)}
+    assert named == {*sources.KINDS} - {"bench"}
     for name in ("20260101T000000Z-vmx-bochs-7.jsonl", "20260202T000000Z-vmx-bochs.jsonl"):
         jsonl.write(tmp_path / name, data.bench("7.3.4"))
     names = [file.resolve().name for file in sources.newest(tmp_path)]
