@@ -559,7 +559,7 @@ OF_FILES = """*) set -- "$H{updates}/$(echo "$5" | tr _ -)".eagersplit.ko*; cat 
 @for_each_row("word", "install", "reload", "restore")
 @for_each_row("moved", 0, 1, 2, 3)
 def test_killed_while_modules_are_replaced(host: Host, moved: int, word: str) -> None:
-    """The set is mixed, of which a boot loads nothing. That is said, and the next run completes it."""
+    """A boot loads nothing of a mixed set. `status` says so, and the next run completes it."""
     put(host, OLD)
     host.load("stock")
     host.build()
@@ -583,7 +583,8 @@ kill -KILL $PPID
         killed = "NONE: an installation was killed while it replaced the modules"
         assert host.status(4)["after_reload"] == killed
     said = host.status(4 if moved in (1, 2) else 3)
-    assert said["next"] == "kvm-eager-split install, which completes an installation that was killed"
+    completes = "kvm-eager-split install, which completes an installation that was killed"
+    assert said["next"] == completes
     (host.root / "bin/mv").unlink()
     program(host.root / "bin/depmod", f"#!/bin/dash\n{FAKES['depmod']}\n")
     (host.root / "calls").unlink(missing_ok=True)
@@ -593,7 +594,7 @@ kill -KILL $PPID
     # Nothing was taken away for that, and depmod has made the index.
     assert host.calls[0] == f"depmod {RELEASE}"
     assert not [call for call in host.calls if call.startswith("dkms")]
-    assert host.status(0 if word == "reload" else 3)["next"] != said["next"]
+    assert host.status(0 if word == "reload" else 3)["next"] != completes
 
 
 @for_each_row("umask", "027", "077")
