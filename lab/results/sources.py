@@ -16,9 +16,9 @@ from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
 # The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
-# the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for which
-# the report has no section. The files of the kind "memory" are the reference's; a run of `make
-# bench` has its lines.
+# the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for
+# which the report has no section. The files of the kind "memory" are the reference's; a run of
+# `make bench` has its lines.
 KINDS = (
     *("bench", "memory", "live", "yield", "tracking"),
     *("migrate", "cost", "lock", "crossover", "native"),
