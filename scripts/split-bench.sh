@@ -730,35 +730,49 @@ open_directory() {
 	exec 7<"$(dirname "$output")"
 }
 
-# Runs a command whose input are the results so far, descriptor 6. Fails if their name is that of another file.
-from_output() (
+# Opens the results so far, if there are any, as descriptor 6, and sets has_results. Fails if their name is that of
+# another file. To open a FIFO that the owner of the directory has put there just now takes forever.
+open_results() {
+	has_results=''
+	[ -e "$directory/$output_name" ] || return 0
 	[ -f "$directory/$output_name" ] && exec 6<"$directory/$output_name" || exit 1
-	[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/6)" ] || exit 1
-	"$@" <&6
-)
+	[ -f /proc/self/fd/6 ] &&
+		[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/6)" ] || exit 1
+	has_results=yes
+}
 
-# Sets output_tmp.
-name_new() { output_tmp=$(mktemp -u "$directory/.$name.XXXXXX"); }
-
-# Runs a command whose output is the new file, descriptor 8. With -C the shell opens no file that is there.
-to_new() (
-	[ ! -e "$directory/$output_name" ] || umask 077
-	set -C
-	exec 8>"$output_tmp"
-	"$@" >&8
-)
+# Runs a function in a process of its own, so that a signal ends it: a shell handles none while it waits for the
+# foreground. That process opens the results itself: one that it has started would outlive it.
+in_background() {
+	"$@" &
+	wait "$!"
+	status=$?
+	last_child=$!
+	return "$status"
+}
 
 # Results are worth nothing when they cannot be kept: the room is taken beforehand.
 check_output() {
 	[ -n "$output" ] || return 0
-	[ ! -s "$output" ] || [ -z "$(from_output tail -c 1)" ] ||
-		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
+	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	in_background try_output || {
+		[ "$status" -ne 1 ] || complain "--output: another file has taken the place of '$output'"
+		exit 2
+	}
+	rm -f "$output_tmp"
+}
+
+# With -C the shell opens no file that is there.
+try_output() {
+	open_results
+	[ -z "$has_results" ] || [ -z "$(tail -c 1 <&6)" ] ||
+		refuse "--output: '$output' does not end with a newline; is it a file of JSON lines?"
 	# 550 bytes hold a line; the old content is copied, see append_results.
 	kib=$((runs_total * (3 + 3 * iterations) * 550 / 1024 + 1))
-	[ ! -f "$output" ] || kib=$((kib + $(from_output wc -c || echo 0) / 1024 + 1))
-	{ name_new && to_new dd if=/dev/zero bs=1024 count="$kib"; } 2>/dev/null ||
+	[ -z "$has_results" ] || kib=$((kib + $(stat -L -c %s /proc/self/fd/6) / 1024 + 1))
+	set -C
+	dd if=/dev/zero bs=1024 count="$kib" 2>/dev/null >"$output_tmp" ||
 		refuse "--output: no room for $kib KiB beside '$output', or not writable"
-	rm -f "$output_tmp"
 }
 
 # The owner and the mode stay, as well.
@@ -767,12 +781,19 @@ copy_results() {
 		chmod "$(stat -L -c %a /proc/self/fd/6)" /proc/self/fd/8
 }
 
-all_results() { { [ ! -e "$directory/$output_name" ] || from_output copy_results; } && cat "$scratch/new"; }
+all_results() { { [ -z "$has_results" ] || copy_results; } && cat "$scratch/new"; }
 
 # Not into a directory that has taken the name; and the new file, not one that has taken its place.
-replace_results() {
-	all_results && mv -fT "$output_tmp" "$directory/$output_name" &&
+rename_new() {
+	mv -fT "$output_tmp" "$directory/$output_name" &&
 		[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/8)" ]
+}
+
+replace_results() {
+	open_results
+	[ -z "$has_results" ] || umask 077
+	set -C
+	{ all_results >&8 && rename_new; } 2>/dev/null 8>"$output_tmp"
 }
 
 # A copy that replaces the file: there are whole test runs only in it, whatever happens.
@@ -782,7 +803,8 @@ append_results() {
 		return
 	}
 	[ -n "$output" ] || return 0
-	{ name_new && to_new replace_results; } 2>/dev/null && return 0
+	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	in_background replace_results && return 0
 	rm -f "$output_tmp"
 	complain "could not write '$output': no space left, or is another file there?"
 }
@@ -851,7 +873,7 @@ read_resumed() {
 	[ -e "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
 	[ -r "$output" ] || refuse "--resume: '$output' cannot be read"
 	{ IFS= read -r wrong; IFS= read -r last_setting; IFS= read -r done_runs; resumed=$(cat); } <<END
-$(from_output read_results || echo 'is another file now')
+$( (open_results && read_results <&6) || echo 'was replaced meanwhile')
 END
 	[ -z "$wrong" ] || refuse "--resume: '$output' $wrong"
 }

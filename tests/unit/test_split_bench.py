@@ -1156,6 +1156,36 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
 
 
+@for_each_row("at_the_start", True, False)
+def test_a_signal_while_the_results_are_a_fifo(host: Host, at_the_start: bool) -> None:
+    """The owner of the directory has put it there just as the script was to open the file."""
+    swap, swapped = host.root / "run/swap", host.root / "run/swapped"
+    hook = f'[ ! -e {swap} ] || {{ rm "$output"; mkfifo "$output"; : >{swapped}; }}'
+    opens = '[ -f "$directory/$output_name" ] && exec 6<'
+    begin, found, rest = SCRIPT.read_text().partition(opens)
+    assert found
+    text = f"{begin}{opens.replace('&& exec', f'&& {{ {hook}; }} && exec')}{rest}"
+    host.script = program(host.root / "script", text)
+    host.output.write_text("")
+    # It appends to results.
+    assert host.run(*PART, f"--output={host.output}").returncode == 0
+    if at_the_start:
+        swap.touch()
+    else:
+        (host.root / "fake_test").write_text(f"{FAKE_TEST}\n: >{swap}\n")
+    command = host.command(*PART, "--eager=N", f"--output={host.output}")
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        assert until(swapped.exists, 20)
+        assert host.eager.read_text() == ("Y\n" if at_the_start else "N\n")
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 143
+    assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+    settings = (host.eager.read_text(), host.pool().read_text(), host.journal.exists())
+    assert settings == ("Y\n", "0\n", False)
+    assert not [*host.root.glob(".split-bench*")]
+
+
 def test_an_interrupted_run_of_a_tracked_vm_restores_all(host: Host) -> None:
     host.pool().write_text("3\n")
     fake = FAKE_TEST.replace(
