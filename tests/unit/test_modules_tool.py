@@ -223,14 +223,14 @@ def test_status(host: Host) -> None:
     ("7.3.1+deb13-amd64", "kvm-7.3.patch on linux-source-7.3 7.3.1-1", "not built", ""),
     (
         "6.12.1+deb12-rt-amd64",
-        "none, as 6.12.1+deb12-rt-amd64 is refused: it was never tested",
+        "none: the package refuses 6.12.1+deb12-rt-amd64: it was never tested",
         "STOCK: the package refuses 6.12.1+deb12-rt-amd64: it was never tested",
         "install the package for 6.12.1+deb12-rt-amd64, if there is one",
     ),
     # Of the releases of Debian that the package has, only the host's own.
     (
         "6.1.0-30-cloud-amd64",
-        "none, as 6.1.0-30-cloud-amd64 is none of its kernels",
+        "none: the package is not for 6.1.0-30-cloud-amd64",
         "STOCK: the package is for other kernels than 6.1.0-30-cloud-amd64",
         f"boot one of {RELEASE}, or install the package for 6.1.0-30-cloud-amd64, if there is one",
     ),
@@ -249,9 +249,10 @@ def test_the_kernel_that_is_picked(
 
 
 INTEL = "flags : fpu vmx\nvmx flags : ept ept_ad pml\n"
-AHEAD = "huge pages are split ahead of writes (N: by the first one)"
+AHEAD = "KVM splits huge pages ahead of writes (with eager_page_split=N at the first write)"
 ANYWAY = (
-    "logging costs less (N: the first write splits in one fault); any KVM splits ahead of writes"
+    "dirty logging takes less time;"
+    " with eager_page_split=N the first write splits a huge page in one fault"
 )
 
 
@@ -260,11 +261,11 @@ ANYWAY = (
     ("flags : fpu\n", {}, "neither VMX nor SVM, or firmware", "", ""),
     (
         *(INTEL, {}, "Intel, EPT with Dirty bits, PML"),
-        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here"),
+        *("two-dimensional, TDP MMU, guests can nest", ANYWAY),
     ),
     (
         *(INTEL, {"kvm_intel/pml": "N"}, "Intel, EPT with Dirty bits, PML switched off"),
-        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY} here; try dirty_bits=on"),
+        *("two-dimensional, TDP MMU, guests can nest", f"{ANYWAY}; try dirty_bits=on"),
     ),
     (
         *(INTEL.replace("ept_ad pml", ""), {"kvm/tdp_mmu": "N", "kvm_intel/nested": "N"}),
@@ -277,7 +278,7 @@ ANYWAY = (
     (
         *("flags : svm npt hypervisor\n", {"kvm_amd/npt": "0", "kvm_amd/nested": "1"}),
         *("AMD, NPT with Dirty bits, no PML; this host is a VM", "shadow paging, guests can nest"),
-        f"{AHEAD}; Dirty bits instead of write-protection faults",
+        f"{AHEAD}; it logs by Dirty bits instead of write-protection faults",
     ),
     (
         *("flags : svm\n", {"kvm_amd/nested": "0"}, "AMD, no two-dimensional paging, no PML"),
@@ -326,7 +327,7 @@ def test_doctor_looks_at_vms_and_changes_nothing(host: Host) -> None:
         )
     )
     assert lines["dirty log"].strip() == (
-        "7 (qemu-system-x86) manual protection, unless with a dirty ring;"
+        "7 (qemu-system-x86) manual protection, unless it uses a dirty ring;"
         # Nothing is mapped when it enables the log (docs/snapshots.md).
         " 8 (firecracker) no manual protection: it logs memslots from their creation or never, so"
         " nothing is split ahead of writes;"
@@ -358,7 +359,9 @@ def test_a_build_that_failed_is_said_loudly(host: Host) -> None:
     assert host.status(4)["after_reload"] == "STOCK: there is a reason"
     (host.root / f"lib/modules/{RELEASE}/build/.config").unlink()
     assert "apt install linux-headers-6.12.1" in host.status(4)["after_reload"]
-    assert host.status(4)["next"] == ("put right what is said above; then kvm-eager-split install")
+    assert host.status(4)["next"] == (
+        "remove the reason given in 'after reload'; then kvm-eager-split install"
+    )
     same = "6.12.2+deb12-cloud-amd64 6.1.0-30-cloud-amd64"
     releases = [*same.split(), "6.12.2+deb12-amd64"]
     proved = "".join(f"kernel {release} 0\n" for release in releases)
@@ -431,7 +434,10 @@ def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
     host.write(ENFORCE, "Y\n")
     said = host.status(4)
     assert said["after_reload"] == f"NONE: {UNSIGNED}"
-    assert said["next"] == "kvm-eager-split install, which takes away what is refused or not whole"
+    assert (
+        said["next"]
+        == "kvm-eager-split install, which removes modules that are refused or incomplete"
+    )
     assert host.does("reload") == (4, f"nothing was changed: {UNSIGNED}\n")
     assert host.does("install")[0] == 4
     assert [call.split()[1] for call in host.calls] == ["uninstall", RELEASE]
@@ -445,7 +451,7 @@ def test_what_is_installed_and_refused_is_taken_away(host: Host) -> None:
 def test_what_is_not_whole_is_taken_away(host: Host, torn: str) -> None:
     """As after a full disk, which dkms does not see, and which it can have lost sight of."""
     file, dep = f"{UPDATES[1:]}/{torn}.eagersplit.ko", f"lib/modules/{RELEASE}/modules.dep"
-    said = "the modules are not whole, is there room?"
+    said = "the modules are incomplete, is the disk full?"
     host.build()
     for left in (file, dep):
         host.write_all({"next": "", "torn": torn, left: ".eagersplit.ko"})
@@ -626,7 +632,7 @@ def test_an_initramfs_with_kvm_gets_what_is_installed(host: Host) -> None:
     host.write("no_image", "")
     status, said = host.does("install")
     assert (status, host.calls[-1]) == (1, UPDATE)
-    assert f"{image} STILL HAS OTHER MODULES, which a boot loads: {UPDATE}\n" in said
+    assert f"{image} STILL HAS OTHER MODULES, which a boot would load. Run: {UPDATE}\n" in said
     found = host.status(4)
     assert found["after_reload"] == f"series, but a boot gives the modules that {image} has"
     assert found["next"].startswith(f"{UPDATE}; ")
@@ -679,12 +685,12 @@ def test_secure_boot(host: Host) -> None:
     host.write("sig_key", KEY)
     told(f"modules NOT signed by {mok}", anew)
     sign(host)
-    told("key enrolled", "put right what is said above")
+    told("key enrolled", "remove the reason given in 'after reload'")
     host.write("etc/dkms/framework.conf", "mok_certificate=/x.der")
     host.write("etc/dkms/framework.conf.d/a.conf", "d=/\nexport mok_certificate=${d}own.der # ours")
     told(f"modules NOT signed by {host.root}/own.der", anew)
     mok = mok.rename(host.root / "own.der")
-    told("key enrolled", "put right what is said above")
+    told("key enrolled", "remove the reason given in 'after reload'")
     program(host.root / "bin/mokutil", "#!/bin/sh\necho is not enrolled\n")
     told("key NOT enrolled", f"mokutil --import {mok}, boot, confirm")
     assert (host.does("install")[0], host.calls) == (4, [])
@@ -752,8 +758,20 @@ def test_reload_and_back(host: Host) -> None:
     "before, file, text, said, after",
     ("stock", "refused", "series", "load series, see dmesg; loaded again: stock", "stock"),
     ("series", "refused", "stock", "load stock, see dmesg; loaded again: series", "series"),
-    ("older", "refused", "series", "NOR series, see dmesg; loaded: stock", "stock"),
-    ("stock", "refused", "stock series", "NOR stock, see dmesg; loaded: none", "none"),
+    (
+        "older",
+        "refused",
+        "series",
+        "and could not load series again, see dmesg; loaded: stock",
+        "stock",
+    ),
+    (
+        "stock",
+        "refused",
+        "stock series",
+        "and could not load stock again, see dmesg; loaded: none",
+        "none",
+    ),
     ("stock", "stuck", "kvm", "load series, see dmesg; loaded again: stock", "stock"),
 )
 def test_what_was_loaded_comes_back(
@@ -786,7 +804,10 @@ def test_what_does_not_unload(host: Host, module: str) -> None:
     host.write("stuck", f"{module}\n")
     if module == "kvm":
         shutil.rmtree(host.root / "sys/module/kvm_amd")
-    assert host.does("reload") == (5, f"nothing was changed: {module} does not unload, see dmesg\n")
+    assert host.does("reload") == (
+        5,
+        f"nothing was changed: {module} cannot be unloaded, see dmesg\n",
+    )
 
 
 @for_each_row("module", "kvm", "kvm_amd")
@@ -827,7 +848,10 @@ def test_vms_keep_the_modules(host: Host) -> None:
     host.write("sys/module/kvm/refcnt", "0\n")
     kept("VMs run in processes that cannot be seen (2 uses)")
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
-    assert (host.does("reload"), host.calls) == ((2, "nothing was changed: only root can\n"), [])
+    assert (host.does("reload"), host.calls) == (
+        (2, "nothing was changed: run this command as root\n"),
+        [],
+    )
 
 
 def test_who_has_dev_kvm_open_is_named(host: Host) -> None:
@@ -864,10 +888,13 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     (host.root / "calls").unlink()
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert host.does("reload") == (5, "nothing was changed: another reload or install runs\n")
+        assert host.does("reload") == (
+            5,
+            "nothing was changed: another reload or install is running\n",
+        )
         # An installation waits.
         done = host.called("timeout", "3", "dash", host.script, "install")
-        said = f"kvm-eager-split: waits for another reload or install, which has {lock}\n"
+        said = f"kvm-eager-split: waiting for another reload or install, which holds {lock}\n"
         assert (done.returncode, done.stderr) == (124, said)
     assert host.calls == []
     host.write("hangup", "")
@@ -1003,7 +1030,7 @@ def test_a_benchmark_that_runs(host: Host) -> None:
         assert said["changed_by"] == "split-bench (process 77) running: eager_page_split=N, was Y"
         assert said["next"] == "wait: split-bench (process 77) running"
         assert gauges(host)["left_behind"] == 0
-        why = "a benchmark runs, or a test that it started: split-bench (process 77)"
+        why = "a benchmark, or a test that it has started, is running: split-bench (process 77)"
         for words in (["reload"], ["reload", "--stock"], ["restore"]):
             assert host.does(*words) == (5, f"nothing was changed: {why}\n")
     assert host.calls == []
@@ -1122,7 +1149,10 @@ def test_a_package_of_modules_that_fails(host: Host) -> None:
     host.build()
     fail = program(host.root / "bin/dpkg-deb", "#!/bin/sh\nexit 2\n")
     cache = host.root / CACHE
-    assert host.does("build", "--deb") == (1, f"no package was made in {cache}, is there room?\n")
+    assert host.does("build", "--deb") == (
+        1,
+        f"no package was made in {cache}, is the disk full?\n",
+    )
     assert [*cache.iterdir()] == []
     fail.unlink()
     program(host.root / "bin/id", "#!/bin/sh\necho 1000\n")
