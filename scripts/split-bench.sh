@@ -25,9 +25,9 @@
 #   --init-set WHICH   whether to use KVM_DIRTY_LOG_INITIALLY_SET: yes, no or both
 #   --eager LIST       values of eager_page_split: N, Y                             (default: "N Y")
 #   --dirty-bits LIST  values of dirty_bits: off, on, auto                          (default: the host's value)
-#   --per-vm           enable these two settings for each VM (KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, KVM_CAP_X86_DIRTY_BITS).
-#                      The host has eager_page_split=Y and, with --dirty-bits, dirty_bits=auto meanwhile, so that
-#                      a VM that another user starts does not get a setting that is measured
+#   --per-vm           choose these two settings for the test's VM alone, by KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and
+#                      KVM_CAP_X86_DIRTY_BITS. Meanwhile the host has eager_page_split=Y and, with --dirty-bits,
+#                      dirty_bits=auto. Use this where a scheduler may start other VMs
 #   --iterations N     number of rounds of dirtying memory, GET and CLEAR, 2-1000
 #   --busy N           number of vCPUs that still access memory once all of it is populated (default: all)
 #   --pattern WHICH    which accesses are writes. pages: each one by chance. regions: all accesses to a region of
@@ -35,8 +35,8 @@
 #                      no access before the first CLEAR, populating included; needs HugeTLB (default: pages)
 #   --tracked          measure VMs that are logged before they access any memory, as for frequent snapshots, each
 #                      compared with a VM that is logged later; see below
-#   --populate LIST    with --tracked: how the guest accesses its memory for the first time: writes, reads. reads
-#                      needs HugeTLB                                                (default: "writes reads")
+#   --populate LIST    with --tracked: how the guest accesses its memory for the first time: writes, reads; the
+#                      latter needs HugeTLB                                         (default: "writes reads")
 #   --verify WHEN      when to run the test with -V, which verifies the dirty log and is not timed. first: before
 #                      anything is measured. only: measure nothing. no: never. One run for each combination of
 #                      --backing, --init-set, --eager and --dirty-bits, with the fewest --vcpus and the most

@@ -326,8 +326,8 @@ def test_inlined_pictures_have_ids_of_their_own() -> None:
 
 @for_each_row(
     "text, complaint",
-    ("", "is empty or ends in half a line"),
-    ('{"machine": 1', "is empty or ends in half a line"),
+    ("", "is empty, or its last line is incomplete"),
+    ('{"machine": 1', "is empty, or its last line is incomplete"),
     ("nonsense\n", "line 1: is not JSON"),
     ("[1]\n", "line 1: is not a JSON object"),
     ('{"dirty_harvest": "on"}\n', "line 1: 'dirty_harvest' is now 'dirty_bits': sed"),

@@ -118,7 +118,7 @@ def test_lines_that_are_no_measurement(text: str, said: str) -> None:
 @for_each_row(
     "text, said",
     (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
-    (line(), "x.jsonl: ends in half a line"),  # even if it is JSON
+    (line(), "x.jsonl: its last line is incomplete"),  # even if it is JSON
     (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
 )
 def test_errors_name_file_and_line(text: str, said: str) -> None:
@@ -326,9 +326,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "half.jsonl").write_text('{"machine"')
     (tmp_path / "bad.jsonl").write_text("{}\n")
     for words, said in (
-        ((a, other), "nothing with the same dimensions"),
+        ((a, other), "have no measurement in common"),
         ((a, str(tmp_path / "none.jsonl")), "none.jsonl: cannot be read"),
-        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty or ends in half a line"),
+        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty, or its last line is incomplete"),
         ((a, str(tmp_path / "bad.jsonl")), "bad.jsonl, line 1: Object missing required"),
     ):
         assert said in refusal("compare", *words)

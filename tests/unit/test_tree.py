@@ -249,13 +249,13 @@ def test_newer_source_makes_a_new_tree(made: FakeKernel, tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"no archive", b""])
 def test_source_that_does_not_unpack(fake: FakeKernel, content: bytes) -> None:
     fake.source.tarball.write_bytes(content)
-    assert "does not unpack" in refused(fake.make_tree)
+    assert "cannot be unpacked" in refused(fake.make_tree)
     assert not fake.linux.exists()
 
 
 def test_source_that_is_no_kernel(tmp_path: Path) -> None:
     fake = FakeKernel.make(tmp_path, {"README": "something else\n"})
-    assert "no kernel source" in refused(fake.make_tree)
+    assert "not a kernel source" in refused(fake.make_tree)
     assert not fake.linux.exists()
 
 

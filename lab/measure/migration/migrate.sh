@@ -113,17 +113,17 @@ change() {
 be_alone() {
 	[ -d "$root/run" ] && [ -z "${MIGRATE_KVM-}" ] || return 0
 	lock=$root/run/split-bench.lock
-	command -v flock >/dev/null || die "there is no command flock: it is in util-linux"
+	command -v flock >/dev/null || die "there is there is no command flock: it is in util-linux"
 	(umask 077 && : >>"$lock") 2>/dev/null || die "$root/run cannot be written: is it mounted read-only?"
 	# QEMU has it, too, and can outlive this.
 	exec 9>>"$lock"
-	flock -w 1 9 || die "a benchmark runs already, or a test that it started ($lock)"
+	flock -w 1 9 || die "a benchmark, or a test that it has started, is running ($lock)"
 	[ ! -e "$journal" ] || die "a benchmark or a reload was killed: kvm-eager-split restore"
 	locked=yes
 	# shellcheck disable=SC2012 # numbers
 	others=$( (cd "$root/proc" && printf '%s\n' [0-9]*/fd | xargs ls -l) 2>/dev/null |
 		grep -c '^[^>]* -> anon_inode:kvm-vm$') || :
-	[ "$others" -eq 0 ] || die "$others other VM(s) run here, and eager_page_split is global"
+	[ "$others" -eq 0 ] || die "$others other VM(s) run here, and eager_page_split applies to all of them"
 }
 
 # The vendor's module is the one whose KVM found its processor.
