@@ -449,7 +449,7 @@ def test_a_goal_that_is_missed_is_an_error_and_the_results_are_kept(lab: Lab) ->
     (["--dirty-bits", "on", "--modes", "ept1 tdp"], "has no effect with --modes 'ept1 tdp'"),
     (["--dirty-bits", "on", "--kernel", "base"], "the kernel base has no dirty_bits"),
     (["--modes", "tdp tdp"], "--modes: the list is empty, or names a mode twice"),
-    (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
+    (["--machine", "host", "--modes", "tdp"], "--modes: cannot be used with host"),
     # The script refuses this, see test_split_bench.py.
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
@@ -515,8 +515,8 @@ def test_a_parameter_that_is_not_as_asked_for_is_noticed(
 @for_each_row(
     "change, said",
     (lambda text: b"".join(text.splitlines(keepends=True)[:-1]), "1 measurements are missing"),
-    (lambda text: text[:-20], "ends in half a line"),
-    (lambda text: text + text, "measures again"),
+    (lambda text: text[:-20], "its last line is incomplete"),
+    (lambda text: text + text, "repeats the measurement"),
     (lambda text: text.replace(b'"vcpus": 2', b'"vcpus": 9'), "missing or were not asked"),
     (lambda text: b"", "no results"),
     (lambda text: b"\xff\n", "unusable results"),

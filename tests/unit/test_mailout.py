@@ -296,7 +296,7 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     assert printed.out.count(mailout.NOT_SIGNED) == len(topics.read(LAYOUT))
     assert "git has no user.name and user.email: the mails are not signed off" in printed.err
     jsonl.write(file, measured())
-    assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
+    assert "bench.jsonl is older than the series: run `make bench`" in lab(*words).err
 
 
 MAILS = ("KVM: a", "KVM: b", "KVM: c")

@@ -236,7 +236,7 @@ def test_a_pin_that_has_changed(trial: Trial) -> None:
     trial.debians.versions_of = {"trixie": ["6.12.2-1"], "bookworm": ["6.12.1-1"]}
     newest.run(trial.layout)
     write(trial.layout.root / "base/6.12.pin", f"# changed\n{trial.pin}")
-    assert "has changed since kernels were tried" in refused(newest.add, trial.layout)
+    assert "has changed since kernels were tested" in refused(newest.add, trial.layout)
     assert trial.pin.startswith("# changed\n")
 
 
@@ -262,7 +262,7 @@ def test_which_tests_are_run(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_after_the_other() -> None:
-    assert "--newest or --add" in refusal("dkms", "--newest", "--add")
+    assert "use --newest first" in refusal("dkms", "--newest", "--add")
 
 
 def test_versions_are_sorted_as_dpkg_does() -> None:

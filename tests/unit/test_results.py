@@ -119,7 +119,7 @@ def test_lines_that_are_no_measurement(text: str, said: str) -> None:
     "text, said",
     (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
     (line(), "x.jsonl: its last line is incomplete"),  # even if it is JSON
-    (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
+    (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: repeats the measurement"),
 )
 def test_errors_name_file_and_line(text: str, said: str) -> None:
     assert refused(jsonl.parse_all, text, "x.jsonl").startswith(said)
@@ -341,7 +341,7 @@ def test_a_time_that_was_nothing_is_no_division() -> None:
     assert found.moved[0].change == float("inf")
     assert compare.moves(found)
     other = replace(sides[1], times={replace(one.key, vcpus=3): [1.0]})
-    assert "nothing with the same" in refused(compare.compare, sides[0], other)
+    assert "no measurement in common" in refused(compare.compare, sides[0], other)
 
 
 MIB = 1 << 20

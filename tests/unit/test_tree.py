@@ -149,7 +149,7 @@ def test_update_touches_only_what_differs(made: FakeKernel) -> None:
     (SECOND, f"Removes: {MMU}", "Removes: arch/none.c", "no arch/none.c"),
     (SECOND, f"Adds: {SPLITTER}", f"Adds: {SPLITTER}x", "eager_split.cx is missing"),
     (SECOND, "Adds:", "Replaces:", f"no {SPLITTER}"),
-    (SECOND, "Replaces:", "Adds:", f"has {PROGRAM} already"),
+    (SECOND, "Replaces:", "Adds:", f"already has {PROGRAM}"),
     (SECOND, "Deletes: scripts/obsolete.txt", "Deletes: none", "no none"),
     (SECOND, "Adds:", "Ads:", "0002-kvm-split.patch:5: expected one of Adds"),
     (SECOND, f"{MMU}: split_one", MMU, "expected 'Removes: PATH: SYMBOL'"),
