@@ -1490,13 +1490,13 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     (lambda host: host.set("kvm_intel.pml", "N"), [], "on pml true, this is false"),
     (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
     (lambda host: edit(host, RELEASE, "5"), [], f"was interrupted on Linux 5, this is {RELEASE}"),
-    (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (lambda host: edit(host, '"phase"', '"phrase"'), [], ": line 1 is not a result"),
     (
         lambda host: edit(host, '"dirty_bits"', '"dirty_harvest"'),
         [],
         "has the old name dirty_harvest of dirty_bits",
     ),
-    (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], "line 1 of "),
+    (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], ": line 1 is not a result"),
     (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is not a result of this script"),
 )
 def test_resume_is_refused(host: Host, change: Change, arguments: list[str], said: str) -> None:
