@@ -11,7 +11,7 @@ TEST_WHAT := quick unit mutants long parity races leaks pae limit migration modu
 
 # Before anything is installed or built: a WHAT that there is, once, for the target that has it.
 known = $(and $(filter 1,$(words $(WHAT))),$(filter $(1),$(WHAT)))
-check = $(if $(call known,$(2)),,$(error make $(1) WHAT=$(WHAT): there is no such, but one of: $(2)))
+check = $(if $(call known,$(2)),,$(error make $(1) WHAT=$(WHAT): unknown, known are: $(2)))
 ifneq ($(WHAT),)
 $(foreach goal,$(or $(MAKECMDGOALS),help),\
 	$(if $(filter bench,$(goal)),$(call check,bench,$(BENCH_WHAT)),\
@@ -23,7 +23,7 @@ endif
 BASES := $(patsubst base/%.pin,%,$(wildcard base/*.pin))
 ifneq ($(BASE),)
 $(if $(and $(filter 1,$(words $(BASE))),$(filter $(BASES),$(BASE))),,\
-	$(error make BASE=$(BASE): there is no such, but one of: $(BASES)))
+	$(error make BASE=$(BASE): unknown, known are: $(BASES)))
 export LAB_BASE := $(BASE)
 endif
 ifneq ($(BASE),)
@@ -47,51 +47,51 @@ LEFT_OUT := $(if $(OTHER_BASE),long or once,long)
 	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test
 
 help:
-	@echo 'make bench    measure eager_page_split=N beside =Y, and the ungated baseline, on an emulated machine'
-	@echo '              WHAT=live       what running vCPUs feel: throughput and stalls while logging comes and goes'
-	@echo '              WHAT=tracking   a guest whose memory is logged from the start, as VMMs do it that snapshot all the time'
-	@echo '              WHAT=cost       what splitting one huge page costs, over memory and vCPUs'
-	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock, N beside Y, over vCPUs'
-	@echo '              WHAT=crossover  dirty logging by Dirty bits beside write protection, over what is written'
-	@echo '              WHAT=migrate    a live migration by QEMU, as the guest sees it'
+	@echo 'make bench    measure eager_page_split=N and =Y, the unpatched kernel and the ungated baseline, on an emulated machine'
+	@echo '              WHAT=live       throughput and stalls of running vCPUs while logging is enabled and disabled'
+	@echo '              WHAT=tracking   a guest that is logged from the start, as by VMMs that take frequent snapshots'
+	@echo '              WHAT=cost       the cost of splitting one huge page, over memory and vCPUs'
+	@echo '              WHAT=lock       how long vCPUs wait for mmu_lock with N and with Y, over vCPUs'
+	@echo '              WHAT=crossover  dirty logging by Dirty bits and by write protection, over the share of written pages'
+	@echo '              WHAT=migrate    a live migration by QEMU, measured by the guest'
 	@echo '              WHAT=native     on this machine, without a guest: page tables in its caches, reads of huge and small pages'
-	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and the lab itself'
+	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and tests of the lab itself'
 	@echo '              (about 23 minutes on two cores with a warm ccache, 26 without; BASE=7.3: 10)'
 	@echo '              WHAT=quick      one test of each paging mode in both machines (a minute and a half once the kernel is built)'
-	@echo '              WHAT=unit       the lab itself only, without a kernel (a minute or two)'
-	@echo '              WHAT=mutants    only whether the tests find the mutants'
-	@echo '              WHAT=long       what takes more than a minute each: long forms of tests, modules, migrations'
-	@echo '              WHAT=parity     the packaged KVM selftests, unpatched and patched: the same verdicts (25 minutes)'
+	@echo '              WHAT=unit       only the tests of the lab itself, without a kernel (a minute or two)'
+	@echo '              WHAT=mutants    only check that the tests find the mutants'
+	@echo '              WHAT=long       tests that take longer than a minute each: long forms of tests, modules, migrations'
+	@echo '              WHAT=parity     the packaged KVM selftests, unpatched and patched: the verdicts must agree (25 minutes)'
 	@echo '              WHAT=races      an hour of stress on a kernel that reports data races'
-	@echo '              WHAT=leaks      build a kernel with kmemleak and look for what a thousand VMs leave behind'
-	@echo '              WHAT=pae        build a 32-bit kernel and run the tests that need one'
-	@echo '              WHAT=limit      build a kernel with memory cgroups and log VMs near their limit'
-	@echo '              WHAT=migration  a live migration by QEMU, and that its copy has every write'
-	@echo '              WHAT=modules    the modules of `make dkms` in the kernel of Debian, and migrations to its KVM and back'
-	@echo '              WHAT=bpf        try the bpftrace tools of tools/bpftrace in an emulated machine'
-	@echo 'make soak     an hour of stress in two machines at a time, new seeds each time'
+	@echo '              WHAT=leaks      build a kernel with kmemleak, and look for memory that a thousand VMs have leaked'
+	@echo '              WHAT=pae        build a 32-bit kernel, and run the tests that need one'
+	@echo '              WHAT=limit      build a kernel with memory cgroups, and log VMs near their limit'
+	@echo '              WHAT=migration  a live migration by QEMU, whose copy must have every write'
+	@echo '              WHAT=modules    the modules of `make dkms` in kernels of Debian, and migrations to the KVM of these and back'
+	@echo '              WHAT=bpf        run the bpftrace tools of tools/bpftrace in an emulated machine'
+	@echo 'make soak     an hour of stress with new seeds, in two machines at a time'
 	@echo
 	@echo 'make tree     build/linux: the packaged kernel source plus this series, one commit per mail'
-	@echo 'make save     write the commits of build/linux back to series/ and the whole files'
-	@echo 'make check    prove that tree and save agree, every mail builds and the checkers are content'
+	@echo 'make save     write the commits of build/linux back to series/ and to the whole files'
+	@echo 'make check    check that tree and save agree, that every mail builds, and that the checkers report nothing'
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'
 	@echo "make dkms     a Debian package of KVM alone, as modules for Debian's kernels of all bases (2 minutes);"
-	@echo "              ARGS=--newest tries Debian's newest kernels, which ARGS=--add then adds to the pins"
-	@echo 'make qemu     a QEMU that asks KVM for splitting, in build/qemu: qemu/ on Debian'"'"'s (8 minutes)'
+	@echo "              ARGS=--newest tests Debian's newest kernels, and ARGS=--add then adds these to base/"
+	@echo 'make qemu     a QEMU that can choose settings for its VM, in build/qemu: that of Debian with the patch in qemu/ (8 minutes)'
 	@echo 'make deb      installable Debian packages of the kernel, and a boot of them (an hour, 8 GiB)'
 	@echo
-	@echo 'make report   the newest results as one page with pictures, in build/report; make bench does it, too'
-	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and what moved"
-	@echo 'make reference  measure docs/reference/BASE anew (an hour) and put its figures into the pages;'
-	@echo '              ARGS=--older lists in docs/older.toml which of it is older than the code'
+	@echo 'make report   a page with pictures of the newest results, in build/report; make bench makes it, too'
+	@echo "make compare ARGS='A.jsonl B.jsonl'   two results side by side, and which figures changed"
+	@echo 'make reference  measure docs/reference/BASE again (an hour), and put its figures into the pages;'
+	@echo '              ARGS=--older lists in docs/older.toml which parts are older than the code'
 	@echo
-	@echo 'make setup    install what all of this needs (the others do it by themselves)'
-	@echo 'make clean    remove build/; refuses while build/linux holds unsaved work'
+	@echo 'make setup    install what the other targets need; they all run it themselves'
+	@echo 'make clean    remove build/; refuses if build/linux contains unsaved work'
 	@echo
-	@echo 'BASE=VERSION  another kernel for any of these but report, compare, mail and dkms; make tree ARGS=--help'
-	@echo '              says which there are. make tree SOURCE=FILE: a tarball of it from elsewhere'
-	@echo "ARGS='...' reaches the command: make bench ARGS=--help, make test ARGS='-k npt0'"
+	@echo 'BASE=VERSION  another kernel, for all targets but report, compare, mail and dkms; make tree ARGS=--help'
+	@echo '              lists the versions. make tree SOURCE=FILE uses a tarball of that kernel'
+	@echo "ARGS='...'    arguments of the command: make bench ARGS=--help, make test ARGS='-k npt0'"
 
 setup:
 	@lab/setup.sh $(PACKAGES)

@@ -62,7 +62,7 @@ BASE_OPTION = click.Option(
     expose_value=False,
     is_eager=True,
     metavar="VERSION",
-    help=f"The kernel that it is about: {', '.join(LAYOUT.versions)} (default {DEFAULT_BASE}).",
+    help=f"Base, i.e. kernel version: {', '.join(LAYOUT.versions)} (default {DEFAULT_BASE}).",
 )
 
 
@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings=SETTINGS)
 def cli() -> None:
-    """Build, run and measure the kernel series. The Makefile is a thin front for this."""
+    """Build, run and measure the kernel series. The targets of the Makefile call these commands."""
 
 
 def _complain(line: str, status: int) -> int:

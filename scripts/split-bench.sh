@@ -3,77 +3,77 @@
 #
 # Usage: split-bench.sh [OPTION]...
 #
-# Measure KVM's dirty logging with eager_page_split=N beside =Y in one boot: run
-# dirty_log_perf_test for each combination of what follows, print a table of its own times.
-# Both parameters change fastest, so that the host has the same history for what is
-# compared. Needs root, /dev/kvm and no other running VM, since eager_page_split is global.
+# Measure KVM's dirty logging with eager_page_split=N and with =Y in one boot. The script runs dirty_log_perf_test for
+# each combination of the values that the options list, and prints a table of the times that the test reports. The
+# values of eager_page_split and dirty_bits change fastest, so that runs that are compared follow each other directly.
+# The script needs root and /dev/kvm. No other VM may run, because eager_page_split applies to the whole host.
 #
-# It restores every setting that it changes. Old values are in /run/kvm-eager-split.journal while it
-# runs; if it is killed, the next start, or "kvm-eager-split restore", restores them from there.
+# It restores every setting that it changes. While it runs, the old values are in /run/kvm-eager-split.journal. If it is
+# killed, its next start, or "kvm-eager-split restore", restores them from there.
 #
 #   --quick            the default: --vcpus "2 8" --writes "100 20" --init-set yes
 #                      --backing anonymous_hugetlb_2mb --iterations 2
 #   --full             --vcpus "2 4 8 14 16 32 64" --writes "100 80 50 20 5 0" --init-set
 #                      both --backing "anonymous_hugetlb_2mb anonymous_thp" --iterations 3
-#   --vcpus LIST       vCPU counts, 1-1024 each; those that leave no CPU for each vCPU
-#                      and one for the test are measured overcommitted and marked
-#   --writes LIST      write percentages, 0-100 each
-#   --bytes SIZE       of each vCPU, bytes or with K, M, G (of 1024): whole pages of each
-#                      backing                                         (default: 4M)
-#   --backing LIST     memory behind the guest: anonymous, anonymous_thp, shmem,
-#                      anonymous_hugetlb, anonymous_hugetlb_2mb, anonymous_hugetlb_1gb,
-#                      shared_hugetlb
-#   --init-set WHICH   initially-all-set: yes, no or both
-#   --eager LIST       values of eager_page_split: N, Y            (default: "N Y")
-#   --dirty-bits LIST  values of dirty_bits: off, on, auto            (default: as it is)
-#   --per-vm           enable these two values for each VM (KVM_CAP_EAGER_SPLIT_CHUNK_SIZE, KVM_CAP_X86_DIRTY_BITS)
-#                      on a host with eager_page_split=Y and, with --dirty-bits, dirty_bits=auto, so that VMs
-#                      of others never get a setting that is measured: best where a scheduler may start some
-#   --iterations N     dirty, get and clear rounds, 2-1000
-#   --busy N           vCPUs that access memory after all of it is populated (default: all)
-#   --pattern WHICH    which accesses are writes: pages: each by chance; regions: all or none of those to
-#                      2 MiB, and huge pages and page tables are counted; clean: by chance, but none
-#                      before the first CLEAR, populating included, needs HugeTLB  (default: pages)
+#   --vcpus LIST       numbers of vCPUs, 1-1024 each. If the host lacks a CPU for each vCPU and one for the test,
+#                      the table and the results mark the run as overcommitted
+#   --writes LIST      percentages of accesses that are writes, 0-100 each
+#   --bytes SIZE       memory of each vCPU: a number of bytes, or with K, M or G (powers of 1024); a whole number
+#                      of pages of each backing                                     (default: 4M)
+#   --backing LIST     memory of the guest: anonymous, anonymous_thp, shmem, anonymous_hugetlb,
+#                      anonymous_hugetlb_2mb, anonymous_hugetlb_1gb, shared_hugetlb
+#   --init-set WHICH   whether to use KVM_DIRTY_LOG_INITIALLY_SET: yes, no or both
+#   --eager LIST       values of eager_page_split: N, Y                             (default: "N Y")
+#   --dirty-bits LIST  values of dirty_bits: off, on, auto                          (default: the host's value)
+#   --per-vm           choose these two settings for the test's VM alone, by KVM_CAP_EAGER_SPLIT_CHUNK_SIZE and
+#                      KVM_CAP_X86_DIRTY_BITS. Meanwhile the host has eager_page_split=Y and, with --dirty-bits,
+#                      dirty_bits=auto. Use this where a scheduler may start other VMs
+#   --iterations N     number of rounds of dirtying memory, GET and CLEAR, 2-1000
+#   --busy N           number of vCPUs that still access memory once all of it is populated (default: all)
+#   --pattern WHICH    which accesses are writes. pages: each one by chance. regions: all accesses to a region of
+#                      2 MiB, or none of them; huge pages and page tables are counted, too. clean: by chance, but
+#                      no access before the first CLEAR, populating included; needs HugeTLB (default: pages)
 #   --tracked          measure VMs that are logged before they access any memory, as for frequent snapshots, each
-#                      beside a VM that is logged later; see below
-#   --populate LIST    with --tracked: how the guest accesses its memory for the first time: writes, reads; reads
-#                      need HugeTLB                              (default: "writes reads")
-#   --verify WHEN      run the test with -V, untimed: "first", before anything is measured, "only",
-#                      or "no"; each --backing, --init-set, --eager and --dirty-bits once, with the
-#                      fewest --vcpus and the most --writes            (default: first)
-#   --no-pin           let the scheduler choose CPUs, even where there is one for each
-#   --test PATH        dirty_log_perf_test, the program itself: a script around it
-#                      must exec it                     (default: beside this script)
-#   --output FILE      append results as JSON lines, whole test runs only; owner and mode of FILE stay,
-#                      a symbolic link is refused
-#   --resume FILE      like --output, but without the runs that FILE holds, on the machine,
-#                      kernel and paging mode of its last line
-#   --mode MODE        refuse unless KVM was loaded in this paging mode: ept1, ept0, tdp, ept1-nopml or
-#                      tdp-nopml; ept stands for AMD's npt, too
-#   --machine NAME     label of the results       (default: $LAB_MACHINE, else host)
-#   --kernel WHICH     label of the results: series, peer or base  (default: series)
-#   --keep-going       measure the rest after a test run that failed
-#   --others-ok        measure although other VMs run, which disturbs them; without it a run is discarded,
-#                      and nothing more is measured, if another VM has started meanwhile
-#   --dry-run          print what would be run and change nothing; needs no root
-#   --quiet            no progress on stderr; table and errors only
-#   -h, --help         this text
+#                      compared with a VM that is logged later; see below
+#   --populate LIST    with --tracked: how the guest accesses its memory for the first time: writes, reads; the
+#                      latter needs HugeTLB                                         (default: "writes reads")
+#   --verify WHEN      when to run the test with -V, which verifies the dirty log and is not timed. first: before
+#                      anything is measured. only: measure nothing. no: never. One run for each combination of
+#                      --backing, --init-set, --eager and --dirty-bits, with the fewest --vcpus and the most
+#                      --writes                                                     (default: first)
+#   --no-pin           let the scheduler choose CPUs, even if there is one for each vCPU
+#   --test PATH        the program dirty_log_perf_test; a script that wraps it must exec it
+#                                                                                   (default: beside this script)
+#   --output FILE      append the results to FILE, as JSON lines; either all lines of a test run, or none. FILE
+#                      keeps its owner and mode. A symbolic link is refused
+#   --resume FILE      like --output, but leave out the runs whose results are in FILE. The machine, the kernel
+#                      and the paging mode must be those of its last line
+#   --mode MODE        refuse to measure if KVM is not in this paging mode: ept1, ept0, tdp, ept1-nopml or
+#                      tdp-nopml. ept also stands for AMD's npt
+#   --machine NAME     machine in the results        (default: $LAB_MACHINE, or host if that is not set)
+#   --kernel WHICH     kernel in the results: series, peer or base                  (default: series)
+#   --keep-going       if a test run fails, measure the others nevertheless
+#   --others-ok        measure although other VMs run, which disturbs them. Without this option, if another VM
+#                      starts meanwhile, the current run is discarded and nothing more is measured
+#   --dry-run          print what would be run, and change nothing; does not need root
+#   --quiet            print no progress to stderr; only the table, and errors
+#   -h, --help         print this text
 #
-# Lists are separated by blanks or commas. The table has milliseconds and the times that
-# eager_page_split changes most, the results have seconds and all times. Progress is
-# appended to the file or FIFO $LAB_PROGRESS, too.
+# Items of a LIST are separated by blanks or commas. The table shows milliseconds, and only the times that depend most
+# on eager_page_split. The results contain seconds, and all times. The script also appends its progress to the file or
+# FIFO $LAB_PROGRESS, if that is set.
 #
 # --tracked enables logging before the guest accesses its memory. KVM_GET_DIRTY_LOG also clears the log, so no huge
 # page is split ahead of writes. Iterations, at least 3, are a loop of snapshots. In a VM that was populated by
 # reads, iteration 1 reads everything again, and iteration 2 is the first that writes. In a VM that was populated by
 # writes, all iterations write. --quick then has --writes "100 1" and --iterations 3, --full --writes "100 50 20 5 1".
 #
-# A wrong result is no result: with -V the test fails if a page that the guest wrote to is not in
-# the log, or if KVM does not split what it is to split. Then nothing is measured. An unpatched
-# kernel (--kernel base) does not split without the TDP MMU, so that its Y is not verified there.
+# Wrong results are not measured: with -V the test fails if a page that the guest wrote to is not in the log, or if KVM
+# does not split what it has to split. Then the script measures nothing. An unpatched kernel (--kernel base) does not
+# split without the TDP MMU, so the script does not verify its eager_page_split=Y.
 #
-# Exit status: 0 measured; 1 a test run failed, or found a wrong result; 2 bad input or refused, nothing changed;
-# 130 interrupted (128 + the signal's number: 143 TERM, 129 HUP).
+# Exit status: 0: measured. 1: a test run failed, or its result was wrong. 2: wrong input, or the host is not suitable;
+# nothing was changed. 130: interrupted (128 + the number of the signal; 143 for TERM, 129 for HUP).
 #
 # Needs a POSIX shell and the commands awk, cat, chmod, chown, date, dd, dirname, flock, grep, ls, mkdir,
 # mktemp, mv, rm, sed, sort, stat, tail, tr, uname, wc, xargs (busybox's are enough; flock is util-linux's, and needed
@@ -266,7 +266,7 @@ parse_options() {
 		--quick | --full) preset=${1#--} ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
 		--*)
-			[ $# -ge 2 ] || refuse "$1 is unknown or lacks its value; see --help"
+			[ $# -ge 2 ] || refuse "$1 is unknown, or has no value; see --help"
 			set_option "$1" "$2"
 			shift
 			;;
@@ -294,7 +294,7 @@ set_option() {
 use_preset() {
 	[ "$tracked" -eq 0 ] || [ -z "${init_set+given}" ] ||
 		refuse '--init-set: with --tracked the log is empty at first, so there is nothing to choose'
-	[ "$tracked" -eq 1 ] || [ -z "${populate_list+given}" ] || refuse '--populate: only --tracked measures that'
+	[ "$tracked" -eq 1 ] || [ -z "${populate_list+given}" ] || refuse '--populate: can be used only with --tracked'
 	case $preset$tracked in
 	quick0) set -- '2 8' '100 20' yes anonymous_hugetlb_2mb 2 ;;
 	full0) set -- '2 4 8 14 16 32 64' '100 80 50 20 5 0' both 'anonymous_hugetlb_2mb anonymous_thp' 3 ;;
@@ -330,7 +330,7 @@ in_range() {
 
 one_of() {
 	for word in $1; do [ "$2" != "${word%,}" ] || return 0; done
-	refuse "$option: '$2' is none of $1"
+	refuse "$option: '$2' is not one of $1"
 }
 
 parse_bytes() {
@@ -351,9 +351,9 @@ parse_bytes() {
 check_backing() {
 	mib=$(page_mib_of "$1") || refuse "--backing: '$1' is unknown; see --help for the names"
 	[ -n "$mib" ] || refuse "--backing: '$1' needs a kernel with HugeTLB"
-	[ "$pattern" != clean ] || [ "$mib" -gt 0 ] || refuse "--backing: '$1' is no HugeTLB, which --pattern clean needs"
+	[ "$pattern" != clean ] || [ "$mib" -gt 0 ] || refuse "--backing: '$1' is not HugeTLB memory, which --pattern clean needs"
 	case "$tracked $mib $populate_list " in
-	'1 0 '*'reads '*) refuse "--backing: '$1' is no HugeTLB, which --populate reads needs; --populate writes does not" ;;
+	'1 0 '*'reads '*) refuse "--backing: '$1' is not HugeTLB memory, which --populate reads needs; use --populate writes" ;;
 	esac
 	[ "$1" != anonymous_thp ] || mib=2
 	# The test rounds up to whole pages: a result would name another size than it has.
@@ -388,7 +388,7 @@ check_input() {
 	[ "$pattern" != regions ] || [ $((size % 2097152)) -eq 0 ] ||
 		refuse "--bytes: '$bytes' is not a whole number of regions of 2M (--pattern regions)"
 	[ "$tracked $pattern" != '1 clean' ] ||
-		refuse '--pattern: with --tracked nothing is written before iteration 2 by --populate reads, not by clean'
+		refuse '--pattern: clean cannot be used with --tracked; with --populate reads nothing is written before iteration 2'
 	option=--init-set one_of 'yes, no, both' "$init_set"
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
@@ -402,7 +402,7 @@ check_input() {
 	name_loads
 	check_list --backing "$backing_list" check_backing
 	[ -z "$resume" ] || [ -z "$output" ] || [ "$resume" = "$output" ] ||
-		refuse "--resume: results go to '$resume', so --output '$output' cannot be"
+		refuse "--resume: names the file of the results, so --output must not name another one, '$output'"
 	output=${resume:-$output}
 }
 
@@ -536,15 +536,15 @@ show_plan() {
 }
 
 check_host() {
-	[ -e "$root/dev/kvm" ] || refuse 'no /dev/kvm: is KVM loaded, and virtualisation on?'
+	[ -e "$root/dev/kvm" ] || refuse 'there is no /dev/kvm: is KVM loaded, and virtualisation enabled in the firmware?'
 	[ -r "$eager_param" ] ||
 		refuse "no parameter eager_page_split in /sys/module/kvm/parameters: this kernel's KVM cannot split eagerly"
 	[ -z "$dirty_bits_given" ] || [ -r "$dirty_bits_param" ] ||
 		refuse "--dirty-bits: no parameter dirty_bits in /sys/module/kvm/parameters: this kernel's KVM cannot log by Dirty bits"
-	[ -w "$eager_param" ] || refuse 'not root: it takes root to change eager_page_split and the HugeTLB pool; try sudo'
+	[ -w "$eager_param" ] || refuse 'not root: only root can change eager_page_split and the HugeTLB pool; try sudo'
 	others=$(count_others)
 	[ "$others_ok" -eq 1 ] || [ "$others" -eq 0 ] ||
-		refuse "$others other VM(s) run here and eager_page_split is global; stop them or give --others-ok"
+		refuse "$others other VM(s) run here, and eager_page_split applies to all of them; stop them, or use --others-ok"
 	case " $backing_list $(cat "$root/sys/kernel/mm/transparent_hugepage/enabled" 2>/dev/null)" in
 	*' anonymous_thp '*'[never]'*)
 		refuse 'transparent huge pages are off; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled' ;;
@@ -565,7 +565,7 @@ check_alone() {
 	others=$(count_others)
 	[ "$others" -ne 0 ] || return 0
 	complain "$others other VM(s) started meanwhile: the run '$(describe_run)' is discarded, the settings of this host are" \
-		"restored${dirty_bits_given:+; a VM keeps the dirty_bits that it started with}; later: --resume, or --others-ok"
+		"restored${dirty_bits_given:+; a VM keeps the dirty_bits that it started with}; continue later by --resume, or use --others-ok"
 }
 
 # A kernel with both vendors built in has both parameters, whatever the CPU is.
@@ -636,14 +636,14 @@ pin_list() { echo "$pin_order" | awk -v n="$vcpus" '{ for (i = 2; i <= n + 1; i+
 take_lock() {
 	[ -z "$locked" ] && [ -d "$root/run" ] || return 0
 	lock_file=$root/run/$name.lock
-	command -v flock >/dev/null || refuse 'no command flock: it is in util-linux'
+	command -v flock >/dev/null || refuse 'there is no command flock: it is in util-linux'
 	# Not a file that users can open, and lock.
 	(umask 077 && : >>"$lock_file") 2>/dev/null || refuse "$root/run cannot be written: is it mounted read-only?"
 	exec 9>>"$lock_file"
 	# kvm-eager-split status has it for a moment, too.
 	flock -w 1 9 || {
 		writer=$(journal_writer)
-		refuse "another split-bench.sh runs already, or a test that it started: ${writer:-it has changed nothing yet} ($lock_file)"
+		refuse "another split-bench.sh, or a test that it has started, is running: ${writer:-it has changed nothing yet} ($lock_file)"
 	}
 	locked=yes
 }
@@ -660,9 +660,9 @@ make_scratch() {
 restore_killed() {
 	[ -e "$journal" ] || return 0
 	[ ! -e "$eager_param" ] || [ -w "$eager_param" ] ||
-		refuse "not root: $(journal_writer) was killed, or runs; see kvm-eager-split status"
+		refuse "not root: $(journal_writer) was killed, or is running; see kvm-eager-split status"
 	take_lock
-	! grep -q '^modules ' "$journal" || refuse "$(journal_writer) swaps modules, or was killed: kvm-eager-split status"
+	! grep -q '^modules ' "$journal" || refuse "$(journal_writer) is replacing modules, or was killed; see kvm-eager-split status"
 	restore_left_behind || exit 2
 }
 
@@ -675,7 +675,7 @@ pool_free() { echo $(($(cat "$pool_dir/free_hugepages") - $(cat "$pool_dir/resv_
 # In: MiB that are wanted and that there are of a HugeTLB pool, and the size of its pages.
 too_little() {
 	complain "too little memory for the HugeTLB pool: wanted $1 MiB in $3 MiB pages, had $2 MiB;" \
-		"take fewer --vcpus or smaller --bytes"
+		"use fewer --vcpus or smaller --bytes"
 }
 
 # In: MiB that are to be taken. The reserve is for the test itself, KVM's page tables and the host's other
@@ -684,7 +684,7 @@ check_memory() {
 	needed=$(($1 + 64 + $1 / 128))
 	available=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
 	[ "$needed" -le "$available" ] || complain "too little memory: wanted $needed MiB, a reserve of" \
-		"$((needed - $1)) MiB included, had $available MiB available; take fewer --vcpus or smaller --bytes"
+		"$((needed - $1)) MiB included, had $available MiB available; use fewer --vcpus or smaller --bytes"
 }
 
 grow_pool() {
@@ -730,49 +730,70 @@ open_directory() {
 	exec 7<"$(dirname "$output")"
 }
 
-# Runs a command whose input are the results so far, descriptor 6. Fails if their name is that of another file.
-from_output() (
+# Opens the results so far, if there are any, as descriptor 6, and sets has_results. Fails if their name is that of
+# another file. To open a FIFO that the owner of the directory has put there just now takes forever.
+open_results() {
+	has_results=''
+	[ -e "$directory/$output_name" ] || return 0
 	[ -f "$directory/$output_name" ] && exec 6<"$directory/$output_name" || exit 1
-	[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/6)" ] || exit 1
-	"$@" <&6
-)
+	[ -f /proc/self/fd/6 ] &&
+		[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/6)" ] || exit 1
+	has_results=yes
+}
 
-# Sets output_tmp.
-name_new() { output_tmp=$(mktemp -u "$directory/.$name.XXXXXX"); }
-
-# Runs a command whose output is the new file, descriptor 8. With -C the shell opens no file that is there.
-to_new() (
-	[ ! -e "$directory/$output_name" ] || umask 077
-	set -C
-	exec 8>"$output_tmp"
-	"$@" >&8
-)
+# Runs a function in a process of its own, so that a signal ends it: a shell handles none while it waits for the
+# foreground. That process opens the results itself: one that it has started would outlive it.
+in_background() {
+	"$@" &
+	wait "$!"
+	status=$?
+	last_child=$!
+	return "$status"
+}
 
 # Results are worth nothing when they cannot be kept: the room is taken beforehand.
 check_output() {
 	[ -n "$output" ] || return 0
-	[ ! -s "$output" ] || [ -z "$(from_output tail -c 1)" ] ||
-		refuse "--output: '$output' ends in half a line; is it a file of JSON lines?"
+	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	in_background try_output || {
+		[ "$status" -ne 1 ] || complain "--output: another file has taken the place of '$output'"
+		exit 2
+	}
+	rm -f "$output_tmp"
+}
+
+# With -C the shell opens no file that is there.
+try_output() {
+	open_results
+	[ -z "$has_results" ] || [ -z "$(tail -c 1 <&6)" ] ||
+		refuse "--output: '$output' does not end with a newline; is it a file of JSON lines?"
 	# 550 bytes hold a line; the old content is copied, see append_results.
 	kib=$((runs_total * (3 + 3 * iterations) * 550 / 1024 + 1))
-	[ ! -f "$output" ] || kib=$((kib + $(from_output wc -c || echo 0) / 1024 + 1))
-	{ name_new && to_new dd if=/dev/zero bs=1024 count="$kib"; } 2>/dev/null ||
+	[ -z "$has_results" ] || kib=$((kib + $(stat -L -c %s /proc/self/fd/6) / 1024 + 1))
+	set -C
+	dd if=/dev/zero bs=1024 count="$kib" 2>/dev/null >"$output_tmp" ||
 		refuse "--output: no room for $kib KiB beside '$output', or not writable"
-	rm -f "$output_tmp"
 }
 
 # The owner and the mode stay, as well.
 copy_results() {
-	cat && chown "$(stat -L -c %u:%g /proc/self/fd/6)" /proc/self/fd/8 &&
+	cat <&6 && chown "$(stat -L -c %u:%g /proc/self/fd/6)" /proc/self/fd/8 &&
 		chmod "$(stat -L -c %a /proc/self/fd/6)" /proc/self/fd/8
 }
 
-all_results() { { [ ! -e "$directory/$output_name" ] || from_output copy_results; } && cat "$scratch/new"; }
+all_results() { { [ -z "$has_results" ] || copy_results; } && cat "$scratch/new"; }
 
 # Not into a directory that has taken the name; and the new file, not one that has taken its place.
-replace_results() {
-	all_results && mv -fT "$output_tmp" "$directory/$output_name" &&
+rename_new() {
+	mv -fT "$output_tmp" "$directory/$output_name" &&
 		[ "$(stat -c %d:%i "$directory/$output_name")" = "$(stat -L -c %d:%i /proc/self/fd/8)" ]
+}
+
+replace_results() {
+	open_results
+	[ -z "$has_results" ] || umask 077
+	set -C
+	{ all_results >&8 && rename_new; } 2>/dev/null 8>"$output_tmp"
 }
 
 # A copy that replaces the file: there are whole test runs only in it, whatever happens.
@@ -782,7 +803,8 @@ append_results() {
 		return
 	}
 	[ -n "$output" ] || return 0
-	{ name_new && to_new replace_results; } 2>/dev/null && return 0
+	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	in_background replace_results && return 0
 	rm -f "$output_tmp"
 	complain "could not write '$output': no space left, or is another file there?"
 }
@@ -814,11 +836,11 @@ read_results() {
 			value("tdp_mmu") " " value("pml", "true")
 		# The table shows what it has: nothing that a terminal obeys.
 		if ($0 !~ /^[{].*[}]$/ || /[[:cntrl:]]/ || split(setting, words, " ") != 6 || value("phase") == "" || value("seconds") !~ /^[0-9]+(\.[0-9]+)?$/) {
-			wrong = "is of another kind: line " NR " of it is no result of this script"
+			wrong = "cannot be resumed: line " NR " is not a result of this script"
 			exit
 		}
 		if (value("dirty_harvest") != "") {
-			wrong = "calls dirty_bits dirty_harvest, as this script did earlier: sed -i s/dirty_harvest/dirty_bits/ FILE"
+			wrong = "has the old name dirty_harvest of dirty_bits; run: sed -i s/dirty_harvest/dirty_bits/ FILE"
 			exit
 		}
 		had = value("cpus", "-")
@@ -839,7 +861,7 @@ read_results() {
 			done = done " " parts[2] ";"
 			if (times[one] != 3 + n * (parts[2] ~ /^yes/ ? 3 : 2)) other[setting] = 1
 		}
-		if (!wrong && other[setting]) wrong = "holds runs with other --iterations or pinning, or a run twice"
+		if (!wrong && other[setting]) wrong = "contains runs with other --iterations or pinning, or a run twice"
 		print wrong "\n" setting, had "\n" done
 		for (i = 1; i <= NR; i++) if (of[i] == setting) print line[i]
 	}'
@@ -851,7 +873,7 @@ read_resumed() {
 	[ -e "$output" ] || refuse "--resume: there is no file '$output'; begin with --output '$output'"
 	[ -r "$output" ] || refuse "--resume: '$output' cannot be read"
 	{ IFS= read -r wrong; IFS= read -r last_setting; IFS= read -r done_runs; resumed=$(cat); } <<END
-$(from_output read_results || echo 'is another file now')
+$( (open_results && read_results <&6) || echo 'was replaced meanwhile')
 END
 	[ -z "$wrong" ] || refuse "--resume: '$output' $wrong"
 }

@@ -12,7 +12,7 @@ from lab.core.steps import say
 @click.argument("what", nargs=-1, type=click.Choice([*kernel.CONFIGS, "selftests"]))
 @click.option("--kind", type=click.Choice(KINDS), default="series")
 def command(what: tuple[str, ...], kind: str) -> None:
-    """Build kernels and the KVM selftests: WHAT is kvm and selftests if not given."""
+    """Build kernels and the KVM selftests. Without arguments: the kernel kvm, and the selftests."""
     for name in what or ("kvm", "selftests"):
         if name == "selftests":
             say(str(selftests.build(kind)))

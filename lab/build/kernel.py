@@ -131,8 +131,8 @@ def verify(config: Path, asked: Mapping[str, str]) -> None:
     failed = [f"{name}={value}" for name, value in asked.items() if took.get(name, "n") != value]
     if failed:
         raise LabError(
-            f"{config}: did not take: {' '.join(failed)}; a symbol that this one depends on"
-            " is missing from the fragments, or the kernel has it no longer"
+            f"{config}: not accepted: {' '.join(failed)}; an option that they depend on"
+            " is missing from the fragments, or the kernel no longer has them"
         )
 
 

@@ -99,7 +99,7 @@ def _check(path: str, given: Mapping[str, str]) -> Check:
     output = _pattern(path, "Output", given.get("Output"))
     kernel_log = _pattern(path, "Kernel-log", given.get("Kernel-log"))
     if not output and not kernel_log:
-        raise LabError(f"{path}: neither Output: nor Kernel-log: says what is seen of the mistake")
+        raise LabError(f"{path}: needs Output: or Kernel-log:, by which the mistake is seen")
     program, *arguments = given["Caught-by"].split()
     machine, *words = given["Machine"].split()
     config = given.get("Config", "kvm")
@@ -113,7 +113,7 @@ def _parse(layout: Layout, file: Path) -> NamedMail:
         raise LabError(f"{path}: a mutant is called NN-name.patch or NNN-name.patch")
     mail = parse(path, read_text(file))
     if mail.whole or mail.deletes or mail.removes:
-        raise LabError(f"{path}: a mutant is a diff; Adds: and the like are for series/")
+        raise LabError(f"{path}: a mutant must be a diff, without Adds: and the like")
     if not mail.diff and layout.mutant_patches in file.parents:
         raise LabError(f"{path}: has no diff")
     return NamedMail(path, mail)
@@ -194,7 +194,7 @@ def load(layout: Layout) -> Mutants:
         used = {int(word) for word in SWITCH.findall(mail.diff)}
         if used != {number}:
             numbers = ", ".join(map(str, sorted(used))) or "none"
-            raise LabError(f"{path}: its switch is kvm_mutant({number}), the patch has {numbers}")
+            raise LabError(f"{path}: the patch must use kvm_mutant({number}), and uses {numbers}")
         given = _trailers(path, mail)
         check, reverts = _check(path, given), given.get("Reverts", "")
         if (control := given.get("Control", OWN)) != OWN:

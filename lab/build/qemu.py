@@ -43,7 +43,10 @@ def make() -> Path:
             dsc = archive.fetch(PIN.package, PIN.suite, work, log)
             version = dsc.read_text().partition("\nVersion: ")[2].partition("\n")[0]
             if not find(PIN, version, dsc).proved:
-                say(f"qemu: {version} is newer than {PIN.newest}: used if qemu/*.patch applies")
+                say(
+                    f"qemu: {version} is newer than {PIN.newest}:"
+                    " it is used if qemu/*.patch applies"
+                )
             source = next(work.glob("*/debian")).parent
             words = ("sh", "-ec", SCRIPT, "sh", *map(str, patches))
             # Find Debian's Python and meson, not those of the virtual environment.
@@ -57,5 +60,5 @@ def make() -> Path:
 
 @click.command()
 def command() -> None:
-    """Build QEMU with qemu/*.patch in build/qemu, out of Debian's source package."""
+    """Build QEMU in build/qemu, from Debian's source package with qemu/*.patch applied."""
     say(f"qemu: {make()}")

@@ -54,14 +54,24 @@ def _run(machine: Machine, job: Job) -> int:
 @click.argument("machine")
 @click.argument("command", nargs=-1, required=True)
 @click.option("-k", "--kind", type=click.Choice(KINDS), default="series")
-@click.option("-c", "--config", default="kvm", help="The kernel's.")
-@click.option("-p", "--parameter", multiple=True, metavar="MODULE.NAME=VALUE")
+@click.option("-c", "--config", default="kvm", help="Configuration of the kernel.")
+@click.option(
+    "-p", "--parameter", multiple=True, metavar="MODULE.NAME=VALUE", help="A module parameter."
+)
 @click.option("--cpus", type=int, default=2)
 @click.option("--memory", "memory_mib", type=int, default=1024, metavar="MIB")
-@click.option("--file", "files", multiple=True, metavar="GUEST=HOST", help="File or directory.")
-@click.option("--cmdline", multiple=True, metavar="WORD", help="For the kernel's command line.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="GUEST=HOST",
+    help="A file or directory for the machine.",
+)
+@click.option(
+    "--cmdline", multiple=True, metavar="WORD", help="A word of the kernel's command line."
+)
 @click.option("--timeout", "timeout_s", type=float, default=300, metavar="S")
-@click.option("--dry-run", is_flag=True, help="Say what would run; build and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be run; build and start nothing.")
 def command(
     machine: str,
     kind: str,
@@ -71,11 +81,11 @@ def command(
     dry_run: bool,
     **given: Any,
 ) -> int:
-    """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host) and exit with its status.
+    """Run COMMAND in MACHINE (svm-qemu, vmx-bochs or host), and end with its exit status.
 
-    Its output goes to stdout, its progress to stderr. A machine that crashes or times out
-    makes the exit status 3. Put -- before a COMMAND with options of its own. What a
-    32-bit kernel (-c pae) is to run, its busybox aside, has to be a static 32-bit program.
+    The output of COMMAND goes to stdout, its progress to stderr. If the machine crashes or times
+    out, the exit status is 3. Write -- before a COMMAND that has options. Programs for a 32-bit
+    kernel (-c pae), except busybox, must be static 32-bit programs.
     """
     chosen = machines.get(machine)
     parameters = _pairs(parameter, "kvm.tdp_mmu=0")

@@ -12,7 +12,7 @@ T = TypeVar("T")
 def check_known(known: Collection[str], name: str, what: str) -> None:
     """LabError: there is no WHAT called NAME; says which names there are."""
     if name not in known:
-        raise LabError(f"there is no {what} {name!r}, but: {' '.join(known)}")
+        raise LabError(f"there is no {what} {name!r}, only: {' '.join(known)}")
 
 
 def named(known: Mapping[str, T], name: str, what: str) -> T:

@@ -85,7 +85,7 @@ class EmulatedMachine(ABC):
             # Kernel and image are stored twice: as files, and inside a boot medium.
             wanted = 2 * (len(image) + job.kernel.stat().st_size) // MIB + SPARE_DISK_MIB
             if shutil.disk_usage(directory).free // MIB < wanted:
-                raise LabError(f"no space left: it needs {wanted} MiB below {workspace.TEMPORARY}")
+                raise LabError(f"no space left in {workspace.TEMPORARY}: {wanted} MiB are needed")
             self.prepare(job, cmdline, image, directory)
             argv = self.argv(job, cmdline)
             for name in (CONSOLE, REPORT):
@@ -130,7 +130,7 @@ class EmulatedMachine(ABC):
                 )
         for word in job.cmdline:
             if not parameters.WORD.fullmatch(word):
-                raise LabError(f"{word!r}: not one word of a kernel command line")
+                raise LabError(f"{word!r}: is not a single word, as each --cmdline must be")
         if not job.command:
             raise LabError("no command to run")
         initramfs.check_files(job.files)

@@ -45,4 +45,6 @@ def check_value(machine: str, name: str, wanted: str, found: str | None) -> None
         raise LabError(f"{name}: {machine}'s kernel has no such module parameter")
     turned_off = wanted in TRUE and found in FALSE
     if not (same_value(wanted, found) or turned_off or found == UNREADABLE):
-        raise LabError(f"{name}={wanted}: {machine}'s kernel did not take it and has {found}")
+        raise LabError(
+            f"{name}={wanted}: {machine}'s kernel did not accept the value, and has {found}"
+        )

@@ -78,7 +78,9 @@ def _check_complete(boot: Boot, found: list[Measurement]) -> None:
     seen = found[0]
     if boot.mode and boot.mode.ept != seen.ept:
         mode = notation.paging(boot.machine, seen.ept)
-        raise WorkFailed(f"{boot.label}: asked for another paging mode, the results say {mode}")
+        raise WorkFailed(
+            f"{boot.label}: the results are of another paging mode than requested: {mode}"
+        )
     like = seen.key
     if boot.mode:
         wanted = boot.mode
@@ -227,33 +229,35 @@ def show(
 
 @click.command()
 @click.option("--machine", "name", default="vmx-bochs", help=", ".join(machines.NAMES))
-@click.option("--quick", "preset", flag_value="quick", default="quick", help="The small matrix.")
+@click.option("--quick", "preset", flag_value="quick", default="quick", help="A small matrix.")
 @click.option(
     "--full",
     "preset",
     flag_value="full",
-    help="More vCPUs and write mixes, each in both log modes and with dirty_bits: takes hours.",
+    help="A large matrix, which takes hours: more numbers of vCPUs and write percentages, with and"
+    " without initially-all-set, with dirty_bits off and on.",
 )
-@click.option("--vcpus", callback=numbers, help="vCPU counts, as in '2 4 8'.")
-@click.option("--writes", callback=numbers, help="Write percentages, as in '100 20'.")
+@click.option("--vcpus", callback=numbers, help="Numbers of vCPUs, e.g. '2 4 8'.")
+@click.option("--writes", callback=numbers, help="Write percentages, e.g. '100 20'.")
 @click.option("--eager", callback=words, help="Values of eager_page_split: 'N Y'.")
 @click.option(
     "--dirty-bits",
     callback=words,
-    help="Values of dirty_bits: 'off on auto', for the series and where there is no PML."
+    help="Values of dirty_bits: off, on, auto. Only for the series, in modes without PML."
     " Default: off, with --full 'off on'.",
 )
-@click.option("--init-set", help="Initially-all-set: yes, no or both.")
-@click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, as in 4M.")
-@click.option("--backing", callback=words, help="The guest's memory, as in anonymous_hugetlb_2mb.")
-@click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
+@click.option("--init-set", help="Use KVM_DIRTY_LOG_INITIALLY_SET: yes, no or both.")
+@click.option("--bytes", "bytes_per_vcpu", help="Memory of each vCPU, e.g. 4M.")
+@click.option("--backing", callback=words, help="Memory of the guest, e.g. anonymous_hugetlb_2mb.")
+@click.option("--iterations", type=int, help="Rounds of dirtying, GET and CLEAR in a run.")
 @click.option(
     "--kernel",
     "kernels",
     type=click.Choice(["all", *jsonl.KERNELS]),
     default="all",
-    help="All: the series, beside it N of the unpatched kernel and Y of the ungated baseline; with"
-    " tdp_mmu=Y, both of the unpatched kernel.",
+    help="all: the series with N and Y, the unpatched kernel (base) with N, and the ungated"
+    " baseline (peer) with Y. With tdp_mmu=Y: the series and the unpatched kernel, each with N and"
+    " Y.",
 )
 @files.output_option
 @click.option(
@@ -274,12 +278,12 @@ def bench(
     every: bool,
     **chosen: Any,
 ) -> None:
-    """Measure dirty logging with eager_page_split=N beside =Y, and sum up what came out.
+    """Measure dirty logging with eager_page_split=N and =Y, and print a summary.
 
-    All figures are in the report, with pictures, and in the file of results.
+    The report and the file of results contain all figures.
 
-    Exit status: 0 measured, 1 a run failed, or simulated times miss a goal, 2 bad input, 3 a
-    machine crashed or timed out, 130 interrupted.
+    Exit status: 0: measured. 1: a run failed, or simulated times miss a goal. 2: wrong input. 3: a
+    machine crashed or timed out. 130: interrupted.
     """
     given = {k: v for k, v in chosen.items() if v is not None}
     if name == "host":

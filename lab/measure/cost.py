@@ -146,14 +146,18 @@ def parse(text: str, ept: bool, release: str) -> Iterator[dict[str, Any]]:
 
 
 @click.command()
-@click.option("--sizes", callback=numbers, default="32 128 512 4096", help="MiB of a single vCPU.")
-@click.option("--vcpus", callback=numbers, default="1 2 4 8 14", help=f"{PER_VCPU_MIB} MiB each.")
+@click.option(
+    "--sizes", callback=numbers, default="32 128 512 4096", help="Memory of a single vCPU, MiB."
+)
+@click.option(
+    "--vcpus", callback=numbers, default="1 2 4 8 14", help=f"vCPUs, {PER_VCPU_MIB} MiB each."
+)
 @output_option
 def command(sizes: tuple[int, ...], vcpus: tuple[int, ...], output: Path | None) -> None:
-    """Measure what splitting a huge page costs while mmu_lock is held, over memory and vCPUs.
+    """Measure for how long splitting a huge page holds mmu_lock, over memory and vCPUs.
 
-    Prints a table; writes JSON lines, and draws the report. Simulated instructions, on the
-    lockstep machine only.
+    Print a table, write JSON lines, and draw the report. The machine is always vmx-bochs, whose
+    time is the number of instructions.
     """
     machine = machines.get(MACHINE)
     wanted = points(sizes, vcpus)

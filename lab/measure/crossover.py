@@ -57,9 +57,9 @@ def measure_into(file: Path) -> None:
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(output: Path | None, dry_run: bool) -> None:
-    """Measure dirty_bits=on beside off over write percentages, and print where they cross.
+    """Measure dirty_bits=on and =off over write percentages, and print where on becomes faster.
 
-    Writes JSON lines, complete or not at all, and draws the report. Simulated time.
+    Write JSON lines, and draw the report. Times are simulated.
     """
     if dry_run:
         bench.show_plan(machines.get(MACHINE), boots())

@@ -175,7 +175,7 @@ def condense(text: str, common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         records = [json.loads(line) for line in text.splitlines()]
         windows = [one for one in records if one["record"] == "window"]
         if not windows:
-            raise WorkFailed("a run without a timeline")
+            raise WorkFailed("a run has no timeline")
         kept = [one for one in records if one["record"] in KEPT]
         for one in [_timeline(windows), *kept]:
             yield {"record": one["record"], **common} | one
@@ -228,23 +228,24 @@ def measure(plan: Sequence[LiveBoot]) -> list[dict[str, Any]]:
 
 @click.command()
 @click.option("--ept", type=click.Choice([*EITHER]), default="both", help="N: shadow paging.")
-@click.option("--mib", type=int, default=USUAL.mib_per_vcpu, help="Per vCPU.")
+@click.option("--mib", type=int, default=USUAL.mib_per_vcpu, help="Memory of each vCPU, MiB.")
 @click.option(
     "--contended",
     is_flag=True,
-    help="Clear 1 GiB while 13 vCPUs fault, by the TDP MMU: unpatched, the series, Dirty bits.",
+    help="Clear the log of 1 GiB in the TDP MMU, while 13 vCPUs fault: in the unpatched kernel, and"
+    " in the series, also with Dirty bits.",
 )
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(ept: str, mib: int, contended: bool, output: Path | None, dry_run: bool) -> None:
-    """Measure what running vCPUs feel: timelines and stalls, on the lockstep machine.
+    """Measure throughput and stalls of running vCPUs while logging is enabled and disabled.
 
-    Writes JSON lines, complete or not at all, and draws the report. Simulated time.
+    Write JSON lines, and draw the report. The machine is always vmx-bochs; times are simulated.
     """
     check(mib)
     load = replace(USUAL, mib_per_vcpu=mib)
     if contended and (ept, load) != ("both", USUAL):
-        raise LabError("--contended: its load and its modes are given; leave --ept and --mib out")
+        raise LabError("--contended: cannot be combined with --ept and --mib")
     plan = contended_boots() if contended else live_boots(EITHER[ept], load)
     if dry_run:
         for boot in plan:

@@ -188,7 +188,7 @@ def profile(
         try:
             return files[f"{run.name}.{kind}"]
         except KeyError:
-            raise WorkFailed(f"{run.name}: no {kind} came back") from None
+            raise WorkFailed(f"{run.name}: the machine returned no {kind}") from None
 
     def text(kind: str) -> str:
         return data(kind).decode(errors="replace")
@@ -225,16 +225,18 @@ def _done(total: int, numbers: Iterator[int], name: str) -> None:
     "--vcpus",
     callback=numbers,
     default="1 2 4 8 14 16 32",
-    help="vCPU counts; more than 14 share 15 CPUs. 1 is what the others are compared with.",
+    help="Numbers of vCPUs. More than 14 share 15 CPUs. The others are compared with 1 vCPU.",
 )
 @click.option("--writes", callback=numbers, default="100 20", help="Write percentages.")
 @click.option(
     "--cpus",
     type=click.IntRange(1, VmxBochs.max_cpus),
-    help="Processors, instead of one more than vCPUs.",
+    help="CPUs of the machine. Default: one more than vCPUs.",
 )
 @click.option("--mib", default=2, help="Memory of each vCPU, MiB.")
-@click.option("--modes", callback=words, default="ept1 ept0", help=f"Of '{' '.join(MODES)}'.")
+@click.option(
+    "--modes", callback=words, default="ept1 ept0", help=f"Paging modes: {', '.join(MODES)}."
+)
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
@@ -246,9 +248,9 @@ def command(
     output: Path | None,
     dry_run: bool,
 ) -> None:
-    """Measure how much of their time vCPUs wait for mmu_lock, lazy beside eager.
+    """Measure the share of time that vCPUs wait for mmu_lock, with eager_page_split=N and =Y.
 
-    Prints a table; writes JSON lines, and draws the report. On the lockstep machine only.
+    Print a table, write JSON lines, and draw the report. The machine is always vmx-bochs.
     """
     check(vcpus, writes, mib)
     machine = machines.get(MACHINE)

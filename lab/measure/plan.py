@@ -331,8 +331,7 @@ def bench_boots(
     """The boots for one invocation.
 
     kernels: a kind of kernel; or "all" for the series, and for comparison the ungated baseline with
-    Y
-        and the base with N.
+        Y and the base with N.
     modes: keys of MODES. The machine `host` has one kernel and one mode only.
 
     If the CPU logs dirty pages itself, dirty_bits is not set.
@@ -366,13 +365,13 @@ def check_modes(machine: str, modes: tuple[str, ...] | None) -> tuple[str, ...] 
     if modes is None:
         return None
     if machine == "host":
-        raise LabError("--modes: host takes the paging mode that its KVM was loaded with")
+        raise LabError("--modes: cannot be used with host, whose KVM was loaded in one paging mode")
     known = modes_of(machine)
     unknown = [word for word in modes if word not in known]
     if unknown:
-        raise LabError(f"--modes: {unknown[0]!r} is none of {', '.join(known)}")
+        raise LabError(f"--modes: {unknown[0]!r} is not one of {', '.join(known)}")
     if not modes or len(set(modes)) < len(modes):
-        raise LabError("--modes: the list is empty or has a mode twice")
+        raise LabError("--modes: the list is empty, or names a mode twice")
     return modes
 
 
@@ -385,11 +384,13 @@ def check_dirty_bits(
     if machine == "host":
         return
     if kernels in ("peer", "base"):
-        raise LabError(f"--dirty-bits: the kernel {kernels} has no dirty_bits, only the series has")
+        raise LabError(
+            f"--dirty-bits: the kernel {kernels} has no dirty_bits, only the series does"
+        )
     if all(logs_by_itself(machine, MODES[name]) for name in modes):
         useful = [n for n in modes_of(machine) if not logs_by_itself(machine, MODES[n])]
         raise LabError(
-            f"--dirty-bits: changes nothing with --modes '{' '.join(modes)}', where the CPU logs by"
+            f"--dirty-bits: has no effect with --modes '{' '.join(modes)}', where the CPU logs by"
             f" itself (PML); it does with {', '.join(useful)}"
         )
 

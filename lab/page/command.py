@@ -76,19 +76,22 @@ def _live_beside(found: Sequence[Measurement], file: Path) -> Source | None:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=REPORT,
-    help="Directory for the report, instead of build/report.",
+    help="Directory for the report.",
 )
 def command(files: tuple[Path, ...], output: Path) -> None:
-    """Draw FILES of results, or the newest in build/results: an HTML page and a Markdown twin.
+    """Draw a report of FILES of results: an HTML page, and the same as Markdown.
 
-    Of each base the newest of a kind; each section has one base after the other, nothing is mixed.
+    Without FILES the report shows the newest results of each kind and base in build/results. Each
+    section shows the bases one after the other.
 
-    What is in a file is told by its name: NAME-live.jsonl, NAME-cost.jsonl, NAME-lock.jsonl;
-    all others are results of `make bench`. What was not measured is named, with the command
-    for it.
+    The end of a file's name is its kind, e.g. NAME-live.jsonl or NAME-cost.jsonl. All other files
+    are results of `make bench`. For results that are missing, the report names the command that
+    measures them.
     """
     # Making the report would remove it.
     if output.exists() and not (output / render.MARKDOWN).exists():
-        raise LabError(f"--output: {output} exists and holds no report; name another directory")
+        raise LabError(
+            f"--output: {output} exists, and contains no report; choose another directory"
+        )
     write(files or sources.newest(RESULTS), output)
     say(f"report: {output / render.HTML}, and {render.MARKDOWN} beside it")

@@ -134,9 +134,13 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("a", type=_FILE)
 @click.argument("b", type=_FILE)
-@click.option("--again-a", multiple=True, type=_FILE, help="Another run of what A is of.")
-@click.option("--again-b", multiple=True, type=_FILE, help="Another run of what B is of.")
-@click.option("--brief", is_flag=True, help="Only what moved, without the page.")
+@click.option(
+    "--again-a", multiple=True, type=_FILE, help="Another run of the code of A; can be repeated."
+)
+@click.option(
+    "--again-b", multiple=True, type=_FILE, help="Another run of the code of B; can be repeated."
+)
+@click.option("--brief", is_flag=True, help="Print only what changed, and draw no page.")
 @click.option("--tables", "every", is_flag=True, help="Print the table of all figures, too.")
 def command(
     a: Path,
@@ -146,11 +150,12 @@ def command(
     brief: bool,
     every: bool,
 ) -> None:
-    """Say what moved between results A and B (JSON lines of `make bench`), and draw it.
+    """Print which figures changed from results A to results B of `make bench`, and draw them.
 
-    All figures, side by side, are in build/compare/index.html.
+    build/compare/index.html shows all figures side by side.
 
-    Exit status: 0 nothing moved, 1 something did, 2 bad input, such as two kinds of machines.
+    Exit status: 0: nothing changed. 1: a figure changed. 2: wrong input, e.g. results of two
+    machines.
     """
     before, after = compare.load([a, *again_a]), compare.load([b, *again_b])
     found = compare.compare(before, after)

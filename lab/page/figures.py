@@ -89,7 +89,7 @@ def specification(root: Path = ROOT) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LabError(f"{SPECIFICATION}: {error}") from error
     if "base" not in found:
-        raise LabError(f"{SPECIFICATION}: names no base for what names none itself")
+        raise LabError(f"{SPECIFICATION}: has no `base`, i.e. no default base")
     return found
 
 
@@ -116,7 +116,7 @@ def chosen(entry: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> S
     """
     base = entry.get("base", spec["base"])
     if base not in found:
-        raise LabError(f"{REFERENCE} has nothing of {base}: run `make reference BASE={base}`")
+        raise LabError(f"{REFERENCE} has no results of {base}: run `make reference BASE={base}`")
     return found[base]
 
 

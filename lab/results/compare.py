@@ -106,12 +106,14 @@ def compare(a: Side, b: Side) -> Comparison:
     """Judge all figures that both have. LabError: machines differ, or there is no such figure."""
     found = sorted({key.machine for key in (*a.times, *b.times)})
     if len(found) != 1:
-        raise LabError(f"results of {' and '.join(found)}: times of different machines say nothing")
+        raise LabError(
+            f"results of {' and '.join(found)}: times of different machines cannot be compared"
+        )
     # A name that is no machine of the lab is the label of a real machine.
     lockstep = found[0] in machines.NAMES and machines.get(found[0]).lockstep
     pairs = [_pair(key, a.times[key], b.times[key], lockstep) for key in a.times if key in b.times]
     if not pairs:
-        raise LabError(f"{a.name} and {b.name} measured nothing with the same dimensions")
+        raise LabError(f"{a.name} and {b.name} have no measurement in common")
     only = {
         "A": [key for key in a.times if key not in b.times],
         "B": [key for key in b.times if key not in a.times],

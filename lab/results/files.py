@@ -20,7 +20,9 @@ FREE_MIB = 4
 
 # The option of every command that measures; its value is for output_file().
 output_option = click.option(
-    "--output", type=click.Path(path_type=Path), help="Results, instead of build/results/."
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the results, instead of one in build/results/.",
 )
 
 

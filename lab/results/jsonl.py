@@ -168,13 +168,13 @@ def parse_all(text: str, name: str) -> list[Measurement]:
     """Read every line of TEXT. LabError names NAME and the line, also for half a line
     at the end and for something measured twice."""
     if text and not text.endswith("\n"):
-        raise LabError(f"{name}: ends in half a line")
+        raise LabError(f"{name}: its last line is incomplete")
     found: dict[Key, Measurement] = {}
     for number, line in enumerate(text.splitlines(), 1):
         try:
             one = parse(line)
             if one.key in found:
-                raise LabError("measures again what an earlier line has")
+                raise LabError("repeats the measurement of an earlier line")
         except LabError as error:
             raise LabError(f"{name}, line {number}: {error}") from error
         found[one.key] = one

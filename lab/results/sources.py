@@ -16,8 +16,9 @@ from lab.results import files, jsonl
 from lab.results.jsonl import Key, Measurement
 
 # The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
-# the file is of kind "bench". The report has no section for "yield". The files of the kind "memory"
-# are the reference's; a run of `make bench` has its lines.
+# the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for
+# which the report has no section. The files of the kind "memory" are the reference's; a run of
+# `make bench` has its lines.
 KINDS = (
     *("bench", "memory", "live", "yield", "tracking"),
     *("migrate", "cost", "lock", "crossover", "native"),
@@ -164,7 +165,7 @@ def load(file: Path, name: str = "") -> Source:
         reason = getattr(error, "strerror", None) or "is not UTF-8"
         raise LabError(f"{file}: cannot be read: {reason}") from error
     if not text.endswith("\n"):
-        raise LabError(f"{name}: is empty or ends in half a line")
+        raise LabError(f"{name}: is empty, or its last line is incomplete")
     lines = tuple(_line(name, i, line) for i, line in enumerate(text.splitlines(), 1))
     source = Source(kind_of(file), name, data, lines)
     if source.kind in MEASURED and not source.measured:
@@ -212,7 +213,9 @@ def load_bases(files: Iterable[Path]) -> Bases:
         for source in _parts(whole):
             if source.kind in mine:
                 other = mine[source.kind].name
-                raise LabError(f"{other} and {source.name} are both of {source.kind}: give one")
+                raise LabError(
+                    f"{other} and {source.name} are both of {source.kind}: name only one"
+                )
             mine[source.kind] = source
     order = (*KINDS, TRACKED)
     return newest_first({b: {k: mine[k] for k in order if k in mine} for b, mine in found.items()})

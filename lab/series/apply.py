@@ -97,7 +97,9 @@ def _put_whole(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> None:
         _existing(index, path, wanted_by)
     for path in mail.adds:
         if index.lines("ls-files", "--", path):
-            raise LabError(f"{wanted_by}: the kernel has {path} already: Replaces:, not Adds:")
+            raise LabError(
+                f"{wanted_by}: the kernel already has {path}: write Replaces: instead of Adds:"
+            )
     for path in mail.whole:
         file = whole(path)
         index.put(path, Entry(file.mode, index.store(file.content)))

@@ -49,8 +49,8 @@ def message_of(repo: Repo, commit: str) -> str:
     subject, *body = message.split("\n")
     if subject.startswith(UNFINISHED):
         raise LabError(
-            f'commit "{subject}" is not folded in yet;'
-            " in build/linux: git rebase -i --autosquash base"
+            f'commit "{subject}" is not squashed yet;'
+            " run in build/linux: git rebase -i --autosquash base"
         )
     if body and body[0]:
         raise LabError(f'commit "{subject}": its subject needs a blank line below it')
@@ -88,7 +88,7 @@ class Extractor:
         files = {path: self._whole(commit, path) for path in mail.whole}
         made = tree_of_mail(self.repo, parent, mail, files.__getitem__, f'"{mail.subject}"')
         if made != self.repo.tree_of(commit):
-            raise WorkFailed(f'"{mail.subject}" as a mail makes another commit: a fault of save')
+            raise WorkFailed(f'"{mail.subject}" would be another commit as a mail: a bug in save')
         return Extract(mail, files)
 
     def _classify(self, subject: str, parent: str, commit: str) -> dict[str, list[str]]:
@@ -100,7 +100,7 @@ class Extractor:
             self.check_owner(subject, path)
             if status != "D" and mode not in REGULAR:
                 what = f'commit "{subject}": {path}'
-                raise LabError(f"{what} is no regular file; only those are kept")
+                raise LabError(f"{what} is not a regular file; only regular files can be saved")
             if status == "D":
                 change["deletes"].append(path)
             elif not self.is_whole(path, blob, added=status == "A"):
@@ -178,5 +178,5 @@ class Extractor:
 def line_of(repo: Repo, base: str, head: str) -> list[str]:
     """The commits of base..head, oldest first. LabError: one of them is a merge."""
     if merges := repo.lines("log", "--merges", "--format=%s", f"{base}..{head}"):
-        raise LabError(f'"{merges[0]}" is a merge; a series is a line: git rebase base')
+        raise LabError(f'"{merges[0]}" is a merge, and a series must be linear: git rebase base')
     return repo.lines("rev-list", "--reverse", f"{base}..{head}")

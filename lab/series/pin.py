@@ -58,7 +58,7 @@ def read_pin(layout: Layout) -> Pin:
         pin = msgspec.toml.decode(file.read_bytes(), type=Pin)
     except FileNotFoundError as error:
         bases = " ".join(layout.versions)
-        raise LabError(f"there is no base {layout.version!r}, but: {bases}") from error
+        raise LabError(f"there is no base {layout.version!r}, only: {bases}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{file}: {error}") from error
     if not pin.proved:

@@ -85,7 +85,7 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
     the repository cannot keep, or a repository that has changed.
     """
     if not layout.linux.exists():
-        raise LabError(f"there is no {layout.linux} yet; make tree makes it")
+        raise LabError(f"there is no {layout.linux} yet: run `make tree`")
     with locked(tree.lock(layout.linux)):
         repo = Repo(layout.linux)
         state = tree.read_state(layout.linux)
@@ -109,11 +109,15 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
 
 
 @click.command()
-@click.option("--overwrite", is_flag=True, help="Even if the repository changed meanwhile.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Overwrite files that have changed in the repository meanwhile.",
+)
 def command(overwrite: bool) -> None:
-    """Write the commits of build/linux back to series/ and the whole files.
+    """Write the commits of build/linux back to series/ and to the whole files.
 
-    Those of an older base's tree go to backport/VERSION, and nothing else is written.
+    For an older base, only files in backport/VERSION are written.
     """
     for line in save(LAYOUT, overwrite=overwrite) or ["nothing to save"]:
         say(line)

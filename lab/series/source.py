@@ -153,13 +153,13 @@ def _version_in(tarball: Path) -> str:
 
 
 def _take(layout: Layout, tarball: Path) -> None:
-    """Copy the tarball that the user gave. LabError: it is no kernel source of this base."""
+    """Copy the tarball that the user gave. LabError: it is not a kernel source of this base."""
     if not tarball.is_file():
         raise LabError(f"SOURCE: there is no file {tarball}")
     with step(f"Reading {tarball}", "20 s"):
         version = _version_in(tarball)
     if not version.startswith(f"{layout.version}."):
-        found = f"Linux {version}" if version else "no kernel source"
+        found = f"Linux {version}" if version else "not a kernel source"
         raise LabError(f"SOURCE: {tarball} is {found}, expected Linux {layout.version}")
     with complete.directory(layout.source) as directory:
         space.need(directory, NEEDED_GIB, "a kernel source")
@@ -184,6 +184,7 @@ def current_source(layout: Layout, given: Path | None = None) -> KernelSource:
     if not found.proved:
         say(
             f"{found.package} is {found.version}, not {pin.newest}, which {layout.pin.name} proves:"
-            " used if the whole series applies; make check and make test tell whether it still fits"
+            " it is used if the whole series applies; `make check` and `make test` show whether the"
+            " series works with it"
         )
     return found

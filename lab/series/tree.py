@@ -71,7 +71,9 @@ def read_state(linux: Path) -> State:
     try:
         return State(**json.loads(_state_file(linux).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise LabError(f"{linux} was not made by `make tree`; move it away and run that") from error
+        raise LabError(
+            f"{linux} was not made by `make tree`; move it away, and run `make tree`"
+        ) from error
 
 
 def write_state(linux: Path, state: State) -> None:
@@ -106,10 +108,10 @@ def _unpack(found: KernelSource, target: Path, log: Path, without: Sequence[str]
         run_logged("unpacking", command, log, target)
     except WorkFailed as error:
         raise LabError(
-            f"{found.tarball} does not unpack; apt-get install --reinstall {found.package}"
+            f"{found.tarball} cannot be unpacked; run: apt-get install --reinstall {found.package}"
         ) from error
     if not (target / "Kbuild").is_file():
-        raise LabError(f"{found.tarball} is no kernel source; expected {found.package}")
+        raise LabError(f"{found.tarball} is not a kernel source; expected {found.package}")
 
 
 def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
@@ -227,7 +229,7 @@ def refuse_unsaved_bases(layout: Layout) -> None:
         if not (linux / ".git").exists():
             continue
         if reason := unsaved(linux):
-            raise LabError(f"{linux} holds {reason}: make save, or remove it by hand")
+            raise LabError(f"{linux} contains {reason}: run `make save`, or remove it")
 
 
 def available(layout: Layout) -> list[str]:
@@ -244,17 +246,21 @@ def available(layout: Layout) -> list[str]:
 
 
 @click.command()
-@click.option("--discard", is_flag=True, help="Give up what is not saved in build/linux.")
-@click.option("--unsaved", "ask", is_flag=True, help="Only complain if any base has unsaved work.")
+@click.option("--discard", is_flag=True, help="Discard unsaved work in build/linux.")
+@click.option(
+    "--unsaved", "ask", is_flag=True, help="Only fail if any base has unsaved work; make nothing."
+)
 @click.option(
     "--source",
     "given",
     type=click.Path(path_type=Path),
-    help="A tarball of the base's kernel; kept, and used from then on.",
+    help="A tarball of the base's kernel. It is copied, and used from then on.",
 )
-@click.option("--others", is_flag=True, help="Only print the other bases that can be had.")
+@click.option(
+    "--others", is_flag=True, help="Only print the other bases whose source is available."
+)
 def command(discard: bool, ask: bool, given: Path | None, others: bool) -> None:
-    """Make or update build/linux: the packaged source plus one commit per mail."""
+    """Make or update build/linux: the packaged source, and one commit for each mail."""
     if ask:
         refuse_unsaved_bases(LAYOUT)
     elif others:

@@ -97,9 +97,14 @@ def bases_to_check(names: Sequence[str]) -> list[Layout]:
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Just this one.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(CHECKS)),
+    help="Run only this check; can be repeated.",
+)
 def command(only: tuple[str, ...]) -> None:
-    """Check that the saved series is fit to be mailed, and builds on every base."""
+    """Check that the saved series can be mailed, and builds on every base."""
     layouts = bases_to_check(only)
     verdicts = {}
     for layout in layouts:

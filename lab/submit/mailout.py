@@ -63,7 +63,9 @@ def choose_results(given: Path | None, layout: Layout = LAYOUT) -> Path:
     kept = (layout.root / figures.REFERENCE / base / "bench.jsonl" for base in layout.versions)
     file = next((file for file in kept if file.is_file()), None)
     if not file:
-        raise LabError("no reference for the cover letter: run `make reference`, or name --results")
+        raise LabError(
+            "there is no reference for the cover letters: run `make reference`, or use --results"
+        )
     if file.parent.name != layout.newest.version:
         command = f"make reference BASE={layout.newest.version}"
         say(f"figures are of Linux {file.parent.name}: `{command}` measures the newest")
@@ -243,7 +245,9 @@ def make(
             problems += checkers.checkpatch_problems(subject, mails, ignores)
         if problems:
             say("\n".join(problems))
-            raise WorkFailed(f"not fit to be sent, see above; the mails are in {fresh}")
+            raise WorkFailed(
+                f"the mails cannot be sent as they are, see above; they are in {fresh}"
+            )
         people = [maintainers(subject, parts) for _, parts in made]
     shutil.rmtree(directory, ignore_errors=True)
     fresh.rename(directory)
@@ -256,10 +260,10 @@ def make(
     "--results",
     "given",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Results of `make bench` for the cover letter, instead of the reference.",
+    help="Results of `make bench` for the tables of the cover letters, instead of the reference.",
 )
-@click.option("-v", "--version", type=click.IntRange(1), default=1, help="Which [PATCH vN] it is.")
-@click.option("--dry-run", is_flag=True, help="Print the cover letters and write nothing.")
+@click.option("-v", "--version", type=click.IntRange(1), default=1, help="The N of [PATCH vN].")
+@click.option("--dry-run", is_flag=True, help="Print the cover letters, and write nothing.")
 @click.option(
     "--test",
     "tested",
@@ -267,11 +271,11 @@ def make(
     help="Make no mails: build the kernel up to this topic and run the topic's tests.",
 )
 def command(given: Path | None, version: int, dry_run: bool, tested: str | None) -> int:
-    """Write the series as mails into build/mail, a directory for each topic; send nothing.
+    """Write the series as mails to build/mail, in a directory for each topic; send nothing.
 
-    Mails are for the newest base. Topics, texts of cover letters and tests are in docs/topics.toml;
-    tables are those of the committed reference, or of the results given. The sender, who signs
-    off, is git's user.name and user.email. Prints whom get_maintainer.pl names.
+    The mails are for the newest base. docs/topics.toml contains the topics, the texts of the cover
+    letters, and the tests. The sender, who signs off the mails, is git's user.name and user.email.
+    The command prints the recipients that get_maintainer.pl names.
     """
     found = topics.read(LAYOUT)
     if tested is not None:
@@ -287,7 +291,7 @@ def command(given: Path | None, version: int, dry_run: bool, tested: str | None)
     measured = origin.source_in(line.record for line in loaded.lines)
     if measured != origin.source_of("bench", LAYOUT.of(loaded.base)):
         what = "make bench" if given else "make reference"
-        say(f"{file.name} is older than the series: `{what}` has figures of what is sent")
+        say(f"{file.name} is older than the series: run `{what}` to measure what is sent")
     sender = configured_identity(ROOT)
     if not sender:
         say("git has no user.name and user.email: the mails are not signed off yet")

@@ -205,7 +205,7 @@ def run(layout: Layout) -> None:
                     _try(one, archive, patches[version])
                     say(f"dkms: {one.name} passes")
             except SourceMissing as error:
-                say(f"dkms: {suite} of {version} was not looked at: {error}")
+                say(f"dkms: {suite} of {version} was not tested: {error}")
             except LabError as error:
                 failed.append(str(error))
                 say(f"dkms: {error}")
@@ -213,7 +213,7 @@ def run(layout: Layout) -> None:
         (top / "of").write_text(
             "".join(f"{file.stem} {sha256_of(layout.of(file.stem).pin)}\n" for file in passed)
         )
-        say("dkms: add what has passed to the pins: make dkms ARGS=--add")
+        say("dkms: run make dkms ARGS=--add to add the kernels that have passed to the pins")
     if failed:
         raise WorkFailed(f"dkms: {len(failed)} of {found} newer kernels do not pass")
 
@@ -222,12 +222,14 @@ def add(layout: Layout) -> None:
     """Put the pins that have passed into the repository. LabError: there are none."""
     top = directory_of(layout)
     if not (top / "of").exists():
-        raise LabError("no kernel was tried that has passed: make dkms ARGS=--newest")
+        raise LabError("no kernel has passed yet: run make dkms ARGS=--newest")
     rows = [line.split() for line in (top / "of").read_text().splitlines()]
     for version, sha256 in rows:
         pin = layout.of(version).pin
         if sha256_of(pin) != sha256:
-            raise LabError(f"{pin} has changed since kernels were tried: make dkms ARGS=--newest")
+            raise LabError(
+                f"{pin} has changed since kernels were tested: run make dkms ARGS=--newest"
+            )
     for version, _ in rows:
         shutil.copy2(top / "passed" / f"{version}.pin", layout.of(version).pin)
         say(f"dkms: {layout.of(version).pin} has the newer kernels; commit it")
@@ -235,22 +237,23 @@ def add(layout: Layout) -> None:
 
 
 @click.command()
-@click.option("--newest", is_flag=True, help="Try Debian's newest kernels of the bases.")
+@click.option("--newest", is_flag=True, help="Test the package with the newest kernels of Debian.")
 @click.option(
-    "--add", "adds", is_flag=True, help="Add the kernels that --newest has tried to the pins."
+    "--add", "adds", is_flag=True, help="Add the kernels that have passed --newest to base/."
 )
 def command(newest: bool, adds: bool) -> None:
-    """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernel.
+    """Make the package kvm-eager-split-dkms: KVM with the series, as modules for Debian's kernels.
 
-    It is in build/dkms, and for the kernels of all bases. No kernel is built: dkms builds the
-    modules, where the package is installed.
+    The package is written to build/dkms, and is for the kernels of all bases. No kernel is built:
+    dkms builds the modules on the hosts that install the package.
 
-    With --newest no package is kept. For each suite that has a newer point release than its pin,
-    the series has to apply to its source, and `make test WHAT=modules` has to pass with its
-    kernels, which takes half an hour for each. --add puts those that have passed into base/.
+    --newest keeps no package. It tests each suite that has a newer point release than its pin in
+    base/: the series has to apply to the source, and `make test WHAT=modules` has to pass with the
+    kernels. That takes half an hour for each suite. --add then adds the kernels that have passed to
+    the pins.
     """
     if newest and adds:
-        raise click.UsageError("--newest or --add, one after the other")
+        raise click.UsageError("use --newest first, and then --add")
     if newest or adds:
         (run if newest else add)(LAYOUT)
         return

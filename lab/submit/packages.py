@@ -67,7 +67,10 @@ def debians(version: str) -> Path:
     own = Path(DEBIANS.format(version))
     if version == DEFAULT_BASE or own.exists():
         return own
-    say(f"deb: no {own}: the configuration is {DEFAULT_BASE}'s, what is newer has its default")
+    say(
+        f"deb: there is no {own}: the configuration is that of {DEFAULT_BASE}, newer options have"
+        " their defaults"
+    )
     return Path(DEBIANS.format(DEFAULT_BASE))
 
 
@@ -77,9 +80,9 @@ def read_config(file: Path) -> bytes:
         data = file.read_bytes()
         text = lzma.decompress(data) if file.suffix == ".xz" else data
     except (OSError, lzma.LZMAError) as error:
-        raise LabError(f"{file}: no configuration of a kernel: {error}") from error
+        raise LabError(f"{file}: is not a kernel configuration: {error}") from error
     if b"CONFIG_KVM" not in text:
-        raise LabError(f"{file}: not the .config of a kernel that has KVM")
+        raise LabError(f"{file}: is not the .config of a kernel with KVM")
     return text
 
 
@@ -176,19 +179,23 @@ def prove(packages: Packages, directory: Path) -> str:
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="The kernel's .config, instead of Debian's for clouds; of it only debug information and"
+    help="The kernel's .config, instead of Debian's for clouds. Debug information is disabled, and"
     " Debian's keys are left out.",
 )
 @click.option(
-    "--prove/--no-prove", "proving", default=True, help="Install and boot the result, or not."
+    "--prove/--no-prove",
+    "proving",
+    default=True,
+    help="Install and boot the packages, or only build them.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done; build nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and build nothing.")
 def command(config: Path | None, proving: bool, dry_run: bool) -> None:
     """Build installable Debian packages of the kernel with the series.
 
-    They are in build/deb, or in build/VERSION/deb of another base than the default. With
-    Debian's configuration for clouds it takes an hour on two cores, and 8 GiB of disk. Then
-    the image is installed into a new Debian root file system, which is booted on svm-qemu.
+    The packages are written to build/deb, or to build/VERSION/deb for another base than the default
+    one. With Debian's configuration for clouds the build takes an hour on two cores, and 8 GiB of
+    disk. The image is then installed into a new Debian root file system, which is booted on
+    svm-qemu.
     """
     config = config or debians(LAYOUT.version)
     text, directory = read_config(config), directory_of(LAYOUT)

@@ -28,7 +28,7 @@ from lab.verify.soak_summary import MACHINE, Soak, summarise
 INTERRUPTED = 130
 SEED_BITS = 40
 MOST_MINUTES = 100_000
-SOME = f"Of {', '.join(NAMES)}."
+SOME = f"Run only this kind of boot; can be repeated. Kinds: {', '.join(NAMES)}."
 
 
 def _seed(text: str) -> int:
@@ -72,7 +72,7 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     finally:
         missed = summarise(state, file, (time.monotonic() - started) / 60, ended, lines)
     if status == 0 and missed:
-        raise WorkFailed(f"the soak found nothing, but did too little: {'; '.join(missed)}")
+        raise WorkFailed(f"no boot failed, but goals were missed: {'; '.join(missed)}")
     return status
 
 
@@ -81,20 +81,28 @@ def _run(kinds: Sequence[Kind], seed: int, minutes: float, file: Path) -> int:
     "--minutes",
     type=click.FloatRange(0, MOST_MINUTES, min_open=True),
     default=60,
-    help="For how long, after what has changed was built.",
+    help="Duration, not counting the time of builds.",
 )
-@click.option("--seed", type=_seed, metavar="NUMBER", help="Of the first run, not a random one.")
+@click.option(
+    "--seed", type=_seed, metavar="NUMBER", help="Seed of the first run, instead of a random one."
+)
 @click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="NAME", help=SOME)
 @click.option(
     "--dirty-bits",
     "dirty_bits",
     type=click.Choice(DIRTY_BITS),
     default=ANY,
-    help="Value of kvm.dirty_bits; any: on or off, drawn, VM by VM by the stress test.",
+    help="Value of kvm.dirty_bits. any: on or off at random; the stress test chooses for each VM.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Instead of build/results/.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the results, instead of one in build/results/.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
-@click.option("--races", "look_for_races", is_flag=True, help="On a kernel with KCSAN: data races.")
+@click.option(
+    "--races", "look_for_races", is_flag=True, help="Look for data races, on a kernel with KCSAN."
+)
 def command(
     minutes: float,
     seed: int | None,
@@ -104,10 +112,10 @@ def command(
     dry_run: bool,
     look_for_races: bool,
 ) -> int:
-    """Stress the series with new seeds, two machines at a time, until the time is over.
+    """Stress the series with new seeds, in two machines at a time, until the time is over.
 
-    Exit status: 0 nothing was found, 1 something was, or a soak of all kinds of boots missed one of
-    its goals, 2 bad input, 130 interrupted; the last with the summary of what was done so far.
+    Exit status: 0: no failure. 1: a boot failed, or a soak of all kinds of boots missed a goal. 2:
+    wrong input. 130: interrupted; the summary is printed nevertheless.
     """
     if math.isnan(minutes):
         raise LabError("--minutes: not a number")

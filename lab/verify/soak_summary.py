@@ -165,7 +165,7 @@ def summarise(soak: Soak, file: Path, minutes: float, ended: str, lines: int) ->
         if soak.has_all():
             missed = [verdict.text for verdict in verdicts if not verdict.reached]
         else:
-            say("soak: not each kind of boot took part, so goals do not count")
-    say(f"soak: {lines} lines of kernels' logs are complaints")
+            say("soak: not every kind of boot ran, so goals are not checked")
+    say(f"soak: {lines} complaints in the kernels' logs")
     say(f"soak: {ended}; every run is in {file}")
     return missed

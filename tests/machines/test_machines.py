@@ -97,7 +97,7 @@ def test_panic_is_a_crash_of_the_machine(boot: Boot, machine: str) -> None:
 @for_each_row(
     "parameters, why",
     ({"kvm.tdp_mmuu": "0"}, "kvm.tdp_mmuu: svm-qemu's kernel has no such module parameter"),
-    ({"kvm.eager_page_split": "maybe"}, "did not take it and has Y"),
+    ({"kvm.eager_page_split": "maybe"}, "did not accept the value, and has Y"),
 )
 def test_a_bad_parameter_is_found_inside(boot: Boot, parameters: dict[str, str], why: str) -> None:
     with pytest.raises(LabError, match=why):

@@ -111,7 +111,7 @@ DOCTOR: tuple[Row, ...] = (
     ("kvm-eager-split doctor", 0, "paging:       shadow paging, guests can nest\n"),
     # Of a kernel for which there is no package.
     ("sed -i 's/^kernel /&9/' /usr/src/kvm-eager-split-*/proved", 0, ""),
-    ("kvm-eager-split doctor", 0, "picked:       none, as "),
+    ("kvm-eager-split doctor", 0, "picked:       none: the package is not for "),
     ("kvm-eager-split reload --stock", 0, "loaded: stock"),
     ("modprobe -r kvm_amd kvm; ls /dev/kvm", 2, ""),
     ("kvm-eager-split doctor", 3, "not active: no KVM is loaded; after reload: series\n"),

@@ -267,7 +267,7 @@ def test_a_change_of_the_newest_reaches_the_older(old: FakeKernel) -> None:
 def test_unsaved_work_of_any_base(old: FakeKernel, new: FakeKernel) -> None:
     tree.refuse_unsaved_bases(old.layout)
     new.edit(MMU, "pages[3]", "pages[9]")
-    assert "build/7.3/linux holds uncommitted" in refused(tree.refuse_unsaved_bases, old.layout)
+    assert "build/7.3/linux contains uncommitted" in refused(tree.refuse_unsaved_bases, old.layout)
 
 
 def test_paths_in_the_text_of_a_diff_stay() -> None:

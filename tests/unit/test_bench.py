@@ -136,7 +136,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
     def get(name: str) -> FakeMachine:
         if name not in TDP:
-            raise LabError(f"there is no machine {name!r}, but: svm-qemu")
+            raise LabError(f"there is no machine {name!r}, only: svm-qemu")
         lab.machine.name = name
         lab.machine.lockstep = name == "vmx-bochs"
         return lab.machine
@@ -439,17 +439,17 @@ def test_a_goal_that_is_missed_is_an_error_and_the_results_are_kept(lab: Lab) ->
 
 @for_each_row(
     "arguments, said",
-    (["--machine", "pdp-11"], "there is no machine 'pdp-11', but: "),
+    (["--machine", "pdp-11"], "there is no machine 'pdp-11', only: "),
     (["--vcpus", "2 x"], "'2 x' is not a list of whole numbers"),
     (["--vcpus", ""], "--vcpus: the list is empty"),
-    (["--modes", "ept1 ept2"], "--modes: 'ept2' is none of ept1, ept0, tdp, ept1-nopml"),
-    (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is none of ept1, ept0, tdp"),
-    (["--dirty-bits", "perhaps"], "--dirty-bits: 'perhaps' is none of off, on, auto"),
+    (["--modes", "ept1 ept2"], "--modes: 'ept2' is not one of ept1, ept0, tdp, ept1-nopml"),
+    (["--machine=svm-qemu", "--modes=tdp-nopml"], "'tdp-nopml' is not one of ept1, ept0, tdp"),
+    (["--dirty-bits", "perhaps"], "--dirty-bits: 'perhaps' is not one of off, on, auto"),
     (["--dirty-bits", ""], "--dirty-bits: the list is empty"),
-    (["--dirty-bits", "on", "--modes", "ept1 tdp"], "changes nothing with --modes 'ept1 tdp'"),
+    (["--dirty-bits", "on", "--modes", "ept1 tdp"], "has no effect with --modes 'ept1 tdp'"),
     (["--dirty-bits", "on", "--kernel", "base"], "the kernel base has no dirty_bits"),
-    (["--modes", "tdp tdp"], "--modes: the list is empty or has a mode twice"),
-    (["--machine", "host", "--modes", "tdp"], "--modes: host takes the paging mode"),
+    (["--modes", "tdp tdp"], "--modes: the list is empty, or names a mode twice"),
+    (["--machine", "host", "--modes", "tdp"], "--modes: cannot be used with host"),
     # The script refuses this, see test_split_bench.py.
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--kernel", "both"], "'both' is not one of 'all', 'series', 'peer', 'base'"),
@@ -497,7 +497,11 @@ def test_a_failed_run_and_a_refusal_inside_are_told(lab: Lab) -> None:
 
 @for_each_row(
     "parameter, value, said",
-    ("kvm_intel.ept", "Y", "series, ept=N: asked for another paging mode, the results say ept=Y"),
+    (
+        "kvm_intel.ept",
+        "Y",
+        "series, ept=N: the results are of another paging mode than requested: ept=Y",
+    ),
     ("kvm.tdp_mmu", "Y", "missing or were not asked for"),
     ("kvm.dirty_bits", "on", "missing or were not asked for"),
 )
@@ -511,8 +515,8 @@ def test_a_parameter_that_is_not_as_asked_for_is_noticed(
 @for_each_row(
     "change, said",
     (lambda text: b"".join(text.splitlines(keepends=True)[:-1]), "1 measurements are missing"),
-    (lambda text: text[:-20], "ends in half a line"),
-    (lambda text: text + text, "measures again"),
+    (lambda text: text[:-20], "its last line is incomplete"),
+    (lambda text: text + text, "repeats the measurement"),
     (lambda text: text.replace(b'"vcpus": 2', b'"vcpus": 9'), "missing or were not asked"),
     (lambda text: b"", "no results"),
     (lambda text: b"\xff\n", "unusable results"),

@@ -81,7 +81,7 @@ def test_a_base_is_chosen_by_option_or_environment(
 ) -> None:
     monkeypatch.setenv(BASE_VARIABLE, DEFAULT_BASE if words else "9.9")
     line = refusal("run", "host", "--dry-run", *words, "--", "true")
-    assert line.startswith("lab: there is no base '9.9', but: ")
+    assert line.startswith("lab: there is no base '9.9', only: ")
     lab("run", "svm-qemu", "--dry-run", "--base", DEFAULT_BASE, "--", "true")
     monkeypatch.setattr(type(LAYOUT), "versions", ("7.3", DEFAULT_BASE))
     said = lab("run", "svm-qemu", "--dry-run", "--base", "7.3", "--", "true")

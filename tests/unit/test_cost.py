@@ -57,7 +57,7 @@ def test_a_run_that_did_not_split_everything_is_no_result() -> None:
     (lockprofile.check, ((), (100,), 2), "--vcpus: the list is empty"),
     (lockprofile.check, ((2,), (101,), 2), "--writes: 101 is not between 0 and 100"),
     (lockprofile.check, ((2,), (100,), 3), "--mib: 3 is not a multiple of 2"),
-    *((command.check, words, "from 1 on are wanted") for words in (([0], 1), ([1], 0))),
+    *((command.check, words, "each number must be 1 or more") for words in (([0], 1), ([1], 0))),
 )
 def test_what_cannot_be_measured_is_refused(
     check: Callable[..., None], words: tuple[object, ...], said: str

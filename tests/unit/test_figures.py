@@ -206,9 +206,9 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
 def test_a_base_without_a_reference(root: Path) -> None:
     file = root / figures.SPECIFICATION
     file.write_text(SPECIFICATION.replace('base = "6.12"', 'base = "7.3"'))
-    assert "has nothing of 7.3: run `make reference BASE=7.3`" in refused(figures.stale, root)
+    assert "has no results of 7.3: run `make reference BASE=7.3`" in refused(figures.stale, root)
     file.write_text(SPECIFICATION.replace('base = "6.12"', ""))
-    assert "names no base" in refused(figures.stale, root)
+    assert "has no `base`" in refused(figures.stale, root)
     (root / figures.REFERENCE / "6.12").rename(root / figures.REFERENCE / "7.3")
     assert "docs/reference/7.3/bench.jsonl is of another base" in refused(figures.reference, root)
 

@@ -71,7 +71,7 @@ def test_configuration_that_takes(tree: Path) -> None:
 )
 def test_symbol_that_does_not_take(tree: Path, line: str, named: str) -> None:
     for _ in range(2):
-        assert f"did not take: {named};" in refused(configure, tree, f"CONFIG_A=y\n{line}\n")
+        assert f"not accepted: {named};" in refused(configure, tree, f"CONFIG_A=y\n{line}\n")
 
 
 def test_configured_anew_only_when_a_fragment_changes(tree: Path) -> None:
@@ -158,8 +158,8 @@ def test_every_kind_has_a_tree_of_its_own_and_a_name_in_the_results(tmp_path: Pa
     assert set(KINDS) - {"mutants", "topic"} == set(jsonl.KERNELS)
     assert len({Layout(tmp_path).tree_of(kind) for kind in KINDS}) == len(KINDS)
     known = "kvm kvm-preempt debug"
-    assert f"no configuration 'x', but: {known}" in refused(kernel.fragments_of, "x")
-    assert "no kernel 'x', but: series base peer" in refused(kernel.source_tree, "x")
+    assert f"no configuration 'x', only: {known}" in refused(kernel.fragments_of, "x")
+    assert "no kernel 'x', only: series base peer" in refused(kernel.source_tree, "x")
 
 
 @pytest.mark.parametrize("config", kernel.CONFIGS)

@@ -88,7 +88,9 @@ def test_the_contended_load_is_measured_with_and_without_the_series() -> None:
     job = live.live_job(plan[0], Path("bz"), Path("test"))
     assert (job.cpus, job.parameters["kvm.tdp_mmu"]) == (15, "1")
     assert job.memory_mib > 14 * 74 + 13 * live.FRESH_MIB
-    assert "--contended: its load" in refusal("live", "--contended", "--mib", "8")
+    assert "--contended: cannot be combined with --ept and --mib" in refusal(
+        "live", "--contended", "--mib", "8"
+    )
 
 
 def test_a_dry_run_says_what_would_run() -> None:

@@ -183,7 +183,7 @@ def test_a_run_in_seconds() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_that_is_not_complete_is_no_result(name: str) -> None:
     others = {n: text for n, text in FILES.items() if n != name}
-    assert f"no {name.split('.', 1)[1]} came back" in failed(one, others)
+    assert f"the machine returned no {name.split('.', 1)[1]}" in failed(one, others)
     failed(one, FILES | {name: b"\n"})
 
 

@@ -298,7 +298,7 @@ def test_the_thread_that_waited_longest_counts(tmp_path: Path) -> None:
 @for_each_row(
     "frame, why",
     ("M kvm.tdp_mmuu", r"kvm.tdp-mmuu: scripted's kernel has no such module parameter"),
-    ("M kvm.tdp_mmuu=Y", "did not take it and has Y"),
+    ("M kvm.tdp_mmuu=Y", "did not accept the value, and has Y"),
     ("X tar: write error: no space", "did not fit into 256 MiB: tar: write error: no space"),
     ("X ", "did not fit into 256 MiB"),
 )

@@ -30,7 +30,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_machine_names_the_right_ones() -> None:
-    wanted = "there is no machine 'svm', but: svm-qemu vmx-bochs host"
+    wanted = "there is no machine 'svm', only: svm-qemu vmx-bochs host"
     assert refused(machines.get, "svm") == wanted
 
 
@@ -46,7 +46,7 @@ def test_unknown_machine_names_the_right_ones() -> None:
     ("svm-qemu", {"parameters": {"kvm.tdp_mmu": "0 1"}}, "one word"),
     ("svm-qemu", {"parameters": {"kvm_intel.ept": "0"}}, "changes nothing on svm-qemu"),
     ("vmx-bochs", {"parameters": {"kvm-amd.npt": "0"}}, "changes nothing on vmx-bochs"),
-    ("svm-qemu", {"cmdline": ("a b",)}, "not one word"),
+    ("svm-qemu", {"cmdline": ("a b",)}, "not a single word"),
     ("svm-qemu", {"cmdline": ("x" * 2047,)}, "2047 fit"),
     ("svm-qemu", {"command": ()}, "no command"),
     ("svm-qemu", {"kernel": Path("/nonexistent")}, "no such kernel"),

@@ -188,7 +188,7 @@ def test_what_is_not_fit_stays_back(
     with monkeypatch.context() as patch:
         breaks(patch, fake)
         error = failed(make, fake)
-    assert "not fit to be sent" in error and "\n" not in error
+    assert "cannot be sent as they are" in error and "\n" not in error
     assert said in capsys.readouterr().err
     assert files_in(fake.layout.mail) == before
     # Nothing of the failed attempt is in the way of the next.
@@ -271,7 +271,7 @@ def test_the_texts_of_the_cover_letters_have_no_figures_of_their_own() -> None:
     (["--results", "none.jsonl"], "lab: none.jsonl: cannot be read: No such file"),
     (["--version", "0"], "0 is not in the range"),
     (["--send"], "No such option"),
-    (["--test", "none"], "lab: there is no topic 'none', but: "),
+    (["--test", "none"], "lab: there is no topic 'none', only: "),
 )
 def test_the_command_line(words: list[str], said: str) -> None:
     assert said in refusal("mail", *words)
@@ -296,7 +296,7 @@ def test_dry_run_only_prints_the_letter(tmp_path: Path, monkeypatch: pytest.Monk
     assert printed.out.count(mailout.NOT_SIGNED) == len(topics.read(LAYOUT))
     assert "git has no user.name and user.email: the mails are not signed off" in printed.err
     jsonl.write(file, measured())
-    assert "bench.jsonl is older than the series: `make bench` has" in lab(*words).err
+    assert "bench.jsonl is older than the series: run `make bench`" in lab(*words).err
 
 
 MAILS = ("KVM: a", "KVM: b", "KVM: c")
@@ -362,7 +362,7 @@ def test_the_kernel_of_a_topic_has_no_later_mail(
         assert Repo(path).lines("log", "--reverse", "--format=%s", "base..") == mails[:count]
         assert ("pages[5]" in (path / MMU).read_text()) == (name == "use")
     monkeypatch.setenv(topics.VARIABLE, "three")
-    assert "no topic 'three', but: split use" in refused(kernel.source_tree, "topic", layout)
+    assert "no topic 'three', only: split use" in refused(kernel.source_tree, "topic", layout)
     # A file that cannot be read.
     fake.put(topics.FILE, "[[topic]]\nname = 'x'\n")
     assert re.search(r"docs/topics\.toml: .*missing required", refused(topics.read, fake.layout))

@@ -6,6 +6,7 @@ migrate.sh with a QEMU that only talks: what it asks, keeps and puts back.
 
 import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
@@ -99,7 +100,7 @@ def test_events_are_read() -> None:
 @pytest.mark.parametrize("word", ["STOP", "setup", "completed", "query-migrate"])
 def test_a_missing_event_is_found(word: str) -> None:
     without = data.QMP.replace(f'"{word}"', '"else"')
-    assert "did not say all" in failed(timeline.parse_events, without)
+    assert "did not report a complete" in failed(timeline.parse_events, without)
 
 
 def test_phases_are_told_apart() -> None:
@@ -198,7 +199,7 @@ def test_another_qemu_is_one_that_asks(tmp_path: Path) -> None:
     qemu = program(tmp_path / "qemu", "#!/bin/sh\necho dirty-bits=on")
     assert lab("migrate", "--dry-run", "--qemu", str(qemu)).out.count(" N Y D V\n") == 2
     for other in ("/bin/true", str(tmp_path), "/nowhere"):
-        assert f"{other} is no QEMU with" in refusal("migrate", "--dry-run", "--qemu", other)
+        assert f"{other} is not a QEMU with" in refusal("migrate", "--dry-run", "--qemu", other)
 
 
 def test_the_table_judges_simulated_time_only() -> None:
@@ -442,6 +443,37 @@ def test_being_killed_leaves_a_journal(run: Run, host: Path, tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (1, said)
 
 
+def test_reserved_pages_are_not_free(run: Run, host: Path, tmp_path: Path) -> None:
+    """Another process has mapped them, and writes to them later."""
+    write(host / POOL[1:].replace("nr_", "resv_"), "3\n")
+    done = run(kvm="")
+    said = "migrate: no 18 free huge pages of 2 MiB: memory is fragmented or short\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert_put_back(host, tmp_path)
+
+
+@for_each_row("grown", True, False)
+def test_a_pool_that_somebody_else_has_changed(run: Run, host: Path, grown: bool) -> None:
+    """Its pages are not taken away, and a pool that was large enough is not written to."""
+    pool, free = host / POOL[1:], host / POOL[1:].replace("nr_", "free_")
+    if grown:
+        free.unlink()
+        free.symlink_to("nr_hugepages")
+    done = run(kvm=f"echo 500 >{pool}")
+    said = f"migrate: {pool} is 500, which somebody else has set meanwhile, so it stays; it was 7\n"
+    assert (done.returncode, done.stderr) == (0, said if grown else "")
+    assert pool.read_text() == "500\n"
+
+
+def test_everybody_may_read_the_journal(run: Run, host: Path) -> None:
+    old = os.umask(0o77)
+    try:
+        assert run("hangs", kvm="", limit=3, end="KILL").returncode == -signal.SIGKILL
+    finally:
+        os.umask(old)
+    assert (host / "run/kvm-eager-split.journal").stat().st_mode & 0o777 == 0o644
+
+
 def test_memory_and_pool_are_not_taken_from_others(run: Run, host: Path, tmp_path: Path) -> None:
     write(host / "proc/meminfo", "MemAvailable: 90000 kB\n")
     done = run(kvm="", mib=100)
@@ -452,7 +484,7 @@ def test_memory_and_pool_are_not_taken_from_others(run: Run, host: Path, tmp_pat
         fcntl.flock(file, fcntl.LOCK_EX)
         done = run(kvm="")
     assert done.returncode == 1
-    assert "migrate: a benchmark runs already, or a test that it started" in done.stderr
+    assert "migrate: a benchmark, or a test that it has started, is running" in done.stderr
     assert not (host / "run/kvm-eager-split.journal").exists()
     assert_put_back(host, tmp_path)
 
@@ -463,7 +495,10 @@ def test_another_vm_is_not_disturbed(run: Run, host: Path, tmp_path: Path) -> No
     (files / "9").symlink_to("anon_inode:kvm-vm")
     done = run(kvm="")
     assert done.returncode == 1
-    assert done.stderr == "migrate: 1 other VM(s) run here, and eager_page_split is global\n"
+    assert (
+        done.stderr
+        == "migrate: 1 other VM(s) run here, and eager_page_split applies to all of them\n"
+    )
     assert_put_back(host, tmp_path)
 
 

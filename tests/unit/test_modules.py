@@ -208,9 +208,13 @@ def test_a_package_that_is_too_large(place: Place) -> None:
 # A file that is another one, below Place.root or in the kernel's source, and what it has.
 WHOSE = f", whose source is {VERSION}"
 NO_ROLE = MMU.replace(f"{GUARD}role.word ==", "")
-TWO_HOLES = f"has known holes ({modules.MMU} has no guard against CVE-2026-46113 and CVE-"
+TWO_HOLES = f"has known vulnerabilities ({modules.MMU} has no guard against CVE-2026-46113 and CVE-"
 REFUSALS = {
-    "kernel": ("build/proved", "kernel 6.12.0 0\n", f"{RELEASE} is none of the kernels that it is"),
+    "kernel": (
+        "build/proved",
+        "kernel 6.12.0 0\n",
+        f"{RELEASE} is not a kernel that the package is",
+    ),
     "refused": (
         "build/proved",
         f"kernel {RELEASE} 0 1\nrefused {RELEASE} not tested\n",
@@ -227,10 +231,14 @@ REFUSALS = {
         "printf '%s\\n' h 'x 1 1 524287 1% /'",
         "512 MiB in {build}, and 511 ",
     ),
-    "no room": ("bin/tar", "exit 2\n", f"{TARBALL} does not unpack, is there room?"),
+    "no room": ("bin/tar", "exit 2\n", f"{TARBALL} cannot be unpacked, is the disk full?"),
     "header": (f"common/{HEADER}", "x\n", f"its source (Files {{common}}/{HEADER} and"),
     "no header": ("common/arch", None, "its source (diff: {common}/arch/x86/include: No such file"),
-    "gfn": (modules.MMU, MMU.replace(f"{GUARD}gfn == ", ""), f"{VERSION} has known holes"),
+    "gfn": (
+        modules.MMU,
+        MMU.replace(f"{GUARD}gfn == ", ""),
+        f"{VERSION} has known vulnerabilities",
+    ),
     "role": (modules.MMU, NO_ROLE, TWO_HOLES),
     "patch": (
         "build/kvm-6.12.patch",
@@ -285,7 +293,7 @@ def test_a_source_that_is_newer_than_the_kernel(place: Place) -> None:
     place.tarball.write_bytes(b"newer")
     done = place.prepare()
     assert (done.returncode, kept.exists()) == (1, False)
-    assert f"linux-source-6.12 6.12.2 is newer than the kernel{WHOSE}; its " in done.stderr
+    assert f"linux-source-6.12 6.12.2 is newer than the kernel{WHOSE}: put the " in done.stderr
     beside = place.root / "linux-source-6.12.1.tar.xz"
     beside.write_bytes(good)
     assert place.prepare().returncode == 0
@@ -495,7 +503,7 @@ def test_a_build_that_fails_fails_nothing(installed: Installed) -> None:
         (root / "lib/modules" / release / "kernel").mkdir(parents=True)
     said, _ = installed.run("postinst", "triggered")
     assert f"no headers of {RELEASE}: its own KVM stays in use: apt install" in said
-    assert "6.12.2-cloud-amd64 is none of the kernels that it is for" in said
+    assert "6.12.2-cloud-amd64 is not a kernel that the package is for" in said
     assert f"{REALTIME} is refused (not tested): its own KVM stays in use\n" in said
     write(root / "lib/modules" / RELEASE / "build/.config", CONFIG)
     log = f"var/lib/dkms/kvm-eager-split/{OURS}/build/make.log"
@@ -522,9 +530,12 @@ def test_a_kernel_that_is_built_again(installed: Installed) -> None:
     # Also if dkms knows nothing of it.
     for state in ("installed", "built", ""):
         write(installed.root / "known", f"{state}\n")
-        file = write(installed.modules / "kvm.eagersplit.ko", "")
+        write(installed.modules / "kvm.eagersplit.ko", "")
+        # An installation that was killed is not completed.
+        write(installed.modules / "eagersplit-kvm.eagersplit.ko.new", "")
+        write(installed.modules / "eagersplit-list", f"{OURS}\nkvm.eagersplit.ko\n")
         said, calls = installed.run("postinst", "triggered")
-        assert ("NOT INSTALLED" in said, file.exists()) == (True, False)
+        assert ("NOT INSTALLED" in said, [*installed.modules.iterdir()]) == (True, [])
         steps = [call.split()[0] for call in calls if call.split()[0] != "add"]
         assert steps == ["unbuild", "depmod", "build"]
 
@@ -550,8 +561,10 @@ def test_an_upgrade_keeps_the_modules(installed: Installed, word: str) -> None:
     proved = next(installed.root.glob("usr/src/kvm-eager-split-*/proved"))
     proved.write_text(proved.read_text().replace("kernel 6.12.1", "kernel 6.12.9"))
     said, _ = installed.run("postinst", "configure")
-    assert f"{RELEASE} is none of the kernels that it is for: modules of another version" in said
+    assert f"{RELEASE} is not a kernel that the package is for: modules of another version" in said
     assert sorted(file.name for file in installed.modules.iterdir()) == names
+    # Copies of an installation that was killed go, too.
+    write(installed.modules / "eagersplit-kvm.eagersplit.ko.new", "")
     installed.run("prerm", "remove")
     assert not kept.exists() and not [*installed.modules.iterdir()]
 
@@ -566,7 +579,7 @@ def test_an_initramfs_forgets_the_modules(installed: Installed) -> None:
     assert "image" not in " ".join(installed.run("prerm", "upgrade")[1])
     said, calls = installed.run("prerm", "remove")
     assert calls[1:] == ["image -u -k 6.13"]
-    assert f"{image} STILL HAS ITS MODULES: update-initramfs -u -k 6.13\n" in said
+    assert f"{image} STILL HAS ITS MODULES. Run: update-initramfs -u -k 6.13\n" in said
 
 
 # dkms, whose log has what `prepare` says.
@@ -633,7 +646,10 @@ def test_an_index_that_names_what_is_gone(installed: Installed) -> None:
     index.write_text("updates/dkms/kvm.eagersplit.ko.xz:\n")
     program(installed.root / "bin/depmod", "exit 1\n")
     said, _ = installed.run("prerm", "remove")
-    assert f"{index} STILL NAMES ITS MODULES, so a boot has no KVM: depmod {RELEASE}\n" in said
+    assert (
+        f"{index} STILL NAMES ITS MODULES, so a boot would have no KVM. Run: depmod {RELEASE}\n"
+        in said
+    )
 
 
 def test_a_removal_says_what_it_waits_for(installed: Installed) -> None:
@@ -642,7 +658,7 @@ def test_a_removal_says_what_it_waits_for(installed: Installed) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         command = ("timeout", "3", "sh", installed.root / "package/DEBIAN/prerm", "remove")
         done = called(installed.root, *command, DPKG_ROOT=installed.root)
-    said = f"kvm-eager-split: waits for a reload or install, which has {lock}\n"
+    said = f"kvm-eager-split: waiting for a reload or install, which holds {lock}\n"
     assert (done.returncode, done.stdout) == (124, said)
     lock.unlink()
     lock.mkdir()
@@ -661,6 +677,6 @@ def test_a_removal_says_what_it_waits_for(installed: Installed) -> None:
 def test_still_loaded(installed: Installed, word: str, vendor: str, file: str, said: bool) -> None:
     """Is said with what takes it away, which does not leave the host without KVM."""
     write(installed.root / "sys/module" / vendor / file, "")
-    hint = f"without VMs: modprobe -r {vendor} && modprobe {vendor}; or boot\n"
+    hint = f"Boot, or while no VM runs: modprobe -r {vendor} && modprobe {vendor}\n"
     told, _ = installed.run("prerm", word)
-    assert told == (f"kvm-eager-split: still loaded; {hint}" if said else "")
+    assert told == (f"kvm-eager-split: still loaded. {hint}" if said else "")

@@ -65,7 +65,7 @@ def test_a_function_comes_with_what_it_names_but_stand_ins(tmp_path: Path) -> No
     order = ["static noinline int step(int x)", "#define TWICE", "static int uses"]
     assert order == sorted(order, key=found.index)
     assert not any(text in found for text in ("known(x) 1", "extern", "Not", "step(int x);"))
-    assert "has no gone any more" in failed(code.closure, ["uses", "gone"], [KERNEL])
+    assert "has no gone any longer" in failed(code.closure, ["uses", "gone"], [KERNEL])
 
 
 def test_figures_are_kept_drawn_and_judged(times: dict[str, int], tmp_path: Path) -> None:

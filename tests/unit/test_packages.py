@@ -33,9 +33,9 @@ def test_a_configuration_may_be_packed(tmp_path: Path) -> None:
 
 @for_each_row(
     "name, content, why",
-    ("missing", None, "no configuration of a kernel"),
-    ("broken.xz", GIVEN, "no configuration of a kernel"),
-    ("other", b"CONFIG_SMP=y\n", "not the .config of a kernel that has KVM"),
+    ("missing", None, "is not a kernel configuration"),
+    ("broken.xz", GIVEN, "is not a kernel configuration"),
+    ("other", b"CONFIG_SMP=y\n", "is not the .config of a kernel with KVM"),
 )
 def test_no_configuration(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
     if content is not None:
@@ -59,7 +59,7 @@ def test_each_base_has_packages_and_a_configuration_of_its_own(
     assert packages.debians(DEFAULT_BASE) == default
     assert not capsys.readouterr().err
     assert packages.debians("7.3") == default
-    said = f"no {tmp_path}/7.3.config: the configuration is {DEFAULT_BASE}'s"
+    said = f"no {tmp_path}/7.3.config: the configuration is that of {DEFAULT_BASE}"
     assert said in capsys.readouterr().err
     (tmp_path / "7.3.config").touch()
     assert packages.debians("7.3") == tmp_path / "7.3.config"

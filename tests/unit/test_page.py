@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab import cli
+from lab.core.paths import ROOT
 from lab.page import (
     answers,
     command,
@@ -325,8 +326,8 @@ def test_inlined_pictures_have_ids_of_their_own() -> None:
 
 @for_each_row(
     "text, complaint",
-    ("", "is empty or ends in half a line"),
-    ('{"machine": 1', "is empty or ends in half a line"),
+    ("", "is empty, or its last line is incomplete"),
+    ('{"machine": 1', "is empty, or its last line is incomplete"),
     ("nonsense\n", "line 1: is not JSON"),
     ("[1]\n", "line 1: is not a JSON object"),
     ('{"dirty_harvest": "on"}\n', "line 1: 'dirty_harvest' is now 'dirty_bits': sed"),
@@ -359,6 +360,11 @@ def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> No
     kinds = [kind for kind in sources.KINDS if kind not in ("memory", "yield")]
     assert [sources.kind_of(file) for file in found] == kinds
     assert sources.newest(tmp_path / "nowhere") == []
+    # The page about the format says what becomes of each kind.
+    page = (ROOT / "docs" / "results-format.md").read_text()
+    said = page.partition("## What the report and compare take")[2].partition("\n## ")[0]
+    named = {*re.findall(r"`\*-(\w+)\.jsonl`", said)}
+    assert named == {*sources.KINDS} - {"bench"}
     for name in ("20260101T000000Z-vmx-bochs-7.jsonl", "20260202T000000Z-vmx-bochs.jsonl"):
         jsonl.write(tmp_path / name, data.bench("7.3.4"))
     names = [file.resolve().name for file in sources.newest(tmp_path)]

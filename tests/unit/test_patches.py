@@ -88,7 +88,7 @@ def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
 WRONG = {
     "Caught-by: x86_64/some_test -m all\n": ("", "has no Caught-by:"),
     "Machine: svm-qemu kvm_amd.npt=0 hugepages=1\n": ("", "has no Machine:"),
-    "Output: gfn 0x\\d+ is wrong\n": ("", "neither Output: nor Kernel-log:"),
+    "Output: gfn 0x\\d+ is wrong\n": ("", "needs Output: or Kernel-log:"),
     "Output: ": (
         "Says: ",
         "expected one of Reverts, Caught-by, Machine, Config, Control, Output, Kernel-log",
@@ -96,10 +96,10 @@ WRONG = {
     "Machine: ": ("Caught-by: ", "more than one Caught-by:"),
     "Machine: svm": ("Control: none\nMachine: svm", "Control: none: there is only own"),
     "gfn 0x\\d+": ("gfn (0x", "is no regular expression"),
-    "kvm_mutant(3)": ("kvm_mutant(4)", "its switch is kvm_mutant(3), the patch has 4"),
-    "1 + kvm_mutant(3)": ("2", "the patch has none"),
-    "+ kvm_mutant(3)": ("+ kvm_mutant_or_control(4)", "the patch has 4"),
-    "---\n\n": ("---\nDeletes: Makefile\n\n", "a mutant is a diff"),
+    "kvm_mutant(3)": ("kvm_mutant(4)", "must use kvm_mutant(3), and uses 4"),
+    "1 + kvm_mutant(3)": ("2", "and uses none"),
+    "+ kvm_mutant(3)": ("+ kvm_mutant_or_control(4)", "and uses 4"),
+    "---\n\n": ("---\nDeletes: Makefile\n\n", "a mutant must be a diff"),
 }
 
 

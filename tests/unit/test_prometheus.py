@@ -12,7 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -31,7 +31,7 @@ from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import NOBODY
 from tests.unit.files import called, program, write
 from tests.unit.processes import started
-from tests.unit.test_modules_tool import Host
+from tests.unit.test_modules_tool import IMAGE, UPDATES, Host
 
 ALERTS = PARTS / "prometheus/alerts.yml"
 DASHBOARD = json.loads((PARTS / "prometheus/dashboard.json").read_text())
@@ -133,6 +133,46 @@ def test_the_file_for_a_node_exporter() -> None:
             assert file.read_text() == "x 1\n# EOF\n"
             program(tool, "#!/bin/sh\necho x 2\nexit 1\n")
         assert done.returncode == 1
+
+
+def texts_of_status(status: int) -> list[str]:
+    """What alerts and the dashboard say of an exit status, without line breaks."""
+    alerts = re.findall(r"- alert: .*?(?=\n      - alert|\Z)", ALERTS.read_text(), re.DOTALL)
+    said = [one for one in alerts if f"kvm_eager_split_status == {status}" in one]
+    (mapping,) = PANELS["Status of each host"]["fieldConfig"]["defaults"]["mappings"]
+    return [*said, mapping["options"][str(status)]["text"]]
+
+
+def after_a_kernel_update(host: Host) -> None:
+    host.write("next", "")
+
+
+def with_an_old_initramfs(host: Host) -> None:
+    host.write("etc/initramfs-tools/modules", "kvm_amd\n")
+    os.utime(host.write(IMAGE, ""), (0, 0))
+    host.write(f"{UPDATES[1:]}/kvm.eagersplit.ko.xz", "")
+
+
+def with_modules_in_pieces(host: Host) -> None:
+    host.write_all({"torn": "kvm\n", f"{UPDATES[1:]}/kvm.eagersplit.ko.xz": ""})
+
+
+@for_each_row("change", after_a_kernel_update, with_an_old_initramfs, with_modules_in_pieces)
+def test_the_alert_for_status_4_is_true_of_each_of_its_cases(
+    tmp_path: Path, change: Callable[[Host], None]
+) -> None:
+    """Also of a host that still runs the series: nothing says that it runs another KVM."""
+    host = Host(tmp_path)
+    host.load("series")
+    change(host)
+    said = host.status(4)
+    assert (said["eager_split"], said["loaded"]) == ("active", "series")
+    # The alert explains the first words of what `status` says.
+    kind = re.match(r"STOCK|NONE|series, but a boot", said["after_reload"])
+    alert, on_dashboard = texts_of_status(4)
+    assert kind and kind[0] in alert
+    for text in (alert, on_dashboard):
+        assert not re.search(r"does not run|kernel's own KVM is\s|^the kernel's own", text)
 
 
 @contextmanager

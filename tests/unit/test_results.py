@@ -118,8 +118,8 @@ def test_lines_that_are_no_measurement(text: str, said: str) -> None:
 @for_each_row(
     "text, said",
     (f"{line()}\nnonsense\n", "x.jsonl, line 2: is not JSON"),
-    (line(), "x.jsonl: ends in half a line"),  # even if it is JSON
-    (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: measures again"),
+    (line(), "x.jsonl: its last line is incomplete"),  # even if it is JSON
+    (f"{line()}\n{line(seconds=1)}\n", "x.jsonl, line 2: repeats the measurement"),
 )
 def test_errors_name_file_and_line(text: str, said: str) -> None:
     assert refused(jsonl.parse_all, text, "x.jsonl").startswith(said)
@@ -326,9 +326,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "half.jsonl").write_text('{"machine"')
     (tmp_path / "bad.jsonl").write_text("{}\n")
     for words, said in (
-        ((a, other), "nothing with the same dimensions"),
+        ((a, other), "have no measurement in common"),
         ((a, str(tmp_path / "none.jsonl")), "none.jsonl: cannot be read"),
-        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty or ends in half a line"),
+        ((a, str(tmp_path / "half.jsonl")), "half.jsonl: is empty, or its last line is incomplete"),
         ((a, str(tmp_path / "bad.jsonl")), "bad.jsonl, line 1: Object missing required"),
     ):
         assert said in refusal("compare", *words)
@@ -341,7 +341,7 @@ def test_a_time_that_was_nothing_is_no_division() -> None:
     assert found.moved[0].change == float("inf")
     assert compare.moves(found)
     other = replace(sides[1], times={replace(one.key, vcpus=3): [1.0]})
-    assert "nothing with the same" in refused(compare.compare, sides[0], other)
+    assert "no measurement in common" in refused(compare.compare, sides[0], other)
 
 
 MIB = 1 << 20

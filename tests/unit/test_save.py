@@ -185,7 +185,7 @@ def changed_repository(fake: FakeKernel) -> None:
     (fixup, "git rebase -i --autosquash base"),
     (edit("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
     (edit("KVM: x\nsecond line"), "needs a blank line"),
-    (symbolic_link, "no regular file"),
+    (symbolic_link, "not a regular file"),
     (merge, "is a merge"),
     (edit(""), "uncommitted changes"),
     (stopped_rebase, "a rebase, merge or cherry-pick in progress"),

@@ -91,7 +91,7 @@ def test_versions_are_no_words(tmp_path: Path) -> None:
     assert layout.versions == ("7.10", "7.9", "6.12")
     assert [layout.of(version).is_newest for version in layout.versions] == [True, False, False]
     assert layout.work == tmp_path / "build/7.9"
-    assert refused(read_pin, layout.of("7.11")).endswith("no base '7.11', but: 7.10 7.9 6.12")
+    assert refused(read_pin, layout.of("7.11")).endswith("no base '7.11', only: 7.10 7.9 6.12")
     assert layout.of(DEFAULT_BASE).linux == tmp_path / "build/linux"
 
 
@@ -236,7 +236,7 @@ def test_a_tarball_from_elsewhere_is_kept(layout: Layout, debian: Archive, tmp_p
     (lambda path: tarball_of(path, 7, patchlevel=4), "is Linux 7.4.7, expected Linux 7.3"),
     (lambda path: path / "none", "there is no file"),
     (lambda path: ROOT / "Makefile", "cannot be read as a tarball"),
-    (lambda path: write_tarball(path / "a.tar.xz", {"README": "text"}), "is no kernel source"),
+    (lambda path: write_tarball(path / "a.tar.xz", {"README": "text"}), "is not a kernel source"),
 )
 def test_a_tarball_that_is_none_of_this_kernel(
     layout: Layout, tmp_path: Path, make: Callable[[Path], Path], said: str

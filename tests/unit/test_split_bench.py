@@ -785,27 +785,36 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     *((["--vcpus", bad], f"'{bad}' is not a whole number") for bad in ("0", "08", "-2", "9" * 20)),
     (["--vcpus", "2 2"], "'2' is given twice"),
     (["--vcpus", " "], "--vcpus: the list is empty"),
-    (["--vcpus"], "--vcpus is unknown or lacks its value"),
+    (["--vcpus"], "--vcpus is unknown, or has no value"),
     (["--writes", "101"], "--writes: '101' is not a whole number from 0 to 100"),
     (["--writes=50%"], "'50%' is not a whole number"),
-    (["--eager", "N maybe"], "--eager: 'maybe' is none of N, Y"),
-    (["--dirty-bits", "off maybe"], "--dirty-bits: 'maybe' is none of off, on, auto"),
+    (["--eager", "N maybe"], "--eager: 'maybe' is not one of N, Y"),
+    (["--dirty-bits", "off maybe"], "--dirty-bits: 'maybe' is not one of off, on, auto"),
     (["--dirty-bits="], "--dirty-bits: the list is empty"),
-    (["--pattern", "stripes"], "--pattern: 'stripes' is none of pages, regions, clean"),
-    (["--pattern=clean", "--backing=anonymous"], "'anonymous' is no HugeTLB, which --pattern"),
+    (["--pattern", "stripes"], "--pattern: 'stripes' is not one of pages, regions, clean"),
+    (
+        ["--pattern=clean", "--backing=anonymous"],
+        "'anonymous' is not HugeTLB memory, which --pattern",
+    ),
     (
         ["--pattern=regions", "--bytes=1M", "--backing=anonymous"],
         "'1M' is not a whole number of re",
     ),
     (["--tracked", "--init-set", "no"], "--init-set: with --tracked the log is empty at first"),
-    (["--tracked", "--pattern=clean"], "--pattern: with --tracked nothing is written before"),
+    (["--tracked", "--pattern=clean"], "--pattern: clean cannot be used with --tracked"),
     (["--tracked", "--iterations", "2"], "'2' is not a whole number from 3 to 1000"),
-    (["--tracked", "--backing=anonymous"], "'anonymous' is no HugeTLB, which --populate reads"),
-    (["--tracked", "--backing=shmem", "--populate=writes,reads"], "'shmem' is no HugeTLB, which"),
+    (
+        ["--tracked", "--backing=anonymous"],
+        "'anonymous' is not HugeTLB memory, which --populate reads",
+    ),
+    (
+        ["--tracked", "--backing=shmem", "--populate=writes,reads"],
+        "'shmem' is not HugeTLB memory, which",
+    ),
     (["--tracked", "--populate", "reads reads"], "--populate: 'reads' is given twice"),
-    (["--tracked", "--populate", "guess"], "--populate: 'guess' is none of writes, reads"),
+    (["--tracked", "--populate", "guess"], "--populate: 'guess' is not one of writes, reads"),
     (["--tracked", "--populate="], "--populate: the list is empty"),
-    (["--populate", "reads"], "--populate: only --tracked measures that"),
+    (["--populate", "reads"], "--populate: can be used only with --tracked"),
     (["--tracked=yes"], "unknown option --tracked"),
     (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
@@ -817,10 +826,10 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--bytes=3M", "--backing=anonymous anonymous_hugetlb_1gb"], "pages (anonymous_huge"),
     (["--backing", "floppy"], "--backing: 'floppy' is unknown"),
     (["--resume", "none.jsonl"], "there is no file 'none.jsonl'; begin with --output"),
-    (["--resume", "a", "--output", "b"], "results go to 'a', so --output 'b' cannot be"),
-    (["--init-set", "perhaps"], "'perhaps' is none of yes, no, both"),
-    (["--kernel", "mine"], "'mine' is none of series, peer, base"),
-    (["--mode", "npt"], "'npt' is none of ept1, ept0, tdp, ept1-nopml, tdp-nopml"),
+    (["--resume", "a", "--output", "b"], "--output must not name another one, 'b'"),
+    (["--init-set", "perhaps"], "'perhaps' is not one of yes, no, both"),
+    (["--kernel", "mine"], "'mine' is not one of series, peer, base"),
+    (["--mode", "npt"], "'npt' is not one of ept1, ept0, tdp, ept1-nopml, tdp-nopml"),
     (["--machine", 'a"b'], "is not a name of letters"),
     (["--speed", "9"], "unknown option --speed"),
     (["--test", "/nowhere/test"], "'/nowhere/test' is not an executable file"),
@@ -871,7 +880,7 @@ TWO_POOLS = "--backing=anonymous_hugetlb_2mb,anonymous_hugetlb_1gb --bytes=1G --
     (NO_THP, "--backing=anonymous_thp", "transparent huge pages are off"),
     # Not /dev/null: a script that forgets to look would replace the real one.
     (lambda host: os.mkfifo(host.root / "fifo"), "--output=fifo", "is not a regular file"),
-    (having("out.jsonl", '{"half": '), "--output=out.jsonl", "ends in half a line"),
+    (having("out.jsonl", '{"half": '), "--output=out.jsonl", "does not end with a newline"),
 )
 def test_unsuitable_host(host: Host, spoil: Change, arguments: str, said: str) -> None:
     spoil(host)
@@ -958,7 +967,7 @@ def test_a_vm_that_starts_meanwhile(host: Host, verify: str, runs: int) -> None:
     line = done.stderr.splitlines()[0]
     assert "1 other VM(s) started meanwhile: the run '2 vCPUs, 20% writes" in line
     assert "eager_page_split=Y, dirty_bits=on' is discarded" in line
-    assert "; a VM keeps the dirty_bits that it started with; later: --resume" in line
+    assert "; a VM keeps the dirty_bits that it started with; continue later by --resume" in line
     assert (len(found), len(host.calls())) == (runs * RECORDS, 2)
     host.output.unlink(missing_ok=True)
     (host.root / "calls").unlink()
@@ -1035,7 +1044,7 @@ def test_one_benchmark_at_a_time(host: Host) -> None:
     """Whatever process ids say, and even if a test outlives the benchmark that started it."""
     with hanging(host) as process:
         (line,) = host.run("--vcpus", "2").stderr.splitlines()
-        assert "another split-bench.sh runs already, or a test that it started: " in line
+        assert "another split-bench.sh, or a test that it has started, is running: " in line
         assert f": split-bench (process {process.pid}) (" in line
         process.kill()
         process.wait()
@@ -1154,6 +1163,52 @@ def test_interrupted_run_restores_all(host: Host, mode: str, name: str) -> None:
         assert is_gone(int(pid.read_text()))
     assert (process.returncode, host.settings()) == (128 + number, before)
     assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+
+
+def as_it_opens(host: Host, hook: str) -> None:
+    """Let the script run HOOK just before it opens its results."""
+    opens = '[ -f "$directory/$output_name" ] && exec 6<'
+    begin, found, rest = SCRIPT.read_text().partition(opens)
+    assert found
+    text = f"{begin}{opens.replace('&& exec', f'&& {{ {hook}; }} && exec')}{rest}"
+    host.script = program(host.root / "script", text)
+
+
+def test_a_link_that_takes_the_place_of_the_output(host: Host) -> None:
+    """The owner of the directory has put it there just as the script was to open the file."""
+    secret = host.write("secret", "x\n")
+    host.output.write_text("")
+    as_it_opens(host, f'ln -sf {secret} "$output"')
+    done = host.run(*PART, f"--output={host.output}")
+    said = f"split-bench: --output: another file has taken the place of '{host.output}'\n"
+    assert (done.returncode, done.stderr, host.calls()) == (2, said, [])
+    assert secret.read_text() == "x\n"
+
+
+@for_each_row("at_the_start", True, False)
+def test_a_signal_while_the_results_are_a_fifo(host: Host, at_the_start: bool) -> None:
+    """The owner of the directory has put it there just as the script was to open the file."""
+    swap, swapped = host.root / "run/swap", host.root / "run/swapped"
+    hook = f'[ ! -e {swap} ] || {{ rm "$output"; mkfifo "$output"; : >{swapped}; }}'
+    as_it_opens(host, hook)
+    host.output.write_text("")
+    # It appends to results.
+    assert host.run(*PART, f"--output={host.output}").returncode == 0
+    if at_the_start:
+        swap.touch()
+    else:
+        (host.root / "fake_test").write_text(f"{FAKE_TEST}\n: >{swap}\n")
+    command = host.command(*PART, "--eager=N", f"--output={host.output}")
+    with started(command, env=host.environment, stderr=subprocess.PIPE) as process:
+        assert until(swapped.exists, 20)
+        assert host.eager.read_text() == ("Y\n" if at_the_start else "N\n")
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 143
+    assert said == b"split-bench: interrupted; the settings of this host are as before\n"
+    settings = (host.eager.read_text(), host.pool().read_text(), host.journal.exists())
+    assert settings == ("Y\n", "0\n", False)
+    assert not [*host.root.glob(".split-bench*")]
 
 
 def test_an_interrupted_run_of_a_tracked_vm_restores_all(host: Host) -> None:
@@ -1428,21 +1483,21 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     "change, arguments, said",
     (lambda host: None, ["--machine", "mine"], "was interrupted on machine host, this is mine"),
     (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
-    (lambda host: None, ["--iterations", "3"], "holds runs with other --iterations or pinning"),
-    (lambda host: None, ["--no-pin"], "holds runs with other --iterations or pinning"),
+    (lambda host: None, ["--iterations", "3"], "contains runs with other --iterations or pinning"),
+    (lambda host: None, ["--no-pin"], "contains runs with other --iterations or pinning"),
     (lambda host: host.set("kvm_intel.ept", "N"), [], "on ept true, this is false"),
     (lambda host: host.set("kvm.tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
     (lambda host: host.set("kvm_intel.pml", "N"), [], "on pml true, this is false"),
     (lambda host: set_cpus(host, 8), [], "was interrupted on usable CPUs: 9, this is 8"),
     (lambda host: edit(host, RELEASE, "5"), [], f"was interrupted on Linux 5, this is {RELEASE}"),
-    (lambda host: edit(host, '"phase"', '"phrase"'), [], "line 1 of "),
+    (lambda host: edit(host, '"phase"', '"phrase"'), [], ": line 1 is not a result"),
     (
         lambda host: edit(host, '"dirty_bits"', '"dirty_harvest"'),
         [],
-        "calls dirty_bits dirty_harvest",
+        "has the old name dirty_harvest of dirty_bits",
     ),
-    (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], "line 1 of "),
-    (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is no result of this script"),
+    (lambda host: edit(host, '"host"', '"\x1b[2J"'), [], ": line 1 is not a result"),
+    (lambda host: edit(host, "0.080500000}", "0.0805"), [], "is not a result of this script"),
 )
 def test_resume_is_refused(host: Host, change: Change, arguments: list[str], said: str) -> None:
     output = partly(host)

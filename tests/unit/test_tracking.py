@@ -145,4 +145,4 @@ def test_a_dry_run_says_what_would_be_run_and_a_wrong_mode_is_refused() -> None:
     said = lab("tracking", "--dry-run", "--modes", "tdp").out
     assert said.count("tdp_mmu=Y: 9 CPUs") == 2
     assert "--tracked -g --read-first" in said
-    assert "'ept2' is none of" in refusal("tracking", "--modes", "ept2")
+    assert "'ept2' is not one of" in refusal("tracking", "--modes", "ept2")

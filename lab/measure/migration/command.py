@@ -201,18 +201,25 @@ def migration_boots(
 @click.command()
 @click.option("--machine", "name", default="svm-qemu", help=", ".join(machines.NAMES))
 @click.option(
-    "--tdp", type=click.Choice([*EITHER]), default="both", help="EPT or NPT; host: as it is."
+    "--tdp",
+    type=click.Choice([*EITHER]),
+    default="both",
+    help="EPT or NPT on, off, or both; not for host.",
 )
 @click.option("--kernel", "kind", type=click.Choice(KINDS[:3]), default="series")
-@click.option("--vcpus", type=int, help="Of the guest.")
-@click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU.")
-@click.option("--rate", type=SOME, help="Requests of each vCPU in a second.")
-@click.option("--reads", type=click.IntRange(0, SOME.max), help="Pages read in a request.")
-@click.option("--writes", type=SOME, help="Pages written in one.")
+@click.option("--vcpus", type=int, help="vCPUs of the guest.")
+@click.option("--mib", "mib_per_vcpu", type=int, help="Memory of each vCPU, MiB.")
+@click.option("--rate", type=SOME, help="Requests that each vCPU serves in a second.")
+@click.option("--reads", type=click.IntRange(0, SOME.max), help="Pages that a request reads.")
+@click.option("--writes", type=SOME, help="Pages that a request writes.")
 @click.option(
-    "--bandwidth", "mib_per_s", type=SOME, help="MiB a second for the migration, at most."
+    "--bandwidth", "mib_per_s", type=SOME, help="Bandwidth limit of the migration, MiB/s."
 )
-@click.option("--qemu", type=click.Path(path_type=Path), help="That of make qemu, which asks.")
+@click.option(
+    "--qemu",
+    type=click.Path(path_type=Path),
+    help="QEMU of `make qemu`, which also chooses settings for its VM.",
+)
 @output_option
 @click.option("--dry-run", is_flag=True, help="Show what would be run.")
 def command(
@@ -225,13 +232,13 @@ def command(
     dry_run: bool,
     **chosen: int | None,
 ) -> None:
-    """Migrate a guest that works and writes, eager_page_split=N beside =Y, by QEMU, to a file.
+    """Migrate a guest that serves requests, by QEMU and to a file, with eager_page_split=N and =Y.
 
-    And with dirty_bits=on, where the CPU doesn't log by itself; not on `host`.
+    Without PML, the guest is also migrated with dirty_bits=on (not on `host`).
 
-    Prints what the guest felt, by its own TSC; writes JSON lines, draws the report. A copy of the
-    guest, restored from the file, checks that no write was lost. vmx-bochs: figures, in simulated
-    time; svm-qemu: does it work; host: real hardware.
+    Print how long the guest's requests took, by its own TSC. Write JSON lines, and draw the report.
+    A copy of the guest is restored from the file, and verifies that no write was lost. Times of
+    vmx-bochs are simulated, those of host are real. svm-qemu only shows that migration works.
     """
     machine = machines.get(name)
     usual = DEFAULTS[name]
@@ -242,7 +249,9 @@ def command(
         ask = ("sh", "-c", '"$0" -help', qemu.absolute())
         said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
         if "dirty-bits=" not in said:
-            raise LabError(f"--qemu: {qemu} is no QEMU with dirty-bits=; see make qemu")
+            raise LabError(
+                f"--qemu: {qemu} is not a QEMU with the option dirty-bits=; run `make qemu`"
+            )
         plan = [replace(boot, qemu=qemu) for boot in plan]
     if dry_run:
         for boot in plan:

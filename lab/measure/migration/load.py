@@ -68,7 +68,9 @@ class Load:
         if self.mib_per_vcpu < 2 or self.mib_per_vcpu & (self.mib_per_vcpu - 1):
             raise LabError(f"--mib: {self.mib_per_vcpu} is not a power of two, 2 or more")
         if self.mib > MOST_MIB:
-            raise LabError(f"--mib: a guest of {self.mib} MiB; {MOST_MIB} can be had")
+            raise LabError(
+                f"--mib: a guest of {self.mib} MiB is too large, {MOST_MIB} is the limit"
+            )
 
 
 def build(load: Load, directory: Path) -> Path:

@@ -38,7 +38,7 @@ dirty_bits_param=$params/dirty_bits
 pool=$root/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 # That of split-bench.sh, which describes it. Without /run, as in an emulated machine, nothing else runs.
 journal=$root/run/kvm-eager-split.journal
-locked='' noted='' unrestored='' started=''
+locked='' noted='' unrestored='' started='' old_pool='' pool_got=''
 
 say() {
 	echo "$*" >>"${LAB_PROGRESS:-/dev/null}"
@@ -64,7 +64,7 @@ restore() {
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
 	put_back "$eager_param" "${old_eager-}"
 	put_back "$dirty_bits_param" "${old_dirty_bits-}"
-	put_back "$pool" "${old_pool-}"
+	put_back_pool
 	rm -rf "$work"
 	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
 	[ -z "$unrestored" ] || status=1
@@ -79,6 +79,22 @@ put_back() {
 	echo "migrate: could not restore $1; by hand: echo $2 > $1" >&2
 }
 
+# Without surplus pages, which are others', and freed with them.
+pool_size() { echo $(($(cat "$pool") - $(cat "${pool%/*}/surplus_hugepages" 2>/dev/null || echo 0))); }
+
+# Pages that are free and not promised to another process.
+pool_free() { echo $(($(cat "${pool%/*}/free_hugepages") - $(cat "${pool%/*}/resv_hugepages" 2>/dev/null || echo 0))); }
+
+# A pool that has got another size since is somebody else's, who may have pages in it.
+put_back_pool() {
+	now=$(pool_size)
+	if [ -n "$old_pool" ] && [ "$now" != "${pool_got:-"$now"}" ]; then
+		echo "migrate: $pool is $now, which somebody else has set meanwhile, so it stays; it was $old_pool" >&2
+	else
+		put_back "$pool" "$old_pool"
+	fi
+}
+
 # change FILE NEW OLD
 change() {
 	if [ -n "$locked" ]; then
@@ -86,7 +102,8 @@ change() {
 "
 		[ -z "$noted" ] || by=''
 		noted=yes
-		{ printf '%s%s %s %s\n' "$by" "${1#"$root"}" "$3" "$2" >>"$journal"; } 2>/dev/null ||
+		# Monitoring is not root, and has to read it.
+		(umask 022 && printf '%s%s %s %s\n' "$by" "${1#"$root"}" "$3" "$2" >>"$journal") 2>/dev/null ||
 			die "could not write $journal, so ${1##*/} is not changed"
 	fi
 	echo "$2" >"$1"
@@ -96,16 +113,17 @@ change() {
 be_alone() {
 	[ -d "$root/run" ] && [ -z "${MIGRATE_KVM-}" ] || return 0
 	lock=$root/run/split-bench.lock
+	command -v flock >/dev/null || die "there is there is no command flock: it is in util-linux"
 	(umask 077 && : >>"$lock") 2>/dev/null || die "$root/run cannot be written: is it mounted read-only?"
 	# QEMU has it, too, and can outlive this.
 	exec 9>>"$lock"
-	flock -w 1 9 || die "a benchmark runs already, or a test that it started ($lock)"
+	flock -w 1 9 || die "a benchmark, or a test that it has started, is running ($lock)"
 	[ ! -e "$journal" ] || die "a benchmark or a reload was killed: kvm-eager-split restore"
 	locked=yes
 	# shellcheck disable=SC2012 # numbers
 	others=$( (cd "$root/proc" && printf '%s\n' [0-9]*/fd | xargs ls -l) 2>/dev/null |
 		grep -c '^[^>]* -> anon_inode:kvm-vm$') || :
-	[ "$others" -eq 0 ] || die "$others other VM(s) run here, and eager_page_split is global"
+	[ "$others" -eq 0 ] || die "$others other VM(s) run here, and eager_page_split applies to all of them"
 }
 
 # The vendor's module is the one whose KVM found its processor.
@@ -131,18 +149,18 @@ describe_host() {
 }
 
 reserve() {
-	pages=$(cat "$pool")
-	# Surplus pages are others', and freed with them.
-	old_pool=$((pages - $(cat "${pool%/*}/surplus_hugepages" 2>/dev/null || echo 0)))
-	free=$(cat "${pool%/*}/free_hugepages")
-	missing=$((mib / HUGE_MIB - free))
+	missing=$((mib / HUGE_MIB - $(pool_free)))
 	# A pool that takes the last pages has the host reclaim for minutes, and kill processes.
 	needed=$((missing * HUGE_MIB + 64 + mib / 128))
 	available=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$root/proc/meminfo") / 1024))
 	[ "$missing" -le 0 ] || [ "$needed" -le "$available" ] ||
 		die "too little memory: wanted $needed MiB, had $available MiB available"
-	[ "$missing" -le 0 ] || change "$pool" $((pages + missing)) "$old_pool"
-	[ "$(cat "${pool%/*}/free_hugepages")" -ge $((mib / HUGE_MIB)) ] ||
+	if [ "$missing" -gt 0 ]; then
+		old_pool=$(pool_size)
+		change "$pool" $(($(cat "$pool") + missing)) "$old_pool"
+		pool_got=$(pool_size)
+	fi
+	[ "$(pool_free)" -ge $((mib / HUGE_MIB)) ] ||
 		die "no $((mib / HUGE_MIB)) free huge pages of $HUGE_MIB MiB: memory is fragmented or short"
 }
 

@@ -56,7 +56,9 @@ def parse_events(text: str) -> Events:
         begin, end = status["setup"], status["completed"]
         return Events(begin, passes, first["STOP"], end, first["RESUME"], answer)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise WorkFailed(f"QEMU's monitor did not say all of a migration: {error!r}") from error
+        raise WorkFailed(
+            f"QEMU's monitor did not report a complete migration: {error!r}"
+        ) from error
 
 
 def parse_stats(text: str) -> dict[str, dict[str, int]]:
@@ -111,7 +113,7 @@ class Migration:
         """WorkFailed: another guest ran, or its memory was not restored as it was."""
         notes = (self.source, self.restored)
         if any((len(n.vcpus), n.pages) != (self.load.vcpus, self.load.pages) for n in notes):
-            raise WorkFailed("the guest that ran is not the guest that was asked for")
+            raise WorkFailed("the guest that ran is not the guest that was requested")
         lost = {"in the source": self.source.wrong, "after restoring": self.restored.wrong}
         for where, wrong in lost.items():
             if wrong:

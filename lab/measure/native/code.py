@@ -51,7 +51,7 @@ def closure(roots: Sequence[str], texts: Sequence[str], stand_ins: Path = STAND_
     found = _definitions(texts)
     done = set(_definitions([stand_ins.read_text()]))
     if missing := [root for root in roots if root not in found]:
-        raise WorkFailed(f"native: the kernel has no {', '.join(missing)} any more")
+        raise WorkFailed(f"native: the kernel has no {', '.join(missing)} any longer")
 
     def needed(name: str) -> Iterator[str]:
         if name in done or name not in found:

@@ -33,7 +33,7 @@ VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
 def check(sizes: Sequence[int], repeats: int) -> None:
     """LabError: the options cannot be measured, or this machine has too little memory."""
     if not sizes or min(sizes) < 1 or repeats < 1:
-        raise LabError("--sizes and --repeats: numbers from 1 on are wanted")
+        raise LabError("--sizes, --repeats: each number must be 1 or more")
     needed = max(sizes) * BYTES_PER_GIB + 2 * BYTES_BESIDE
     if needed > (free := psutil.virtual_memory().available):
         raise LabError(f"--sizes: {max(sizes)} GiB take {needed >> 20} MiB; {free >> 20} are free")
@@ -74,19 +74,19 @@ def measure(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
 @click.command()
 @click.option("--sizes", callback=numbers, default="1 4 16 64 256", help="GiB of guest memory.")
 @click.option(
-    "--reads", "read_sizes", callback=numbers, default="1 4 16", help="GiB of memory to read in."
+    "--reads", "read_sizes", callback=numbers, default="1 4 16", help="GiB of memory that is read."
 )
-@click.option("--repeats", default=9, help="Passes of each kind over each amount of memory.")
+@click.option("--repeats", default=9, help="Passes over the memory for each measurement.")
 @output_option
 def command(
     sizes: tuple[int, ...], read_sizes: tuple[int, ...], repeats: int, output: Path | None
 ) -> None:
-    """Measure splitting, CLEAR and collecting Dirty bits on this machine.
+    """Measure splitting, CLEAR and the collection of Dirty bits on this machine, without a guest.
 
-    KVM's own functions, of the series and of the unpatched kernel, in user space: with this
-    processor's caches, and no guest. And what huge pages are worth: reads of memory that is mapped
-    by 2 MiB and by 4 KiB pages. Nothing else should run meanwhile. Prints tables; writes JSON
-    lines, and draws the report.
+    The command runs KVM's own functions, of the series and of the unpatched kernel, in user space,
+    so that times depend on this processor's caches. It also measures the benefit of huge pages, by
+    reads of memory that is mapped by 2 MiB and by 4 KiB pages. Run nothing else meanwhile. Print
+    tables, write JSON lines, and draw the report.
     """
     check(sizes, repeats)
     file = output_file(output, "native")
