@@ -354,6 +354,19 @@ def test_the_page_says_by_how_much_a_goal_is_missed() -> None:
     assert excess_of(lazy + eager, "N/Y at most 1") == pytest.approx(1)
 
 
+def test_a_line_for_each_goal_that_is_missed_or_was_not_measured() -> None:
+    found = measured(vcpus=(8,), speedup=61)
+    first, *others = goals.missed(found + lazily(found))
+    times = "base 1600.0, N 1600.0, Y 26.2, base/Y 61.0, N/Y 61.0"
+    assert first == f"ept=Y, all writes, dirty ms: N: at most 4 ms, missed: {times}"
+    # Y is 61 times as fast, and the first CLEAR with Y takes less than 10 ms.
+    bounds = [line.split(": ", 1)[1].partition(", missed: ")[0] for line in others]
+    assert bounds == ["N: at most 1 ms", "at most 2 ms", "at most 4 ms", "N/Y at most 1"]
+    small = [one for one in measured(vcpus=(2, 8, 14), bytes_per_vcpu=2 << 20) if one.vcpus != 8]
+    wanted = [f"{vcpus} vCPUs: base/Y was not measured" for vcpus in (4, 8)]
+    assert [*goals.unmeasured(small + lazily(small) + found)] == wanted
+
+
 @for_each_row(
     "label, at, verdict",
     ("ept=Y", 4.0, "at most 4 ms: reached"),
