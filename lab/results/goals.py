@@ -216,7 +216,7 @@ def _sum_goals(times: Times) -> Iterator[Judged]:
         key, eager = max(mine, key=lambda pair: times[pair[0]] / times[pair[1]])
         at = {"N": times[key], "Y": times[eager]}
         label = f"{notation.vm_label(key)}, {tables.SPLITTING.label} ms"
-        excess = times[key] / times[eager] - 1 if times[eager] else 0
+        excess = times[key] / times[eager] - 1
         kept = Verdict("N/Y at most 1", times[key] <= times[eager], excess)
         yield Judged(label, at, kept, (*tables.measured_keys((key, eager)),), key)
 

@@ -74,7 +74,7 @@ class Broken(WorkFailed):
     lines: the number of complaints in the kernel's log.
     """
 
-    def __init__(self, text: str, lines: int = 0) -> None:
+    def __init__(self, text: str, lines: int) -> None:
         super().__init__(text)
         self.lines = lines
 

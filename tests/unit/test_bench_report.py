@@ -320,6 +320,54 @@ def test_goals_reached_and_missed() -> None:
 
 
 @for_each_row(
+    "goal, base, seconds, reached, excess",
+    # Binary fractions, so that a time can be just at its bound.
+    (goals.Goal(goals.EPT, tables.headline(True), ratio=64), 1.0, 1 / 64, True, 0.0),
+    (goals.Goal(goals.EPT, tables.headline(True), ratio=64), 1.0, 1 / 32, False, 1.0),
+    (goals.Goal(goals.EPT, tables.FIRST_CLEAR, most_ms=125), None, 0.125, True, 0.0),
+    (goals.Goal(goals.EPT, tables.FIRST_CLEAR, most_ms=125), None, 0.25, False, 1.0),
+)
+def test_a_time_at_its_bound_reaches_the_goal(
+    goal: goals.Goal, base: float | None, seconds: float, reached: bool, excess: float
+) -> None:
+    verdict = goal.judge(base, seconds)
+    assert verdict
+    assert (verdict.reached, verdict.excess) == (reached, excess)
+
+
+def excess_of(found: list[Measurement], words: str) -> float:
+    """By which share the goal is exceeded whose bound has WORDS."""
+    ((verdict),) = [v.verdict for v in goals.all_judged(found) if words in v.verdict.bound]
+    return verdict.excess
+
+
+def test_the_page_says_by_how_much_a_goal_is_missed() -> None:
+    lazy = measured(eager=(False,), vcpus=(8,))
+    base = measured(kernel="base", eager=(False,), vcpus=(8,))
+    # N takes 5% longer than the unpatched kernel, which is 1% more than it may.
+    slower = [replace(one, seconds=one.seconds * 1.05) for one in lazy]
+    assert excess_of(base + slower, "4% longer") == pytest.approx(0.01)
+    # In the TDP MMU 2% are allowed: the worst phase counts.
+    tdp = [replace(one, tdp_mmu=True) for one in base + slower]
+    assert excess_of(tdp, "2% longer") == pytest.approx(0.03)
+    eager = [replace(one, eager=True, seconds=one.seconds / 2) for one in lazy]
+    assert excess_of(lazy + eager, "N/Y at most 1") == pytest.approx(1)
+
+
+def test_a_line_for_each_goal_that_is_missed_or_was_not_measured() -> None:
+    found = measured(vcpus=(8,), speedup=61)
+    first, *others = goals.missed(found + lazily(found))
+    times = "base 1600.0, N 1600.0, Y 26.2, base/Y 61.0, N/Y 61.0"
+    assert first == f"ept=Y, all writes, dirty ms: N: at most 4 ms, missed: {times}"
+    # Y is 61 times as fast, and the first CLEAR with Y takes less than 10 ms.
+    bounds = [line.split(": ", 1)[1].partition(", missed: ")[0] for line in others]
+    assert bounds == ["N: at most 1 ms", "at most 2 ms", "at most 4 ms", "N/Y at most 1"]
+    small = [one for one in measured(vcpus=(2, 8, 14), bytes_per_vcpu=2 << 20) if one.vcpus != 8]
+    wanted = [f"{vcpus} vCPUs: base/Y was not measured" for vcpus in (4, 8)]
+    assert [*goals.unmeasured(small + lazily(small) + found)] == wanted
+
+
+@for_each_row(
     "label, at, verdict",
     ("ept=Y", 4.0, "at most 4 ms: reached"),
     ("ept=Y", 4.1, "at most 4 ms: missed"),

@@ -22,13 +22,13 @@ import psutil
 import pytest
 
 from lab.core import process, workspace
-from lab.machines import bochs, initramfs
-from lab.machines.channel import Channel, ReportBroken
+from lab.machines import bochs, emulated, initramfs
+from lab.machines.channel import Archive, Channel, ReportBroken, unpack
 from lab.machines.emulated import EmulatedMachine
 from lab.machines.job import Job, MachineFailed
 from tests.rows import for_each_row
 from tests.unit.calls import refused
-from tests.unit.files import write
+from tests.unit.files import leave_free, write
 
 JOB = Job(kernel=Path("bzImage"), command=("sh", "-c", "echo 'a b' $LAB_OUT"))
 DYNAMIC = Path("/bin/ls")
@@ -169,6 +169,27 @@ def test_complete_report_in_pieces(report: bytes, step: int) -> None:
     assert channel.archive.files == {"a": b"1", "d/b": b"\0\xff"}
 
 
+def test_what_is_no_text_and_no_file_does_not_stop_a_report() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, kind in (("./out", tarfile.DIRTYPE), ("./out/link", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "a"
+            tar.addfile(info)
+        log = b"bad \xff\n"
+        for name, data in (("./out/a", b"1"), ("./kernel-log", log)):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    progress: list[str] = []
+    channel = Channel(progress.append)
+    channel.feed(b"H 1\nP \xff\n" + archive_frames(stream.getvalue()) + b"E 0\n")
+    assert channel.archive == Archive(b"", "bad \ufffd\n", {"a": b"1"})
+    assert (channel.status, progress) == (0, ["\ufffd"])
+    # Not even what each command leaves has to be there.
+    assert unpack(packed({})) == Archive()
+
+
 @pytest.mark.parametrize("missing", [1, len(b"E 42\n"), len(b".\nE 42\n"), 60])
 def test_torn_report_is_never_complete(missing: int) -> None:
     channel = Channel()
@@ -235,6 +256,57 @@ def job(**parameters: str) -> Job:
     )
 
 
+def test_a_job_is_described(tmp_path: Path) -> None:
+    described = dataclasses.replace(
+        job(b="2", a="1"), cmdline=("quiet",), files={"/in": tmp_path}, command=("echo", "a b")
+    )
+    assert Scripted("exit 1").describe(described).splitlines() == [
+        "machine:        scripted, 1 CPUs, 256 MiB",
+        f"kernel:         {__file__}",
+        "kernel command: kvm.a=1 kvm.b=2 quiet",
+        f"file:           /in = {tmp_path}",
+        "command:        echo 'a b'",
+        "emulator:       sh -c 'exit 1'",
+    ]
+
+
+def test_a_command_line_is_as_long_as_the_kernel_takes() -> None:
+    longest = dataclasses.replace(job(), cmdline=("x" * 2047,))
+    assert f"kernel command: {'x' * 2047}\n" in Scripted("").describe(longest)
+    longer = dataclasses.replace(job(), cmdline=("x" * 2048,))
+    wanted = "kernel command line of 2048 characters: 2047 fit"
+    assert refused(Scripted("").describe, longer) == wanted
+
+
+MIB = 1 << 20
+
+
+def test_the_host_keeps_memory_for_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for available, free in ((448, 256), (447, 255), (100, 0)):
+        memory = psutil.virtual_memory()._replace(available=available * MIB)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda memory=memory: memory)
+        if free == 256:
+            Scripted("").describe(job())
+        else:
+            wanted = f"256 MiB: this host has {free} MiB to give now"
+            assert refused(Scripted("").describe, job()) == wanted
+
+
+def test_there_has_to_be_room_for_kernel_and_image_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = tmp_path / "bzImage"
+    kernel.write_bytes(bytes(3 * MIB))
+    monkeypatch.setattr(initramfs, "build", lambda *_: bytes(2 * MIB))
+    work = dataclasses.replace(job(), kernel=kernel)
+    leave_free(monkeypatch, 74 * MIB - 1)
+    wanted = f"no space left: it needs 74 MiB below {workspace.TEMPORARY}"
+    assert refused(Scripted("").run, work) == wanted
+    leave_free(monkeypatch, 74 * MIB)
+    with pytest.raises(MachineFailed):
+        Scripted("exit 1").run(work)
+
+
 def assert_nothing_is_left() -> None:
     assert not list(workspace.TEMPORARY.glob("machine-*"))
     if (pid := workspace.TEMPORARY / "pid").exists():
@@ -253,6 +325,7 @@ def test_complete_report_is_enough(end: str) -> None:
 @for_each_row(
     "script, reason, detail, log",
     ("echo Panic >console; exit 0", CRASHED, "ended before", "Panic\n"),
+    ("printf '1\\r\\n\\377\\n' >console; exit 3", CRASHED, "complete, exit code 3", "1\n\ufffd\n"),
     (f"{UP} kill -KILL $$", "emulator crashed", "SIGKILL ended", "booting\n"),
     (f"{UP} cat frames >>report; printf 'E 4' >>report", CRASHED, "ended before", "booting\n"),
     (f"{UP} {UP} {STAY}", CRASHED, "a second time", "booting\n"),
@@ -285,6 +358,16 @@ def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MachineFailed, match=ENDLESS):
         Scripted(f"{UP} {STAY}").run(dataclasses.replace(job(), timeout_s=1))
     assert time.monotonic() - max(began.values()) >= 4
+
+
+def test_the_clock_does_not_count_again_what_an_emulator_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that has ended has waited for nothing."""
+    waited = iter((0.0, 50.0, 0.0, 60.0))
+    monkeypatch.setattr(process, "waited_s", lambda pid: next(waited))
+    clock = emulated._Clock(1)
+    assert [round(clock.now(), -1) for _ in range(4)] == [0, -50, -50, -60]
 
 
 def test_the_thread_that_waited_longest_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lab.machines.host import Host, here, new_messages
 from lab.machines.job import Job, MachineFailed
 from tests.rows import for_each_row
 from tests.unit.calls import refused
-from tests.unit.files import write
+from tests.unit.files import program, write
 from tests.unit.processes import is_gone
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs commands as root")
@@ -69,6 +69,47 @@ def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None
 )
 def test_exit_statuses(modules: Path, work: Job, status: int) -> None:
     assert Host().run(work).status == status
+
+
+@pytest.fixture
+def sudo(modules: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A host whose user is not root, and the file in which its sudo notes what it runs."""
+    text = f'#!/bin/sh\necho "$*" >>{tmp_path}/sudo.log\n[ "$1" = -n ] && shift && exec "$@"\n'
+    program(tmp_path / "bin/sudo", text)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setattr(host, "_is_root", lambda: False)
+    return tmp_path / "sudo.log"
+
+
+def test_a_user_runs_everything_by_sudo_and_gets_the_files(sudo: Path) -> None:
+    result = Host().run(shell("echo said; touch $LAB_OUT/file; exit 7"))
+    assert (result.status, result.output, result.files) == (7, b"said\n", {"file": b""})
+    asked, before, work, own, after = sudo.read_text().splitlines()
+    assert (asked, before, after) == ("-n true", "-n dmesg", "-n dmesg")
+    assert work.startswith("-n env -C / LAB_MACHINE=host ")
+    assert own.startswith(f"-n chown -R {os.getuid()}:{os.getgid()} ") and own.endswith("/out")
+    assert Host().describe(shell("true")).endswith("\ncommand:        sudo -n sh -c true")
+
+
+def test_a_user_who_cannot_be_root_is_told_what_to_do(
+    sudo: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = "host runs its commands as root: run as root, or "
+    program(sudo.parent / "bin/sudo", "#!/bin/sh\necho a password is required >&2\nexit 1\n")
+    assert refused(Host().run, job("true")) == f"{begin}run `sudo -v` first"
+    # What sudo says is no help.
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("PATH", str(sudo.parent / "none"))
+    assert refused(Host().describe, job("true")) == f"{begin}install sudo"
+
+
+def test_a_kernel_whose_messages_cannot_be_read_has_none(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin/dmesg", "#!/bin/sh\necho not permitted >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    result = Host().run(job("true"))
+    assert (result.status, result.kernel_log) == (0, "")
 
 
 def test_timeout_is_the_machines_failure_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:

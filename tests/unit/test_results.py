@@ -220,6 +220,8 @@ def test_both_sides_stand_beside_each_other() -> None:
     ("dirty", 2, 0.013, 0.017, True),
     ("disable", None, 0.066, 0.072, False),
     ("populate", None, 0.012, 0.017, False),
+    # Just at the limit.
+    ("populate", None, 0.0, 0.008, False),
     # What is short is compared with itself, not with a tick.
     ("dirty", 1, 0.00058, 0.00063, False),
     ("dirty", 1, 0.001, 0.005, True),
@@ -304,6 +306,18 @@ def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
     c = file_of(tmp_path, "c.jsonl", [replace(one, seconds=one.seconds + 0.4) for one in ones])
     lab("compare", a, b)
     lab("compare", a, c, status=1)
+    # One side alone has no spread, and a difference of just the spread is none.
+    key = ones[0].key
+    for before, after, found in (
+        ([1.0, 1.5], [1.5, 2.0], (True, False)),
+        ([1.0, 1.5], [1.5, 2.25], (True, False)),
+        ([1.0, 1.5], [2.0, 2.25], (True, True)),
+        ([1.0, 1.5], [9.0], (False, False)),
+        ([1.0], [8.0, 9.0], (False, False)),
+    ):
+        sides = [compare.Side("x", {key: times}, frozenset()) for times in (before, after)]
+        (pair,) = compare.compare(*sides).pairs
+        assert (pair.judged, pair.moved) == found
 
 
 def test_machines_and_kernels_are_never_mixed(tmp_path: Path) -> None:
@@ -339,6 +353,7 @@ def test_a_time_that_was_nothing_is_no_division() -> None:
     sides = [compare.Side(n, {one.key: [t]}, frozenset()) for n, t in (("a", 0.0), ("b", 1.0))]
     found = compare.compare(*sides)
     assert found.moved[0].change == float("inf")
+    assert replace(found.moved[0], after=0.0).change == 1.0
     assert compare.moves(found)
     other = replace(sides[1], times={replace(one.key, vcpus=3): [1.0]})
     assert "no measurement in common" in refused(compare.compare, sides[0], other)

@@ -34,7 +34,7 @@ from lab.verify.races import Place
 from lab.verify.soak_boots import Boot
 from tests.rows import for_each_row
 from tests.unit import calls
-from tests.unit.calls import Said
+from tests.unit.calls import Said, failed
 
 TITLE = "data-race in our_dirty_bits / mark_page_dirty_in_slot"
 KNOWN = f"""\
@@ -159,6 +159,8 @@ def test_what_is_not_understood_is_ours(log: str) -> None:
 def test_the_lines_of_the_series_are_those_that_base_does_not_have(tmp_path: Path) -> None:
     repo = Repo(tmp_path)
     repo.run("init", "-q")
+    # What a user's configuration says of diffs does not count.
+    repo.run("config", "diff.noprefix", "true")
     file = tmp_path / "mmu.c"
     file.write_text("".join(f"line {i}\n" for i in range(1, 21)))
     repo.run("add", ".")
@@ -209,6 +211,37 @@ def test_frames_are_found_in_the_source(tmp_path: Path) -> None:
     places = races.locate(["outer+0x1/0x20", "nowhere+0x1/0x20"], image)
     assert places == {"outer+0x1/0x20": [("arch/outer.c", 3), ("arch/outer.c", 8)]}
     assert races.locate(["nowhere+0x1/0x20"], image) == {}
+    missing = failed(races.locate, ["outer+0x1/0x20"], tmp_path / "none/arch/x86/boot/bzImage")
+    assert re.fullmatch("nm: nm: .*none/vmlinux.*: No such file", missing)
+
+
+@for_each_row(
+    "script, said",
+    ("echo begin >&2; echo end >&2; exit 1", "sh: end"),
+    ("exit 3", "sh: exit status 3"),
+)
+def test_a_program_that_fails_is_told_by_its_last_line(script: str, said: str) -> None:
+    assert failed(races._output, "sh", "-c", script) == said
+
+
+def test_places_are_read_as_addr2line_prints_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a: directory"
+    said = f"""\
+0x000000000000010f
+{source}/{OUR_FILE}:7 (discriminator 3)
+../{MMU}:51
+{source}/{MMU}:?
+??:0
+?:?
+0x0000000000000200
+"""
+    symbols = "0100 T outer\n0200 T other\n"
+    monkeypatch.setattr(races, "_output", Mock(side_effect=[symbols, said]))
+    image = source / "obj-kcsan/arch/x86/boot/bzImage"
+    places = races.locate(["outer+0x10/0x20", "other+0x1/0x2"], image)
+    assert places == {"outer+0x10/0x20": [(OUR_FILE, 7), (MMU, 51)], "other+0x1/0x2": []}
 
 
 def test_a_frame_is_where_the_call_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +306,7 @@ Soak = Callable[..., Said]
 
 @pytest.fixture
 def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
-    monkeypatch.setattr(soak_boots, "LOG", tmp_path / "log")
+    monkeypatch.setattr(soak_boots, "LOG", tmp_path / "build/log")
     monkeypatch.setattr(soak_kinds, "LEAST_S", 0.0)
     build = partial(Kernel, image=tmp_path / "bzImage", release="6.12")
     monkeypatch.setattr(kernel, "build", build)
@@ -357,9 +390,28 @@ def example(source: str, words: str) -> str:
 def test_counts_are_read_of_lines_as_the_tests_print_them() -> None:
     assert soak_kinds.TRIES(example("eager_split_race_test.c", "tries,")) == {"tries": 7}
     assert soak_kinds.FAILURES(example("eager_split_fault_test.c", "failures,")) == {"faults": 7}
-    for parse in (soak_kinds.TRIES, soak_kinds.FAILURES):
-        with pytest.raises(ValueError, match="no line counts"):
+    # In any line, and in as many as there are.
+    assert soak_kinds.TRIES(f"# begin\n{RACE_OUTPUT * 2}") == {"tries": 80}
+    for parse, what in ((soak_kinds.TRIES, "tries"), (soak_kinds.FAILURES, "faults")):
+        with pytest.raises(ValueError, match=f"no line counts {what}"):
             parse("# something else\n")
+
+
+@for_each_row(
+    "name, words",
+    ("fuzz-kvm-npt0", ("x86/dirty_log_fuzz_test", "-s", "0x7", "-n", "6000")),
+    ("race-kvm-npt0", ("x86/eager_split_race_test", "-n", "40")),
+    ("stress-kvm-npt0", ("x86/eager_split_stress_test", "-S", "0x7", "-t", "1", "-d", "any")),
+)
+def test_what_a_boot_runs(
+    run_soak: Soak, tmp_path: Path, name: str, words: tuple[str, ...]
+) -> None:
+    machine = FakeMachine()
+    run_soak(machine, "--only", name, "--seed", "7")
+    program, *arguments = words
+    inside = f"/soak/{Path(program).name}"
+    assert machine.jobs[0].files == {inside: tmp_path / program}
+    assert machine.jobs[0].command[-len(words) :] == (inside, *arguments)
 
 
 def test_kernels_that_can_pause_amid_updates_do_so(run_soak: Soak, tmp_path: Path) -> None:
@@ -386,7 +438,11 @@ def test_the_first_failure_ends_it_and_says_how_to_repeat_it(
     assert says in error
     seed = 0x1F if b"-S" in bad.output else 7 + 2 * soak_summary.SEED_STEP
     assert f"--only stress-fault-npt0 --seed {seed:#x}" in error
-    assert saved(tmp_path)["ended"] == "failed"
+    log = tmp_path / f"build/log/soak-stress-fault-npt0-{seed:#x}.log"
+    assert f"all of it: {log}\n" in error
+    assert log.read_text() == f"{bad.text}\n--- kernel log\n{bad.kernel_log}"
+    content = saved(tmp_path)
+    assert (content["ended"], content["complaints"]) == ("failed", int("complains" in says))
 
 
 def test_a_race_that_does_not_happen_is_none(run_soak: Soak) -> None:
@@ -420,6 +476,7 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
         assert job.on_progress
         job.on_progress(f"# so far: {COUNTS}")
         job.on_progress("# so far: seed=0x1 cycles=gar")
+        job.on_progress("# so far: cycles=9")
         _thread.interrupt_main()
         assert ended.wait(10)
         raise MachineFailed("emulator crashed", "ended", "")
@@ -430,6 +487,18 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
     assert not any(run["finished"] for run in content["runs"])
 
 
+def test_how_far_a_soak_is_in_one_line() -> None:
+    soak = soak_summary.Soak(soak_kinds.KINDS, 7, time.monotonic() + 3600, "6.12")
+    boots = soak.boots()
+    first, second = next(boots), next(boots)
+    soak.so_far(first.seed, f"# so far: {COUNTS}")
+    sums = "left; 30 cycles, 50,000 pages, 700 operations, 5 faults; now "
+    assert soak.text().startswith("about ")
+    assert soak.text().endswith(f"{sums}{first.kind.name}, {second.kind.name}")
+    soak.runs[first.seed] = replace(soak.runs[first.seed], finished=True)
+    assert soak.text().endswith(f"{sums}{second.kind.name}")
+
+
 @for_each_row(
     "arguments, says",
     (["--dirty-bits", "yes"], "'any', 'on', 'off', 'auto'"),
@@ -437,6 +506,8 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
     (["--minutes", "0"], "minutes"),
     (["--minutes", "nan"], "not a number"),
     (["--seed", "x"], "not a whole number"),
+    (["--seed", "-1"], "not a whole number"),
+    (["--seed", str(1 << 63)], "'9223372036854775808' is not a whole number from 0 to 2^63-1"),
     (["--output", "/nowhere/at/all.json"], "no directory"),
 )
 def test_bad_input_refused(run_soak: Soak, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -495,6 +566,19 @@ def test_dirty_bits_reaches_the_module_and_the_stress_test(
     )
 
 
+@for_each_row("seconds, minutes", (20, 1), (60, 1), (61, 2), (240, 4))
+def test_a_boot_is_repeated_for_whole_minutes(seconds: int, minutes: int) -> None:
+    assert soak_boots.replay(Boot(soak_kinds.KINDS[0], 1, seconds)).endswith(
+        f" --seed 0x1 --minutes {minutes}'"
+    )
+
+
+@for_each_row("seed", 0, (1 << 63) - 1)
+def test_seeds_are_numbers_of_63_bits(run_soak: Soak, tmp_path: Path, seed: int) -> None:
+    run_soak(FakeMachine(), "--only", "race-kvm-npt0", "--seed", str(seed))
+    assert saved(tmp_path)["runs"][0]["seed"] == seed
+
+
 def racing(log: str) -> Callable[[Job, int], Result]:
     counters = b"enabled: 1\nused_watchpoints: 0\nsetup_watchpoints: 700\n"
     return lambda job, nr: Result(0, output_of(job).encode(), {"kcsan": counters}, log, 1.0)
@@ -509,12 +593,14 @@ def known_places(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("known_places")
 def test_races_of_others_are_counted_and_kept(run_soak: Soak, tmp_path: Path) -> None:
     error = run_soak(FakeMachine(racing(UNKNOWN)), "--races").err
-    assert "without the series" in error and "goal" not in error
+    assert "goal" not in error
     runs = saved(tmp_path)["runs"]
     assert {run["kind"] for run in runs} == {kind.name for kind in soak_kinds.RACES}
     counts = [(one["counts"]["races_of_others"], one["counts"]["watchpoints"]) for one in runs]
     assert set(counts) == {(1, 700)}
-    kept = list((tmp_path / "log").glob("soak-*.races"))
+    assert f"soak: {700 * len(runs):,} memory accesses were watched" in error
+    assert f"soak: {len(runs)} data races, each counted once per boot, without the series" in error
+    kept = list((tmp_path / "build/log").glob("soak-*.races"))
     assert len(kept) == len(runs)
     assert "upstream.constprop.0+0x40/0x80  arch/x86/kvm/mmu/mmu.c:60" in kept[0].read_text()
 
@@ -536,6 +622,11 @@ def test_a_race_of_the_series_is_a_failure_as_others_are(
     run_soak: Soak, words: list[str], answer: Callable[[Job, int], Result], says: str
 ) -> None:
     assert says in run_soak(FakeMachine(answer), *words, status=1).err
+
+
+def test_a_soak_that_looks_for_no_race_has_watched_nothing(run_soak: Soak) -> None:
+    error = run_soak(FakeMachine(), "--races", status=1).err
+    assert "soak: 0 memory accesses were watched" in error and "soak: 0 data races, " in error
 
 
 def test_races_are_looked_for_where_cpus_run_at_the_same_time() -> None:
