@@ -51,7 +51,7 @@ ARGUMENTS = {
 ESTIMATES_S = {
     "lock": 1520,
     "cost": 1200,
-    "tracking": 1090,
+    "tracking": 1640,
     "migrate": 620,
     "live": 400,
     NATIVE: 600,

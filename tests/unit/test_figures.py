@@ -418,7 +418,7 @@ def test_estimates() -> None:
     both = reference.estimate_s(["lock", "live", "bench"])
     assert both == found["lock"] + found["bench"]
     assert reference.estimate_s(["lock", "cost"]) == 1520
-    assert reference.estimate_s(["lock", "cost", "tracking"]) == (1520 + 1200 + 1090) / 2
+    assert reference.estimate_s(["lock", "cost", "tracking"]) == (1520 + 1200 + 1640) / 2
 
 
 def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
