@@ -6,24 +6,24 @@ docs/measuring.md, "The reference", says why each number of vCPUs has boots of i
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
 from lab import machines
 from lab.core import parallel
 from lab.core.errors import LabError, WorkFailed
-from lab.core.paths import BUILD, LAYOUT, LOG, ROOT, Layout
+from lab.core.paths import LAYOUT, LOG, ROOT, Layout
 from lab.core.steps import bar, duration, run_logged, say
 from lab.machines.paging import Mode
-from lab.measure import bench, crossover, plan
+from lab.measure import bench, crossover, kept, plan
+from lab.measure.kept import Kept
 from lab.measure.plan import MACHINE, Boot, Matrix
 from lab.page import claims, figures, labels, older, render, typed
-from lab.results import goals, origin, sources
+from lab.results import goals, sources
 from lab.results.tables import BASE_VCPUS
 from lab.series import tree
 
@@ -51,7 +51,7 @@ ARGUMENTS = {
 ESTIMATES_S = {
     "lock": 1520,
     "cost": 1200,
-    "tracking": 1090,
+    "tracking": 1640,
     "migrate": 620,
     "live": 400,
     NATIVE: 600,
@@ -107,7 +107,7 @@ def reference_boots() -> list[Boot]:
     return found + [one for one in points() if one not in found]
 
 
-def _measure(part: str, file: Path) -> None:
+def _run_command(part: str, file: Path) -> None:
     """Run the command that measures PART into FILE; what it says goes to its log."""
     command = COMMANDS.get(part, part)
     words = (command, *ARGUMENTS.get(part, ()), "--output", str(file))
@@ -130,17 +130,19 @@ def estimate_s(parts: Iterable[str]) -> float:
 class _Progress:
     """Which of some parts are measured, and about how long the rest takes."""
 
-    def __init__(self, parts: Sequence[str], files: Mapping[str, Path]) -> None:
-        self.parts, self.files, self.begun = parts, files, time.monotonic()
+    def __init__(self, parts: Sequence[str], measure: Callable[[str], bool]) -> None:
+        """MEASURE measures a part, and returns whether it has succeeded."""
+        self.parts, self._measure, self.begun = parts, measure, time.monotonic()
         self.running: list[str] = []
         self.done: list[str] = []
 
     def measure(self, part: str) -> None:
         self.running.append(part)
-        _measure(part, self.files[part])
+        succeeded = self._measure(part)
         self.running.remove(part)
         self.done.append(part)
-        say(f"reference: {part} is measured, {len(self.done)} of {len(self.parts)} such parts")
+        what = "is measured" if succeeded else "has failed"
+        say(f"reference: {part} {what}, {len(self.done)} of {len(self.parts)} such parts")
 
     def now(self) -> tuple[float, str]:
         """See lab.core.steps.bar()."""
@@ -149,43 +151,90 @@ class _Progress:
         return passed, f"about {duration(left)} left; {', '.join(self.running)} running"
 
 
-def measure_others(files: Mapping[str, Path]) -> None:
-    """Run the commands that measure the other parts, some at a time. WorkFailed: one failed."""
-    together = [part for part in COMMANDS if part in files]
-    for parts in (together, [NATIVE] if NATIVE in files else []):
-        if parts:
-            say(f"reference: {' '.join(parts)}, about {duration(estimate_s(parts))}")
-            progress = _Progress(parts, files)
-            with bar("reference", estimate_s(parts), progress.now) as tick:
-                parallel.for_each(parts, progress.measure, tick, PARALLEL, GRACE_S)
+class _Run:
+    """The parts that a run measures. Each is kept as soon as it is measured, see lab.measure.kept.
+
+    failed: part -> reason.
+    """
+
+    def __init__(self, store: Kept) -> None:
+        self._store = store
+        self.failed: dict[str, str] = {}
+
+    def measure(self, part: str) -> bool:
+        """Measure PART, and return whether that has succeeded."""
+        try:
+            _measure(part, self._store.scratch / f"{part}.jsonl")
+            self._store.keep(part)
+        except LabError as error:
+            self.failed[part] = str(error)
+        return part not in self.failed
+
+    def measure_all(self, parts: Sequence[str]) -> None:
+        """Measure PARTS, some of them at a time."""
+        for part in BOTH_CORES:
+            if part in parts and not self.measure(part):
+                say(f"reference: {part} has failed: {self.failed[part]}")
+        together = [part for part in COMMANDS if part in parts]
+        for some in (together, [NATIVE] if NATIVE in parts else []):
+            if some:
+                say(f"reference: {' '.join(some)}, about {duration(estimate_s(some))}")
+                progress = _Progress(some, self.measure)
+                with bar("reference", estimate_s(some), progress.now) as tick:
+                    parallel.for_each(some, progress.measure, tick, PARALLEL, GRACE_S)
 
 
-def measure(parts: Sequence[str], target: Path) -> None:
-    """Measure PARTS, and replace their files in TARGET when all of them are measured."""
-    BUILD.mkdir(exist_ok=True)
-    with TemporaryDirectory(prefix="reference-", dir=BUILD) as scratch:
-        files = {part: Path(scratch, f"{part}.jsonl") for part in parts}
-        if "bench" in files:
-            machine, boots = machines.get(MACHINE), reference_boots()
-            bench.announce(machine, boots)
-            bench.measure_into(files["bench"], machine, boots, again=points())
-        if "memory" in files:
-            machine, boots = machines.get(MACHINE), plan.memory_boots()
-            bench.announce(machine, boots, "the memory that splitting takes")
-            bench.measure_into(files["memory"], machine, boots)
-        if "crossover" in files:
-            crossover.measure_into(files["crossover"])
-        measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
-        for part, file in files.items():
-            check_source(part, file)
-        others = (file for file in target.glob("*.jsonl") if file.stem not in files)
-        keep([*others, *files.values()], target)
+def _measure(part: str, file: Path) -> None:
+    """Measure PART into FILE. LabError: that failed."""
+    machine = machines.get(MACHINE)
+    if part == "bench":
+        bench.announce(machine, boots := reference_boots())
+        bench.measure_into(file, machine, boots, again=points())
+    elif part == "memory":
+        bench.announce(machine, boots := plan.memory_boots(), "the memory that splitting takes")
+        bench.measure_into(file, machine, boots)
+    elif part == "crossover":
+        crossover.measure_into(file)
+    else:
+        _run_command(part, file)
 
 
-def check_source(part: str, file: Path) -> None:
-    """WorkFailed: lines do not say what they have measured, or not all have measured the same."""
-    if origin.source_in(line.record for line in sources.load(file).lines) == origin.UNKNOWN:
-        raise WorkFailed(f"{part}: its lines do not name one state of the code")
+def measure(parts: Sequence[str], target: Path, store: Kept, *, again: bool = False) -> None:
+    """Measure PARTS, and replace their files in TARGET when all of them are measured.
+
+    Parts that STORE has are taken over, unless AGAIN. WorkFailed: some parts have failed; TARGET is
+    as it was, and STORE has the others.
+    """
+    with store.measuring():
+        if again:
+            store.drop(parts)
+        for part in store.older(parts):
+            say(f"reference: {part} of an earlier run has measured other code, so not taken over")
+        taken = [part for part in parts if store.has(part)]
+        if taken:
+            say(
+                f"reference: taken over from an earlier run that failed: {' '.join(taken)}; their"
+                " code has not changed since (--again measures them again)"
+            )
+        left = [part for part in parts if part not in taken]
+        run = _Run(store)
+        run.measure_all(left)
+        if run.failed:
+            raise WorkFailed(_what_failed(parts, run.failed, store))
+        others = (file for file in target.glob("*.jsonl") if file.stem not in parts)
+        replace_files([*others, *map(store.file, parts)], target)
+        store.drop(parts)
+
+
+def _what_failed(parts: Sequence[str], failed: Mapping[str, str], store: Kept) -> str:
+    reasons = "; ".join(f"{part}: {failed[part]}" for part in parts if part in failed)
+    what = f"not measured, so nothing was replaced: {reasons}"
+    if finished := [part for part in parts if part not in failed]:
+        what += (
+            f"; {' '.join(finished)} are kept in {store.directory}, and the next `lab reference`"
+            " takes them over"
+        )
+    return what
 
 
 def check_saved() -> None:
@@ -201,7 +250,7 @@ def check_output(directory: Path) -> None:
         raise LabError(f"--output: {directory} holds {others[0].name}; name another directory")
 
 
-def keep(files: Iterable[Path], directory: Path) -> None:
+def replace_files(files: Iterable[Path], directory: Path) -> None:
     """Make DIRECTORY hold exactly FILES. LabError: one of them cannot be read as results."""
     found = sources.load_all(files)
     render.replace_directory(directory, {one.name: one.data for one in found.values()})
@@ -255,17 +304,35 @@ def check_bounds(file: Path) -> None:
     is_flag=True,
     help=f"Measure nothing: only list in {older.FILE} which parts are older than the code.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be measured.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Measure all parts, also those that an earlier run has measured before another part of it"
+    " failed.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be measured, and what would be taken over."
+)
 def command(
-    parts: tuple[str, ...], output: Path | None, pages: bool, older_only: bool, dry_run: bool
+    parts: tuple[str, ...],
+    output: Path | None,
+    pages: bool,
+    older_only: bool,
+    again: bool,
+    dry_run: bool,
 ) -> None:
     """Measure the reference, check N/Y against its bounds, and put its figures into the pages.
 
     About an hour on two cores. Two runs of the same sources write the same
     bytes. Nothing is replaced before all is measured.
+
+    If a part fails, the others are measured nevertheless, and kept in
+    build/reference-BASE. The next run takes over those whose kernel code and
+    measuring programs have not changed since. A change of the lab's Python
+    does not count: give --again after it, if it changes what is measured.
     """
     if pages or older_only:
-        if parts or dry_run or output or (pages and older_only):
+        if parts or dry_run or output or again or (pages and older_only):
             name = "--pages" if pages else "--older"
             raise LabError(f"{name} measures nothing, so it goes with no other option")
         if older_only:
@@ -276,15 +343,21 @@ def command(
         return
     target = output or directory()
     check_output(target)
-    wanted = parts or PARTS
-    about = f"{' '.join(wanted)} of Linux {LAYOUT.version}, about {duration(estimate_s(wanted))}"
+    wanted = tuple(dict.fromkeys(parts)) or PARTS
+    store = kept.of(LAYOUT)
+    taken = [] if again else [part for part in wanted if store.has(part)]
+    left = [part for part in wanted if part not in taken]
+    about = f"{' '.join(wanted)} of Linux {LAYOUT.version}, about {duration(estimate_s(left))}"
     if dry_run:
-        click.echo("\n".join(one.label for one in reference_boots()))
+        if "bench" in left:
+            click.echo("\n".join(one.label for one in reference_boots()))
         click.echo(f"parts: {about}")
+        if taken:
+            click.echo(f"taken over from {store.directory}: {' '.join(taken)}")
         return
     check_saved()
     say(f"reference: {about} on two cores when all is built")
-    measure(wanted, target)
+    measure(wanted, target, store, again=again)
     say(f"reference: {target} is new")
     if not (target / "bench.jsonl").exists():
         raise LabError("the bounds were not checked: there is no bench.jsonl")

@@ -13,6 +13,7 @@ import pytest
 
 from lab.core import signals, workspace
 from lab.core.paths import BASE_VARIABLE
+from lab.measure import kept
 from lab.results import files
 from tests.summary import BEGAN, SINCE
 from tests.unit.fake_kernel import FakeKernel
@@ -40,6 +41,7 @@ def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep workspaces and results of a test apart from those of other runs."""
     monkeypatch.setattr(workspace, "TEMPORARY", tmp_path / "tmp")
     monkeypatch.setattr(files, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(kept, "PLACE", tmp_path / "build")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from lab.core.paths import BASE_VARIABLE, LAYOUT, ROOT
 from lab.machines.paging import Mode
 from lab.measure import reference
+from lab.measure.kept import Kept
 from lab.page import claims, cliff, figures, older, query, typed
 from lab.page.figures import Grid
 from lab.results import goals, jsonl, origin, sources
@@ -369,17 +370,20 @@ def test_a_failing_part_replaces_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_is_not_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = reference.directory(LAYOUT.of("6.12"))
     files = sorted(given.glob("*.jsonl"))
+    output = tmp_path / "reference"
+    output.mkdir()
     for file in files:
-        (tmp_path / file.name).write_text("" if file.stem == "live" else file.read_text())
+        text = "" if file.stem == "live" else file.read_text()
+        (output / file.name).write_text(text)
     monkeypatch.setattr(reference, "_measure", lambda _, file: shutil.copy(given / file.name, file))
-    words = ("reference", "--part", "live", "--output", str(tmp_path))
+    words = ("reference", "--part", "live", "--output", str(output))
     monkeypatch.setattr(origin, "source_in", lambda _: origin.UNKNOWN)
     assert "live: its lines do not name one state of the code" in lab(*words, status=1).err
-    assert (tmp_path / "live.jsonl").read_text() == ""
+    assert (output / "live.jsonl").read_text() == ""
     monkeypatch.setattr(origin, "source_in", lambda _: "a")
     lab(*words)
-    kept, committed = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (tmp_path, given))
-    assert kept == committed
+    now, committed = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (output, given))
+    assert now == committed
 
 
 def test_unsaved_work_is_no_reference(
@@ -393,10 +397,8 @@ def test_unsaved_work_is_no_reference(
     assert "holds uncommitted changes (Makefile...): `make save` first" in said
 
 
-def test_progress_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_measure", lambda _, file: file.touch())
-    parts = ("cost", "live")
-    progress = reference._Progress(parts, {part: tmp_path / part for part in parts})
+def test_progress_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = reference._Progress(("cost", "live"), lambda part: part == "live")
     progress.running.append("cost")
     passed, said = progress.now()
     assert passed < 5 and said == "about 20 min left; cost running"
@@ -404,6 +406,9 @@ def test_progress_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert progress.now()[1] == "about 3 min left; cost running"
     progress.measure("live")
     assert (progress.done, progress.running) == (["live"], ["cost"])
+    progress.measure("lock")
+    said = capsys.readouterr().err
+    assert "live is measured, 1 of 2 such parts" in said and "lock has failed, 2 of 2" in said
 
 
 def test_estimates() -> None:
@@ -413,7 +418,7 @@ def test_estimates() -> None:
     both = reference.estimate_s(["lock", "live", "bench"])
     assert both == found["lock"] + found["bench"]
     assert reference.estimate_s(["lock", "cost"]) == 1520
-    assert reference.estimate_s(["lock", "cost", "tracking"]) == (1520 + 1200 + 1090) / 2
+    assert reference.estimate_s(["lock", "cost", "tracking"]) == (1520 + 1200 + 1640) / 2
 
 
 def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,8 +433,8 @@ def test_at_most_two_parts_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         running.release()
 
     monkeypatch.setattr(reference, "_measure", measure)
-    parts = ("live", "cost", "lock", "tracking")
-    reference.measure_others({part: tmp_path / part for part in parts})
+    monkeypatch.setattr(Kept, "keep", Mock())
+    reference._Run(Kept(tmp_path, LAYOUT)).measure_all(("live", "cost", "lock", "tracking"))
     assert [set(started[:2]), set(started[2:])] == [{"lock", "cost"}, {"tracking", "live"}]
 
 
@@ -442,10 +447,10 @@ def test_pages_only_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = Mock(return_value=[])
     monkeypatch.setattr(figures, "refresh", refresh)
     monkeypatch.setattr(claims, "wrong", lambda: ["a.md: says 1"])
-    monkeypatch.setattr(reference, "measure_others", None)
+    monkeypatch.setattr(reference, "measure", None)
     assert "a.md: says 1" in lab("reference", "--pages", status=1).err
     refresh.assert_called_once_with()
-    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"], ["--older"]):
+    for others in (["--part", "live"], ["--dry-run"], ["--output", "x"], ["--older"], ["--again"]):
         assert "goes with no other option" in refusal("reference", "--pages", *others)
     refresh.assert_called_once_with()
 

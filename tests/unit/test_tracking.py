@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.machines.paging import Mode
 from lab.measure import tracking as measure
 from lab.page import command, render, sections
 from lab.page import tracking as tracking_page
@@ -16,8 +17,11 @@ from lab.results.jsonl import Measurement
 from tests.rows import for_each_row
 from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.report_data import bench, measurement
-from tests.unit.tracking_data import SERIES, files, records
+from tests.unit.tracking_data import SERIES, files, records, series
 
+WITH_N = b'{"record": "phase", "ept": false, "tdp_mmu": false, "eager": false}\n'
+# Without the last record that is kept, and one that is not.
+CUT = b"\n".join(files(SERIES)["N-on.reads.1.json"].splitlines()[:-2]) + b"\n"
 WITH_Y = b'{"record": "phase", "ept": false, "tdp_mmu": false, "eager": true}\n'
 
 
@@ -42,12 +46,68 @@ def test_each_goal_that_is_missed_is_named(wrong: dict[str, Any], said: str) -> 
     assert line.startswith(f"ept=N tdp_mmu=N, Dirty bits: N: {said}")
 
 
+SLOW_WRITES: dict[str, Any] = {tracking.WRITES: (0.3, 0.001, 0.001)}
+SLOW_READS: dict[str, Any] = {tracking.READS: (0.3, 0.001, 0.0031)}
+NO_GOAL = "populating by writes, no goal: each page that is written faults"
+
+
+@for_each_row(
+    "mode, dirty_bits, has_goal",
+    (Mode(True), "off", True),
+    (Mode(True, True), "off", True),
+    (Mode(True, pml=False), "on", True),
+    (Mode(False), "on", True),
+    (Mode(False), "off", False),
+    (Mode(True, pml=False), "off", False),
+    (Mode(True, True, pml=False), "off", False),
+)
+def test_populating_by_writes_has_a_goal_unless_each_page_faults(
+    mode: Mode, dirty_bits: str, has_goal: bool
+) -> None:
+    found = [*records(series(mode, dirty_bits), **SLOW_WRITES)]
+    said = "populating by writes takes 10.00 times as long as without logging, at most 1.15: missed"
+    lines = [said] if has_goal else []
+    assert [line.partition(": N: ")[2] for line in tracking.missed(found)] == lines
+    # The ratio is shown in any case.
+    table = tracking.tables(found)[0]
+    (row,) = table.rows
+    why = "so populating by writes takes 10.0 times as long as without logging, in the series"
+    assert any(why in note for note in table.notes) == (not has_goal)
+    assert (row[1:3], row[-1]) == (("300.0", "10.0"), said if has_goal else f"reached; {NO_GOAL}")
+
+
+def test_all_other_goals_are_those_of_write_protection_too() -> None:
+    found = [*records(series(Mode(False), "off"), **SLOW_WRITES, **SLOW_READS)]
+    said = "populating by reads takes 10.00 times as long as without logging, at most 1.15: missed"
+    assert tracking.missed(found) == [f"ept=N tdp_mmu=N, write protection: N: {said}"]
+    assert tracking.tables(found)[0].rows[0][-1] == f"{said}; {NO_GOAL}"
+
+
+def test_the_figures_that_have_no_goal_are_said() -> None:
+    ways = (
+        (Mode(False), "off", 0.3),
+        (Mode(True, pml=False), "off", 0.066),
+        (Mode(True), "off", 9),
+    )
+    found: list[dict[str, Any]] = []
+    for mode, dirty_bits, seconds in ways:
+        wrong = {tracking.WRITES: (seconds, 0.001, 0.001)}
+        found += records(series(mode, dirty_bits), **wrong)
+    found += (one | {"kernel": "base"} for one in records(series(Mode(True, True, False), "off")))
+    assert any("takes 2.20 to 10.0 times as" in note for note in tracking.tables(found)[0].notes)
+
+
+def test_the_unpatched_kernel_has_no_goals() -> None:
+    base = [one | {"kernel": "base"} for one in records(**SLOW_WRITES)]
+    assert tracking.tables(base)[0].rows[0][-1] == "-" and tracking.missed(base) == []
+
+
 def test_the_tables_have_a_row_for_each_way_and_a_report_has_them(tmp_path: Path) -> None:
     found = [*records()]
     start, snapshots = tracking.tables(found)
     times = ("31.0", "1.03", "31.0", "1.03"), ("1.00", "1.00", "3.10", "1.03")
     label = "ept=N tdp_mmu=N, Dirty bits: N"
-    assert start.rows == [(label, *times[0], "16 of 16", "0", *times[1])]
+    assert start.rows == [(label, *times[0], "16 of 16", "0", *times[1], "reached")]
     assert snapshots.rows == [(label, "0.100", "2.00", "7", "512", "512", "15", "4")]
     file = tmp_path / "a-tracking.jsonl"
     write_records(file, found)
@@ -119,14 +179,33 @@ def test_what_was_not_measured_is_said_to_be_missing() -> None:
 @for_each_row(
     "change, said",
     ({"version": None}, "no file, or no key 'version'"),
-    ({"N-on.reads.json": None}, "no file, or no key 'N-on.reads.json'"),
-    ({"N-on.reads.json": b"half"}, "unusable results"),
-    ({"N-on.reads.json": b'{"record": "phase"}\n'}, "no key 'ept'"),
-    ({"N-on.reads.json": WITH_Y}, "a parameter did not take effect"),
+    ({"N-on.reads.1.json": None}, "no file, or no key 'N-on.reads.1.json'"),
+    ({"N-on.reads.1.json": b"half"}, "unusable results"),
+    ({"N-on.reads.1.json": b'{"record": "phase"}\n'}, "no key 'ept'"),
+    ({"N-on.reads.1.json": WITH_Y}, "a parameter did not take effect"),
+    ({"N-on.reads.1.json": WITH_N}, "unusable results: runs of the same load differ"),
+    ({"N-on.reads.1.json": CUT}, "unusable results: zip() argument 2 is shorter"),
 )
 def test_what_is_no_run_is_no_result(change: dict[str, bytes | None], said: str) -> None:
-    found = {name: data for name, data in (files() | change).items() if data is not None}
+    found = {name: data for name, data in (files(SERIES) | change).items() if data is not None}
     assert said in failed(list, measure.collect(SERIES, found))
+
+
+def test_of_two_runs_the_shorter_time_counts_and_the_worse_count() -> None:
+    found = files(SERIES)
+    other = files(SERIES, **{tracking.READS: (0.02, 0.002, 0.002)}, huge=15, logged=1)
+    found["N-on.reads.1.json"] = other["N-on.reads.1.json"]
+    for _ in range(2):
+        reads = [one for one in measure.collect(SERIES, found) if one["load"] == tracking.READS]
+        phases = [one for one in reads if one["record"] == "phase"]
+        times = {(one["phase"], one["iteration"]): one["seconds"] for one in phases}
+        kept = times["populate", None], times["dirty", 1], times["dirty", 2]
+        assert kept == (0.02, 0.001, 0.002)
+        assert next(one["pages_2m"] for one in reads if one["record"] == "memory") == 15
+        assert next(one["logged"] for one in phases if one["phase"] == "get") == 1
+        # In either order.
+        names = ("N-on.reads.0.json", "N-on.reads.1.json")
+        found |= dict(zip(names, (found[name] for name in reversed(names)), strict=True))
 
 
 def test_each_setting_of_a_boot_is_measured_by_each_load_and_then_verified() -> None:
@@ -134,7 +213,10 @@ def test_each_setting_of_a_boot_is_measured_by_each_load_and_then_verified() -> 
     assert [setting.name for setting in base.settings] == ["N-none"]
     assert [setting.name for setting in series.settings] == ["N-off", "Y-off", "N-on", "Y-on"]
     script = measure.script(series)
-    assert script.count("\nrun ") == len(series.settings) * (len(measure.LOADS) + 1)
+    # All loads but the snapshots twice, and one run that verifies.
+    assert script.count("\nrun ") == len(series.settings) * (4 * 2 + 1 + 1)
+    assert script.count(" --warm-up ") == script.count("\nrun ")
+    assert "\nrun Y-on.reads.1 '-v 8 -b 4M --warm-up --tracked -g --read-first" in script
     assert script.index("-V") > script.index("run Y-on.snapshots")
     # With PML, Dirty bits change nothing.
     (series,) = measure.boots(("series",), ("ept1",))

@@ -10,7 +10,6 @@ from lab.measure import tracking as measure
 from lab.results import tracking
 from lab.results.notation import MIB
 
-SERIES = measure.TrackingBoot("series", Mode(False), (measure.Setting("N", "on"),))
 # Seconds of each load to populate, and in iterations 1 and 2, of a series that reaches all goals.
 TIMES = {
     tracking.PLAIN_WRITES: (0.030, 0.001, 0.030),
@@ -21,9 +20,17 @@ TIMES = {
 }
 
 
-def run_text(load: str, wrong: Mapping[str, Any]) -> str:
+def series(mode: Mode, dirty_bits: str) -> measure.TrackingBoot:
+    """A boot of the series with N, and with these settings."""
+    return measure.TrackingBoot("series", mode, (measure.Setting("N", dirty_bits),))
+
+
+SERIES = series(Mode(False), "on")
+
+
+def run_text(load: str, mode: Mode, wrong: Mapping[str, Any]) -> str:
     """A file as dirty_log_perf_test -j writes it. WRONG: what is not as in TIMES, or as usual."""
-    common = {"ept": False, "tdp_mmu": False, "eager": False} | {
+    common = {"ept": mode.ept, "tdp_mmu": mode.tdp_mmu, "eager": False} | {
         "vcpus": 8,
         "bytes_per_vcpu": 4 * MIB,
     }
@@ -50,11 +57,17 @@ def run_text(load: str, wrong: Mapping[str, Any]) -> str:
     return "".join(f"{json.dumps(common | line)}\n" for line in lines)
 
 
-def files(**wrong: Any) -> dict[str, bytes]:
-    """What a boot of SERIES brings back."""
-    found = {f"N-on.{load}.json": run_text(load, wrong).encode() for load in TIMES}
+def files(boot: measure.TrackingBoot, **wrong: Any) -> dict[str, bytes]:
+    """What a boot with a single setting brings back."""
+    (setting,) = boot.settings
+    found = {
+        f"{run}.json": run_text(load.name, boot.mode, wrong).encode()
+        for load in measure.LOADS
+        for run in load.runs(setting)
+    }
     return {"version": b"6.12.117-series\n", **found}
 
 
-def records(**wrong: Any) -> Iterator[dict[str, Any]]:
-    yield from measure.collect(SERIES, files(**wrong))
+def records(boot: measure.TrackingBoot | None = None, **wrong: Any) -> Iterator[dict[str, Any]]:
+    """The records of BOOT, or of SERIES."""
+    yield from measure.collect(boot or SERIES, files(boot or SERIES, **wrong))

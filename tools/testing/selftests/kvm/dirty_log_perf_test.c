@@ -531,9 +531,46 @@ static void discard_log(struct test *test)
 					  test->pages_per_slot);
 }
 
+/*
+ * Map what the guest needs besides the test memory, such as its code, stacks
+ * and page tables, if KVM can do that.
+ */
+static void prefault_own_memory(const struct test *test)
+{
+	struct kvm_userspace_memory_region2 *own = &memslot2region(test->vm, 0)->region;
+	struct kvm_pre_fault_memory range = {
+		.gpa = own->guest_phys_addr,
+		.size = own->memory_size,
+	};
+	int ret;
+
+	while (range.size) {
+		ret = __vcpu_ioctl(memstress_args.vcpu_args[0].vcpu, KVM_PRE_FAULT_MEMORY, &range);
+		if (ret && (errno == EOPNOTSUPP || errno == ENOTTY || errno == EINVAL))
+			return;
+		TEST_ASSERT(!ret || errno == EINTR || errno == EAGAIN,
+			    "KVM_PRE_FAULT_MEMORY failed, errno %d", errno);
+	}
+}
+
+/*
+ * Otherwise, populating includes page faults for the guest's own memory, several
+ * for the same page, and the creation of a kernel thread by the first KVM_RUN.
+ * All vCPUs wait until that thread has run, which may take ticks.  In this pass,
+ * vCPUs access nothing: their jobs have no steps yet.
+ */
+static void warm_up(const struct test *test)
+{
+	prefault_own_memory(test);
+	workers_run_once();
+}
+
 static void run_phases(struct test *test)
 {
 	const struct options *opts = test->opts;
+
+	if (opts->warm_up)
+		warm_up(test);
 
 	if (opts->tracked) {
 		enable_log(test);
@@ -582,6 +619,9 @@ static const struct test_option own_options[] = {
 	  .flag = &perf_options.read_first },
 	{ 0, "tracked", "Enable dirty logging before memory is populated, and without\n"
 	  "     KVM_DIRTY_LOG_INITIALLY_SET.", .flag = &perf_options.tracked },
+	{ 0, "warm-up", "Before all phases, run each vCPU once, without accesses to the test\n"
+	  "     memory, and map other memory of the VM, if KVM can do that.",
+	  .flag = &perf_options.warm_up },
 	{ }
 };
 

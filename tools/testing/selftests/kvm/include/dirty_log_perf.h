@@ -99,6 +99,8 @@ extern struct options {
 	bool read_first;
 	/* Log the memory before it is populated.  Without initially-all-set. */
 	bool tracked;
+	/* Before all phases, let each vCPU run, and map the VM's own memory. */
+	bool warm_up;
 	/* How many vCPUs, from the first on, only read. */
 	int readers;
 	/* How many of the last vCPUs access nothing while pages are logged. */
