@@ -248,6 +248,9 @@ def show(
 @click.option("--backing", callback=words, help="The guest's memory, as in anonymous_hugetlb_2mb.")
 @click.option("--iterations", type=int, help="Dirty, get and clear rounds of a run.")
 @click.option(
+    "--cycles", type=int, help="How often to enable logging, run all rounds, and disable it."
+)
+@click.option(
     "--kernel",
     "kernels",
     type=click.Choice(["all", *jsonl.KERNELS]),

@@ -30,7 +30,7 @@ from lab.series import tree
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
 # The parts whose commands run two machines at a time.
-BOTH_CORES = ("bench", "memory", "crossover")
+BOTH_CORES = ("bench", "memory", "cycles", "crossover")
 # The other parts, the longest first, and the commands that measure them.
 COMMANDS = {
     "lock": "lockprofile",
@@ -120,6 +120,7 @@ def estimate_s(parts: Iterable[str]) -> float:
     """About how long PARTS take on two cores when all is built, seconds."""
     machine = machines.get(MACHINE)
     boots = {"bench": reference_boots, "memory": plan.memory_boots, "crossover": crossover.boots}
+    boots |= {"cycles": plan.cycles_boots}
     wanted = set(parts)
     one_core = [ESTIMATES_S[part] for part in COMMANDS if part in wanted]
     together = max(sum(one_core) / PARALLEL, *one_core, 0)
@@ -173,6 +174,10 @@ def measure(parts: Sequence[str], target: Path) -> None:
             machine, boots = machines.get(MACHINE), plan.memory_boots()
             bench.announce(machine, boots, "the memory that splitting takes")
             bench.measure_into(files["memory"], machine, boots)
+        if "cycles" in files:
+            machine, boots = machines.get(MACHINE), plan.cycles_boots()
+            bench.announce(machine, boots, "cycles of enabling, writing and disabling")
+            bench.measure_into(files["cycles"], machine, boots)
         if "crossover" in files:
             crossover.measure_into(files["crossover"])
         measure_others({p: file for p, file in files.items() if p not in BOTH_CORES})
