@@ -29,6 +29,8 @@
 #                      KVM_CAP_X86_DIRTY_BITS. Meanwhile the host has eager_page_split=Y and, with --dirty-bits,
 #                      dirty_bits=auto. Use this where a scheduler may start other VMs
 #   --iterations N     number of rounds of dirtying memory, GET and CLEAR, 2-1000
+#   --cycles N         number of times that each VM enables logging, does all rounds and disables logging, 1-1000;
+#                      cannot be used with --tracked or --pattern clean             (default: 1)
 #   --busy N           number of vCPUs that still access memory once all of it is populated (default: all)
 #   --pattern WHICH    which accesses are writes. pages: each one by chance. regions: all accesses to a region of
 #                      2 MiB, or none of them; huge pages and page tables are counted, too. clean: by chance, but
@@ -95,7 +97,7 @@ dirty_bits_param=$params/dirty_bits
 # Options. Those of a preset are unset until they are given, see use_preset; not even
 # the environment may set them.
 unset vcpus_list writes_list init_set backing_list iterations populate_list
-preset=quick bytes=4M busy='' pattern=pages eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
+preset=quick bytes=4M cycles=1 busy='' pattern=pages eager_list='N Y' test=$(dirname "$0")/dirty_log_perf_test output='' resume=''
 machine=${LAB_MACHINE:-host} kernel=series mode=''
 pin=1 dry_run=0 keep_going=0 others_ok=0 per_vm=0 tracked=0 quiet=0 verify=first
 # Without --dirty-bits what the kernel has, see check_input.
@@ -283,7 +285,7 @@ set_option() {
 		eval "$(name_of "$1")_list=\$(printf '%s' \"\$2\" | tr ',\\t\\n' '   ')"
 		[ "$1" != --dirty-bits ] || dirty_bits_given=yes
 		;;
-	--bytes | --busy | --pattern | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
+	--bytes | --busy | --cycles | --pattern | --init-set | --iterations | --test | --output | --resume | --machine | --mode | --kernel | --verify)
 		eval "$(name_of "$1")=\$2"
 		;;
 	*) refuse "unknown option $1; see --help" ;;
@@ -382,6 +384,7 @@ check_input() {
 	[ -z "$dirty_bits_given" ] || check_list --dirty-bits "$dirty_bits_list" one_of 'off, on, auto'
 	# With --tracked the third one is the first that is like those that follow.
 	option=--iterations in_range $((2 + tracked)) 1000 "$iterations"
+	option=--cycles in_range 1 1000 "$cycles"
 	[ -z "$busy" ] || for vcpus in $vcpus_list; do option=--busy in_range 1 "$vcpus" "$busy"; done
 	parse_bytes
 	option=--pattern one_of 'pages, regions, clean' "$pattern"
@@ -389,6 +392,10 @@ check_input() {
 		refuse "--bytes: '$bytes' is not a whole number of regions of 2M (--pattern regions)"
 	[ "$tracked $pattern" != '1 clean' ] ||
 		refuse '--pattern: clean cannot be used with --tracked; with --populate reads nothing is written before iteration 2'
+	case $cycles:$tracked:$pattern in
+	1:* | *:0:pages | *:0:regions) ;;
+	*) refuse '--cycles: cannot be used with --tracked or --pattern clean; only the first cycle would begin as asked for' ;;
+	esac
 	option=--init-set one_of 'yes, no, both' "$init_set"
 	init_list=$init_set
 	[ "$init_set" != both ] || init_list='yes no'
@@ -441,11 +448,11 @@ for_each_run() {
 	done; done; done
 }
 
-# A run's share of the total time: what grows with its vCPUs, and starting it.
+# A run's share of the total time: what grows with its vCPUs and cycles, and starting it.
 count_run() {
 	[ "$vcpus" -le "$largest" ] || largest=$vcpus
 	runs_total=$((runs_total + 1))
-	work_total=$((work_total + vcpus + 2))
+	work_total=$((work_total + vcpus * cycles + 2))
 }
 
 count_runs() {
@@ -484,6 +491,7 @@ test_arguments() {
 	! is_pinned || arguments="$arguments -c $(pin_list)"
 	[ -z "$busy" ] || arguments="$arguments --idle=$((vcpus - busy))"
 	[ "$pattern" = pages ] || arguments="$arguments --pattern=$pattern"
+	[ "$cycles" -eq 1 ] || arguments="$arguments --cycles=$cycles"
 	host_eager=$eager host_dirty_bits=$dirty_bits
 	[ "$per_vm" -eq 0 ] || choose_per_vm
 }
@@ -768,7 +776,7 @@ try_output() {
 	[ -z "$has_results" ] || [ -z "$(tail -c 1 <&6)" ] ||
 		refuse "--output: '$output' does not end with a newline; is it a file of JSON lines?"
 	# 550 bytes hold a line; the old content is copied, see append_results.
-	kib=$((runs_total * (3 + 3 * iterations) * 550 / 1024 + 1))
+	kib=$((runs_total * (1 + cycles * (2 + 3 * iterations)) * 550 / 1024 + 1))
 	[ -z "$has_results" ] || kib=$((kib + $(stat -L -c %s /proc/self/fd/6) / 1024 + 1))
 	set -C
 	dd if=/dev/zero bs=1024 count="$kib" 2>/dev/null >"$output_tmp" ||
@@ -830,7 +838,7 @@ json_value='
 # are of that setting and this memory size, as in done_runs; then the lines of these runs.
 read_results() {
 	awk -v bytes="$size" -v busy="$busy" -v pattern="$pattern" -v pin="$pin" -v cpus="$cpus" -v n="$iterations" \
-		-v tracked="$tracked" "$json_value"'
+		-v cycles="$cycles" -v tracked="$tracked" "$json_value"'
 	{
 		setting = value("machine") " " value("kernel") " " value("kernel_version") " " value("ept") " " \
 			value("tdp_mmu") " " value("pml", "true")
@@ -851,6 +859,7 @@ read_results() {
 			(value("eager") == "true" ? "Y " : "N ") value("backing") " " value("dirty_bits", "off") " " load()
 		pinned = pin == 1 && value("vcpus") + 0 < cpus + 0 ? "true" : "false"
 		times[setting, run]++
+		if (value("cycle", 1) + 0 > had_cycles[setting, run] + 0) had_cycles[setting, run] = value("cycle", 1)
 		if (value("pinned", pinned) != pinned) other[setting] = 1
 		of[NR] = setting; line[NR] = $0
 	}
@@ -859,9 +868,10 @@ read_results() {
 			split(one, parts, SUBSEP)
 			if (parts[1] != setting) continue
 			done = done " " parts[2] ";"
-			if (times[one] != 3 + n * (parts[2] ~ /^yes/ ? 3 : 2)) other[setting] = 1
+			if (times[one] != 1 + cycles * (2 + n * (parts[2] ~ /^yes/ ? 3 : 2)) || had_cycles[one] != cycles)
+				other[setting] = 1
 		}
-		if (!wrong && other[setting]) wrong = "contains runs with other --iterations or pinning, or a run twice"
+		if (!wrong && other[setting]) wrong = "contains runs with other --iterations, --cycles or pinning, or a run twice"
 		print wrong "\n" setting, had "\n" done
 		for (i = 1; i <= NR; i++) if (of[i] == setting) print line[i]
 	}'
@@ -904,26 +914,30 @@ read_times() {
 	! is_tracked || tail="$tail\"tracked\": true, "
 	case $load in reads*) tail="$tail\"read_first\": true, " ;; esac
 	tail=$tail$(printf '"%s": %s, ' cpus "$cpus" overcommitted "$(says is_overcommitted "$vcpus")" pinned "$(says is_pinned)")
-	[ -f "$scratch/json" ] && awk -v n="$iterations" -v init="$init" -v tracked="$(says is_tracked)" -v head="$head" \
-		-v tail="$tail" "$json_value"'
+	[ -f "$scratch/json" ] && awk -v n="$iterations" -v cycles="$cycles" -v init="$init" -v tracked="$(says is_tracked)" \
+		-v head="$head" -v tail="$tail" "$json_value"'
 	# A key and its value, if the test says any.
 	function said(key,    is) {
 		is = value(key)
 		return is == "" || is == "null" ? "" : "\"" key "\": " is ", "
 	}
+	function of(cycle) { return cycle == 1 ? "" : " of " cycle }
 	BEGIN {
 		wanted = tracked == "true" ? " enable null populate null" : " populate null enable null"
-		for (i = 1; i <= n; i++) wanted = wanted " dirty " i " get " i (init == "yes" ? " clear " i : "")
-		wanted = wanted " disable null"
+		for (c = 1; c <= cycles; c++) {
+			if (c > 1) wanted = wanted " enable null" of(c)
+			for (i = 1; i <= n; i++) wanted = wanted " dirty " i of(c) " get " i of(c) (init == "yes" ? " clear " i of(c) : "")
+			wanted = wanted " disable null" of(c)
+		}
 	}
 	# Of a tracked VM it comes behind the phase that it is about, of others before logging is disabled.
 	value("record") == "memory" {
-		memory[tracked == "true" ? what[count] : "disable null"] = said("pages_2m") said("page_tables")
+		memory[tracked == "true" ? what[count] : "disable null" of(value("cycle", 1))] = said("pages_2m") said("page_tables")
 	}
 	value("record") == "phase" && value("seconds") ~ /^[0-9]+\.[0-9]+$/ {
-		what[++count] = value("phase") " " value("iteration")
+		what[++count] = value("phase") " " value("iteration") of(value("cycle", 1))
 		found = found " " what[count]
-		first[count] = "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " tail
+		first[count] = "{" head "\"phase\": \"" value("phase") "\", \"iteration\": " value("iteration") ", " said("cycle") tail
 		last[count] = (tracked == "true" ? said("logged") said("pf_taken") : "") "\"seconds\": " value("seconds") "}"
 	}
 	END {
@@ -989,14 +1003,14 @@ verify_all() {
 measure() {
 	progress $((100 * work_done / work_total)) "$((runs_done + 1))/$runs_total $(describe_run)"
 	runs_done=$((runs_done + 1))
-	work_done=$((work_done + vcpus + 2))
+	work_done=$((work_done + vcpus * cycles + 2))
 	check_alone && use_memory "$backing" && set_parameters || return 1
 	run_test
 	check_alone || return 1
 	if [ "$status" -ne 0 ]; then
 		failed_run "the test ended with status $status"
 	elif ! read_times; then
-		failed_run "the test's times are not those of $iterations iterations"
+		failed_run "the test's times are not those of $iterations iterations$([ "$cycles" -eq 1 ] || echo " in each of $cycles cycles")"
 	else
 		append_results
 	fi
@@ -1017,6 +1031,7 @@ N and Y: eager_page_split. Dirty: the first iteration that pays for splitting. S
 before it that splits, with initially-all-set (set) the first CLEAR, else enabling. Log: the next
 call that write-protects, with initially-all-set the second CLEAR, else the second GET.
 END
+	[ "$cycles" -eq 1 ] || echo 'Cycle: enabling, all iterations and disabling, once more in the same VM.'
 }
 
 explain_tracked() {
@@ -1040,18 +1055,19 @@ digits='
 # Markdown, aligned so that it reads as it is; a row has the runs that only differ in
 # eager_page_split.
 print_table() {
-	awk -v cpus="$cpus" "$json_value$digits"'
+	awk -v cpus="$cpus" -v cycles="$cycles" "$json_value$digits"'
 	function pair(row, what) { return sprintf(" %7s | %7s |", ms(time[row, "false", what]), ms(time[row, "true", what])) }
 	{
 		row = sprintf("| %-21s | %-3s | %6s | %-10s | %5s |", value("backing"), \
 			value("initially_all_set") == "true" ? "yes" : "no", value("write_percent"), value("dirty_bits", "off"), vcpus())
+		if (cycles > 1) row = row sprintf(" %5s |", value("cycle", 1))
 		if (!(row in set)) rows[++count] = row
 		set[row] = value("initially_all_set") == "true"
 		time[row, value("eager"), value("phase") " " value("iteration")] = value("seconds")
 	}
 	END {
-		print "| backing               | set | writes | dirty_bits | vCPUs | dirty N | dirty Y |   N/Y | split N | split Y |   log N |   log Y |"
-		print "|-----------------------|-----|-------:|------------|------:|--------:|--------:|------:|--------:|--------:|--------:|--------:|"
+		print "| backing               | set | writes | dirty_bits | vCPUs |" (cycles > 1 ? " cycle |" : "") " dirty N | dirty Y |   N/Y | split N | split Y |   log N |   log Y |"
+		print "|-----------------------|-----|-------:|------------|------:|" (cycles > 1 ? "------:|" : "") "--------:|--------:|------:|--------:|--------:|--------:|--------:|"
 		for (i = 1; i <= count; i++) {
 			row = rows[i]
 			first = set[row] ? "dirty 2" : "dirty 1"

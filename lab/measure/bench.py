@@ -251,6 +251,9 @@ def show(
 @click.option("--backing", callback=words, help="Memory of the guest, e.g. anonymous_hugetlb_2mb.")
 @click.option("--iterations", type=int, help="Rounds of dirtying, GET and CLEAR in a run.")
 @click.option(
+    "--cycles", type=int, help="How often to enable logging, run all rounds, and disable it."
+)
+@click.option(
     "--kernel",
     "kernels",
     type=click.Choice(["all", *jsonl.KERNELS]),

@@ -71,6 +71,8 @@ class Matrix:
     busy: int | None = None
     # Which accesses are writes, one of jsonl.PATTERNS.
     pattern: str = jsonl.PATTERNS[0]
+    # How often logging is enabled and disabled in each VM.
+    cycles: int = 1
 
     @property
     def size(self) -> int:
@@ -92,8 +94,8 @@ class Matrix:
 
     @property
     def weight(self) -> int:
-        """How long all runs take: the sum of their vCPUs, and 2 for starting each run."""
-        return sum(run.vcpus + 2 for run in self.runs)
+        """How long all runs take: the vCPUs of each run in each cycle, and 2 for starting it."""
+        return sum(run.vcpus * self.cycles + 2 for run in self.runs)
 
     def arguments(self) -> list[str]:
         return [
@@ -107,6 +109,7 @@ class Matrix:
             *([f"--dirty-bits={' '.join(self.dirty_bits)}"] if self.dirty_bits else []),
             *([f"--busy={self.busy}"] if self.busy else []),
             *([f"--pattern={self.pattern}"] if self.pattern != jsonl.PATTERNS[0] else []),
+            *([f"--cycles={self.cycles}"] if self.cycles != 1 else []),
         ]
 
     def parts(self) -> "Iterator[tuple[str, Matrix]]":
@@ -159,6 +162,9 @@ MEMORY = Matrix(
     iterations=QUICK.iterations,
     pattern=notation.REGIONS,
 )
+# The runs that repeat enabling, writing and disabling in one VM. Other runs have the first cycle of
+# smaller VMs.
+CYCLES = replace(MEMORY, writes=(100,), pattern=jsonl.PATTERNS[0], cycles=3)
 # The modes of these runs. With shadow paging Dirty bits log: write protection would take minutes,
 # and splits the same.
 COUNTED = ("ept1", "ept0", "tdp")
@@ -207,10 +213,10 @@ class Boot:
         vcpus = min(2, *(vcpus for matrix in self.matrices for vcpus in matrix.vcpus))
         writes = max(writes for matrix in self.matrices for writes in matrix.writes)
         found: list[Matrix] = []
-        done: set[tuple[str, Run]] = set()
+        done: set[tuple[str, int, Run]] = set()
         for each in self.matrices:
             matrix = replace(each, vcpus=(vcpus,), writes=(writes,))
-            runs = {(matrix.pattern, run) for run in matrix.runs}
+            runs = {(matrix.pattern, matrix.cycles, run) for run in matrix.runs}
             if not done.issuperset(runs):
                 found.append(matrix)
                 done.update(runs)
@@ -278,19 +284,28 @@ def _fitting(machine: str, kernel: str, mode: Mode, matrix: Matrix) -> Matrix | 
     return replace(matrix, dirty_bits=()) if OFF in (matrix.dirty_bits or (OFF,)) else None
 
 
-def _memory(mode: Mode) -> Matrix:
-    """MEMORY for a mode of COUNTED."""
-    return MEMORY if mode.ept else replace(MEMORY, dirty_bits=("on",))
+def _logging(mode: Mode, matrix: Matrix) -> Matrix:
+    """MEMORY or CYCLES for a mode of COUNTED."""
+    return matrix if mode.ept else replace(matrix, dirty_bits=("on",))
+
+
+def _alone(matrix: Matrix, part: str) -> list[Boot]:
+    modes = [MODES[name] for name in COUNTED]
+    return [Boot(MACHINE, "series", mode, _logging(mode, matrix), part=part) for mode in modes]
 
 
 def memory_boots() -> list[Boot]:
     """The boots that measure nothing but MEMORY."""
-    modes = [MODES[name] for name in COUNTED]
-    return [Boot(MACHINE, "series", mode, _memory(mode), part="memory") for mode in modes]
+    return _alone(MEMORY, "memory")
+
+
+def cycles_boots() -> list[Boot]:
+    """The boots that measure nothing but CYCLES."""
+    return _alone(CYCLES, "cycles")
 
 
 def _quick(boot: Boot) -> Boot:
-    """The boot with additional runs: without initially-all-set, with dirty_bits=on, and MEMORY.
+    """The boot with more runs: without initially-all-set, with dirty_bits=on, MEMORY and CYCLES.
 
     With dirty_bits=on and shadow paging, there also are runs with clean entries in the guest's
     page tables. Additional runs have the largest number of vCPUs only, and so do all runs in modes
@@ -311,7 +326,7 @@ def _quick(boot: Boot) -> Boot:
         writes = (max(most.writes),)
         also.append(replace(most, writes=writes, dirty_bits=("on",), pattern=notation.CLEAN))
     if boot.kernel == "series" and boot.mode in (MODES[name] for name in COUNTED):
-        also.append(_memory(boot.mode))
+        also += [_logging(boot.mode, MEMORY), _logging(boot.mode, CYCLES)]
     matrix = boot.matrix if boot.mode in SCALING else most
     return replace(boot, matrix=matrix, also=tuple(also))
 
@@ -446,13 +461,16 @@ def expected_keys(boot: Boot, seen: Key) -> set[Key]:
             eager=run.eager == "Y",
             phase=phase,
             iteration=iteration,
+            cycle=cycle,
             dirty_bits=run.dirty_bits or seen.dirty_bits,
             idle=run.vcpus - matrix.busy if matrix.busy else 0,
             pattern=matrix.pattern,
         )
         for matrix in boot.matrices
         for run in matrix.runs
+        for cycle in range(1, matrix.cycles + 1)
         for phase, repeated in jsonl.PHASES.items()
         if run.initially_all_set or phase != "clear"
+        if cycle == 1 or phase != "populate"
         for iteration in ([*range(1, matrix.iterations + 1)] if repeated else [None])
     }

@@ -30,7 +30,7 @@ from lab.series import tree
 VCPUS = tuple(goals.RATIOS)
 WRITES = (100, 20)
 # The parts whose commands run two machines at a time.
-BOTH_CORES = ("bench", "memory", "crossover")
+BOTH_CORES = ("bench", "memory", "cycles", "crossover")
 # The other parts, the longest first, and the commands that measure them.
 COMMANDS = {
     "lock": "lockprofile",
@@ -120,6 +120,7 @@ def estimate_s(parts: Iterable[str]) -> float:
     """About how long PARTS take on two cores when all is built, seconds."""
     machine = machines.get(MACHINE)
     boots = {"bench": reference_boots, "memory": plan.memory_boots, "crossover": crossover.boots}
+    boots |= {"cycles": plan.cycles_boots}
     wanted = set(parts)
     one_core = [ESTIMATES_S[part] for part in COMMANDS if part in wanted]
     together = max(sum(one_core) / PARALLEL, *one_core, 0)
@@ -192,6 +193,11 @@ def _measure(part: str, file: Path) -> None:
         bench.measure_into(file, machine, boots, again=points())
     elif part == "memory":
         bench.announce(machine, boots := plan.memory_boots(), "the memory that splitting takes")
+        bench.measure_into(file, machine, boots)
+    elif part == "cycles":
+        bench.announce(
+            machine, boots := plan.cycles_boots(), "cycles of enabling, writing and disabling"
+        )
         bench.measure_into(file, machine, boots)
     elif part == "crossover":
         crossover.measure_into(file)

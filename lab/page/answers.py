@@ -159,10 +159,11 @@ def _counted(sources: Sources) -> tuple[Source, list[Measurement]] | None:
     """The measurements that counted memory, of one machine and paging mode."""
     for kind in ("bench", "memory"):
         if kind in sources:
-            found = [m for m in sources[kind].measurements if m.pages_2m is not None]
+            first = tables.first_cycles(sources[kind].measurements)
+            found = [m for m in first if m.pages_2m is not None]
             if found:
-                first = found[0].mode
-                return sources[kind], [m for m in found if m.mode == first]
+                mode = found[0].mode
+                return sources[kind], [m for m in found if m.mode == mode]
     return None
 
 

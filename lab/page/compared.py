@@ -146,8 +146,8 @@ class Compared:
 
 
 def _usual(key: Key) -> bool:
-    """Whether a measurement is of vCPUs that all write, page by page."""
-    return key.pattern == notation.PAGES and key.idle == 0
+    """Whether a measurement is of vCPUs that all write, page by page, in the first cycle."""
+    return key.pattern == notation.PAGES and key.idle == 0 and key.cycle == 1
 
 
 def _rank(vm: Key, count: int) -> tuple[bool, bool, int, int, int]:

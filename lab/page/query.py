@@ -8,10 +8,10 @@
 
 The first word is a kind of results, the others are keys of its lines (docs/results-format.md)
 with their values. Exactly one line may have all of them. "value" names the key that is shown,
-"seconds" if it is not given, in milliseconds. A kernel that is not named is the series. With a
-slash it is a ratio. phase=splitting is the sum of the first CLEAR and of the first writes after it.
-"crossing" is computed: the percentage of memory written from which on Dirty bits are cheaper,
-by=time, by=cpu, or by=idle: by time, of all memory, the rest being idle.
+"seconds" if it is not given, in milliseconds. A kernel that is not named is the series, a cycle the
+first one. With a slash it is a ratio. phase=splitting is the sum of the first CLEAR and of the
+first writes after it. "crossing" is computed: the percentage of memory written from which on Dirty
+bits are cheaper, by=time, by=cpu, or by=idle: by time, of all memory, the rest being idle.
 """
 
 import json
@@ -44,8 +44,8 @@ def _line(text: str, sources: Sources) -> tuple[dict[str, Any], str]:
     if kind not in sources:
         raise LabError(f"the reference has no {kind}.jsonl")
     shown = str(wanted.pop("value", "seconds"))
-    like = {"kernel": "series"} | wanted
-    known = sources[kind].records
+    like = {"kernel": "series", "cycle": 1} | wanted
+    known = [{"cycle": 1, **record} for record in sources[kind].records]
     found = [one for one in known if all(one.get(name) == like[name] for name in like)]
     if len(found) != 1:
         said = " ".join(f"{name}={value}" for name, value in wanted.items())

@@ -144,7 +144,7 @@ def _families(source: Source) -> dict[Key, list[int]]:
     """The families to draw over vCPUs, and the write percentages that all of their modes have."""
     found: dict[Key, list[int]] = {}
     for key in source.measured:
-        if key.kernel == "series" and key.pattern == notation.PAGES:
+        if key.kernel == "series" and key.pattern == notation.PAGES and key.cycle == 1:
             mixes = found.setdefault(_family(key), [])
             if key.write_percent not in mixes:
                 mixes.append(key.write_percent)
@@ -193,6 +193,16 @@ def _bench_tables(source: Source) -> list[Block]:
         blocks.append(grid(table, source))
     others = (tables.memory_table(source.measurements), tables.base_table(source.measurements))
     return [*blocks, *(grid(table, source) for table in others if table)]
+
+
+def _cycles(source: Source) -> list[Block]:
+    """Cycles side by side. The goal is among all goals, unless the file has nothing else."""
+    table = tables.cycles_table(source.measurements)
+    if not table:
+        return []
+    clock = dimensions.clock(source.measurements[0].machine)
+    table.notes.append(f"figures are milliseconds; {clock}")
+    return [grid(table, source), *(_verdicts(source) if source.kind == "cycles" else [])]
 
 
 def cost_table(records: Iterable[Any]) -> Table:
@@ -352,6 +362,10 @@ PARTS = (
 APPENDIX = (
     Part("verdicts", "All goals", BENCH, _verdicts, Missing("the cases that have goals")),
     Part("tables", "All tables of make bench", BENCH, _bench_tables, Missing("the tables")),
+    Part(
+        *("cycles", "Logging enabled again and again", (*BENCH, "cycles"), _cycles),
+        Missing("what enabling, writing and disabling cost in later cycles"),
+    ),
 )
 
 

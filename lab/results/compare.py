@@ -125,6 +125,7 @@ def label(key: Key) -> str:
     """A measurement in a few words, without what all rows of a table have in common."""
     mode = notation.paging_of(key) + notation.dirty_bits_of(key)
     phase = key.phase if key.iteration is None else f"{key.phase} {key.iteration}"
+    phase += notation.cycle_of(key)
     init = "" if key.initially_all_set else ", without initially-all-set"
     return (
         f"{key.kernel}, {mode}, {key.vcpus} vCPUs x {notation.size(key.bytes_per_vcpu)},"

@@ -44,6 +44,9 @@ TDP_MMU_LIMIT = 2.0
 # With Dirty bits: by how many percent the first writes may take longer with N if the guest's page
 # table entries are clean than if they are dirty.
 CLEAN_LIMIT = 10.0
+# By how many percent the third cycle of logging in a VM may take longer than the first.
+CYCLE_LIMIT = 5.0
+LATER_CYCLE = 3
 # Two interrupts of the timer more than in the other run may fall into a phase by chance, seconds.
 INTERRUPTS_S = 100e-6
 
@@ -261,6 +264,25 @@ def _tdp_mmu_goals(times: Times) -> Iterator[Judged]:
         yield Judged(label, {"N": worst.now}, kept, worst.keys, worst.keys[1])
 
 
+def _cycle_goals(times: Times) -> Iterator[Judged]:
+    """For each way to log: the third cycle beside the first, in the phase that grew most."""
+    pairs: dict[Way, list[tuple[float, Row, Key, Key]]] = defaultdict(list)
+    for key in times:
+        later = replace(key, cycle=LATER_CYCLE)
+        rows = {(row.phase, row.iteration): row for row in tables.cycle_rows(key.initially_all_set)}
+        row = rows.get((key.phase, key.iteration))
+        if row and key.kernel == "series" and key.cycle == 1 and times[key] and later in times:
+            pairs[way_of(key)].append((times[later] / times[key] - 1, row, key, later))
+    for mine in pairs.values():
+        growth, row, key, later = max(mine, key=lambda pair: pair[0])
+        bound, excess = f"at most {CYCLE_LIMIT:g}% longer", growth - CYCLE_LIMIT / 100
+        kept = Verdict(bound, excess <= 0, excess)
+        change = f"{row.label} {notation.percent(times[later], times[key])}"
+        label = f"{notation.load_label(later)}: beside the first cycle, {change}"
+        at = {notation.letter(key.eager): times[later]}
+        yield Judged(label, at, kept, (later, key), later)
+
+
 def with_median_enabling(times: Times) -> Times:
     """TIMES, with the time of enabling replaced by its median over all write percentages.
 
@@ -276,9 +298,11 @@ def with_median_enabling(times: Times) -> Times:
 
 def all_judged(measurements: Iterable[Measurement]) -> list[Judged]:
     """All goals that were measured."""
-    times = with_median_enabling(tables.times_of(measurements))
+    found = list(measurements)
+    times = with_median_enabling(tables.times_of(tables.first_cycles(found)))
     of_n = (_sum_goals, _clean_goals, _shadow_mmu_goal, _tdp_mmu_goals)
-    return [*_speed_goals(times), *chain.from_iterable(goals(times) for goals in of_n)]
+    judged = [*_speed_goals(times), *chain.from_iterable(goals(times) for goals in of_n)]
+    return [*judged, *_cycle_goals(tables.times_of(found))]
 
 
 def table(measurements: Iterable[Measurement]) -> Table | None:

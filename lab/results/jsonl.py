@@ -54,6 +54,7 @@ class Key:
     ept: two-dimensional paging is on (npt on AMD).
     tdp_mmu: the TDP MMU is in use.
     iteration: from 1; None for a phase that occurs once.
+    cycle: how often logging was enabled in this VM so far.
     dirty_bits: the parameter; "off" for a kernel that does not have it.
     pml: False if EPT is on and PML is off. True does not mean that there is PML.
     idle: the number of vCPUs that access nothing once memory is populated.
@@ -61,7 +62,7 @@ class Key:
     tracked: dirty logging is enabled before memory is populated.
     read_first: memory is populated by reads, and nothing is written before iteration 2.
 
-    The last six are newer than the others. A line without them gets their defaults.
+    The last seven are newer than the others. A line without them gets their defaults.
     """
 
     machine: str
@@ -76,6 +77,7 @@ class Key:
     eager: bool
     phase: Annotated[str, _one_of(PHASES)]
     iteration: Count | None
+    cycle: Count = field(default=1, kw_only=True)
     dirty_bits: Annotated[str, _one_of(DIRTY_BITS)] = field(default=DIRTY_BITS[0], kw_only=True)
     pml: bool = field(default=True, kw_only=True)
     idle: Annotated[int, Meta(ge=0)] = field(default=0, kw_only=True)
@@ -159,6 +161,8 @@ def parse(line: str) -> Measurement:
         raise LabError("'pml' cannot be False without 'ept'")
     if found.tracked and found.initially_all_set:
         raise LabError("'tracked' cannot be True with 'initially_all_set'")
+    if found.phase == "populate" and found.cycle > 1:
+        raise LabError(f"'cycle' cannot be {found.cycle} in phase 'populate'")
     if PHASES[found.phase] != (found.iteration is not None):
         raise LabError(f"'iteration' cannot be {found.iteration!r} in phase {found.phase!r}")
     return found
@@ -186,7 +190,8 @@ def to_line(found: Measurement) -> str:
     record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
     seconds = record.pop("seconds")
     # Leave out newer keys that have no value, or the usual one.
-    usual = {"pml": True, "idle": 0, "pattern": PATTERNS[0], "tracked": False, "read_first": False}
+    usual = {"cycle": 1, "pml": True, "idle": 0, "pattern": PATTERNS[0]}
+    usual |= {"tracked": False, "read_first": False}
     for name in LATER:
         if record[name] is None or record[name] == usual.get(name):
             del record[name]

@@ -90,11 +90,16 @@ def started_of(key: Key) -> str:
     return f"{tracked}{', populated by reads' if key.read_first else ''}"
 
 
+def cycle_of(key: Key) -> str:
+    """How often logging was enabled, if it was more than once."""
+    return "" if key.cycle == 1 else f", cycle {key.cycle}"
+
+
 def load_label(key: Key) -> str:
     """How dirty pages are logged, and what vCPUs write."""
     init = "" if key.initially_all_set or key.tracked else ", without initially-all-set"
     mix = f"{writes(key.write_percent)}{pattern_of(key)}"
-    return f"{paging_of(key)}{dirty_bits_of(key)}, {mix}{init}{started_of(key)}"
+    return f"{paging_of(key)}{dirty_bits_of(key)}, {mix}{init}{started_of(key)}{cycle_of(key)}"
 
 
 def vm_label(key: Key) -> str:

@@ -39,7 +39,7 @@ _BENCH = (*_PERF, "scripts/split-bench.sh")
 _LIVE = (*_PERF, f"{_TESTS}/x86/dirty_log_live*")
 # The programs that measure, by kind of results: patterns of their sources, in the kernel and here.
 PROGRAMS = {
-    **dict.fromkeys(("bench", "memory", "crossover"), _BENCH),
+    **dict.fromkeys(("bench", "memory", "cycles", "crossover"), _BENCH),
     "live": _LIVE,
     **dict.fromkeys(("tracking", "cost", "lock"), _PERF),
     "migrate": ("lab/measure/migration/*.sh", "lab/measure/migration/guest/*"),

@@ -17,14 +17,14 @@ from lab.results.jsonl import Key, Measurement
 
 # The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
 # the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for
-# which the report has no section. The files of the kind "memory" are the reference's; a run of
-# `make bench` has its lines.
+# which the report has no section. Files of the kinds "memory" and "cycles" are the reference's; a
+# run of `make bench` has their lines.
 KINDS = (
-    *("bench", "memory", "live", "yield", "tracking"),
+    *("bench", "memory", "cycles", "live", "yield", "tracking"),
     *("migrate", "cost", "lock", "crossover", "native"),
 )
 # The kinds whose lines split-bench.sh writes.
-MEASURED = ("bench", "memory", "crossover")
+MEASURED = ("bench", "memory", "cycles", "crossover")
 # The kind of the measurements of `split-bench.sh --tracked` in files of MEASURED. No file is named
 # so.
 TRACKED = "tracked"

@@ -230,6 +230,11 @@ WHAT_IS_THE_UNIT = (
 OVERCOMMITTED = "*: overcommitted: fewer CPUs than vCPUs and the test need, so times hold waits"
 
 
+def first_cycles(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Those of the first cycle of a VM: only cycles_table() and a goal are about later ones."""
+    return [one for one in measurements if one.cycle == 1]
+
+
 def unlogged(key: Key, times: Times) -> float | None:
     """The dirty time that KEY would have without dirty logging, None if not measured."""
     first = replace(key, phase="dirty", iteration=1, initially_all_set=True)
@@ -242,9 +247,9 @@ def main_tables(measurements: Iterable[Measurement]) -> list[Table]:
     """One table per paging mode and write mix, in the order of the results.
 
     Those of the series, the ungated baseline and dirty_bits=on beside them; without the series
-    one for every kernel. Those of memory_table() are left out.
+    one for every kernel. Those of memory_table(), and later cycles, are left out.
     """
-    found = [one for one in measurements if one.pattern != notation.REGIONS]
+    found = [one for one in first_cycles(measurements) if one.pattern != notation.REGIONS]
     times = times_of(found)
     groups: dict[Key, list[Key]] = {}
     for key in times:
@@ -289,7 +294,7 @@ def _memory_cells(key: Key, times: Times, counts: Mapping[Key, Measurement]) -> 
 
 def memory_table(measurements: Iterable[Measurement]) -> Table | None:
     """What splitting costs in time and in memory, N beside Y; None if memory was not counted."""
-    found = list(measurements)
+    found = first_cycles(measurements)
     times = times_of(found)
     counts = {one.key: one for one in found if one.pages_2m is not None}
     wanted = list(dict.fromkeys(replace(key, eager=False) for key in counts))
@@ -308,6 +313,31 @@ def memory_table(measurements: Iterable[Measurement]) -> Table | None:
         table.add(notation.vm_label(lazy), *cells, origins=origins)
     table.notes.append(WHAT_IS_MEMORY)
     return table
+
+
+def cycle_rows(initially_all_set: bool) -> tuple[Row, ...]:
+    """What would take longer in a later cycle if disabling did not restore huge pages."""
+    return headline(initially_all_set), FIRST_CLEAR, ENABLING
+
+
+def cycles_table(measurements: Iterable[Measurement]) -> Table | None:
+    """Cycles of enabling, writing and disabling side by side; None if there is only one."""
+    times = times_of(measurements)
+    cycles = sorted({key.cycle for key in times})
+    first = [key for key in times if key.cycle == 1 and replace(key, cycle=2) in times]
+    columns = ("ms", *(f"cycle {cycle}" for cycle in cycles), f"{cycles[-1]} / 1")
+    table = Table("Cycles of enabling, writing and disabling in one VM", columns)
+    for key in first:
+        row = _row_for(key)
+        if row in (*cycle_rows(key.initially_all_set), DISABLING):
+            keys = [replace(key, cycle=cycle) for cycle in cycles]
+            shown = map(notation.milliseconds, map(times.get, keys))
+            change = notation.ratio(times.get(keys[-1]), times[key])
+            kernel = "" if key.kernel == "series" else f"{key.kernel}, "
+            side = f"{kernel}{notation.vm_label(key)}, {notation.letter(key.eager)}: {row.label}"
+            table.add(side, *shown, change, origins=keys)
+    table.notes.append(TICKS)
+    return table if table.rows else None
 
 
 class BasePair(NamedTuple):
@@ -343,7 +373,7 @@ def base_pairs(times: Times) -> Iterator[BasePair]:
 
 def base_table(measurements: Iterable[Measurement]) -> Table | None:
     """eager_page_split=N of the series beside the unpatched kernel; None without the latter."""
-    times = times_of(measurements)
+    times = times_of(first_cycles(measurements))
     title = "eager_page_split=N beside the unpatched kernel"
     table = Table(title, ("ms", "base", "series, N", "difference"))
     for pair in base_pairs(times):
@@ -382,7 +412,10 @@ def _shared_rows(of_base: Iterable[Times]) -> list[tuple[Key, Row]]:
 
 def bases_table(of_base: Mapping[str, Iterable[Measurement]]) -> Table | None:
     """Figures that bases have in common, side by side; None if there are none."""
-    of_bases = {base: {one.key: one.seconds for one in found} for base, found in of_base.items()}
+    of_bases = {
+        base: {one.key: one.seconds for one in first_cycles(found)}
+        for base, found in of_base.items()
+    }
     shared = _shared_rows(of_bases.values())
     if not shared:
         return None
@@ -415,8 +448,8 @@ def bench_tables(
     of_base: these and what other bases have of the same, the newest first.
     """
     found = main_tables(measurements)
-    tables = (base_table(measurements), memory_table(measurements), bases_table(of_base or {}))
-    found += filter(None, (*tables, verdicts))
+    tables = (base_table(measurements), memory_table(measurements), cycles_table(measurements))
+    found += filter(None, (*tables, bases_table(of_base or {}), verdicts))
     for table in found:
         table.notes.append(notation.LOCKSTEP if lockstep else notation.WALL_CLOCK)
     return found

@@ -167,7 +167,7 @@ def find(times: Times) -> list[Tradeoff]:
     mixes: dict[Key, set[int]] = {}
     for key in times:
         usual = key.pattern == PAGES and key.initially_all_set and not key.idle
-        if key.kernel == "series" and key.eager and usual:
+        if key.kernel == "series" and key.eager and usual and key.cycle == 1:
             mode = replace(key, write_percent=0, phase="", iteration=None, dirty_bits=OFF)
             mixes.setdefault(mode, set()).add(key.write_percent)
     found = []

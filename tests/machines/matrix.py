@@ -169,6 +169,7 @@ PERF = (
     eagerly(perf_test("clear-half-written", "-v", "2", "-b", "8M", "-w", "50")),
     perf_test("enable", "-v", "2", "-b", "8M", "-g"),
     eagerly(perf_test("slots-overlap", "-v", "2", "-b", "8M", "-x", "2", "-o", "-e")),
+    perf_test("cycles", "-v", "2", "-b", "8M", "--cycles", "3"),
     eagerly(LIVE),
 )
 

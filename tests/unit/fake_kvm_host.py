@@ -14,7 +14,8 @@ NOBODY = 65534
 # off, and its arguments but for the file of -j to "calls", then writes what dirty_log_perf_test
 # writes there. N costs 100 times what Y costs, and either costs 10 times what it does with
 # dirty_bits; iterations differ. A tracked VM takes twice as long to populate and a second longer
-# for each iteration. All by the shell itself, as it runs thousands of times.
+# for each iteration, and later cycles 10 s longer or more. All by the shell itself, as it runs
+# thousands of times.
 FAKE_TEST = r"""#!/bin/sh
 here=${0%/*}
 read -r eager <"$here/sys/module/kvm/parameters/eager_page_split"
@@ -27,6 +28,7 @@ verify=0
 pattern=pages
 tracked=0
 iterations=2
+cycles=1
 while getopts Vs:b:v:w:i:gc:j:-: option; do
     case $option in
         v) vcpus=$OPTARG ;;
@@ -34,7 +36,11 @@ while getopts Vs:b:v:w:i:gc:j:-: option; do
         g) clear=0 ;;
         V) verify=1 ;;
         j) json=$OPTARG ;;
-        -) case $OPTARG in pattern=*) pattern=${OPTARG#*=} ;; tracked) tracked=1 ;; esac ;;
+        -) case $OPTARG in
+            pattern=*) pattern=${OPTARG#*=} ;;
+            cycles=*) cycles=${OPTARG#*=} ;;
+            tracked) tracked=1 ;;
+        esac ;;
     esac
 done
 case $mode in
@@ -49,7 +55,7 @@ esac
 read -r page_tables <"$here/page_tables"
 counts="\"pages_4k\": 9, \"pages_2m\": 32, \"page_tables\": $page_tables"
 phase() {
-    line="\"phase\": \"$1\", \"iteration\": $2"
+    line="\"phase\": \"$1\", \"iteration\": $2$of"
     stats='"writes": 5, "kvm_stats": {"pages_2m": -1, "exits": 7, "pf_taken": 3}'
     [ $1 != get ] || stats="\"logged\": 6, $stats"
     echo "{\"record\": \"phase\", \"run\": 1, $line, \"seconds\": $3, $stats}"
@@ -58,19 +64,27 @@ phase() {
 }
 echo "Test iterations: $iterations"
 exec >"$json"
+of=
 [ $tracked = 1 ] || phase populate null 0.012345678
-phase enable null 0.000123456
-[ $tracked = 0 ] || phase populate null 0.024691356
-i=1
-while [ $i -le $iterations ]; do
-    [ $mode = short ] && [ $i = 2 ] && exit 0
-    phase dirty $i ${dirty}${i}0000001
-    phase get $i 0.00$i
-    [ $clear = 0 ] || phase clear $i 0.004000000
-    i=$((i + 1))
+cycle=1
+while [ $cycle -le $cycles ]; do
+    [ $cycle = 1 ] || of=", \"cycle\": $cycle"
+    phase enable null 0.000123456
+    [ $tracked = 0 ] || phase populate null 0.024691356
+    i=1
+    while [ $i -le $iterations ]; do
+        [ $mode = short ] && [ $i = 2 ] && exit 0
+        [ $mode = short-cycle ] && [ $cycle$i = 22 ] && exit 0
+        phase dirty $i ${dirty}${i}0000001
+        phase get $i 0.00$i
+        [ $clear = 0 ] || phase clear $i 0.004000000
+        i=$((i + 1))
+    done
+    [ $pattern$tracked != regions0 ] || echo "{\"record\": \"memory\"$of, $counts}"
+    phase disable null 0.080500000
+    dirty=1$dirty
+    cycle=$((cycle + 1))
 done
-[ $pattern$tracked != regions0 ] || echo "{\"record\": \"memory\", $counts}"
-phase disable null 0.080500000
 """
 
 

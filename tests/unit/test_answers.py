@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lab.page import answers, comparison, glossary, native, phases, pictures, render
+from lab.page import answers, comparison, glossary, native, phases, pictures, render, sections
 from lab.page.model import Block, Grid, Missing, Picture
 from lab.page.pictures import EAGER, LAZY, Bar, Panel, Point, Style
 from lab.results import compare, jsonl, sources
@@ -43,6 +43,31 @@ def test_each_question_has_an_answer_with_its_figures(bench: Source) -> None:
     # 20% of 40 regions are 8, with a page table of 4 KiB each.
     assert "N leaves 32 of 40 huge pages and adds 32 KiB of page tables" in memory
     assert "Y leaves 0 of 40 huge pages and adds 160 KiB of page tables" in memory
+
+
+def test_later_cycles_are_in_the_details_only(tmp_path: Path) -> None:
+    found = [*quick_data.measurements()]
+    first = [one for one in found if one.cycle == 1]
+    later = [
+        replace(one, cycle=cycle, seconds=one.seconds * 7)
+        for cycle in (2, 3)
+        for one in first
+        if one.phase != "populate"
+    ]
+    made = []
+    for each in (first, [*first, *later]):
+        bases = {"6.12": {"bench": source_of(tmp_path, each)}}
+        made.append({section.anchor: section for section in sections.build(bases)})
+    alone, both = made
+    assert {anchor for anchor in both if both[anchor] != alone[anchor]} == {"verdicts", "cycles"}
+    (grid,) = (block for block in both["cycles"].blocks if isinstance(block, Grid))
+    assert {row[-1] for row in grid.table.rows} == {"7.00"}
+    # A file of the reference has nothing else, and the verdicts are beside it.
+    file = tmp_path / "cycles.jsonl"
+    jsonl.write(file, [one for one in found if one.bytes_per_vcpu == 10 << 20 and one.iteration])
+    (section,) = (s for s in sections.build(sources.load_bases([file])) if s.anchor == "cycles")
+    titles = [block.table.title for block in section.blocks if isinstance(block, Grid)]
+    assert titles == [grid.table.title, "What the series is to reach"]
 
 
 def test_a_live_run_answers_how_much_a_guest_slows_down(bench: Source, tmp_path: Path) -> None:

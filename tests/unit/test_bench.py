@@ -218,7 +218,14 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
     memory = re.escape("| ept=N, dirty_bits=on, 20% writes by regions of 2 MiB, 8 vCPUs x 10 MiB ")
     assert re.search(rf"{memory}.*\| +32 \| +32 \| +8 \| +8 \|", said.out)
     assert "|  U/Y |" in said.out
-    assert "126 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
+    assert "132 test runs in 11 boots of vmx-bochs (simulated time)" in said.err
+    later = [m for m in lab.latest() if m.cycle > 1]
+    assert {(m.kernel, (m.ept, m.tdp_mmu, m.pml), m.dirty_bits) for m in later} == {
+        *(("series", mode, "off") for mode in (EPT, TDP_PML)),
+        ("series", SHADOW, "on"),
+    }
+    assert {(m.cycle, m.vcpus, m.write_percent) for m in later} == {(2, 8, 100), (3, 8, 100)}
+    assert "| Cycles of enabling" not in said.out and "cycle 3 | 3 / 1 |" in said.out
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:
@@ -311,7 +318,10 @@ def test_dry_run_builds_and_runs_nothing(lab: Lab) -> None:
         measured, *verified = script.split(" --verify=only ")
         assert measured.count("--verify=no") == measured.count("--output=") > 0
         assert not any("--output=" in call for call in verified)
-        for words in ("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--dirty-bits=on"):
+        for words in (
+            *("--init-set=yes", "--init-set=no", "'--eager=N Y'", "--dirty-bits=on"),
+            "--cycles=3",
+        ):
             assert (words in measured) == any(words in call for call in verified)
 
 
@@ -382,6 +392,17 @@ def test_every_machine_has_estimates_and_more_cpus_in_lockstep_take_longer() -> 
     assert few.boot_s < nine.boot_s == plan.BOOT_S["vmx-bochs"]
     assert many.boot_s == pytest.approx(1.6 * plan.BOOT_S["vmx-bochs"])
     assert set(TDP) == set(plan.BOOT_S) == set(plan.VCPU_S) == set(machines.NAMES)
+
+
+def test_cycles_are_asked_for_and_take_time(lab: Lab) -> None:
+    once, thrice = Matrix(vcpus=(2, 8)), Matrix(vcpus=(2, 8), cycles=3)
+    assert (once.weight, thrice.weight) == (4 * (4 + 10), 4 * (8 + 26))
+    lab.bench(*SMALL, "--cycles", "2", "--kernel", "series")
+    assert {(m.cycle, m.phase == "populate") for m in lab.latest()} == {
+        *((1, True), (1, False), (2, False))
+    }
+    said = calls.refusal("bench", *SMALL, "--cycles", "0", "--dry-run")
+    assert "--cycles: '0' is not a whole number from 1 to 1000" in said
 
 
 @for_each_row(

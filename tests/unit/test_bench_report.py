@@ -463,6 +463,81 @@ def test_the_whole_cost_of_splitting_and_what_it_leaves() -> None:
     assert tables.memory_table(measured()) is None
 
 
+def in_cycles(growth: float, **values: Any) -> list[Measurement]:
+    """Three cycles in one VM. The second takes twice as long, the third grows by a share."""
+    found = measured(vcpus=(8,), **{"bytes_per_vcpu": 10 << 20} | values)
+    factors = ((2, 2.0), (3, 1 + growth))
+    later = [
+        replace(one, cycle=cycle, seconds=one.seconds * factor)
+        for cycle, factor in factors
+        for one in found
+        if one.phase != "populate"
+    ]
+    return [*later, *found]
+
+
+def test_cycles_stand_side_by_side_and_in_no_other_table() -> None:
+    found = measured() + in_cycles(0.5)
+    table = tables.cycles_table(found)
+    assert table
+    assert table.columns == ("ms", "cycle 1", "cycle 2", "cycle 3", "3 / 1")
+    vm = "ept=Y, all writes, 8 vCPUs x 10 MiB"
+    assert table.rows[:4] == [
+        (f"{vm}, N: enabling", "4.00", "8.00", "6.00", "1.50"),
+        (f"{vm}, N: first CLEAR", "20.7", "41.4", "31.1", "1.50"),
+        (f"{vm}, N: dirty, iteration 2", "1600.0", "3200.0", "2400.0", "1.50"),
+        (f"{vm}, N: disabling", "644.0", "1288.0", "966.0", "1.50"),
+    ]
+    assert [key.cycle for key in table.origins[0]] == [1, 2, 3]
+    assert len(table.rows) == 2 * 4
+    assert tables.cycles_table(measured()) is None
+    # Other tables have the first cycle, as if there were no other.
+    base, pattern = measured(kernel="base", vcpus=(8,)), {"pattern": "regions"}
+    counted = [replace(one, pages_2m=32) for one in in_cycles(0.5, **pattern)]
+    every = [*found, *base, *in_cycles(0.5, kernel="base"), *counted]
+    first = [one for one in every if one.cycle == 1]
+    of_bases = ({"7.3": each, "6.12": each} for each in (every, first))
+    shown, alone = (
+        [one for one in tables.bench_tables(each, True, bases) if "Cycles" not in one.title]
+        for each, bases in zip((every, first), of_bases, strict=True)
+    )
+    assert shown == alone and len(shown) > 4
+    # Kernels are not mixed, either.
+    table = tables.cycles_table(every)
+    assert table and sum(row[0].startswith("base, ept=Y") for row in table.rows) == 8
+
+
+@for_each_row("percent, verdict", (4.9, "reached"), (5.1, "missed"))
+def test_the_third_cycle_takes_as_long_as_the_first(percent: float, verdict: str) -> None:
+    found = in_cycles(percent / 100)
+    bits = in_cycles(0.0, ept=False, dirty_bits="on")
+    # The time of a phase without splitting says nothing, nor does another kernel.
+    also = [*in_cycles(0.9, kernel="base")]
+    found += [replace(one, seconds=9.0) for one in also if one.cycle > 1] + also[-9:]
+    unpaid = ("get", "disable")
+    slow = [one for one in found if one.cycle == 3 and one.phase in unpaid]
+    found = [one for one in found if one not in slow]
+    found += [replace(one, seconds=one.seconds * 3) for one in slow]
+    worst = next(one for one in found if (one.phase, one.cycle, one.eager) == ("clear", 3, True))
+    found[found.index(worst)] = replace(worst, seconds=worst.seconds * 1.00001)
+    said = [line for line in judged(found + bits) if "cycle" in line[0]]
+    assert said == [
+        (
+            f"ept=Y, all writes, cycle 3: beside the first cycle, first CLEAR +{percent:.2f}%",
+            f"at most 5% longer: {verdict}",
+        ),
+        (
+            "ept=N, dirty_bits=on, all writes, cycle 3: beside the first cycle, enabling +0.00%",
+            "at most 5% longer: reached",
+        ),
+    ]
+    # Without the third cycle, or the first, there is nothing to judge.
+    two = [one for one in found if one.cycle != 3]
+    late = [one for one in found if one.cycle != 1]
+    assert not [line for line in judged(two) + judged(late) if "cycle" in line[0]]
+    assert judged(late) == []
+
+
 def in_ways(found: list[Measurement]) -> list[Measurement]:
     """The same in the TDP MMU: by PML, by write protection and, if eagerly, by Dirty bits."""
     pml = [replace(one, tdp_mmu=True) for one in found]

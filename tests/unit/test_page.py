@@ -77,8 +77,8 @@ def test_every_picture_is_there_and_has_its_sentence(made: Path) -> None:
         r"<figcaption>\s*<h3>.*</h3>\s*<p>(.*)</p>", (made / render.HTML).read_text()
     )
     assert len(readings) == len(wanted) and all(one.endswith(".") for one in readings)
-    # No memory was counted.
-    assert text.count("Not measured") == 1
+    # No memory was counted, and there was one cycle.
+    assert text.count("Not measured") == 2
     assert re.search(rf"### {re.escape(answers.MEMORY)}\n+> Not measured", text)
 
 
@@ -357,7 +357,7 @@ def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> No
     found = sources.newest(tmp_path)
     names = [newer.name if name == data.COST else name for name in data.NAMES]
     assert [file.resolve().name for file in found] == names
-    kinds = [kind for kind in sources.KINDS if kind not in ("memory", "yield")]
+    kinds = [kind for kind in sources.KINDS if kind not in ("memory", "cycles", "yield")]
     assert [sources.kind_of(file) for file in found] == kinds
     assert sources.newest(tmp_path / "nowhere") == []
     # The page about the format says what becomes of each kind.

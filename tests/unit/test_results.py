@@ -50,12 +50,13 @@ def test_reads_a_line_and_back_to_the_nanosecond_what_is_written() -> None:
     assert list(json.loads(written)) == [*list(GOOD)[:-1], "dirty_bits", "seconds"]
 
 
-LATER = {"dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean", "tracked": True}
-LATER |= {"read_first": True, "cpus": 9, "overcommitted": False, "pinned": True, "pages_2m": 32}
+LATER = {"cycle": 3, "dirty_bits": "on", "pml": False, "idle": 7, "pattern": "clean"}
+LATER |= {"tracked": True, "read_first": True, "cpus": 9, "overcommitted": False}
+LATER |= {"pinned": True, "pages_2m": 32}
 LATER |= {"page_tables": -1, "logged": 7, "pf_taken": 8}
 LATER |= {"source": "0123", "commit": "4567"}
 # Those of them that name what was measured.
-LATER_DIMENSIONS = ("dirty_bits", "pml", "idle", "pattern", "tracked", "read_first")
+LATER_DIMENSIONS = ("cycle", "dirty_bits", "pml", "idle", "pattern", "tracked", "read_first")
 # GET clears the log of a VM that is tracked.
 CLEARS = {"initially_all_set": False}
 
@@ -74,12 +75,12 @@ def test_keys_that_came_after_the_first_results() -> None:
     assert old == new
     assert (old.dirty_bits, old.pml) == ("off", True)
     others = {"dirty_bits": "auto", "pml": False, "idle": 7, "pattern": "regions"}
-    others |= {"tracked": True, "read_first": True}
+    others |= {"tracked": True, "read_first": True, "cycle": 2}
     for name, value in others.items():
         other = jsonl.parse(line(**{name: value}, **CLEARS))
         assert other.key != jsonl.parse(line(**CLEARS)).key
         assert json.loads(jsonl.to_line(other))[name] == value
-    unsaid = {"pml", "idle", "pattern", "tracked", "read_first"}
+    unsaid = {"cycle", "pml", "idle", "pattern", "tracked", "read_first"}
     unsaid |= {"pages_2m", "page_tables", "logged", "pf_taken"}
     assert not unsaid & set(json.loads(jsonl.to_line(old)))
 
@@ -107,6 +108,11 @@ def test_keys_that_came_after_the_first_results() -> None:
     (line(pages_2m=-1), "Expected `int` >= 0 - at `$.pages_2m`"),
     (line(tracked=True), "'tracked' cannot be True with 'initially_all_set'"),
     (line(logged=-1), "Expected `int` >= 0 - at `$.logged`"),
+    (line(cycle=0), "Expected `int` >= 1 - at `$.cycle`"),
+    (
+        line(cycle=2, phase="populate", iteration=None),
+        "'cycle' cannot be 2 in phase 'populate'",
+    ),
     ("", "is not JSON"),
     ("[1]", "Expected `object`, got `array`"),
     (line()[:-1] + ', "vcpus": 8}', "has a key twice"),
@@ -291,6 +297,17 @@ def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
         assert f"moved: {words} vCPUs x 2 MiB, 100% writes, Y: dirty 2: " in said
 
 
+def test_cycles_are_compared_each_with_itself(tmp_path: Path) -> None:
+    found = [measurement(eager=True), measurement(eager=True, cycle=3)]
+    a = file_of(tmp_path, "a.jsonl", found)
+    b = file_of(tmp_path, "b.jsonl", [found[0], *scaled(found[1:], 3)])
+    said = lab("compare", a, b, "--brief", status=1)
+    assert "moved: series, ept=Y, 2 vCPUs x 2 MiB, 100% writes, Y: dirty 2, cycle 3: " in said.out
+    assert "dirty 2: " not in said.out
+    first = file_of(tmp_path, "first.jsonl", found[:1])
+    assert "only in B: 1 measurements" in lab("compare", first, b, "--brief").err
+
+
 def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
     a, again, close, far = (
         file_of(tmp_path, f"{seconds}.jsonl", [measurement(machine="host", seconds=seconds)])
@@ -380,6 +397,13 @@ def found(off: dict[int, float], on: dict[int, float]) -> list[Tradeoff]:
 
 
 FLAT = dict.fromkeys((0, 1, 100), 2.0)
+
+
+def test_later_cycles_have_no_crossing() -> None:
+    rounds = measured({0: 1.0, 1: 1.0, 100: 3.0}, FLAT)
+    again = [replace(one, cycle=2, seconds=9.0) for one in rounds]
+    (mode,) = tradeoff.find({one.key: one.seconds for one in [*again, *rounds]})
+    assert (mode.like.cycle, mode.crossing()) == (1, pytest.approx(50.5))
 
 
 @for_each_row(

@@ -460,6 +460,84 @@ def test_lines_of_tracked_vms_say_what_was_logged_and_mapped(host: Host) -> None
         assert list(json.loads(jsonl.to_line(jsonl.parse(text)))) == list(json.loads(text))
 
 
+def test_lines_of_later_cycles_say_which(host: Host) -> None:
+    cycles = ("--cycles", "3", "--iterations", "2", "--eager", "Y")
+    done, found = measured(host, *PART, *cycles, "--init-set", "both", "--pattern", "regions")
+    assert all(" --pattern=regions --cycles=3" in call for call in host.calls())
+    for init, phases in ((True, ("dirty", "get", "clear")), (False, ("dirty", "get"))):
+        mine = [one for one in found if one["initially_all_set"] == init]
+        each = [("enable", None), *((phase, i) for i in (1, 2) for phase in phases)]
+        once = [*each, ("disable", None)]
+        wanted = [("populate", None, None), *((*one, None) for one in once)]
+        wanted += [(*one, cycle) for cycle in (2, 3) for one in once]
+        assert [(one["phase"], one["iteration"], one.get("cycle")) for one in mine] == wanted
+        # Memory is counted in each of them.
+        counted = [one.get("cycle") for one in mine if "pages_2m" in one]
+        assert counted == [None, 2, 3]
+    for text in host.output.read_text().splitlines():
+        assert list(json.loads(jsonl.to_line(jsonl.parse(text)))) == list(json.loads(text))
+    rows = table(done.stdout)
+    assert [row[5:8] for row in rows[:4]] == [
+        ["cycle", "dirty N", "dirty Y"],
+        *([cycle, "-", dirty] for cycle, dirty in (("1", "2.20"), ("2", "10002"), ("3", "110002"))),
+    ]
+    assert "Cycle: enabling, all iterations and disabling, once more" in done.stdout
+    # One is the default.
+    (host.root / "calls").unlink()
+    done = host.run(*PART, "--cycles", "1")
+    assert not any("--cycles" in call for call in host.calls())
+    assert "ycle" not in done.stdout
+
+
+def test_cycles_are_resumed_and_not_taken_for_others(host: Host) -> None:
+    matrix = [*PART, "--cycles", "2", "--init-set", "both"]
+    measured(host, *matrix, "--eager", "N")
+    (host.root / "calls").unlink()
+    done = host.run(*matrix, "--resume", str(host.output))
+    assert done.stderr == "split-bench: 2 of 4 runs are still to be measured\n"
+    assert [call[0] for call in host.calls()] == ["Y", "Y"]
+    (host.root / "calls").unlink()
+    again = host.run(*matrix, "--resume", str(host.output))
+    assert (again.returncode, again.stdout, host.calls()) == (0, done.stdout, [])
+    assert done.stdout == host.run(*matrix).stdout
+    (host.root / "calls").unlink()
+    for cycles in ("1", "3"):
+        said = refusal(host, *matrix, "--cycles", cycles, "--resume", str(host.output))
+        assert "contains runs with other --iterations, --cycles or pinning" in said
+    # As many lines as these have: 4 cycles of 2 iterations, or one of 10.
+    host.output.unlink()
+    measured(host, *PART, "--iterations", "10")
+    lines, options = len(records(host.output)), ("--iterations", "2", "--cycles", "4")
+    (host.root / "calls").unlink()
+    assert "other --iterations, --cycles" in refusal(
+        host, *PART, *options, "--resume", str(host.output)
+    )
+    host.output.unlink()
+    assert len(measured(host, *PART, *options)[1]) == lines
+
+
+def test_a_plan_of_cycles_and_room_for_their_lines(host: Host) -> None:
+    host.verify = "first"
+    said = host.run(*PART, "--cycles", "3", "--dry-run").stdout
+    assert "fake_test -V -s anonymous_hugetlb_2mb -b 4194304 -v 2 -w 20 -i 2" in said
+    assert said.count(" --cycles=3\n") == 2 + 2
+    # 2 runs, each of one line and 1000 times 8.
+    few = host.root / "few"
+    few.mkdir()
+    program(few / "dd", '#!/bin/sh\necho "$*" >&2\nexit 1\n')
+    host.environment["PATH"] = f"{few}:{host.environment['PATH']}"
+    said = host.run(*PART, "--cycles", "1000", "--output", str(host.output)).stderr
+    assert f"no room for {2 * (1 + 1000 * 8) * 550 // 1024 + 1} KiB" in said
+
+
+def test_progress_counts_cycles(host: Host) -> None:
+    host.environment["LAB_PROGRESS"] = str(host.root / "progress")
+    host.run("--vcpus", "2 8", "--writes", "20", "--eager", "N", "--cycles", "3")
+    # Shares of 3 x 2 + 2 and 3 x 8 + 2.
+    said = (host.root / "progress").read_text().splitlines()
+    assert [line.split("%")[0] for line in said] == ["0", "23", "100"]
+
+
 MODE = ("kvm_intel.ept", "kvm_amd.npt", "kvm.tdp_mmu")
 
 
@@ -583,6 +661,13 @@ def test_a_failure_is_told_in_one_line(host: Host, mode: str, said: str) -> None
     assert done.stdout == "" and not host.output.exists()
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+def test_a_cycle_that_is_missing_makes_a_run_fail(host: Host) -> None:
+    host.mode("short-cycle")
+    done, _ = measured(host, *PART, "--cycles", "2", status=1)
+    assert "the test's times are not those of 2 iterations in each of 2 cycles" in done.stderr
+    assert not host.output.exists()
 
 
 def test_output_that_fails_midway_keeps_what_was_there(host: Host) -> None:
@@ -816,6 +901,9 @@ PAGES = "2 MiB pages (anonymous_hugetlb"
     (["--tracked", "--populate="], "--populate: the list is empty"),
     (["--populate", "reads"], "--populate: can be used only with --tracked"),
     (["--tracked=yes"], "unknown option --tracked"),
+    (["--cycles", "0"], "--cycles: '0' is not a whole number from 1 to 1000"),
+    (["--cycles=2", "--tracked"], "--cycles: cannot be used with --tracked or --pattern clean"),
+    (["--cycles=2", "--pattern=clean"], "--cycles: cannot be used with --tracked or --pattern clean"),
     (["--busy", "3", "--vcpus", "4 2"], "--busy: '3' is not a whole number from 1 to 2"),
     (["--iterations", "1"], "--iterations: '1' is not a whole number from 2 to 1000"),
     *((["--bytes", bad], f"'{bad}' is not a size") for bad in ("4X", "M")),
@@ -1483,8 +1571,16 @@ def test_another_kernel_may_be_in_front(host: Host) -> None:
     "change, arguments, said",
     (lambda host: None, ["--machine", "mine"], "was interrupted on machine host, this is mine"),
     (lambda host: None, ["--kernel", "base"], "was interrupted on kernel series, this is base"),
-    (lambda host: None, ["--iterations", "3"], "contains runs with other --iterations or pinning"),
-    (lambda host: None, ["--no-pin"], "contains runs with other --iterations or pinning"),
+    (
+        lambda host: None,
+        ["--iterations", "3"],
+        "contains runs with other --iterations, --cycles or pinning",
+    ),
+    (
+        lambda host: None,
+        ["--no-pin"],
+        "contains runs with other --iterations, --cycles or pinning",
+    ),
     (lambda host: host.set("kvm_intel.ept", "N"), [], "on ept true, this is false"),
     (lambda host: host.set("kvm.tdp_mmu", "Y"), [], "tdp_mmu false, this is true"),
     (lambda host: host.set("kvm_intel.pml", "N"), [], "on pml true, this is false"),

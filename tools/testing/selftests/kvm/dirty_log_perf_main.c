@@ -145,6 +145,7 @@ struct options perf_options = {
 	.backing = DEFAULT_VM_MEM_SRC,
 	.slots = 1,
 	.iterations = 2,
+	.cycles = 1,
 	.runs = 1,
 	.write_percent = 100,
 	.partition = true,

@@ -134,6 +134,9 @@ void json_dimensions(const struct test *test, const char *record)
 	fprintf(json_out, ", \"run_while_disabling\": %s, \"verify\": %s",
 		json_bool(opts->run_while_disabling), json_bool(opts->verify));
 	asked_json(opts);
+	/* Lines without this member are about the first cycle. */
+	if (test->cycle > 1)
+		fprintf(json_out, ", \"cycle\": %d", test->cycle);
 }
 
 /* What was written to json_out so far. */

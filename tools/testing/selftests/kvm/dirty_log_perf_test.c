@@ -10,6 +10,11 @@
  *   clear      KVM_CLEAR_DIRTY_LOG on all test slots   /
  *   disable    dirty logging is disabled on all test slots
  *
+ * With --cycles, all phases from "enable" to "disable" are repeated in the same
+ * VM.  The memory is populated once, before the first cycle.  If huge pages are
+ * restored completely when logging is disabled, a phase takes as long in each
+ * cycle.
+ *
  * Method.  Each vCPU has a thread, which sleeps while the vCPU has nothing to
  * do.  The main thread sleeps while vCPUs run.  So vCPUs compete only with each
  * other, and ioctls of the main thread with nothing (but see -e).  The clock of
@@ -35,11 +40,12 @@
  * such lines after populating and after each iteration, and they count page
  * tables from just before populating on.
  *
- * -V checks that the log contains all pages that the guest has written, that
- * the share of writes is that of -w, and that KVM's page sizes are those that
- * eager page splitting promises.  It accesses guest memory between phases,
- * which changes their times.  --stats reads statistics between phases, never
- * during one.
+ * -V checks, in each cycle, that the log contains all pages that the guest has
+ * written, that the share of writes is that of -w, and that KVM's page sizes are
+ * those that eager page splitting promises.  Between two cycles, it reads all
+ * memory, and checks that as many huge pages map it as before the first cycle.
+ * It accesses guest memory between phases, which changes their times.  --stats
+ * reads statistics between phases, never during one.
  *
  * Limits:
  *  - The time of a pass is that of the slowest vCPU.  It says nothing about the
@@ -565,22 +571,9 @@ static void warm_up(const struct test *test)
 	workers_run_once();
 }
 
-static void run_phases(struct test *test)
+static void run_iterations(struct test *test)
 {
 	const struct options *opts = test->opts;
-
-	if (opts->warm_up)
-		warm_up(test);
-
-	if (opts->tracked) {
-		enable_log(test);
-		populate(test);
-		if (!opts->read_first)
-			discard_log(test);
-	} else {
-		populate(test);
-		enable_log(test);
-	}
 
 	set_access(test, 1);
 	for (int i = 1; i <= opts->iterations; i++) {
@@ -592,6 +585,42 @@ static void run_phases(struct test *test)
 	if (counts_memory(opts) && !opts->tracked)
 		kvm_memory_json(test, PHASE_CLEAR, opts->iterations);
 	disable_log(test);
+}
+
+static void begin_cycle(struct test *test, int cycle)
+{
+	test->cycle = cycle;
+	test->clears_before = test->times[PHASE_CLEAR].count;
+	if (test->opts->cycles > 1)
+		pr_info("\nCycle %d of %d\n", cycle, test->opts->cycles);
+}
+
+static void run_phases(struct test *test)
+{
+	const struct options *opts = test->opts;
+
+	if (opts->warm_up)
+		warm_up(test);
+
+	begin_cycle(test, 1);
+	if (opts->tracked) {
+		enable_log(test);
+		populate(test);
+		if (!opts->read_first)
+			discard_log(test);
+	} else {
+		populate(test);
+		enable_log(test);
+	}
+	run_iterations(test);
+
+	for (int i = 2; i <= opts->cycles; i++) {
+		begin_cycle(test, i);
+		if (opts->verify)
+			verify_disabled(test);
+		enable_log(test);
+		run_iterations(test);
+	}
 }
 
 static void take_pattern(const char *arg)
@@ -606,6 +635,9 @@ static void take_pattern(const char *arg)
 }
 
 static const struct test_option own_options[] = {
+	{ 0, "cycles", "Number of times that logging is enabled, all iterations run, and\n"
+	  "     logging is disabled, in the same VM.  Memory is populated only before\n"
+	  "     the first.", .count = &perf_options.cycles, .min = 1, .max = INT_MAX },
 	{ 'e', NULL, "Keep vCPUs running while dirty logging is being disabled.  Takes\n"
 	  "     longer, above all if the main thread has no CPU of its own.",
 	  .flag = &perf_options.run_while_disabling },
@@ -640,6 +672,9 @@ static void check_pattern(const struct options *opts)
 static void check_own(const struct options *opts)
 {
 	check_pattern(opts);
+	/* Only the first cycle would begin with memory that nothing has written. */
+	if (opts->cycles > 1 && (opts->tracked || opts->read_first))
+		usage_error("--cycles goes with none of --tracked, --read-first and --pattern clean");
 	if (opts->idle >= opts->nr_vcpus)
 		usage_error("--idle %d leaves none of the %d vCPUs of -v",
 			    opts->idle, opts->nr_vcpus);

@@ -90,6 +90,8 @@ extern struct options {
 	int slots;
 	/* At least 2: with initially-all-set, the first costs nothing. */
 	int iterations;
+	/* How often to enable logging, run the iterations, and disable it. */
+	int cycles;
 	/* How many VMs to run, one after the other. */
 	int runs;
 	/* The chance of an access to be a write, from 0 to 100. */
@@ -130,6 +132,8 @@ struct test {
 	const struct options *opts;
 	/* From 1 to options.runs. */
 	int run;
+	/* From 1 to options.cycles; 0 if the program has no cycles. */
+	int cycle;
 	struct kvm_vm *vm;
 	struct kvm_parameters parameters;
 	/* KVM_DIRTY_LOG_* as enabled, 0 if GET clears the log. */
@@ -139,6 +143,8 @@ struct test {
 	/* In units of host pages. */
 	u64 pages_per_slot;
 	struct phase_times times[NR_PHASES];
+	/* How many CLEARs there were before the current cycle. */
+	int clears_before;
 	/* The accesses of all vCPUs in the last pass. */
 	struct accesses accesses;
 	/* Statistics before the current phase, if statistics are read. */
@@ -150,7 +156,7 @@ struct test {
 	 * before it; only if the memory is counted.
 	 */
 	s64 page_tables;
-	/* Page sizes after populating; only with -V. */
+	/* Page sizes before logging was enabled; only with -V. */
 	struct page_sizes populated;
 };
 
@@ -281,6 +287,8 @@ u64 page_gfn(u64 page);
  * Print page sizes, and check that they are as eager page splitting promises.
  */
 void verify_populated(struct test *test);
+/* The same before logging is enabled again. */
+void verify_disabled(struct test *test);
 void verify_split(const struct test *test, const char *stage);
 
 /* KVM's statistics and parameters, while there is a VM. */
@@ -303,6 +311,7 @@ void kvm_stats_json(const struct kvm_stats *before, const struct kvm_stats *afte
 #else
 /* KVM's parameters and these statistics exist only on x86, so --stats is refused. */
 static inline void verify_populated(struct test *test) { }
+static inline void verify_disabled(struct test *test) { }
 static inline void verify_split(const struct test *test, const char *stage) { }
 static inline void kvm_stats_open(struct test *test) { }
 static inline void kvm_stats_close(void) { }

@@ -208,6 +208,25 @@ static void verify_eager(const struct test *test, const char *stage)
 		fail_holes(&now, expected, &holes, stage);
 }
 
+/*
+ * If KVM zaps SPTEs when logging is disabled, page faults have to map huge
+ * pages again.  So all memory is read first.
+ */
+void verify_disabled(struct test *test)
+{
+	const struct page_sizes old = test->populated;
+	struct page_sizes *now = &test->populated;
+
+	find_holes(test);
+	*now = get_page_sizes(test, "disabling and reading");
+
+	/* Reclaim may have split any other memory. */
+	TEST_ASSERT(!is_hugetlb(test->opts->backing) ||
+		    (now->nr_2m == old.nr_2m && now->nr_1g == old.nr_1g),
+		    "2M: %lu 1G: %lu after disabling and reading instead of 2M: %lu 1G: %lu: huge pages were not restored",
+		    now->nr_2m, now->nr_1g, old.nr_2m, old.nr_1g);
+}
+
 /* A write-protected huge page is still huge.  Only a later write splits it. */
 static void verify_lazy(const struct test *test, const char *stage)
 {
@@ -215,11 +234,12 @@ static void verify_lazy(const struct test *test, const char *stage)
 	struct page_sizes now;
 
 	/*
-	 * Check only the first CLEAR, as later writes split huge pages, and
-	 * only HugeTLB memory, as reclaim may zap SPTEs of other memory.
+	 * Check only the first CLEAR of a cycle, as later writes split huge
+	 * pages, and only HugeTLB memory, as reclaim may zap SPTEs of other
+	 * memory.
 	 */
 	if (!perf_program.probe || !is_hugetlb(test->opts->backing) ||
-	    test->times[PHASE_CLEAR].count > 1)
+	    test->times[PHASE_CLEAR].count > test->clears_before + 1)
 		return;
 
 	now = get_page_sizes(test, stage);
