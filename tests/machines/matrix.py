@@ -369,7 +369,7 @@ CONTROLLED = replace(
 )
 SIGNAL = selftest("x86/dirty_ring_signal_test", eager=("Y",))
 # It skips where the kernel does not have the bug.
-SIGNAL_FIX = "KVM: Log again what a signal leaves taken from a dirty ring"
+SIGNAL_FIX = "KVM: Reset the current batch of a dirty ring if a signal is pending"
 SIGNALS = () if SIGNAL_FIX in mutants.load(LAYOUT).left_out else (SIGNAL,)
 NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
 # It needs shadow paging.

@@ -313,7 +313,7 @@ def test_fixes_say_what_they_fix_and_are_for_stable_kernels() -> None:
     found, subjects = topics.read(LAYOUT), files.load(LAYOUT.newest).subjects
     fixes = topics.slices(found, subjects, subjects)[0]
     kernel = [subject for subject in fixes if subject.startswith("KVM: x86/mmu: ")]
-    assert (found[0].name, len(kernel)) == ("fixes", 6)
+    assert (found[0].name, len(kernel)) == ("fixes", 7)
     said = {mail.subject: mail.message for _, mail in files.load(LAYOUT.newest).mails}
     for subject in kernel:
         named = re.search(r"^Fixes: [0-9a-f]{12} \(\"", said[subject], re.MULTILINE)
