@@ -348,20 +348,15 @@ static const char *cannot_relink(void)
 	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
 }
 
-static const char *cannot_link(void)
-{
-	return no_shadow_paging() ?: no_1g();
-}
-
 const struct test_case test_cases[] = {
 	{ "relink", "64-bit guest, 1GiB entry, split twice", enter_long, run_relink,
 	  .skip_reason = cannot_relink, .nr_huge = 1, .level = PG_LEVEL_1G,
 	  .stride = PAGES_PER_2M, .manual_only = true },
 	{ "links", "64-bit guest, 1GiB entry, some page directories", enter_long, run_links,
-	  .skip_reason = cannot_link, .directories = FEW_DIRECTORIES, .nr_huge = 1,
+	  .skip_reason = no_shadow_1g, .directories = FEW_DIRECTORIES, .nr_huge = 1,
 	  .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
 	{ "many_links", "64-bit guest, 1GiB entry, many page directories", enter_long,
-	  run_links, .skip_reason = cannot_link, .directories = TOO_MANY_DIRECTORIES,
+	  run_links, .skip_reason = no_shadow_1g, .directories = TOO_MANY_DIRECTORIES,
 	  .nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
 	{ "tracked", "a page table of the guest's in a 2MiB page", enter_long, run_tracked,
 	  .skip_reason = no_shadow_paging, .nr_huge = 2 },

@@ -321,14 +321,6 @@ static void run_1g_alias(struct model_test *t)
 	check_memory(t);
 }
 
-/* 64-bit mode; all mappings permit the same. */
-static void enter_long_alike(struct model_test *t)
-{
-	map_low(t);
-	map_data(t);
-	enter_paging_4level(t, X86_CR0_WP);
-}
-
 /* Begin to log memory that the guest has never accessed, and clear the log. */
 static void start_untouched(struct model_test *t)
 {
