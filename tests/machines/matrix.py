@@ -226,7 +226,7 @@ def with_1g(test: Selftest) -> Selftest:
 
 
 MODES_1G = with_1g(model_test("modes", "1g"))
-TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links"))
+TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links", "filled"))
 # The page tables below a 1 GiB page: the TDP MMU's, and those of shadow paging.
 RECOVER_1G = with_1g(selftest("x86/huge_recover_test", "-m", "1g-left", "-m", "1g-unlinked"))
 MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse", eager=("Y",))
