@@ -227,9 +227,9 @@ def with_1g(test: Selftest) -> Selftest:
 
 
 MODES_1G = with_1g(model_test("modes", "1g"))
-TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links"))
-# The TDP MMU's page tables below a 1 GiB page.
-RECOVER_1G = with_1g(selftest("x86/huge_recover_test", "-m", "1g-left"))
+TABLES_1G = with_1g(model_test("tables", "relink", "links", "many_links", "filled"))
+# The page tables below a 1 GiB page: the TDP MMU's, and those of shadow paging.
+RECOVER_1G = with_1g(selftest("x86/huge_recover_test", "-m", "1g-left", "-m", "1g-unlinked"))
 MODES_PSE = replace(model_test("modes", "pse"), name="eager_split_modes_test-pse", eager=("Y",))
 
 
@@ -582,7 +582,7 @@ def cases() -> Iterator[Case]:
     yield from CONTROL_CASES
     yield from each((ALIAS, by_dirty_bits(ALIAS)), shadow)
     yield Case(RACE, TDP_MODE, "Y")
-    yield Case(RECOVER_1G, TDP_MODE, "Y")
+    yield from each((RECOVER_1G,), (TDP_MODE, *shadow))
     yield Case(ENABLE, VMX_MODES[0], "N")
     yield from each((FIRST_WRITE, by_dirty_bits(FIRST_WRITE)), DISTINCT_MODES, eager="N")
     yield from each((FIRST_WRITE,), (*VMX_MODES, VMX_TRACKED_MODE), eager="N")

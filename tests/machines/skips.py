@@ -75,7 +75,7 @@ class MaySkip:
         )
 
 
-OF_1G = "1g|1g-alias|1g-left|relink|links|many_links"
+OF_1G = "1g|1g-alias|1g-left|1g-moved|1g-unlinked|relink|links|many_links|filled"
 EXPECTED = (
     MaySkip("too few huge pages are free", OF_1G, _no_1g_page),
     MaySkip("the guest's page tables are not shadowed", ".*", has_tdp),

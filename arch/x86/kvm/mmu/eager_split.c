@@ -283,12 +283,28 @@ static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte,
 }
 
 /*
+ * Has the page table behind a link been filled?  This depends on its first and
+ * its last SPTE: reading all of them, for 512 links, would take too long.
+ */
+static bool eager_split_is_filled_link(u64 spte)
+{
+	const u64 *spt = spte_to_child_sp(spte)->spt;
+
+	return is_shadow_present_pte(READ_ONCE(spt[0])) &&
+	       is_shadow_present_pte(READ_ONCE(spt[SPTE_ENT_PER_PAGE - 1]));
+}
+
+/*
  * Set an entry of a page table that may be in use, unless it is a leaf already.
  *
  * The entry may be a link that dates from an earlier cycle of dirty logging:
  * disabling logging empties page tables, but keeps the links to them.  Replace
  * the link by a huge SPTE, because splitting the next level fills only page
  * tables that replace huge SPTEs.
+ *
+ * The entry may also be a link to a page table that was filled because an alias
+ * was split and written.  Keep it, or all of its pages would have to be split
+ * again.  Pages that it doesn't map are left to page faults, as for the alias.
  *
  * A leaf that differs from @spte may permit less than the huge SPTE does, e.g.
  * because it is write-protected.  Then TLBs have to be flushed.  Aliases of a
@@ -308,8 +324,12 @@ static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, 
 			return false;
 		}
 
-		drop_parent_pte(es->kvm, spte_to_child_sp(old_spte), sptep);
+		/* The page table may permit less than the huge SPTE, or have holes. */
 		es->flush = true;
+		if (eager_split_is_filled_link(old_spte))
+			return false;
+
+		drop_parent_pte(es->kvm, spte_to_child_sp(old_spte), sptep);
 	}
 
 	mmu_spte_set(sptep, spte);

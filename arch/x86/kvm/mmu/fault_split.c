@@ -183,7 +183,7 @@ static u64 fault_split_huge_spte(struct kvm *kvm, const struct kvm_page_fault *f
  * Is @sp, a table of huge pages, linked already, i.e. does the guest map the
  * same memory by another huge page?  Then page faults have filled @sp, and the
  * page tables below it show which pages were written.  Splitting this huge SPTE
- * into @sp would replace the links to them by huge SPTEs.
+ * into @sp would replace the links to those with few SPTEs by huge SPTEs.
  */
 static bool fault_split_is_filled(const struct kvm_mmu_page *sp)
 {

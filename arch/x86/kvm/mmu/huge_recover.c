@@ -88,6 +88,9 @@ struct huge_recover_scan {
 
 	/* All SPTEs are present. */
 	bool full;
+
+	/* Huge SPTEs have replaced the page table. */
+	bool replaced;
 };
 
 static void huge_recover_end_hold(struct huge_recover *hr)
@@ -248,7 +251,11 @@ static bool huge_recover_wants(const struct huge_recover *hr, struct kvm_mmu_pag
 	    is_obsolete_sp(kvm, sp))
 		return false;
 
-	/* No gfn may have a shadow page, in either address space (SMM). */
+	/*
+	 * No gfn may have a shadow page, in either address space (SMM).  In the
+	 * other one, only the memslot of the first gfn is looked at, as when
+	 * page faults map huge pages.
+	 */
 	if (!kvm_gfn_is_lpage_allowed(kvm, hr->slot, gfn, hr->level))
 		return false;
 
@@ -325,6 +332,7 @@ static int huge_recover_links(struct huge_recover *hr, struct kvm_mmu_page *sp, 
 	kvm_prove_window(KVM_WINDOW_RECOVER);
 	kvm_mmu_link_huge(kvm, &kvm->arch.split_desc_cache, head, sp,
 			  huge_recover_spte(kvm, scan, hr->level));
+	scan->replaced = true;
 	return 0;
 }
 
@@ -375,14 +383,14 @@ static bool huge_recover_is_long(const struct kvm_mmu_page *sp, struct kvm_rmap_
 
 /*
  * Empty a page table one SPTE at a time.  Links are kept, except for those that
- * were treated as holes when huge SPTEs replaced the page table.  Return early
- * if mmu_lock was dropped.
+ * were treated as holes when huge SPTEs replaced the page table: there are at
+ * most HUGE_RECOVER_MAX_LINKS of these, and for each link another page table is
+ * read.  Return early if mmu_lock was dropped.
  */
 static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page *sp,
-				    struct kvm_rmap_head *heads)
+				    struct kvm_rmap_head *heads, bool replaced)
 {
 	bool may_yield = huge_recover_is_long(sp, heads);
-	bool orphan = !kvm_rmap_peek(&sp->parent_ptes);
 	struct kvm *kvm = hr->kvm;
 	u64 spte;
 	int i;
@@ -395,7 +403,7 @@ static void huge_recover_empty_some(struct huge_recover *hr, struct kvm_mmu_page
 		if (is_last_spte(spte, sp->role.level)) {
 			hr->work += pte_list_count(&heads[i]);
 			kvm_mmu_drop_spte(kvm, &sp->spt[i]);
-		} else if (orphan && huge_recover_is_empty_link(spte)) {
+		} else if (replaced && huge_recover_is_empty_link(spte)) {
 			drop_parent_pte(kvm, spte_to_child_sp(spte), &sp->spt[i]);
 		}
 
@@ -433,7 +441,7 @@ static bool huge_recover_table(struct huge_recover *hr, struct kvm_mmu_page *sp,
 		return true;
 	}
 
-	huge_recover_empty_some(hr, sp, heads);
+	huge_recover_empty_some(hr, sp, heads, scan.replaced);
 	return false;
 }
 

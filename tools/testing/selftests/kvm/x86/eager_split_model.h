@@ -155,6 +155,11 @@ void list_write(struct model_test *t, u64 page, unsigned int alias);
 void list_read(struct model_test *t, u64 page, unsigned int alias);
 void guest_run(struct model_test *t, u64 entry);
 void write_listed(struct model_test *t);
+/*
+ * Have the guest write zeroes to its first entry for an alias, so that KVM
+ * drops what the entry led to, and then restore the entry.
+ */
+void rewrite_guest_entry(struct model_test *t, unsigned int alias);
 /* Use every page through the first mapping, and every huge page through each. */
 void touch_all(struct model_test *t, const char *when);
 /* Use every page through the first mapping. */
@@ -191,8 +196,12 @@ void map_data(struct model_test *t);
 void enter_paging_4level(struct model_test *t, u64 cr0);
 /* 64-bit mode; aliases differ in what they permit. */
 void enter_long(struct model_test *t);
+/* 64-bit mode; all aliases permit the same. */
+void enter_long_alike(struct model_test *t);
 const char *no_1g(void);
 const char *no_shadow_paging(void);
+/* Either of them. */
+const char *no_shadow_1g(void);
 
 /* Defined by each test; main() runs them. */
 extern const struct test_case test_cases[];

@@ -135,6 +135,21 @@ void list_add_gva(struct model_test *t, u64 gva, u64 entry)
 	t->list[t->nr_listed++] = gva;
 }
 
+void rewrite_guest_entry(struct model_test *t, unsigned int alias)
+{
+	u64 *entry = vm_get_entry(t->vm, gva_of(t, 0, alias), t->c->level);
+	u64 gpa = addr_hva2gpa(t->vm, entry), old = *entry;
+	u32 seed = t->seed;
+
+	/* The guest writes the sum of the address and the seed. */
+	t->seed = -gpa;
+	list_add_gva(t, gpa, WRITE_GPA);
+	guest_run(t, WRITE_GPA);
+	CHECK(t, !(*entry & PT_PRESENT_MASK), "the guest's entry is still 0x%lx", *entry);
+	t->seed = seed;
+	WRITE_ONCE(*entry, old);
+}
+
 void list_write(struct model_test *t, u64 page, unsigned int alias)
 {
 	u64 gva = gva_of(t, page, alias);

@@ -83,6 +83,13 @@ void enter_long(struct model_test *t)
 	enter_paging_4level(t, X86_CR0_WP);
 }
 
+void enter_long_alike(struct model_test *t)
+{
+	map_low(t);
+	map_data(t);
+	enter_paging_4level(t, X86_CR0_WP);
+}
+
 const char *no_1g(void)
 {
 	return kvm_cpu_has(X86_FEATURE_GBPAGES) ? NULL : "KVM has no 1GiB pages for guests";
@@ -91,6 +98,11 @@ const char *no_1g(void)
 const char *no_shadow_paging(void)
 {
 	return kvm_is_tdp_enabled() ? "the guest's page tables are not shadowed" : NULL;
+}
+
+const char *no_shadow_1g(void)
+{
+	return no_shadow_paging() ?: no_1g();
 }
 
 /* Setting up, and tearing down */

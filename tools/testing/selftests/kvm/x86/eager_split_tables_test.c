@@ -2,8 +2,8 @@
 /*
  * Eager page splitting where page tables exist already
  *
- *  - relink, links, many_links: KVM finds the child of an earlier split, which
- *    links to page tables.
+ *  - relink, links, many_links, filled: KVM finds the child of an earlier split,
+ *    which links to page tables.
  *  - tracked, tracked_alias: the huge page contains a page table of the guest,
  *    so KVM has write-protected it.
  *  - collide, many_collide: the guest has filled the bucket of KVM's hash in
@@ -13,7 +13,7 @@
  * and memory with the model of eager_split_model.h.
  *
  * "relink" needs the shadow MMU, all other cases need shadow paging (npt=0,
- * ept=0).  The first three need a free 1GiB HugeTLB page.
+ * ept=0).  The first four need a free 1GiB HugeTLB page.
  */
 #include <linux/hash.h>
 
@@ -177,6 +177,54 @@ static void run_links(struct model_test *t)
 	compare_log(t, "one page written");
 	/* Huge pages that the other page directories map are restored as well. */
 	t->unpredictable = true;
+	stop_logging(t);
+	check_memory(t);
+}
+
+/*
+ * A 1GiB page whose child links to page tables that another entry of the guest uses
+ *
+ * Both entries map the same memory, and page tables below the child have been
+ * filled.  A read through the second entry maps a 1GiB page again, read-only.
+ * When KVM splits it, the page tables must stay.  If huge pages replaced them,
+ * each 2MiB would have to be split again.
+ *
+ * The page tables may have holes, so KVM must flush TLBs before it drops
+ * mmu_lock.  The flush at the end of CLEAR would be too late.
+ */
+static void run_filled(struct model_test *t)
+{
+	u64 flushes, small;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	rewrite_guest_entry(t, 1);
+	list_read(t, 0, 1);
+	guest_run(t, READ_GPA);
+	if (eager)
+		expect_huge(t, 1, "read by the second entry");
+
+	list_write(t, 1, 0);
+	write_listed(t);
+	small = vm_get_stat(t->vm, pages_4k);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests) - flushes;
+	if (eager) {
+		expect_huge(t, 0, "first word cleared again");
+		CHECK(t, vm_get_stat(t->vm, pages_4k) == small,
+		      "first word cleared again: expected %lu 4KiB pages, seen %lu", small,
+		      vm_get_stat(t->vm, pages_4k));
+		CHECK(t, flushes >= 2,
+		      "page tables were kept: expected a TLB flush and that of CLEAR, seen %lu",
+		      flushes);
+	}
+
+	for (u64 page = 0; page < t->npages; page += PAGES_PER_2M)
+		list_write(t, page, page / PAGES_PER_2M % 2);
+	write_listed(t);
+	compare_log(t, "written by both entries");
 	stop_logging(t);
 	check_memory(t);
 }
@@ -348,21 +396,19 @@ static const char *cannot_relink(void)
 	return is_tdp_mmu() ? "the TDP MMU keeps no page tables" : no_1g();
 }
 
-static const char *cannot_link(void)
-{
-	return no_shadow_paging() ?: no_1g();
-}
-
 const struct test_case test_cases[] = {
 	{ "relink", "64-bit guest, 1GiB entry, split twice", enter_long, run_relink,
 	  .skip_reason = cannot_relink, .nr_huge = 1, .level = PG_LEVEL_1G,
 	  .stride = PAGES_PER_2M, .manual_only = true },
 	{ "links", "64-bit guest, 1GiB entry, some page directories", enter_long, run_links,
-	  .skip_reason = cannot_link, .directories = FEW_DIRECTORIES, .nr_huge = 1,
+	  .skip_reason = no_shadow_1g, .directories = FEW_DIRECTORIES, .nr_huge = 1,
 	  .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
 	{ "many_links", "64-bit guest, 1GiB entry, many page directories", enter_long,
-	  run_links, .skip_reason = cannot_link, .directories = TOO_MANY_DIRECTORIES,
+	  run_links, .skip_reason = no_shadow_1g, .directories = TOO_MANY_DIRECTORIES,
 	  .nr_huge = 1, .level = PG_LEVEL_1G, .stride = PAGES_PER_2M, .manual_only = true },
+	{ "filled", "64-bit guest, 1GiB entry, and another that was split", enter_long_alike,
+	  run_filled, .skip_reason = no_shadow_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
+	  .stride = PAGES_PER_2M, .aliases = 2, .manual_only = true },
 	{ "tracked", "a page table of the guest's in a 2MiB page", enter_long, run_tracked,
 	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
 	{ "tracked_alias", "the same, with another mapping that is not huge", enter_long,

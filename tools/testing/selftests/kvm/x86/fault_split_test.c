@@ -321,12 +321,39 @@ static void run_1g_alias(struct model_test *t)
 	check_memory(t);
 }
 
-/* 64-bit mode; all mappings permit the same. */
-static void enter_long_alike(struct model_test *t)
+/*
+ * The same, but the guest changes the first entry in between, so that nothing
+ * links to the page tables any more when the guest writes through the second
+ * entry.  KVM must split the 1GiB page, and keep the page tables.
+ */
+static void run_1g_moved(struct model_test *t)
 {
-	map_low(t);
-	map_data(t);
-	enter_paging_4level(t, X86_CR0_WP);
+	u64 faults, splits;
+
+	touch_all(t, "all touched");
+	start_and_clear(t);
+	for (unsigned int i = 0; i < 4; i++)
+		list_write(t, i * PAGES_PER_2M + 5, 0);
+	write_listed(t);
+	expect_huge(t, PAGES_PER_2M - 4 + 1, "written by the first entry");
+
+	rewrite_guest_entry(t, 0);
+	splits = nr_splits(t);
+	faults = nr_faults(t->vcpu);
+	for (unsigned int i = 0; i < 4; i++)
+		list_write(t, i * PAGES_PER_2M + 5, 1);
+	write_listed(t);
+	splits = nr_splits(t) - splits;
+	faults = nr_faults(t->vcpu) - faults;
+	CHECK(t, splits <= 1, "written by the second entry: expected one split, seen %lu", splits);
+	CHECK(t, faults <= 1, "written by the second entry: expected a page fault, seen %lu",
+	      faults);
+	expect_huge(t, PAGES_PER_2M - 4, "written by the second entry");
+	compare_log(t, "written by the second entry");
+	/* KVM maps nothing by the first entry. */
+	t->unpredictable = true;
+	stop_logging(t);
+	check_memory(t);
 }
 
 /* Begin to log memory that the guest has never accessed, and clear the log. */
@@ -529,6 +556,9 @@ const struct test_case test_cases[] = {
 	  .skip_reason = no_skip, .nr_huge = 2, .untouched = true },
 	{ "1g-alias", "2 entries for the same 1GiB", enter_long_alike, run_1g_alias,
 	  .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G, .stride = 61, .aliases = 2 },
+	{ "1g-moved", "2 entries for the same 1GiB, one of which changes", enter_long_alike,
+	  run_1g_moved, .skip_reason = no_shadow_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
+	  .stride = 61, .aliases = 2 },
 	{ "1g", "a 1GiB entry", enter_long, run_1g, .skip_reason = no_1g, .nr_huge = 1,
 	  .level = PG_LEVEL_1G, .stride = 61 },
 };

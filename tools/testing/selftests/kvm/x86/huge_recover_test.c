@@ -15,6 +15,8 @@
  *    not be executable.
  *  - 1g-left: the TDP MMU must remove the page tables below a 1GiB page one by
  *    one.
+ *  - 1g-unlinked: the shadow MMU must not look at all page tables below a 1GiB
+ *    page in one step.
  *
  * eager_split_modes_test checks that huge pages are restored in each mode of
  * the guest, and with the same model.
@@ -269,6 +271,50 @@ static void run_1g_left(struct model_test *t)
 	check_memory(t);
 }
 
+/*
+ * The page table below a 1GiB page links to page tables that are empty, but
+ * for one, and nothing links to it any more.
+ *
+ * When KVM empties it, it must not read 511 page tables with mmu_lock held.  So
+ * the links must be left.  The next split finds them, which shows in a flush of
+ * TLBs before that of CLEAR.
+ */
+static void run_1g_unlinked(struct model_test *t)
+{
+	u64 flushes, pages_4k;
+
+	/* Have the guest's table of 1GiB entries mapped, too, before 4KiB pages are counted. */
+	rewrite_guest_entry(t, 0);
+	touch_all(t, "all touched");
+	pages_4k = vm_get_stat(t->vm, pages_4k);
+	start_and_clear(t);
+	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_NONE) &&
+		    !mprotect(t->mapping, t->mapping_size, PROT_READ | PROT_WRITE),
+		    "errno %d", errno);
+	list_write(t, 0, 0);
+	write_listed(t);
+	rewrite_guest_entry(t, 0);
+
+	t->unpredictable = true;
+	stop_and_flush(t);
+	t->unpredictable = false;
+	expect_4k_as_before(t, pages_4k);
+	expect_huge(t, 0, "logging disabled");
+
+	touch_all(t, "all touched again");
+	start_logging(t);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests);
+	log_fill(t, t->arg, 0, BITS_PER_WORD);
+	clear_log(t, 0, BITS_PER_WORD);
+	flushes = vm_get_stat(t->vm, remote_tlb_flush_requests) - flushes;
+	expect_huge_first_word(t);
+	CHECK(t, !eager || flushes >= 2,
+	      "links were left: expected a TLB flush and that of CLEAR, seen %lu", flushes);
+	stop_logging(t);
+	read_all(t);
+	check_memory(t);
+}
+
 static const char *no_mitigation(void)
 {
 	return get_kvm_param_bool("nx_huge_pages") ? NULL : "nx_huge_pages is off";
@@ -301,6 +347,9 @@ const struct test_case test_cases[] = {
 	{ "1g-left", "a 1GiB page and empty page tables", enter_long, run_1g_left,
 	  .skip_reason = cannot_trace_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
 	  .stride = PAGES_PER_2M },
+	{ "1g-unlinked", "a 1GiB page's table that nothing links to", enter_long, run_1g_unlinked,
+	  .skip_reason = no_shadow_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
+	  .stride = PAGES_PER_2M, .manual_only = true },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);
