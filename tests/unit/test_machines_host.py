@@ -53,11 +53,11 @@ def test_status_output_files_and_progress(modules: Path, tmp_path: Path) -> None
     (tmp_path / "data").write_text("data")
     script = (
         "echo $LAB_MACHINE $PWD; echo error >&2; mkdir $LAB_OUT/d; cp /in/data $LAB_OUT/d/copy;"
-        "for i in 1 2; do echo $i >>$LAB_PROGRESS; done; exit 42"
+        r"for i in 1 2; do printf 'run %s \377\n' $i >>$LAB_PROGRESS; done; exit 42"
     )
     result = Host().run(shell(script, files={"/in": tmp_path}, on_progress=progress.append))
     assert (result.status, result.output) == (42, b"host /\nerror\n")
-    assert (result.files, progress) == ({"d/copy": b"data"}, ["1", "2"])
+    assert (result.files, progress) == ({"d/copy": b"data"}, ["run 1 \ufffd", "run 2 \ufffd"])
     assert not list((tmp_path / "tmp").glob("machine-*"))
 
 
