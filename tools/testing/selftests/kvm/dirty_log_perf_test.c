@@ -674,7 +674,7 @@ static void check_own(const struct options *opts)
 	check_pattern(opts);
 	/* Only the first cycle would begin with memory that nothing has written. */
 	if (opts->cycles > 1 && (opts->tracked || opts->read_first))
-		usage_error("--cycles goes with none of --tracked, --read-first and --pattern clean");
+		usage_error("--cycles goes with none of --tracked, --read-first, --pattern clean");
 	if (opts->idle >= opts->nr_vcpus)
 		usage_error("--idle %d leaves none of the %d vCPUs of -v",
 			    opts->idle, opts->nr_vcpus);
