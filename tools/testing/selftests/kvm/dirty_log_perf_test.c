@@ -537,26 +537,37 @@ static void discard_log(struct test *test)
 					  test->pages_per_slot);
 }
 
+static void prefault_page(struct kvm_vcpu *vcpu, gpa_t gpa)
+{
+	struct kvm_pre_fault_memory range = { .gpa = gpa, .size = getpagesize() };
+	int ret;
+
+	do {
+		ret = __vcpu_ioctl(vcpu, KVM_PRE_FAULT_MEMORY, &range);
+	} while (ret && (errno == EINTR || errno == EAGAIN));
+	TEST_ASSERT(!ret, "KVM_PRE_FAULT_MEMORY failed, errno %d", errno);
+}
+
 /*
  * Map what the guest needs besides the test memory, such as its code, stacks
- * and page tables, if KVM can do that.
+ * and page tables, if KVM can do that.  KVM's shadow MMU also maps the pages
+ * beside a page, up to multiples of eight, if user space has mapped them.  To
+ * map one of these again would clear its Dirty bit in old kernels, and PML would
+ * log it.
  */
 static void prefault_own_memory(const struct test *test)
 {
 	struct kvm_userspace_memory_region2 *own = &memslot2region(test->vm, 0)->region;
-	struct kvm_pre_fault_memory range = {
-		.gpa = own->guest_phys_addr,
-		.size = own->memory_size,
-	};
-	int ret;
+	const char *tdp_mmu = test->parameters.tdp_mmu;
+	u64 step = getpagesize();
 
-	while (range.size) {
-		ret = __vcpu_ioctl(memstress_args.vcpu_args[0].vcpu, KVM_PRE_FAULT_MEMORY, &range);
-		if (ret && (errno == EOPNOTSUPP || errno == ENOTTY || errno == EINVAL))
-			return;
-		TEST_ASSERT(!ret || errno == EINTR || errno == EAGAIN,
-			    "KVM_PRE_FAULT_MEMORY failed, errno %d", errno);
-	}
+	if (!kvm_check_cap(KVM_CAP_PRE_FAULT_MEMORY))
+		return;
+	if (tdp_mmu && !strcmp(tdp_mmu, "false"))
+		step *= 8;
+
+	for (u64 offset = 0; offset < own->memory_size; offset += step)
+		prefault_page(memstress_args.vcpu_args[0].vcpu, own->guest_phys_addr + offset);
 }
 
 /*
