@@ -339,14 +339,17 @@ static void run_1g_moved(struct model_test *t)
 
 	rewrite_guest_entry(t, 0);
 	splits = nr_splits(t);
+	/* By its change, the guest loses more translations than this one. */
+	list_write(t, 5, 1);
+	write_listed(t);
 	faults = nr_faults(t->vcpu);
-	for (unsigned int i = 0; i < 4; i++)
+	for (unsigned int i = 1; i < 4; i++)
 		list_write(t, i * PAGES_PER_2M + 5, 1);
 	write_listed(t);
 	splits = nr_splits(t) - splits;
 	faults = nr_faults(t->vcpu) - faults;
 	CHECK(t, splits <= 1, "written by the second entry: expected one split, seen %lu", splits);
-	CHECK(t, faults <= 1, "written by the second entry: expected a page fault, seen %lu",
+	CHECK(t, !faults, "written by the second entry: expected no more page fault, seen %lu",
 	      faults);
 	expect_huge(t, PAGES_PER_2M - 4, "written by the second entry");
 	compare_log(t, "written by the second entry");
