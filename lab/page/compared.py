@@ -157,8 +157,14 @@ def _rank(vm: Key, count: int) -> tuple[bool, bool, int, int, int]:
 
 
 def all_vms(measurements: Iterable[Measurement]) -> list[Compared]:
-    """The VMs and loads that were measured, the one to show first in front."""
-    found = [one for one in measurements if _usual(one.key)]
+    """The VMs and loads that were measured, the one to show first in front.
+
+    VMs that were logged several times come last: their first cycle is there to compare the later
+    ones with.
+    """
+    every = list(measurements)
+    again = {replace(_vm(one.key), cycle=1) for one in every if one.key.cycle > 1}
+    found = [one for one in every if _usual(one.key)]
     times = tables.times_of(found)
     versions = tuple(dict.fromkeys(one.kernel_version for one in found))
     counts: dict[Key, int] = {}
@@ -167,7 +173,7 @@ def all_vms(measurements: Iterable[Measurement]) -> list[Compared]:
         row = tables.headline(vm.initially_all_set)
         if (key.phase, key.iteration) == (row.phase, row.iteration):
             counts[vm] = counts.get(vm, 0) + 1
-    order = sorted(counts, key=lambda vm: _rank(vm, counts[vm]), reverse=True)
+    order = sorted(counts, key=lambda vm: (vm not in again, _rank(vm, counts[vm])), reverse=True)
     return [Compared(vm, times, versions) for vm in order]
 
 

@@ -225,7 +225,8 @@ def test_measures_each_mode_and_beside_it_what_it_is_compared_with(lab: Lab) -> 
         ("series", SHADOW, "on"),
     }
     assert {(m.cycle, m.vcpus, m.write_percent) for m in later} == {(2, 8, 100), (3, 8, 100)}
-    assert "| Cycles of enabling" not in said.out and "cycle 3 | 3 / 1 |" in said.out
+    assert "| Cycles of enabling" not in said.out
+    assert re.search(r"\| cycle 1 \| cycle 2 \| +cycle 3 \| +3 / 1 \|", said.out)
 
 
 def test_the_file_is_named_by_time_and_machine_and_in_the_plans_order(lab: Lab) -> None:

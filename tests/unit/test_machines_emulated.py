@@ -300,7 +300,7 @@ def test_there_has_to_be_room_for_kernel_and_image_twice(
     monkeypatch.setattr(initramfs, "build", lambda *_: bytes(2 * MIB))
     work = dataclasses.replace(job(), kernel=kernel)
     leave_free(monkeypatch, 74 * MIB - 1)
-    wanted = f"no space left: it needs 74 MiB below {workspace.TEMPORARY}"
+    wanted = f"no space left in {workspace.TEMPORARY}: 74 MiB are needed"
     assert refused(Scripted("").run, work) == wanted
     leave_free(monkeypatch, 74 * MIB)
     with pytest.raises(MachineFailed):
