@@ -311,7 +311,7 @@ static bool eager_split_is_filled_link(u64 spte)
  * huge page share one page table: when the second alias is split, all entries
  * exist and none differs.
  *
- * Return: true if the entry was not a leaf before.
+ * Return: true if a leaf was added.
  */
 static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, int level,
 				  struct kvm_rmap_head *head)

@@ -244,7 +244,8 @@ static int fault_split_one(struct kvm_vcpu *vcpu, const struct kvm_memory_slot *
  *   the host's page tables makes the fault stale.
  * - Read-only TLB entries of the huge SPTE translate to the same memory, and
  *   permit less than the small SPTEs.  A write through one of them just faults
- *   again.  kvm_eager_split_into() flushes TLBs if it replaces entries of @sp.
+ *   again.  kvm_eager_split_into() flushes TLBs if it replaces entries of @sp,
+ *   or keeps links.
  *
  * A split is bounded as in the eager splitter, and mmu_lock is held as for any
  * page fault.

@@ -290,6 +290,14 @@ static void run_1g(struct model_test *t)
 	}
 }
 
+/* Have the guest write a page of each of the first four 2MiB, from @first on. */
+static void write_a_page_of_each(struct model_test *t, unsigned int first, unsigned int alias)
+{
+	for (unsigned int i = first; i < 4; i++)
+		list_write(t, i * PAGES_PER_2M + 5, alias);
+	write_listed(t);
+}
+
 /*
  * The guest has two 1GiB entries for the same memory.  Writes through the first
  * entry have filled page tables, which record which pages were written.  So
@@ -301,15 +309,11 @@ static void run_1g_alias(struct model_test *t)
 
 	touch_all(t, "all touched");
 	start_and_clear(t);
-	for (unsigned int i = 0; i < 4; i++)
-		list_write(t, i * PAGES_PER_2M + 5, 0);
-	write_listed(t);
+	write_a_page_of_each(t, 0, 0);
 
 	splits = nr_splits(t);
 	faults = nr_faults(t->vcpu);
-	for (unsigned int i = 0; i < 4; i++)
-		list_write(t, i * PAGES_PER_2M + 5, 1);
-	write_listed(t);
+	write_a_page_of_each(t, 0, 1);
 	splits = nr_splits(t) - splits;
 	faults = nr_faults(t->vcpu) - faults;
 	CHECK(t, !splits, "written by the other entry: expected no split, seen %lu", splits);
@@ -332,9 +336,7 @@ static void run_1g_moved(struct model_test *t)
 
 	touch_all(t, "all touched");
 	start_and_clear(t);
-	for (unsigned int i = 0; i < 4; i++)
-		list_write(t, i * PAGES_PER_2M + 5, 0);
-	write_listed(t);
+	write_a_page_of_each(t, 0, 0);
 	expect_huge(t, PAGES_PER_2M - 4 + 1, "written by the first entry");
 
 	rewrite_guest_entry(t, 0);
@@ -343,9 +345,7 @@ static void run_1g_moved(struct model_test *t)
 	list_write(t, 5, 1);
 	write_listed(t);
 	faults = nr_faults(t->vcpu);
-	for (unsigned int i = 1; i < 4; i++)
-		list_write(t, i * PAGES_PER_2M + 5, 1);
-	write_listed(t);
+	write_a_page_of_each(t, 1, 1);
 	splits = nr_splits(t) - splits;
 	faults = nr_faults(t->vcpu) - faults;
 	CHECK(t, splits <= 1, "written by the second entry: expected one split, seen %lu", splits);

@@ -249,17 +249,26 @@ static struct removed stop_and_count(struct model_test *t)
 	return r;
 }
 
+/*
+ * Have KVM zap all SPTEs, which leaves empty page tables, and the guest write
+ * the first page.
+ */
+static void leave_only_first(struct model_test *t)
+{
+	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_NONE) &&
+		    !mprotect(t->mapping, t->mapping_size, PROT_READ | PROT_WRITE),
+		    "errno %d", errno);
+	list_write(t, 0, 0);
+	write_listed(t);
+}
+
 static void run_1g_left(struct model_test *t)
 {
 	struct removed r;
 
 	touch_all(t, "all touched");
 	start_and_clear(t);
-	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_NONE) &&
-		    !mprotect(t->mapping, t->mapping_size, PROT_READ | PROT_WRITE),
-		    "errno %d", errno);
-	list_write(t, 0, 0);
-	write_listed(t);
+	leave_only_first(t);
 
 	r = stop_and_count(t);
 	CHECK(t, !eager || r.tables == PAGES_PER_1G / PAGES_PER_2M,
@@ -288,11 +297,7 @@ static void run_1g_unlinked(struct model_test *t)
 	touch_all(t, "all touched");
 	pages_4k = vm_get_stat(t->vm, pages_4k);
 	start_and_clear(t);
-	TEST_ASSERT(!mprotect(t->mapping, t->mapping_size, PROT_NONE) &&
-		    !mprotect(t->mapping, t->mapping_size, PROT_READ | PROT_WRITE),
-		    "errno %d", errno);
-	list_write(t, 0, 0);
-	write_listed(t);
+	leave_only_first(t);
 	rewrite_guest_entry(t, 0);
 
 	t->unpredictable = true;
