@@ -759,10 +759,14 @@ in_background() {
 	return "$status"
 }
 
+# Sets output_tmp to a name that nothing has. Only the name (-u): the file is made later by a shell with -C, which opens none
+# that is there, and with the mode that the old one asks for.
+name_new() { output_tmp=$(mktemp -u "$directory/.$name.XXXXXX"); }
+
 # Results are worth nothing when they cannot be kept: the room is taken beforehand.
 check_output() {
 	[ -n "$output" ] || return 0
-	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	name_new
 	in_background try_output || {
 		[ "$status" -ne 1 ] || complain "--output: another file has taken the place of '$output'"
 		exit 2
@@ -811,7 +815,7 @@ append_results() {
 		return
 	}
 	[ -n "$output" ] || return 0
-	output_tmp=$(mktemp -u "$directory/.$name.XXXXXX")
+	name_new
 	in_background replace_results && return 0
 	rm -f "$output_tmp"
 	complain "could not write '$output': no space left, or is another file there?"

@@ -113,7 +113,7 @@ change() {
 be_alone() {
 	[ -d "$root/run" ] && [ -z "${MIGRATE_KVM-}" ] || return 0
 	lock=$root/run/split-bench.lock
-	command -v flock >/dev/null || die "there is there is no command flock: it is in util-linux"
+	command -v flock >/dev/null || die "there is no command flock: it is in util-linux"
 	(umask 077 && : >>"$lock") 2>/dev/null || die "$root/run cannot be written: is it mounted read-only?"
 	# QEMU has it, too, and can outlive this.
 	exec 9>>"$lock"
