@@ -219,7 +219,10 @@ void __kvm_dirty_bits_record(struct kvm *kvm, int as_id, gfn_t gfn, unsigned lon
 
 	lockdep_assert_held(&kvm->mmu_lock);
 
-	/* Most callers are in a read section already, guest_memfd's invalidation is not. */
+	/*
+	 * Most callers are in an SRCU read section already, but the
+	 * invalidation of guest_memfd is not.
+	 */
 	idx = srcu_read_lock(&kvm->srcu);
 
 	for (; mask; mask &= mask - 1) {

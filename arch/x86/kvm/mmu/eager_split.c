@@ -274,7 +274,7 @@ static void eager_split_rmap_add(struct eager_split *es, u64 *sptep,
 	kvm_mmu_rmap_add(es->kvm, es->descs, head, sptep);
 }
 
-/* Fill a page table that has no entries, for gfns that have other SPTEs, too. */
+/* Fill an empty page table, for gfns that also have other SPTEs. */
 static void eager_split_fill_blank(struct eager_split *es, u64 *sptep, u64 spte, u64 step,
 				   struct kvm_rmap_head *heads)
 {
@@ -324,7 +324,10 @@ static bool eager_split_fill_hole(struct eager_split *es, u64 *sptep, u64 spte, 
 			return false;
 		}
 
-		/* The page table may permit less than the huge SPTE, or have holes. */
+		/*
+		 * The page table may permit less than the huge SPTE, or lack
+		 * entries.
+		 */
 		es->flush = true;
 		if (eager_split_is_filled_link(old_spte))
 			return false;
@@ -461,9 +464,9 @@ static int eager_split_one(struct eager_split *es, u64 *huge_sptep, gfn_t gfn, i
 }
 
 /*
- * Unmap the huge page.  Page faults then link the existing page table, or map the huge page again,
- * read-only.  If it stayed mapped, CLEAR would spend as much time on it again for each word of the
- * bitmap.
+ * Unmap the huge page.  Page faults then link the existing page table, or map
+ * the huge page again, read-only.  If it stayed mapped, CLEAR would spend the
+ * same time on it again for each word of the bitmap.
  */
 static void eager_split_zap(struct eager_split *es, u64 *huge_sptep)
 {

@@ -63,7 +63,10 @@ void kvm_fault_split_init(struct kvm_vcpu *vcpu, struct kmem_cache *desc_cache)
 	cache->kmem_cache = desc_cache;
 	cache->gfp_zero = __GFP_ZERO;
 
-	/* The descriptors are optional: don't invoke the OOM killer to allocate them. */
+	/*
+	 * The descriptors are optional: don't invoke the OOM killer to allocate
+	 * them.
+	 */
 	cache->gfp_custom = KVM_SPLIT_GFP;
 }
 
