@@ -213,8 +213,8 @@ def test_each_setting_of_a_boot_is_measured_by_each_load_and_then_verified() -> 
     assert [setting.name for setting in base.settings] == ["N-none"]
     assert [setting.name for setting in series.settings] == ["N-off", "Y-off", "N-on", "Y-on"]
     script = measure.script(series)
-    # All loads but the snapshots twice, and one run that verifies.
-    assert script.count("\nrun ") == len(series.settings) * (4 * 2 + 1 + 1)
+    # Loads that write first twice, those that read first four times, and one run that verifies.
+    assert script.count("\nrun ") == len(series.settings) * (2 * 2 + 2 * 4 + 1 + 1)
     assert script.count(" --warm-up ") == script.count("\nrun ")
     assert "\nrun Y-on.reads.1 '-v 8 -b 4M --warm-up --tracked -g --read-first" in script
     assert script.index("-V") > script.index("run Y-on.snapshots")

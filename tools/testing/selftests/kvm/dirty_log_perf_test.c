@@ -66,6 +66,9 @@
  */
 #define UNWRITTEN	0ULL
 
+/* 1 if the host maps a huge page of zeroes where nothing was written yet. */
+#define USE_ZERO_PAGE	"/sys/kernel/mm/transparent_hugepage/use_zero_page"
+
 /*
  * What a vCPU shall do in a pass, and what it has done.  This is guest memory.
  * The main thread accesses it while the vCPU does not run.
@@ -427,7 +430,7 @@ static void populate(struct test *test)
 	const struct options *opts = test->opts;
 	u32 write_percent = opts->read_first ? 0 : 100;
 
-	/* Unless the memory is HugeTLB, reads might only map the zero page. */
+	/* Reads allocate memory only if they don't map the zero page. */
 	for (int i = 0; i < opts->nr_vcpus; i++)
 		set_job(test, i, write_percent, false, 1);
 	if (counts_memory(opts) && opts->tracked)
@@ -658,7 +661,8 @@ static const struct test_option own_options[] = {
 	  "     none of those to 2MiB, spread evenly; clean: by chance, with\n"
 	  "     --read-first. (default: pages)", .take = take_pattern },
 	{ 0, "read-first", "Populate memory by reads, and write nothing before iteration 2.\n"
-	  "     Needs HugeTLB.",
+	  "     Needs HugeTLB, or transparent huge pages with 0 in\n"
+	  "     " USE_ZERO_PAGE ".",
 	  .flag = &perf_options.read_first },
 	{ 0, "tracked", "Enable dirty logging before memory is populated, and without\n"
 	  "     KVM_DIRTY_LOG_INITIALLY_SET.", .flag = &perf_options.tracked },
@@ -668,10 +672,30 @@ static const struct test_option own_options[] = {
 	{ }
 };
 
+/* Do reads of memory that was never written map the zero page? */
+static bool maps_zero_page(enum vm_mem_backing_src_type backing)
+{
+	FILE *file;
+	bool maps;
+
+	if (is_hugetlb(backing))
+		return false;
+	if (backing != VM_MEM_SRC_ANONYMOUS_THP)
+		return true;
+
+	file = fopen(USE_ZERO_PAGE, "r");
+	if (!file)
+		return true;
+	maps = fgetc(file) != '0';
+	fclose(file);
+	return maps;
+}
+
 static void check_pattern(const struct options *opts)
 {
-	if (opts->read_first && !is_hugetlb(opts->backing))
-		usage_error("--read-first and --pattern clean need HugeTLB, see -s");
+	if (opts->read_first && maps_zero_page(opts->backing))
+		usage_error("--read-first and --pattern clean need HugeTLB, or anonymous_thp with 0 in %s, see -s",
+			    USE_ZERO_PAGE);
 	if (opts->pattern != PATTERN_REGIONS)
 		return;
 	if (opts->random_access || opts->sparse || !opts->partition)
