@@ -337,11 +337,17 @@ IDLE_VMX = tuple(
 IDLE_CACHED = replace(
     IDLE, name=f"{IDLE.name}-cached", settings=(*IDLE.settings, ("prove_forget_links", "Y"))
 )
-# Where small pages and huge ones meet, and no page of either may be passed by.
-EDGES = selftest("x86/dirty_log_sparse_test", "-m", "edges", huge_2m=4, name="edges", eager=("Y",))
-# On the debug kernel, which checks all page tables after each step, memslots of 2 MiB and a little.
-EDGES_SMALL = replace(
-    EDGES, name=f"{EDGES.name}-small", argv=(*EDGES.argv, "-s", "600"), timeout_s=600
+# Where small pages and huge ones meet, and no page of either may be passed by: in memslots of 2 MiB
+# and a little. The long form has larger ones, too.
+EDGES = selftest(
+    *("x86/dirty_log_sparse_test", "-m", "edges", "-s", "600"),
+    huge_2m=4,
+    name="edges",
+    eager=("Y",),
+    timeout_s=600,
+)
+EDGES_LONG = selftest(
+    "x86/dirty_log_sparse_test", "-m", "edges", huge_2m=4, name="edges-long", eager=("Y",)
 )
 # Instructions for 2 MiB that a huge page maps: Bochs's TSC counts them.
 HUGE_COST = by_dirty_bits(
@@ -593,7 +599,7 @@ def cases() -> Iterator[Case]:
     yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
     yield from each((EDGES, by_dirty_bits(EDGES)), DISTINCT_MODES)
     yield from each((HUGE_COST,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
-    yield from each((by_dirty_bits(EDGES_SMALL),), (*shadow, TDP_MODE), "debug")
+    yield from each((by_dirty_bits(EDGES),), (*shadow, TDP_MODE), "debug")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
     yield from each((by_dirty_bits(CAPS),), DIRTY_BITS_MODES)
     # The CPU's log, and neither Dirty bits nor that.
@@ -636,6 +642,7 @@ def long_cases() -> Iterator[Case]:
     yield from each((stress_test(25, name="long"),), (VMX_DIRTY_BITS_MODE,))
     yield from each((RACE_LONG,), DISTINCT_MODES)
     yield from each((WINDOW_LONG,), DIRTY_BITS_MODES)
+    yield from each((EDGES_LONG, by_dirty_bits(EDGES_LONG)), DISTINCT_MODES)
     yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
     yield Case(CAPS, VMX_MODES[0], "N")
     yield from each((FUZZ_LONG,), DISTINCT_MODES)
