@@ -380,6 +380,8 @@ SIGNALS = () if SIGNAL_FIX in mutants.load(LAYOUT).left_out else (SIGNAL,)
 NOSLOT = selftest("x86/noslot_fault_test", eager=("Y",))
 # It needs shadow paging.
 ALIAS = selftest("x86/memslot_alias_test", eager=("Y",))
+# A page with too many SPTEs in a huge page that is split. Bochs interrupts no CPU by chance.
+RECYCLE = selftest("x86/nested_recycle_test", huge_2m=4, eager=("Y",))
 # Sequences of ioctls whose log is the same in every mode.
 CAPS = selftest("x86/dirty_log_caps_test", huge_2m=4)
 # The same for masks of KVM_CLEAR_DIRTY_LOG; the test goes through the host's parameters itself.
@@ -587,6 +589,7 @@ def cases() -> Iterator[Case]:
     yield from each(rest, DIRTY_BITS_MODES)
     yield from CONTROL_CASES
     yield from each((ALIAS, by_dirty_bits(ALIAS)), shadow)
+    yield from each((RECYCLE,), (TDP_MODE, VMX_MODES[0]))
     yield Case(RACE, TDP_MODE, "Y")
     yield from each((RECOVER_1G,), (TDP_MODE, *shadow))
     yield Case(ENABLE, VMX_MODES[0], "N")

@@ -16,7 +16,10 @@
  *
  * The test needs shadow paging (npt=0, ept=0).
  */
-#include "eager_split_util.h"
+#include <sys/mman.h>
+
+#include "kvm_util.h"
+#include "processor.h"
 
 #define FIRST_SLOT	10
 #define LOGGED_SLOT	11
@@ -27,6 +30,11 @@
 #define TABLE_GVA	0x60000000ull
 
 #define NR_WRITES	3
+
+/* Bits of entries of page tables. */
+#define PT_ACCESSED_MASK	BIT_ULL(5)
+#define PT_DIRTY_MASK		BIT_ULL(6)
+#define PT_NX_MASK		BIT_ULL(63)
 
 /* Machine code of a function that only returns. */
 #define RET		0xc3
@@ -80,7 +88,7 @@ static void prepare_entries(struct kvm_vm *vm)
 	u64 *entry;
 
 	virt_pg_map(vm, FIRST_GPA, FIRST_GPA);
-	entry = vm_get_entry(vm, FIRST_GPA, PG_LEVEL_4K);
+	entry = vm_get_pte(vm, FIRST_GPA);
 	virt_pg_map(vm, TABLE_GVA, addr_hva2gpa(vm, entry) & PAGE_MASK);
 	guest_entry = (u64 *)(TABLE_GVA + ((uintptr_t)entry & ~PAGE_MASK));
 	new_entry = *entry - FIRST_GPA + LOGGED_GPA;
@@ -100,7 +108,8 @@ int main(void)
 	ksft_print_header();
 	ksft_set_plan(2);
 	TEST_REQUIRE(!kvm_is_tdp_enabled());
-	hva = map_memory(PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	hva = mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	TEST_ASSERT(hva != MAP_FAILED, "Can't map a page, errno %d", errno);
 	*hva = RET;
 	vm = vm_create_with_one_vcpu(&vcpu, guest_code);
 	vm_set_user_memory_region(vm, FIRST_SLOT, 0, FIRST_GPA, PAGE_SIZE, hva);
