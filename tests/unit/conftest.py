@@ -21,6 +21,40 @@ from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.files import leave_free
 from tests.unit.processes import OFTEN_IGNORED
 
+# What a file system in memory has to have free, if tests are to write there.
+LEAST_BYTES = 1 << 30
+
+
+@pytest.fixture(scope="session")
+def quick_directory() -> Iterator[Path]:
+    """Where tests write: in memory, if possible, as a disk needs a millisecond to remove a file."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        memory = Path(tempfile.gettempdir())
+    has = os.statvfs(memory)
+    # Containers have little there, and nothing is to be executed.
+    suits = not has.f_flag & os.ST_NOEXEC and has.f_bavail * has.f_frsize >= LEAST_BYTES
+    with tempfile.TemporaryDirectory(dir=memory if suits else None, prefix="lab-tests-") as made:
+        # One case runs as nobody.
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def tmp_path(
+    quick_directory: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Path]:
+    """As pytest's own, but gone with the test. What a test leaves that fails is copied to there."""
+    failed = request.session.testsfailed
+    with tempfile.TemporaryDirectory(dir=quick_directory, ignore_cleanup_errors=True) as made:
+        yield Path(made)
+        if request.session.testsfailed > failed:
+            kept = tmp_path_factory.mktemp("failed")
+            subprocess.run(["cp", "-a", f"{made}/.", str(kept)], check=False)
+            print(f"{made} is kept as {kept}")
+
 
 @pytest.fixture(autouse=True)
 def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +94,9 @@ def fake(tmp_path: Path) -> FakeKernel:
 
 
 @pytest.fixture(scope="session")
-def applets() -> Iterator[Path]:
+def applets(quick_directory: Path) -> Iterator[Path]:
     """A directory with busybox's commands, and flock, which Debian's busybox lacks."""
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=quick_directory) as directory:
         Path(directory).chmod(0o755)
         subprocess.run(["busybox", "--install", "-s", directory], check=True)
         (Path(directory) / "flock").symlink_to(shutil.which("flock") or "missing")
@@ -70,10 +104,10 @@ def applets() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["dash", "busybox"])
-def host(request: pytest.FixtureRequest, applets: Path) -> Iterator[Host]:
+def host(request: pytest.FixtureRequest, applets: Path, quick_directory: Path) -> Iterator[Host]:
     """A fake host for split-bench.sh: with dash, and with busybox's shell and commands only."""
     # Do not use tmp_path, which other users cannot enter: one case runs as nobody.
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=quick_directory) as directory:
         root = Path(directory)
         root.chmod(0o755)
         busybox = request.param == "busybox"
