@@ -40,12 +40,15 @@ UPDATES = f"/lib/modules/{RELEASE}/updates/dkms"
 FAKES = {
     "uname": f"echo {RELEASE}",
     "id": "echo 0",
+    # It is called so often that the shell itself reads.
     "modinfo": """
+    say() { while IFS= read -r line || [ -n "$line" ]; do echo "$line"; done; }
+    is_torn() { [ -e "$H/torn" ] && grep -qsx "$1" "$H/torn"; }
     case "$*" in
     *depends*) echo irqbypass ;;
-    *sig_key*) cat "$H/sig_key" 2>/dev/null ;;
-    *" /"*) [ -e "$5.torn" ] || cat "$H/module" ;;
-    *) if grep -qsx "$5" "$H/torn"; then cat "$H/instead" 2>/dev/null; else cat "$H/next"; fi ;;
+    *sig_key*) say <"$H/sig_key" ;;
+    *" /"*) [ -e "$5.torn" ] || say <"$H/module" ;;
+    *) if is_torn "$5"; then say <"$H/instead"; else say <"$H/next"; fi ;;
     esac
     """,
     "depmod": 'echo "depmod $*" >>"$H/calls"; index "$1"',
@@ -107,6 +110,11 @@ VM = "anon_inode:kvm-vm"
 # KVM's, and their modes.
 COUNTS = ("eager_split_done", "halt_wait_hist", "max_mmu_rmap_size", "mmu_rmaps_stat")
 STATISTICS = dict.fromkeys(COUNTS, 0o644) | {"pages_2m": 0o444}
+# What `status` shows.
+NAMES = (
+    *("eager split", "kernel", "loaded", "version", "picked", "after reload", "parameters"),
+    *("changed by", "VMs", "held by", "Secure Boot", "CVE-2026-46113", "CVE-2026-53359", "next"),
+)
 
 
 class Host:
@@ -163,10 +171,9 @@ class Host:
     def status(self, expected: int) -> dict[str, str]:
         done = self.run("status", "--json")
         assert (done.returncode, done.stderr) == (expected, "")
-        said = json.loads(done.stdout)
-        plain = self.run("status").stdout.splitlines()
-        assert [line.partition(":")[0].lower().replace(" ", "_") for line in plain] == list(said)
-        return dict(said)
+        said = dict(json.loads(done.stdout))
+        assert [*said] == [name.lower().replace(" ", "_") for name in NAMES]
+        return said
 
     @property
     def calls(self) -> list[str]:
@@ -215,6 +222,18 @@ def test_status(host: Host) -> None:
     (host.root / "bin/modinfo").rename(host.root / "sbin/modinfo")
     done = host.called("dash", host.script, "status", PATH=f"{host.root}/bin:/bin")
     assert done.returncode == 0
+
+
+@for_each_row("kind, status", ("none", 3), ("stock", 3), ("series", 0))
+def test_programs_are_told_what_people_are(host: Host, kind: str, status: int) -> None:
+    if kind != "none":
+        host.load(kind)
+    shown = host.run("status")
+    assert (shown.returncode, shown.stderr) == (status, "")
+    lines = [line.partition(":") for line in shown.stdout.splitlines()]
+    told = host.status(status)
+    assert [name for name, _, _ in lines] == [*NAMES]
+    assert [value.strip() for _, _, value in lines] == [one or "none" for one in told.values()]
 
 
 @for_each_row(
@@ -571,7 +590,7 @@ def test_killed_while_modules_are_replaced(host: Host, moved: int, word: str) ->
     host.build()
     modinfo = (host.root / "bin/modinfo").read_text()
     own = OF_FILES.format(updates=UPDATES)
-    begin, _, _ = modinfo.partition("    *) if grep")
+    begin, _, _ = modinfo.partition("    *) if is_torn")
     program(host.root / "bin/modinfo", f"{begin}    {own} ;;\n    esac\n")
     # The list of what is to be renamed is renamed first.
     count = f"""#!/bin/dash
