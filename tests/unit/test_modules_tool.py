@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -18,6 +20,7 @@ from lab.submit.modules import PARTS, TOOL
 from tests.rows import for_each_row
 from tests.unit.fake_kvm_host import NOBODY, SCRIPT
 from tests.unit.files import called, program, write
+from tests.unit.processes import started, until
 
 RELEASE = "6.12.1+deb12-cloud-amd64"
 VERSION = "6.12.1-1+eagersplit1"
@@ -145,8 +148,13 @@ class Host:
         for name, text in files.items():
             self.write(name, text)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of what is started on it, beside PATH."""
+        return dict.fromkeys(("H", "KVM_EAGER_SPLIT_ROOT"), str(self.root))
+
     def called(self, *words: object, **env: Any) -> subprocess.CompletedProcess[str]:
-        return called(self.root, *words, H=self.root, KVM_EAGER_SPLIT_ROOT=self.root, **env)
+        return called(self.root, *words, **self.environment, **env)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.called("dash", self.script, *words, TMPDIR="/tmp")
@@ -898,6 +906,19 @@ def test_who_has_dev_kvm_open_is_named(host: Host) -> None:
     assert host.does("reload") == (0, "loaded: series\n")
 
 
+def waiters(lock: Path) -> list[list[str]]:
+    """The commands that wait for a lock."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = f":{lock.stat().st_ino}"
+    found = []
+    for line in lines:
+        if line[1] == "->" and line[6].endswith(inode):
+            # It may have got the lock meanwhile.
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(int(line[5])).cmdline())
+    return found
+
+
 def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
     host.load("stock")
     lock = host.root / "run/kvm-eager-split.lock"
@@ -912,10 +933,18 @@ def test_a_reload_is_alone_and_is_not_interrupted(host: Host) -> None:
             "nothing was changed: another reload or install is running\n",
         )
         # An installation waits.
-        done = host.called("timeout", "3", "dash", host.script, "install")
-        said = f"kvm-eager-split: waiting for another reload or install, which holds {lock}\n"
-        assert (done.returncode, done.stderr) == (124, said)
-    assert host.calls == []
+        words = ("dash", host.script, "install")
+        env = {"PATH": f"{host.root}/bin:{os.environ['PATH']}"} | host.environment
+        wanted = f"kvm-eager-split: waiting for another reload or install, which holds {lock}\n"
+        told = host.write("told", "")
+        with told.open("w") as to, started(words, env=env, stderr=to) as process:
+            assert until(lambda: told.read_text() == wanted)
+            # However long it takes.
+            assert until(lambda: waiters(lock) == [["flock", "9"]])
+            assert (process.poll(), host.calls) == (None, [])
+            fcntl.flock(file, fcntl.LOCK_UN)
+            assert process.wait(timeout=20) == 0
+    (host.root / "calls").unlink(missing_ok=True)
     host.write("hangup", "")
     assert host.run("reload").returncode == 0
     assert host.status(0)["loaded"] == "series"
