@@ -54,6 +54,8 @@ class FakeMachine:
     """
 
     directory: Path
+    # Where its commands are: busybox's, as in the machines.
+    applets: Path
     name: str = "vmx-bochs"
     max_cpus: int = 15
     lockstep: bool = True
@@ -80,6 +82,7 @@ class FakeMachine:
             here(job.command, files),
             env=os.environ
             | {
+                "PATH": str(self.applets),
                 "SPLIT_BENCH_ROOT": str(host.root),
                 "TMPDIR": f"{host.root}/tmp",
                 "LAB_OUT": str(out),
@@ -131,8 +134,8 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    lab = Lab(tmp_path, FakeMachine(tmp_path))
+def lab(tmp_path: Path, applets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    lab = Lab(tmp_path, FakeMachine(tmp_path, applets))
 
     def get(name: str) -> FakeMachine:
         if name not in TDP:
@@ -598,7 +601,7 @@ class Hanging(FakeMachine):
 def test_what_ends_one_machine_ends_the_other(
     lab: Lab, interrupted: bool, status: int, said: str
 ) -> None:
-    lab.machine = machine = Hanging(lab.directory, interrupted=interrupted)
+    lab.machine = machine = Hanging(lab.directory, lab.machine.applets, interrupted=interrupted)
     assert said in lab.bench(*SMALL, "--kernel", "series", status=status).err
     with pytest.raises(ProcessLookupError):
         os.kill(machine.pid, 0)
@@ -606,9 +609,10 @@ def test_what_ends_one_machine_ends_the_other(
 
 def test_machines_share_the_cpus(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_count", lambda: 64)
-    wall_clock = FakeMachine(lab.directory, "svm-qemu", lockstep=False)
+    applets = lab.machine.applets
+    wall_clock = FakeMachine(lab.directory, applets, "svm-qemu", lockstep=False)
     assert [bench.parallel_on(one) for one in (lab.machine, wall_clock)] == [2, 1]
-    few = FakeMachine(lab.directory, "svm-qemu", max_cpus=4, lockstep=False)
+    few = FakeMachine(lab.directory, applets, "svm-qemu", max_cpus=4, lockstep=False)
     assert [plan.cpus_for(few, (n,)) for n in (8, 2)] == [4, 3]
 
 
