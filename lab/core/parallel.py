@@ -68,8 +68,10 @@ def for_each(
             # If a signal raised an exception between two calls, no one would end the first thread.
             with signals.signals_wait():
                 futures += [pool.submit(take) for _ in range(threads)]
-            while not all(future.done() for future in futures):
-                done, _ = wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
+            running = set(futures)
+            while running:
+                # One that is done would end each wait at once.
+                done, running = wait(running, timeout=TICK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     future.result()
                 tick()
@@ -77,5 +79,3 @@ def for_each(
             stopped.set()
             end_machines(futures, grace_s)
             raise
-        for future in futures:
-            future.result()

@@ -4,6 +4,7 @@
 Of what is done in parallel each item is done once, and the first failure ends the rest.
 """
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -170,6 +171,25 @@ def test_a_failure_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "two" in failed(parallel.for_each, range(20), work)
     assert seen == [0, 1]
+
+
+def test_a_thread_that_is_done_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end each wait at once: the lab would use a CPU that a machine needs."""
+    one_is_done = threading.Event()
+    done: set[Future[None]] = set()
+
+    def waited(futures: set[Future[None]], **words: Any) -> Any:
+        assert done.isdisjoint(futures)
+        found = concurrent.futures.wait(futures, **words)
+        done.update(found.done)
+        if done:
+            one_is_done.set()
+        return found
+
+    monkeypatch.setattr(parallel, "wait", waited)
+    seen: list[bool] = []
+    parallel.for_each(range(2), lambda n: seen.append(n == 0 or one_is_done.wait(20)), threads=2)
+    assert (len(done), seen) == (2, [True, True])
 
 
 @pytest.mark.usefixtures("terminal_signals")
