@@ -149,7 +149,7 @@ class Host:
             self.write(name, text)
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, Any]:
         """Of what is started on it, beside PATH."""
         return dict.fromkeys(("H", "KVM_EAGER_SPLIT_ROOT"), str(self.root))
 
