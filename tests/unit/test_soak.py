@@ -29,7 +29,7 @@ from lab.core.git import IDENTITY, Repo, signature
 from lab.core.paths import LAYOUT, Layout
 from lab.machines import Job, MachineFailed, Result, Sharing
 from lab.machines.qemu import SvmQemu
-from lab.verify import races, soak_boots, soak_kinds, soak_summary
+from lab.verify import races, soak, soak_boots, soak_kinds, soak_summary
 from lab.verify.races import Place
 from lab.verify.soak_boots import Boot
 from tests.rows import for_each_row
@@ -284,20 +284,34 @@ def passed(job: Job, nr: int) -> Result:
 
 
 @dataclass
+class Clock:
+    """Stands for the module time: a soak looks at it, and each boot moves it on."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
 class FakeMachine:
-    """Ends each job at once with the output that its test would have."""
+    """Ends each job at once with the output that its test would have.
+
+    A soak of 0.02 minutes has 60 of them.
+    """
 
     answer: Callable[[Job, int], Result] = passed
     # Each job names the soak that it is of, whose runs are many: not for an assertion to show.
     jobs: list[Job] = field(default_factory=list, repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
     name: str = "svm-qemu"
+    clock: Clock = field(default_factory=Clock)
 
     def run(self, job: Job) -> Result:
         with self.lock:
             self.jobs.append(job)
             nr = len(self.jobs)
-        time.sleep(0.01)
+            self.clock.now += 0.02
         return self.answer(job, nr)
 
 
@@ -314,6 +328,8 @@ def run_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
 
     def run(machine: FakeMachine, *arguments: str, status: int = 0) -> Said:
         monkeypatch.setattr(machines, "get", lambda name: machine)
+        for module in (soak, soak_summary):
+            monkeypatch.setattr(module, "time", machine.clock)
         return calls.lab("soak", "--minutes", "0.02", *arguments, status=status)
 
     return run
@@ -460,7 +476,7 @@ def test_a_signal_ends_it_with_the_summary_so_far(
             os.kill(os.getpid(), number)
         return passed(job, nr)
 
-    said = run_soak(FakeMachine(ending), "--minutes", "5", status=128 + number)
+    said = run_soak(FakeMachine(ending), "--minutes", "1000", status=128 + number)
     assert saved(tmp_path)["ended"] == "interrupted"
     assert "cycles" in said.out
 
@@ -488,15 +504,15 @@ def test_what_a_boot_has_counted_so_far_is_in_the_summary(
 
 
 def test_how_far_a_soak_is_in_one_line() -> None:
-    soak = soak_summary.Soak(soak_kinds.KINDS, 7, time.monotonic() + 3600, "6.12")
-    boots = soak.boots()
+    state = soak_summary.Soak(soak_kinds.KINDS, 7, time.monotonic() + 3600, "6.12")
+    boots = state.boots()
     first, second = next(boots), next(boots)
-    soak.so_far(first.seed, f"# so far: {COUNTS}")
+    state.so_far(first.seed, f"# so far: {COUNTS}")
     sums = "left; 30 cycles, 50,000 pages, 700 operations, 5 faults; now "
-    assert soak.text().startswith("about ")
-    assert soak.text().endswith(f"{sums}{first.kind.name}, {second.kind.name}")
-    soak.runs[first.seed] = replace(soak.runs[first.seed], finished=True)
-    assert soak.text().endswith(f"{sums}{second.kind.name}")
+    assert state.text().startswith("about ")
+    assert state.text().endswith(f"{sums}{first.kind.name}, {second.kind.name}")
+    state.runs[first.seed] = replace(state.runs[first.seed], finished=True)
+    assert state.text().endswith(f"{sums}{second.kind.name}")
 
 
 @for_each_row(
