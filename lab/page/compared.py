@@ -7,6 +7,7 @@ The summary of `make bench` and the first screen of the report are made of them.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from lab.machines.paging import Mode
 from lab.page import dimensions, pictures
@@ -74,8 +75,9 @@ def clock(machine: str) -> str:
 
 def _vm(key: Key) -> Key:
     """KEY without what is compared within a VM: kernel, paging mode, settings and phase."""
-    key = replace(key, kernel="series", ept=False, tdp_mmu=False, pml=True, eager=False)
-    return replace(key, dirty_bits=notation.OFF, phase="", iteration=None)
+    mode: dict[str, Any] = {"ept": False, "tdp_mmu": False, "pml": True}
+    settings: dict[str, Any] = {"eager": False, "dirty_bits": notation.OFF}
+    return replace(key, kernel="series", phase="", iteration=None, **mode, **settings)
 
 
 @dataclass(frozen=True)

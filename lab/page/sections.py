@@ -57,12 +57,19 @@ def _styles(key: Key) -> dict[Style, Key]:
     return {pictures.LAZY: replace(lazy, kernel="base"), **found, pictures.BITS: bits}
 
 
+def _near(key: Key) -> tuple[object, ...]:
+    """Some of what a panel's measurements have in common."""
+    return key.phase, key.iteration, key.kernel, key.ept, key.tdp_mmu, key.write_percent
+
+
 def _panel(source: Source, like: Key, row: Row) -> tuple[Panel, list[Key]]:
     """A panel: times of ROW over vCPUs, in the mode and mix of LIKE; and their measurements."""
     at = replace(like, phase=row.phase, iteration=row.iteration, kernel="series")
+    # Of thousands of measurements look closely at these only.
+    near = [key for key in source.measured if _near(key) == _near(at)]
     # Ignore settings that can be changed at run time.
-    found = [replace(key, eager=False, dirty_bits=notation.OFF) for key in source.measured]
-    counts = sorted({key.vcpus for key in found if replace(key, vcpus=0) == at})
+    usual: dict[str, Any] = {"eager": False, "dirty_bits": notation.OFF, "vcpus": 0}
+    counts = sorted({key.vcpus for key in near if replace(key, **usual) == at})
     drawn: dict[Style, Points] = {}
     used: list[Key] = []
     for style in _styles(at):

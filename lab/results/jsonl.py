@@ -8,7 +8,7 @@ and combinations of values that cannot be.
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +91,9 @@ class Key:
         return Mode(self.ept, self.tdp_mmu, self.pml)
 
 
+KEY_NAMES = tuple(one.name for one in fields(Key))
+
+
 @dataclass(frozen=True)
 class Measurement(Key):
     """A time with its dimensions. The fields are the keys of a line.
@@ -128,11 +131,12 @@ class Measurement(Key):
 
     @property
     def key(self) -> Key:
-        return Key(**{field.name: getattr(self, field.name) for field in fields(Key)})
+        return Key(**{name: getattr(self, name) for name in KEY_NAMES})
 
 
 # Keys that had another name. A line that has it would be taken for one without the key.
 RENAMED = {"dirty_harvest": "dirty_bits"}
+NAMES = tuple(one.name for one in fields(Measurement))
 # Keys that came after the first results were written.
 LATER = {field.name for field in fields(Measurement) if field.default is not MISSING}
 
@@ -187,7 +191,7 @@ def parse_all(text: str, name: str) -> list[Measurement]:
 
 def to_line(found: Measurement) -> str:
     """One line with its newline; a time keeps the nanoseconds that the test printed."""
-    record: dict[str, Any] = dict.fromkeys(FIRST) | asdict(found)
+    record: dict[str, Any] = dict.fromkeys(FIRST) | {name: getattr(found, name) for name in NAMES}
     seconds = record.pop("seconds")
     # Leave out newer keys that have no value, or the usual one.
     usual = {"cycle": 1, "pml": True, "idle": 0, "pattern": PATTERNS[0]}
