@@ -45,8 +45,12 @@ def _line(text: str, sources: Sources) -> tuple[dict[str, Any], str]:
         raise LabError(f"the reference has no {kind}.jsonl")
     shown = str(wanted.pop("value", "seconds"))
     like = {"kernel": "series", "cycle": 1} | wanted
-    known = [{"cycle": 1, **record} for record in sources[kind].records]
-    found = [one for one in known if all(one.get(name) == like[name] for name in like)]
+    usual = {"cycle": 1}
+    found = [
+        usual | record
+        for record in sources[kind].records
+        if all(record.get(name, usual.get(name)) == like[name] for name in like)
+    ]
     if len(found) != 1:
         said = " ".join(f"{name}={value}" for name, value in wanted.items())
         raise LabError(f"the reference has {len(found)} lines of {kind} {said}, not one")

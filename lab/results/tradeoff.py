@@ -132,12 +132,13 @@ def _idle_table(like: Key, times: Times) -> IdleTable | None:
     None unless there are two such VMs for both ways of logging.
     """
     found: list[float] = []
+    idle = {key: seconds for key, seconds in times.items() if key.idle and key.phase == "get"}
     for value in (OFF, ON):
         gets = {}
-        for key, seconds in times.items():
+        for key, seconds in idle.items():
             one = replace(key, write_percent=0, phase="", iteration=None, vcpus=1, bytes_per_vcpu=1)
             same = replace(_side(like, value), vcpus=1, bytes_per_vcpu=1, idle=key.idle)
-            if key.idle and key.phase == "get" and one == same:
+            if one == same:
                 gets[key.idle * key.bytes_per_vcpu // TABLE, key.iteration or 0] = seconds
         steady = max((iteration for _, iteration in gets), default=0)
         tables = sorted(tables for tables, iteration in gets if iteration == steady)
