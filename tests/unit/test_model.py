@@ -46,8 +46,11 @@ BUGS = {
 GOOD = [(), ("GIB",), ("ENABLE",), ("DELETE",)]
 
 
-def explore(directory: Path, macros: tuple[str, ...]) -> str:
-    """What the explorer says about the model with these macros defined."""
+def explore(directory: Path, macros: tuple[str, ...], level: str) -> str:
+    """What the explorer, optimised to this LEVEL, says about the model with these macros defined.
+
+    It takes a third of the time to compile it without, and twice as long to run it.
+    """
 
     def run(*command: str, most_s: int = 60) -> str:
         return subprocess.run(
@@ -56,14 +59,14 @@ def explore(directory: Path, macros: tuple[str, ...]) -> str:
 
     run("spin", *(f"-D{macro}" for macro in macros), "-a", str(MODEL))
     # In two steps, since ccache knows objects only: they stay as long as the model does.
-    run("ccache", "gcc", "-O1", "-w", "-DSAFETY", f"-DMEMLIM={MOST_MIB}", "-c", "pan.c")
+    run("ccache", "gcc", level, "-w", "-DSAFETY", f"-DMEMLIM={MOST_MIB}", "-c", "pan.c")
     run("gcc", "-o", "pan", "pan.o")
     return run("./pan", f"-m{MOST_DEPTH}", "-w20", "-n", most_s=120)
 
 
 @pytest.mark.parametrize("macros", GOOD, ids=" ".join)
 def test_with_every_safeguard_nothing_is_found(tmp_path: Path, macros: tuple[str, ...]) -> None:
-    said = explore(tmp_path, macros)
+    said = explore(tmp_path, macros, "-O1")
     assert "errors: 0" in said, said
     assert "Search not completed" not in said, said
     assert "max search depth too small" not in said, said
@@ -74,6 +77,7 @@ def test_with_every_safeguard_nothing_is_found(tmp_path: Path, macros: tuple[str
 
 @pytest.mark.parametrize("macros", BUGS, ids=" ".join)
 def test_without_a_safeguard_what_it_is_for_shows(tmp_path: Path, macros: tuple[str, ...]) -> None:
-    said = explore(tmp_path, macros)
+    # Few states lead to the counterexample.
+    said = explore(tmp_path, macros, "-O0")
     assert "errors: 1" in said, said
     assert re.search(BUGS[macros], said.splitlines()[0]), said
