@@ -40,24 +40,29 @@ def one_of(root: Path, pattern: str) -> Path:
     return found
 
 
-def sources_with(root: Path, file: Path, text: str) -> dict[str, str]:
-    """The sources of both bases and some kinds, as long as FILE has TEXT."""
-    before = file.read_text()
-    file.write_text(text)
+def sources_of(root: Path) -> dict[str, str]:
+    """The sources of both bases and some kinds."""
     kinds = ("bench", "live", "cost", "migrate", "native")
-    try:
-        layouts = [Layout(root, base) for base in LAYOUT.versions]
-        return {f"{a.version}/{k}": origin.source_of(k, a) for a in layouts for k in kinds}
-    finally:
-        file.write_text(before)
+    layouts = [Layout(root, base) for base in LAYOUT.versions]
+    return {f"{a.version}/{k}": origin.source_of(k, a) for a in layouts for k in kinds}
 
 
-def changed(root: Path, pattern: str, old: str, new: str) -> set[str]:
+@pytest.fixture(scope="module")
+def before(repository: Path) -> dict[str, str]:
+    """The sources of what nothing was changed in."""
+    return sources_of(repository)
+
+
+def changed(root: Path, before: dict[str, str], pattern: str, old: str, new: str) -> set[str]:
     """Whose sources change if NEW stands in a file in place of OLD."""
     file = one_of(root, pattern)
     text = file.read_text()
     assert old in text, pattern
-    before, after = (sources_with(root, file, t) for t in (text, text.replace(old, new, 1)))
+    file.write_text(text.replace(old, new, 1))
+    try:
+        after = sources_of(root)
+    finally:
+        file.write_text(text)
     return {name for name in before if before[name] != after[name]}
 
 
@@ -100,9 +105,9 @@ def of(*kinds: str, bases: tuple[str, ...] = LAYOUT.versions) -> set[str]:
     ("arch/x86/kvm/mmu/prove.c", "return", "return 0 +", set()),
 )
 def test_what_changes_a_source(
-    repository: Path, pattern: str, old: str, new: str, whose: set[str]
+    repository: Path, before: dict[str, str], pattern: str, old: str, new: str, whose: set[str]
 ) -> None:
-    found = changed(repository, pattern, old, new)
+    found = changed(repository, before, pattern, old, new)
     if pattern.startswith("series/") and whose:
         # The older base has a mail of its own instead.
         whose = of("bench", "live", "cost", "migrate", "native", bases=("7.3",))
