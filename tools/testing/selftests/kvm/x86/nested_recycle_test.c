@@ -139,8 +139,9 @@ static void l2_use_again(void)
 }
 
 /*
- * The library's run_guest() is for one vCPU only, as it keeps registers in
- * global variables.  The code that L2 runs does not depend on registers.
+ * The library's run_guest(), vmlaunch() and vmresume() are for one vCPU only, as
+ * they keep registers in global variables.  The code that L2 runs does not
+ * depend on registers.
  */
 static void run_svm_l2(struct svm_test_data *svm, void (*code)(void))
 {
@@ -172,12 +173,43 @@ static void guest_invept(void)
 	GUEST_ASSERT(!failed);
 }
 
+/*
+ * Return: whether L2 could not be entered.  An exit clears the flags, a failure
+ * sets one.
+ */
+static bool enter_vmx_l2(bool launched)
+{
+	u64 value = launched;
+
+	asm volatile("sub $128, %%rsp\n\t"
+		     "push %%rbp\n\t"
+		     "mov %[host_rsp], %%ecx\n\t"
+		     "vmwrite %%rsp, %%rcx\n\t"
+		     "mov %[host_rip], %%ecx\n\t"
+		     "lea 2f(%%rip), %%rdx\n\t"
+		     "vmwrite %%rdx, %%rcx\n\t"
+		     "test %%eax, %%eax\n\t"
+		     "jnz 1f\n\t"
+		     "vmlaunch\n\t"
+		     "jmp 2f\n"
+		     "1:\tvmresume\n"
+		     "2:\tpop %%rbp\n\t"
+		     "lea 128(%%rsp), %%rsp\n\t"
+		     "setna %%al\n\t"
+		     "movzbl %%al, %%eax"
+		     : "+a"(value)
+		     : [host_rsp]"i"(HOST_RSP), [host_rip]"i"(HOST_RIP)
+		     : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10",
+		       "r11", "r12", "r13", "r14", "r15", "memory", "cc");
+	return value;
+}
+
 static void run_vmx_l2(struct l1 *l1, void (*code)(void))
 {
 	guest_invept();
 	GUEST_ASSERT(!vmwrite(GUEST_RIP, (u64)code));
 	GUEST_ASSERT(!vmwrite(GUEST_RSP, (u64)l1->vmx->stack));
-	GUEST_ASSERT(!(l1->launched ? vmresume() : vmlaunch()));
+	GUEST_ASSERT(!enter_vmx_l2(l1->launched));
 	l1->launched = true;
 	GUEST_ASSERT_EQ(vmreadz(VM_EXIT_REASON), EXIT_REASON_VMCALL);
 }
