@@ -31,7 +31,8 @@ from lab.results.notation import OFF, ON
 
 CONFIG = "kvm"
 INSIDE = "/tracking"
-# Seconds of the host, on two cores, for the runs of one setting: measured.
+# Seconds of the host, on two cores, for the runs of one setting: measured with two runs of each
+# load but the snapshots (65 and 120), and estimated for what LOADS adds to them.
 SETTING_S = {"series": 80, "base": 140}
 # Transparent huge pages, because the host clears those of different vCPUs at the same time. Two
 # HugeTLB pages are cleared one after the other if they share one of the few mutexes of
