@@ -58,11 +58,10 @@
 
 #define VMMCALL_BYTES		3
 
-/* Bits of an EPT pointer, and the operand of INVEPT for all contexts. */
+/* Bits of an EPT pointer. */
 #define EPTP_WRITE_BACK		X86_MEMTYPE_WB
 #define EPTP_4_LEVELS		(3ull << 3)
 #define EPTP_AD			BIT_ULL(6)
-#define INVEPT_GLOBAL		2ull
 
 enum guest_opcode { OP_WRITE, OP_EXPECT, OP_INVLPG, OP_INVEPT, OP_CR3, OP_SPIN };
 

@@ -44,19 +44,6 @@ static void guest_spin(u64 addr)
 	guest_may_be_interrupted(false);
 }
 
-/* To be executed by L1 when it has changed an EPT. */
-static void guest_invept(void)
-{
-	u64 descriptor[2] = {};
-	u8 failed;
-
-	asm volatile("invept %1, %2; setna %0"
-		     : "=qm"(failed)
-		     : "m"(descriptor), "r"(INVEPT_GLOBAL)
-		     : "cc", "memory");
-	GUEST_ASSERT(!failed);
-}
-
 static void guest_exec_op(struct guest_op *o)
 {
 	if (o->op == OP_WRITE)

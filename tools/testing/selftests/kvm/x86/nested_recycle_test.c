@@ -63,8 +63,6 @@
 
 #define WRITES_PER_POLL		1000
 
-#define INVEPT_GLOBAL		2ul
-
 enum stage { STAGE_SETUP, STAGE_WRITING, STAGE_SHADOWED, STAGE_CHANGED };
 
 /* What a GUEST_SYNC() says. */
@@ -159,18 +157,6 @@ static void run_svm_l2(struct svm_test_data *svm, void (*code)(void))
 		     : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10",
 		       "r11", "r12", "r13", "r14", "r15", "memory", "cc");
 	GUEST_ASSERT_EQ(svm->vmcb->control.exit_code, SVM_EXIT_VMMCALL);
-}
-
-static void guest_invept(void)
-{
-	u64 descriptor[2] = {};
-	u8 failed;
-
-	asm volatile("invept %1, %2; setna %0"
-		     : "=qm"(failed)
-		     : "m"(descriptor), "r"(INVEPT_GLOBAL)
-		     : "cc", "memory");
-	GUEST_ASSERT(!failed);
 }
 
 /*

@@ -229,5 +229,7 @@ pthread_t start_vcpu(struct kvm_vcpu *vcpu);
  * be called again.
  */
 bool vcpu_saw_stale_event(struct kvm_vcpu *vcpu);
+/* To be executed by L1 on VMX: flush the translations of all EPTs. */
+void guest_invept(void);
 
 #endif /* SELFTEST_KVM_EAGER_SPLIT_UTIL_H */

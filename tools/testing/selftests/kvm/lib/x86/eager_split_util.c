@@ -18,6 +18,9 @@
 
 #define HUGEPAGES_FREE		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
 
+/* The operand of INVEPT for all contexts. */
+#define INVEPT_GLOBAL		2ul
+
 u64 now_ns(void)
 {
 	struct timespec now;
@@ -462,4 +465,16 @@ bool vcpu_saw_stale_event(struct kvm_vcpu *vcpu)
 	vcpu_events_get(vcpu, &events);
 	return vcpu->run->internal.suberror == KVM_INTERNAL_ERROR_DELIVERY_EV &&
 	       !events.exception.injected && !events.interrupt.injected && !events.nmi.injected;
+}
+
+void guest_invept(void)
+{
+	u64 descriptor[2] = {};
+	u8 failed;
+
+	asm volatile("invept %1, %2; setna %0"
+		     : "=qm"(failed)
+		     : "m"(descriptor), "r"(INVEPT_GLOBAL)
+		     : "cc", "memory");
+	GUEST_ASSERT(!failed);
 }
