@@ -86,6 +86,8 @@ struct guest_job {
 	bool random;
 	/* Accesses of all passes since the main thread reset this. */
 	struct accesses done;
+	/* What map_code() lets the vCPU access. */
+	u64 scratch;
 } __aligned(64);
 
 static struct guest_job guest_jobs[KVM_MAX_VCPUS];
@@ -187,18 +189,45 @@ static void verify_prepare(const struct test *test)
 	}
 }
 
-static void probe_pages(const struct test *test, u64 first, u64 nr, bool write)
+/* Let the first vCPU do a job, which is not counted. */
+static void run_job(const struct test *test, const struct guest_job *other)
 {
 	struct guest_job *job = job_of(test, 0), old = *job;
 
-	*job = (struct guest_job) {
+	*job = *other;
+	run_vcpu_once(&memstress_args.vcpu_args[0]);
+	*job = old;
+}
+
+/*
+ * KVM maps a page of the guest's code when the guest first executes it.  When
+ * the guest populates memory, it only reads, or only writes, and in order.
+ */
+static void map_code(const struct test *test)
+{
+	struct guest_job job = {
+		.first = (gva_t)&guest_jobs[0].scratch - memstress_args.vcpu_args[0].gva,
+		.steps = 1,
+		.stride = SPARSE_BYTES,
+		.random = test->opts->random_access,
+		.regions = test->opts->pattern == PATTERN_REGIONS,
+	};
+
+	run_job(test, &job);
+	job.write_percent = 100;
+	run_job(test, &job);
+}
+
+static void probe_pages(const struct test *test, u64 first, u64 nr, bool write)
+{
+	const struct guest_job job = {
 		.first = first * memstress_args.guest_page_size,
 		.steps = nr,
 		.stride = memstress_args.guest_page_size,
 		.write_percent = write ? 100 : 0,
 	};
-	run_vcpu_once(&memstress_args.vcpu_args[0]);
-	*job = old;
+
+	run_job(test, &job);
 }
 
 /*
@@ -694,7 +723,7 @@ static bool maps_zero_page(enum vm_mem_backing_src_type backing)
 static void check_pattern(const struct options *opts)
 {
 	if (opts->read_first && maps_zero_page(opts->backing))
-		usage_error("--read-first and --pattern clean need HugeTLB, or anonymous_thp with 0 in %s, see -s",
+		usage_error("--read-first and --pattern clean need HugeTLB, or THP with 0 in %s",
 			    USE_ZERO_PAGE);
 	if (opts->pattern != PATTERN_REGIONS)
 		return;
@@ -720,6 +749,7 @@ const struct perf_program perf_program = {
 	.purpose = "Time the phases of dirty logging.\n\n",
 	.options = own_options,
 	.check = check_own,
+	.map_code = map_code,
 	.probe = probe_pages,
 	.run = run_phases,
 };

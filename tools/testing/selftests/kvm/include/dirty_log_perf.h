@@ -174,6 +174,12 @@ struct perf_program {
 	/* Refuse options that exclude each other; may be NULL. */
 	void (*check)(const struct options *opts);
 	/*
+	 * Let the first vCPU execute all that it executes in any phase, so that
+	 * KVM has mapped all that it accesses besides the test memory.  NULL if
+	 * probe() is.
+	 */
+	void (*map_code)(const struct test *test);
+	/*
 	 * Let the first vCPU access @nr pages of the test memory, from page
 	 * @first on.  The pages may be those of any vCPU.  NULL if vCPUs run
 	 * while page sizes are verified, as their accesses would change what
