@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Put tables with figures of the reference into README.md, docs/*.md and Documentation/**/*.rst.
+"""Put tables with figures of the reference into README.md and docs/*.md.
 
 docs/figures.toml has the queries of each table, in the language of lab.page.query. How a page says
 which table belongs where is in docs/measuring.md: "The reference". This module also draws the one
@@ -22,12 +22,9 @@ from lab.results.sources import Bases, Sources
 
 REFERENCE = Path("docs") / "reference"
 SPECIFICATION = Path("docs") / "figures.toml"
-PAGES = ("README.md", "docs/**/*.md", "Documentation/**/*.rst")
-# Markers by the ending of a page: what stands before and after the name of a table, and at its end.
-MARKERS = {
-    ".md": ("<!-- figures: ", " -->\n", "<!-- end -->\n"),
-    ".rst": (".. figures: ", "\n", ".. end figures\n"),
-}
+PAGES = ("README.md", "docs/**/*.md")
+# What stands before and after the name of a table, and at its end.
+BEGIN, BEHIND, END = "<!-- figures: ", " -->\n", "<!-- end -->\n"
 # The value of "base" for a table that shows all bases side by side.
 EACH = "each"
 
@@ -72,14 +69,6 @@ class Grid:
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
         lines = [f"| {' | '.join(row)} |" for row in self._titled()]
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
-
-    def rst(self) -> str:
-        """A simple table of reStructuredText, with an empty line before and after it."""
-        grid = self._titled()
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        rule = "  ".join("=" * width for width in widths)
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in grid]
-        return "\n".join(["", rule, lines[0], rule, *lines[1:], rule, "", ""])
 
 
 def specification(root: Path = ROOT) -> dict[str, Any]:
@@ -173,21 +162,19 @@ def grid(table: Mapping[str, Any], spec: Mapping[str, Any], found: Bases) -> Gri
     return Grid((table["rows_are"], *names), rows, "" if base == EACH else base)
 
 
-def replaced(text: str, suffix: str, grids: Mapping[str, Grid]) -> str:
+def replaced(text: str, grids: Mapping[str, Grid]) -> str:
     """TEXT of a page with current tables. LabError: a marker has an unknown name, or no end."""
-    begin, behind, end = MARKERS[suffix]
-    pattern = f"^{re.escape(begin)}(.*?){re.escape(behind)}(.*?)^{re.escape(end)}"
+    pattern = f"^{re.escape(BEGIN)}(.*?){re.escape(BEHIND)}(.*?)^{re.escape(END)}"
 
     def made(found: re.Match[str]) -> str:
         name = found[1]
-        if name not in grids or begin in found[2]:
+        if name not in grids or BEGIN in found[2]:
             raise LabError(f"figures: {name}: no such table, or its end is missing")
-        table = grids[name].markdown() if suffix == ".md" else grids[name].rst()
-        return f"{begin}{name}{behind}{table}{end}"
+        return f"{BEGIN}{name}{BEHIND}{grids[name].markdown()}{END}"
 
     new, count = re.subn(pattern, made, text, flags=re.MULTILINE | re.DOTALL)
-    if count != len(re.findall(f"^{re.escape(begin)}", text, re.MULTILINE)):
-        raise LabError(f"a table that begins with '{begin.strip()}' has no '{end.strip()}'")
+    if count != len(re.findall(f"^{re.escape(BEGIN)}", text, re.MULTILINE)):
+        raise LabError(f"a table that begins with '{BEGIN.strip()}' has no '{END.strip()}'")
     return new
 
 
@@ -207,7 +194,7 @@ def stale(root: Path = ROOT) -> dict[Path, str]:
     for page in pages(root):
         text = page.read_text()
         try:
-            new = replaced(text, page.suffix, grids)
+            new = replaced(text, grids)
         except LabError as error:
             raise LabError(f"{page.relative_to(root)}: {error}") from error
         if new != text:

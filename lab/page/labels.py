@@ -67,7 +67,6 @@ WORDS = (
     _word(r"\bD\b|\bDirty bits\b|\bdirty_bits[ =]on\b", dirty_bits="on"),
     # Phases, and a share that one of them would take the end of.
     _word(r"\ball pages dirty\b", write_percent=100),
-    _word(r"\bKVM_CLEAR_DIRTY_LOG splits\b", phase="clear", iteration=1, eager=True),
     _word(r"\bFirst KVM_CLEAR_DIRTY_LOG\b", phase="clear", iteration=1),
     _word(r"\bSecond KVM_CLEAR_DIRTY_LOG\b", phase="clear", iteration=2),
     _word(r"\bcome down from\b|\bbefore logging\b", phase="baseline"),
@@ -100,7 +99,7 @@ WORDS = (
     _word(
         r"\bungated\b|\brestrictions of the old splitter are lifted\b", kernel="peer", eager=True
     ),
-    _word(r"\bunpatched\b|\bEarlier kernels\b", kernel="base"),
+    _word(r"\bunpatched\b", kernel="base"),
     _word(r"\beager_page_split=N\b|\blaz(?:y|ily)\b|(?<![\w=])N(?![\w=])", eager=False),
     _word(r"\beager_page_split=Y\b|\beager(?:ly)?\b|(?<![\w=])Y(?![\w=])", eager=True),
     _word(r"\bcold\b", cold=True),

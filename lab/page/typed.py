@@ -16,7 +16,7 @@ from lab.core.errors import LabError
 from lab.core.paths import ROOT
 from lab.page import claims, figures
 
-PAGES = ("CHANGELOG.md", *figures.PAGES, "series/*.patch")
+PAGES = ("CHANGELOG.md", *figures.PAGES, "Documentation/**/*.rst", "series/*.patch")
 UNITS = "ms|us|ns|k/s|instructions|accesses|(?:page )?faults|requests|cycles|times|%|percent"
 # A number with a unit of what is measured, one with a decimal point, and one of at least 1,000.
 FIGURE = re.compile(
@@ -37,8 +37,7 @@ def _prose(page: Path) -> str:
     if page.suffix == ".patch":
         text = text.partition("\n---\n")[0]
     else:
-        begin, _, end = figures.MARKERS[page.suffix]
-        made = f"^{re.escape(begin)}.*?^{re.escape(end)}"
+        made = f"^{re.escape(figures.BEGIN)}.*?^{re.escape(figures.END)}"
         for pattern in (made, r"^```.*?^```", CODE):
             text = re.sub(pattern, " ", text, flags=re.MULTILINE | re.DOTALL)
     return claims.plain(text)

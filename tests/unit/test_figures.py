@@ -57,16 +57,6 @@ TABLE = """\
 | all | 115.4 | 86.1 | 98.8% |
 | none | 115.4 | 86.1 | - |
 """
-RST = """\
-
-==============  =====  =====  =====
-Linux 6.12: ms  N      N / Y  rest
-==============  =====  =====  =====
-all             115.4  86.1   98.8%
-none            115.4  86.1   -
-==============  =====  =====  =====
-
-"""
 
 
 def kept(root: Path = ROOT) -> Sources:
@@ -76,15 +66,13 @@ def kept(root: Path = ROOT) -> Sources:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a page of each kind."""
+    """A repository with a page."""
     (tmp_path / figures.REFERENCE / "6.12").mkdir(parents=True)
     (tmp_path / "Documentation" / "x").mkdir(parents=True)
     jsonl.write(tmp_path / figures.REFERENCE / "6.12" / "bench.jsonl", RECORDS)
     (tmp_path / figures.SPECIFICATION).write_text(SPECIFICATION)
     page = "It takes 115 ms\ninstead of 1.3.\n\n<!-- figures: a -->\n<!-- end -->\n\nEnd.\n"
     (tmp_path / "docs" / "a.md").write_text(page)
-    text = "Text.\n\n.. figures: a\n\nold\n\n.. end figures\n\nEnd.\n"
-    (tmp_path / "Documentation" / "x" / "a.rst").write_text(text)
     monkeypatch.setattr(cliff, "draw", lambda _: "<svg/>\n")
     return tmp_path
 
@@ -96,6 +84,13 @@ def test_the_committed_pages_have_every_table_with_the_figures_of_the_reference(
     text = "".join(page.read_text() for page in figures.pages(ROOT))
     tables = figures.specification()["table"]
     assert [name for name in tables if f"figures: {name}" not in text] == []
+
+
+def test_the_documentation_of_the_kernel_has_no_figure_that_was_measured() -> None:
+    """Nothing that an emulator measured belongs there: docs/settings.md has it."""
+    spec = figures.specification()
+    named = (page for kind in ("claim", "said", "unbound") for page in spec[kind])
+    assert [page for page in named if page.startswith("Documentation/")] == []
 
 
 def test_no_page_and_no_changelog_has_figures_of_its_own() -> None:
@@ -173,11 +168,9 @@ def test_every_committed_picture_is_made_by_a_command() -> None:
 
 
 def test_tables_are_made_and_a_figure_that_is_edited_is_noticed(root: Path) -> None:
-    assert {page.name for page in figures.refresh(root)} == {"a.md", "a.rst", cliff.PICTURE.name}
+    assert {page.name for page in figures.refresh(root)} == {"a.md", cliff.PICTURE.name}
     page = (root / "docs" / "a.md").read_text()
     assert page.endswith(f"\n\n<!-- figures: a -->\n{TABLE}<!-- end -->\n\nEnd.\n")
-    text = (root / "Documentation" / "x" / "a.rst").read_text()
-    assert text == f"Text.\n\n.. figures: a\n{RST}.. end figures\n\nEnd.\n"
     assert figures.refresh(root) == []
     edited = root / "docs" / "a.md"
     edited.write_text(page.replace("| 115.4 |", "| 115.5 |", 1))
@@ -194,7 +187,7 @@ def test_a_table_may_have_every_base_that_was_measured(root: Path) -> None:
     newer = [replace(one, kernel_version="7.3.4") for one in RECORDS]
     newer[0] = replace(newer[0], seconds=2 * newer[0].seconds)
     jsonl.write(root / figures.REFERENCE / "7.3" / "bench.jsonl", newer)
-    assert {file.name for file in figures.refresh(root)} == {"a.md", "a.rst"}
+    assert {file.name for file in figures.refresh(root)} == {"a.md"}
     assert "| ms | 7.3 N | 7.3 N / Y | 7.3 rest | 6.12 N | 6.12 N / Y |" in page.read_text()
     assert "| all | 230.8 | 172 | 99.4% | 115.4 | 86.1 | 98.8% |\n" in page.read_text()
     # Sentences are about the base that is named, and so are tables without "each".
