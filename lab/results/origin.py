@@ -92,7 +92,8 @@ def _series(layout: Layout, patterns: Iterable[str]) -> dict[str, list[str]]:
     for _, mail in series.mails:
         done = [(one.path, f"removes {one.symbol}") for one in mail.removes]
         done += [(path, "deletes") for path in mail.deletes]
-        done += _edits(mail.diff)
+        # What it does to whole files is in their text.
+        done += [(path, edit) for path, edit in _edits(mail.diff) if path not in mail.grows]
         for path in filter(counts, mail.whole):
             content = series.read_whole(layout.root, path).content.decode(errors="replace")
             done.append((path, without_comments(content)))

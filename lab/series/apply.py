@@ -2,16 +2,19 @@
 """Make commits of mails, without a work tree. A mail applies as a whole, without fuzz, or not."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from lab.core.errors import LabError
 from lab.core.git import IDENTITY, Entry, GitFailed, Repo, signature
 from lab.series import cdefs
-from lab.series.files import WholeFile
-from lab.series.mail import Mail, Removal
+from lab.series.files import Series, WholeFile
+from lab.series.mail import Mail, Removal, edits
 
+# Gives a whole file of the repository, by path.
 Fetch = Callable[[str], WholeFile]
+# git's name of the tree without files.
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 _FAILED_HUNK = re.compile(r"patch failed: (.+):(\d+)$", re.MULTILINE)
 
@@ -55,9 +58,8 @@ def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
 
 def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
     """Path, header and old text of each hunk of DIFF, except those that have no old text."""
-    for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]:
-        head, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
-        path = head.split("\n")[0].rpartition(" b/")[2]
+    for path, part in edits(diff).items():
+        _, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
         for hunk in hunks:
             header, *lines = hunk.splitlines(keepends=True)
             if old := "".join(line[1:] for line in lines if line[0] in " -"):
@@ -67,9 +69,10 @@ def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
 def _check_places(index: Repo, mail: Mail, wanted_by: str) -> None:
     """LabError: a hunk fits in more than one place, so that only its line number would choose one.
 
-    That is no error if there are as many equal hunks as places: each place gets one.
+    That is no error if there are as many equal hunks as places: each place gets one. Nor is it in
+    whole files, whose lines have the same numbers on all bases.
     """
-    hunks = list(_hunks(mail.diff))
+    hunks = [hunk for hunk in _hunks(mail.diff) if hunk[0] not in mail.grows]
     alike = Counter((path, old) for path, _, old in hunks)
     for path, header, old in hunks:
         entry = _existing(index, path, wanted_by)
@@ -90,6 +93,42 @@ def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
         index.run("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)
     except GitFailed as error:
         raise _refused(mail, error, wanted_by) from error
+
+
+def _taken_back(repo: Repo, path: str, file: WholeFile, name: str, edit: str) -> WholeFile:
+    """A whole file without what the mail called NAME does to it."""
+    with repo.index_of(EMPTY_TREE) as index:
+        index.put(path, Entry(file.mode, index.store(file.content)))
+        patch = edit.encode("utf-8", "surrogateescape")
+        try:
+            index.run("apply", "--cached", "-R", "--whitespace=nowarn", "-", stdin=patch)
+        except GitFailed as error:
+            raise LabError(
+                f"{path} no longer has what {name} changes in it: edit it in build/linux, in the"
+                " commit of that mail, and run `make save`"
+            ) from error
+        entry = _existing(index, path, name)
+        return WholeFile(entry.mode, index.content(entry.blob))
+
+
+def as_added(repo: Repo, series: Series, whole: Fetch) -> Fetch:
+    """What gives whole files as the mails have them that add or replace them.
+
+    LabError, when it is called: a later mail changes what the file does not have.
+    """
+    later: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, mail in series.mails:
+        parts = edits(mail.diff)
+        for path in mail.grows:
+            later[path].append((name, parts[path]))
+
+    def fetch(path: str) -> WholeFile:
+        file = whole(path)
+        for name, edit in reversed(later[path]):
+            file = _taken_back(repo, path, file, name, edit)
+        return file
+
+    return fetch
 
 
 def _put_whole(index: Repo, mail: Mail, whole: Fetch, wanted_by: str) -> None:

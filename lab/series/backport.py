@@ -11,22 +11,25 @@ from lab.core.errors import LabError
 from lab.core.git import Repo
 from lab.core.paths import Layout
 from lab.series import files
-from lab.series.apply import tree_of_mail
+from lab.series.apply import as_added, tree_of_mail
 from lab.series.extract import Extractor, line_of, message_of
-from lab.series.files import AFTER, BEFORE, SAME, Series, WholeFile
-from lab.series.mail import Mail, file_name, format_mail, slug
+from lab.series.files import AFTER, BEFORE, SAME, WholeFile
+from lab.series.mail import Mail, edits, file_name, format_mail, slug
 from lab.series.pin import path_map
 from lab.series.tree import BASE_TAG
 
 
 class _Extractor(Extractor):
-    """Treats edits of whole files as diffs in commits that come after the series."""
+    """Lets commits that come after the series do to whole files what they like."""
 
     part = BEFORE
 
     def check_owner(self, subject: str, path: str) -> None:
         if self.part != AFTER:
             super().check_owner(subject, path)
+
+    def may_name(self, path: str) -> bool:
+        return self.part == AFTER or super().may_name(path)
 
     def is_whole(self, path: str, blob: str, *, added: bool) -> bool:
         return self.part == SAME and self.is_ours(path)
@@ -71,19 +74,24 @@ class _Saver:
             self.own[SAME, key] = file
         whole = set(map(self.paths.there, self.newest.whole))
         self.extractor = _Extractor(repo, BASE_TAG, whole.__contains__)
-
-    def _read_whole(self, path: str) -> WholeFile:
-        return Series((), self.paths).read_whole(self.layout.root, path)
+        loaded = files.load(layout)
+        self._as_added = as_added(repo, loaded, lambda path: loaded.read_whole(layout.root, path))
 
     def _makes(self, mail: Mail | None, commit: str) -> bool:
         """Whether applying a mail to the parent of a commit makes that commit."""
         if mail is None or mail.message != message_of(self.repo, commit):
             return False
         try:
-            made = tree_of_mail(self.repo, f"{commit}^", mail, self._read_whole, "save")
+            made = tree_of_mail(self.repo, f"{commit}^", mail, self._as_added, "save")
         except LabError:
             return False
         return made == self.repo.tree_of(commit)
+
+    def _grown_otherwise(self, mail: Mail, common: Mail) -> list[str]:
+        """The whole files of earlier mails that MAIL changes in another way than COMMON."""
+        mine, theirs = edits(mail.diff), edits(common.diff)
+        grown = {path for path in mine if path in self.extractor.owner} | set(common.grows)
+        return sorted(path for path in grown if mine.get(path) != theirs.get(path))
 
     def text_of(self, commit: str, part: str, name: str) -> bytes | None:
         """The mail to keep for a commit; None if series/ has it. LabError: it cannot be kept."""
@@ -98,13 +106,15 @@ class _Saver:
             self.extractor.owner.update((path, name) for path in mail.whole)
             return (self.layout.root / file).read_bytes()
         extract = self.extractor.extract(commit)
-        for path, whole in extract.files.items():
-            if whole != self._read_whole(path):
-                raise LabError(
-                    f'commit "{extract.mail.subject}" has another {path} than all bases share: make'
-                    f" the edit with BASE={self.layout.newest.version}, or after the last mail if"
-                    f" only {self.layout.version} needs it"
-                )
+        other = [path for path, whole in extract.files.items() if whole != self._as_added(path)]
+        if part == SAME:
+            other += self._grown_otherwise(extract.mail, self.common[name])
+        if other:
+            raise LabError(
+                f'commit "{extract.mail.subject}" has another {other[0]} than all bases share: make'
+                f" the edit with BASE={self.layout.newest.version}, or after the last mail if"
+                f" only {self.layout.version} needs it"
+            )
         made = files.shortened(extract.mail, self.common[name]) if part == SAME else extract.mail
         return format_mail(made).encode("utf-8", "surrogateescape")
 

@@ -81,11 +81,12 @@ class Extractor:
         parent = self.repo.text("rev-parse", f"{commit}^")
         change = self._classify(message.split("\n")[0], parent, commit)
         edits = change["edits"]
-        removes = [found for path in edits for found in self._removals(parent, commit, path)]
+        named = [path for path in edits if self.may_name(path)]
+        removes = [found for path in named for found in self._removals(parent, commit, path)]
         diff = self._diff(parent, commit, removes, edits)
         deletes, adds, replaces = (tuple(change[key]) for key in ("deletes", "adds", "replaces"))
         mail = Mail(message, tuple(removes), deletes, diff, adds, replaces)
-        files = {path: self._whole(commit, path) for path in mail.whole}
+        files = {path: self.whole(commit, path) for path in mail.whole}
         made = tree_of_mail(self.repo, parent, mail, files.__getitem__, f'"{mail.subject}"')
         if made != self.repo.tree_of(commit):
             raise WorkFailed(f'"{mail.subject}" would be another commit as a mail: a bug in save')
@@ -97,13 +98,14 @@ class Extractor:
         fields = self.repo.text("diff-tree", "-r", "-z", "--no-renames", parent, commit).split("\0")
         for information, path in zip(fields[0::2], fields[1::2], strict=False):
             _, mode, _, blob, status = information.split(" ")
-            self.check_owner(subject, path)
+            if status == "D":
+                self.check_owner(subject, path)
             if status != "D" and mode not in REGULAR:
                 what = f'commit "{subject}": {path}'
                 raise LabError(f"{what} is not a regular file; only regular files can be saved")
             if status == "D":
                 change["deletes"].append(path)
-            elif not self.is_whole(path, blob, added=status == "A"):
+            elif path in self.owner or not self.is_whole(path, blob, added=status == "A"):
                 change["edits"].append(path)
             elif status == "A":
                 change["adds"].append(path)
@@ -113,13 +115,20 @@ class Extractor:
         return change
 
     def check_owner(self, subject: str, path: str) -> None:
-        """LabError: the file is a whole file of ours, and an earlier commit has added it."""
+        """LabError: the file is a whole file of ours, which a commit must not delete."""
         if path in self.owner:
             raise LabError(
-                f'commit "{subject}" changes {path}, a whole file that belongs to'
-                f' "{self.owner[path]}": make the edit there (git commit --fixup, then'
+                f'commit "{subject}" deletes {path}, a whole file that belongs to'
+                f' "{self.owner[path]}": drop it there (git commit --fixup, then'
                 " git rebase -i --autosquash base)"
             )
+
+    def may_name(self, path: str) -> bool:
+        """Whether definitions that a commit removes from a file may be named instead of shown.
+
+        Not in whole files: what a mail does to them has to be reversible.
+        """
+        return path not in self.owner
 
     def is_whole(self, path: str, blob: str, *, added: bool) -> bool:
         """Whether the repository keeps a file as a whole, instead of a diff."""
@@ -169,9 +178,11 @@ class Extractor:
         text = re.sub(r"^index [0-9a-f]+\.\.[0-9a-f]+( \d+)?\n", "", text, flags=re.MULTILINE)
         return re.sub(r"^(@@ -\S+ \+\S+ @@).*", r"\1", text, flags=re.MULTILINE)
 
-    def _whole(self, commit: str, path: str) -> WholeFile:
+    def whole(self, commit: str, path: str) -> WholeFile:
+        """A file of a commit. LabError: it has none at this path."""
         entry = self.repo.entry(commit, path)
-        assert entry is not None, "the commit adds or replaces it"
+        if entry is None:
+            raise LabError(f"{path}, a whole file, is missing in {commit}")
         return WholeFile(entry.mode, self.repo.content(entry.blob))
 
 

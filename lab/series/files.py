@@ -3,13 +3,13 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.core.errors import LabError
 from lab.core.paths import Layout
-from lab.series.mail import Mail, NamedMail, format_mail, parse, slug
+from lab.series.mail import Mail, NamedMail, edits, format_mail, parse, slug
 from lab.series.pin import SAME_PATHS, PathMap, path_map
 
 # Top-level directories of the kernel in which the repository keeps whole files.
@@ -73,10 +73,19 @@ def _check_owners(series: Series) -> None:
         for path in mail.whole:
             if path in owner:
                 raise LabError(
-                    f"{name}: {path} belongs to {owner[path]} already;"
-                    " a whole file belongs to one mail"
+                    f"{name}: {path} belongs to {owner[path]} already: a later mail changes a"
+                    " whole file by a diff"
                 )
             owner[path] = name
+
+
+def _growing(mails: Iterable[NamedMail]) -> Iterator[NamedMail]:
+    """The same mails, which know what in their diffs changes whole files of earlier mails."""
+    ours: set[str] = set()
+    for name, mail in mails:
+        grown = tuple(path for path in edits(mail.diff) if path in ours)
+        yield NamedMail(name, replace(mail, grows=grown))
+        ours.update(mail.whole)
 
 
 def read_mails(layout: Layout, directory: Path) -> list[NamedMail]:
@@ -99,15 +108,21 @@ def title(layout: Layout, name: str, mail: Mail) -> str:
 def completed(mail: Mail, common: Mail) -> Mail:
     """MAIL, of an older base, with what it leaves to COMMON, the mail of series/ that it replaces.
 
-    That is the changelog, unless it has one of its own, and likewise the whole files.
+    That is the changelog, unless it has one of its own, and likewise the whole files. What COMMON
+    does to whole files of earlier mails is the same on all bases.
     """
     if mail.message == mail.subject:
         mail = replace(mail, message=common.message)
+    parts = edits(common.diff)
+    diff = mail.diff + "".join(parts[path] for path in common.grows)
+    mail = replace(mail, diff=diff, grows=common.grows)
     return mail if mail.whole else replace(mail, adds=common.adds, replaces=common.replaces)
 
 
 def shortened(mail: Mail, common: Mail) -> Mail:
-    """MAIL without the parts that completed() can take from COMMON."""
+    """MAIL without the parts that completed() takes from COMMON."""
+    kept = (part for path, part in edits(mail.diff).items() if path not in common.grows)
+    mail = replace(mail, diff="".join(kept), grows=())
     if mail.message == common.message:
         mail = replace(mail, message=mail.subject)
     if (set(mail.adds), set(mail.replaces)) == (set(common.adds), set(common.replaces)):
@@ -127,7 +142,7 @@ def differing(layout: Layout, common: Mapping[str, Mail]) -> dict[str, NamedMail
 
 def load(layout: Layout) -> Series:
     """The mails of a base: those of series/, for an older base with what backport/ changes."""
-    common = read_mails(layout, layout.series)
+    common = list(_growing(read_mails(layout, layout.series)))
     if layout.is_newest:
         series = Series(tuple(common))
     else:

@@ -27,7 +27,9 @@ class Mail:
     message: subject, blank line, changelog; no newline at either end.
     removes: definitions removed by name. deletes: kernel files that go.
     diff: edits of kernel files, as `git apply` takes them.
-    adds, replaces: files whose whole text is in the repository at that path.
+    adds, replaces: files whose whole text is in the repository at that path. The mail has them
+    without what later mails do to them.
+    grows: paths in diff of whole files that earlier mails add or replace; files.load() sets this.
     from_newest: whether its line numbers may be those of another base than the one it is for.
     """
 
@@ -37,6 +39,7 @@ class Mail:
     diff: str = ""
     adds: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
+    grows: tuple[str, ...] = ()
     from_newest: bool = False
 
     @property
@@ -59,6 +62,12 @@ class NamedMail(NamedTuple):
 
     name: str
     mail: Mail
+
+
+def edits(diff: str) -> dict[str, str]:
+    """What a diff does to each file: its part of the diff, by path."""
+    parts = re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]
+    return {part.split("\n", 1)[0].rpartition(" b/")[2]: part for part in parts}
 
 
 def slug(mail: Mail) -> str:

@@ -99,6 +99,7 @@ class PathMap:
             diff=_HEADER.sub(self._header, mail.diff),
             adds=tuple(map(self.there, mail.adds)),
             replaces=tuple(map(self.there, mail.replaces)),
+            grows=tuple(map(self.there, mail.grows)),
             from_newest=True,
         )
 

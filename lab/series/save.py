@@ -44,7 +44,9 @@ def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, Whol
         text = format_mail(extract.mail).encode("utf-8", "surrogateescape")
         made[f"series/{file_name(extract.mail, number)}"] = WholeFile("100644", text)
         made.update(extract.files)
-    return made
+    # A later mail may have changed them.
+    whole = [path for path in made if not path.startswith("series/")]
+    return made | {path: extractor.whole(head, path) for path in whole}
 
 
 def _write_all(root: Path, made: Files) -> None:

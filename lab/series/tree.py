@@ -21,7 +21,7 @@ from lab.core.locks import locked
 from lab.core.paths import DEFAULT_BASE, KINDS, LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
 from lab.series import files
-from lab.series.apply import commit_mails
+from lab.series.apply import as_added, commit_mails
 from lab.series.archive import SourceMissing
 from lab.series.source import KernelSource, current_source
 
@@ -118,7 +118,8 @@ def commit_series(layout: Layout, repo: Repo, mails: files.Series) -> str:
     """Put the repository's series on `base`, without moving a branch; returns the tip."""
     base = repo.text("rev-parse", BASE_TAG)
     named = ((files.title(layout, name, mail), mail) for name, mail in mails.mails)
-    return commit_mails(repo, base, named, lambda path: mails.read_whole(layout.root, path))
+    whole = as_added(repo, mails, lambda path: mails.read_whole(layout.root, path))
+    return commit_mails(repo, base, named, whole)
 
 
 def series_commits(layout: Layout, repo: Repo, mails: files.Series) -> list[str]:

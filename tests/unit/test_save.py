@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Commits of build/linux become the repository's files, and back, without noise."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,9 +143,60 @@ def test_no_newline_and_other_encodings_survive(fake: FakeKernel) -> None:
     assert fake.git("rev-parse", "HEAD^^{tree}") == before
 
 
-def later_edit(fake: FakeKernel) -> None:
+def grown(fake: FakeKernel) -> None:
+    """A whole file that three more mails change."""
+    fake.write(SPLITTER, "// ours\nint eager_split;\n\n//\n", commit="KVM: split")
+    fake.edit(SPLITTER, "int eager", "int one;\nint eager", commit="KVM: one")
+    fake.edit(SPLITTER, "// ours", "// mine", commit="KVM: mine")
+    fake.edit(SPLITTER, "int eager_split;", "int eager_split;\nint two;", commit="KVM: two")
+
+
+def test_a_whole_file_may_grow_from_mail_to_mail(fake: FakeKernel) -> None:
+    grown(fake)
+    save(fake.layout)
+    last = fake.read(SPLITTER)
+    assert fake.repository()[SPLITTER].decode() == last
+    assert last == "// mine\nint one;\nint eager_split;\nint two;\n\n//\n"
+    (second,) = fake.layout.series.glob("0002-*.patch")
+    assert "Removes:" not in second.read_text()
+    assert second.read_text().endswith("@@ -1,2 +1,3 @@\n // ours\n+int one;\n int eager_split;\n")
+    before = fake.git("log", "--format=%T", "base..")
+    shutil.rmtree(fake.linux)
+    fake.make_tree()
+    assert fake.git("log", "--format=%T", "base..") == before
+    assert save(fake.layout) == []
+
+
+def test_a_definition_that_a_whole_file_loses_is_shown_and_not_named(fake: FakeKernel) -> None:
+    fake.write(SPLITTER, "int a(void)\n{\n\treturn 1;\n}\n\nint b;\n", commit="KVM: first")
+    fake.write(SPLITTER, "int b;\n", commit="KVM: second")
+    save(fake.layout)
+    (second,) = fake.layout.series.glob("0002-*.patch")
+    assert "Removes:" not in second.read_text()
+    shutil.rmtree(fake.linux)
+    fake.make_tree()
+    assert "return 1;" in fake.git("show", f"HEAD^:{SPLITTER}")
+
+
+def test_a_whole_file_without_what_a_later_mail_changes_in_it(fake: FakeKernel) -> None:
+    grown(fake)
+    save(fake.layout)
+    before = fake.git("rev-parse", "HEAD")
+    fake.put(SPLITTER, fake.read(SPLITTER).replace("int two;\n", ""))
+    said = refused(fake.make_tree)
+    assert f"{SPLITTER} no longer has what series/0004-kvm-two.patch changes in it" in said
+    assert "`make save`" in said
+    assert fake.git("rev-parse", "HEAD") == before
+    # Elsewhere it may be edited: lines only move.
+    fake.put(SPLITTER, fake.read(SPLITTER) + "// new\n")
+    fake.make_tree()
+    assert fake.git("show", f"HEAD^:{SPLITTER}").endswith("int eager_split;\n\n//\n// new")
+
+
+def later_deletion(fake: FakeKernel) -> None:
     split(fake)
-    fake.edit(SPLITTER, "// ours", "// mine", commit="KVM: later")
+    (fake.linux / SPLITTER).unlink()
+    fake.commit("KVM: later")
 
 
 def fixup(fake: FakeKernel) -> None:
@@ -181,7 +233,7 @@ def changed_repository(fake: FakeKernel) -> None:
 
 @for_each_row(
     "work, said",
-    (later_edit, 'a whole file that belongs to "KVM: split"'),
+    (later_deletion, f'deletes {SPLITTER}, a whole file that belongs to "KVM: split"'),
     (fixup, "git rebase -i --autosquash base"),
     (edit("KVM: x\n\ntext\n---\nmore"), 'a line "---"'),
     (edit("KVM: x\nsecond line"), "needs a blank line"),

@@ -174,7 +174,7 @@ def test_first_failure_leaves_no_tree(with_series: FakeKernel) -> None:
     assert not (with_series.layout.build / "linux.new").exists()
     # A whole file has one owner.
     with_series.put(FIRST, FIRST_TEXT.replace("---\n\n", f"---\nAdds: {SPLITTER}\n\n"))
-    assert "belongs to one mail" in refused(with_series.make_tree)
+    assert "belongs to series/0001-kvm-count.patch already" in refused(with_series.make_tree)
 
 
 @for_each_row(
