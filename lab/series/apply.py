@@ -56,14 +56,23 @@ def _refused(mail: Mail, error: GitFailed, wanted_by: str) -> LabError:
     return LabError(f"{wanted_by}: {reason}; {remedy}")
 
 
-def _hunks(diff: str) -> Iterator[tuple[str, str, str]]:
-    """Path, header and old text of each hunk of DIFF, except those that have no old text."""
+def _hunks(diff: str, side: str = "-") -> Iterator[tuple[str, str, str]]:
+    """Path, header and text of each hunk of DIFF, except those that have no text.
+
+    side: "-" for the text before the change, "+" for that after it.
+    """
     for path, part in edits(diff).items():
         _, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
         for hunk in hunks:
             header, *lines = hunk.splitlines(keepends=True)
-            if old := "".join(line[1:] for line in lines if line[0] in " -"):
-                yield path, header.strip(), old
+            if text := "".join(line[1:] for line in lines if line[0] in f" {side}"):
+                yield path, header.strip(), text
+
+
+def _places(content: bytes, lines: str) -> int:
+    """How often a file has these lines. Places may overlap, so the search is a lookahead."""
+    text = "\n" + content.decode("utf-8", "surrogateescape")
+    return len(re.findall(rf"(?=\n{re.escape(lines)})", text))
 
 
 def _check_places(index: Repo, mail: Mail, wanted_by: str) -> None:
@@ -76,9 +85,7 @@ def _check_places(index: Repo, mail: Mail, wanted_by: str) -> None:
     alike = Counter((path, old) for path, _, old in hunks)
     for path, header, old in hunks:
         entry = _existing(index, path, wanted_by)
-        text = "\n" + index.content(entry.blob).decode("utf-8", "surrogateescape")
-        # A lookahead finds overlapping places as well.
-        count = len(re.findall(rf"(?=\n{re.escape(old)})", text))
+        count = _places(index.content(entry.blob), old)
         if count > alike[path, old]:
             raise LabError(f"{wanted_by}: hunk {header} of {path} fits in {count} places here")
 
@@ -95,26 +102,43 @@ def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
         raise _refused(mail, error, wanted_by) from error
 
 
-def _taken_back(repo: Repo, path: str, file: WholeFile, name: str, edit: str) -> WholeFile:
-    """A whole file without what the mail called NAME does to it."""
+def _with_edit(repo: Repo, path: str, file: WholeFile, edit: str, *words: str) -> WholeFile:
+    """A file after an edit, or before it with -R among WORDS. GitFailed: it does not apply."""
     with repo.index_of(EMPTY_TREE) as index:
         index.put(path, Entry(file.mode, index.store(file.content)))
         patch = edit.encode("utf-8", "surrogateescape")
-        try:
-            index.run("apply", "--cached", "-R", "--whitespace=nowarn", "-", stdin=patch)
-        except GitFailed as error:
-            raise LabError(
-                f"{path} no longer has what {name} changes in it: edit it in build/linux, in the"
-                " commit of that mail, and run `make save`"
-            ) from error
-        entry = _existing(index, path, name)
+        index.run("apply", "--cached", *words, "--whitespace=nowarn", "-", stdin=patch)
+        entry = _existing(index, path, "save")
         return WholeFile(entry.mode, index.content(entry.blob))
+
+
+def _taken_back(repo: Repo, path: str, file: WholeFile, name: str, edit: str) -> WholeFile:
+    """A whole file without what the mail called NAME does to it.
+
+    LabError: the file does not have that, or has it twice, so that it could be taken back at
+    another place than where the mail puts it.
+    """
+    said = (
+        f"{path} no longer has what {name} changes in it, or more than once: edit it in"
+        " build/linux, in the commit of that mail, and run `make save`"
+    )
+    if any(_places(file.content, new) > 1 for _, _, new in _hunks(edit, "+")):
+        raise LabError(said)
+    try:
+        before = _with_edit(repo, path, file, edit, "-R")
+        again = _with_edit(repo, path, before, edit)
+    except GitFailed as error:
+        raise LabError(said) from error
+    if again != file:
+        raise LabError(said)
+    return before
 
 
 def as_added(repo: Repo, series: Series, whole: Fetch) -> Fetch:
     """What gives whole files as the mails have them that add or replace them.
 
-    LabError, when it is called: a later mail changes what the file does not have.
+    LabError, when it is called: a later mail changes what the file does not have. So what the mails
+    make in the end is what WHOLE gives.
     """
     later: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, mail in series.mails:

@@ -18,7 +18,9 @@ from .matrix import DISTINCT_MODES, Mode
 from .test_selftests import run_silent
 
 CONFIG = "host"
-NOT_BUILT = "nothing was done as on hosts: there is no kernel host; `make test WHAT=limit` builds it"
+NOT_BUILT = (
+    "nothing was done as on hosts: there is no kernel host; `make test WHAT=limit` builds it"
+)
 TEST = "x86/eager_split_limit_test"
 # With so little memory a VM does not live without eager splitting, either.
 TOO_LITTLE = r"(enable|clear), \d+ \+ \d+ KiB of room: too little without as well"

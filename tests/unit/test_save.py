@@ -187,6 +187,17 @@ def test_a_whole_file_without_what_a_later_mail_changes_in_it(fake: FakeKernel) 
     assert f"{SPLITTER} no longer has what series/0004-kvm-two.patch changes in it" in said
     assert "`make save`" in said
     assert fake.git("rev-parse", "HEAD") == before
+    # Another place could be taken for that of the mail.
+    again = "int eager_split;\nint two;\n\n"
+    text = "// mine\nint one;\nint eager_split;\nint two;\n\n//\n"
+    fake.put(SPLITTER, text.replace("//\n", f"//\n{again}//\n"))
+    assert "or more than once" in refused(fake.make_tree)
+    fake.put(SPLITTER, text)
+    # Nor is the mode of a file lost.
+    (fake.layout.root / SPLITTER).chmod(0o755)
+    fake.make_tree()
+    assert fake.git("ls-files", "-s", SPLITTER).startswith("100755")
+    (fake.layout.root / SPLITTER).chmod(0o644)
     # Elsewhere it may be edited: lines only move.
     fake.put(SPLITTER, fake.read(SPLITTER) + "// new\n")
     fake.make_tree()
