@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What hosts do that the smallest kernel can't: memory cgroups, and memory that moves.
+"""VMs near the limit of their memory cgroup: who lives with lazy splitting lives with eager.
 
-VMs near the limit of their memory cgroup: who lives with lazy splitting lives with eager. And VMs
-whose memory the host moves between NUMA nodes, swaps out, compacts, merges or poisons. Only the
-kernel of the configuration host can do that.
+Only the kernel of the configuration host has memory cgroups.
 """
 
 from collections.abc import Callable
@@ -18,24 +16,12 @@ from .matrix import DISTINCT_MODES, Mode
 from .test_selftests import run_silent
 
 CONFIG = "host"
-NOT_BUILT = (
-    "nothing was done as on hosts: there is no kernel host; `make test WHAT=limit` builds it"
-)
+NOT_BUILT = "no limit was met: there is no kernel host; `make test WHAT=limit` builds it"
 TEST = "x86/eager_split_limit_test"
 # With so little memory a VM does not live without eager splitting, either.
 TOO_LITTLE = r"(enable|clear), \d+ \+ \d+ KiB of room: too little without as well"
 # The guest's huge pages are one of the host's.
 SCRIPT = "echo 1 >/proc/sys/vm/nr_hugepages && exec /test"
-MOVED = "x86/dirty_log_host_test"
-NODES = ("numa=fake=2",)
-SWAP_SCRIPT = """
-set -e
-echo 64M >/sys/block/zram0/disksize
-mkswap /dev/zram0 >/dev/null
-swapon /dev/zram0
-echo "$1" >/sys/module/kvm/parameters/eager_page_split
-exec /test
-"""
 
 
 @pytest.mark.parametrize("mode", DISTINCT_MODES, ids=lambda mode: mode.name)
@@ -51,25 +37,3 @@ def test_vms_live_near_their_limit(
         timeout_s=600,
     )
     run_silent(mode.machine, job, TOO_LITTLE)
-
-
-@pytest.mark.parametrize("eager", ["N", "Y"])
-@pytest.mark.parametrize("dirty_bits", ["off", "on"])
-@pytest.mark.parametrize("mode", DISTINCT_MODES, ids=lambda mode: mode.name)
-def test_memory_that_the_host_moves_or_takes(
-    optional_kernel: Callable[..., Kernel],
-    selftests: Callable[[str], Path],
-    mode: Mode,
-    dirty_bits: str,
-    eager: str,
-) -> None:
-    job = Job(
-        kernel=optional_kernel(CONFIG, NOT_BUILT).image,
-        command=("sh", "-c", SWAP_SCRIPT, "host", eager),
-        parameters={**mode.parameters, "kvm.dirty_bits": dirty_bits},
-        cmdline=NODES,
-        cpus=4,
-        files={"/test": selftests("series") / MOVED},
-        timeout_s=600,
-    )
-    run_silent(mode.machine, job)
