@@ -60,14 +60,11 @@ class Grid:
     rows: Sequence[Sequence[str]]
     base: str = ""
 
-    def _titled(self) -> list[Sequence[str]]:
-        """The titles of the columns, the first of which names the base, and the rows."""
-        first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
-        return [(first, *self.columns[1:]), *self.rows]
-
     def markdown(self) -> str:
+        """The table. The title of the first column names the base."""
+        first = f"Linux {self.base}: {self.columns[0]}" if self.base else self.columns[0]
         rule = ["---", *(["---:"] * (len(self.columns) - 1))]
-        lines = [f"| {' | '.join(row)} |" for row in self._titled()]
+        lines = [f"| {' | '.join(row)} |" for row in [(first, *self.columns[1:]), *self.rows]]
         return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:], ""])
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from lab.core.errors import LabError
 from lab.core.git import GitFailed, Repo
 from lab.core.paths import LAYOUT, Layout
-from lab.series import files, tree
+from lab.series import files, mail, tree
 from lab.series.pin import read_pin
 
 SOURCE, COMMIT = "source", "commit"
@@ -56,7 +56,6 @@ _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@.*$", re.MULTILINE)
 _COMMENT_LINE = re.compile(
     r"^[ +-][ \t]*(?:/\*.*\*/|/\*\*?[^*\n]*|\*/|\*(?:[ \t].*)?)[ \t]*\n", re.MULTILINE
 )
-_EDITED = re.compile(r"^diff --git a/(\S+) ", re.MULTILINE)
 
 
 def without_comments(code: str) -> str:
@@ -71,8 +70,8 @@ def _matches(path: str, patterns: Iterable[str]) -> bool:
 
 def _edits(diff: str) -> Iterator[tuple[str, str]]:
     """The files that a diff edits, and what is changed in each: not where, and no comments."""
-    _, *parts = _EDITED.split(diff)
-    for path, edit in zip(parts[::2], parts[1::2], strict=True):
+    for path, part in mail.edits(diff).items():
+        edit = part.removeprefix(f"diff --git a/{path} ")
         yield path, _COMMENT_LINE.sub("", _HUNK.sub("@@", edit))
 
 
@@ -89,12 +88,12 @@ def _series(layout: Layout, patterns: Iterable[str]) -> dict[str, list[str]]:
         name = series.paths.back(path)
         return _matches(name, wanted) and name not in DEBUG_ONLY
 
-    for _, mail in series.mails:
-        done = [(one.path, f"removes {one.symbol}") for one in mail.removes]
-        done += [(path, "deletes") for path in mail.deletes]
+    for _, one in series.mails:
+        done = [(removal.path, f"removes {removal.symbol}") for removal in one.removes]
+        done += [(path, "deletes") for path in one.deletes]
         # What it does to whole files is in their text.
-        done += [(path, edit) for path, edit in _edits(mail.diff) if path not in mail.grows]
-        for path in filter(counts, mail.whole):
+        done += [(path, edit) for path, edit in _edits(one.diff) if path not in one.grows]
+        for path in filter(counts, one.whole):
             content = series.read_whole(layout.root, path).content.decode(errors="replace")
             done.append((path, without_comments(content)))
         for path, what in done:

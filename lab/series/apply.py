@@ -103,7 +103,7 @@ def _apply_diff(index: Repo, mail: Mail, wanted_by: str) -> None:
 
 
 def _with_edit(repo: Repo, path: str, file: WholeFile, edit: str, *words: str) -> WholeFile:
-    """A file after an edit, or before it with -R among WORDS. GitFailed: it does not apply."""
+    """A file after an edit, or before it if WORDS has -R. GitFailed: the edit does not apply."""
     with repo.index_of(EMPTY_TREE) as index:
         index.put(path, Entry(file.mode, index.store(file.content)))
         patch = edit.encode("utf-8", "surrogateescape")

@@ -106,7 +106,8 @@ class _Saver:
             self.extractor.owner.update((path, name) for path in mail.whole)
             return (self.layout.root / file).read_bytes()
         extract = self.extractor.extract(commit)
-        other = [path for path, whole in extract.files.items() if whole != self._as_added(path)]
+        added = extract.mail.whole
+        other = [path for path in added if extract.files[path] != self._as_added(path)]
         if part == SAME:
             other += self._grown_otherwise(extract.mail, self.common[name])
         if other:

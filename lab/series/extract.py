@@ -29,7 +29,7 @@ IsOurs = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Extract:
-    """A commit as the repository keeps it: the mail and the whole files it owns."""
+    """A commit as the repository keeps it: the mail, and the whole files that it changes."""
 
     mail: Mail
     files: Mapping[str, WholeFile]
@@ -86,7 +86,8 @@ class Extractor:
         diff = self._diff(parent, commit, removes, edits)
         deletes, adds, replaces = (tuple(change[key]) for key in ("deletes", "adds", "replaces"))
         mail = Mail(message, tuple(removes), deletes, diff, adds, replaces)
-        files = {path: self.whole(commit, path) for path in mail.whole}
+        grown = (path for path in edits if path in self.owner)
+        files = {path: self._whole(commit, path) for path in (*mail.whole, *grown)}
         made = tree_of_mail(self.repo, parent, mail, files.__getitem__, f'"{mail.subject}"')
         if made != self.repo.tree_of(commit):
             raise WorkFailed(f'"{mail.subject}" would be another commit as a mail: a bug in save')
@@ -178,11 +179,9 @@ class Extractor:
         text = re.sub(r"^index [0-9a-f]+\.\.[0-9a-f]+( \d+)?\n", "", text, flags=re.MULTILINE)
         return re.sub(r"^(@@ -\S+ \+\S+ @@).*", r"\1", text, flags=re.MULTILINE)
 
-    def whole(self, commit: str, path: str) -> WholeFile:
-        """A file of a commit. LabError: it has none at this path."""
+    def _whole(self, commit: str, path: str) -> WholeFile:
         entry = self.repo.entry(commit, path)
-        if entry is None:
-            raise LabError(f"{path}, a whole file, is missing in {commit}")
+        assert entry is not None, "the commit adds, replaces or edits it"
         return WholeFile(entry.mode, self.repo.content(entry.blob))
 
 

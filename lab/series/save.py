@@ -43,10 +43,9 @@ def made_of(layout: Layout, repo: Repo, head: str, old: Files) -> dict[str, Whol
         extract = extractor.extract(commit)
         text = format_mail(extract.mail).encode("utf-8", "surrogateescape")
         made[f"series/{file_name(extract.mail, number)}"] = WholeFile("100644", text)
+        # If a later mail changes a whole file, the last one wins.
         made.update(extract.files)
-    # A later mail may have changed them.
-    whole = [path for path in made if not path.startswith("series/")]
-    return made | {path: extractor.whole(head, path) for path in whole}
+    return made
 
 
 def _write_all(root: Path, made: Files) -> None:

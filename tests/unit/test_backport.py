@@ -248,8 +248,7 @@ def test_a_whole_file_that_would_grow_otherwise(
     old: FakeKernel, new: FakeKernel, become: str
 ) -> None:
     grow(new, old)
-    change = lambda: old.edit(SPLITTER, "int next;\nint grown;", become)  # noqa: E731
-    amend(old, "KVM: grow", change)
+    amend(old, "KVM: grow", lambda: old.edit(SPLITTER, "int next;\nint grown;", become))
     before = old.repository()
     said = refused(save, old.layout)
     assert f'"KVM: grow" has another {SPLITTER} than all bases share' in said

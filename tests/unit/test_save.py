@@ -204,6 +204,19 @@ def test_a_whole_file_without_what_a_later_mail_changes_in_it(fake: FakeKernel) 
     assert fake.git("show", f"HEAD^:{SPLITTER}").endswith("int eager_split;\n\n//\n// new")
 
 
+def test_the_mode_that_a_later_mail_gives_a_whole_file(fake: FakeKernel) -> None:
+    grown(fake)
+    (fake.linux / SPLITTER).chmod(0o755)
+    fake.commit("KVM: mode")
+    save(fake.layout)
+    before = fake.git("log", "--format=%T", "base..")
+    shutil.rmtree(fake.linux)
+    fake.make_tree()
+    assert fake.git("log", "--format=%T", "base..") == before
+    (fake.layout.root / SPLITTER).chmod(0o644)
+    assert f"{SPLITTER} no longer has what series/0005-kvm-mode.patch" in refused(fake.make_tree)
+
+
 def later_deletion(fake: FakeKernel) -> None:
     split(fake)
     (fake.linux / SPLITTER).unlink()
