@@ -72,7 +72,7 @@ help:
 	@echo 'make soak     an hour of stress with new seeds, in two machines at a time'
 	@echo
 	@echo 'make tree     build/linux: the packaged kernel source plus this series, one commit per mail'
-	@echo 'make save     write the commits of build/linux back to series/ and to the whole files'
+	@echo 'make save     write the commits of build/linux back to series/, to the whole files and to base/'
 	@echo 'make check    check that tree and save agree, that every mail builds, and that the checkers report nothing'
 	@echo 'make build    build the kernel and the KVM selftests'
 	@echo 'make mail     the series as mails in build/mail, by topics with a cover letter each; sends nothing'

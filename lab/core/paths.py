@@ -62,6 +62,11 @@ class Layout:
         return self.pins / f"{self.version}.pin"
 
     @property
+    def sums(self) -> Path:
+        """Checksums of the files of the kernel that the series edits, see lab.series.sums."""
+        return self.root / "base" / f"{self.version}.sums"
+
+    @property
     def series(self) -> Path:
         return self.root / "series"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the commits of build/linux back to series/ and the whole files."""
+"""Write the commits of build/linux back to series/, the whole files and base/VERSION.sums."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from lab.core.git import Repo
 from lab.core.locks import locked
 from lab.core.paths import LAYOUT, Layout
 from lab.core.steps import say
-from lab.series import backport, files, tree
+from lab.series import backport, files, sums, tree
 from lab.series.extract import Extractor, line_of
 from lab.series.files import WholeFile
 from lab.series.mail import file_name, format_mail
@@ -104,8 +104,12 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
         _write_all(layout.root, {path: new[path] for path in written})
         for path in removed:
             _remove(layout.root, path)
-        inputs = files.fingerprint(layout, files.load(layout))
+        series = files.load(layout)
+        inputs = files.fingerprint(layout, series)
         tree.write_state(layout.linux, tree.State(head, inputs, state.sha256))
+        if tree.has_sums(layout, state.sha256):
+            made = sums.of_tree(layout, repo, series, tree.BASE_TAG, head)
+            written += sums.write(layout, made)
         return [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
 
 
@@ -116,9 +120,9 @@ def save(layout: Layout, *, overwrite: bool = False) -> list[str]:
     help="Overwrite files that have changed in the repository meanwhile.",
 )
 def command(overwrite: bool) -> None:
-    """Write the commits of build/linux back to series/ and to the whole files.
+    """Write the commits of build/linux back to series/, the whole files and base/VERSION.sums.
 
-    For an older base, only files in backport/VERSION are written.
+    For an older base, only files in backport/VERSION and base/VERSION.sums are written.
     """
     for line in save(LAYOUT, overwrite=overwrite) or ["nothing to save"]:
         say(line)

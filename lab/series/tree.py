@@ -20,9 +20,10 @@ from lab.core.git import IDENTITY, Repo, signature
 from lab.core.locks import locked
 from lab.core.paths import DEFAULT_BASE, KINDS, LAYOUT, Layout
 from lab.core.steps import run_logged, say, step
-from lab.series import files
+from lab.series import files, sums
 from lab.series.apply import as_added, commit_mails
 from lab.series.archive import SourceMissing
+from lab.series.pin import read_pin
 from lab.series.source import KernelSource, current_source
 
 BRANCH = "series"
@@ -203,6 +204,29 @@ def make(layout: Layout, found: KernelSource, *, discard: bool = False) -> str:
         return f"{layout.linux}: {count}"
 
 
+def has_sums(layout: Layout, sha256: str) -> bool:
+    """Whether base/VERSION.sums is about trees of this source.
+
+    It is about the newest one that the repository's pin proves. sha256: of the source.
+    """
+    pin = read_pin(layout)
+    return layout.pins == layout.sums.parent and pin.proved[pin.newest] == sha256
+
+
+def check_sums(layout: Layout, head: str = "") -> bool:
+    """Compare base/VERSION.sums with what the series makes.
+
+    head: the last commit of the series; if empty, that with which build/linux was last in step.
+    False if the sums are not about trees of this source. LabError: they are not true.
+    """
+    state = read_state(layout.linux)
+    if not has_sums(layout, state.sha256):
+        return False
+    repo, series = Repo(layout.linux), files.load(layout)
+    sums.check(layout, sums.of_tree(layout, repo, series, BASE_TAG, head or state.head))
+    return True
+
+
 def work_tree(layout: Layout, path: Path, commit: str) -> Path:
     """Make PATH a further work tree of build/linux, with COMMIT checked out.
 
@@ -268,3 +292,5 @@ def command(discard: bool, ask: bool, given: Path | None, others: bool) -> None:
         click.echo("\n".join(available(LAYOUT)))
     else:
         say(make(LAYOUT, current_source(LAYOUT, given), discard=discard))
+        if not check_sums(LAYOUT):
+            say(f"{LAYOUT.sums.name} is of another source, so it was not compared with the tree")

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from lab.core.errors import WorkFailed
+from lab.core.errors import LabError, WorkFailed
 from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.core.steps import step
@@ -26,7 +26,7 @@ class Check(NamedTuple):
 
 
 def round_trip(subject: Subject) -> CheckResult:
-    """Tree -> save changes nothing, and every whole file belongs to a mail."""
+    """Tree -> save changes nothing, and every whole file belongs to a mail. The sums are true."""
     old = save.present(subject.layout)
     new = save.made_of(subject.layout, subject.repo, subject.tip, old)
     written, removed = save.differences(old, new)
@@ -35,6 +35,10 @@ def round_trip(subject: Subject) -> CheckResult:
     if subject.layout.is_newest:
         orphans = files.orphans(subject.layout, subject.loaded)
         problems += [f"{path}: no mail adds or replaces it" for path in orphans]
+    try:
+        tree.check_sums(subject.layout, subject.tip)
+    except LabError as error:
+        problems.append(str(error))
     return CheckResult(f"{len(old)} files", tuple(problems))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lab.build import selftests
 from lab.core.paths import Layout
-from lab.series import tree
+from lab.series import sums, tree
 from lab.series.mail import parse
 from lab.series.pin import PathMap
 from lab.series.save import save
@@ -163,6 +163,22 @@ def test_only_what_differs_is_saved(old: FakeKernel, new: FakeKernel) -> None:
     old.edit(SPLITTER, "int last", "long last", commit="KVM: selftests: only here")
     assert save(old.layout) == [f"wrote {BACKPORT}/post/0002-kvm-selftests-only-here.patch"]
     assert {name: old.repository()[name] for name in before} == before
+
+
+def test_checksums_of_an_older_base(old: FakeKernel, new: FakeKernel) -> None:
+    """They are under the names of the newest base; whole files that only this base changes, too."""
+    live = f"{KVM}/x86/dirty_log_live.c"
+    new.prove()
+    old.prove()
+    new.write(live, "int a;\n", commit="KVM: selftests: live")
+    assert f"wrote {live}" in save(new.layout)
+    old.make_tree()
+    old.edit(f"{KVM}/x86_64/dirty_log_live.c", "int a", "int old", commit="KVM: only here")
+    assert save(old.layout)[1:] == ["wrote base/6.12.sums"]
+    assert tree.check_sums(old.layout) and tree.check_sums(new.layout)
+    assert set(sums.read(new.layout)) == {MMU}
+    assert set(sums.read(old.layout)) == {MMU, HEADER, SPLITTER, live}
+    assert sums.read(old.layout)[live] == sums.sum_of(live, b"int old;\n")
 
 
 def amend(fake: FakeKernel, subject: str, change: Callable[[], None], message: str = "") -> None:
