@@ -65,7 +65,7 @@ help:
 	@echo '              WHAT=races      an hour of stress on a kernel that reports data races'
 	@echo '              WHAT=leaks      build a kernel with kmemleak, and look for memory that a thousand VMs have leaked'
 	@echo '              WHAT=pae        build a 32-bit kernel, and run the tests that need one'
-	@echo '              WHAT=limit      build a kernel with memory cgroups, and log VMs near their limit'
+	@echo '              WHAT=limit      build a kernel as hosts have, and log VMs near the limit of their cgroup, and while their memory moves'
 	@echo '              WHAT=migration  a live migration by QEMU, whose copy must have every write'
 	@echo '              WHAT=modules    the modules of `make dkms` in kernels of Debian, and migrations to the KVM of these and back'
 	@echo '              WHAT=bpf        run the bpftrace tools of tools/bpftrace in an emulated machine'
