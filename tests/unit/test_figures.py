@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -342,11 +343,13 @@ def test_bounds_are_checked_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("base", [*figures.reference()])
-def test_the_reference_reaches_all_goals(base: str) -> None:
+def test_the_reference_reaches_all_goals_but_those_that_are_listed(base: str) -> None:
     parts = figures.reference()[base]
+    listed = tomllib.loads((ROOT / "docs" / "missed.toml").read_text())
     # A part may not be measured yet.
     for part in {"bench", "cycles"} & parts.keys():
-        assert [*goals.missed(parts[part].measurements)] == [], part
+        known = listed.get(f"{base}/{part}", {})
+        assert [*goals.missed(parts[part].measurements)] == [*known], part
 
 
 @pytest.mark.parametrize("base", LAYOUT.versions)
