@@ -108,6 +108,16 @@ def _stall(source: Source) -> Iterator[str]:
         yield f"Longest stall of a vCPU in the live run, ms: {said}"
 
 
+def _missed(goal: str) -> str:
+    """A line of goals.missed(). If it is too long, it keeps its start and the last figure."""
+    line = f"  {goal}"
+    if len(line) <= WIDTH:
+        return line
+    what, _, seen = line.rpartition(", missed: ")
+    last = f" ... {seen.rpartition(', ')[2]}"
+    return what[: WIDTH - len(last)].rstrip() + last
+
+
 def _goals(measurements: Sequence[Measurement], room: int) -> list[str]:
     """How many goals are reached, and those that are not, as far as there is ROOM for lines."""
     if {one.machine for one in measurements}.isdisjoint(dimensions.SIMULATED):
@@ -121,7 +131,7 @@ def _goals(measurements: Sequence[Measurement], room: int) -> list[str]:
     heading = f"Goals: {len(missed)} of {count} are missed, see the report"
     if room <= 1:
         return [f"{heading}: {missed[0]}"]
-    return [f"{heading}:", *(f"  {line}" for line in missed)][:room]
+    return [f"{heading}:", *map(_missed, missed)][:room]
 
 
 def _comparison(found: Compared) -> Iterator[str]:
