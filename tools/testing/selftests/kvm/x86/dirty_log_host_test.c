@@ -17,13 +17,14 @@
  * Each part is about one thing that hosts do, see @parts.  In "poison", some
  * pages become unusable, as if the hardware had reported an error.  The next
  * access to such a page raises SIGBUS, and the handler maps a fresh page, as
- * QEMU does when it resets a VM.  Such a page may lose its content.  These
- * pages of the host's memory stay unusable until it reboots, so run this part
- * on test machines only.
+ * QEMU does when it resets a VM.  The guest's page may lose its content.  The
+ * host's page stays unusable until the host reboots, so run this part on test
+ * machines only.
  *
  * The test needs transparent huge pages, and root for most parts.  A part fails
- * if, by the host's own counters, nothing of its kind happened while memory was
- * logged.
+ * if nothing of its kind happened while memory was logged.  The counters of
+ * /proc/vmstat and of KSM, which tell, are those of the whole host.  "poison"
+ * counts the accesses that raised SIGBUS.
  *
  * Limits: what the host does may overlap with the ioctls and with page faults
  * or not; the test does not know.  A write that is lost in a page that was
