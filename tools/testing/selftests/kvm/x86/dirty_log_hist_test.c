@@ -294,7 +294,7 @@ static void test_waits(void *hva)
 		pthread_join(threads[i], NULL);
 	since = now_ns() - since;
 	h = read_stats();
-	ksft_print_msg("longest hold below 2^%d ns, longest wait below 2^%d ns, %lu faults, %lu calls\n",
+	ksft_print_msg("longest hold below 2^%d ns, wait below 2^%d ns, %lu faults, %lu calls\n",
 		       longest_bucket(h.holds), longest_bucket(h.waits), faults, gets);
 	ksft_test_result(waited && !nr_too_short(h.waits) &&
 			 BIT_ULL(longest_bucket(h.waits)) / 2 <= since, "a wait is counted\n");
