@@ -366,38 +366,11 @@ static const struct part parts[] = {
 
 /* The VM */
 
-static unsigned long long rip_of(struct kvm_vcpu *vcpu)
-{
-	struct kvm_regs regs;
-
-	vcpu_regs_get(vcpu, &regs);
-	return regs.rip;
-}
-
-static void *vcpu_thread(void *arg)
-{
-	struct kvm_vcpu *vcpu = arg;
-	struct ucall uc;
-	int r;
-
-	do {
-		r = __vcpu_run(vcpu);
-	} while (r && errno == EINTR);
-	TEST_ASSERT(!r, "KVM_RUN failed, errno %d", errno);
-
-	if (get_ucall(vcpu, &uc) == UCALL_ABORT)
-		REPORT_GUEST_ASSERT(uc);
-	TEST_ASSERT(uc.cmd == UCALL_SYNC, "exit reason %u (%s), suberror %u, rip 0x%llx",
-		    vcpu->run->exit_reason, exit_reason_str(vcpu->run->exit_reason),
-		    vcpu->run->internal.suberror, rip_of(vcpu));
-	return NULL;
-}
-
 static void start_vcpus(struct host *h)
 {
 	write_guest_global(h->vm, guest_stop, false);
 	for (int i = 0; i < NR_VCPUS; i++)
-		start_thread(&h->threads[i], vcpu_thread, h->vcpus[i]);
+		h->threads[i] = start_vcpu(h->vcpus[i]);
 }
 
 static void stop_vcpus(struct host *h)
