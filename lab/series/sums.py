@@ -39,8 +39,8 @@ DIGITS = 16
 DELETED = "deleted"
 HEAD = """\
 # SPDX-License-Identifier: GPL-2.0-only
-# Checksums of the measured files of the kernel that the series edits, as it leaves them, without
-# comments. `make save` writes this file; see docs/developing.md, "Bases".
+# Checksums of the measured files of the kernel that the series edits or removes, as it leaves
+# them, C without comments. `make save` writes this file; see docs/developing.md, "Bases".
 """
 
 _COMMENT = re.compile(

@@ -6,8 +6,8 @@
 #include <linux/kvm_types.h>
 
 /*
- * Provoke races that are rare, in kernels with CONFIG_KVM_PROVE_MMU_RACES.  No
- * code is generated if the option is disabled.
+ * Provoke races that are rare, in kernels with CONFIG_KVM_PROVE_MMU_RACES.  The
+ * functions below do nothing if the option is disabled.
  */
 
 /*
