@@ -24,6 +24,7 @@
 
 #include <linux/bits.h>
 #include <linux/kvm_host.h>
+#include <linux/minmax.h>
 
 #include "mmu.h"
 #include "mmu_internal.h"
@@ -155,18 +156,19 @@ static __always_inline void tdp_log_64_shared(u64 *sptep, u64 bit)
 		tdp_log_each(sptep, ~0ul, bit, TDP_LOG_SHARED);
 }
 
-/*
- * Arm the SPTEs in @mask, from that of @gfn on, all in one page table.  False
- * if a huge page maps them.
- */
-static __always_inline bool tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
-					  unsigned long mask, u64 bit)
+/* Arm the SPTEs in @mask, from that of @gfn on, all in one page table. */
+static __always_inline enum kvm_tdp_log_map tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
+							  unsigned long mask, u64 bit)
 {
 	u64 *sptep, spte;
 
 	sptep = tdp_log_walk(root, gfn, PG_LEVEL_4K, &spte);
-	if (!sptep)
-		return !is_shadow_present_pte(spte);
+	if (!sptep) {
+		if (!is_shadow_present_pte(spte))
+			return KVM_TDP_LOG_SMALL;
+
+		return is_writable_pte(spte) ? KVM_TDP_LOG_WRITABLE : KVM_TDP_LOG_PROTECTED;
+	}
 
 	sptep += gfn % SPTE_ENT_PER_PAGE;
 	if (trace_kvm_tdp_mmu_spte_changed_enabled())
@@ -177,42 +179,43 @@ static __always_inline bool tdp_log_table(struct kvm_mmu_page *root, gfn_t gfn,
 	else
 		tdp_log_each(sptep, mask, bit, kvm_spte_stable_bits());
 
-	return true;
+	return KVM_TDP_LOG_SMALL;
 }
 
-static bool tdp_log_root(struct kvm_mmu_page *root, gfn_t gfn, unsigned long mask, u64 bit)
+static enum kvm_tdp_log_map tdp_log_root(struct kvm_mmu_page *root, gfn_t gfn,
+					 unsigned long mask, u64 bit)
 {
 	unsigned int left = SPTE_ENT_PER_PAGE - gfn % SPTE_ENT_PER_PAGE;
-	bool small = true;
+	enum kvm_tdp_log_map map = KVM_TDP_LOG_SMALL;
 
 	if (likely(left >= BITS_PER_LONG))
 		return tdp_log_table(root, gfn, mask, bit);
 
 	/* The memslot isn't aligned, so the word spans two page tables. */
 	if (mask & GENMASK(left - 1, 0))
-		small = tdp_log_table(root, gfn, mask & GENMASK(left - 1, 0), bit);
+		map = tdp_log_table(root, gfn, mask & GENMASK(left - 1, 0), bit);
 	if (mask >> left)
-		small &= tdp_log_table(root, gfn + left, mask >> left, bit);
+		map = max(map, tdp_log_table(root, gfn + left, mask >> left, bit));
 
-	return small;
+	return map;
 }
 
-bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
-		      unsigned long mask, bool wrprot)
+enum kvm_tdp_log_map kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				      gfn_t gfn, unsigned long mask, bool wrprot)
 {
+	enum kvm_tdp_log_map map = KVM_TDP_LOG_SMALL;
 	struct kvm_mmu_page *root;
-	bool small = true;
 
 	lockdep_assert_held_write(&kvm->mmu_lock);
 
 	rcu_read_lock();
 	list_for_each_entry(root, &kvm->arch.tdp_mmu_roots, link)
 		if (!root->role.invalid && kvm_mmu_page_as_id(root) == slot->as_id)
-			small &= tdp_log_root(root, gfn | kvm_gfn_root_bits(kvm, root), mask,
-					      kvm_tdp_mmu_log_bit(kvm, root, wrprot));
+			map = max(map, tdp_log_root(root, gfn | kvm_gfn_root_bits(kvm, root), mask,
+						    kvm_tdp_mmu_log_bit(kvm, root, wrprot)));
 	rcu_read_unlock();
 
-	return small;
+	return map;
 }
 
 void kvm_tdp_log_table(const struct tdp_iter *iter, gfn_t start, gfn_t end, u64 bit)

@@ -28,14 +28,26 @@ struct tdp_iter;
 u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte);
 
 /*
- * Arm the gfns @gfn + i for each bit i in @mask, all in @slot.  The caller
- * holds mmu_lock for write.
- *
- * Return: true if no huge page maps any of them, so that there is nothing else
- * to do; false if one does, which is left unchanged.
+ * By what page tables map the gfns of a word of the log.  If it differs between
+ * gfns or roots, the last of these counts.
  */
-bool kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
-		      unsigned long mask, bool wrprot);
+enum kvm_tdp_log_map {
+	/* By small pages or not at all: everything is armed. */
+	KVM_TDP_LOG_SMALL,
+	/* By a huge page that is write-protected, so that writes are noticed. */
+	KVM_TDP_LOG_PROTECTED,
+	/* By a huge page that CPUs may write to. */
+	KVM_TDP_LOG_WRITABLE,
+};
+
+/*
+ * Arm the gfns @gfn + i for each bit i in @mask, all in @slot.  Huge pages are
+ * left unchanged.  The caller holds mmu_lock for write.
+ *
+ * Return: by what the gfns are mapped
+ */
+enum kvm_tdp_log_map kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,
+				      gfn_t gfn, unsigned long mask, bool wrprot);
 
 /*
  * If @iter is at the link to a page table of level 1, arm those gfns that the
