@@ -28,23 +28,25 @@ struct tdp_iter;
 u64 *kvm_tdp_log_find(struct kvm_mmu_page *root, gfn_t gfn, int to_level, u64 *spte);
 
 /*
- * By what page tables map the gfns of a word of the log.  If it differs between
- * gfns or roots, the last of these counts.
+ * How page tables map the gfns of a word of the log.  The gfns may be mapped
+ * differently, and so may a gfn below different roots: the greatest value
+ * stands for all of them.
  */
 enum kvm_tdp_log_map {
-	/* By small pages or not at all: everything is armed. */
+	/* No huge page maps any of the gfns. */
 	KVM_TDP_LOG_SMALL,
-	/* By a huge page that is write-protected, so that writes are noticed. */
+	/* Huge pages map some of them, and all of these are write-protected. */
 	KVM_TDP_LOG_PROTECTED,
-	/* By a huge page that CPUs may write to. */
+	/* CPUs may write to one of these huge pages, or it is not known. */
 	KVM_TDP_LOG_WRITABLE,
 };
 
 /*
- * Arm the gfns @gfn + i for each bit i in @mask, all in @slot.  Huge pages are
- * left unchanged.  The caller holds mmu_lock for write.
+ * Arm the gfns @gfn + i for each bit i in @mask, all in @slot, as far as small
+ * pages map them.  Huge pages are left unchanged.  The caller holds mmu_lock
+ * for write.
  *
- * Return: by what the gfns are mapped
+ * Return: how the gfns are mapped
  */
 enum kvm_tdp_log_map kvm_tdp_log_word(struct kvm *kvm, const struct kvm_memory_slot *slot,
 				      gfn_t gfn, unsigned long mask, bool wrprot);

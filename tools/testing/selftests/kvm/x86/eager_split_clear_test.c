@@ -145,11 +145,40 @@ static void run_api(struct model_test *t)
 	check_deletion(t);
 }
 
+/*
+ * Clear the word that has the last pages of the first huge page and, with
+ * @page, the first page of the second one.  Clear @before, a page of only one
+ * of these huge pages, before that.
+ */
+static void clear_across_after(struct model_test *t, u64 page, u64 before)
+{
+	u64 first = page - page % BITS_PER_WORD;
+
+	touch_all(t, "touched again");
+	start_logging(t);
+	log_fill(t, t->arg, before, 1);
+	clear_log(t, before - before % BITS_PER_WORD, BITS_PER_WORD);
+	log_fill(t, t->arg, first, page - first + 1);
+	clear_log(t, first, BITS_PER_WORD);
+	expect_huge_model(t, "one huge page cleared, then across");
+
+	list_write(t, page, 0);
+	list_write(t, first, 0);
+	write_listed(t);
+	compare_log(t, "written after one huge page was cleared, then across");
+	stop_logging(t);
+	check_memory(t);
+}
+
 static void run_across(struct model_test *t)
 {
+	u64 page = t->c->head + pages_per_huge(t);
+
 	CHECK(t, t->c->head % BITS_PER_WORD, "the slot is aligned");
 	touch_all(t, "all touched");
 	clear_across_all(t);
+	clear_across_after(t, page, page - 2 * BITS_PER_WORD);
+	clear_across_after(t, page, page + 2 * BITS_PER_WORD);
 }
 
 /* Run the vCPU until it halts.  MMIO exits are completed without a device. */

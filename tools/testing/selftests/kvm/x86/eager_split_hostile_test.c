@@ -372,7 +372,7 @@ int main(int argc, char *argv[])
 	parse_test_options(argc, argv, NULL, NULL);
 	ksft_print_header();
 	TEST_REQUIRE(get_kvm_param_bool("eager_page_split"));
-	__TEST_REQUIRE(!is_tdp_mmu(), "The TDP MMU is on, which has no rmaps");
+	__TEST_REQUIRE(!kvm_is_tdp_enabled(), "KVM does not use shadow paging");
 	__TEST_REQUIRE(setting_exists(BEGIN_ENABLE), "The kernel has no " BEGIN_ENABLE);
 	__TEST_REQUIRE(nr_free_2m_pages(), "No huge page is free");
 	setting_set(BEGIN_ENABLE, "1");

@@ -87,6 +87,8 @@ struct test_case {
 	bool untouched;
 	/* Run it only with initially-all-set. */
 	bool manual_only;
+	/* Run it only with kvm.eager_page_split=N. */
+	bool lazy_only;
 };
 
 struct model_test {

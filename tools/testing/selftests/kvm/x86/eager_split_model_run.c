@@ -163,6 +163,9 @@ static const char *run_case(unsigned int row)
 	struct test_case c = test_cases[row];
 	const char *reason = c.skip_reason ? c.skip_reason() : NULL;
 
+	if (!reason && c.lazy_only && eager)
+		reason = "kvm.eager_page_split is Y, and the test needs N";
+
 	c.level = c.level ?: PG_LEVEL_2M;
 	c.aliases = c.aliases ?: 1;
 	c.stride = c.stride ?: 1;

@@ -18,7 +18,7 @@
  * The test compares huge pages, the log and memory with the model of
  * eager_split_model.h.
  *
- * It needs kvm.eager_page_split=N.  "logged-kept" needs a debug kernel with
+ * The test is skipped without kvm.eager_page_split=N.  "logged-kept" needs a debug kernel with
  * CONFIG_KVM_PROVE_MMU_RACES.
  *
  * Limits: the test does not count page faults where KVM write-protects pages,
@@ -534,36 +534,40 @@ static const char *no_skip(void)
 }
 
 const struct test_case test_cases[] = {
-	{ "times", "three times", enter_long, run_times, .nr_huge = 3 },
+	{ "times", "three times", enter_long, run_times, .nr_huge = 3, .lazy_only = true },
 	{ "unaligned", "a memslot that is not aligned", enter_long, run_times, .nr_huge = 2,
-	  .head = 61, .tail = 101 },
+	  .head = 61, .tail = 101, .lazy_only = true },
 	{ "clean", "memory that was read before", enter_long, run_clean, .nr_huge = 3,
-	  .read_first = true },
+	  .read_first = true, .lazy_only = true },
 	{ "initially-set", "written before and after CLEAR", enter_long, run_initially_set,
-	  .nr_huge = 3, .manual_only = true },
-	{ "alias2", "memory at 2 addresses", enter_long, run_aliases, .nr_huge = 2, .aliases = 2 },
+	  .nr_huge = 3, .manual_only = true, .lazy_only = true },
+	{ "alias2", "memory at 2 addresses", enter_long, run_aliases, .nr_huge = 2, .aliases = 2,
+	  .lazy_only = true },
 	{ "alias15", "memory at 15 addresses", enter_long, run_aliases, .nr_huge = 2,
-	  .aliases = 15 },
-	{ "twins", "memory of 2 memslots", enter_long, run_twins, .nr_huge = 2 },
+	  .aliases = 15, .lazy_only = true },
+	{ "twins", "memory of 2 memslots", enter_long, run_twins, .nr_huge = 2, .lazy_only = true },
 	{ "rewritten", "an entry that user space changes", enter_long, run_rewritten,
-	  .skip_reason = no_shadow_paging, .nr_huge = 2 },
+	  .skip_reason = no_shadow_paging, .nr_huge = 2, .lazy_only = true },
 	{ "logged-reads", "logged from the start, and read first", enter_long, run_logged_reads,
-	  .nr_huge = 3, .untouched = true },
+	  .nr_huge = 3, .untouched = true, .lazy_only = true },
 	{ "logged-writes", "logged from the start, and written", enter_long, run_logged_writes,
-	  .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
+	  .nr_huge = 2, .head = 61, .tail = 101, .untouched = true, .lazy_only = true },
 	{ "logged-unaligned", "the same, of a memslot that is not aligned", enter_long,
-	  run_logged_reads, .nr_huge = 2, .head = 61, .tail = 101, .untouched = true },
+	  run_logged_reads, .nr_huge = 2, .head = 61, .tail = 101, .untouched = true,
+	  .lazy_only = true },
 	{ "logged-ahead", "logged from the start, read, and split ahead", enter_long,
-	  run_logged_ahead, .nr_huge = 2, .untouched = true, .manual_only = true },
+	  run_logged_ahead, .nr_huge = 2, .untouched = true, .manual_only = true,
+	  .lazy_only = true },
 	{ "logged-kept", "a page table that is not full", enter_long, run_logged_kept,
-	  .skip_reason = no_skip, .nr_huge = 2, .untouched = true },
+	  .skip_reason = no_skip, .nr_huge = 2, .untouched = true, .lazy_only = true },
 	{ "1g-alias", "2 entries for the same 1GiB", enter_long_alike, run_1g_alias,
-	  .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G, .stride = 61, .aliases = 2 },
+	  .skip_reason = no_1g, .nr_huge = 1, .level = PG_LEVEL_1G, .stride = 61, .aliases = 2,
+	  .lazy_only = true },
 	{ "1g-moved", "2 entries for the same 1GiB, one of which changes", enter_long_alike,
 	  run_1g_moved, .skip_reason = no_shadow_1g, .nr_huge = 1, .level = PG_LEVEL_1G,
-	  .stride = 61, .aliases = 2 },
+	  .stride = 61, .aliases = 2, .lazy_only = true },
 	{ "1g", "a 1GiB entry", enter_long, run_1g, .skip_reason = no_1g, .nr_huge = 1,
-	  .level = PG_LEVEL_1G, .stride = 61 },
+	  .level = PG_LEVEL_1G, .stride = 61, .lazy_only = true },
 };
 
 const unsigned int nr_cases = ARRAY_SIZE(test_cases);
