@@ -285,7 +285,7 @@ def check_bounds(file: Path) -> None:
     found = sources.load(file).measurements
     if table := goals.table(found):
         table.show()
-    if lines := [*goals.unmeasured(found), *goals.missed(found)]:
+    if lines := [*goals.unmeasured(found), *map(str, goals.missed(found))]:
         raise WorkFailed(f"bounds are missed: {'; '.join(lines)}")
 
 

@@ -108,14 +108,13 @@ def _stall(source: Source) -> Iterator[str]:
         yield f"Longest stall of a vCPU in the live run, ms: {said}"
 
 
-def _missed(goal: str) -> str:
-    """A line of goals.missed(). If it is too long, it keeps its start and the last figure."""
-    line = f"  {goal}"
+def _missed(missed: goals.Missed) -> str:
+    """If the line is too long, it keeps its start and the last figure."""
+    line = f"  {missed}"
     if len(line) <= WIDTH:
         return line
-    what, _, seen = line.rpartition(", missed: ")
-    last = f" ... {seen.rpartition(', ')[2]}"
-    return what[: WIDTH - len(last)].rstrip() + last
+    last = f" ... {missed.figures[-1]}"
+    return f"  {missed.goal}"[: WIDTH - len(last)].rstrip() + last
 
 
 def _goals(measurements: Sequence[Measurement], room: int) -> list[str]:

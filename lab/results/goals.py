@@ -328,10 +328,21 @@ def unmeasured(measurements: Iterable[Measurement]) -> Iterator[str]:
             yield f"{goal.vcpus} vCPUs: base/Y was not measured"
 
 
-def missed(measurements: Iterable[Measurement]) -> Iterator[str]:
-    """One line for each goal that was measured and is not reached."""
+@dataclass(frozen=True)
+class Missed:
+    """A goal that is not reached, and the figures that it was judged by, e.g. "N 9.00"."""
+
+    goal: str
+    figures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.goal}, missed: {', '.join(self.figures)}"
+
+
+def missed(measurements: Iterable[Measurement]) -> Iterator[Missed]:
+    """The goals that were measured and are not reached."""
     for judged in all_judged(measurements):
         if not judged.verdict.reached:
             shown = tables.cells(judged.times)
             kept = (f"{name} {cell}" for name, cell in shown.items() if cell != notation.NOTHING)
-            yield f"{judged.label}: {judged.verdict.bound}, missed: {', '.join(kept)}"
+            yield Missed(f"{judged.label}: {judged.verdict.bound}", tuple(kept))

@@ -115,7 +115,7 @@ class Lab:
     drawn: list[Path] = field(default_factory=list)
     version: int = 1
     # What goals.missed() says.
-    missed: list[str] = field(default_factory=list)
+    missed: list[goals.Missed] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -455,9 +455,9 @@ def test_several_backings(lab: Lab) -> None:
 
 
 def test_a_goal_that_is_missed_is_an_error_and_the_results_are_kept(lab: Lab) -> None:
-    lab.missed = ["ept=Y, dirty ms: at most 4 ms, missed: N 9.00"]
+    lab.missed = [goals.Missed("ept=Y, dirty ms: at most 4 ms", ("N 9.00",))]
     said = calls.lab("bench", *SMALL, *ONE_BOOT, status=1)
-    assert "goals are missed: 1" in said.err and lab.missed[0] in said.out
+    assert "goals are missed: 1" in said.err and str(lab.missed[0]) in said.out
     assert lab.latest() and lab.drawn and "| N/Y |" not in said.out
     # What another clock says is judged by nobody.
     calls.lab("bench", *SMALL, "--machine", "host", "--output", str(lab.directory / "a.jsonl"))

@@ -374,7 +374,7 @@ def test_the_page_says_by_how_much_a_goal_is_missed() -> None:
 
 def test_a_line_for_each_goal_that_is_missed_or_was_not_measured() -> None:
     found = measured(vcpus=(8,), speedup=61)
-    first, *others = goals.missed(found + lazily(found))
+    first, *others = map(str, goals.missed(found + lazily(found)))
     times = "base 1600.0, N 1600.0, Y 26.2, base/Y 61.0, N/Y 61.0"
     assert first == f"ept=Y, all writes, dirty ms: N: at most 4 ms, missed: {times}"
     # Y is 61 times as fast, and the first CLEAR with Y takes less than 10 ms.

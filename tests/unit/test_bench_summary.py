@@ -55,7 +55,9 @@ def test_goals_that_are_missed_are_named_as_far_as_there_is_room(
     found = [one for one in quick_data.measurements() if not one.tdp_mmu]
     monkeypatch.setattr(goals, "missed", lambda _: [])
     assert "Goals: all " in summed_up(found)
-    many = [f"goal {n} {'x' * 90}: at most 1, missed: N 3, N/Y 1.0{n}" for n in range(40)]
+    many = [
+        goals.Missed(f"goal {n} {'x' * 90}: at most 1", ("N 3", f"N/Y 1.0{n}")) for n in range(40)
+    ]
     monkeypatch.setattr(goals, "missed", lambda _: many)
     said = summed_up(found)
     assert "Goals: 40 of " in said
