@@ -11,7 +11,7 @@ from lab.core.errors import LabError
 from lab.core.paths import BUILD, RESULTS
 from lab.core.steps import say
 from lab.page import render, sections, summary
-from lab.results import sources
+from lab.results import files, sources
 from lab.results.jsonl import Measurement
 from lab.results.sources import Source
 from lab.results.table import Table
@@ -62,7 +62,7 @@ def _live_beside(found: Sequence[Measurement], file: Path) -> Source | None:
     of = {(one.machine, sources.base_of(one.kernel_version)) for one in found}
     with suppress(LabError):
         for other in sources.newest(file.parent):
-            if sources.kind_of(other) == "live":
+            if files.kind_of(other) == "live":
                 source = sources.load(other)
                 machines = {line.record.get("machine") for line in source.lines}
                 if {(machine, source.base) for machine in machines} <= of:

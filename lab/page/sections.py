@@ -2,7 +2,7 @@
 """What the report says: one entry in PARTS for each section; the larger have a module.
 
 To add a section, name it there with a function that makes its blocks of a file of results; for a
-new kind of file, name that in sources.KINDS as well.
+new kind of file, name that in files.KINDS as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,6 +15,15 @@ from lab.core import complete
 from lab.core.errors import LabError
 from lab.core.paths import RESULTS
 
+# The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
+# the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for
+# which the report has no section. Files of the kinds "memory" and "cycles" are the reference's; a
+# run of `make bench` has their lines.
+KINDS = (
+    *("bench", "memory", "cycles", "live", "yield", "tracking"),
+    *("migrate", "cost", "lock", "crossover", "native"),
+)
+
 LATEST = "latest.jsonl"
 FREE_MIB = 4
 
@@ -26,15 +35,25 @@ output_option = click.option(
 )
 
 
+def kind_of(file: Path) -> str:
+    """The kind of FILE by its name: 20260131T120000Z-live.jsonl and live.jsonl are "live"."""
+    last = file.resolve().stem.rsplit("-", 1)[-1]
+    return last if last in KINDS else KINDS[0]
+
+
 def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
     """The file to write results to. Call it before measuring: LabError, if it cannot be written.
 
-    name: what is measured; it ends the file's name.
+    name: what is measured; it ends the file's name, which tells the kind of the results.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     file = output or RESULTS / f"{stamp}-{name}.{ending}"
     if output is None:
         RESULTS.mkdir(parents=True, exist_ok=True)
+    if output and kind_of(file) != kind_of(Path(f"-{name}")):
+        raise LabError(
+            f"--output: {file.name} ends like results of another kind; end it in -{name}.{ending}"
+        )
     if not file.parent.is_dir():
         raise LabError(f"--output: there is no directory {file.parent}")
     if file.exists():

@@ -13,16 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from lab.core.errors import LabError
 from lab.core.paths import numbers
 from lab.results import files, jsonl
+from lab.results.files import KINDS, kind_of
 from lab.results.jsonl import Key, Measurement
 
-# The kinds of files. The name of a file ends in its kind and ".jsonl"; if it ends in none of these,
-# the file is of kind "bench". `make bench WHAT=live ARGS=--contended` writes the kind "yield", for
-# which the report has no section. Files of the kinds "memory" and "cycles" are the reference's; a
-# run of `make bench` has their lines.
-KINDS = (
-    *("bench", "memory", "cycles", "live", "yield", "tracking"),
-    *("migrate", "cost", "lock", "crossover", "native"),
-)
 # The kinds whose lines split-bench.sh writes.
 MEASURED = ("bench", "memory", "cycles", "crossover")
 # The kind of the measurements of `split-bench.sh --tracked` in files of MEASURED. No file is named
@@ -120,12 +113,6 @@ def base_of(version: str) -> str:
     """The base of a kernel: 7.3 for 7.3.4-series."""
     found = re.match(r"\d+\.\d+", version)
     return found[0] if found else version
-
-
-def kind_of(file: Path) -> str:
-    """The kind of FILE by its name: 20260131T120000Z-live.jsonl and live.jsonl are "live"."""
-    last = file.resolve().stem.rsplit("-", 1)[-1]
-    return last if last in KINDS else KINDS[0]
 
 
 def _line(name: str, number: int, text: str) -> Line:

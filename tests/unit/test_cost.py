@@ -81,8 +81,8 @@ def test_costs_are_kept_and_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(VmxBochs, "run", lambda *_: Result(0, OUTPUT.encode(), {}, "", 1.0))
     monkeypatch.setattr(kernel, "build", lambda *_: Kernel("series", "kvm", tmp_path, RELEASE))
     monkeypatch.setattr(selftests, "build", lambda _: tmp_path)
-    said = lab("cost", "--output", str(tmp_path / "a.jsonl"))
+    said = lab("cost", "--output", str(tmp_path / "a-cost.jsonl"))
     assert "| shadow paging |     1 |  32 |         16 |                  4625 |" in said.out
-    records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "a-cost.jsonl").read_text().splitlines()]
     assert [one["instructions"] for one in records] == [4625, 4525, 4625, 4525]
     assert {one["kernel_version"] for one in records} == {RELEASE}

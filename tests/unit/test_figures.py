@@ -21,7 +21,7 @@ from lab.measure import reference
 from lab.measure.kept import Kept
 from lab.page import claims, cliff, figures, older, query, typed
 from lab.page.figures import Grid
-from lab.results import goals, jsonl, origin, sources
+from lab.results import files, goals, jsonl, origin, sources
 from lab.results.sources import Sources
 from tests.machines.test_reference import FIRST, check_that_it_compares
 from tests.rows import for_each_row
@@ -357,7 +357,7 @@ def test_all_parts_of_each_base_are_measured(base: str, monkeypatch: pytest.Monk
     monkeypatch.setenv(BASE_VARIABLE, base)
     assert reference.directory(LAYOUT.of(base)).parts[-3:] == ("docs", "reference", base)
     (said,) = re.findall(r"^parts: (.*)$", lab("reference", "--dry-run").out, re.MULTILINE)
-    every = {*sources.KINDS} - {"native", "yield"}
+    every = {*files.KINDS} - {"native", "yield"}
     parts, _, about = said.partition(" of Linux ")
     assert {*parts.split()} == every
     assert re.fullmatch(rf"{base}, about \d+ min", about)

@@ -79,6 +79,14 @@ def test_a_parameter_that_did_not_take_effect_is_found() -> None:
     assert good[0]["kernel_version"] == "6.12"
 
 
+def test_results_whose_kind_their_name_hides_are_refused_before_measuring(tmp_path: Path) -> None:
+    said = refusal("live", "--output", str(tmp_path / "mine.jsonl"))
+    assert "mine.jsonl ends like results of another kind; end it in -live.jsonl" in said
+    said = refusal("bench", "--output", str(tmp_path / "mine-live.jsonl"))
+    assert "mine-live.jsonl ends like results of another kind; end it in -vmx-bochs.jsonl" in said
+    assert not [*tmp_path.iterdir()]
+
+
 def test_the_contended_load_is_measured_with_and_without_the_series() -> None:
     plan = live.contended_boots()
     expected = [("base", False), ("series", False), ("series", True)]

@@ -89,7 +89,7 @@ def test_figures_are_kept_drawn_and_judged(times: dict[str, int], tmp_path: Path
     assert "no reads in 16 GiB: 9 GiB are free" in said.err
     assert native.READS_TITLE in (tmp_path / "report" / "index.html").read_text()
     times["series"] = 750
-    said = lab("native", "--sizes", "16", "--output", str(tmp_path / "a.jsonl"))
+    said = lab("native", "--sizes", "16", "--output", str(tmp_path / "b-native.jsonl"))
     assert "unpatched takes 1.00 times as long as series; goal: at least 4, MISSED" in said.out
     assert "series takes 7.50 times as long as limit; goal: at most 1.6, MISSED" in said.out
 

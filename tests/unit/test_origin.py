@@ -10,7 +10,7 @@ import pytest
 
 from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.page import figures, older
-from lab.results import jsonl, origin, sources
+from lab.results import files, jsonl, origin
 from tests.rows import for_each_row
 from tests.unit.calls import refused
 from tests.unit.fake_kernel import FakeKernel
@@ -226,7 +226,7 @@ def test_a_list_that_cannot_be_read(kept: Path, text: str) -> None:
 
 
 def test_every_kind_of_the_reference_has_its_programs() -> None:
-    assert {*origin.PROGRAMS} == {*sources.KINDS} - {"yield"}
+    assert {*origin.PROGRAMS} == {*files.KINDS} - {"yield"}
     for kind, patterns in origin.PROGRAMS.items():
         for pattern in patterns:
             plain = pattern.replace("*/", "**/")

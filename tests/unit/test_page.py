@@ -24,7 +24,7 @@ from lab.page import (
 )
 from lab.page.model import Grid, Missing, Picture
 from lab.page.pictures import BITS, Chart, Panel, Point
-from lab.results import jsonl, sources
+from lab.results import files, jsonl, sources
 from lab.results.sources import Line, Source
 from lab.results.table import Table
 from tests.rows import for_each_row
@@ -357,14 +357,14 @@ def test_the_newest_of_each_kind_and_of_each_base_is_taken(tmp_path: Path) -> No
     found = sources.newest(tmp_path)
     names = [newer.name if name == data.COST else name for name in data.NAMES]
     assert [file.resolve().name for file in found] == names
-    kinds = [kind for kind in sources.KINDS if kind not in ("memory", "cycles", "yield")]
-    assert [sources.kind_of(file) for file in found] == kinds
+    kinds = [kind for kind in files.KINDS if kind not in ("memory", "cycles", "yield")]
+    assert [files.kind_of(file) for file in found] == kinds
     assert sources.newest(tmp_path / "nowhere") == []
     # The page about the format says what becomes of each kind.
     page = (ROOT / "docs" / "results-format.md").read_text()
     said = page.partition("## What the report and compare take")[2].partition("\n## ")[0]
     named = {*re.findall(r"`\*-(\w+)\.jsonl`", said)}
-    assert named == {*sources.KINDS} - {"bench"}
+    assert named == {*files.KINDS} - {"bench"}
     for name in ("20260101T000000Z-vmx-bochs-7.jsonl", "20260202T000000Z-vmx-bochs.jsonl"):
         jsonl.write(tmp_path / name, data.bench("7.3.4"))
     names = [file.resolve().name for file in sources.newest(tmp_path)]
