@@ -47,10 +47,11 @@ def output_file(output: Path | None, name: str, ending: str = "jsonl") -> Path:
     name: what is measured; it ends the file's name, which tells the kind of the results.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    file = output or RESULTS / f"{stamp}-{name}.{ending}"
+    usual = RESULTS / f"{stamp}-{name}.{ending}"
+    file = output or usual
     if output is None:
         RESULTS.mkdir(parents=True, exist_ok=True)
-    if output and kind_of(file) != kind_of(Path(f"-{name}")):
+    if kind_of(file) != kind_of(usual):
         raise LabError(
             f"--output: {file.name} ends like results of another kind; end it in -{name}.{ending}"
         )

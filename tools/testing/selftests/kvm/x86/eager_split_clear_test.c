@@ -152,20 +152,11 @@ static void run_api(struct model_test *t)
  */
 static void clear_across_after(struct model_test *t, u64 page, u64 before)
 {
-	u64 first = page - page % BITS_PER_WORD;
-
 	touch_all(t, "touched again");
 	start_logging(t);
 	log_fill(t, t->arg, before, 1);
 	clear_log(t, before - before % BITS_PER_WORD, BITS_PER_WORD);
-	log_fill(t, t->arg, first, page - first + 1);
-	clear_log(t, first, BITS_PER_WORD);
-	expect_huge_model(t, "one huge page cleared, then across");
-
-	list_write(t, page, 0);
-	list_write(t, first, 0);
-	write_listed(t);
-	compare_log(t, "written after one huge page was cleared, then across");
+	clear_across(t, page, "written after one huge page was cleared, then across");
 	stop_logging(t);
 	check_memory(t);
 }

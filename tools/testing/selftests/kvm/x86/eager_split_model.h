@@ -182,6 +182,11 @@ void clear_log(struct model_test *t, u64 first, u64 nr);
 void clear_all(struct model_test *t);
 /* Enable logging, and CLEAR all pages that are in the log initially. */
 void start_and_clear(struct model_test *t);
+/*
+ * CLEAR from the start of a word up to @page, the first one of a huge page.
+ * Then write to both ends, and compare the log.
+ */
+void clear_across(struct model_test *t, u64 page, const char *when);
 /* A whole cycle with CLEARs of words that contain pages of two huge pages. */
 void clear_across_all(struct model_test *t);
 void round_of_writes(struct model_test *t, bool all);

@@ -452,8 +452,7 @@ void run_cycles(struct model_test *t)
 	check_memory(t);
 }
 
-/* Clear from the start of a word up to the first page of a huge page. */
-static void clear_across(struct model_test *t, u64 page)
+void clear_across(struct model_test *t, u64 page, const char *when)
 {
 	u64 first = page - page % BITS_PER_WORD;
 	u64 nr = min_t(u64, BITS_PER_WORD, t->npages - first);
@@ -465,14 +464,14 @@ static void clear_across(struct model_test *t, u64 page)
 	list_write(t, page, 0);
 	list_write(t, first, 0);
 	write_listed(t);
-	compare_log(t, "written across huge pages");
+	compare_log(t, when);
 }
 
 void clear_across_all(struct model_test *t)
 {
 	start_logging(t);
 	for (unsigned int i = 0; i < t->c->nr_huge; i++)
-		clear_across(t, t->c->head + i * pages_per_huge(t));
+		clear_across(t, t->c->head + i * pages_per_huge(t), "written across huge pages");
 	stop_logging(t);
 	check_memory(t);
 }
