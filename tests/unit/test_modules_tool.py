@@ -860,6 +860,14 @@ def test_vms_keep_the_modules(host: Host) -> None:
 
     kept(f"VMs run in {name}")
     assert host.status(3)["vms"] == name
+    # Files with statistics are uses of kvm that are not named: the VM is.
+    for file, kind in (("8", "vm"), ("9", "vcpu")):
+        (process / "fd" / file).symlink_to(f"anon_inode:kvm-{kind}-stats")
+    host.write("sys/module/kvm/refcnt", "2\n")
+    kept(f"VMs run in {name}")
+    host.write("sys/module/kvm/refcnt", "3\n")
+    kept(f"VMs run in {name}; KVM is used by tracing?")
+    host.write("sys/module/kvm/refcnt", "0\n")
     (host.root / "proc/123/comm").unlink()
     assert host.status(3)["vms"] == ""
     shutil.rmtree(host.root / "proc/123")
