@@ -308,9 +308,9 @@ def paused(test: Selftest) -> Selftest:
 PAUSED = tuple(map(paused, NOTHING_UNSEEN_DEBUG))
 # Where the stress test, which copies what vCPUs write, is not fit to run.
 PAUSED_TDP = (paused(by_dirty_bits(dirty_log_test("clear-log"))),)
-WINDOW = window_test("chance", "-n", "75")
+WINDOW = window_test("chance", "-n", "25")
 WINDOW_LONG = window_test("chance-long", "-n", "150")
-WINDOW_VMX = window_test("chance", "-n", "15")
+WINDOW_VMX = window_test("chance", "-n", "5")
 WINDOW_VMX_LONG = window_test("chance-long", "-n", "30")
 # With pauses each round is hit, so that few show what the debug kernel says of it.
 WINDOW_PAUSES = window_test("pauses", "-n", "5", "-w", "200")
@@ -476,18 +476,19 @@ CONTROL_CASES = (
 )
 
 # Each way is tried until it has come in between, at least so many times.
-RACE = race_test(8)
+RACE = race_test(4)
 RACE_LONG = race_test(20, name="long")
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, RACE)
-# One of each way in which a split differs from others. The plain kernel has all of them.
+# The ways in which a split differs most from others. The plain kernel has all of them, and the long
+# form has one guest more for each.
 MODEL_DEBUG = (
-    model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
+    model_test("modes", "long", "alias1100", "pae", "smm"),
     model_test("clear"),
     model_test("tables", "tracked", "tracked_alias"),
 )
 # KVM does not look at the page tables of a guest there, and has no rmaps that could overflow.
-MODEL_DEBUG_TDP = (model_test("modes", "long", "unaligned", "alias15", "smm"), model_test("clear"))
+MODEL_DEBUG_TDP = (model_test("modes", "long", "smm"), model_test("clear"))
 BOTH_MMUS_DEBUG = (
     perf_test("clear", "-v", "2", "-b", "4M"),
     perf_test("enable", "-v", "2", "-b", "4M", "-g"),
@@ -517,10 +518,25 @@ DEBUG_TDP = (
     *MODEL_DEBUG_TDP,
     PAUSED_RACE,
 )
+ALL_GUESTS = replace(
+    model_test("modes", "long", "unaligned", "alias15", "alias1100", "pae", "pse", "smm"),
+    name=f"{MODEL_DEBUG[0].name}-guests",
+)
 # Upstream's tests, those that measure, and what others do with pauses or in the other MMU.
-DEBUG_LONG = (SPLITTING, PAUSED_RACE_LONG, WINDOW_PAUSES_LONG, *BOTH_MMUS_DEBUG)
-ALL_GUESTS = replace(MODEL_DEBUG[0], name=f"{MODEL_DEBUG[0].name}-guests")
-DEBUG_TDP_LONG = (*DEBUG_LONG, PRIVATE, *NOTHING_UNSEEN_DEBUG, *PAUSED_TDP, ALL_GUESTS)
+DEBUG_LONG = (
+    SPLITTING,
+    PAUSED_RACE_LONG,
+    WINDOW_PAUSES_LONG,
+    *BOTH_MMUS_DEBUG,
+    ALL_GUESTS,
+)
+DEBUG_TDP_LONG = (
+    *DEBUG_LONG,
+    PRIVATE,
+    *NOTHING_UNSEEN_DEBUG,
+    *PAUSED_TDP,
+    by_dirty_bits(EDGES_DEBUG),
+)
 
 # Bounds of what a guest can cost, which are those of shadow paging.
 HOSTILE = selftest("x86/eager_split_hostile_test", huge_2m=16, eager=("Y",))
@@ -554,14 +570,16 @@ def stress_test(rounds: int, name: str = "") -> Selftest:
 
 STRESS = stress_test(10)
 # Each round takes a sanitizer, or Bochs, seconds.
-STRESS_SLOW = stress_test(2)
+STRESS_SLOW = stress_test(1)
+STRESS_DEBUG = paused(by_dirty_bits(STRESS_SLOW))
+STRESS_DEBUG_LONG = paused(by_dirty_bits(stress_test(10, name="long")))
 
 
 def cases() -> Iterator[Case]:
     """Yield every case of `make test`, those of the longest boot first."""
     shadow = SHADOW_MODES[-1:]
     yield from each((WINDOW_VMX, HOLD, by_dirty_bits(HOLD)), VMX_MODES[-1:])
-    yield from each((paused(by_dirty_bits(STRESS_SLOW)), *DEBUG_SHADOW), shadow, "debug")
+    yield from each((STRESS_DEBUG, *DEBUG_SHADOW), shadow, "debug")
     yield from each((KEPT,), (*shadow, TDP_MODE), "debug", eager="N")
     yield from each(DEBUG_TDP, (TDP_MODE,), "debug")
     everywhere = (
@@ -571,10 +589,10 @@ def cases() -> Iterator[Case]:
         *PERF,
         *map(eagerly, MODEL),
         RECOVER,
-        *PERF_1G,
         MODES_1G,
     )
     yield from each(everywhere, DISTINCT_MODES, eager="")
+    yield from each(PERF_1G, DIRTY_BITS_MODES, eager="")
     # That lazily nothing is split early is the same code for each MMU.
     yield from each((*MODEL, TABLES), shadow, eager="N")
     yield from each(MODEL, (TDP_MODE,), eager="N")
@@ -595,15 +613,15 @@ def cases() -> Iterator[Case]:
     yield from each((RECOVER_1G,), (TDP_MODE, *shadow))
     yield Case(ENABLE, VMX_MODES[0], "N")
     yield from each((FIRST_WRITE, by_dirty_bits(FIRST_WRITE)), DISTINCT_MODES, eager="N")
-    yield from each((FIRST_WRITE,), (*VMX_MODES, VMX_TRACKED_MODE), eager="N")
+    yield from each((FIRST_WRITE,), (*VMX_MODES[:2], VMX_TRACKED_MODE), eager="N")
     yield from each((CREATE, by_dirty_bits(CREATE)), DISTINCT_MODES)
-    yield from each((CREATE,), (*VMX_MODES, VMX_TRACKED_MODE))
+    yield from each((CREATE,), VMX_MODES)
     yield from each((by_dirty_bits(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
     # Here no VM looks for Dirty bits.
     yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
     yield from each((EDGES, by_dirty_bits(EDGES)), DISTINCT_MODES)
     yield from each((HUGE_COST,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
-    yield from each((by_dirty_bits(EDGES_DEBUG),), (*shadow, TDP_MODE), "debug")
+    yield from each((by_dirty_bits(EDGES_DEBUG),), shadow, "debug")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
     yield from each((by_dirty_bits(CAPS),), DIRTY_BITS_MODES)
     # The CPU's log, and neither Dirty bits nor that.
@@ -653,8 +671,11 @@ def long_cases() -> Iterator[Case]:
     yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
     yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
-    unpaused = (WINDOW_WRPROT, *NOTHING_UNSEEN_DEBUG)
-    yield from each((*DEBUG_LONG, *unpaused), SHADOW_MODES[-1:], "debug")
+    yield from each(PERF_1G, SHADOW_MODES[:1], eager="")
+    yield Case(FIRST_WRITE, VMX_MODES[-1], "N")
+    yield Case(CREATE, VMX_TRACKED_MODE, "Y")
+    of_shadow = (WINDOW_WRPROT, *NOTHING_UNSEEN_DEBUG, STRESS_DEBUG_LONG)
+    yield from each((*DEBUG_LONG, *of_shadow), SHADOW_MODES[-1:], "debug")
     yield from each((SPLITTING,), SHADOW_MODES[:1], "debug")
     yield from each(DEBUG_TDP_LONG, (TDP_MODE,), "debug")
 

@@ -25,6 +25,7 @@ def image(optional_kernel: Callable[..., Kernel]) -> Path:
     return optional_kernel(programs32.CONFIG, NOT_BUILT, programs32.BUSYBOX).image
 
 
+@pytest.mark.long
 def test_program_is_32_bit_and_static() -> None:
     header = programs32.build(TEST).read_bytes()[:20]
     assert header[:5] == b"\x7fELF\x01"

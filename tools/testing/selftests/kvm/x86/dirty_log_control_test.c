@@ -241,6 +241,7 @@ static void check_later(void)
 	enable_bits(vm, 0, 0);
 	check_reports(vm, 0, false);
 	kvm_vm_free(vm);
+	ksft_test_result_pass("parameters changed later\n");
 }
 
 /* KVM must refuse to change the settings. */
@@ -519,26 +520,53 @@ static void check_all_vms(void)
 	}
 }
 
+static void check_all_too_late(void)
+{
+	check_too_late();
+	check_ring();
+	check_small_ring();
+	ksft_test_result_pass("too late, dirty ring\n");
+}
+
+static const struct part {
+	const char *name;
+	const char *what;
+	void (*run)(void);
+	unsigned int nr_results;
+} parts[] = {
+	{ "values", "arguments, for all values of the parameters", check_all_values,
+	  2 * ARRAY_SIZE(methods) },
+	{ "later", "parameters that change later", check_later, 1 },
+	{ "late", "calls that come too late", check_all_too_late, 1 },
+	{ "vms", "VMs that are logged", check_all_vms, ARRAY_SIZE(methods) },
+};
+
+static struct choice chosen = { parts, sizeof(parts[0]), ARRAY_SIZE(parts) };
+
 int main(int argc, char *argv[])
 {
-	parse_test_options(argc, argv, NULL, NULL);
+	const struct test_option options[] = {
+		{ 'm', "part", "what is checked:", .choice = &chosen },
+		{ }
+	};
+	unsigned int nr_results = 0;
+
+	parse_test_options(argc, argv, options, NULL);
 	TEST_REQUIRE(setting_exists(PARAM_EAGER) && setting_exists(PARAM_DIRTY_BITS));
 	__TEST_REQUIRE(nr_free_2m_pages() >= NR_HUGE, "too few 2MiB HugeTLB pages are free");
 
 	ksft_print_header();
-	ksft_set_plan(2 * ARRAY_SIZE(methods) + 2 + ARRAY_SIZE(methods));
+	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++)
+		if (choice_has(&chosen, i))
+			nr_results += parts[i].nr_results;
+	ksft_set_plan(nr_results);
 	pml = host_cpu_is_intel && get_kvm_intel_param_bool("pml");
 	setting_set(PARAM_DIRTY_BITS, "on");
 	/* PML needs Dirty bits. */
 	has_dirty_bits = pml || new_vm_get_stat("dirty_bits") == 1;
 
-	check_all_values();
-	check_later();
-	ksft_test_result_pass("parameters changed later\n");
-	check_too_late();
-	check_ring();
-	check_small_ring();
-	ksft_test_result_pass("too late, dirty ring\n");
-	check_all_vms();
+	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++)
+		if (choice_has(&chosen, i))
+			parts[i].run();
 	ksft_finished();
 }

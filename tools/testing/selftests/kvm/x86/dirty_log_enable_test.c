@@ -34,13 +34,13 @@
 #define MAX_ROUNDS		32
 #define HUGE_SIZE		(MAX_ROUNDS * SZ_2M)
 #define DATA_SIZE		(HUGE_SIZE + SZ_32M)
-#define ROUND_S			5
+#define ROUND_S			2
 #define CODE_OFFSET		(5 * PAGE_SIZE + 64)
 #define OPCODE_RET		0xc3
 
 #define CODE_SLOT		11
 #define CODE_GPA		0x10000ull
-#define NR_CREATED		128
+#define NR_CREATED		32
 #define NR_GUESSED		6
 
 static struct kvm_vcpu *writer, *executor;

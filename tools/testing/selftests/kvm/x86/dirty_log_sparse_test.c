@@ -52,7 +52,7 @@
 #define COUNT_GPA	0x40000000ull
 #define COUNT_STEP	SZ_1G
 #define NR_COUNTS	2u
-#define NR_RUNS		5u
+#define NR_RUNS		3u
 #define MAX_EVERY	12u
 
 enum way { WAY_AUTO, WAY_MANUAL, WAY_ALL_SET, NR_WAYS };
@@ -335,7 +335,7 @@ static const char *run_edges(void)
 
 /* Count */
 
-static const unsigned int count_blocks[NR_COUNTS] = { 16, 80 };
+static const unsigned int count_blocks[NR_COUNTS] = { 16, 48 };
 
 struct count {
 	struct kvm_vm *vm;
