@@ -241,6 +241,8 @@ def work_tree(layout: Layout, path: Path, commit: str) -> Path:
         repo.run("worktree", "prune")
         repo.run("worktree", "add", "-q", "--detach", "--no-checkout", str(path), commit)
     repo = Repo(path)
+    # A command that was killed may have left it, and nobody else is at work: lock(path) is held.
+    (path / repo.text("rev-parse", "--git-path", "index.lock")).unlink(missing_ok=True)
     # Without this, -f writes every file with another modification time, even if its text is the
     # same.
     repo.run("update-index", "-q", "--refresh")

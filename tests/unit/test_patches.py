@@ -85,6 +85,18 @@ def test_all_of_them_on_top_of_the_series(tmp_path: Path) -> None:
     assert tree.unsaved(fake.linux) is None
 
 
+def test_a_command_that_was_killed_amid_a_checkout(tmp_path: Path) -> None:
+    """What git leaves behind then does not keep the next command from its work tree."""
+    fake = made(tmp_path)
+    fake.make_tree()
+    commit, path = fake.git("rev-parse", "HEAD"), fake.layout.tree_of("mutants")
+    stale = fake.linux / ".git" / "worktrees" / path.name / "index.lock"
+    for _ in range(2):
+        tree.work_tree(fake.layout, path, commit)
+        stale.touch()
+    assert Repo(path).text("rev-parse", "HEAD") == commit
+
+
 WRONG = {
     "Caught-by: x86_64/some_test -m all\n": ("", "has no Caught-by:"),
     "Machine: svm-qemu kvm_amd.npt=0 hugepages=1\n": ("", "has no Machine:"),
