@@ -31,15 +31,13 @@ PROGRAMS = ("/sbin/modprobe", "/sbin/insmod", "/sbin/modinfo", "/usr/bin/find", 
 # For each machine, KVM's vendor module and its parameter for two-dimensional paging.
 VENDORS = {"svm-qemu": ("kvm_amd", "npt"), "vmx-bochs": ("kvm_intel", "ept")}
 # Once the package is installed: the kernel comes again, and is said to be of another source, for
-# which nothing is built. What is said, and what is left; then all is as before.
+# which nothing is built. What is said, and what is left.
 ANOTHER_KERNEL = "another-kernel"
 COME_AGAIN = f"""
 cd /root
 # With the package that has its files.
 files=$(dpkg-query -S "*/lib/modules/$1/kernel" | sed 's/[,:].*//')
-proved=$(echo /usr/src/{modules.TOOL}-*/proved)
-cp -a $proved /var/lib/dkms/{modules.TOOL} "/lib/modules/$1/updates" .
-sed -i 's/^kernel .* /&9/' $proved
+sed -i 's/^kernel .* /&9/' /usr/src/{modules.TOOL}-*/proved
 {{
     apt-get install -y --reinstall --no-install-recommends "linux-image-$1" $files
     echo "exit status $?"
@@ -48,12 +46,6 @@ sed -i 's/^kernel .* /&9/' $proved
     dkms status
 }} >{ANOTHER_KERNEL} 2>&1
 cat {ANOTHER_KERNEL}
-rm -rf /var/lib/dkms/{modules.TOOL} "/lib/modules/$1/updates"
-mv {modules.TOOL} /var/lib/dkms/
-mv updates "/lib/modules/$1/"
-mv proved $proved
-rm -f /var/log/{modules.TOOL}-*
-depmod "$1"
 """
 
 # The modules are built for each release that is named. Headers are unpacked, as their packages
@@ -169,19 +161,32 @@ def debian_command(
     return disk.root_command(directory, hooks, *words, include=image)
 
 
-def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
-    """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
-    boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
+def _installing(release: str, deb: Path) -> list[str]:
+    """Hooks that install the package in the root."""
     # The host's kernel is another one.
     uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
     script = f"{uname}; cd /root; {install_line()}; rm $f"
+    return [f"copy-in {deb} /root", f'chroot "$1" sh -ec {shlex.quote(script)}']
+
+
+def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
+    """mmdebstrap's command line, for DIRECTORY/root.ext2 and the other files beside it."""
+    boot = [f"/boot/{name}-{release}" for name in ("vmlinuz", "initrd.img")]
     hooks = [
-        f"copy-in {deb} /root",
-        f'chroot "$1" sh -ec {shlex.quote(script)}',
-        f'chroot "$1" sh -uc {shlex.quote(COME_AGAIN)} sh {release}',
+        *_installing(release, deb),
         f"mkdir -p {directory}/lib/modules",
-        f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} /root/{ANOTHER_KERNEL} {directory}",
+        f"copy-out {' '.join(boot)} /usr/sbin/{modules.TOOL} {directory}",
         f"copy-out /lib/modules/{release} {directory}/lib/modules",
+    ]
+    return debian_command(suite, release, hooks, directory)
+
+
+def again_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
+    """mmdebstrap's command line for DIRECTORY/another-kernel, see COME_AGAIN."""
+    hooks = [
+        *_installing(release, deb),
+        f'chroot "$1" sh -uc {shlex.quote(COME_AGAIN)} sh {release}',
+        f"copy-out /root/{ANOTHER_KERNEL} {directory}",
     ]
     return debian_command(suite, release, hooks, directory)
 
@@ -264,6 +269,20 @@ def install(suite: str, flavour: str, layout: Layout = LAYOUT) -> Installed:
 
     once(directory, fingerprint(what), make)
     return Installed(release, directory)
+
+
+def come_again(suite: str, flavour: str, layout: Layout = LAYOUT) -> tuple[str, str]:
+    """The release of a kernel, and what is said when it comes again, of another source.
+
+    Raises what install() raises.
+    """
+    release = f"{read_pin(layout).debian[suite].release}-{flavour}"
+    directory = modules.directory_of(layout) / "again"
+    empty(directory)
+    command = again_command(suite, release, modules.make(layout, contents(layout)), directory)
+    name = f"Installing {release} again, of another source"
+    run(command, name, "4 min", layout.log / f"dkms-again-{release}.log", directory)
+    return release, (directory / ANOTHER_KERNEL).read_text()
 
 
 def build(suite: str, layout: Layout = LAYOUT) -> str:
