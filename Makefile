@@ -41,10 +41,12 @@ DEFAULT_BASE := $(shell sed -n 's/^DEFAULT_BASE = "\(.*\)"$$/\1/p' lab/core/path
 OTHER_BASE := $(filter-out $(DEFAULT_BASE),$(BASE))
 TESTS := $(if $(OTHER_BASE),tests/machines,tests)
 LEFT_OUT := $(if $(OTHER_BASE),long or once,long)
+# Two of them boot machines. What needs no machine has a worker of its own, see tests/conftest.py.
+WORKERS := $(if $(OTHER_BASE),2,3)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tree save check mail build test soak bench report compare reference deb dkms qemu clean \
-	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test
+	$(BENCH_WHAT:%=_bench_%) $(TEST_WHAT:%=_test_%) _bench _test _kernels _mutants
 
 help:
 	@echo 'make bench    measure eager_page_split=N and =Y, the unpatched kernel and the ungated baseline, on an emulated machine'
@@ -136,9 +138,15 @@ test: _test$(WHAT:%=_%)
 _test _test_unit: PACKAGES := $(if $(OTHER_BASE),,browser)
 _test: setup
 	@$(LAB) tree
+	@$(MAKE) --no-print-directory -j2 _kernels _mutants
+	@$(PYTHON) -m pytest -n $(WORKERS) --no-loadscope-reorder -m 'not ($(LEFT_OUT))' $(TESTS) $(ARGS)
+
+# At the same time, as each of them often uses a single processor.
+_kernels:
 	@$(LAB) build kvm $(if $(OTHER_BASE),,debug )selftests
+
+_mutants:
 	@$(LAB) build --kind mutants kvm
-	@$(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m 'not ($(LEFT_OUT))' $(TESTS) $(ARGS)
 
 _test_quick: setup
 	@$(LAB) tree

@@ -5,7 +5,7 @@ import faulthandler
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from fnmatch import fnmatchcase
 from functools import cache
@@ -46,15 +46,38 @@ ONE_WORKER = {
 }
 
 
+MACHINES = "tests/machines/"
+# Workers that boot machines. If there is one more, it has what needs no machine, which often waits.
+BOOTING = 2
+
+
 def is_xdist_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
+
+
+def _has_machines(tests: Iterable[str]) -> bool:
+    return any(test.startswith(MACHINES) for test in tests)
 
 
 class BootScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types, as said
     """Gives all cases of a boot to the same worker, and the tests of ONE_WORKER that are alike.
 
     All other tests are given to workers one by one. Each repetition (--count) has its own boots.
+    Of the workers, BOOTING have tests of machines.
     """
+
+    def _first_for(self, node: object) -> str | None:
+        """The first scope of work that is left and that the worker NODE may have."""
+        every = self.nodes.index(node) < BOOTING
+        work = self.workqueue.items()
+        return next((name for name, unit in work if every or not _has_machines(unit)), None)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if (first := self._first_for(node)) is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         for begin, scope in ONE_WORKER.items():

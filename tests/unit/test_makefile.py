@@ -98,9 +98,10 @@ def test_plain_bench_and_test() -> None:
     assert commands("bench") == ["build/venv/bin/python -m lab bench "]
     assert commands("test") == [
         "build/venv/bin/python -m lab tree",
+        "make --no-print-directory -j2 _kernels _mutants",
         "build/venv/bin/python -m lab build kvm debug selftests",
         "build/venv/bin/python -m lab build --kind mutants kvm",
-        "build/venv/bin/python -m pytest -n 2 --no-loadscope-reorder -m 'not (long)' tests ",
+        "build/venv/bin/python -m pytest -n 3 --no-loadscope-reorder -m 'not (long)' tests ",
     ]
 
 

@@ -28,7 +28,7 @@
 #include "eager_split_fault.h"
 
 #define MAX_MIDST_TRIES		200u
-#define NR_KILLS		6
+#define NR_KILLS		4
 
 /* So many that the parent sees the first split before the last one is done. */
 #define NR_HUGE_KILL		256u
