@@ -144,7 +144,7 @@ def lines(done: dict[str, Any]) -> Iterator[str]:
         yield "skipped:"
         for reason, count in done["skipped"].items():
             yield f"{count:8}  {reason}"
-    yield "wall clock by stage (stages overlap if there are two workers):"
+    yield "wall clock by stage (stages overlap, as workers run tests at the same time):"
     for stage, seconds in done["stages"].items():
         yield f"{seconds:8.1f} s  {stage}"
     yield "longest tests, by the host's clock, and the processor time of their emulators:"
