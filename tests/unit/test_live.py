@@ -23,6 +23,7 @@ def test_n_and_y_share_a_boot_and_what_is_beside_them_has_its_own() -> None:
     assert [(boot.kernel, boot.ept, boot.eager) for boot in plan] == wanted
     # A CPU for each vCPU, and one for main().
     job = live.live_job(BOOT, Path("bz"), Path("test"))
+    assert "sysctl.vm.stat_interval=3600" in job.cmdline
     assert job.cpus == live.USUAL.vcpus + 1
     assert job.command[-3:] == (str(live.USUAL.vcpus * 8), "N", "Y")
     assert job.parameters["kvm.dirty_bits"] == "off"
