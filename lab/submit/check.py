@@ -2,7 +2,8 @@
 """`make check`: is the series as it is saved fit to be mailed?"""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -14,7 +15,7 @@ from lab.core.locks import locked
 from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.core.steps import step
 from lab.series import files, save, topics, tree
-from lab.submit import checkers, compiling
+from lab.submit import checkers, compiling, mutation
 from lab.submit.subject import CheckResult, Subject, subject_of
 
 
@@ -59,20 +60,25 @@ CHECKS = {
     "docs": Check(checkers.docs, "30 s"),
     "scripts": Check(checkers.scripts, "10 s"),
     "package": Check(checkers.package, "10 s, 2 min without the trees of all bases"),
+    "mutation": Check(mutation.mutation, "5 min"),
 }
+# These do not depend on the series.
+OF_THE_LAB = {"scripts", "mutation"}
 # Mails are sent for the newest base. On the others the series has to apply and to build.
 ON_EACH = ("round-trip", "compile")
 
 
-def run_checks(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult]:
-    """Run checks by their names in CHECKS, each to its end whatever it finds."""
+def run_checks(
+    subject: Subject, names: Iterable[str], checks: Mapping[str, Check] = CHECKS
+) -> dict[str, CheckResult]:
+    """Run checks by their names, each to its end whatever it finds."""
     subject.log.parent.mkdir(parents=True, exist_ok=True)
     subject.log.unlink(missing_ok=True)
     verdicts = {}
     with locked(tree.lock(subject.layout.check)):
         for name in names:
-            with step(f"Checking: {name}", CHECKS[name].estimate):
-                verdicts[name] = CHECKS[name].run(subject)
+            with step(f"Checking: {name}", checks[name].estimate):
+                verdicts[name] = checks[name].run(subject)
     return verdicts
 
 
@@ -92,7 +98,7 @@ def bases_to_check(names: Sequence[str]) -> list[Layout]:
     If a base was chosen, it is the only one. Checks of ON_EACH are for all bases whose source is
     available, the others for the newest base only.
     """
-    if os.environ.get(BASE_VARIABLE) or set(names) == {"scripts"}:
+    if os.environ.get(BASE_VARIABLE) or (names and OF_THE_LAB.issuperset(names)):
         return [LAYOUT.of(LAYOUT.version)]
     if names and not set(names) & set(ON_EACH):
         return [LAYOUT.newest]
@@ -107,14 +113,26 @@ def bases_to_check(names: Sequence[str]) -> list[Layout]:
     type=click.Choice(list(CHECKS)),
     help="Run only this check; can be repeated.",
 )
-def command(only: tuple[str, ...]) -> None:
+@click.option(
+    "--mutants-of",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="For --only mutation: try all mutants of this file, as in lab/results/goals.py, and not a "
+    "sample of all files; can be repeated.",
+)
+def command(only: tuple[str, ...], files: tuple[str, ...]) -> None:
     """Check that the saved series can be mailed, and builds on every base."""
+    if files and "mutation" not in only:
+        raise LabError("--mutants-of needs --only mutation")
+    of_files = Check(partial(mutation.mutation, of=files), "some minutes for each file")
+    checks = CHECKS | ({"mutation": of_files} if files else {})
     layouts = bases_to_check(only)
     verdicts = {}
     for layout in layouts:
         everything = layout.is_newest or len(layouts) == 1
         chosen = [name for name in only or CHECKS if everything or name in ON_EACH]
-        found = run_checks(subject_of(layout), chosen)
+        found = run_checks(subject_of(layout), chosen, checks)
         there = f" ({layout.version})" if len(layouts) > 1 else ""
         verdicts.update({name + there: verdict for name, verdict in found.items()})
     show(verdicts, Console(highlight=False))
