@@ -3,7 +3,8 @@
 
 mutmut makes the mistakes in a copy of the repository. It tries them one by one, with the tests that
 call the function with the mistake. pyproject.toml says in which files, and which tests there are. A
-mutant survives if no test fails. KNOWN lists survivors that are not worth a test.
+mutant survives if no test fails. KNOWN lists survivors that are not worth a test. Functions that no
+unit test calls are left out: tests in machines call them.
 """
 
 import ast
@@ -14,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, takewhile
 from pathlib import Path
@@ -86,6 +87,11 @@ class Mutant:
     line: int
     result: int | None
 
+    @property
+    def of(self) -> str:
+        """The function, as the tool calls it."""
+        return self.name.partition("__mutmut_")[0]
+
     def __str__(self) -> str:
         return f"{self.change.file}:{self.line}: {self.change}"
 
@@ -145,7 +151,7 @@ def copy(layout: Layout) -> None:
     shutil.copy2(layout.root / SETTINGS, _place(layout) / SETTINGS)
 
 
-def _run(layout: Layout, names: Sequence[str], tick: Callable[[], None] = lambda: None) -> None:
+def _run(layout: Layout, names: Iterable[str], tick: Callable[[], None] = lambda: None) -> None:
     """Let the tool try mutants. Its output goes to a log of its own."""
     command = (*COMMAND, "run", "--max-children", str(at_once()), *names)
     with (
@@ -223,6 +229,12 @@ def mutants(layout: Layout) -> list[Mutant]:
     return [one for name in names for one in _mutants_in(layout, name)]
 
 
+def _called(layout: Layout) -> set[str]:
+    """The functions that tests call, as the tool names them."""
+    tests = json.loads((_made(layout) / STATS).read_text())["tests_by_mangled_function_name"]
+    return {function for function, names in tests.items() if names}
+
+
 def chosen(found: Iterable[Mutant], of: Sequence[str], size: int, seed: int) -> list[Mutant]:
     """All mutants in the files OF; or, without any, SIZE of them at random."""
     if of:
@@ -260,14 +272,14 @@ def limit_tests(layout: Layout, most_s: float) -> None:
     file.write_text(json.dumps(stats))
 
 
-def _try(layout: Layout, names: Sequence[str]) -> None:
+def _try(layout: Layout, names: Collection[str]) -> None:
     """Let the tool try mutants, and show how far it is."""
     began = time.monotonic()
-    wanted, metas = {*names}, [*_made(layout).rglob("*.py.meta")]
+    metas = [*_made(layout).rglob("*.py.meta")]
 
     def now() -> tuple[float, str]:
         results = chain.from_iterable(_results(meta).items() for meta in metas)
-        done = sum(name in wanted and result is not None for name, result in results)
+        done = sum(name in names and result is not None for name, result in results)
         left_s = (time.monotonic() - began) * (len(names) / done - 1) if done else 0
         left = f", about {duration(left_s)} left" if done else ""
         return done, f"{done} of {len(names)}{left}"
@@ -317,12 +329,13 @@ def mutation(
     if not (_made(layout) / STATS).is_file():
         raise WorkFailed(f"mutmut failed, or the tests without mutants; see {_log(layout)}")
     limit_tests(layout, TESTS_S)
-    wanted = [one.name for one in chosen(mutants(layout), of, size, seed)]
+    called = _called(layout)
+    every = [one for one in mutants(layout) if one.of in called]
+    wanted = {one.name for one in chosen(every, of, size, seed)}
     if not wanted:
-        raise LabError(f"mutmut makes no mutants of {', '.join(of)}")
+        raise LabError(f"no unit test calls a function of {' '.join(of)} that mutmut can change")
     _try(layout, wanted)
-    every = mutants(layout)
-    tried = [one for one in every if one.name in {*wanted}]
+    tried = [one for one in mutants(layout) if one.name in wanted]
     problems = tuple(_verdicts(every, tried, listed))
     caught = sum(one.result in CAUGHT for one in tried)
     return CheckResult(f"{caught} of {len(tried)} mutants caught ({len(every)} exist)", problems)

@@ -60,7 +60,7 @@ old = "return value <= MOST"
 new = "return value {sign} MOST"
 why = "{why}"
 """
-# Makes mutants of lab/fake.py, and remembers which ones it was asked to try.
+# Makes mutants of lab/fake.py, and remembers which ones it was asked to try. Tests call one().
 FAKE = """\
 #!{python}
 import json, pathlib, sys
@@ -77,12 +77,18 @@ if names == ["none"]:
         name = f"x_one__mutmut_{{number}}"
         spans[name] = [len(text) + 1, len(text) + 2]
         text += [f"def {{name}}():", f"    return {{0 if number == 'orig' else number}}"]
+    for number in ("orig", 1):
+        name = f"x_idle__mutmut_{{number}}"
+        spans[name] = [len(text) + 1, len(text) + 1]
+        text += [f"def {{name}}(): return {{number!r}}"]
     (place / "lab").mkdir()
     (place / "lab/fake.py").write_text("\\n".join(text))
     (place / "lab/fake.py.spans").write_text(json.dumps({{"version": 1, "spans": spans}}))
-    stats = {{"duration_by_test": {{}}, "tests_by_mangled_function_name": {{}}}}
+    tests = {{"lab.fake.x_one": ["test_fake.py::test"], "lab.fake.x_idle": []}}
+    stats = {{"duration_by_test": {{"test_fake.py::test": 1}}}}
+    stats["tests_by_mangled_function_name"] = tests
     (place / "mutmut-stats.json").write_text(json.dumps(stats))
-codes = {{}}
+codes = {{"lab.fake.x_idle__mutmut_1": None}}
 for number, result in enumerate(results, 1):
     name = f"lab.fake.x_one__mutmut_{{number}}"
     codes[name] = result if name in names else None
@@ -139,7 +145,10 @@ class Fake:
         tool = FAKE.format(python=sys.executable, notes=str(self._notes))
         monkeypatch.setattr(mutation, "COMMAND", (str(program(root.parent / "tool", tool)),))
         monkeypatch.setattr(mutation, "POLL_S", 0.01)
-        files = {"lab/fake.py": "def one():\n    return 0\n", "pyproject.toml": SETTINGS}
+        files = {
+            "lab/fake.py": "def one():\n    return 0\n\ndef idle(): return 0\n",
+            "pyproject.toml": SETTINGS,
+        }
         self.subject = repository(root, files)
 
     def results(self, *results: int | None) -> None:
@@ -236,7 +245,8 @@ def test_what_cannot_be_tried(fake: Fake) -> None:
     said = refused(mutation.mutation, fake.subject, ("lab/none.py",))
     assert said == "there is no file lab/none.py"
     said = refused(mutation.mutation, fake.subject, ("pyproject.toml",))
-    assert said == "mutmut makes no mutants of pyproject.toml"
+    wanted = "no unit test calls a function of pyproject.toml that mutmut can change"
+    assert said == wanted
     assert refusal("check", "--mutants-of", "a.py").endswith("needs --only mutation")
 
 
