@@ -41,6 +41,7 @@ def test_each_question_has_an_answer_with_its_figures(bench: Source) -> None:
     assert "2.60 ms with Y (89x faster)" in slower and "Without logging it takes 2.60 ms" in slower
     assert "the first CLEAR takes 2.72 ms in the unpatched kernel, 0.960 ms with N" in pays
     # 20% of 40 regions are 8, with a page table of 4 KiB each.
+    assert "if 20% of the 2 MiB regions are written, N leaves" in memory
     assert "N leaves 32 of 40 huge pages and adds 32 KiB of page tables" in memory
     assert "Y leaves 0 of 40 huge pages and adds 160 KiB of page tables" in memory
 
@@ -237,6 +238,19 @@ def test_the_table_behind_a_picture_has_all_of_its_figures() -> None:
         (EAGER.label, "1.33 ms"),
     ]
     assert "116" in chart.svg and chart.svg == pictures.to_svg(chart.spec)
+
+
+def test_what_moved_is_called_by_all_that_it_differs_in() -> None:
+    key = data.measurement(vcpus=2, phase="dirty", iteration=2, eager=True).key
+    assert comparison._plain(key) == "Y, EPT, 2 vCPUs x 2 MiB, all writes: writes of round 2"
+    base = "unpatched, EPT, 2 vCPUs x 2 MiB, all writes: enabling"
+    enabling = replace(key, kernel="base", eager=False, phase="enable", iteration=None)
+    assert comparison._plain(enabling) == base
+    way = replace(key, ept=False, dirty_bits="on", initially_all_set=False, write_percent=20)
+    assert comparison._plain(replace(way, vcpus=1, phase="get", iteration=1)) == (
+        "Y, dirty_bits=on, shadow paging, 1 vCPU x 2 MiB, 20% writes, without initially-all-set:"
+        " GET of round 1"
+    )
 
 
 def test_what_moved_comes_first_and_is_drawn(tmp_path: Path) -> None:

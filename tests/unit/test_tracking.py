@@ -46,6 +46,12 @@ def test_each_goal_that_is_missed_is_named(wrong: dict[str, Any], said: str) -> 
     assert line.startswith(f"ept=N tdp_mmu=N, Dirty bits: N: {said}")
 
 
+def test_a_goal_that_is_missed_is_named_as_its_machine_calls_the_mode() -> None:
+    found = [one | {"machine": "svm-qemu"} for one in records(logged=1)]
+    (line,) = tracking.missed(found)
+    assert line.startswith("npt=N tdp_mmu=N, Dirty bits: N: 1 pages are reported")
+
+
 SLOW_WRITES: dict[str, Any] = {tracking.WRITES: (0.3, 0.001, 0.001)}
 SLOW_READS: dict[str, Any] = {tracking.READS: (0.3, 0.001, 0.0031)}
 NO_GOAL = "populating by writes, no goal: each page that is written faults"
