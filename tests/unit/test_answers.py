@@ -270,6 +270,9 @@ def test_what_moved_comes_first_and_is_drawn(tmp_path: Path) -> None:
     assert picture.reading == moved_most
     (chart,) = picture.charts
     assert chart.title == "Takes longer in B than in A, the first 15 of 60"
+    hovering = chart.spec["layer"][0]["encoding"]["tooltip"]
+    titles = {"l": "what", "t": "from A to B", "from": "from"}
+    assert {one["field"]: one["title"] for one in hovering} == titles
     assert isinstance(first, Grid) and not first.folded and len(first.table.rows) == 60
     assert isinstance(every, Grid) and every.folded and len(every.table.rows) == 120
     (same,) = comparison.sections(compare.compare(before, before), before, before, of)

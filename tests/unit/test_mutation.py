@@ -60,6 +60,20 @@ old = "return value <= MOST"
 new = "return value {sign} MOST"
 why = "{why}"
 """
+SOURCE = """\
+def one():
+    return 0
+
+
+class Fake:
+    @property
+    def idle(self):
+        a
+        b
+        c
+        b
+        c
+"""
 # Makes mutants of lab/fake.py, and remembers which ones it was asked to try. Tests call one().
 FAKE = """\
 #!{python}
@@ -77,18 +91,18 @@ if names == ["none"]:
         name = f"x_one__mutmut_{{number}}"
         spans[name] = [len(text) + 1, len(text) + 2]
         text += [f"def {{name}}():", f"    return {{0 if number == 'orig' else number}}"]
-    for number in ("orig", 1):
-        name = f"x_idle__mutmut_{{number}}"
-        spans[name] = [len(text) + 1, len(text) + 1]
-        text += [f"def {{name}}(): return {{number!r}}"]
+    for number, lines in ("orig", ["a", "b", "c", "b", "c"]), (1, ["a", "b", "d", "c"]):
+        name = f"xǁFakeǁidle__mutmut_{{number}}"
+        spans[name] = [len(text) + 1, len(text) + 2 + len(lines)]
+        text += ["    @property", f"    def {{name}}(self):", *(f"        {{a}}" for a in lines)]
     (place / "lab").mkdir()
     (place / "lab/fake.py").write_text("\\n".join(text))
     (place / "lab/fake.py.spans").write_text(json.dumps({{"version": 1, "spans": spans}}))
-    tests = {{"lab.fake.x_one": ["test_fake.py::test"], "lab.fake.x_idle": []}}
+    tests = {{"lab.fake.x_one": ["test_fake.py::test"], "lab.fake.xǁFakeǁidle": []}}
     stats = {{"duration_by_test": {{"test_fake.py::test": 1}}}}
     stats["tests_by_mangled_function_name"] = tests
     (place / "mutmut-stats.json").write_text(json.dumps(stats))
-codes = {{"lab.fake.x_idle__mutmut_1": None}}
+codes = {{"lab.fake.xǁFakeǁidle__mutmut_1": None}}
 for number, result in enumerate(results, 1):
     name = f"lab.fake.x_one__mutmut_{{number}}"
     codes[name] = result if name in names else None
@@ -146,7 +160,7 @@ class Fake:
         monkeypatch.setattr(mutation, "COMMAND", (str(program(root.parent / "tool", tool)),))
         monkeypatch.setattr(mutation, "POLL_S", 0.01)
         files = {
-            "lab/fake.py": "def one():\n    return 0\n\ndef idle(): return 0\n",
+            "lab/fake.py": SOURCE,
             "pyproject.toml": SETTINGS,
         }
         self.subject = repository(root, files)
@@ -248,6 +262,18 @@ def test_what_cannot_be_tried(fake: Fake) -> None:
     wanted = "no unit test calls a function of pyproject.toml that mutmut can change"
     assert said == wanted
     assert refusal("check", "--mutants-of", "a.py").endswith("needs --only mutation")
+
+
+def test_what_a_mutant_changes(fake: Fake) -> None:
+    fake.results(1, 0)
+    mutation.mutation(fake.subject)
+    method, first, second = mutation.mutants(fake.subject.layout)
+    # Lines that are the same before and after it do not count, and each counts once.
+    change = Change("lab/fake.py", "Fake.idle", "c\nb", "d")
+    assert (method.change, method.line, method.result) == (change, 10, None)
+    assert method.name == "lab.fake.xǁFakeǁidle__mutmut_1"
+    assert str(method) == "lab/fake.py:10: Fake.idle: c b  ->  d"
+    assert (first.line, first.result, second.result) == (2, 1, 0)
 
 
 def test_which_tests_try_a_mutant(tmp_path: Path) -> None:

@@ -88,6 +88,9 @@ def test_figures_are_kept_drawn_and_judged(times: dict[str, int], tmp_path: Path
     # One that is as large as the free memory is left out, and said to be.
     assert "no reads in 16 GiB: 9 GiB are free" in said.err
     assert native.READS_TITLE in (tmp_path / "report" / "index.html").read_text()
+    # Columns without room beside each other come with both labels.
+    read = [one for one in map(json.loads, file.read_text().splitlines()) if "reads" in one]
+    assert "reads      GiB  4 KiB\n" in native.reads_table(read).fitted(24)
     times["series"] = 750
     said = lab("native", "--sizes", "16", "--output", str(tmp_path / "b-native.jsonl"))
     assert "unpatched takes 1.00 times as long as series; goal: at least 4, MISSED" in said.out

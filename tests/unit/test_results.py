@@ -6,6 +6,7 @@ write protection.
 """
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,12 @@ def test_only_the_same_dimensions_are_compared(tmp_path: Path) -> None:
     said = lab("compare", a, b, "--brief").err
     assert "only in B: 60 measurements (series, ept=Y, 4 vCPUs x 2 MiB, 100% writes, N;" in said
     assert "60 figures, none moved" in said
+    # The first three VMs that only one side has.
+    keys = [measurement(vcpus=n, phase=p).key for n in (1, 2, 3, 4) for p in ("dirty", "get")]
+    (three,), (four,) = (compare.notes(compare.Comparison([], {"A": keys[:n]})) for n in (6, 8))
+    shown = "; ".join(f"series, ept=Y, {n} vCPUs x 2 MiB, 100% writes, N" for n in (1, 2, 3))
+    assert three == f"only in A: 6 measurements ({shown})"
+    assert four == f"only in A: 8 measurements ({shown}; ...)"
 
 
 def test_other_ways_of_logging_are_other_dimensions(tmp_path: Path) -> None:
@@ -335,6 +342,7 @@ def test_wall_clock_differences_count_beyond_the_spread(tmp_path: Path) -> None:
         sides = [compare.Side("x", {key: times}, frozenset()) for times in (before, after)]
         (pair,) = compare.compare(*sides).pairs
         assert (pair.judged, pair.moved) == found
+        assert (pair.before, pair.after) == (statistics.median(before), statistics.median(after))
 
 
 def test_machines_and_kernels_are_never_mixed(tmp_path: Path) -> None:
