@@ -37,8 +37,8 @@ COMMAND = (str(Path(sys.executable).with_name("mutmut")),)
 # How many mutants are tried, and which ones: another seed chooses others.
 SIZE = 200
 SEED = 1
-# The tests of a function take this long together, at most.
-TESTS_S = 20.0
+# The tests of one function take at most this share of the time of all tests.
+MOST_TESTS = 1 / 3
 POLL_S = 0.5
 
 # Of the tool: its settings; the tests of each function; and the name of no mutant, as the tool has
@@ -253,8 +253,10 @@ def _shared(layout: Layout) -> set[str]:
     return {file.relative_to(_made(layout)).as_posix() for file in found}
 
 
-def limit_tests(layout: Layout, most_s: float) -> None:
-    """Choose among the tests that call a function: the quickest, but not more than MOST_S in all.
+def limit_tests(layout: Layout, share: float) -> None:
+    """Choose among the tests that call a function: the quickest, which take that share of all.
+
+    As a share, since all of them take longer on a busy machine.
 
     The tool only counts the first test that uses a fixture of a module as one that calls what this
     fixture calls. So all tests of such a module count.
@@ -262,6 +264,7 @@ def limit_tests(layout: Layout, most_s: float) -> None:
     file = _made(layout) / STATS
     stats = json.loads(file.read_text())
     seconds: dict[str, float] = stats["duration_by_test"]
+    most_s = share * sum(seconds.values())
     sharing = {name: [test for test in seconds if _file(test) == name] for name in _shared(layout)}
     for tests in stats["tests_by_mangled_function_name"].values():
         every = {*tests}.union(*(sharing.get(_file(test), ()) for test in tests))
@@ -328,7 +331,7 @@ def mutation(
     _run(layout, [NO_MUTANT])
     if not (_made(layout) / STATS).is_file():
         raise WorkFailed(f"mutmut failed, or the tests without mutants; see {_log(layout)}")
-    limit_tests(layout, TESTS_S)
+    limit_tests(layout, MOST_TESTS)
     called = _called(layout)
     every = [one for one in mutants(layout) if one.of in called]
     wanted = {one.name for one in chosen(every, of, size, seed)}

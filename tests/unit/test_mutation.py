@@ -287,12 +287,12 @@ def test_which_tests_try_a_mutant(tmp_path: Path) -> None:
     tests = {"f": [slow, quick], "g": [one], "h": [slow], "i": [one, quick, slow], "j": []}
     stats = {"duration_by_test": seconds, "tests_by_mangled_function_name": tests, "more": 1}
     file = write(made / mutation.STATS, json.dumps(stats))
-    mutation.limit_tests(layout, 7)
+    mutation.limit_tests(layout, 7 / 15)
     # The quickest. Of tests that share a fixture all. One always.
     wanted = {"f": [quick], "g": [two, one], "h": [slow], "i": [quick, two, one], "j": []}
     assert json.loads(file.read_text()) == stats | {"tests_by_mangled_function_name": wanted}
     file.write_text(json.dumps(stats))
-    mutation.limit_tests(layout, 10)
+    mutation.limit_tests(layout, 10 / 15)
     assert json.loads(file.read_text())["tests_by_mangled_function_name"]["f"] == [quick, slow]
 
 

@@ -164,8 +164,8 @@ def test_a_report_shows_what_split_bench_has_measured(tmp_path: Path) -> None:
     with_them, without = (sources.load_all([tmp_path / f"{n}.jsonl"]) for n in ("x", "usual"))
     assert with_them["bench"].measurements == without["bench"].measurements
     # In any order.
-    for found in ([*of_split_bench(eager=False)], [*of_split_bench(eager=False)][::-1]):
-        (row,) = tracking.measured_table(found).rows
+    for measured in ([*of_split_bench(eager=False)], [*of_split_bench(eager=False)][::-1]):
+        (row,) = tracking.measured_table(measured).rows
         assert row[1:] == ("90.0", "3.00", "30.0", "3.00", "60.0", "3.00", "9", *times[7:], *counts)
 
 
