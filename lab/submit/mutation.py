@@ -339,6 +339,8 @@ def mutation(
         raise LabError(f"no unit test calls a function of {' '.join(of)} that mutmut can change")
     _try(layout, wanted)
     tried = [one for one in mutants(layout) if one.name in wanted]
+    if all(one.result is None for one in tried):
+        raise WorkFailed(f"mutmut tried no mutant; see {_log(layout)}")
     problems = tuple(_verdicts(every, tried, listed))
     caught = sum(one.result in CAUGHT for one in tried)
     return CheckResult(f"{caught} of {len(tried)} mutants caught ({len(every)} exist)", problems)

@@ -255,6 +255,8 @@ def test_what_cannot_be_tried(fake: Fake) -> None:
     assert "mutmut failed, or the tests without mutants; see " in failed(
         mutation.mutation, fake.subject
     )
+    fake.results(None, None)
+    assert "mutmut tried no mutant; see " in failed(mutation.mutation, fake.subject)
     fake.results(1)
     said = refused(mutation.mutation, fake.subject, ("lab/none.py",))
     assert said == "there is no file lab/none.py"
