@@ -117,6 +117,23 @@ def test_every_row_with_figures_of_ours_has_an_origin(tmp_path: Path) -> None:
         assert all(grid.origins)
 
 
+@pytest.mark.usefixtures("without_pictures")
+def test_what_pictures_show_has_a_place_that_the_figures_determine(tmp_path: Path) -> None:
+    found = sources.load_bases(data.write_all(tmp_path))
+    shown = [b for s in sections.build(found) for b in s.blocks if isinstance(b, Picture)]
+    charts = [chart for picture in shown for chart in picture.charts]
+    assert len(charts) > 20
+    for spec in (chart.spec for chart in charts):
+        for layer in spec["layer"]:
+            values = layer.get("data", spec["data"])["values"]
+            for place, encoding in layer["encoding"].items():
+                if place in ("x", "y"):
+                    assert {*encoding} & {"field", "datum", "value"}, (spec, place)
+                for one in encoding if isinstance(encoding, list) else [encoding]:
+                    name = one.get("field")
+                    assert not (name and values) or any(name in value for value in values)
+
+
 def test_the_same_results_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
     command.write(data.write_all(tmp_path / "in"), tmp_path / "out")
     one, two = ({f.name: f.read_bytes() for f in d.iterdir()} for d in (made, tmp_path / "out"))
@@ -151,6 +168,7 @@ def test_the_longest_stall_of_a_phase_is_told_in_milliseconds(tmp_path: Path) ->
     )
     wanted = [(f"{k}, {phase}", *[longest] * 3) for k in kinds for phase, longest in phases]
     assert table.rows == wanted
+    assert table.notes[0] == "an access counts in the phase in which it began"
 
 
 def test_the_tables_behind_timelines_and_stalls(tmp_path: Path) -> None:
@@ -226,6 +244,12 @@ def test_the_share_of_waiting_is_said_as_it_was_measured(tmp_path: Path) -> None
     assert isinstance(picture, Picture)
     most = "N at most 75% with 2 vCPUs and Y at most 5% with 2 vCPUs"
     assert f"EPT, all writes: {most}; EPT, 20% writes: {most}" in picture.reading
+    lines = source.lines[:1]
+    ours = {"machine": "svm-qemu", "tdp_mmu": True, "ept": True, "write_percent": 20}
+    for pml, name in ((True, "NPT, TDP MMU"), (False, "NPT, TDP MMU without PML")):
+        one = replace(lines[0], record=lines[0].record | ours | {"pml": pml})
+        panel = sections._lock_panel([one])
+        assert (panel.title, panel.x_label, panel.mode) == (f"{name}, 20% writes", "vCPUs", name)
 
 
 def test_a_migration_is_said_in_figures(tmp_path: Path) -> None:

@@ -348,7 +348,9 @@ def test_all_kinds_run_with_own_seeds_and_are_summed_up(run_soak: Soak, tmp_path
         assert words in error
     assert "missed" not in error and "never" not in error
     content = saved(tmp_path)
-    assert content["kernel_version"] == "6.12"
+    assert (content["machine"], content["kernel_version"]) == ("svm-qemu", "6.12")
+    assert (content["seed"], content["dirty_bits"]) == (0x10, "any")
+    assert content["goals_per_hour"] == soak_summary.GOALS
     runs = content["runs"]
     assert {run["kind"] for run in runs} == {kind.name for kind in soak_kinds.KINDS}
     seeds = sorted(run["seed"] for run in runs)
@@ -565,7 +567,10 @@ def test_what_is_repeatable_is_never_cut_short(run_soak: Soak) -> None:
     machine = FakeMachine()
     run_soak(machine, "--minutes", "0.01", "--only", "stress-kvm-npt1-counted")
     (kind,) = soak_kinds.chosen(["stress-kvm-npt1-counted"])
-    assert machine.jobs[0].command[-3] == str(kind.seconds // soak_boots.COUNTED_SLOWNESS)
+    (job,) = machine.jobs[:1]
+    assert job.command[-3] == str(kind.seconds // soak_boots.COUNTED_SLOWNESS)
+    limit = kind.seconds * soak_boots.COUNTED_LIMIT + soak_boots.PATIENCE_S
+    assert (job.timeout_s, job.cpus, job.memory_mib) == (limit, 2, 1024)
 
 
 def test_dirty_bits_reaches_the_module_and_the_stress_test(
@@ -637,7 +642,9 @@ KCSAN = ["--only", "stress-kcsan-npt0"]
 def test_a_race_of_the_series_is_a_failure_as_others_are(
     run_soak: Soak, words: list[str], answer: Callable[[Job, int], Result], says: str
 ) -> None:
-    assert says in run_soak(FakeMachine(answer), *words, status=1).err
+    error = run_soak(FakeMachine(answer), *words, status=1).err
+    assert says in error
+    assert f"soak: {int(words is KCSAN)} complaints in the kernels' logs" in error
 
 
 def test_a_soak_that_looks_for_no_race_has_watched_nothing(run_soak: Soak) -> None:
