@@ -97,6 +97,21 @@ def test_figures_are_kept_drawn_and_judged(times: dict[str, int], tmp_path: Path
     assert "series takes 7.50 times as long as limit; goal: at most 1.6, MISSED" in said.out
 
 
+def test_each_case_has_a_row_with_its_ratios() -> None:
+    like = {"phase": "split", "write_percent": 100, "cold": False, "gib": 16, "cpu": "x"}
+    like |= {"lowest_ns": 900.0, "highest_ns": 5000.0}
+    times = {"limit": 1000.0, "series": 1500.0, "unpatched": 4500.0}
+    table = native.table([like | {"code": c, "ns_per_2mib": ns} for c, ns in times.items()])
+    (row,) = table.rows
+    shown = dict(zip(table.columns, row, strict=True))
+    ratios = {"series/limit": "1.50", "unpatched/series": "3.00"}
+    measured = {"limit": "1,000", "series": "1,500", "unpatched": "4,500"}
+    spread = {"from": "900", "to": "5,000"}
+    wanted = measured | spread | ratios | {"GiB": "16"}
+    assert {name: shown[name] for name in wanted} == wanted
+    assert {shown[name] for name in {*shown} - {*wanted, "what"}} == {"-"}
+
+
 def test_memory_of_other_pages_than_asked_for_is_no_result() -> None:
     reads.check_pages(100 << 20, 100 << 20, "2M")
     reads.check_pages(4 << 20, 100 << 20, "4K")

@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -245,9 +246,9 @@ def test_the_share_of_waiting_is_said_as_it_was_measured(tmp_path: Path) -> None
     most = "N at most 75% with 2 vCPUs and Y at most 5% with 2 vCPUs"
     assert f"EPT, all writes: {most}; EPT, 20% writes: {most}" in picture.reading
     lines = source.lines[:1]
-    ours = {"machine": "svm-qemu", "tdp_mmu": True, "ept": True, "write_percent": 20}
+    ours: dict[str, Any] = {"machine": "svm-qemu", "tdp_mmu": True, "write_percent": 20}
     for pml, name in ((True, "NPT, TDP MMU"), (False, "NPT, TDP MMU without PML")):
-        one = replace(lines[0], record=lines[0].record | ours | {"pml": pml})
+        one = replace(lines[0], record={**lines[0].record, **ours, "pml": pml})
         panel = sections._lock_panel([one])
         assert (panel.title, panel.x_label, panel.mode) == (f"{name}, 20% writes", "vCPUs", name)
 
