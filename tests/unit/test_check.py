@@ -225,8 +225,9 @@ def test_table() -> None:
     verdicts = {"one": CheckResult("3 files"), "second": CheckResult("2 mails", ("[a] is wrong",))}
     check.show(verdicts, Console(file=output, width=80))
     text = output.getvalue()
-    assert "passed" in text
-    assert "FAILED" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert [word for word in rows[3] if word.isalnum()] == ["one", "passed", "3", "files"]
+    assert [word for word in rows[4] if word.isalnum()] == ["second", "FAILED", "2", "mails"]
     assert "second: [a] is wrong" in text
 
 

@@ -4,7 +4,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,28 @@ def test_what_cannot_be_tried(fake: Fake) -> None:
     wanted = "no unit test calls a function of pyproject.toml that mutmut can change"
     assert said == wanted
     assert refusal("check", "--mutants-of", "a.py").endswith("needs --only mutation")
+
+
+def test_how_far_it_is(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+
+    @contextmanager
+    def bar(*words: object) -> Iterator[Callable[[], None]]:
+        *_, now = words
+        assert callable(now)
+        ticks: list[None] = []
+        yield lambda: ticks.append(None)
+        said.extend([*words[:-1], now()])
+        assert ticks
+
+    monkeypatch.setattr(mutation, "bar", bar)
+    fake.results(1, 0)
+    mutation.mutation(fake.subject)
+    assert said == ["mutants", 2, (2, "2 of 2, about 5 s left")]
+    said.clear()
+    fake.results(None, None)
+    failed(mutation.mutation, fake.subject)
+    assert said == ["mutants", 2, (0, "0 of 2")]
 
 
 def test_what_a_mutant_changes(fake: Fake) -> None:
