@@ -201,7 +201,7 @@ def _mutants_in(layout: Layout, file: str) -> Iterator[Mutant]:
     """The mutants that the tool has made in FILE."""
     made = _made(layout) / file
     spans = json.loads(Path(f"{made}.spans").read_text())["spans"]
-    lines, starts = made.read_text().splitlines(), _functions((layout.root / file).read_text())
+    lines, starts = made.read_text().splitlines(), _functions((_place(layout) / file).read_text())
     seen: Counter[Change] = Counter()
 
     def text_of(name: str) -> list[str]:

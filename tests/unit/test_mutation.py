@@ -16,7 +16,7 @@ from lab.submit import check, mutation
 from lab.submit.mutation import Change
 from lab.submit.subject import CheckResult, Subject
 from tests.rows import for_each_row
-from tests.unit.calls import failed, refusal, refused
+from tests.unit.calls import failed, lab, refusal, refused
 from tests.unit.files import program, write
 
 LIMITS = """\
@@ -249,6 +249,19 @@ def test_a_sample_is_the_same_each_time_and_changes_with_its_seed(fake: Fake) ->
 def test_what_make_check_tries(fake: Fake) -> None:
     fake.results(*[1] * (mutation.SIZE + 1))
     assert check.CHECKS["mutation"].run(fake.subject).detail.startswith(f"{mutation.SIZE} of ")
+
+
+def test_a_survivor_is_an_error_of_make_check(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "subject_of", lambda _: fake.subject)
+    fake.results(1, 0)
+    said = lab("check", "--only", "mutation", status=1)
+    assert "mutation: lab/fake.py:2: one: return 0  ->  return 2: no test fails\n" in said.out
+    fake.results(*[1] * (mutation.SIZE + 1))
+    said = lab("check", "--only", "mutation", "--mutants-of", "lab/fake.py")
+    assert f"{mutation.SIZE + 1} of {mutation.SIZE + 1} mutants" in said.out
+    # It is the same for all bases.
+    assert check.bases_to_check(["mutation", "scripts"]) == [LAYOUT.of(LAYOUT.version)]
+    assert check.bases_to_check(["mutation", "topics"]) == [LAYOUT.newest]
 
 
 def test_what_cannot_be_tried(fake: Fake) -> None:
