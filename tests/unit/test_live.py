@@ -41,12 +41,15 @@ def test_windows_become_one_line_and_single_vcpus_are_dropped() -> None:
 
 
 @for_each_row(
-    "text",
-    *("", "half", "[]\n", '{"record": "kind"}\n'),
-    live_text(True).replace('"window": 2,', '"window": 3,'),
+    "text, said",
+    ("", "a run has no timeline"),
+    ('{"record": "kind"}\n', "a run has no timeline"),
+    ("half", "unusable results: JSONDecodeError"),
+    ("[]\n", "unusable results: TypeError"),
+    (live_text(True).replace('"window": 2,', '"window": 3,'), "the timeline has gaps"),
 )
-def test_what_is_no_run_is_no_result(text: str) -> None:
-    failed(list, live.condense(text, ORIGIN))
+def test_what_is_no_run_is_no_result(text: str, said: str) -> None:
+    assert said in failed(list, live.condense(text, ORIGIN))
 
 
 @for_each_row("ratio, verdict", (1.09, "reached"), (1.11, "missed"))
