@@ -10,6 +10,7 @@ unit test calls are left out: tests in machines call them.
 import ast
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
@@ -49,8 +50,10 @@ NO_MUTANT = "none"
 # And what it notes as the result of a mutant: an exit status, or a signal.
 SURVIVED = 0
 WITHOUT_TEST = (5, 33)
-# Tests failed, or pytest itself; or they needed much more time or memory.
-CAUGHT = (1, 3, 24, -24, 36, 152, 255, -9, -11)
+# Tests failed, or pytest itself; or they needed much more time or memory. Not 255: it could not run
+# them.
+TIMED_OUT = (24, -24, 36, 152)
+CAUGHT = (1, 3, *TIMED_OUT, -9, -11)
 
 # How it names functions: x_name, or xǁClassǁname.
 _NAME = re.compile(r"x(?:_|ǁ(?P<of>\w+?)ǁ)(?P<name>\w+)__mutmut_\d+$")
@@ -157,7 +160,10 @@ def _run(layout: Layout, names: Iterable[str], tick: Callable[[], None] = lambda
     with (
         ends_by_exception(),
         _log(layout).open("a") as log,
-        process.child(command, _place(layout), stdout=log) as started,
+        # Without a fixed seed the order of tests, which are in sets, differs.
+        process.child(
+            command, _place(layout), stdout=log, env=os.environ | {"PYTHONHASHSEED": "0"}
+        ) as started,
     ):
         while started.poll() is None:
             time.sleep(POLL_S)
@@ -343,4 +349,7 @@ def mutation(
         raise WorkFailed(f"mutmut tried no mutant; see {_log(layout)}")
     problems = tuple(_verdicts(every, tried, listed))
     caught = sum(one.result in CAUGHT for one in tried)
-    return CheckResult(f"{caught} of {len(tried)} mutants caught ({len(every)} exist)", problems)
+    hung = sum(one.result in TIMED_OUT for one in tried)
+    how = f", {hung} by a time limit" if hung else ""
+    detail = f"{caught} of {len(tried)} mutants caught{how} ({len(every)} exist)"
+    return CheckResult(detail, problems)

@@ -195,12 +195,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     (33, "no test runs it"),
     (None, "not tried to the end, status None"),
     (2, "not tried to the end, status 2"),
+    # A test was not found.
+    (255, "not tried to the end, status 255"),
 )
 def test_results(fake: Fake, result: int | None, said: str | None) -> None:
     fake.results(1, result)
     told = f"lab/fake.py:2: one: return 0  ->  return 2: {said}"
     caught = 2 if said is None else 1
-    verdict = CheckResult(f"{caught} of 2 mutants caught (2 exist)", (told,) if said else ())
+    hung = ", 1 by a time limit" if result == -24 else ""
+    verdict = CheckResult(f"{caught} of 2 mutants caught{hung} (2 exist)", (told,) if said else ())
     assert mutation.mutation(fake.subject) == verdict
 
 
