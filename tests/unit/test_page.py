@@ -132,6 +132,7 @@ def test_what_pictures_show_has_a_place_that_the_figures_determine(tmp_path: Pat
                     assert {*encoding} & {"field", "datum", "value"}, (spec, place)
                 for one in encoding if isinstance(encoding, list) else [encoding]:
                     name = one.get("field")
+                    assert place != "tooltip" or one["title"]
                     assert not (name and values) or any(name in value for value in values)
 
 
@@ -297,8 +298,9 @@ def test_the_crossover_is_drawn_and_said(tmp_path: Path, drawn: Drawn) -> None:
     points = crossover[0].curves[pictures.BY_DIRTY_BITS]
     assert [p.x for p in points] == [0, 10, 100]
     assert [p.y for p in points] == pytest.approx([1.5, 1.51, 1.6])
-    (memory, _) = [block for block in section.blocks if isinstance(block, Picture)][::-1]
+    (memory, measured) = [block for block in section.blocks if isinstance(block, Picture)][::-1]
     assert memory.dimensions.startswith("computed, not measured: ")
+    assert {"eager_page_split=Y", "second round"} <= {*measured.dimensions.split(", ")}
     # 8 vCPUs x 2 MiB take 1.6 ms, and each page table beside them a millisecond.
     panel = memories[0]
     (least, *_, most) = panel.curves[pictures.BY_DIRTY_BITS]
