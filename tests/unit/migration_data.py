@@ -22,7 +22,7 @@ STOP = 40
 def _window(index: int, requests: int = 10) -> tuple[int, int, int, int]:
     """A window: accesses, requests, longest stall, longest request. Some of them are slow."""
     if index == 12:
-        return 64, 1, 5000, 25 * TICKS_PER_MS
+        return 64, 1, 24 * TICKS_PER_MS, 25 * TICKS_PER_MS
     if index == STOP - 5:
         return 640, requests, 500, 75 * TICKS_PER_MS
     if index == STOP:
