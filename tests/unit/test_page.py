@@ -240,6 +240,14 @@ def test_a_single_number_of_vcpus_is_named() -> None:
     assert said == f"From 2 to 8 vCPUs, EPT, all writes: {only}; Y: 2 to 2.6 ms."
 
 
+def test_the_gain_is_that_of_the_most_vcpus_that_both_have() -> None:
+    found = {pictures.LAZY: [Point(2, 9.0), Point(8, 6.0)], pictures.EAGER: [Point(8, 2.0)]}
+    said = f": {pictures.LAZY.short} takes 3.00 times as long as Y with 8 vCPUs"
+    assert sections._gain(found, pictures.LAZY) == said
+    assert sections._gain(found, pictures.FIRST_WRITE) == ""
+    assert sections._gain(found | {pictures.EAGER: [Point(4, 2.0)]}, pictures.LAZY) == ""
+
+
 def test_the_share_of_waiting_is_said_as_it_was_measured(tmp_path: Path) -> None:
     source = sources.load_all(data.write_all(tmp_path))["lock"]
     picture = sections._lock(source)[0]
