@@ -40,6 +40,10 @@ def test_each_question_has_an_answer_with_its_figures(bench: Source) -> None:
     assert "232.0 ms in the unpatched kernel, 3.50 ms with N (66x faster)" in slower
     assert "2.60 ms with Y (89x faster)" in slower and "Without logging it takes 2.60 ms" in slower
     assert "the first CLEAR takes 2.72 ms in the unpatched kernel, 0.960 ms with N" in pays
+    (calls,) = (
+        b for b in answers.of({"bench": bench}) if isinstance(b, Picture) and b.name == "calls"
+    )
+    assert calls.dimensions.endswith(", initially-all-set, all written")
     # 20% of 40 regions are 8, with a page table of 4 KiB each.
     assert "if 20% of the 2 MiB regions are written, N leaves" in memory
     assert "N leaves 32 of 40 huge pages and adds 32 KiB of page tables" in memory

@@ -241,6 +241,7 @@ def test_a_single_number_of_vcpus_is_named() -> None:
 
 
 def test_the_gain_is_that_of_the_most_vcpus_that_both_have() -> None:
+    found: dict[pictures.Style, pictures.Points]
     found = {pictures.LAZY: [Point(2, 9.0), Point(8, 6.0)], pictures.EAGER: [Point(8, 2.0)]}
     said = f": {pictures.LAZY.short} takes 3.00 times as long as Y with 8 vCPUs"
     assert sections._gain(found, pictures.LAZY) == said
