@@ -240,6 +240,14 @@ def test_a_single_number_of_vcpus_is_named() -> None:
     assert said == f"From 2 to 8 vCPUs, EPT, all writes: {only}; Y: 2 to 2.6 ms."
 
 
+def test_bars_stand_below_each_other_with_gaps_between_groups() -> None:
+    bar, gap = pictures.BAR, pictures.GAP
+    rows = pictures._rows(["a", "a", "b", "c"])
+    assert rows.bars == [bar / 2, bar * 1.5, bar * 2.5 + gap, bar * 3.5 + 2 * gap]
+    assert rows.groups == {"a": bar, "b": bar * 2.5 + gap, "c": bar * 3.5 + 2 * gap}
+    assert (rows.counts, rows.height) == ({"a": 2, "b": 1, "c": 1}, 4 * bar + 3 * gap)
+
+
 def test_the_gain_is_that_of_the_most_vcpus_that_both_have() -> None:
     found: dict[pictures.Style, pictures.Points]
     found = {pictures.LAZY: [Point(2, 9.0), Point(8, 6.0)], pictures.EAGER: [Point(8, 2.0)]}
