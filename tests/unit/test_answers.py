@@ -104,6 +104,8 @@ def test_better_and_worse_stand_in_one_row_with_marks_for_goals(tmp_path: Path) 
         for one in quick_data.measurements()
     ]
     lazy, eager, *_ = phases.blocks(source_of(tmp_path, found))
+    assert isinstance(lazy, Grid)
+    assert lazy.table.notes[-1].endswith("; simulated time")
     row = cells(lazy, "EPT, all")
     space = "\N{NO-BREAK SPACE}"
     arrow = f"{space}\N{RIGHTWARDS ARROW}{space}"
