@@ -248,6 +248,10 @@ def test_bars_stand_below_each_other_with_gaps_between_groups() -> None:
     assert (rows.counts, rows.height) == ({"a": 2, "b": 1, "c": 1}, 4 * bar + 3 * gap)
 
 
+def test_an_axis_is_marked_at_its_ends() -> None:
+    assert pictures._log_ticks(1, 100) == pictures._log_ticks(0.5, 200) == [1, 10, 100]
+
+
 def test_the_gain_is_that_of_the_most_vcpus_that_both_have() -> None:
     found: dict[pictures.Style, pictures.Points]
     found = {pictures.LAZY: [Point(2, 9.0), Point(8, 6.0)], pictures.EAGER: [Point(8, 2.0)]}
