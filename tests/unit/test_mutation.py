@@ -4,7 +4,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -340,3 +340,19 @@ def test_which_tests_try_a_mutant(tmp_path: Path) -> None:
 def test_every_survivor_that_is_listed_has_a_file() -> None:
     files = {change.file for change in mutation.known(LAYOUT)}
     assert [file for file in files if not (LAYOUT.root / file).is_file()] == []
+
+
+def test_it_runs_only_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def noted(_: Subject, names: Iterable[str], checks: object) -> dict[str, CheckResult]:
+        seen.append([*names])
+        return {}
+
+    monkeypatch.setattr(check, "bases_to_check", lambda _: [LAYOUT.newest])
+    monkeypatch.setattr(check, "subject_of", lambda _: None)
+    monkeypatch.setattr(check, "run_checks", noted)
+    for only in ((), ("mutation",)):
+        assert check.command.callback
+        check.command.callback(only=only, files=())
+    assert seen == [[name for name in check.CHECKS if name != "mutation"], ["mutation"]]
