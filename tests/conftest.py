@@ -36,14 +36,8 @@ T = TypeVar("T")
 BOOT_OF = {case.id: case.boot for case in (*cases(), *long_cases(), *PACKAGED)}
 BOOT_OF |= {mutant_id(one): mutant_cases(one)[0].boot for one in mutants.load(LAYOUT).mutants}
 # How the ids of tests begin that share something: several workers would each draw the report with
-# all kinds of pictures; and of the tests of modules that `make test` runs, one would wait for the
-# root file system while the other makes it.
-MODULES = "tests/machines/test_modules.py::"
-ONE_WORKER = {
-    "tests/unit/test_page.py::": "page",
-    f"{MODULES}test_debians_kernel[bookworm-amd64-svm-qemu-False": "modules",
-    f"{MODULES}test_a_kernel_comes_that_nothing_is_built_for": "modules",
-}
+# all kinds of pictures.
+ONE_WORKER = {"tests/unit/test_page.py::": "page"}
 
 
 MACHINES = "tests/machines/"

@@ -481,7 +481,7 @@ RACE_LONG = race_test(20, name="long")
 # The shadow MMU's splitter, which the TDP MMU does not use.
 SHADOW = (TABLES_1G, RACE)
 # The ways in which a split differs most from others. The plain kernel has all of them, and the long
-# form has one guest more for each.
+# form, ALL_GUESTS, has more.
 MODEL_DEBUG = (
     model_test("modes", "long", "alias1100", "pae", "smm"),
     model_test("clear"),
@@ -592,7 +592,7 @@ def cases() -> Iterator[Case]:
         MODES_1G,
     )
     yield from each(everywhere, DISTINCT_MODES, eager="")
-    yield from each(PERF_1G, DIRTY_BITS_MODES, eager="")
+    yield from each(PERF_1G, DIRTY_BITS_MODES)
     # That lazily nothing is split early is the same code for each MMU.
     yield from each((*MODEL, TABLES), shadow, eager="N")
     yield from each(MODEL, (TDP_MODE,), eager="N")
@@ -671,7 +671,7 @@ def long_cases() -> Iterator[Case]:
     yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
     yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
-    yield from each(PERF_1G, SHADOW_MODES[:1], eager="")
+    yield from each(PERF_1G, SHADOW_MODES[:1])
     yield Case(FIRST_WRITE, VMX_MODES[-1], "N")
     yield Case(CREATE, VMX_TRACKED_MODE, "Y")
     of_shadow = (WINDOW_WRPROT, *NOTHING_UNSEEN_DEBUG, STRESS_DEBUG_LONG)
