@@ -129,11 +129,11 @@ def command(only: tuple[str, ...], files: tuple[str, ...]) -> None:
         raise LabError("--mutants-of needs --only mutation")
     of_files = Check(partial(mutation.mutation, of=files), "some minutes for each file")
     checks = CHECKS | ({"mutation": of_files} if files else {})
+    wanted = only or [name for name in CHECKS if name not in IF_ASKED]
     layouts = bases_to_check(only)
     verdicts = {}
     for layout in layouts:
         everything = layout.is_newest or len(layouts) == 1
-        wanted = only or [name for name in CHECKS if name not in IF_ASKED]
         chosen = [name for name in wanted if everything or name in ON_EACH]
         found = run_checks(subject_of(layout), chosen, checks)
         there = f" ({layout.version})" if len(layouts) > 1 else ""
