@@ -60,7 +60,7 @@ help:
 	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and tests of the lab itself'
 	@echo '              (about 22 minutes on two cores with a warm ccache, 26 without; BASE=7.3: 10)'
 	@echo '              WHAT=quick      one test of each paging mode in both machines (a minute and a half once the kernel is built)'
-	@echo '              WHAT=unit       only the tests of the lab itself, without a kernel (a minute or two)'
+	@echo '              WHAT=unit       only the tests of the lab itself, without a kernel (about four minutes)'
 	@echo '              WHAT=mutants    only check that the tests find the mutants'
 	@echo '              WHAT=long       tests that take longer than a minute each: long forms of tests, modules, migrations'
 	@echo '              WHAT=parity     the packaged KVM selftests, unpatched and patched: the verdicts must agree (25 minutes)'
