@@ -4,9 +4,10 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +119,19 @@ class Repo:
 
     def content(self, blob: str) -> bytes:
         return self.run("cat-file", "blob", blob)
+
+    def contents(self, blobs: Sequence[str]) -> list[bytes]:
+        """The content of each blob; one git reads all of them."""
+        names = "".join(f"{blob}\n" for blob in blobs).encode()
+        output = BytesIO(self.run("cat-file", "--batch", stdin=names))
+        found = []
+        for blob in blobs:
+            name, *rest = output.readline().decode().split()
+            if name != blob or rest[0] != "blob":
+                raise GitFailed("cat-file", f"{blob}: {' '.join(rest)}")
+            found.append(output.read(int(rest[1])))
+            output.read(len("\n"))
+        return found
 
     def store(self, content: bytes) -> str:
         return self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()

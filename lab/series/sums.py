@@ -82,12 +82,18 @@ def of_tree(layout: Layout, repo: Repo, series: Series, base: str, head: str) ->
     """What the file has to say if the mails of SERIES make BASE..HEAD, by path."""
     words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base, head)
     fields = repo.text(*words).split("\0")
-    found = {}
+    found, blobs = {}, {}
     for entry, path in zip(fields[::2], fields[1::2], strict=False):
         *_, blob, status = entry.split(" ")
         name = series.paths.back(path)
-        if is_measured(name):
-            found[name] = DELETED if status == "D" else sum_of(name, repo.content(blob))
+        if not is_measured(name):
+            continue
+        if status == "D":
+            found[name] = DELETED
+        else:
+            blobs[name] = blob
+    contents = repo.contents([*blobs.values()])
+    found |= {name: sum_of(name, one) for name, one in zip(blobs, contents, strict=True)}
     whole = _of_whole(layout, series)
     return {name: made for name, made in sorted(found.items()) if whole.get(name) != made}
 
