@@ -7,20 +7,22 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from lab.core import signals, workspace
-from lab.core.paths import BASE_VARIABLE
+from lab.core.paths import BASE_VARIABLE, LAYOUT, Layout
 from lab.measure import kept
-from lab.results import files
+from lab.results import files, origin
 from tests.summary import BEGAN, SINCE
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.fake_kvm_host import Host, furnish
 from tests.unit.files import leave_free
 from tests.unit.processes import OFTEN_IGNORED
 
+MEASURED = origin.measured
 # What a file system in memory has to have free, if tests are to write there.
 LEAST_BYTES = 1 << 30
 
@@ -68,6 +70,21 @@ def without_make(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BASE_VARIABLE, raising=False)
     monkeypatch.delenv(BEGAN, raising=False)
     monkeypatch.delenv(SINCE, raising=False)
+
+
+@cache
+def own_state(kind: str) -> dict[str, str]:
+    return MEASURED(kind)
+
+
+@pytest.fixture(autouse=True)
+def state_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember the state of this repository, which takes a second to find and does not change."""
+
+    def measured(kind: str, layout: Layout = LAYOUT) -> dict[str, str]:
+        return dict(own_state(kind)) if layout is LAYOUT else MEASURED(kind, layout)
+
+    monkeypatch.setattr(origin, "measured", measured)
 
 
 @pytest.fixture(autouse=True)
