@@ -619,7 +619,7 @@ def cases() -> Iterator[Case]:
     yield from each((by_dirty_bits(FIRST_WRITE_1G),), DISTINCT_MODES, eager="N")
     # Here no VM looks for Dirty bits.
     yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
-    yield from each((EDGES, by_dirty_bits(EDGES)), DISTINCT_MODES)
+    yield from each((EDGES, by_dirty_bits(EDGES)), DIRTY_BITS_MODES)
     yield from each((HUGE_COST,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
     yield from each((by_dirty_bits(EDGES_DEBUG),), shadow, "debug")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
