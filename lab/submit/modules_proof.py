@@ -115,15 +115,8 @@ SMALL = (
     'echo MODULES=list >"$1/etc/initramfs-tools/conf.d/lab"',
     'printf "virtio_pci\\nvirtio_blk\\next4\\n" >"$1/etc/initramfs-tools/modules"',
 )
-# The user's ccache, which Debian's headers have compilers use if asked. Each file's name has the
-# version of the package, the same in all roots: ccache knows what was compiled in another one. A
-# user whom the root doesn't know, as with subordinate ids, goes without.
+# Where the user's ccache is in a root, while the package is installed.
 CCACHE = "/ccache"
-WITH_CCACHE = (
-    "apt-get install -y --no-install-recommends ccache; "
-    f"if [ -w {CCACHE} ]; then "
-    f"export DEBIAN_KERNEL_USE_CCACHE=1 CCACHE_DIR={CCACHE} CCACHE_DEPEND=1; fi; "
-)
 LEFT_OUT = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale")]
 
 
@@ -179,11 +172,23 @@ def _ccache() -> Path:
     return directory
 
 
+def with_ccache(place: str = CCACHE) -> str:
+    """The shell's words after which Debian's headers have compilers use the ccache in PLACE.
+
+    Each file's name has the version of the package, the same in all roots: ccache knows what was
+    compiled in another one. A user whom the root doesn't know, as with subordinate ids, may write
+    nothing there, and goes without.
+    """
+    words = f"DEBIAN_KERNEL_USE_CCACHE=1 CCACHE_DIR={place} CCACHE_DEPEND=1"
+    install = "apt-get install -y --no-install-recommends ccache"
+    return f"{install}; if [ -w {place} ]; then export {words}; fi"
+
+
 def _installing(release: str, deb: Path) -> list[str]:
     """Hooks that install the package in the root."""
     # The host's kernel is another one.
     uname = f'f=/usr/local/bin/uname; printf "#!/bin/sh\\necho {release}\\n" >$f; chmod 755 $f'
-    script = f"{uname}; cd /root; {WITH_CCACHE}{install_line()}; rm $f"
+    script = f"{uname}; cd /root; {with_ccache()}; {install_line()}; rm $f"
     # The mount ends with this shell, whatever happens: nobody removes what is there with the root.
     mounted = f'mount --bind "$2" "$1{CCACHE}"; chroot "$1" sh -ec {shlex.quote(script)}'
     cache_dir = shlex.quote(str(_ccache()))

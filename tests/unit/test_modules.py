@@ -401,6 +401,41 @@ def test_what_is_installed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -
     assert modules_proof.fingerprint(place.what) != fingerprint
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_compilers_use_ccache_where_it_can_write(tmp_path: Path, there: bool) -> None:
+    place = tmp_path / "ccache"
+    if there:
+        place.mkdir()
+    program(tmp_path / "bin/apt-get", 'echo "$@"\n')
+    said = called(tmp_path, "sh", "-ec", f"{modules_proof.with_ccache(str(place))}; env").stdout
+    assert said.startswith("install -y --no-install-recommends ccache\n")
+    assert ("\nDEBIAN_KERNEL_USE_CCACHE=1\n" in said) == there
+    assert (f"\nCCACHE_DIR={place}\n" in said) == there
+
+
+def test_the_users_ccache_is_there_for_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What removes the root later does not find it there."""
+    cache_dir, root = tmp_path / "the user's", tmp_path / "root"
+    root.mkdir()
+    program(tmp_path / "bin/ccache", f'#!/bin/sh\necho "{cache_dir}"\n')
+    program(tmp_path / "bin/unshare", 'echo unshare "$1"\nshift\nexec "$@"\n')
+    program(tmp_path / "bin/mount", '[ -d "$2" ] && [ -d "$3" ] && echo mount "$@"\n')
+    program(tmp_path / "bin/chroot", 'echo chroot "$1" "$2" "$3"\n')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    words = modules_proof.root_command("bookworm", RELEASE, tmp_path / "deb", tmp_path)
+    hooks = [word.removeprefix("--customize-hook=") for word in words]
+    first = next(i for i, hook in enumerate(hooks) if hook.startswith("mkdir") and "ccache" in hook)
+    said = [called(tmp_path, "sh", "-ec", one, "-", root).stdout for one in hooks[first:][:3]]
+    assert said == [
+        "",
+        f"unshare --mount\nmount --bind {cache_dir} {root}/ccache\nchroot {root} sh -ec\n",
+        "",
+    ]
+    assert not [*root.iterdir()]
+
+
 def test_a_root_is_made_once_for_the_same_input(tmp_path: Path) -> None:
     directory, made = tmp_path / "a/root", [1]
 
