@@ -64,10 +64,11 @@ def test_the_figures_are_those_of_the_reference(
         assert len(found.pairs) == len(measured)
         return measured, found
 
-    measured, found = measured_and_compared(job)
+    # Of two boots the reference has the shorter times, so either may be the first one here.
+    measured, found = measured_and_compared(bench.later_ticks(job))
     moved = found.moved
     if moved:
-        again = {pair.key for pair in measured_and_compared(bench.later_ticks(job))[1].moved}
+        again = {pair.key for pair in measured_and_compared(job)[1].moved}
         moved = [pair for pair in moved if pair.key in again]
     assert not moved, "\n".join(
         [
