@@ -621,7 +621,6 @@ def cases() -> Iterator[Case]:
     yield Case(DIRTY_BITS_PARAM, VMX_MODES[0], "Y")
     yield from each((EDGES, by_dirty_bits(EDGES)), DIRTY_BITS_MODES)
     yield from each((HUGE_COST,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
-    yield from each((by_dirty_bits(EDGES_DEBUG),), shadow, "debug")
     yield from each((CAPS,), DISTINCT_MODES, eager="")
     yield from each((by_dirty_bits(CAPS),), DIRTY_BITS_MODES)
     # The CPU's log, and neither Dirty bits nor that.
@@ -668,6 +667,7 @@ def long_cases() -> Iterator[Case]:
     yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
     yield Case(CAPS, VMX_MODES[0], "N")
     yield from each((FUZZ_LONG,), DISTINCT_MODES)
+    yield from each((by_dirty_bits(EDGES_DEBUG),), SHADOW_MODES[-1:], "debug")
     yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
     yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
