@@ -7,9 +7,10 @@ test run says.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -133,6 +134,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 Open = Callable[..., Page]
+Checks = Iterable[tuple[str, Any]]
 
 
 @pytest.fixture
@@ -248,11 +250,14 @@ FAINT = """least => {
 CONTRAST = 4.5
 
 
-def complaints(page: Page) -> list[str]:
+# What is checked, and with which argument. The second ones say the same at every width.
+OF_WIDTH = ((TOO_WIDE, None), (TEXTS, [SHARED, SMALLEST]))
+OF_PAGE = ((EMPTY, None), (UNEXPLAINED, None), (DEAD, None), (FAINT, CONTRAST))
+
+
+def complaints(page: Page, checks: Checks = (*OF_WIDTH, *OF_PAGE)) -> list[str]:
     """Whatever is wrong with a page, at the width that it has."""
-    checks = ((TOO_WIDE, None), (TEXTS, [SHARED, SMALLEST]), (EMPTY, None), (UNEXPLAINED, None))
-    more = ((DEAD, None), (FAINT, CONTRAST))
-    return [one for check, given in (*checks, *more) for one in page.evaluate(check, given)]
+    return [one for check, given in checks for one in page.evaluate(check, given)]
 
 
 def unfold(page: Page) -> None:
@@ -266,7 +271,8 @@ def test_a_page_is_legible_at_every_width(opened: Open, kind: str) -> None:
     assert bool(page.locator(".chart").count()) == (kind in PICTURED)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
-        assert complaints(page) == []
+        assert complaints(page, OF_WIDTH) == []
+    assert complaints(page) == []
     # The browser draws the same when it is asked to answer.
     for chart in page.locator(".chart").all():
         chart.dispatch_event("pointerenter")
