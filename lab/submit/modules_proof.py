@@ -110,11 +110,12 @@ class Installed:
 
 # An initramfs with what the disk needs: with all drivers, that of amd64 takes the emulated machine
 # minutes to look into. Written before initramfs-tools comes, which keeps both files.
-SMALL = (
+_SMALL = (
     'mkdir -p "$1/etc/initramfs-tools/conf.d"',
     'echo MODULES=list >"$1/etc/initramfs-tools/conf.d/lab"',
     'printf "virtio_pci\\nvirtio_blk\\next4\\n" >"$1/etc/initramfs-tools/modules"',
 )
+SMALL_INITRAMFS = f"--essential-hook={'; '.join(_SMALL)}"
 # Where the user's ccache is in a root, while the package is installed.
 CCACHE = "/ccache"
 LEFT_OUT = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "locale")]
@@ -144,6 +145,12 @@ def _sources(suite: str) -> tuple[str, ...]:
     return (codename, *(f"deb {words} {mirror} {one} main" for mirror, one in wanted))
 
 
+def _image(suite: str, release: str) -> str:
+    """The package of the kernel, as mmdebstrap's --include takes it."""
+    # What it depends on is to come from there, too, as with apt-get's -t on a host.
+    return f"linux-image-{release}/{suite}" if "-" in suite else f"linux-image-{release}"
+
+
 def install_line() -> str:
     """The command that installs the package, as the page has it."""
     (line,) = (each for each in commands(PAGE.read_text()) if f"./{modules.PACKAGE}" in each)
@@ -157,10 +164,8 @@ def debian_command(
 
     hooks: the shell's words for what comes afterwards, with $1 for the root.
     """
-    # What it depends on is to come from there, too, as with apt-get's -t on a host.
-    image = f",linux-image-{release}/{suite}" if "-" in suite else f",linux-image-{release}"
-    words = (*_sources(suite), *LEFT_OUT, f"--essential-hook={'; '.join(SMALL)}")
-    return disk.root_command(directory, hooks, *words, include=image)
+    words = (*_sources(suite), *LEFT_OUT, SMALL_INITRAMFS)
+    return disk.root_command(directory, hooks, *words, include=f",{_image(suite, release)}")
 
 
 def _ccache() -> Path:
@@ -212,6 +217,20 @@ def root_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[
     return debian_command(suite, release, hooks, directory)
 
 
+def null_command(suite: str, hooks: Iterable[str], *words: str) -> tuple[str, ...]:
+    """mmdebstrap's command line for a root file system that it removes once the hooks have run.
+
+    words: mmdebstrap's.
+    """
+    codename, *places = _sources(suite)
+    return (
+        *("mmdebstrap", "--variant=minbase", "--format=null", "--dpkgopt=force-unsafe-io"),
+        *(*LEFT_OUT, *words),
+        *(f"--customize-hook={hook}" for hook in hooks),
+        *(codename, "/dev/null", *places),
+    )
+
+
 def again_command(suite: str, release: str, deb: Path, directory: Path) -> tuple[str, ...]:
     """mmdebstrap's command line for DIRECTORY/another-kernel, see COME_AGAIN."""
     hooks = [
@@ -219,7 +238,8 @@ def again_command(suite: str, release: str, deb: Path, directory: Path) -> tuple
         f'chroot "$1" sh -uc {shlex.quote(COME_AGAIN)} sh {release}',
         f"copy-out /root/{ANOTHER_KERNEL} {directory}",
     ]
-    return debian_command(suite, release, hooks, directory)
+    include = f"--include={_image(suite, release)}"
+    return null_command(suite, hooks, SMALL_INITRAMFS, include)
 
 
 def builds_command(
@@ -235,14 +255,7 @@ def builds_command(
         f'chroot "$1" sh -uc {shlex.quote(BUILD_ALL)} sh {words}',
         f"copy-out /root/{BUILT} {directory}",
     )
-    return (
-        *("mmdebstrap", "--variant=minbase", "--format=null"),
-        *("--dpkgopt=force-unsafe-io", *LEFT_OUT),
-        *(f"--customize-hook={hook}" for hook in hooks),
-        *_sources(suite)[:1],
-        "/dev/null",
-        *_sources(suite)[1:],
-    )
+    return null_command(suite, hooks)
 
 
 @cache
