@@ -60,7 +60,7 @@ for release; do
         grep -E '^(linux-headers-.*-common.*|linux-kbuild-.*|gcc-.*)$')
     apt-get install -y --no-install-recommends $needed
     apt-get download "linux-headers-$release"
-    dpkg-deb -x linux-headers-"$release"_*.deb /
+    dpkg-deb --fsys-tarfile linux-headers-"$release"_*.deb | tar -xC / --keep-directory-symlink
     sed -i "/^refused $release /d" /usr/src/{modules.TOOL}-*/proved
     dkms build -m {modules.TOOL} -v "$version" -k "$release"
     for file in /var/lib/dkms/{modules.TOOL}/"$version/$release"/x86_64/module/*; do
