@@ -79,4 +79,4 @@ def check_told(told: Told, rows: Sequence[Row]) -> None:
     """Each command has ended as its row says, and said what that has."""
     for (line, said, status), (command, expected, part) in zip(told, rows, strict=True):
         assert (line, int(status)) == (command, expected), said
-        assert part in said, line
+        assert part in said, f"{line}: {said}"
