@@ -393,6 +393,23 @@ def test_another_kvm_has_the_guest_in_between(run: Run, host: Path, tmp_path: Pa
     assert_put_back(host, tmp_path)
 
 
+GONE = 'rm -f "$FAKE_PARAMS/dirty_bits"'
+
+
+def test_a_parameter_that_another_kvm_lacks_is_not_put_back(run: Run, host: Path) -> None:
+    done = run(kvm=GONE, settings="N")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (host / "sys/module/kvm/parameters/dirty_bits").exists()
+
+
+def test_a_parameter_that_is_gone_is_put_back_if_nothing_swaps_kvm(
+    run: Run, host: Path, tmp_path: Path
+) -> None:
+    program(tmp_path / "qemu", QEMU.replace("echo 'no KVM", f"{GONE}; echo 'no KVM"))
+    assert run("dies", kvm="").returncode == 1
+    assert_put_back(host, tmp_path)
+
+
 @for_each_row(
     "fake, says, mib, said",
     ("dies", "ready", 36, "QEMU ended unexpectedly\nno KVM today"),

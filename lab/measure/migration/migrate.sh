@@ -63,8 +63,9 @@ restore() {
 	done
 	[ ! -s "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null
 	put_back "$eager_param" "${old_eager-}"
-	# It went with the series if MIGRATE_KVM has loaded another KVM.
-	[ ! -e "$dirty_bits_param" ] || put_back "$dirty_bits_param" "${old_dirty_bits-}"
+	# Another KVM, which only MIGRATE_KVM loads, may not have it.
+	{ [ -n "${MIGRATE_KVM-}" ] && [ ! -e "$dirty_bits_param" ]; } ||
+		put_back "$dirty_bits_param" "${old_dirty_bits-}"
 	put_back_pool
 	rm -rf "$work"
 	[ -z "$noted" ] || [ -n "$unrestored" ] || rm -f "$journal"
