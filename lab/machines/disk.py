@@ -12,6 +12,13 @@ GUEST = Path(__file__).parent / "guest"
 # Inside the root file system -> what root_command() puts there.
 INSTALLED = {"/lab/init": GUEST / "disk-init", "/lab/guest-init": initramfs.INIT}
 PAYLOAD = "payload"
+# mmdebstrap's words for apt and dpkg in any root file system.
+APT = (
+    # Processes that outlive apt-get for a moment would keep /dev/pts busy when it is unmounted.
+    '--aptopt=Dpkg::Use-Pty "false"',
+    # If a crash leaves it unfinished, it is made anew.
+    "--dpkgopt=force-unsafe-io",
+)
 SECTOR = 512
 
 
@@ -32,10 +39,7 @@ def root_command(
         "mmdebstrap",
         "--variant=minbase",
         "--format=ext2",
-        # Processes that outlive apt-get for a moment would keep /dev/pts busy when it is unmounted.
-        '--aptopt=Dpkg::Use-Pty "false"',
-        # If a crash leaves it unfinished, it is made anew.
-        "--dpkgopt=force-unsafe-io",
+        *APT,
         f"--include=busybox-static,initramfs-tools,kmod{include}",
         *(f"--customize-hook={hook}" for hook in both),
         suite,

@@ -15,6 +15,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from lab.build import kernel
 from lab.core import space
 from lab.core.paths import LAYOUT, ROOT, Layout
 from lab.core.steps import run_logged, step
@@ -184,7 +185,8 @@ def with_ccache(place: str = CCACHE) -> str:
     compiled in another one. A user whom the root doesn't know, as with subordinate ids, may write
     nothing there, and goes without.
     """
-    words = f"DEBIAN_KERNEL_USE_CCACHE=1 CCACHE_DIR={place} CCACHE_DEPEND=1"
+    env = {"DEBIAN_KERNEL_USE_CCACHE": "1", "CCACHE_DIR": place} | kernel.FASTER
+    words = " ".join(f"{name}={value}" for name, value in env.items())
     install = "apt-get install -y --no-install-recommends ccache"
     return f"{install}; if [ -w {place} ]; then export {words}; fi"
 
@@ -224,8 +226,7 @@ def null_command(suite: str, hooks: Iterable[str], *words: str) -> tuple[str, ..
     """
     codename, *places = _sources(suite)
     return (
-        *("mmdebstrap", "--variant=minbase", "--format=null", "--dpkgopt=force-unsafe-io"),
-        *(*LEFT_OUT, *words),
+        *("mmdebstrap", "--variant=minbase", "--format=null", *disk.APT, *LEFT_OUT, *words),
         *(f"--customize-hook={hook}" for hook in hooks),
         *(codename, "/dev/null", *places),
     )
