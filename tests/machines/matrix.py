@@ -529,13 +529,13 @@ DEBUG_LONG = (
     WINDOW_PAUSES_LONG,
     *BOTH_MMUS_DEBUG,
     ALL_GUESTS,
+    by_dirty_bits(EDGES_DEBUG),
 )
 DEBUG_TDP_LONG = (
     *DEBUG_LONG,
     PRIVATE,
     *NOTHING_UNSEEN_DEBUG,
     *PAUSED_TDP,
-    by_dirty_bits(EDGES_DEBUG),
 )
 
 # Bounds of what a guest can cost, which are those of shadow paging.
@@ -667,7 +667,6 @@ def long_cases() -> Iterator[Case]:
     yield from each((WINDOW_VMX_LONG,), (VMX_MODES[-1], VMX_DIRTY_BITS_MODE))
     yield Case(CAPS, VMX_MODES[0], "N")
     yield from each((FUZZ_LONG,), DISTINCT_MODES)
-    yield from each((by_dirty_bits(EDGES_DEBUG),), SHADOW_MODES[-1:], "debug")
     yield from each((FUZZ_DEBUG,), (SHADOW_MODES[-1], TDP_MODE), "debug")
     yield Case(ENABLE_LONG, VMX_MODES[0], "N")
     yield from each((CONTROL,), CONTROL_MODES_LONG)
