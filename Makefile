@@ -58,7 +58,7 @@ help:
 	@echo '              WHAT=migrate    a live migration by QEMU, measured by the guest'
 	@echo '              WHAT=native     on this machine, without a guest: page tables in its caches, reads of huge and small pages'
 	@echo 'make test     run the tests: KVM selftests in emulated machines, mutants, and tests of the lab itself'
-	@echo '              (about 22 minutes on two cores with a warm ccache, 26 without; BASE=7.3: 10)'
+	@echo '              (about 21 minutes on two cores with a warm ccache, 26 without; BASE=7.3: 10)'
 	@echo '              WHAT=quick      one test of each paging mode in both machines (a minute and a half once the kernel is built)'
 	@echo '              WHAT=unit       only the tests of the lab itself, without a kernel (about four minutes)'
 	@echo '              WHAT=mutants    only check that the tests find the mutants'
